@@ -1,5 +1,7 @@
 // The rules for a manifest: the pair assertion of writers and readers, and the six-part check of a
 // restore. The bytes are in snapshot_format.cc.
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
@@ -35,6 +37,13 @@ std::string NeededSetDifference(const Manifest& manifest, const KvLayout& layout
 absl::Status Mismatch(absl::string_view part, absl::string_view saved, absl::string_view running) {
   return absl::FailedPreconditionError(
       absl::StrCat("cannot restore: ", part, " differs: saved ", saved, ", running ", running));
+}
+
+// The part of a state that a fingerprint's field belongs to.
+std::string PartOf(const std::string& field) {
+  if (field == "adapters_sha256") return "adapter";
+  if (field == "kv_dtype") return "dtype (model config field kv_dtype)";
+  return absl::StrCat("model config field ", field);
 }
 
 uint64_t VocabSize(const Fingerprint& running) {
@@ -105,9 +114,12 @@ absl::Status CheckRestorable(const SnapshotHeader& snapshot, const Fingerprint& 
   if (!status.ok()) return status;
   const std::vector<FieldDifference> differences = Compare(running, snapshot.fingerprint);
   if (!differences.empty()) {
-    const FieldDifference& first = differences.front();
-    return Mismatch(absl::StrCat("model config field ", first.field),
-                    absl::StrCat("\"", first.theirs, "\""), absl::StrCat("\"", first.ours, "\""));
+    // The dtype of keys and values decides others, which are named before it.
+    const auto dtype = std::find_if(differences.begin(), differences.end(),
+                                    [](const auto& each) { return each.field == "kv_dtype"; });
+    const FieldDifference& first = dtype == differences.end() ? differences.front() : *dtype;
+    return Mismatch(PartOf(first.field), absl::StrCat("\"", first.theirs, "\""),
+                    absl::StrCat("\"", first.ours, "\""));
   }
   const std::string difference = NeededSetDifference(manifest, snapshot.layout);
   if (!difference.empty()) return Mismatch("KV", difference, "the needed set of the restore rule");

@@ -31,8 +31,9 @@ AnswerWriter::AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRu
 
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
-  absl::StatusOr<SampledToken> token = sequence->answer.sampler.Sample(
-      sequence->answer.logits, sequence->request.sampling, sequence->answer.generated);
+  absl::StatusOr<SampledToken> token =
+      sequence->answer.sampler.Sample(sequence->answer.logits, sequence->request.sampling,
+                                      sequence->request.first_draw + sequence->answer.generated);
   if (!token.ok()) return token.status();
   token->sample = sequence->sample;
   if (sequence->answer.generated == 0) sequence->times.first_token_at = absl::Now();

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -106,6 +107,7 @@ struct EngineRequest {
   std::string tenant = "default";
   std::string adapter;  // one of EngineOptions::adapters; empty: none
   SamplingParams sampling;
+  uint64_t first_draw = 0;  // number of the first token's draw: of those drawn before in its answer
   // 0: prefill only. When it may write, it computes no further than the last boundary worth
   // keeping, and nothing at all when that is cached already.
   uint32_t max_new_tokens = 0;
@@ -160,6 +162,9 @@ struct EngineCallbacks {
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
   std::function<void(const PublishOutcome&)> on_published;
+  // Before on_finished: keys and values of the whole prompt, as a snapshot file. For a request that
+  // generates nothing and does not write, in the class invariant; null: not wanted.
+  std::function<void(std::string)> on_snapshot;
 };
 
 // Cancels when Cancel() is called; the place is free within one step. Safe after the end.
@@ -180,6 +185,7 @@ struct AdapterInfo {
 struct EngineStats {
   uint32_t running = 0, queued = 0;
   uint64_t pool_bytes = 0, staged_bytes = 0;
+  uint64_t pool_limit_bytes = 0;
   uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // class invariant; else 0
   uint64_t kv_blocks_taken = 0;                     // likewise: so far
   std::map<std::string, uint64_t> counters;         // names in engine_counters.h
@@ -202,6 +208,11 @@ class Engine {
   // kInvalidArgument names the field; kResourceExhausted when the queue is full.
   virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(
       EngineRequest request, EngineCallbacks callbacks) = 0;
+  // Puts a snapshot file into the worker's pool, for requests of `tenant`. Returns the name of the
+  // adapter that its tokens went through, or "". kDataLoss: damaged; kFailedPrecondition names the
+  // part that differs; kResourceExhausted: the pool has no place for it.
+  virtual absl::StatusOr<std::string> AddSnapshot(const std::string& tenant,
+                                                  absl::string_view file) = 0;
   // Refuses new requests, finishes the running ones, then publishes, until `deadline`.
   virtual void Drain(absl::Time deadline) = 0;
 

@@ -184,6 +184,7 @@ std::vector<std::string> EngineImpl::warnings() const {
 EngineStats EngineImpl::Stats() const {
   EngineStats stats;
   stats.pool_bytes = keeper_.pool().bytes();
+  stats.pool_limit_bytes = options_.memory.pool_bytes;
   stats.staged_bytes = keeper_.staged_bytes();
   stats.kv_budget_bytes = model_->kv_bytes().budget;
   stats.kv_used_bytes = model_->kv_bytes().used;
@@ -350,6 +351,8 @@ absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
 absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   sequence->times.prefilled_at = absl::Now();
   if (!sequence->generates()) {
+    const absl::Status given = keeper_.GiveSnapshot(sequence.get(), fingerprint_, adapters_);
+    if (!given.ok()) return given;
     keeper_.Keep(sequence.get(), planner_.cache());
     answers_.Finish(sequence, FinishReason::kLength);
     return absl::OkStatus();

@@ -49,6 +49,10 @@ class EngineImpl : public Engine {
   absl::Status Complete(EngineRequest* request) const override;
   absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request,
                                                               EngineCallbacks callbacks) override;
+  absl::StatusOr<std::string> AddSnapshot(const std::string& tenant,
+                                          absl::string_view file) override {
+    return keeper_.AddSnapshot(tenant, fingerprint_, adapters_, file);
+  }
   void Drain(absl::Time deadline) override;
   const ModelConfig& config() const override { return model_->config(); }
   const Fingerprint& fingerprint() const override { return fingerprint_; }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/snapshot_format.h"
+#include "worker/engine/runner/snapshot_file.h"
 
 namespace hearth {
 namespace {
@@ -230,6 +232,74 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   job.done = done;
   job.lease = staged.TakeLease();
   publisher_.Submit(cache, std::move(job));
+}
+
+// What was not computed here was restored, at the prompt's very end: then `kv` holds nothing.
+absl::StatusOr<std::string> PrefixKeeper::SnapshotOf(const Sequence& sequence,
+                                                     const Fingerprint& fingerprint) {
+  const uint32_t end = sequence.tokens();
+  const std::vector<uint32_t>& tokens = sequence.prefix.token_ids;
+  if (sequence.restored.boundary == end) {
+    return MakeSnapshotFile(fingerprint, layout_, tokens, sequence.restored.objects);
+  }
+  assert(sequence.kv->length() == static_cast<int>(end));
+  StagedSnapshots& staged = *sequence.kept.staged;
+  if (!staged.AddNow(*sequence.kv, &staging_)) {
+    counters_->Add(EngineCounter::kStagingSkips);
+    return absl::ResourceExhaustedError("no room for a copy of its end: staging-bytes is in use");
+  }
+  return MakeSnapshotFile(fingerprint, layout_, tokens, staged.ObjectsOf(end));
+}
+
+absl::Status PrefixKeeper::GiveSnapshot(Sequence* sequence, const Fingerprint& plain,
+                                        const std::vector<AdapterInfo>& adapters) {
+  if (sequence->callbacks.on_snapshot == nullptr) return absl::OkStatus();
+  assert(!sequence->generates() && !sequence->writes());
+  if (layout_.exactness != Exactness::kInvariant) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the class ", ExactnessName(layout_.exactness),
+                     " has no saved states: decoding does not give the bits of prefill "
+                     "(--exactness invariant)"));
+  }
+  const auto named = std::find_if(adapters.begin(), adapters.end(), [&](const AdapterInfo& info) {
+    return info.name == sequence->prefix.adapter;
+  });
+  absl::StatusOr<std::string> file =
+      SnapshotOf(*sequence, named == adapters.end() ? plain : named->fingerprint);
+  if (file.ok()) sequence->callbacks.on_snapshot(*std::move(file));
+  return file.status();
+}
+
+absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
+                                                      const Fingerprint& plain,
+                                                      const std::vector<AdapterInfo>& adapters,
+                                                      absl::string_view file) {
+  const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(file);
+  if (!header.ok()) return header.status();
+  // Where none is the same, the plain one says what differs.
+  const auto same = std::find_if(adapters.begin(), adapters.end(), [&](const AdapterInfo& info) {
+    return info.fingerprint.digest() == header->fingerprint.digest();
+  });
+  PrefixRequest prefix;
+  if (same != adapters.end()) prefix.adapter = same->name;
+  absl::Status status =
+      CheckRestorable(*header, same == adapters.end() ? plain : same->fingerprint);
+  if (status.ok()) status = VerifySnapshotFile(file);
+  if (!status.ok()) return status;
+  prefix.token_ids = header->manifest.token_ids;
+  prefix.tenant = tenant;
+  const uint32_t boundary = header->manifest.token_count;
+  switch (InsertIntoPool(prefix, boundary, ObjectsOfSnapshot(*header, file))) {
+    case PrefixPool::InsertResult::kTooLarge:
+      return absl::ResourceExhaustedError(absl::StrCat("a state of ", file.size(),
+                                                       " bytes; the pool keeps ",
+                                                       memory_.pool_bytes, " (--pool-bytes)"));
+    case PrefixPool::InsertResult::kDiffers:
+      return absl::FailedPreconditionError(
+          "cannot restore: KV differs: saved other bytes than this worker has for these tokens");
+    default:
+      return prefix.adapter;
+  }
 }
 
 }  // namespace hearth

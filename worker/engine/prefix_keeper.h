@@ -9,9 +9,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "proto/fingerprint.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/prefix_pool.h"
@@ -33,6 +38,14 @@ class PrefixKeeper {
   void Keep(Sequence* sequence, PrefixCache* cache);
   // Once the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
+  // Gives the whole prompt to on_snapshot, if that is wanted. kResourceExhausted: staging-bytes is
+  // in use; kFailedPrecondition: not in this class. `plain`: the fingerprint of no adapter.
+  absl::Status GiveSnapshot(Sequence* sequence, const Fingerprint& plain,
+                            const std::vector<AdapterInfo>& adapters);
+  // As Engine::AddSnapshot, from any thread.
+  absl::StatusOr<std::string> AddSnapshot(const std::string& tenant, const Fingerprint& plain,
+                                          const std::vector<AdapterInfo>& adapters,
+                                          absl::string_view file);
   // Objects that came from a cache.
   void AddRestoredToPool(const Sequence& sequence);
 
@@ -44,6 +57,7 @@ class PrefixKeeper {
   Publisher& publisher() { return publisher_; }
 
  private:
+  absl::StatusOr<std::string> SnapshotOf(const Sequence& sequence, const Fingerprint& fingerprint);
   void KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
   absl::Status OwnRestored(Sequence* sequence);
   void AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
