@@ -1,6 +1,7 @@
 // Writes valid inputs for the fuzz targets, from which they start.
 //
-//   hearth_fuzz_seeds FOLDER     makes FOLDER/snapshot, FOLDER/manifest and FOLDER/request
+//   hearth_fuzz_seeds FOLDER     makes FOLDER/snapshot, FOLDER/manifest, FOLDER/request and
+//   FOLDER/state
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "proto/cache_store.pb.h"
 #include "services/rpc/proto_conversion.h"
 #include "tests/proto/tiny_snapshot.h"
+#include "tests/proto/tiny_state.h"
 
 namespace hearth {
 namespace {
@@ -93,6 +95,9 @@ void WriteSeeds(const std::filesystem::path& folder) {
   SeedFolder snapshot{folder / "snapshot"};
   snapshot.Add(0, TinyFile());
   snapshot.Add(1, *BuildSnapshotHeader(TinyFingerprint(), TinyManifest()));
+  SeedFolder state{folder / "state"};
+  state.Add(0, TinyStateFile());
+  state.Add(1, TinyStateFile());
   SeedFolder manifest{folder / "manifest"};
   for (const uint8_t sealed : {0, 4}) {
     manifest.Add(sealed | 0, SerializeManifest(TinyManifest()));

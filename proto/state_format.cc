@@ -1,0 +1,252 @@
+#include "proto/state_format.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "proto/byte_codec.h"
+#include "proto/restore_rule.h"
+#include "proto/slice_hasher.h"
+#include "proto/snapshot_format.h"
+
+namespace hearth {
+namespace {
+
+constexpr absl::string_view kMagic = "HRTHSTAT";
+constexpr uint32_t kVersion = 1;
+constexpr absl::string_view kDomain = "hearth.state.v1";
+constexpr size_t kDigestBytes = 8;
+constexpr uint64_t kAlignment = 64;  // the snapshot's own, so that its slices stay aligned
+constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 4096;
+
+uint64_t AlignUp(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+
+absl::Status CheckState(const SavedState& state) {
+  const size_t tokens = state.token_ids.size();
+  if (tokens < 2 || tokens > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_ids: ", tokens, " of them; 2 to ", kMaxPromptTokens, " are possible"));
+  }
+  if (state.prompt_tokens < 1 || state.prompt_tokens > tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt_tokens: ", state.prompt_tokens, " of ", tokens, " tokens"));
+  }
+  if (state.drawn > uint64_t{1} << 32) {
+    return absl::InvalidArgumentError(absl::StrCat("drawn: ", state.drawn, " is over 2^32"));
+  }
+  for (const std::string* text : {&state.request_id, &state.adapter}) {
+    if (text->size() <= kMaxStateTextBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("request_id or adapter: ", text->size(),
+                                                   " bytes; the limit is ", kMaxStateTextBytes));
+  }
+  if (!std::isfinite(state.temperature) || !std::isfinite(state.top_p)) {
+    return absl::InvalidArgumentError("temperature or top_p: not a finite number");
+  }
+  return absl::OkStatus();
+}
+
+std::string BodyOf(const SavedState& state) {
+  std::string body;
+  AppendTextField(&body, kDomain);
+  AppendTextField(&body, state.request_id);
+  AppendTextField(&body, state.adapter);
+  AppendIdsField(&body, state.token_ids);
+  AppendIntegerField(&body, state.prompt_tokens);
+  AppendIntegerField(&body, state.drawn);
+  AppendNumberField(&body, state.temperature);
+  AppendIntegerField(&body, state.top_k);
+  AppendNumberField(&body, state.top_p);
+  AppendIntegerField(&body, state.seed);
+  return body;
+}
+
+std::string PreludeOf(uint64_t body_bytes, uint64_t snapshot_offset, uint64_t file_bytes) {
+  std::string out(kMagic);
+  AppendU32(&out, kVersion);
+  AppendU32(&out, static_cast<uint32_t>(body_bytes));
+  AppendU64(&out, snapshot_offset);
+  AppendU64(&out, file_bytes);
+  assert(out.size() == kStatePreludeBytes);
+  return out;
+}
+
+uint64_t SnapshotOffset(uint64_t body_bytes) {
+  return AlignUp(kStatePreludeBytes + body_bytes + kDigestBytes);
+}
+
+// Reads the fields of a body one after the other; after the first error the rest is empty.
+class BodyReader {
+ public:
+  explicit BodyReader(absl::string_view body) : reader_(body) {}
+
+  absl::string_view Payload(FieldType type, const char* what) {
+    if (!status_.ok()) return {};
+    absl::StatusOr<absl::string_view> payload = reader_.FieldOf(type, absl::StrCat("state ", what));
+    if (payload.ok()) return *payload;
+    status_ = payload.status();
+    return {};
+  }
+  uint64_t Integer(const char* what, uint64_t most = UINT64_MAX) {
+    if (!status_.ok()) return 0;
+    const absl::StatusOr<uint64_t> value = reader_.IntegerField(absl::StrCat("state ", what));
+    if (!value.ok()) status_ = value.status();
+    if (value.ok() && *value > most) {
+      status_ = absl::DataLossError(absl::StrCat("state ", what, " is ", *value));
+    }
+    return status_.ok() ? *value : 0;
+  }
+  double Number(const char* what) {
+    const absl::string_view payload = Payload(FieldType::kNumber, what);
+    if (status_.ok() && payload.size() != sizeof(double)) {
+      status_ =
+          absl::DataLossError(absl::StrCat("state ", what, " has ", payload.size(), " bytes"));
+    }
+    if (!status_.ok()) return 0;
+    const uint64_t bits = LoadU64(payload);
+    double number = 0;
+    std::memcpy(&number, &bits, sizeof(number));
+    return number;
+  }
+  std::vector<uint32_t> Ids(const char* what) {
+    const absl::string_view payload = Payload(FieldType::kIds, what);
+    ByteReader ids(payload);
+    absl::StatusOr<std::vector<uint32_t>> read = ids.U32Array(payload.size() / 4, what);
+    if (status_.ok() && !read.ok()) status_ = read.status();
+    if (status_.ok() && ids.remaining() != 0) {
+      status_ = absl::DataLossError(absl::StrCat("state ", what, " ends inside a number"));
+    }
+    return status_.ok() ? *std::move(read) : std::vector<uint32_t>();
+  }
+  // Of all reads, and of what is left.
+  absl::Status End() const {
+    if (!status_.ok() || reader_.remaining() == 0) return status_;
+    return absl::DataLossError(absl::StrCat("state has ", reader_.remaining(), " bytes too many"));
+  }
+
+ private:
+  ByteReader reader_;
+  absl::Status status_;
+};
+
+absl::StatusOr<SavedState> ParseBody(absl::string_view body) {
+  BodyReader reader(body);
+  const absl::string_view domain = reader.Payload(FieldType::kText, "domain");
+  SavedState state;
+  state.request_id = std::string(reader.Payload(FieldType::kText, "request_id"));
+  state.adapter = std::string(reader.Payload(FieldType::kText, "adapter"));
+  state.token_ids = reader.Ids("token_ids");
+  state.prompt_tokens = static_cast<uint32_t>(reader.Integer("prompt length", UINT32_MAX));
+  state.drawn = reader.Integer("drawn");
+  state.temperature = reader.Number("temperature");
+  state.top_k = static_cast<uint32_t>(reader.Integer("top_k", UINT32_MAX));
+  state.top_p = reader.Number("top_p");
+  state.seed = reader.Integer("seed");
+  if (absl::Status ended = reader.End(); !ended.ok()) return ended;
+  const absl::Status possible = CheckState(state);
+  if (!possible.ok()) return absl::DataLossError(absl::StrCat("state ", possible.message()));
+  if (domain != kDomain || BodyOf(state) != body) {
+    return absl::DataLossError("state is not in its canonical encoding");
+  }
+  return state;
+}
+
+// All tokens but the last are those whose keys and values the snapshot has.
+absl::Status CheckTokens(const SavedState& state, const Manifest& manifest) {
+  const auto differs = [](absl::string_view part, absl::string_view state_has,
+                          absl::string_view snapshot_has) {
+    return absl::FailedPreconditionError(absl::StrCat("cannot restore: ", part,
+                                                      " differs: the state has ", state_has,
+                                                      ", its snapshot ", snapshot_has));
+  };
+  const size_t count = state.token_ids.size() - 1;
+  if (manifest.token_count != count || manifest.token_ids.size() != count) {
+    return differs("token count", absl::StrCat(count, " computed tokens"),
+                   absl::StrCat(manifest.token_count));
+  }
+  const auto [mine, its] =
+      std::mismatch(manifest.token_ids.begin(), manifest.token_ids.end(), state.token_ids.begin());
+  if (mine == manifest.token_ids.end()) return absl::OkStatus();
+  return differs("input tokens",
+                 absl::StrCat("token_ids[", mine - manifest.token_ids.begin(), "] = ", *its),
+                 absl::StrCat(*mine));
+}
+
+}  // namespace
+
+absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
+  ByteReader reader(prefix);
+  const absl::StatusOr<absl::string_view> magic = reader.Bytes(kMagic.size(), "state magic");
+  if (!magic.ok()) return magic.status();
+  if (*magic != kMagic) {
+    return absl::DataLossError(absl::StrCat("a state begins with ", kMagic, ", this with \"",
+                                            absl::CHexEscape(*magic), "\""));
+  }
+  const absl::StatusOr<uint32_t> version = reader.U32("state version");
+  if (!version.ok()) return version.status();
+  if (*version != kVersion) {
+    return absl::DataLossError(
+        absl::StrCat("state has version ", *version, ", known is ", kVersion));
+  }
+  const absl::StatusOr<uint32_t> body_bytes = reader.U32("state body_bytes");
+  if (!body_bytes.ok()) return body_bytes.status();
+  const absl::StatusOr<uint64_t> offset = reader.U64("state snapshot_offset");
+  if (!offset.ok()) return offset.status();
+  const absl::StatusOr<uint64_t> file_bytes = reader.U64("state file_bytes");
+  if (!file_bytes.ok()) return file_bytes.status();
+  if (*body_bytes > kMaxBodyBytes || *offset != SnapshotOffset(*body_bytes) ||
+      *file_bytes <= *offset) {
+    return absl::DataLossError(absl::StrCat("state announces ", *body_bytes,
+                                            " bytes, its snapshot at ", *offset, " and ",
+                                            *file_bytes, " bytes in all"));
+  }
+  return StatePrelude{*offset, *file_bytes};
+}
+
+absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t snapshot_bytes) {
+  if (absl::Status status = CheckState(state); !status.ok()) return status;
+  const std::string body = BodyOf(state);
+  const uint64_t offset = SnapshotOffset(body.size());
+  std::string out = PreludeOf(body.size(), offset, offset + snapshot_bytes);
+  out += body;
+  AppendU64(&out, SliceDigest(out.data(), out.size()));
+  assert(out.size() <= offset);
+  out.resize(offset, '\0');
+  return out;
+}
+
+absl::StatusOr<StateFile> ParseStateFile(absl::string_view file) {
+  const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file);
+  if (!prelude.ok()) return prelude.status();
+  if (file.size() != prelude->file_bytes) {
+    return absl::DataLossError(
+        absl::StrCat("state has ", file.size(), " bytes, it announces ", prelude->file_bytes));
+  }
+  ByteReader sizes(file.substr(kMagic.size() + 4));
+  const absl::StatusOr<uint32_t> body_bytes = sizes.U32("state body_bytes");
+  if (!body_bytes.ok()) return body_bytes.status();
+  const absl::string_view sealed = file.substr(0, kStatePreludeBytes + *body_bytes);
+  ByteReader rest(file.substr(sealed.size(), prelude->snapshot_offset - sealed.size()));
+  const absl::StatusOr<uint64_t> digest = rest.U64("state digest");
+  if (!digest.ok()) return digest.status();
+  if (*digest != SliceDigest(sealed.data(), sealed.size())) {
+    return absl::DataLossError("state does not match its digest");
+  }
+  const absl::StatusOr<absl::string_view> padding = rest.Bytes(rest.remaining(), "state padding");
+  if (!padding.ok()) return padding.status();
+  if (std::any_of(padding->begin(), padding->end(), [](char c) { return c != 0; })) {
+    return absl::DataLossError("state padding is not zero");
+  }
+  absl::StatusOr<SavedState> state = ParseBody(sealed.substr(kStatePreludeBytes));
+  if (!state.ok()) return state.status();
+  StateFile parsed{*std::move(state), file.substr(prelude->snapshot_offset)};
+  const absl::StatusOr<SnapshotHeader> snapshot = ParseSnapshotHeader(parsed.snapshot);
+  if (!snapshot.ok()) return snapshot.status();
+  if (absl::Status same = CheckTokens(parsed.state, snapshot->manifest); !same.ok()) return same;
+  return parsed;
+}
+
+}  // namespace hearth

@@ -1,0 +1,129 @@
+#include "proto/state_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "proto/byte_codec.h"
+#include "proto/kv_layout.h"
+#include "tests/proto/tiny_state.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Where the header's digest lies: at the end of what it covers.
+size_t DigestAt(const std::string& file) {
+  ByteReader reader(absl::string_view(file).substr(12));
+  return kStatePreludeBytes + reader.U32("body").value();
+}
+
+// With the digest that fits.
+std::string Resealed(std::string file) {
+  const size_t at = DigestAt(file);
+  if (at + 8 > file.size()) return file;
+  std::string digest;
+  AppendU64(&digest, SliceDigest(file.data(), at));
+  return file.replace(at, digest.size(), digest);
+}
+
+// The file of a state beside the tiny snapshot.
+absl::Status ParsedAs(void (*change)(SavedState*)) {
+  SavedState state = TinyState();
+  change(&state);
+  const std::string snapshot = TinyFile();
+  const auto header = BuildStateHeader(state, snapshot.size());
+  if (!header.ok()) return header.status();
+  const std::string file = *header + snapshot;
+  return ParseStateFile(file).status();
+}
+
+TEST(StateFormatTest, GivesBackWhatWasWritten) {
+  const std::string file = TinyStateFile();
+  const auto parsed = ParseStateFile(file);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const SavedState& state = parsed->state;
+  EXPECT_EQ(state.request_id, "7712d13f4371680c");
+  EXPECT_EQ(state.adapter, "legal");
+  EXPECT_EQ(state.token_ids, TinyState().token_ids);
+  EXPECT_EQ(state.prompt_tokens, 17u);
+  EXPECT_EQ(state.drawn, 4u);
+  EXPECT_EQ(static_cast<float>(state.temperature), 0.7F);
+  EXPECT_EQ(state.top_k, 40u);
+  EXPECT_EQ(static_cast<float>(state.top_p), 0.95F);
+  EXPECT_EQ(state.seed, UINT64_MAX);
+  EXPECT_EQ(parsed->snapshot, TinyFile());
+  const auto prelude = ParseStatePrelude(file.substr(0, kStatePreludeBytes));
+  ASSERT_TRUE(prelude.ok()) << prelude.status();
+  EXPECT_EQ(prelude->file_bytes, file.size());
+  EXPECT_EQ(prelude->snapshot_offset % 64, 0u);
+}
+
+TEST(StateFormatTest, RefusesTokensThatAreNotTheSnapshotsByName) {
+  const absl::Status token = ParsedAs([](SavedState* state) { state->token_ids[5] = 9; });
+  EXPECT_EQ(token.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(token.message()),
+              AllOf(HasSubstr("input tokens differs"), HasSubstr("token_ids[5] = 9")));
+  const absl::Status count = ParsedAs([](SavedState* state) { state->token_ids.push_back(3); });
+  EXPECT_EQ(count.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(count.message()),
+              AllOf(HasSubstr("token count differs"), HasSubstr("21"), HasSubstr("20")));
+}
+
+TEST(StateFormatTest, WritesNoStateThatCannotBe) {
+  const auto refused = [](void (*change)(SavedState*)) {
+    EXPECT_EQ(ParsedAs(change).code(), absl::StatusCode::kInvalidArgument);
+  };
+  refused([](SavedState* state) { state->token_ids.resize(1); });
+  refused([](SavedState* state) { state->prompt_tokens = 0; });
+  refused([](SavedState* state) { state->prompt_tokens = 22; });
+  refused([](SavedState* state) { state->drawn = (uint64_t{1} << 32) + 1; });
+  refused([](SavedState* state) { state->request_id.assign(kMaxStateTextBytes + 1, 'x'); });
+  refused([](SavedState* state) { state->top_p = std::numeric_limits<double>::infinity(); });
+}
+
+TEST(StateFormatTest, ATruncatedFileIsDataLossAtEveryLength) {
+  const std::string whole = TinyStateFile();
+  for (size_t length = 0; length < whole.size(); ++length) {
+    const std::string part = whole.substr(0, length);
+    ASSERT_EQ(ParseStateFile(part).status().code(), absl::StatusCode::kDataLoss) << length;
+    ASSERT_EQ(ParseStatePrelude(part).ok(), length >= kStatePreludeBytes) << length;
+  }
+  EXPECT_EQ(ParseStateFile(whole + "x").status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(StateFormatTest, AFlippedBitBeforeTheSnapshotIsDataLoss) {
+  const std::string whole = TinyStateFile();
+  const size_t end = ParseStatePrelude(whole)->snapshot_offset;
+  for (size_t bit = 0; bit < end * 8; ++bit) {
+    std::string bad = whole;
+    bad[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+    ASSERT_EQ(ParseStateFile(bad).status().code(), absl::StatusCode::kDataLoss) << bit;
+  }
+}
+
+TEST(StateFormatTest, AForgedFileParsesToItsOwnBytesOrNotAtAll) {
+  const std::string whole = TinyStateFile();
+  const size_t end = DigestAt(whole);
+  int refused = 0;
+  for (size_t bit = 0; bit < end * 8; ++bit) {
+    std::string forged = whole;
+    forged[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+    forged = Resealed(forged);
+    const auto parsed = ParseStateFile(forged);
+    if (parsed.ok()) {
+      const auto again = BuildStateHeader(parsed->state, parsed->snapshot.size());
+      ASSERT_TRUE(again.ok()) << bit;
+      ASSERT_EQ(*again + std::string(parsed->snapshot), forged) << bit;
+    } else {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace hearth
