@@ -11,7 +11,9 @@
 #include "services/inference/calls/ask_call.h"
 #include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/inference_conversion.h"
+#include "services/inference/calls/load_state_call.h"
 #include "services/inference/calls/prefill_call.h"
+#include "services/inference/calls/save_state_call.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/late_answer.h"
@@ -27,13 +29,17 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(context.deadline());
 }
 
+// More than an inference has; a counter never ends.
+constexpr uint64_t kMostDraws = uint64_t{1} << 32;
+
 absl::Status InEach(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("each.", status.message()));
 }
 
 }  // namespace
 
-InferenceService::InferenceService(InferenceParts parts) : parts_(std::move(parts)) {}
+InferenceService::InferenceService(InferenceParts parts)
+    : parts_(std::move(parts)), state_room_(parts_.engine->Stats().pool_limit_bytes) {}
 
 absl::StatusOr<Prompt> InferenceService::PromptFrom(
     const v1::PromptInput& input, PromptPurpose purpose,
@@ -78,8 +84,13 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   if (request.max_new_tokens() == 0) {
     return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
   }
+  if (request.first_draw() > kMostDraws) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_draw: ", request.first_draw(), " is over ", kMostDraws));
+  }
   EngineRequest converted;
   converted.sampling = *sampling;
+  converted.first_draw = request.first_draw();
   converted.max_new_tokens = request.max_new_tokens();
   converted.samples = request.n() == 0 ? 1 : request.n();
   converted.adapter = request.adapter();
@@ -117,7 +128,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
     if (!converted.ok()) return converted.status();
     converted->tenant = tenant;
     converted->request_id = request_id;
-    return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kGenerate, context);
+    converted =
+        WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kGenerate, context);
+    if (converted.ok()) options->recent = recent_.Begin(*converted);
+    return converted;
   };
   reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
   return reactor.get();
@@ -166,6 +180,34 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Ask(Context* conte
     return PromptFrom(input, purpose, context);
   };
   reactor->Start(std::move(service), request_bytes, *std::move(place));
+  return reactor.get();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context* context,
+                                                                        const Bytes* request) {
+  const auto reactor = std::make_shared<SaveStateCall>(context);
+  const absl::StatusOr<Identity> caller =
+      reactor->Enter(parts_.gate, parts_.identities, "SaveState", request->Length());
+  absl::StatusOr<std::shared_ptr<void>> place =
+      caller.ok() ? states_.Enter(*caller) : absl::StatusOr<std::shared_ptr<void>>(caller.status());
+  const absl::Status small = CheckSmall<v1::SaveStateRequest>(*request);
+  if (!place.ok() || !small.ok()) {
+    reactor->End(place.ok() ? small : place.status());
+    return reactor.get();
+  }
+  reactor->Start(
+      {parts_.engine, &prompts_, &recent_, &state_room_, caller->tenant, parts_.state_timeout},
+      TakeRequest(request), *std::move(place));
+  return reactor.get();
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* context,
+                                                                       Bytes* response) {
+  const auto reactor = std::make_shared<LoadStateCall>(
+      LoadStateCall::Service{parts_.engine, &prompts_, &state_room_, &states_, parts_.gate,
+                             parts_.identities, parts_.state_timeout},
+      context, response);
+  reactor->Start();
   return reactor.get();
 }
 

@@ -16,6 +16,8 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/inference/calls/ask_plan.h"
 #include "services/inference/calls/generate_run.h"
+#include "services/inference/calls/recent_answers.h"
+#include "services/inference/calls/state_room.h"
 #include "services/inference/explainer.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
@@ -36,15 +38,18 @@ struct InferenceParts {
   std::string model_dir;
   std::string version;
   bool strict_chats = false;                             // whatever a request says
+  absl::Duration state_timeout = kStateTimeout;          // of a SaveState, of a LoadState
   size_t ask_waiting_bytes = kMaxWaitingBytes;           // of an Ask, as AskCall::Service
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
 // Methods get raw bytes: no thread of gRPC's parses a request that may be large.
+using StateServiceBase = v1::Inference::WithRawCallbackMethod_SaveState<
+    v1::Inference::WithRawCallbackMethod_LoadState<v1::Inference::Service>>;
 using InferenceServiceBase = v1::Inference::WithRawCallbackMethod_Generate<
     v1::Inference::WithRawCallbackMethod_Ask<v1::Inference::WithRawCallbackMethod_Prefill<
         v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_GetModel<
-            v1::Inference::WithRawCallbackMethod_Explain<v1::Inference::Service>>>>>>;
+            v1::Inference::WithRawCallbackMethod_Explain<StateServiceBase>>>>>>;
 
 class InferenceService final : public InferenceServiceBase {
  public:
@@ -57,6 +62,8 @@ class InferenceService final : public InferenceServiceBase {
   using Context = grpc::CallbackServerContext;
   grpc::ServerWriteReactor<Bytes>* Generate(Context* context, const Bytes* request) override;
   grpc::ServerWriteReactor<Bytes>* Ask(Context* context, const Bytes* request) override;
+  grpc::ServerWriteReactor<Bytes>* SaveState(Context* context, const Bytes* request) override;
+  grpc::ServerReadReactor<Bytes>* LoadState(Context* context, Bytes* response) override;
   grpc::ServerUnaryReactor* Prefill(Context* context, const Bytes* request,
                                     Bytes* response) override;
   grpc::ServerUnaryReactor* Tokenize(Context* context, const Bytes* request,
@@ -88,6 +95,10 @@ class InferenceService final : public InferenceServiceBase {
   StreamLimit explains_{"explain", 64, 8};
   // A message of 3 MiB has up to 12 MiB once it is parsed, until the last of its answers.
   StreamLimit asks_{"ask", 16, 4};
+  // Each holds a file in memory, which state_room_ counts.
+  StreamLimit states_{"state", 4, 2};
+  StateRoom state_room_;
+  RecentAnswers recent_;
   FairPool prompts_{"prompts"};
 };
 

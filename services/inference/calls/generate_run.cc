@@ -30,6 +30,7 @@ class GenerateRun {
   }
 
   bool OnToken(const SampledToken& token) {
+    if (options_.recent != nullptr && token.sample == 0) options_.recent->Add(token.id);
     v1::GenerateResponse message;
     TokenToProto(token, options_.sampling, message.mutable_token());
     assert(texts_.empty() || token.sample < texts_.size());

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
+#include "services/inference/calls/recent_answers.h"
 #include "worker/engine/engine.h"
 #include "worker/text/tokenizer.h"
 
@@ -31,6 +32,7 @@ struct GenerateOptions {
   bool wait_published = false;
   bool writes = true;  // the request may publish, so the engine reports an outcome
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
+  std::shared_ptr<RecentAnswer> recent;                  // gets the first answer's tokens; or null
 };
 
 struct GenerateEvents {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "services/rpc/client_access.h"
+#include "services/rpc/request_id.h"
 #include "services/rpc/transport_options.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
@@ -123,6 +124,7 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   request.set_cache(mode);
   request.set_wait_published(true);
   grpc::ClientContext context;
+  SendRequestId(absl::StrCat("generate-", mode), &context);
   const auto reader = stub->Generate(&context, request);
   std::string messages;
   v1::GenerateResponse message;
@@ -149,6 +151,31 @@ std::string AskQuestions(v1::Inference::Stub* stub) {
   return Told(messages, status, context);
 }
 
+// The state of a request of that id, which each caller gives to its own.
+std::string Save(v1::Inference::Stub* stub) {
+  v1::SaveStateRequest request;
+  request.set_request_id(absl::StrCat("generate-", v1::CACHE_MODE_READ));
+  grpc::ClientContext context;
+  const auto reader = stub->SaveState(&context, request);
+  size_t bytes = 0;
+  v1::StateChunk chunk;
+  while (reader->Read(&chunk)) bytes += chunk.data().size();
+  const grpc::Status status = reader->Finish();
+  return Told(absl::StrCat("bytes: ", bytes, "\n"), status, context);
+}
+
+std::string Load(v1::Inference::Stub* stub) {
+  grpc::ClientContext context;
+  v1::LoadStateResponse response;
+  const auto writer = stub->LoadState(&context, &response);
+  v1::StateChunk chunk;
+  chunk.set_data("what is no state at all, and long enough to be seen");
+  writer->Write(chunk);
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  return Told(response.DebugString(), status, context);
+}
+
 // Every RPC; those that leave nothing behind first, and last the one that does not wait for what it
 // stores.
 std::string AskEverything(v1::Inference::Stub* stub) {
@@ -158,14 +185,14 @@ std::string AskEverything(v1::Inference::Stub* stub) {
   *tokenize.mutable_prompt() = TenantsPrompt();
   v1::PrefillRequest prefill;
   *prefill.mutable_prompt() = TenantsPrompt();
-  const std::string told =
-      absl::StrCat("model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
-                   "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
-                   "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain),
-                   "read: ", Generate(stub, v1::CACHE_MODE_READ),
-                   "prefill: ", Ask(stub, &v1::Inference::Stub::Prefill, prefill),
-                   "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
-                   "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
+  const std::string told = absl::StrCat(
+      "model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
+      "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
+      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain), "save: ", Save(stub),
+      "load: ", Load(stub), "read: ", Generate(stub, v1::CACHE_MODE_READ),
+      "prefill: ", Ask(stub, &v1::Inference::Stub::Prefill, prefill),
+      "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
+      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
   return absl::StrCat(told, "questions: ", AskQuestions(stub));
 }
 
@@ -188,8 +215,8 @@ TEST(InferenceTenants, NoRpcIsLeftOut) {
   ASSERT_NE(service, nullptr);
   std::set<std::string> all;
   for (int i = 0; i < service->method_count(); ++i) all.insert(service->method(i)->name());
-  EXPECT_EQ(
-      all, (std::set<std::string>{"Ask", "Explain", "Generate", "GetModel", "Prefill", "Tokenize"}))
+  EXPECT_EQ(all, (std::set<std::string>{"Ask", "Explain", "Generate", "GetModel", "LoadState",
+                                        "Prefill", "SaveState", "Tokenize"}))
       << "AskEverything is to ask it too";
 }
 

@@ -43,6 +43,7 @@ class WorkerServer {
     Explainer* explainer = nullptr;
     Identities* identities = nullptr;
     size_t ask_waiting_bytes = kMaxWaitingBytes;
+    absl::Duration state_timeout = kStateTimeout;
   };
   explicit WorkerServer(Options options);
   ~WorkerServer();

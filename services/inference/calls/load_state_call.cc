@@ -1,0 +1,172 @@
+#include "services/inference/calls/load_state_call.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/caller_gone.h"
+#include "proto/inference.pb.h"
+#include "proto/state_format.h"
+#include "services/rpc/request_bytes.h"
+#include "services/rpc/slice_wire.h"
+#include "services/rpc/status_conversion.h"
+
+namespace hearth {
+namespace {
+
+absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
+  return absl::DataLossError(
+      absl::StrCat("state announces ", announced, " bytes, there are ", seen, " or more"));
+}
+
+// Counted by the pool, which takes the job for a long one: state_room.h counts the file.
+constexpr uint64_t kJobBytes = uint64_t{4} << 20;
+// Of one message: gRPC's own thread parses it.
+constexpr uint64_t kMaxChunkElements = 16;
+
+void StateToProto(const SavedState& state, const std::string& adapter, v1::LoadStateResponse* out) {
+  out->set_request_id(state.request_id);
+  out->mutable_token_ids()->Add(state.token_ids.begin(), state.token_ids.end());
+  out->set_prompt_tokens(state.prompt_tokens);
+  out->set_first_draw(state.drawn);
+  out->mutable_sampling()->set_temperature(static_cast<float>(state.temperature));
+  out->mutable_sampling()->set_top_k(state.top_k);
+  out->mutable_sampling()->set_top_p(static_cast<float>(state.top_p));
+  out->mutable_sampling()->set_seed(state.seed);
+  out->set_adapter(adapter);
+  out->set_computed_tokens(static_cast<uint32_t>(state.token_ids.size() - 1));
+}
+
+// What Submit checks of the tokens that have no keys and values in the snapshot.
+absl::Status CheckLastToken(const SavedState& state, const ModelConfig& config) {
+  const uint32_t last = state.token_ids.back();
+  if (last < static_cast<uint32_t>(config.vocab_size)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot restore: input tokens differs: saved token_ids[", state.token_ids.size() - 1,
+      "] = ", last, ", running a vocabulary of ", config.vocab_size));
+}
+
+}  // namespace
+
+void LoadStateCall::Start() {
+  self_ = shared_from_this();
+  const absl::StatusOr<Identity> caller =
+      EnterCall(service_.gate, service_.identities, "LoadState", *context_, 0, &call_,
+                /*reads_on=*/true);
+  if (!caller.ok()) return End(caller.status());
+  tenant_ = caller->tenant;
+  absl::StatusOr<std::shared_ptr<void>> place = service_.places->Enter(*caller);
+  if (!place.ok()) return End(place.status());
+  place_ = *std::move(place);
+  alarm_.Set(absl::ToChronoTime(absl::Now() + service_.timeout),
+             [weak = weak_from_this()](bool rang) {
+               const auto self = rang ? weak.lock() : nullptr;
+               if (self != nullptr) self->OnTimeout();
+             });
+  StartRead(&message_);
+}
+
+void LoadStateCall::OnReadDone(bool ok) {
+  if (ok) call_->Took(message_.Length());
+  const absl::Status status = ok ? TakeMessage() : ReceivedAll();
+  if (!status.ok()) End(status);
+}
+
+absl::Status LoadStateCall::TakeMessage() {
+  v1::StateChunk chunk;
+  absl::Status status = ParseMessage(message_, &chunk, kMaxChunkElements);
+  message_.Clear();
+  if (!status.ok()) return status;
+  if (file_bytes_ > 0 && chunk.data().size() > file_bytes_ - file_.size()) {
+    return TooManyBytes(file_bytes_, file_.size() + chunk.data().size());
+  }
+  file_ += chunk.data();
+  if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
+    if (status = TakeRoom(); !status.ok()) return status;
+  }
+  StartRead(&message_);
+  return absl::OkStatus();
+}
+
+absl::Status LoadStateCall::TakeRoom() {
+  const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file_);
+  if (!prelude.ok()) return prelude.status();
+  if (prelude->file_bytes < file_.size()) {
+    return TooManyBytes(prelude->file_bytes, file_.size());
+  }
+  if (prelude->file_bytes > UINT64_MAX / 2) {
+    return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
+  }
+  // As a file, and as the objects that are made of it.
+  absl::StatusOr<std::shared_ptr<void>> room = service_.room->Take(2 * prelude->file_bytes);
+  if (!room.ok()) return room.status();
+  room_ = *std::move(room);
+  file_bytes_ = prelude->file_bytes;
+  file_.reserve(file_bytes_);
+  return absl::OkStatus();
+}
+
+// The caller has ended its side, or is gone.
+absl::Status LoadStateCall::ReceivedAll() {
+  if (context_->IsCancelled()) return EndedEarly();
+  if (file_bytes_ == 0 || file_.size() < file_bytes_) {
+    return absl::DataLossError(
+        absl::StrCat("state ends after ", file_.size(), " bytes of ",
+                     file_bytes_ == 0 ? "a longer beginning" : absl::StrCat(file_bytes_)));
+  }
+  // Nothing is read or written until it ends, so the call is there and nobody else uses it.
+  return service_.pool->Submit(
+      tenant_, std::min<uint64_t>(file_.size(), kJobBytes), [self = shared_from_this()] {
+        self->End(self->context_->IsCancelled() ? self->EndedEarly() : self->Load());
+      });
+}
+
+absl::Status LoadStateCall::Load() {
+  const absl::StatusOr<StateFile> file = ParseStateFile(file_);
+  if (!file.ok()) return file.status();
+  absl::Status status = CheckLastToken(file->state, service_.engine->config());
+  if (!status.ok()) return status;
+  const absl::StatusOr<std::string> adapter = service_.engine->AddSnapshot(tenant_, file->snapshot);
+  if (!adapter.ok()) return adapter.status();
+  v1::LoadStateResponse made;
+  StateToProto(file->state, *adapter, &made);
+  call_->note()->tokens = file->state.token_ids.size();
+  *response_ = MessageBytes(made);
+  return absl::OkStatus();
+}
+
+absl::Status LoadStateCall::EndedEarly() {
+  absl::MutexLock lock(&end_mutex_);
+  if (!late_) return CallerGone();
+  return absl::DeadlineExceededError(absl::StrCat("not all of the state was sent within ",
+                                                  absl::FormatDuration(service_.timeout)));
+}
+
+void LoadStateCall::OnTimeout() {
+  absl::MutexLock lock(&end_mutex_);
+  if (ended_ || std::exchange(late_, true)) return;
+  context_->TryCancel();  // the call is there until End, which waits here
+}
+
+void LoadStateCall::End(absl::Status status) {
+  {
+    absl::MutexLock lock(&end_mutex_);
+    assert(!ended_);  // Finish is called once
+    ended_ = true;
+  }
+  alarm_.Cancel();
+  std::string().swap(file_);
+  room_.reset();
+  place_.reset();
+  if (call_ != nullptr) status = call_->Finish(std::move(status));
+  Finish(ToGrpcStatus(status, context_));
+}
+
+void LoadStateCall::OnDone() {
+  call_.reset();
+  const std::shared_ptr<LoadStateCall> last = std::move(self_);  // maybe the last reference
+}
+
+}  // namespace hearth

@@ -1,0 +1,82 @@
+// LoadStateCall: one LoadState stream: receives a file, checks it on a pool, and puts its keys and
+// values into the worker's pool.
+//
+// Thread safety: gRPC calls the reactor from its threads, one read at a time. Ownership: keeps
+// itself until OnDone; the service must outlive it.
+// Invariants: (1) nothing is read beyond the first message before there is room for all that the
+// file announces; (2) Finish is called once; (3) after kStateTimeout the call is cancelled.
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "services/inference/calls/state_room.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/stream_limit.h"
+#include "services/serving/door/identity.h"
+#include "worker/engine/engine.h"
+
+namespace hearth {
+
+class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
+                            public std::enable_shared_from_this<LoadStateCall> {
+ public:
+  struct Service {
+    Engine* engine = nullptr;
+    FairPool* pool = nullptr;
+    StateRoom* room = nullptr;
+    StreamLimit* places = nullptr;
+    CallGate* gate = nullptr;
+    Identities* identities = nullptr;
+    absl::Duration timeout = kStateTimeout;
+  };
+  LoadStateCall(Service service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+      : service_(service), context_(context), response_(response) {}
+
+  void Start();
+
+  void OnReadDone(bool ok) override;
+  // The read in progress fails then, and ends the call.
+  void OnCancel() override {}
+  void OnDone() override;
+
+ private:
+  absl::Status TakeMessage();
+  // Once the first bytes are there: how many there will be.
+  absl::Status TakeRoom();
+  absl::Status ReceivedAll();
+  absl::Status Load();  // on the pool
+  absl::Status EndedEarly() ABSL_LOCKS_EXCLUDED(end_mutex_);
+  void OnTimeout() ABSL_LOCKS_EXCLUDED(end_mutex_);
+  void End(absl::Status status) ABSL_LOCKS_EXCLUDED(end_mutex_);
+
+  const Service service_;
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const response_;
+  std::shared_ptr<LoadStateCall> self_;   // held for gRPC
+  std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
+  std::string tenant_;
+  std::shared_ptr<void> place_, room_;
+  grpc::ByteBuffer message_;
+  std::string file_;
+  uint64_t file_bytes_ = 0;  // that it announces; 0: not known yet
+  grpc::Alarm alarm_;
+
+  absl::Mutex end_mutex_;
+  bool late_ ABSL_GUARDED_BY(end_mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(end_mutex_) = false;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_

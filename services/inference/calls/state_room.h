@@ -1,0 +1,52 @@
+// StateRoom: limits the memory of the states that are being saved and loaded.
+//
+// Thread safety: all methods from any thread. Ownership: what it gives must not outlive it.
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_STATE_ROOM_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_STATE_ROOM_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace hearth {
+
+// Of a whole call that saves or loads a state, for a caller who hardly reads or sends.
+inline constexpr absl::Duration kStateTimeout = absl::Minutes(5);
+
+class StateRoom {
+ public:
+  // Room for a state that fills the pool, twice: as a file, and as what is made of it.
+  explicit StateRoom(uint64_t pool_bytes) : limit_bytes_(2 * std::max(pool_bytes, kLeastBytes)) {}
+
+  // Bytes until the last copy is destroyed. kResourceExhausted names the limit.
+  absl::StatusOr<std::shared_ptr<void>> Take(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (bytes > limit_bytes_ - used_bytes_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a state of ", bytes, " bytes: ", used_bytes_, " of ", limit_bytes_,
+                       " for states are in use (twice --pool-bytes)"));
+    }
+    used_bytes_ += bytes;
+    return std::shared_ptr<void>(this, [this, bytes](void*) {
+      absl::MutexLock released(&mutex_);
+      used_bytes_ -= bytes;
+    });
+  }
+
+ private:
+  static constexpr uint64_t kLeastBytes = uint64_t{128} << 20;
+  const uint64_t limit_bytes_;
+  absl::Mutex mutex_;
+  uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_STATE_ROOM_H_
