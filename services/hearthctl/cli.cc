@@ -82,6 +82,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddGenerateCommand(&commands);
   AddAskCommand(&commands);
   AddChatCommand(&commands);
+  AddStateCommands(&commands);
   AddTokenizeCommand(&commands);
   AddWarmCommand(&commands);
   AddExplainCommand(&commands);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "services/serving/flags.h"
 
 namespace hearth {
@@ -102,6 +103,10 @@ CommandFlag CommandFlags::AddJson(bool* json, const std::string& which) {
   return AddSwitch("--json", json, "one JSON object" + which);
 }
 
+CommandFlag CommandFlags::AddForce(bool* force, const std::string& help) {
+  return AddSwitch("--force", force, help);
+}
+
 CommandFlag CommandFlags::AddPoint(std::string* id) {
   return Add("id", id, "restore point, see ls");
 }
@@ -148,14 +153,25 @@ CommandLine::~CommandLine() = default;
 
 CommandFlags* CommandLine::AddCommand(const std::string& name, const std::string& what,
                                       const std::string& footer) {
-  CLI::App* command = app_->add_subcommand(name, what);
+  const std::vector<std::string> words = absl::StrSplit(name, ' ');
+  CLI::App* parent = app_.get();
+  if (words.size() > 1) {
+    const std::vector<CLI::App*> known = app_->get_subcommands(
+        [&](const CLI::App* command) { return command->get_name() == words[0]; });
+    parent = known.empty() ? app_->add_subcommand(words[0], "See " + words[0] + " --help")
+                           : known.front();
+    parent->require_subcommand(1);
+  }
+  CLI::App* command = parent->add_subcommand(words.back(), what);
   command->footer(footer);
   return &commands_.emplace_back(command);
 }
 
 std::vector<std::string> CommandLine::names() const {
   std::vector<std::string> names;
-  for (const CommandFlags& command : commands_) names.push_back(command.name());
+  for (const CLI::App* command : app_->get_subcommands(nullptr)) {
+    names.push_back(command->get_name());
+  }
   return names;
 }
 

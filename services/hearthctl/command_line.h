@@ -70,6 +70,7 @@ class CommandFlags {
   CommandFlag AddSwitch(const std::string& name, bool* value, const std::string& help);
   // Flags and words that many commands have. `which` follows "one JSON object" in the help.
   CommandFlag AddJson(bool* json, const std::string& which = "");
+  CommandFlag AddForce(bool* force, const std::string& help);
   CommandFlag AddPoint(std::string* id);
   CommandFlag AddSnapshot(const std::string& name, std::string* path);
   // One word of `choices`; `choose` gets its number.
@@ -97,7 +98,8 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // `footer` ends the command's help.
+  // `name`: a word, or two for one of several commands that belong together. `footer` ends the
+  // command's help.
   CommandFlags* AddCommand(const std::string& name, const std::string& what,
                            const std::string& footer);
   // Of all commands, in the order in which they were added.

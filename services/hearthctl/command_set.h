@@ -45,10 +45,12 @@ class CommandSet {
   std::vector<std::pair<const CommandFlags*, std::function<int(Console&)>>> runners_;
 };
 
-// Generation (generate_command.cc, ask_command.cc, chat_command.cc, tokenize_command.cc).
+// Generation (generate_command.cc, ask_command.cc, chat_command.cc, state_commands.cc,
+// tokenize_command.cc).
 void AddGenerateCommand(CommandSet* commands);
 void AddAskCommand(CommandSet* commands);
 void AddChatCommand(CommandSet* commands);
+void AddStateCommands(CommandSet* commands);
 void AddTokenizeCommand(CommandSet* commands);
 // Stores and workers (warm_command.cc, explain_command.cc, ...).
 void AddWarmCommand(CommandSet* commands);

@@ -68,15 +68,19 @@ void GenerationFlags::Declare(CommandFlags* command, uint32_t default_max_new_to
                      "report a SHA-256 of all tokens' logits, not of the first one's alone");
 }
 
-void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens) {
+void GenerationFlags::DeclareEnd(CommandFlags* command, uint32_t default_max_new_tokens) {
   max_new_tokens_ = default_max_new_tokens;
   command->Add("--max-new-tokens", &max_new_tokens_, "most tokens to generate").ShowDefault();
+  command->Add("--stop", &stop_, "end at this text; may be repeated").OneValueEach();
+  command->AddSwitch("--ignore-eos", &ignore_eos_, "go on past the model's end of text");
+}
+
+void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens) {
+  DeclareEnd(command, default_max_new_tokens);
   command->Add("--temperature", &temperature_, "0 is greedy (the default)");
   command->Add("--top-k", &top_k_, "sample from the k likeliest; 0 is off");
   command->Add("--top-p", &top_p_, "sample from the likeliest that sum to p; 0 is off");
   command->Add("--seed", &seed_, "the same seed gives the same answer");
-  command->Add("--stop", &stop_, "end at this text; may be repeated").OneValueEach();
-  command->AddSwitch("--ignore-eos", &ignore_eos_, "go on past the model's end of text");
   DeclareAdapter(command, &adapter_);
   command->AddChoice(
       "--cache", kCacheModes, [this](int mode) { cache_ = static_cast<v1::CacheMode>(mode); },
@@ -101,8 +105,14 @@ absl::Status GenerationFlags::Check() const {
   return CheckUtf8(kv_quantization_, "--kv-quantization");
 }
 
-void GenerationFlags::Apply(v1::GenerateRequest* request) const {
+void GenerationFlags::ApplyEnd(v1::GenerateRequest* request) const {
   request->set_max_new_tokens(max_new_tokens_);
+  for (const std::string& stop : stop_) request->add_stop(stop);
+  request->set_ignore_eos(ignore_eos_);
+}
+
+void GenerationFlags::Apply(v1::GenerateRequest* request) const {
+  ApplyEnd(request);
   v1::SamplingParams* sampling = request->mutable_sampling();
   sampling->set_temperature(temperature_);
   sampling->set_top_k(top_k_);
@@ -112,8 +122,6 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
     sampling->set_report_logprobs(true);
     sampling->set_logprobs(static_cast<uint32_t>(logprobs_));
   }
-  for (const std::string& stop : stop_) request->add_stop(stop);
-  request->set_ignore_eos(ignore_eos_);
   request->set_hash_logits(hash_logits_);
   request->set_cache(cache_);
   request->set_adapter(adapter_);

@@ -183,7 +183,7 @@ void AddDropCommand(CommandSet* commands) {
       AddStoreCommand(commands, "drop", "Remove restore points", kDropExamples, RunDrop);
   command->AddPoint(&flags->id);
   command->AddSwitch("--all", &flags->all, "all of them");
-  command->AddSwitch("--force", &flags->force, "pinned ones too");
+  command->AddForce(&flags->force, "pinned ones too");
 }
 
 }  // namespace hearth

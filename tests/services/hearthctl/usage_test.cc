@@ -27,6 +27,12 @@ TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
     EXPECT_EQ(result.code, kExitOk) << command;
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
   }
+  for (const char* command : {"save", "load"}) {
+    const CliResult result = RunCli({"state", command, "--help"});
+    EXPECT_EQ(result.code, kExitOk) << command;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
+    EXPECT_THAT(RunCli({"state", "--help"}).out, HasSubstr(command));
+  }
   EXPECT_EQ(RunCli({"--help"}).code, kExitOk);
   EXPECT_EQ(RunCli({"--version"}).code, kExitOk);
 }
@@ -40,6 +46,9 @@ TEST(UsageTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--deadline", "soon"}).code, kExitUsage);
   EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--max-new-tokens", "x"}).code, kExitUsage);
   EXPECT_EQ(RunCli({"drop"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"state"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"state", "keep"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"state", "save", "f"}).code, kExitUsage);
   EXPECT_EQ(RunCli({"drop", "abcdef", "--all"}).code, kExitUsage);
 }
 

@@ -1,0 +1,238 @@
+// state save and state load: an inference as a file, which goes on at another worker.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/connection.h"
+#include "services/hearthctl/generation.h"
+#include "services/hearthctl/mapped_file.h"
+#include "services/hearthctl/prompt_flags.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kSaveExamples[] =
+    R"(  hearthctl state save half.state --prompt "Water boils at" --max-new-tokens 8
+  hearthctl state save --worker a:7070 half.state --chat chat.json --temperature 0.7 --seed 1
+Generates, then saves the inference: its keys and values, tokens and sampler. A file that exists
+stays as it is without --force; it is written whole or not at all.
+)";
+constexpr char kLoadExamples[] =
+    R"(  hearthctl state load half.state --max-new-tokens 8
+  hearthctl state load --worker b:7070 half.state --max-new-tokens 8 --json
+Goes on token for token with the saved sampler. The worker needs the same model, adapter and
+kernels; otherwise it names the part that differs. With --json token_ids are the new ones.
+)";
+
+// What gRPC is given at a time.
+constexpr size_t kChunkBytes = size_t{1} << 20;
+
+// A file that is seen under its name once it is whole.
+class NewFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<NewFile>> Create(const std::string& path, bool replaces) {
+    struct stat info;
+    if (!replaces && ::lstat(path.c_str(), &info) == 0) return Exists(path);
+    std::string temporary = path + ".partial-XXXXXX";
+    const int file = ::mkstemp(temporary.data());
+    if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write beside ", path));
+    return std::unique_ptr<NewFile>(new NewFile(path, std::move(temporary), file, replaces));
+  }
+  ~NewFile() {
+    ::close(file_);
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  absl::Status Append(absl::string_view data) {
+    while (!data.empty()) {
+      const ssize_t count = ::write(file_, data.data(), data.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));
+      data.remove_prefix(static_cast<size_t>(count));
+      bytes_ += static_cast<uint64_t>(count);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Commit() {
+    // A link does not replace what came to be there meanwhile.
+    const bool named =
+        ::fsync(file_) == 0 && (replaces_ ? std::rename(temporary_.c_str(), path_.c_str())
+                                          : ::link(temporary_.c_str(), path_.c_str())) == 0;
+    if (!named && errno == EEXIST) return Exists(path_);
+    if (!named) return absl::ErrnoToStatus(errno, absl::StrCat("cannot finish ", path_));
+    if (replaces_) temporary_.clear();
+    return absl::OkStatus();
+  }
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  NewFile(std::string path, std::string temporary, int file, bool replaces)
+      : path_(std::move(path)),
+        temporary_(std::move(temporary)),
+        file_(file),
+        replaces_(replaces) {}
+  static absl::Status Exists(const std::string& path) {
+    return absl::AlreadyExistsError(absl::StrCat(path, " exists: --force replaces it"));
+  }
+
+  const std::string path_;
+  std::string temporary_;  // empty once renamed
+  const int file_;
+  const bool replaces_;
+  uint64_t bytes_ = 0;
+};
+
+struct SaveFlags {
+  PeerFlags worker;
+  std::string path;
+  PromptFlags prompt;
+  GenerationFlags generation;
+  bool force = false;
+  bool json = false;
+};
+struct LoadFlags {
+  PeerFlags worker;
+  std::string path;
+  GenerationFlags generation;
+  bool json = false;
+};
+
+GenerationEvents Printing(bool json, Console& console) {
+  GenerationEvents events;
+  if (json) return events;
+  events.token = [&console](const v1::GeneratedToken& token) {
+    console.out << token.text() << std::flush;
+  };
+  return events;
+}
+
+absl::Status Receive(v1::Inference::Stub* stub, const std::string& request_id,
+                     const PeerFlags& worker, NewFile* file) {
+  v1::SaveStateRequest request;
+  request.set_request_id(request_id);
+  grpc::ClientContext context;
+  const auto reader = stub->SaveState(&context, request);
+  v1::StateChunk chunk;
+  absl::Status written;
+  while (written.ok() && reader->Read(&chunk)) written = file->Append(chunk.data());
+  if (!written.ok()) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (!written.ok()) return written;
+  if (!status.ok()) return RpcFailure(status, worker);
+  return file->Commit();
+}
+
+int RunSave(const SaveFlags& flags, Console& console) {
+  v1::GenerateRequest request;
+  auto prompt = flags.prompt.Build();
+  if (!prompt.ok()) return Fail(console, prompt.status());
+  *request.mutable_prompt() = *std::move(prompt);
+  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
+  flags.generation.Apply(&request);
+  auto file = NewFile::Create(flags.path, flags.force);
+  if (!file.ok()) return Fail(console, file.status());
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return Fail(console, channel.status());
+  const auto stub = v1::Inference::NewStub(*channel);
+  grpc::ClientContext context;
+  const GenerationResult result =
+      Generate(stub.get(), request, &context, Printing(flags.json, console));
+  if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
+  const absl::Status saved = Receive(stub.get(), result.request_id, flags.worker, file->get());
+  if (!saved.ok()) return Fail(console, saved);
+  if (flags.json) {
+    Json json = result.ToJson();
+    json["path"] = flags.path;
+    json["bytes"] = (*file)->bytes();
+    return PrintJson(json, console);
+  }
+  console.out << std::endl;
+  console.err << "-- " << flags.path << ": " << SizeText((*file)->bytes()) << ", "
+              << result.started.prompt_tokens() + result.finished.generated_tokens() << " tokens"
+              << std::endl;
+  return kExitOk;
+}
+
+absl::StatusOr<v1::LoadStateResponse> Send(v1::Inference::Stub* stub, absl::string_view bytes,
+                                           const LoadFlags& flags) {
+  grpc::ClientContext context;
+  v1::LoadStateResponse loaded;
+  const auto writer = stub->LoadState(&context, &loaded);
+  v1::StateChunk chunk;
+  bool goes_on = true;  // a worker that refuses it stops reading
+  while (goes_on && !bytes.empty()) {
+    const absl::string_view piece = bytes.substr(0, kChunkBytes);
+    chunk.set_data(piece.data(), piece.size());
+    bytes.remove_prefix(piece.size());
+    goes_on = writer->Write(chunk);
+  }
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  if (!status.ok()) return About(flags.path, RpcFailure(status, flags.worker));
+  return loaded;
+}
+
+// The request that goes on where the saved one stopped.
+v1::GenerateRequest RestOf(const v1::LoadStateResponse& loaded, const LoadFlags& flags) {
+  v1::GenerateRequest request;
+  *request.mutable_prompt()->mutable_token_ids()->mutable_ids() = loaded.token_ids();
+  *request.mutable_sampling() = loaded.sampling();
+  request.set_first_draw(loaded.first_draw());
+  request.set_adapter(loaded.adapter());
+  flags.generation.ApplyEnd(&request);
+  return request;
+}
+
+int RunLoad(const LoadFlags& flags, Console& console) {
+  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
+  const auto file = MappedFile::Open(flags.path);
+  if (!file.ok()) return Fail(console, file.status());
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return Fail(console, channel.status());
+  const auto stub = v1::Inference::NewStub(*channel);
+  const auto loaded = Send(stub.get(), (*file)->bytes(), flags);
+  if (!loaded.ok()) return Fail(console, loaded.status());
+  grpc::ClientContext context;
+  const GenerationResult result =
+      Generate(stub.get(), RestOf(*loaded, flags), &context, Printing(flags.json, console));
+  if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
+  if (flags.json) return PrintJson(result.ToJson(), console);
+  console.out << std::endl;
+  console.err << "-- went on for " << result.finished.generated_tokens() << " tokens, "
+              << CacheSentence(result) << std::endl;
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddStateCommands(CommandSet* commands) {
+  const auto [save, saved] = commands->Add<SaveFlags>(
+      "state save", "Generate, then save the inference as a file", kSaveExamples, RunSave);
+  saved->worker.Declare(save);
+  save->Add("file", &saved->path, "the file to be made").Required();
+  saved->prompt.Declare(save);
+  saved->generation.Declare(save, 128);
+  save->AddForce(&saved->force, "replace the file if it exists");
+  save->AddJson(&saved->json);
+
+  const auto [load, loaded] = commands->Add<LoadFlags>("state load", "Go on with a saved inference",
+                                                       kLoadExamples, RunLoad);
+  loaded->worker.Declare(load);
+  load->Add("file", &loaded->path, "a file that state save made").Required();
+  loaded->generation.DeclareEnd(load, 128);
+  load->AddJson(&loaded->json);
+}
+
+}  // namespace hearth

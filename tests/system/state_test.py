@@ -1,0 +1,80 @@
+"""Saved inferences between real processes: elsewhere they go on as if they had not stopped."""
+
+import system_support
+from system_support import ProcessFailed, SystemTest, prompt
+
+PROMPT_TOKENS = 150
+HALF = 8
+SAMPLED = ("--temperature", "1.3", "--top-p", "0.95", "--seed", "41")
+
+
+class States(SystemTest):
+
+    def setUp(self):
+        super().setUp()
+        self.made = self.model("irregular")
+        self.path = self.folder / "half.state"
+
+    def start(self, store="none", *flags, model=None):
+        return self.worker(model or self.made, store, *flags, pool_bytes="64MiB")
+
+    def save(self, worker, *flags, check=True):
+        return self.cluster.ctl(
+            "state", "save", "--worker", worker.address, "--wait", "10", self.path, "--token-ids",
+            ",".join(map(str, prompt(PROMPT_TOKENS, 1))), "--max-new-tokens", HALF,
+            "--ignore-eos", *flags, check=check)
+
+    def load(self, worker):
+        return self.cluster.ctl("state", "load", "--worker", worker.address, "--wait", "10",
+                                self.path, "--max-new-tokens", HALF, "--ignore-eos")
+
+    def in_one_go(self, worker, *flags):
+        return self.cluster.generate(worker.address, prompt(PROMPT_TOKENS, 1), "--cache", "off",
+                                     *flags, max_new_tokens=2 * HALF)
+
+    def expect_to_go_on(self, first, second, third):
+        for flags in ((), SAMPLED):
+            begun = self.save(first, *flags, "--force")
+            rest = self.load(second)
+            self.assertEqual(rest["cached_tokens"], PROMPT_TOKENS + HALF - 1)
+            self.assertEqual(begun["token_ids"] + rest["token_ids"],
+                             self.in_one_go(third, *flags)["token_ids"])
+
+    def test_they_go_on_without_a_store(self):
+        first, second = self.start(), self.start()
+        self.expect_to_go_on(first, second, second)
+
+    def test_they_go_on_with_a_store_which_keeps_them(self):
+        store = self.cluster.store(self.folder / "data")
+        first, second = self.start(), self.start(store.address)
+        self.expect_to_go_on(first, second, first)
+        tokens = prompt(PROMPT_TOKENS, 1) + self.save(first, "--force")["token_ids"]
+        self.load(second)
+        kept = self.cluster.generate(second.address, tokens, "--wait-published")
+        self.assertGreaterEqual(kept["published_tokens"], len(tokens) - 1)
+        third = self.cluster.generate(self.start(store.address).address, tokens)
+        self.assertEqual(third["cached_tokens"], len(tokens) - 1)
+
+    def test_a_file_is_not_replaced_unasked(self):
+        worker = self.start()
+        self.path.write_text("mine")
+        with self.assertRaises(ProcessFailed) as refused:
+            self.save(worker)
+        self.assertIn("--force", str(refused.exception))
+        self.assertEqual(self.path.read_text(), "mine")
+        self.assertEqual([file.name for file in self.folder.glob("half*")], ["half.state"])
+
+    def test_another_model_refuses_them_by_name(self):
+        self.save(self.start())
+        with self.assertRaises(ProcessFailed) as refused:
+            self.load(self.start(model=self.model("irregular", seed=2)))
+        self.assertIn("cannot restore: model config field weights_sha256 differs",
+                      str(refused.exception))
+        self.path.write_bytes(self.path.read_bytes()[:-1])
+        with self.assertRaises(ProcessFailed) as torn:
+            self.load(self.start())
+        self.assertIn("state ends after", str(torn.exception))
+
+
+if __name__ == "__main__":
+    system_support.main()
