@@ -71,7 +71,8 @@ def field_of_begin(content):
     return say.field(1, content)
 
 
-WORKER_HALF_SENT = [WORKER + name for name in ("Generate", "Ask", "Tokenize", "Prefill")]
+WORKER_HALF_SENT = [WORKER + name for name in ("Generate", "Ask", "Tokenize", "Prefill",
+                                               "SaveState", "LoadState")]
 HALF_SENT = [STORE + name for name in ("Explain", "Fetch", "Lease", "Publish", "Pin", "Watch")]
 
 # name: what does it, of a target.
