@@ -55,6 +55,20 @@ TEST(EngineAuditTest, WhatIsRightIsLeftAlone) {
   EXPECT_THAT(publisher.cache()->quarantined(), IsEmpty());
 }
 
+TEST(EngineAuditTest, ComparesQuantizedChunksAsTheyAreStored) {
+  EngineOptions options = InvariantOptions();
+  options.kv = {"quantized", "bits=4,group=16"};
+  TestWorker publisher(AuditDir(), options);
+  publisher.Run(Request(Prompt(100)));
+  options.cache.audit_rate = 1;
+  options.memory.pool_bytes = 0;
+  TestWorker worker(AuditDir(), options, publisher.cache());
+  EXPECT_GE(worker.Run(Request(Prompt(100)))->started.cached_tokens, 96u);
+  WaitForAudits(&worker, 1);
+  EXPECT_EQ(worker.Counter("audits"), 1u);
+  EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
+}
+
 TEST(EngineAuditTest, WhatIsWrongIsTakenOutAndNothingElse) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
