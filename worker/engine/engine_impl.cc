@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "worker/engine/request_check.h"
 #include "worker/engine/runner/model_fingerprint.h"
@@ -117,15 +116,6 @@ absl::Status EngineImpl::ComputeFingerprint() {
     adapters_.push_back({adapter.name, adapter.rank, adapter.bytes, *std::move(fingerprint)});
   }
   return absl::OkStatus();
-}
-
-absl::Status EngineImpl::CheckAdapter(const std::string& name) const {
-  if (name.empty() || AdapterNumber(model_->adapters(), name).has_value()) return absl::OkStatus();
-  const auto add = [](std::string* out, const AdapterInfo& adapter) { out->append(adapter.name); };
-  return absl::InvalidArgumentError(
-      absl::StrCat("adapter: \"", name, "\" is none of this worker's",
-                   adapters_.empty() ? ", which has none (--adapter NAME=DIR)" : ": ",
-                   absl::StrJoin(adapters_, ", ", add)));
 }
 
 void EngineImpl::SetCache(PrefixCache* cache) { planner_.SetCache(cache); }

@@ -31,6 +31,7 @@
 #include "worker/engine/prefix_fetcher.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/prefix_restorer.h"
+#include "worker/engine/request_check.h"
 #include "worker/engine/round_planner.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/sequence.h"
@@ -57,7 +58,9 @@ class EngineImpl : public Engine {
   const ModelConfig& config() const override { return model_->config(); }
   const Fingerprint& fingerprint() const override { return fingerprint_; }
   const std::vector<AdapterInfo>& adapters() const override { return adapters_; }
-  absl::Status CheckAdapter(const std::string& name) const override;
+  absl::Status CheckAdapter(const std::string& name) const override {
+    return CheckAdapterName(name, model_->adapters());
+  }
   const KvLayout& layout() const override { return layout_; }
   std::string device() const override { return model_->device_kind(); }
   std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }

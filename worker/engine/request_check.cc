@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -44,6 +45,15 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
         absl::StrCat("n: ", request.samples, " samples; 1 to ", kMaxSamples, " are possible"));
   }
   return request.sampling.Validate();
+}
+
+absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters) {
+  if (name.empty() || AdapterNumber(adapters, name).has_value()) return absl::OkStatus();
+  const auto add = [](std::string* out, const ModelAdapter& adapter) { out->append(adapter.name); };
+  return absl::InvalidArgumentError(
+      absl::StrCat("adapter: \"", name, "\" is none of this worker's",
+                   adapters.empty() ? ", which has none (--adapter NAME=DIR)" : ": ",
+                   absl::StrJoin(adapters, ", ", add)));
 }
 
 }  // namespace hearth

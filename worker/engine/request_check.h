@@ -2,14 +2,21 @@
 #ifndef HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_
 #define HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/runner/model_runner.h"
 #include "worker/model/model_config.h"
 
 namespace hearth {
 
 // kInvalidArgument names the field, its value and the limit.
 absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config);
+
+// Whether one of the adapters has the name, or that is empty; kInvalidArgument lists them.
+absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters);
 
 // An identity is a name, not a document.
 inline constexpr size_t kMaxTenantBytes = 256;
