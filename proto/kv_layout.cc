@@ -120,6 +120,9 @@ std::string ObjectName(const ObjectId& id) {
                       ", ", uint64_t{id.begin} + id.tokens, ")");
 }
 
-uint64_t SliceDigest(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
+uint64_t SliceDigest(const void* data, size_t bytes) {
+  const CleanVectors clean;
+  return XXH3_64bits(data, bytes);
+}
 
 }  // namespace hearth
