@@ -110,7 +110,8 @@ class InvariantKv : public SequenceKv {
   std::byte* SealedAt(int layer, size_t split);
   // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
   std::byte* SliceAt(int layer, int position);
-  // Rows from `length` on are to be computed again. REQUIRES: nobody else holds their blocks.
+  // Goes on from `length`: rows behind it are to be computed again, those before it are there.
+  // REQUIRES: nobody else holds the blocks of rows behind it.
   void Rewind(int length) { length_ = length; }
   // All layers have the rows now.
   void Advance(int tokens) { length_ += tokens; }
