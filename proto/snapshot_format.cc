@@ -205,6 +205,13 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   uint32_t object_count = 0;
   status = ReadState(&reader, &manifest, &object_count);
   if (!status.ok()) return status;
+  // Of each group a chunk is one object, and each cut begins another.
+  const uint64_t most =
+      2 * (uint64_t{manifest.token_count} / kMinChunkTokens + manifest.cuts.size() + 2);
+  if (object_count > most) {
+    return absl::DataLossError(absl::StrCat("manifest names ", object_count, " objects; ",
+                                            manifest.token_count, " tokens have at most ", most));
+  }
   for (uint32_t i = 0; i < object_count; ++i) {
     auto object = ReadObject(&reader, i);
     if (!object.ok()) return object.status();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
@@ -43,8 +44,19 @@ absl::Status CheckState(const SavedState& state) {
     return absl::InvalidArgumentError(absl::StrCat("request_id or adapter: ", text->size(),
                                                    " bytes; the limit is ", kMaxStateTextBytes));
   }
-  if (!std::isfinite(state.temperature) || !std::isfinite(state.top_p)) {
-    return absl::InvalidArgumentError("temperature or top_p: not a finite number");
+  // Letters and digits: others get them as text.
+  for (const std::string* name : {&state.request_id, &state.adapter}) {
+    const bool is_plain = std::all_of(name->begin(), name->end(), [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+    });
+    if (!is_plain) {
+      return absl::InvalidArgumentError(
+          "request_id or adapter: not of letters, digits, \"-\", \"_\" and \".\" alone");
+    }
+  }
+  if (!(state.temperature >= 0 && state.temperature <= 1e6) ||
+      !(state.top_p >= 0 && state.top_p <= 1)) {
+    return absl::InvalidArgumentError("temperature or top_p: out of range");
   }
   return absl::OkStatus();
 }

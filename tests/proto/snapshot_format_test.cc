@@ -49,6 +49,14 @@ TEST(ManifestTest, IsRefusedWithTheReasonWhenItBreaksTheRule) {
               HasSubstr("is not needed"));
 }
 
+// Small as they are in the file, they take more memory than it.
+TEST(ManifestTest, NamesNoMoreObjectsThanItsTokensHave) {
+  Manifest manifest = TinyManifest();
+  manifest.objects.assign(1000, ManifestObject());
+  EXPECT_THAT(std::string(ParseManifest(SerializeManifest(manifest)).status().message()),
+              ::testing::HasSubstr("names 1000 objects"));
+}
+
 TEST(SnapshotFileTest, HeaderTellsWhereEverySliceIs) {
   const std::string file = TinyFile();
   auto header = ParseSnapshotHeader(file);

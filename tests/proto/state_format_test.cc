@@ -125,5 +125,20 @@ TEST(StateFormatTest, AForgedFileParsesToItsOwnBytesOrNotAtAll) {
   EXPECT_GT(refused, 100);
 }
 
+// They are sent on as text.
+TEST(StateFormat, NamesAreOfLettersAndDigits) {
+  for (const char* name : {"\xff\xfe", "a b", "a\nb"}) {
+    SavedState state = TinyState();
+    state.request_id = name;
+    EXPECT_FALSE(BuildStateHeader(state, 100).ok()) << name;
+    state = TinyState();
+    state.adapter = name;
+    EXPECT_FALSE(BuildStateHeader(state, 100).ok()) << name;
+  }
+  SavedState state = TinyState();
+  state.temperature = 1e30F;
+  EXPECT_FALSE(BuildStateHeader(state, 100).ok());
+}
+
 }  // namespace
 }  // namespace hearth

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
+#include <cstring>
 #include <set>
 #include <utility>
 #include <vector>
@@ -31,6 +33,30 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   spec.durability = sequence.request.durability;
   spec.ttl_s = sequence.request.ttl_s;
   return spec;
+}
+
+absl::Status CheckHasStates(const KvLayout& layout) {
+  if (layout.exactness != Exactness::kInvariant) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the class ", ExactnessName(layout.exactness),
+                     " has no saved states: decoding does not give the bits of prefill "
+                     "(--exactness invariant)"));
+  }
+  if (!layout.quantization.is_on()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a worker whose chunks are quantized (--kv-cache quantized) has no saved states");
+}
+
+// One value that is not would end every request that restores it. REQUIRES: of floats.
+bool AreFinite(const KvObjects& objects) {
+  for (const auto& object : objects) {
+    for (size_t at = 0; at + sizeof(float) <= object->size_bytes; at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, object->bytes.get() + at, sizeof(value));
+      if (!std::isfinite(value)) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -255,12 +281,7 @@ absl::Status PrefixKeeper::GiveSnapshot(Sequence* sequence, const Fingerprint& p
                                         const std::vector<AdapterInfo>& adapters) {
   if (sequence->callbacks.on_snapshot == nullptr) return absl::OkStatus();
   assert(!sequence->generates() && !sequence->writes());
-  if (layout_.exactness != Exactness::kInvariant) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the class ", ExactnessName(layout_.exactness),
-                     " has no saved states: decoding does not give the bits of prefill "
-                     "(--exactness invariant)"));
-  }
+  if (absl::Status has_states = CheckHasStates(layout_); !has_states.ok()) return has_states;
   const auto named = std::find_if(adapters.begin(), adapters.end(), [&](const AdapterInfo& info) {
     return info.name == sequence->prefix.adapter;
   });
@@ -274,6 +295,7 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
                                                       const Fingerprint& plain,
                                                       const std::vector<AdapterInfo>& adapters,
                                                       absl::string_view file) {
+  if (absl::Status has_states = CheckHasStates(layout_); !has_states.ok()) return has_states;
   const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(file);
   if (!header.ok()) return header.status();
   // Where none is the same, the plain one says what differs.
@@ -286,10 +308,15 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
       CheckRestorable(*header, same == adapters.end() ? plain : same->fingerprint);
   if (status.ok()) status = VerifySnapshotFile(file);
   if (!status.ok()) return status;
+  const KvObjects objects = ObjectsOfSnapshot(*header, file);
+  if (!AreFinite(objects)) {
+    return absl::InvalidArgumentError(
+        "cannot restore: KV differs: it has values that are no finite numbers");
+  }
   prefix.token_ids = header->manifest.token_ids;
   prefix.tenant = tenant;
   const uint32_t boundary = header->manifest.token_count;
-  switch (InsertIntoPool(prefix, boundary, ObjectsOfSnapshot(*header, file))) {
+  switch (InsertIntoPool(prefix, boundary, objects)) {
     case PrefixPool::InsertResult::kTooLarge:
       return absl::ResourceExhaustedError(absl::StrCat("a state of ", file.size(),
                                                        " bytes; the pool keeps ",

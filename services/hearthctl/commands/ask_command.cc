@@ -169,7 +169,7 @@ absl::Status Asker::AskAll(v1::Inference::Stub* stub, const std::vector<AskedQue
 absl::Status Asker::LookAtModel() {
   const auto model = GetModel(flags_.worker);
   if (!model.ok()) return model.status();
-  const std::string before = std::exchange(model_, ModelName(*model));
+  const std::string before = std::exchange(model_, ModelName(*model, flags_.generation.adapter()));
   if (!before.empty() && before != model_) {
     return absl::FailedPreconditionError(absl::StrCat(
         flags_.output, ": the worker has another model by now (", model_, ", not ", before, ")"));

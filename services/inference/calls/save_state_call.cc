@@ -86,6 +86,11 @@ absl::Status SaveStateCall::Begin(const grpc::ByteBuffer& request) {
   if (rest.token_ids.size() < 2) {
     return absl::FailedPreconditionError("the inference has computed nothing yet: one token");
   }
+  if (!(answer->request().kv.quantization == layout.quantization)) {
+    return absl::FailedPreconditionError(
+        "the inference kept its keys and values in another class than the worker's: it has no "
+        "saved state");
+  }
   absl::StatusOr<std::shared_ptr<void>> room =
       service_.room->Take(SnapshotBytes(layout, static_cast<uint32_t>(rest.token_ids.size() - 1)));
   if (!room.ok()) return room.status();

@@ -192,6 +192,24 @@ TEST(EngineStates, WithOtherBytesForTheSameTokensAreRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("KV differs"));
 }
 
+// Every request that restored one would end with logits that are no numbers.
+TEST(EngineStates, WithValuesThatAreNoNumbersAreRefused) {
+  TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
+  const auto begun = first.Run(Asked(false, kHalf));
+  std::string forged = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
+  const SnapshotHeader header = ParseSnapshotHeader(forged).value();
+  Manifest manifest = header.manifest;
+  const size_t bytes = header.layout.SliceBytes(manifest.objects[0].id.tokens);
+  forged.replace(header.slice_offsets[0], 4, "\xff\xff\xff\xff");
+  manifest.objects[0].slice_digests[0] =
+      SliceDigest(forged.data() + header.slice_offsets[0], bytes);
+  const std::string sealed = BuildSnapshotHeader(header.fingerprint, manifest).value();
+  forged.replace(0, sealed.size(), sealed);
+  const absl::Status refused = second->AddSnapshot("default", forged).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no finite numbers"));
+}
+
 TEST(EngineStates, AreOfTheClassInvariantAlone) {
   TestWorker exact(ModelDir(Geometries()[0].geometry), TestWorker::SmallOptions(), nullptr,
                    /*with_cache=*/false);

@@ -95,7 +95,9 @@ TEST_F(LoraAdapters, ThatComputeWhatNobodyWroteAreRefusedByField) {
                                                   {"rank_pattern", Json::object({{"q_proj", 3}})},
                                                   {"r", 2.5},
                                                   {"lora_alpha", "x"},
-                                                  {"use_rslora", 7}};
+                                                  {"use_rslora", 7},
+                                                  {"init_lora_weights", "pissa"},
+                                                  {"lora_alpha", 1e300}};
   for (const auto& [field, value] : refused) {
     const Json before = config_.value(field, Json());
     config_[field] = value;
@@ -105,6 +107,14 @@ TEST_F(LoraAdapters, ThatComputeWhatNobodyWroteAreRefusedByField) {
   }
   config_ = Json::array();
   EXPECT_THAT(Error(), HasSubstr("not a JSON object"));
+  // What a stack is needed for is not read.
+  std::string deep(100000, '[');
+  deep += std::string(100000, ']');
+  config_ = Json::object();
+  EXPECT_FALSE(Load().ok());
+  WriteAll(folder_.File("adapter_config.json"), "{\"use_dora\": " + deep + "}");
+  const auto loaded = LoraAdapter::Load(folder_.path(), model_, &pool_);
+  EXPECT_THAT(std::string(loaded.status().message()), HasSubstr("of a few levels"));
 }
 
 TEST_F(LoraAdapters, OfAnotherModelAreRefusedByTensor) {

@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxRank = 4096;
+constexpr int kMaxRank = 4096, kMaxDepth = 16;
+constexpr double kMaxScale = 1e6;
 constexpr char kConfigFile[] = "/adapter_config.json", kTensorFile[] = "/adapter_model.safetensors";
 
 // With any of these PEFT computes something else than LowRank says.
@@ -44,15 +45,22 @@ bool IsUnset(const Json& value) {
 
 absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
   std::error_code ignored;
-  std::ifstream in(path, std::ios::binary);
-  if (!in.is_open() || !std::filesystem::is_regular_file(path, ignored)) {
+  const bool is_file = std::filesystem::is_regular_file(path, ignored);
+  std::ifstream in;
+  if (is_file) in.open(path, std::ios::binary);
+  if (!in.is_open()) {
     return absl::NotFoundError(absl::StrCat(
         path, ": cannot be read; an adapter is a folder as PEFT's save_pretrained writes it"));
   }
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  bool is_deep = false;  // what is copied or written out takes a stack for each level
+  const auto flat = [&](int depth, Json::parse_event_t, Json&) {
+    is_deep |= depth > kMaxDepth;
+    return depth <= kMaxDepth;
+  };
+  const Json json = Json::parse(text, flat, /*allow_exceptions=*/false);
+  if (is_deep || !json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object of a few levels"));
   const auto refuse = [&](const char* field, const char* why) {
     const Json value = json.value(field, Json());
     return absl::InvalidArgumentError(absl::StrCat(
@@ -73,12 +81,19 @@ absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
   if (!alpha.is_number() || !std::isfinite(alpha.get<double>())) {
     return refuse("lora_alpha", "must be a number");
   }
-  const Json rslora = json.value("use_rslora", Json(false));
-  if (!rslora.is_boolean()) return refuse("use_rslora", "must be true or false");
+  const Json start = json.value("init_lora_weights", Json());
+  if (!start.is_null() && !start.is_boolean() && start != "gaussian" && start != "eva" &&
+      start != "orthogonal") {
+    return refuse("init_lora_weights", "is not supported: PEFT changes the model's own weights");
+  }
+  const Json rslora = json.value("use_rslora", Json());
+  if (!rslora.is_null() && !rslora.is_boolean())
+    return refuse("use_rslora", "must be true or false");
   AdapterConfig config;
   config.rank = rank.get<int>();
-  const double divisor = rslora.get<bool>() ? std::sqrt(config.rank) : config.rank;
+  const double divisor = rslora == true ? std::sqrt(config.rank) : config.rank;
   config.scale = alpha.get<double>() / divisor;
+  if (std::abs(config.scale) > kMaxScale) return refuse("lora_alpha", "is out of range");
   return config;
 }
 
