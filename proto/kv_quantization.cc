@@ -81,7 +81,14 @@ std::string KvQuantizationText(const KvQuantization& quantization) {
                       ",axis_key=", quantization.axis_key, ",axis_value=", quantization.axis_value);
 }
 
+// Far above all options together.
+constexpr size_t kMaxTextBytes = 256;
+
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual) {
+  if (text.size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_quantization: has ", text.size(), " bytes, allowed are ", kMaxTextBytes));
+  }
   KvQuantization quantization;
   quantization.bits = kDefaultBits;
   quantization.axis_key = kDefaultAxisKey;

@@ -225,7 +225,8 @@ class RocksDiskTier : public DiskTier {
     }
     // Before any more: by then the promises may have forgotten these.
     const absl::MutexLock lock(&erase_mu_);
-    if (erased_in_log_ + manifests.size() > kErasedInLog) {
+    // After a change that failed only the next one tells RocksDB to go on, which flushes too.
+    if (erased_in_log_ + manifests.size() > kErasedInLog && !failed_.load()) {
       if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
       erased_in_log_ = 0;
     }

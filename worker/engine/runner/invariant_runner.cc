@@ -87,7 +87,11 @@ ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
 }
 
 bool InvariantRunner::FreesKvBytes(const KvObject& object) const {
-  return object.bytes != nullptr && gemma_->kv_blocks().Counts(object.bytes, object.size_bytes);
+  if (object.bytes == nullptr) return false;
+  const auto counts = [&](const KvBlocks& arena) {
+    return arena.Counts(object.bytes, object.size_bytes);
+  };
+  return counts(gemma_->kv_blocks()) || counts(gemma_->offloaded_blocks());
 }
 
 // No machine and no number of threads is in it: the bits depend on neither.
@@ -162,11 +166,14 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   const uint64_t first = BlocksFor(*BlocksOf(kv), most, step, 0, {}).BytesOf(layout);
   const uint64_t first_at_most = BlocksFor(*BlocksOf(kv), most, kAnySteps, 0, {}).BytesOf(layout);
   const uint64_t all = std::min(first + left, first_at_most) + forks * bytes;
+  const uint64_t offloaded = BlocksFor(*BlocksOf(kv), most, step, 0, {}).OffloadedBytesOf(layout) +
+                             forks * needed.OffloadedBytesOf(layout);
+  const uint64_t most_bytes = std::max(all, offloaded);  // of either arena, which are of one size
   const uint64_t budget = gemma_->kv_blocks().budget_bytes();
-  if (all > budget) {
+  if (most_bytes > budget) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "kv-bytes: ", forks + 1, " samples of ", tokens, " tokens may need ", all, " bytes of ",
-        budget, " in all: ask for fewer of either, or raise --kv-bytes"));
+        "kv-bytes: ", forks + 1, " samples of ", tokens, " tokens may need ", most_bytes,
+        " bytes of ", budget, " in all: ask for fewer of either, or raise --kv-bytes"));
   }
   std::vector<std::unique_ptr<SequenceKv>> made;
   uint64_t untried = forks;
