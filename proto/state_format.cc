@@ -6,10 +6,10 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
+#include "proto/plain_name.h"
 #include "proto/restore_rule.h"
 #include "proto/slice_hasher.h"
 #include "proto/snapshot_format.h"
@@ -36,20 +36,15 @@ absl::Status CheckState(const SavedState& state) {
     return absl::InvalidArgumentError(
         absl::StrCat("prompt_tokens: ", state.prompt_tokens, " of ", tokens, " tokens"));
   }
-  if (state.drawn > uint64_t{1} << 32) {
+  if (state.drawn > kMaxDraws) {
     return absl::InvalidArgumentError(absl::StrCat("drawn: ", state.drawn, " is over 2^32"));
   }
-  for (const std::string* text : {&state.request_id, &state.adapter}) {
-    if (text->size() <= kMaxStateTextBytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("request_id or adapter: ", text->size(),
-                                                   " bytes; the limit is ", kMaxStateTextBytes));
-  }
-  // Letters and digits: others get them as text.
   for (const std::string* name : {&state.request_id, &state.adapter}) {
-    const bool is_plain = std::all_of(name->begin(), name->end(), [](char c) {
-      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
-    });
-    if (!is_plain) {
+    if (name->size() > kMaxStateTextBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("request_id or adapter: ", name->size(),
+                                                     " bytes; the limit is ", kMaxStateTextBytes));
+    }
+    if (!IsPlainName(*name)) {
       return absl::InvalidArgumentError(
           "request_id or adapter: not of letters, digits, \"-\", \"_\" and \".\" alone");
     }
@@ -189,6 +184,18 @@ absl::Status CheckTokens(const SavedState& state, const Manifest& manifest) {
 
 }  // namespace
 
+absl::Status CheckHasStates(const KvLayout& layout) {
+  if (layout.exactness != Exactness::kInvariant) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the class ", ExactnessName(layout.exactness),
+                     " has no saved states: decoding does not give the bits of prefill "
+                     "(--exactness invariant)"));
+  }
+  if (!layout.quantization.is_on()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a worker whose chunks are quantized (--kv-cache quantized) has no saved states");
+}
+
 absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
   ByteReader reader(prefix);
   const absl::StatusOr<absl::string_view> magic = reader.Bytes(kMagic.size(), "state magic");
@@ -215,7 +222,7 @@ absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
                                             " bytes, its snapshot at ", *offset, " and ",
                                             *file_bytes, " bytes in all"));
   }
-  return StatePrelude{*offset, *file_bytes};
+  return StatePrelude{*body_bytes, *offset, *file_bytes};
 }
 
 absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t snapshot_bytes) {
@@ -237,10 +244,7 @@ absl::StatusOr<StateFile> ParseStateFile(absl::string_view file) {
     return absl::DataLossError(
         absl::StrCat("state has ", file.size(), " bytes, it announces ", prelude->file_bytes));
   }
-  ByteReader sizes(file.substr(kMagic.size() + 4));
-  const absl::StatusOr<uint32_t> body_bytes = sizes.U32("state body_bytes");
-  if (!body_bytes.ok()) return body_bytes.status();
-  const absl::string_view sealed = file.substr(0, kStatePreludeBytes + *body_bytes);
+  const absl::string_view sealed = file.substr(0, kStatePreludeBytes + prelude->body_bytes);
   ByteReader rest(file.substr(sealed.size(), prelude->snapshot_offset - sealed.size()));
   const absl::StatusOr<uint64_t> digest = rest.U64("state digest");
   if (!digest.ok()) return digest.status();

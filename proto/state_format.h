@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 
@@ -31,11 +32,18 @@ struct SavedState {
   uint64_t seed = 0;
 };
 
+// kFailedPrecondition: sequences of this layout have no saved states, and why.
+absl::Status CheckHasStates(const KvLayout& layout);
+
+// The most draws of an inference; a counter never ends.
+inline constexpr uint64_t kMaxDraws = uint64_t{1} << 32;
+
 // Bytes from which ParseStatePrelude reads the sizes.
 inline constexpr size_t kStatePreludeBytes = 32;
 inline constexpr size_t kMaxStateTextBytes = 256;  // of a request id, of an adapter's name
 
 struct StatePrelude {
+  uint32_t body_bytes = 0;
   uint64_t snapshot_offset = 0;
   uint64_t file_bytes = 0;
 };

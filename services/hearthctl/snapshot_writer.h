@@ -1,7 +1,6 @@
 // SnapshotWriter: writes a snapshot file slice by slice, in any order; visible only when whole.
 //
-// Writes to a temporary file beside the target; Commit verifies every byte of it, syncs and
-// renames. Without Commit nothing is left behind.
+// A NewFile, of which Commit verifies every byte first. Without Commit nothing is left behind.
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
 #define HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
@@ -13,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/snapshot_format.h"
+#include "services/hearthctl/new_file.h"
 
 namespace hearth {
 
@@ -21,9 +21,6 @@ class SnapshotWriter {
   static absl::StatusOr<std::unique_ptr<SnapshotWriter>> Create(const std::string& path,
                                                                 const Fingerprint& fingerprint,
                                                                 const Manifest& manifest);
-  ~SnapshotWriter();
-  SnapshotWriter(const SnapshotWriter&) = delete;
-  SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
   // Writes a part of the slice of `layer` (a model layer index) of the manifest's object at
   // `object`. kDataLoss when there is no place for it.
@@ -33,12 +30,9 @@ class SnapshotWriter {
   uint64_t file_bytes() const { return header_.file_bytes; }
 
  private:
-  SnapshotWriter(std::string path, std::string temporary, int file, SnapshotHeader header);
-  absl::Status WriteAt(uint64_t offset, absl::string_view data);
+  SnapshotWriter(std::unique_ptr<NewFile> file, SnapshotHeader header);
 
-  const std::string path_;
-  std::string temporary_;  // empty once renamed
-  const int file_;
+  const std::unique_ptr<NewFile> file_;
   const SnapshotHeader header_;
   std::vector<size_t> first_slice_;  // by object: index into header_.slice_offsets
 };

@@ -22,8 +22,8 @@ class AdapterCaches final : public PrefixCache, public Explainer {
   // Explainer.
   template <typename Cache>
   void Add(const std::string& adapter, std::unique_ptr<Cache> cache) {
-    explainers_[adapter] = cache.get();
-    caches_[adapter] = std::move(cache);
+    Explainer* const explainer = cache.get();
+    caches_[adapter] = {std::move(cache), explainer};
   }
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
@@ -42,19 +42,25 @@ class AdapterCaches final : public PrefixCache, public Explainer {
     return Of(prefix)->Quarantine(prefix, objects, deadline);
   }
   void CancelCalls() override {
-    for (const auto& [adapter, cache] : caches_) cache->CancelCalls();
+    for (const auto& [adapter, sides] : caches_) sides.cache->CancelCalls();
   }
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override {
-    Explainer* const explainer = explainers_.at(prefix.adapter);
+    Explainer* const explainer = caches_.at(prefix.adapter).explainer;
     explainer->Explain(std::move(prefix), deadline, std::move(done));
   }
 
  private:
   // The engine checked that there is such an adapter.
-  PrefixCache* Of(const PrefixRequest& prefix) const { return caches_.at(prefix.adapter).get(); }
+  PrefixCache* Of(const PrefixRequest& prefix) const {
+    return caches_.at(prefix.adapter).cache.get();
+  }
 
-  std::map<std::string, std::unique_ptr<PrefixCache>> caches_;
-  std::map<std::string, Explainer*> explainers_;  // the same, seen from their other side
+  // A cache, seen from both of its sides.
+  struct Sides {
+    std::unique_ptr<PrefixCache> cache;
+    Explainer* explainer = nullptr;
+  };
+  std::map<std::string, Sides> caches_;
 };
 
 }  // namespace hearth

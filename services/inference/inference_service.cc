@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/state_format.h"
 #include "services/inference/calls/ask_call.h"
 #include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/inference_conversion.h"
@@ -28,9 +29,6 @@ constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(context.deadline());
 }
-
-// More than an inference has; a counter never ends.
-constexpr uint64_t kMostDraws = uint64_t{1} << 32;
 
 absl::Status InEach(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("each.", status.message()));
@@ -84,9 +82,9 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   if (request.max_new_tokens() == 0) {
     return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
   }
-  if (request.first_draw() > kMostDraws) {
+  if (request.first_draw() > kMaxDraws) {
     return absl::InvalidArgumentError(
-        absl::StrCat("first_draw: ", request.first_draw(), " is over ", kMostDraws));
+        absl::StrCat("first_draw: ", request.first_draw(), " is over ", kMaxDraws));
   }
   EngineRequest converted;
   converted.sampling = *sampling;

@@ -1,10 +1,8 @@
 #include "services/rpc/request_id.h"
 
-#include <algorithm>
-
 #include "absl/random/random.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/plain_name.h"
 
 namespace hearth {
 
@@ -21,10 +19,8 @@ std::string RequestIdOf(const grpc::ServerContextBase& context) {
   const auto sent = context.client_metadata().find(kRequestIdKey);
   if (sent == context.client_metadata().end()) return NewRequestId();
   const std::string id(sent->second.data(), sent->second.size());
-  const bool is_plain = std::all_of(id.begin(), id.end(), [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
-  return is_plain && !id.empty() && id.size() <= kMaxRequestIdBytes ? id : NewRequestId();
+  const bool is_taken = IsPlainName(id) && !id.empty() && id.size() <= kMaxRequestIdBytes;
+  return is_taken ? id : NewRequestId();
 }
 
 }  // namespace hearth

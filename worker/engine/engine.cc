@@ -1,12 +1,11 @@
 #include "worker/engine/engine.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/plain_name.h"
 #include "worker/engine/engine_impl.h"
 #include "worker/engine/runner/gemma_runner.h"
 #include "worker/engine/runner/invariant_runner.h"
@@ -178,12 +177,6 @@ absl::StatusOr<LoadedModel> LoadChosen(const EngineOptions& options) {
 }
 
 constexpr size_t kMaxAdapterNameBytes = 64;
-
-bool IsPlainName(const std::string& name) {
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-}
 
 }  // namespace
 

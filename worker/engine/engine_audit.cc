@@ -88,9 +88,7 @@ absl::Status EngineAudit::TryStep(PrefixCache* cache) {
         model_->NewKv(static_cast<int>(boundary), {}, model_->kv());
     if (!kv.ok()) return kv.status();
     audit_->kv = *std::move(kv);
-    if (const auto number = AdapterNumber(model_->adapters(), audit_->prefix.adapter)) {
-      model_->UseAdapter(*number, audit_->kv.get());
-    }
+    model_->UseAdapter(audit_->prefix.adapter, audit_->kv.get());
     audit_->step_ends = StepEnds(boundary, audit_->prefix.cuts, layout_.chunk_tokens);
     return absl::OkStatus();
   }

@@ -47,9 +47,7 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
         model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects, sequence->state->kv);
     if (!kv.ok()) return kv.status();
-    if (const auto adapter = AdapterNumber(model_->adapters(), sequence->request.adapter)) {
-      model_->UseAdapter(*adapter, kv->get());
-    }
+    model_->UseAdapter(sequence->request.adapter, kv->get());
     if (sequence->request.samples > 1) {
       auto forks = model_->NewForks(kv->get(), static_cast<int>(sequence->tokens()),
                                     static_cast<int>(tokens), sequence->request.samples - 1);

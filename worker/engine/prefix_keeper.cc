@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/snapshot_format.h"
+#include "proto/state_format.h"
 #include "worker/engine/runner/snapshot_file.h"
 
 namespace hearth {
@@ -33,18 +34,6 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   spec.durability = sequence.request.durability;
   spec.ttl_s = sequence.request.ttl_s;
   return spec;
-}
-
-absl::Status CheckHasStates(const KvLayout& layout) {
-  if (layout.exactness != Exactness::kInvariant) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the class ", ExactnessName(layout.exactness),
-                     " has no saved states: decoding does not give the bits of prefill "
-                     "(--exactness invariant)"));
-  }
-  if (!layout.quantization.is_on()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "a worker whose chunks are quantized (--kv-cache quantized) has no saved states");
 }
 
 // One value that is not would end every request that restores it. REQUIRES: of floats.

@@ -61,8 +61,6 @@ const char* KvStrategyName(KvStrategy strategy) {
       return "quantized";
     case KvStrategy::kOffloaded:
       return "offloaded";
-    case KvStrategy::kOffloadedStatic:
-      return "offloaded_static";
   }
   return "unknown";
 }

@@ -20,7 +20,6 @@ enum class KvStrategy {
   kStatic,     // all that it may need, before it begins
   kQuantized,  // whole chunks in fewer bits
   kOffloaded,  // whole chunks of global layers in a second arena
-  kOffloadedStatic,
 };
 
 // "dynamic".

@@ -124,7 +124,7 @@ size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budg
   for (const ObjectId& id : NeededObjects(layout, kPrefixTokens)) {
     prefix += layout.ObjectBytes(id.tokens, id.group);
   }
-  const uint64_t most = std::min<uint64_t>(kv_budget_bytes / 4, kMostRecycledLimit);
+  const uint64_t most = std::min<uint64_t>(kv_budget_bytes / 4, kMaxRecycledLimit);
   return std::max<size_t>(kLeastRecycledLimit, std::min<uint64_t>(places * prefix, most));
 }
 

@@ -21,10 +21,10 @@ std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);
 size_t RecycledBytes();
 void SetRecycledLimit(size_t bytes);
 inline constexpr size_t kLeastRecycledLimit = size_t{256} << 20;  // and until it is set
-inline constexpr size_t kMostRecycledLimit = size_t{1} << 30;
+inline constexpr size_t kMaxRecycledLimit = size_t{1} << 30;
 
 // The limit of a worker: a prefix of 2,048 tokens for each of its places, but at most a quarter of
-// what sequences may have and kMostRecycledLimit, and never less than kLeastRecycledLimit. A budget
+// what sequences may have and kMaxRecycledLimit, and never less than kLeastRecycledLimit. A budget
 // of 0, where nobody counts what sequences have, gives the least.
 size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes);
 

@@ -1,11 +1,4 @@
 // state save and state load: an inference as a file, which goes on at another worker.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -14,6 +7,7 @@
 #include "services/hearthctl/connection.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/mapped_file.h"
+#include "services/hearthctl/new_file.h"
 #include "services/hearthctl/prompt_flags.h"
 
 namespace hearth {
@@ -34,65 +28,6 @@ kernels; otherwise it names the part that differs. With --json token_ids are the
 
 // What gRPC is given at a time.
 constexpr size_t kChunkBytes = size_t{1} << 20;
-
-// A file that is seen under its name once it is whole.
-class NewFile {
- public:
-  static absl::StatusOr<std::unique_ptr<NewFile>> Create(const std::string& path, bool replaces) {
-    struct stat info;
-    if (!replaces && ::lstat(path.c_str(), &info) == 0) return Exists(path);
-    std::string temporary = path + ".partial-XXXXXX";
-    const int file = ::mkstemp(temporary.data());
-    if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write beside ", path));
-    return std::unique_ptr<NewFile>(new NewFile(path, std::move(temporary), file, replaces));
-  }
-  ~NewFile() {
-    ::close(file_);
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  absl::Status Append(absl::string_view data) {
-    while (!data.empty()) {
-      const ssize_t count = ::write(file_, data.data(), data.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));
-      data.remove_prefix(static_cast<size_t>(count));
-      bytes_ += static_cast<uint64_t>(count);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Commit() {
-    // A link does not replace what came to be there meanwhile.
-    const bool named =
-        ::fsync(file_) == 0 && (replaces_ ? std::rename(temporary_.c_str(), path_.c_str())
-                                          : ::link(temporary_.c_str(), path_.c_str())) == 0;
-    if (!named && errno == EEXIST) return Exists(path_);
-    if (!named) return absl::ErrnoToStatus(errno, absl::StrCat("cannot finish ", path_));
-    if (replaces_) temporary_.clear();
-    return absl::OkStatus();
-  }
-
-  uint64_t bytes() const { return bytes_; }
-
- private:
-  NewFile(std::string path, std::string temporary, int file, bool replaces)
-      : path_(std::move(path)),
-        temporary_(std::move(temporary)),
-        file_(file),
-        replaces_(replaces) {}
-  static absl::Status Exists(const std::string& path) {
-    return absl::AlreadyExistsError(absl::StrCat(path, " exists: --force replaces it"));
-  }
-
-  const std::string path_;
-  std::string temporary_;  // empty once renamed
-  const int file_;
-  const bool replaces_;
-  uint64_t bytes_ = 0;
-};
 
 struct SaveFlags {
   PeerFlags worker;
@@ -118,20 +53,26 @@ GenerationEvents Printing(bool json, Console& console) {
   return events;
 }
 
-absl::Status Receive(v1::Inference::Stub* stub, const std::string& request_id,
-                     const PeerFlags& worker, NewFile* file) {
+// The bytes of the state, which the file then is.
+absl::StatusOr<uint64_t> Receive(v1::Inference::Stub* stub, const std::string& request_id,
+                                 const PeerFlags& worker, NewFile* file) {
   v1::SaveStateRequest request;
   request.set_request_id(request_id);
   grpc::ClientContext context;
   const auto reader = stub->SaveState(&context, request);
   v1::StateChunk chunk;
   absl::Status written;
-  while (written.ok() && reader->Read(&chunk)) written = file->Append(chunk.data());
+  uint64_t bytes = 0;
+  while (written.ok() && reader->Read(&chunk)) {
+    written = file->WriteAt(bytes, chunk.data());
+    bytes += chunk.data().size();
+  }
   if (!written.ok()) context.TryCancel();
   const grpc::Status status = reader->Finish();
   if (!written.ok()) return written;
   if (!status.ok()) return RpcFailure(status, worker);
-  return file->Commit();
+  if (absl::Status committed = file->Commit(); !committed.ok()) return committed;
+  return bytes;
 }
 
 int RunSave(const SaveFlags& flags, Console& console) {
@@ -150,16 +91,17 @@ int RunSave(const SaveFlags& flags, Console& console) {
   const GenerationResult result =
       Generate(stub.get(), request, &context, Printing(flags.json, console));
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
-  const absl::Status saved = Receive(stub.get(), result.request_id, flags.worker, file->get());
-  if (!saved.ok()) return Fail(console, saved);
+  const absl::StatusOr<uint64_t> bytes =
+      Receive(stub.get(), result.request_id, flags.worker, file->get());
+  if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
     Json json = result.ToJson();
     json["path"] = flags.path;
-    json["bytes"] = (*file)->bytes();
+    json["bytes"] = *bytes;
     return PrintJson(json, console);
   }
   console.out << std::endl;
-  console.err << "-- " << flags.path << ": " << SizeText((*file)->bytes()) << ", "
+  console.err << "-- " << flags.path << ": " << SizeText(*bytes) << ", "
               << result.started.prompt_tokens() + result.finished.generated_tokens() << " tokens"
               << std::endl;
   return kExitOk;

@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 uint64_t WeightOf(const RecentAnswer& answer) {
-  return std::max(answer.most_tokens(), RecentAnswers::kLeastTokens);
+  return std::max(answer.most_tokens(), RecentAnswers::kMinTokens);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ std::shared_ptr<RecentAnswer> RecentAnswers::Begin(const EngineRequest& request)
   if (same != answers_.end()) Remove(same);
   answers_.push_back(answer);
   tokens_ += WeightOf(*answer);
-  while (tokens_ > kMostTokens) Remove(OldestOfTheLargest());
+  while (tokens_ > kMaxTokens) Remove(OldestOfTheLargest());
   return answer;
 }
 

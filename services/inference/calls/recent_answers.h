@@ -2,8 +2,8 @@
 // can be saved while they run and after their end.
 //
 // Thread safety: all methods from any thread. Ownership: shares each answer with the call that
-// grows it. Invariants: (1) at most kMostTokens are kept, where an answer counts for at least
-// kLeastTokens; beyond them goes the oldest answer of the tenant that has most; (2) an answer is
+// grows it. Invariants: (1) at most kMaxTokens are kept, where an answer counts for at least
+// kMinTokens; beyond them goes the oldest answer of the tenant that has most; (2) an answer is
 // found by its own tenant alone.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
@@ -47,9 +47,9 @@ class RecentAnswer {
 class RecentAnswers {
  public:
   // 16 MiB of token ids.
-  static constexpr uint64_t kMostTokens = uint64_t{4} << 20;
+  static constexpr uint64_t kMaxTokens = uint64_t{4} << 20;
   // Hence at most 64 answers.
-  static constexpr uint64_t kLeastTokens = uint64_t{64} << 10;
+  static constexpr uint64_t kMinTokens = uint64_t{64} << 10;
 
   // Remembers a request from now on, in the place of an earlier one of its tenant and id. Null: it
   // has no id, or asks for more than any model has.

@@ -77,11 +77,7 @@ absl::Status SaveStateCall::Begin(const grpc::ByteBuffer& request) {
         "request_id: this worker has no such request of this caller's among its last ones");
   }
   const KvLayout& layout = service_.engine->layout();
-  if (layout.exactness != Exactness::kInvariant) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "states are saved in the class invariant alone; this worker's is ",
-        ExactnessName(layout.exactness), ", where decoding does not give the bits of prefill"));
-  }
+  if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
   EngineRequest rest = answer->Rest();
   if (rest.token_ids.size() < 2) {
     return absl::FailedPreconditionError("the inference has computed nothing yet: one token");

@@ -147,7 +147,7 @@ TEST_F(States, AreOfTheClassInvariantAlone) {
   Generate(&exact, Sampled(2), "half");
   const Saved saved = Save(&exact, "half");
   EXPECT_EQ(saved.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(saved.status.error_message(), HasSubstr("is exact"));
+  EXPECT_THAT(saved.status.error_message(), HasSubstr("the class exact has no saved states"));
 }
 
 TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {

@@ -97,7 +97,7 @@ TEST(ObjectMemoryTest, TheLimitHasAPrefixForEachPlaceWithinTheMemoryOfSequences)
   EXPECT_EQ(RecycledLimitOf(layout, 16, plenty), 16 * prefix);
   EXPECT_EQ(RecycledLimitOf(layout, 36, plenty), 36 * prefix);
   EXPECT_EQ(RecycledLimitOf(layout, 500, plenty / 4), plenty / 16);
-  EXPECT_EQ(RecycledLimitOf(layout, 500, plenty), kMostRecycledLimit);
+  EXPECT_EQ(RecycledLimitOf(layout, 500, plenty), kMaxRecycledLimit);
   EXPECT_EQ(RecycledLimitOf(layout, 1, plenty), kLeastRecycledLimit);
   EXPECT_EQ(RecycledLimitOf(layout, 16, size_t{512} << 20), kLeastRecycledLimit);
   EXPECT_EQ(RecycledLimitOf(layout, 16, 0), kLeastRecycledLimit);

@@ -204,9 +204,11 @@ absl::Status InvariantRunner::LoadAdapter(const std::string& name, const std::st
   return absl::OkStatus();
 }
 
-void InvariantRunner::UseAdapter(size_t number, SequenceKv* kv) {
-  assert(number < adapters_.size());
-  BlocksOf(kv)->UseAdapter(adapter_weights_[number]);
+void InvariantRunner::UseAdapter(const std::string& name, SequenceKv* kv) {
+  if (name.empty()) return;
+  const std::optional<size_t> number = AdapterNumber(adapters_, name);
+  assert(number.has_value());
+  BlocksOf(kv)->UseAdapter(adapter_weights_[*number]);
 }
 
 void InvariantRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {

@@ -43,7 +43,7 @@ class InvariantRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
                                                     const KvChoice& choice) override;
   absl::Span<const ModelAdapter> adapters() const override { return adapters_; }
-  void UseAdapter(size_t number, SequenceKv* kv) override;
+  void UseAdapter(const std::string& name, SequenceKv* kv) override;
   absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) override;
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
   absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,

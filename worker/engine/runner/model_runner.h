@@ -95,10 +95,11 @@ class ModelRunner {
                                                             const KvChoice& choice) = 0;
   // The adapters that a sequence may go through.
   virtual absl::Span<const ModelAdapter> adapters() const { return {}; }
-  // All of the sequence goes through adapters()[number]. REQUIRES: `kv` is as NewKv gave it.
-  virtual void UseAdapter(size_t number, SequenceKv* kv) {
-    (void)kv;
-    assert(number < adapters().size());
+  // All of the sequence goes through the adapter of this name; empty: none. REQUIRES: there is one,
+  // and `kv` is as NewKv gave it.
+  virtual void UseAdapter(const std::string& name, SequenceKv* kv) {
+    (void)name, (void)kv;
+    assert(name.empty());
   }
   // Sets more memory aside for a sequence whose blocks others will hold longer than it does.
   // kResourceExhausted: there is no room.

@@ -10,17 +10,17 @@
 #include "worker/model/weights_digest.h"
 
 namespace hearth {
-namespace {
-
-ElementType TypeOf(const TensorView& tensor) {
+ElementType ElementTypeOf(const TensorView& tensor) {
   return tensor.dtype == TensorDtype::kBFloat16  ? ElementType::kBFloat16
          : tensor.dtype == TensorDtype::kFloat16 ? ElementType::kFloat16
                                                  : ElementType::kFloat32;
 }
 
+namespace {
+
 // Row `row` of a matrix of the checkpoint, as floats.
 void WidenRow(const TensorView& tensor, int64_t row, int64_t columns, float* to) {
-  const ElementType type = TypeOf(tensor);
+  const ElementType type = ElementTypeOf(tensor);
   const std::byte* at = tensor.data + static_cast<size_t>(row * columns) * ElementBytes(type);
   if (type == ElementType::kFloat32) {
     std::memcpy(to, at, static_cast<size_t>(columns) * sizeof(float));
@@ -54,7 +54,8 @@ PackedWeights PackStacked(const std::vector<TensorView>& parts, WeightForm form,
                           ParallelFor parallel, KernelArena* arena) {
   std::vector<WeightRows> matrices;
   for (const TensorView& part : parts) matrices.push_back({part.data, part.shape[0]});
-  return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel, arena, form);
+  return PackedWeights::Pack(matrices, ElementTypeOf(parts[0]), parts[0].shape[1], parallel, arena,
+                             form);
 }
 
 }  // namespace

@@ -21,6 +21,9 @@
 
 namespace hearth {
 
+// Of a tensor that CheckDtype took.
+ElementType ElementTypeOf(const TensorView& tensor);
+
 struct InvariantLayer {
   bool local = false;
   std::vector<float> input_norm, post_attention_norm, pre_feedforward_norm, post_feedforward_norm;

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/weights_digest.h"
 
@@ -128,10 +129,7 @@ absl::Status CheckTensor(const TensorView& view, int64_t rows, int64_t columns) 
 
 PackedWeights PackOne(const TensorView& view, ParallelFor parallel) {
   const WeightRows rows{view.data, view.shape[0]};
-  const ElementType type = view.dtype == TensorDtype::kBFloat16  ? ElementType::kBFloat16
-                           : view.dtype == TensorDtype::kFloat16 ? ElementType::kFloat16
-                                                                 : ElementType::kFloat32;
-  return PackedWeights::Pack({&rows, 1}, type, view.shape[1], parallel);
+  return PackedWeights::Pack({&rows, 1}, ElementTypeOf(view), view.shape[1], parallel);
 }
 
 // Takes an adapter's pairs of tensors out of its file, by the end of their names: PEFT puts the
