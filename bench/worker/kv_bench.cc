@@ -118,7 +118,7 @@ class KvBench {
     // Of local layers the window and a step.
     const uint64_t chunk = layout_.chunk_tokens, splits = (text_.size() + 2 * kCounted) / chunk;
     const uint64_t local = (layout_.window + kTextStep) / chunk + 2;
-    RequireOk(kv.TakeAhead(splits, local, splits));
+    RequireOk(kv.TakeAhead(splits, local, 0, splits));
     return kv;
   }
 

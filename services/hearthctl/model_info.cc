@@ -31,6 +31,8 @@ void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& consol
             {"weights", model.weights()},
             {"kv_bytes", model.kv_budget_bytes()},
             {"kv_used_bytes", model.kv_used_bytes()},
+            {"kv_offload_bytes", model.kv_offload_budget_bytes()},
+            {"kv_offload_used_bytes", model.kv_offload_used_bytes()},
             {"chunk_tokens", model.chunk_tokens()},
             {"context_tokens", model.context_tokens()},
             {"vocab_size", model.vocab_size()},

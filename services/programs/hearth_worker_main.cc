@@ -79,7 +79,8 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddText("kv-cache", &engine->kv.cache,
                "How keys and values are kept of requests that do not say: dynamic; static: all "
                "memory is taken before a request begins; quantized: whole chunks in fewer bits, "
-               "other answers; offloaded: whole chunks in a second arena; empty: as the model's "
+               "other answers; offloaded: whole chunks in a second arena; offloaded_static: both; "
+               "empty: as the model's "
                "generation_config.json says, else dynamic");
   set->AddText("kv-quantization", &engine->kv.quantization,
                "Options of the strategy quantized: bits=4,group=64,axis_key=-1,axis_value=0,"
@@ -91,6 +92,9 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddBytes("kv-bytes", &engine->memory.kv_bytes,
                 "Keys and values of running requests, class invariant; 0: half of the "
                 "memory, less weights and pool");
+  set->AddBytes("kv-offload-bytes", &engine->memory.kv_offload_bytes,
+                "The second arena, for whole chunks of offloaded requests; 0: as much as kv-bytes, "
+                "at most half of the memory that all else leaves");
   set->AddBytes("pool-bytes", &engine->memory.pool_bytes,
                 "Restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running,

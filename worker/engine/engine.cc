@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/plain_name.h"
 #include "worker/engine/engine_impl.h"
 #include "worker/engine/runner/gemma_runner.h"
@@ -70,6 +71,15 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
   return bytes;
 }
 
+// Likewise of --kv-offload-bytes.
+uint64_t ChooseOffloadBytes(const EngineOptions& options, uint64_t kv_bytes) {
+  if (options.memory.kv_offload_bytes > 0) return options.memory.kv_offload_bytes;
+  const uint64_t weights =
+      InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
+  return DefaultOffloadBytes(
+      MemoryBytes(), weights + options.memory.pool_bytes + options.memory.staging_bytes, kv_bytes);
+}
+
 // Of the steps that the scheduler will make.
 StepLimits LimitsOf(const EngineOptions& options) {
   StepLimits limits;
@@ -87,7 +97,7 @@ absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout
   if (options.kv.cache.empty()) {
     const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
     if (!config.ok()) return config.status();
-    absl::StatusOr<KvChoice> says = ChoiceOfModel(config->generation.cache_implementation);
+    absl::StatusOr<KvChoice> says = ChoiceOfModel(config->generation, layout);
     if (!says.ok()) return says.status();
     of_model = *says;
   }
@@ -100,6 +110,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
   gemma_options.chunk = static_cast<int>(options.chunk_tokens);
   gemma_options.kv_bytes = ChooseKvBytes(options, &notes);
+  gemma_options.offload_bytes = ChooseOffloadBytes(options, gemma_options.kv_bytes);
   gemma_options.digest_cache_dir = options.digest_cache_dir;
   gemma_options.weights = FormOf(options.weights);
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
@@ -198,9 +209,11 @@ absl::Status CacheTerms::Validate() const {
 }
 
 std::string EngineOptions::FlagsOfInvariant() const {
-  return absl::StrCat(memory.kv_bytes > 0 ? "--kv-bytes" : "",
-                      memory.kv_bytes > 0 && step_tokens > 0 ? " and " : "",
-                      step_tokens > 0 ? "--step-tokens" : "");
+  std::vector<std::string> given;
+  if (memory.kv_bytes > 0) given.push_back("--kv-bytes");
+  if (memory.kv_offload_bytes > 0) given.push_back("--kv-offload-bytes");
+  if (step_tokens > 0) given.push_back("--step-tokens");
+  return absl::StrJoin(given, " and ");
 }
 
 absl::Status EngineOptions::Validate() const {

@@ -37,6 +37,7 @@ namespace hearth {
 // Memory for keys and values, in bytes.
 struct MemoryLimits {
   uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the machine's memory
+  uint64_t kv_offload_bytes = 0;               // the second arena of those offloaded; likewise
   uint64_t pool_bytes = uint64_t{512} << 20;   // restored prefixes kept in the worker; 0: none
   uint64_t staging_bytes = uint64_t{1} << 30;  // tails waiting to be published
 };
@@ -186,9 +187,10 @@ struct EngineStats {
   uint32_t running = 0, queued = 0;
   uint64_t pool_bytes = 0, staged_bytes = 0;
   uint64_t pool_limit_bytes = 0;
-  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // class invariant; else 0
-  uint64_t kv_blocks_taken = 0;                     // likewise: so far
-  std::map<std::string, uint64_t> counters;         // names in engine_counters.h
+  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;                  // class invariant; else 0
+  uint64_t kv_offload_budget_bytes = 0, kv_offload_used_bytes = 0;  // of the second arena
+  uint64_t kv_blocks_taken = 0;                                     // likewise: so far
+  std::map<std::string, uint64_t> counters;                         // names in engine_counters.h
 };
 
 class Engine {

@@ -177,6 +177,8 @@ EngineStats EngineImpl::Stats() const {
   stats.pool_limit_bytes = options_.memory.pool_bytes;
   stats.staged_bytes = keeper_.staged_bytes();
   stats.kv_budget_bytes = model_->kv_bytes().budget;
+  stats.kv_offload_budget_bytes = model_->offloaded_kv_bytes().budget;
+  stats.kv_offload_used_bytes = model_->offloaded_kv_bytes().used;
   stats.kv_used_bytes = model_->kv_bytes().used;
   stats.kv_blocks_taken = model_->kv_bytes().blocks_taken;
   stats.counters = counters_.Snapshot();

@@ -14,6 +14,7 @@ namespace hearth {
 absl::StatusOr<bool> KvRoom::TryReserve(Sequence* sequence, bool runs_nobody) {
   assert(sequence->kv == nullptr && sequence->fork_kvs.empty());
   const uint64_t free_bytes = model_->kv_bytes().free(), releases = releases_;
+  const uint64_t offloaded_free = model_->offloaded_kv_bytes().free();
   absl::Status room;
   try {
     room = ReserveFor(sequence, runs_nobody);
@@ -25,6 +26,7 @@ absl::StatusOr<bool> KvRoom::TryReserve(Sequence* sequence, bool runs_nobody) {
   // Of the first that was tried: what was let go since may be enough for it.
   if (tried_.empty()) {
     free_bytes_then_ = free_bytes;
+    offloaded_free_then_ = offloaded_free;
     releases_then_ = releases;
   }
   tried_.insert(sequence->id);
@@ -33,7 +35,8 @@ absl::StatusOr<bool> KvRoom::TryReserve(Sequence* sequence, bool runs_nobody) {
 }
 
 bool KvRoom::MayHaveMore() const {
-  return releases_ != releases_then_ || model_->kv_bytes().free() > free_bytes_then_;
+  return releases_ != releases_then_ || model_->kv_bytes().free() > free_bytes_then_ ||
+         model_->offloaded_kv_bytes().free() > offloaded_free_then_;
 }
 
 // With what the pool has of it, which needs no memory of its own; without that where the sequence
@@ -63,9 +66,10 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
   absl::Status room = With(reserve);
   // It would find no room for all of it however long it waited. Offloaded it has the same bits.
   KvChoice& kv = sequence->state->kv;
-  if (absl::IsInvalidArgument(room) && !kv.quantization.is_on() &&
-      kv.strategy != KvStrategy::kOffloaded) {
-    const KvStrategy asked_for = std::exchange(kv.strategy, KvStrategy::kOffloaded);
+  if (absl::IsInvalidArgument(room) && !kv.quantization.is_on() && !Offloads(kv.strategy)) {
+    const KvStrategy asked_for =
+        std::exchange(kv.strategy, TakesAhead(kv.strategy) ? KvStrategy::kOffloadedStatic
+                                                           : KvStrategy::kOffloaded);
     const absl::Status offloaded = With(reserve);
     if (absl::IsInvalidArgument(offloaded)) {
       kv.strategy = asked_for;
@@ -88,11 +92,15 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
 absl::Status KvRoom::With(absl::FunctionRef<absl::Status()> use) {
   absl::Status status = use();
   if (!absl::IsResourceExhausted(status)) return status;
-  const auto frees = [&](const KvObject& object) { return model_->FreesKvBytes(object); };
-  if (const std::optional<uint64_t> lacking = LackingKvBytes(status); lacking.has_value()) {
+  // Of the arena that lacks it; the next try may lack it in the other one.
+  const auto frees = [&](const KvObject& object) {
+    const std::optional<LackingKv> lacking = LackingKvBytes(status);
+    return model_->FreesKvBytes(object, lacking.has_value() ? lacking->arena : "");
+  };
+  if (const std::optional<LackingKv> lacking = LackingKvBytes(status); lacking.has_value()) {
     const uint64_t most =
-        keeper_->pool().EvictableBytes(frees, *lacking) + audit_->set_aside_bytes();
-    if (*lacking > most) return status;
+        keeper_->pool().EvictableBytes(frees, lacking->bytes) + audit_->set_aside_bytes();
+    if (lacking->bytes > most) return status;
   }
   if (audit_->is_under_way()) {
     audit_->Skip();

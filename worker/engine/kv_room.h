@@ -49,8 +49,8 @@ class KvRoom {
   EngineAudit* const audit_;
   std::atomic<uint64_t> releases_{0};
   std::set<SequenceId> tried_;
-  // Before the first of them was tried.
-  uint64_t free_bytes_then_ = 0, releases_then_ = 0;
+  // Before the first of them was tried; of each arena.
+  uint64_t free_bytes_then_ = 0, offloaded_free_then_ = 0, releases_then_ = 0;
 };
 
 }  // namespace hearth

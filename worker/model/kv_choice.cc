@@ -12,7 +12,8 @@ namespace {
 
 // Those that are built.
 constexpr KvStrategy kStrategies[] = {KvStrategy::kDynamic, KvStrategy::kStatic,
-                                      KvStrategy::kQuantized, KvStrategy::kOffloaded};
+                                      KvStrategy::kQuantized, KvStrategy::kOffloaded,
+                                      KvStrategy::kOffloadedStatic};
 
 // What is said of a name that nobody knows is cut here.
 constexpr size_t kMaxShownBytes = 80;
@@ -61,6 +62,8 @@ const char* KvStrategyName(KvStrategy strategy) {
       return "quantized";
     case KvStrategy::kOffloaded:
       return "offloaded";
+    case KvStrategy::kOffloadedStatic:
+      return "offloaded_static";
   }
   return "unknown";
 }
@@ -95,7 +98,8 @@ absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
   return choice;
 }
 
-absl::StatusOr<KvChoice> ChoiceOfModel(absl::string_view cache_implementation) {
+absl::StatusOr<KvChoice> ChoiceOfModel(const GenerationDefaults& model, const KvLayout& layout) {
+  const std::string& cache_implementation = model.cache_implementation;
   KvChoice choice;
   if (cache_implementation.empty() || cache_implementation == "hybrid" ||
       cache_implementation == "sliding_window") {
@@ -105,8 +109,13 @@ absl::StatusOr<KvChoice> ChoiceOfModel(absl::string_view cache_implementation) {
   if (!strategy.has_value()) {
     return Unknown("generation_config.json: cache_implementation", cache_implementation);
   }
-  choice.strategy = *strategy;
-  return choice;
+  absl::StatusOr<KvChoice> made = ChooseKv(
+      {cache_implementation, *strategy == KvStrategy::kQuantized ? model.kv_quantization : ""},
+      choice, layout);
+  if (made.ok()) return made;
+  return absl::InvalidArgumentError(
+      absl::StrCat("generation_config.json: cache_config: ", made.status().message(),
+                   "; --kv-cache says how to keep keys and values otherwise"));
 }
 
 }  // namespace hearth

@@ -12,15 +12,26 @@
 #include "absl/strings/string_view.h"
 #include "proto/kv_layout.h"
 #include "proto/kv_quantization.h"
+#include "worker/model/model_config.h"
 
 namespace hearth {
 
 enum class KvStrategy {
-  kDynamic,    // blocks are taken as the sequence grows
-  kStatic,     // all that it may need, before it begins
-  kQuantized,  // whole chunks in fewer bits
-  kOffloaded,  // whole chunks of global layers in a second arena
+  kDynamic,          // blocks are taken as the sequence grows
+  kStatic,           // all that it may need, before it begins
+  kQuantized,        // whole chunks in fewer bits
+  kOffloaded,        // whole chunks of global layers in a second arena
+  kOffloadedStatic,  // likewise, all of both arenas before it begins
 };
+
+// Whether whole chunks of global layers go to the second arena.
+inline bool Offloads(KvStrategy strategy) {
+  return strategy == KvStrategy::kOffloaded || strategy == KvStrategy::kOffloadedStatic;
+}
+// Whether all memory is taken before the sequence begins.
+inline bool TakesAhead(KvStrategy strategy) {
+  return strategy == KvStrategy::kStatic || strategy == KvStrategy::kOffloadedStatic;
+}
 
 // "dynamic".
 const char* KvStrategyName(KvStrategy strategy);
@@ -48,9 +59,10 @@ inline bool SameBits(const KvChoice& a, const KvChoice& b) {
 absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
                                   const KvLayout& layout);
 
-// A model's own cache_implementation, also a name that says only what layers look like, `hybrid` or
-// `sliding_window`: of sliding layers every strategy keeps their window.
-absl::StatusOr<KvChoice> ChoiceOfModel(absl::string_view cache_implementation);
+// What a model's generation_config.json says, for sequences of this layout: also a name that says
+// only what layers look like, `hybrid` or `sliding_window`, as of sliding layers every strategy
+// keeps their window.
+absl::StatusOr<KvChoice> ChoiceOfModel(const GenerationDefaults& model, const KvLayout& layout);
 
 }  // namespace hearth
 

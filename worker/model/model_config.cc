@@ -223,6 +223,24 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   }
 }
 
+// Options of transformers' QuantizedCache; those of other caches say nothing here.
+void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) {
+  if (!cache.is_object()) return reader->Refuse("cache_config", cache.dump(), "must be an object");
+  constexpr std::pair<const char*, const char*> kOptions[] = {{"nbits", "bits"},
+                                                              {"q_group_size", "group"},
+                                                              {"axis_key", "axis_key"},
+                                                              {"axis_value", "axis_value"},
+                                                              {"residual_length", "residual"}};
+  for (const auto& [theirs, ours] : kOptions) {
+    const auto value = cache.find(theirs);
+    if (value == cache.end() || value->is_null()) continue;
+    const std::string name = absl::StrCat("cache_config.", theirs);
+    if (!value->is_number_integer()) return reader->Refuse(name, value->dump(), "must be a number");
+    absl::StrAppend(&to->kv_quantization, to->kv_quantization.empty() ? "" : ",", ours, "=",
+                    value->dump());
+  }
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::error_code ignored;
   std::ifstream in(path, std::ios::binary);
@@ -272,6 +290,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
     reader.Text("cache_implementation", &config.generation.cache_implementation);
     reader.Bool("use_cache", &config.generation.use_cache);
+    if (const Json* cache = reader.Find("cache_config")) {
+      ReadCacheConfig(*cache, &reader, &config.generation);
+    }
     if (!reader.status().ok()) return reader.status();
   }
   std::vector<int32_t>& eos = config.eos_token_ids;

@@ -46,7 +46,9 @@ struct AttentionConfig {
 // What generation_config.json says of how to keep keys and values.
 struct GenerationDefaults {
   std::string cache_implementation;  // empty: nothing
-  bool use_cache = true;             // false: off for requests that say nothing
+  // Its cache_config's options of quantized ones, by our names (kv_quantization.h); empty: none.
+  std::string kv_quantization;
+  bool use_cache = true;  // false: off for requests that say nothing
 };
 
 struct ModelConfig {

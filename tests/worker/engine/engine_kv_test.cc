@@ -14,6 +14,7 @@
 namespace hearth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kFourBits[] = "bits=4,group=16,residual=16";
@@ -164,9 +165,61 @@ TEST(EngineKv, WhatHasNoRoomIsOffloadedAndSaysSo) {
   EXPECT_THAT(std::string(refused.error.message()), HasSubstr("kv-bytes"));
 }
 
+TEST(EngineKv, TheSecondArenaHasALimitOfItsOwn) {
+  TinyGeometry geometry;
+  geometry.layer_types = "lggg";
+  geometry.context_tokens = 2048;
+  const EngineRequest request = [] {
+    EngineRequest of_second = Request(Prompt(1400), {}, 100);
+    of_second.cache = CacheMode::kOff;
+    of_second.kv_wish = {"offloaded", ""};
+    return of_second;
+  }();
+  EngineOptions options = Options();
+  // 93 whole chunks of three layers.
+  const uint64_t slice = TestWorker(ModelDir(geometry), options)->layout().SliceBytes(16);
+  options.memory.kv_offload_bytes = 3 * 94 * slice;
+  TestWorker enough(ModelDir(geometry), options);
+  EXPECT_TRUE(enough.Run(request)->error.ok());
+  EXPECT_EQ(enough->Stats().kv_offload_budget_bytes, 3 * 94 * slice);
+  EXPECT_GT(enough->Stats().kv_budget_bytes, 3 * 94 * slice);
+  options.memory.kv_offload_bytes = 3 * 80 * slice;
+  TestWorker small(ModelDir(geometry), options);
+  Collector refused;
+  small.Submit(request, &refused);
+  refused.WaitEnd();
+  EXPECT_THAT(std::string(refused.error.message()),
+              AllOf(HasSubstr("kv-offload-bytes: 1500 tokens may need"),
+                    HasSubstr("raise --kv-offload-bytes")));
+}
+
+// What lies in the other arena would free nothing.
+TEST(EngineKv, MemoryOfOneArenaIsNotTakenFromThePoolOfTheOther) {
+  TinyGeometry geometry;
+  geometry.layer_types = "lggg";
+  geometry.context_tokens = 2048;
+  EngineOptions options = Options();
+  const uint64_t slice = TestWorker(ModelDir(geometry), options)->layout().SliceBytes(16);
+  options.memory.kv_offload_bytes = 3 * 60 * slice;
+  TestWorker worker(ModelDir(geometry), options);
+  EngineRequest first = Request(Prompt(400), {}, 8);
+  first.kv_wish = {"dynamic", ""};
+  worker.Run(first);
+  const uint64_t kept = worker->Stats().kv_used_bytes;
+  ASSERT_GT(kept, 0u);
+  // Two of these have no room in the second arena together, with what the first leaves there.
+  for (const int seed : {1, 2}) {
+    EngineRequest offloaded = Request(Prompt(640 + seed), {}, 8);
+    offloaded.token_ids[1] = 5 + seed;
+    offloaded.kv_wish = {"offloaded", ""};
+    EXPECT_TRUE(worker.Run(offloaded)->error.ok());
+  }
+  EXPECT_GE(worker->Stats().kv_used_bytes, kept);
+}
+
 TEST(EngineKv, SamplesShareTheirPromptHoweverItIsKept) {
   TestWorker worker(Dir(), Options());
-  for (const char* cache : {"dynamic", "static", "quantized", "offloaded"}) {
+  for (const char* cache : {"dynamic", "static", "quantized", "offloaded", "offloaded_static"}) {
     EngineRequest request = AskFor(cache, cache[0] == 'q' ? kFourBits : "");
     request.samples = 3;
     request.sampling.temperature = 1;

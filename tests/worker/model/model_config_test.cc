@@ -144,6 +144,15 @@ TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->generation.cache_implementation, "hybrid");
   EXPECT_FALSE(config->generation.use_cache);
+  const auto quantized = ParseModelConfig(
+      "{}", "f.json",
+      R"({"cache_config": {"nbits": 8, "residual_length": 64, "axis_key": -1, "device": "cpu"}})",
+      "g.json");
+  ASSERT_TRUE(quantized.ok()) << quantized.status();
+  EXPECT_EQ(quantized->generation.kv_quantization, "bits=8,axis_key=-1,residual=64");
+  const auto text =
+      ParseModelConfig("{}", "f.json", R"({"cache_config": {"nbits": "8"}})", "g.json");
+  EXPECT_EQ(text.status().message(), "g.json: field cache_config.nbits = \"8\": must be a number");
   const auto wrong = ParseModelConfig("{}", "f.json", R"({"use_cache": "no"})", "g.json");
   EXPECT_EQ(wrong.status().message(), "g.json: field use_cache = \"no\": must be true or false");
 }

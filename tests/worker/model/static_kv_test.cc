@@ -47,17 +47,20 @@ class StaticKvTest : public testing::Test {
     for (int at = 0; at < kSteps; at = kv->length()) {
       const int count = at == 0 ? kPrompt : 1;
       const std::vector<int32_t> tokens(static_cast<size_t>(count), 3 + at * 29 % 150);
-      if (at == kPrompt) *taken = gemma_->kv_blocks().taken_blocks();
+      if (at == kPrompt) *taken = TakenBlocks();
       const int64_t before = allocations;
       EXPECT_TRUE(kv->MakeRoom(count).ok());
       if (at >= kPrompt) *allocated += allocations - before;
       EXPECT_TRUE(gemma_->Step(kv, tokens, 1, &logits).ok());
       all.insert(all.end(), logits.begin(), logits.end());
     }
-    *taken = gemma_->kv_blocks().taken_blocks() - *taken;
+    *taken = TakenBlocks() - *taken;
     return all;
   }
-
+  // Of both arenas.
+  uint64_t TakenBlocks() const {
+    return gemma_->kv_blocks().taken_blocks() + gemma_->offloaded_blocks().taken_blocks();
+  }
   std::string dir_;
   std::unique_ptr<InvariantGemma> gemma_;
 };
@@ -74,10 +77,41 @@ TEST_F(StaticKvTest, TakesNoMemoryWhileItDecodesAndGivesTheSameBits) {
   choice.strategy = KvStrategy::kStatic;
   InvariantGemma::Kv kv = gemma_->NewKv(choice);
   // Of local layers the window and the step see rows of five blocks at most.
-  ASSERT_TRUE(kv.TakeAhead(11, 5, 11).ok());
+  ASSERT_TRUE(kv.TakeAhead(11, 5, 0, 11).ok());
   EXPECT_EQ(Run(&kv, &taken, &allocated), want);
   EXPECT_EQ(taken, 0u);
   EXPECT_EQ(allocated, 0);
+}
+
+TEST_F(StaticKvTest, OffloadedItTakesNoneOfEitherArenaWhileItDecodes) {
+  uint64_t dynamic_taken = 0, taken = 0;
+  int64_t dynamic_allocated = 0, allocated = 0;
+  InvariantGemma::Kv dynamic = gemma_->NewKv();
+  const std::vector<float> want = Run(&dynamic, &dynamic_taken, &dynamic_allocated);
+  KvChoice choice;
+  choice.strategy = KvStrategy::kOffloadedStatic;
+  InvariantGemma::Kv kv = gemma_->NewKv(choice);
+  ASSERT_TRUE(kv.ReserveOffloaded(1 << 20).ok());
+  // A step of the prompt writes four chunks; ten of all are whole.
+  ASSERT_TRUE(kv.TakeAhead(4, 5, 10, 11).ok());
+  EXPECT_EQ(Run(&kv, &taken, &allocated), want);
+  EXPECT_EQ(taken, 0u);
+  EXPECT_EQ(allocated, 0);
+  EXPECT_EQ(gemma_->offloaded_blocks().used_bytes(), 10 * kv.layout().SliceBytes(16));
+}
+
+TEST_F(StaticKvTest, RoomOfAStepThatIsNotMadeIsThereForTheNext) {
+  KvChoice choice;
+  choice.strategy = KvStrategy::kOffloadedStatic;
+  InvariantGemma::Kv kv = gemma_->NewKv(choice);
+  ASSERT_TRUE(kv.ReserveOffloaded(1 << 20).ok());
+  ASSERT_TRUE(kv.TakeAhead(4, 5, 10, 11).ok());
+  const uint64_t taken = TakenBlocks();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());
+    kv.GiveBackRoom();
+  }
+  EXPECT_EQ(TakenBlocks(), taken);
 }
 
 TEST_F(StaticKvTest, WhatWasNotTakenAheadIsTakenThen) {
@@ -88,7 +122,7 @@ TEST_F(StaticKvTest, WhatWasNotTakenAheadIsTakenThen) {
   KvChoice choice;
   choice.strategy = KvStrategy::kStatic;
   InvariantGemma::Kv kv = gemma_->NewKv(choice);
-  ASSERT_TRUE(kv.TakeAhead(4, 1, 4).ok());
+  ASSERT_TRUE(kv.TakeAhead(4, 1, 0, 4).ok());
   EXPECT_EQ(Run(&kv, &taken, &allocated), want);
   EXPECT_GT(taken, 0u);
 }

@@ -45,11 +45,33 @@ NeededBlocks BlocksFor(const InvariantKv& kv, uint64_t tokens, uint64_t step, ui
   const uint64_t splits = SplitsOf(layout, tokens);
   const uint64_t seen = (layout.window + step + 2 * (chunk - 1)) / chunk;
   const uint64_t first = std::min(splits, first_local / chunk + shared.local);
-  const bool offloaded = kv.choice().strategy == KvStrategy::kOffloaded;
+  const bool offloaded = Offloads(kv.choice().strategy);
   const bool seals = offloaded || layout.quantization.is_on();
   const uint64_t written = seals ? (step + 2 * (chunk - 1)) / chunk : 0;
   return {splits - std::min(splits, shared.global), std::min(seen, splits - first),
           std::min(splits, written), offloaded};
+}
+
+ModelRunner::KvBytes BytesOf(const KvBlocks& blocks) {
+  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.reserved_bytes(),
+          blocks.taken_blocks()};
+}
+
+// kInvalidArgument: `what` would never have room in this arena.
+absl::Status CheckFits(absl::string_view what, uint64_t bytes, const KvBlocks& arena,
+                       absl::string_view instead) {
+  if (bytes <= arena.budget_bytes()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(arena.name(), ": ", what, " may need ", bytes, " bytes of ",
+                   arena.budget_bytes(), " in all: ", instead, ", or raise --", arena.name()));
+}
+
+// Takes what was set aside, where the strategy says so.
+absl::Status TakeAhead(const NeededBlocks& needed, uint64_t tokens, InvariantKv* kv) {
+  if (!TakesAhead(kv->choice().strategy)) return absl::OkStatus();
+  const uint64_t global = needed.offloaded ? needed.open : needed.global;
+  return kv->TakeAhead(global, needed.local, needed.offloaded ? needed.global : 0,
+                       SplitsOf(kv->layout(), tokens));
 }
 
 absl::Status ReserveOffloaded(const NeededBlocks& needed, InvariantKv* kv) {
@@ -80,16 +102,15 @@ uint32_t InvariantRunner::step_tokens(const KvLayout& layout) const {
   return AloneStepTokens(layout.chunk_tokens);
 }
 
-ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
-  const KvBlocks& blocks = gemma_->kv_blocks();
-  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.reserved_bytes(),
-          blocks.taken_blocks()};
+ModelRunner::KvBytes InvariantRunner::kv_bytes() const { return BytesOf(gemma_->kv_blocks()); }
+ModelRunner::KvBytes InvariantRunner::offloaded_kv_bytes() const {
+  return BytesOf(gemma_->offloaded_blocks());
 }
 
-bool InvariantRunner::FreesKvBytes(const KvObject& object) const {
+bool InvariantRunner::FreesKvBytes(const KvObject& object, absl::string_view name) const {
   if (object.bytes == nullptr) return false;
   const auto counts = [&](const KvBlocks& arena) {
-    return arena.Counts(object.bytes, object.size_bytes);
+    return (name.empty() || name == arena.name()) && arena.Counts(object.bytes, object.size_bytes);
   };
   return counts(gemma_->kv_blocks()) || counts(gemma_->offloaded_blocks());
 }
@@ -112,15 +133,16 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
   auto kv = std::make_unique<InvariantKv>(gemma_->NewKv(choice));
   const KvLayout& layout = kv->layout();
   const auto most = static_cast<uint64_t>(tokens);
-  const uint64_t step = step_tokens(layout), budget = gemma_->kv_blocks().budget_bytes();
+  const uint64_t step = step_tokens(layout);
   const NeededBlocks most_blocks = BlocksFor(*kv, most, step, 0, {});
-  const uint64_t first = most_blocks.BytesOf(layout);
-  const uint64_t all = std::max(first, most_blocks.OffloadedBytesOf(layout));
-  if (all > budget) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kv-bytes: ", tokens, " tokens may need ", all, " bytes of ", budget,
-                     " in all: ask for fewer tokens (max_new_tokens counts), or raise --kv-bytes"));
+  const std::string what = absl::StrCat(tokens, " tokens");
+  constexpr char kInstead[] = "ask for fewer tokens (max_new_tokens counts)";
+  absl::Status fits = CheckFits(what, most_blocks.BytesOf(layout), gemma_->kv_blocks(), kInstead);
+  if (fits.ok()) {
+    fits =
+        CheckFits(what, most_blocks.OffloadedBytesOf(layout), gemma_->offloaded_blocks(), kInstead);
   }
+  if (!fits.ok()) return fits;
   NeededBlocks held;
   uint64_t end = 0, first_local = most;
   for (const auto& object : shared) {
@@ -141,9 +163,7 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
   absl::Status room = kv->Reserve(
       needed.BytesOf(layout), BlocksFor(*kv, most, kAnySteps, first_local, held).BytesOf(layout));
   if (room.ok()) room = ReserveOffloaded(needed, kv.get());
-  if (room.ok() && choice.strategy == KvStrategy::kStatic) {
-    room = kv->TakeAhead(needed.global, needed.local, SplitsOf(layout, most));
-  }
+  if (room.ok()) room = TakeAhead(needed, most, kv.get());
   if (!room.ok()) return room;
   return kv;
 }
@@ -168,13 +188,11 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   const uint64_t all = std::min(first + left, first_at_most) + forks * bytes;
   const uint64_t offloaded = BlocksFor(*BlocksOf(kv), most, step, 0, {}).OffloadedBytesOf(layout) +
                              forks * needed.OffloadedBytesOf(layout);
-  const uint64_t most_bytes = std::max(all, offloaded);  // of either arena, which are of one size
-  const uint64_t budget = gemma_->kv_blocks().budget_bytes();
-  if (most_bytes > budget) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "kv-bytes: ", forks + 1, " samples of ", tokens, " tokens may need ", most_bytes,
-        " bytes of ", budget, " in all: ask for fewer of either, or raise --kv-bytes"));
-  }
+  const std::string what = absl::StrCat(forks + 1, " samples of ", tokens, " tokens");
+  constexpr char kInstead[] = "ask for fewer of either";
+  absl::Status fits = CheckFits(what, all, gemma_->kv_blocks(), kInstead);
+  if (fits.ok()) fits = CheckFits(what, offloaded, gemma_->offloaded_blocks(), kInstead);
+  if (!fits.ok()) return fits;
   std::vector<std::unique_ptr<SequenceKv>> made;
   uint64_t untried = forks;
   absl::Status room = BlocksOf(kv)->ReserveMore(left);
@@ -183,14 +201,14 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
     fork->UseAdapter(BlocksOf(kv)->adapter());
     room = fork->Reserve(bytes, bytes);
     if (room.ok()) room = ReserveOffloaded(needed, fork.get());
-    if (room.ok() && fork->choice().strategy == KvStrategy::kStatic) {
-      room = fork->TakeAhead(needed.global, needed.local, SplitsOf(layout, most));
-    }
+    if (room.ok()) room = TakeAhead(needed, most, fork.get());
     --untried;
     made.push_back(std::move(fork));
   }
   if (room.ok()) return made;
-  AddLackingKvBytes(untried * bytes, &room);
+  const std::optional<LackingKv> lacking = LackingKvBytes(room);
+  const bool second = lacking.has_value() && lacking->arena == gemma_->offloaded_blocks().name();
+  AddLackingKvBytes(untried * (second ? needed.OffloadedBytesOf(layout) : bytes), &room);
   return room;
 }
 

@@ -38,7 +38,8 @@ class InvariantRunner : public ModelRunner {
   KvChoice kv() const override { return kv_; }
   uint32_t step_tokens(const KvLayout& layout) const override;
   KvBytes kv_bytes() const override;
-  bool FreesKvBytes(const KvObject& object) const override;
+  KvBytes offloaded_kv_bytes() const override;
+  bool FreesKvBytes(const KvObject& object, absl::string_view arena) const override;
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
                                                     const KvChoice& choice) override;

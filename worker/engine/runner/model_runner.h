@@ -76,10 +76,12 @@ class ModelRunner {
     // Other threads may free memory between the two counts.
     uint64_t free() const { return budget - std::min(budget, used + reserved); }
   };
-  virtual KvBytes kv_bytes() const { return {}; }  // any thread
-  // Whether freeing this object's bytes gives more memory to sequences.
-  virtual bool FreesKvBytes(const KvObject& object) const {
-    (void)object;
+  virtual KvBytes kv_bytes() const { return {}; }            // any thread
+  virtual KvBytes offloaded_kv_bytes() const { return {}; }  // of the second arena; any thread
+  // Whether freeing this object's bytes gives more memory of an arena to sequences; by its name in
+  // LackingKvBytes, empty: of any.
+  virtual bool FreesKvBytes(const KvObject& object, absl::string_view arena) const {
+    (void)object, (void)arena;
     return true;
   }
 

@@ -37,10 +37,11 @@ class ThreadPool;
 struct InvariantGemmaOptions {
   int threads = 1;
   int chunk = 128;                        // C, a multiple of 16 up to 1024
-  uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together; as much is for offloading
+  uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
   std::string digest_cache_dir = "";      // of weight digests; empty: none
   // Of layers and head; the embedding's rows are read as they are stored.
   WeightForm weights = WeightForm::kStored;
+  uint64_t offload_bytes = uint64_t{1} << 40;  // the second arena
 };
 
 class InvariantGemma {

@@ -6,48 +6,27 @@
 #include <utility>
 
 #include "proto/restore_rule.h"
+#include "worker/model/invariant/chunk_layout.h"
 
 namespace hearth {
 namespace {
 
-// Columns [begin, begin + count) of a slice of `from_tokens` columns to those from `to_begin` on of
-// one of `to_tokens`: a run of rows for each half and KV head.
-void CopyColumns(const KvLayout& layout, const std::byte* from, int from_tokens, int begin,
-                 int count, std::byte* to, int to_tokens, int to_begin) {
-  const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
-  for (size_t run = 0; run < size_t{2} * layout.kv_heads; ++run) {
-    std::memcpy(
-        to + (run * static_cast<size_t>(to_tokens) + static_cast<size_t>(to_begin)) * row_bytes,
-        from + (run * static_cast<size_t>(from_tokens) + static_cast<size_t>(begin)) * row_bytes,
-        static_cast<size_t>(count) * row_bytes);
-  }
+// One of those taken ahead; null: there is none.
+KvBlock TakeSpare(std::vector<KvBlock>* spare) {
+  if (spare->empty()) return nullptr;
+  KvBlock block = std::move(spare->back());
+  spare->pop_back();
+  return block;
 }
 
-size_t CountOf(const KvLayout& layout, LayerGroup group, int end) {
-  const auto& layers = layout.layers;
-  return static_cast<size_t>(std::count(layers.begin(), layers.begin() + end, group));
+// Whether nobody else holds it; what others read of it, they have read by then.
+bool IsSole(const KvBlock& block) {
+  if (block.use_count() != 1) return false;
+  // The count alone orders nothing. Giving a share up does, after all that gave theirs up before.
+  KvBlock again = block;
+  again.reset();
+  return true;
 }
-
-// A layer's place among those of its group.
-size_t LayersBefore(const KvLayout& layout, int layer) {
-  return CountOf(layout, layout.layers[static_cast<size_t>(layer)], layer);
-}
-
-size_t LayersIn(const KvLayout& layout, LayerGroup group) {
-  return CountOf(layout, group, static_cast<int>(layout.layers.size()));
-}
-
-// Of a chunk's rows as they are.
-size_t PlainBytes(const KvLayout& layout, LayerGroup group) {
-  return LayersIn(layout, group) * layout.PlainSliceBytes(layout.chunk_tokens);
-}
-
-// Those that rows up to `length` begin.
-size_t SplitsTo(const KvLayout& layout, int length) {
-  return (static_cast<size_t>(length) + layout.chunk_tokens - 1) / layout.chunk_tokens;
-}
-
-bool Offloads(KvStrategy strategy) { return strategy == KvStrategy::kOffloaded; }
 
 // What a step lacks: where, and of which size.
 struct MissingBlocks {
@@ -90,6 +69,7 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   adapter_ = std::exchange(other.adapter_, nullptr);
   sealed_ = std::exchange(other.sealed_, {});
   spare_ = std::exchange(other.spare_, {});
+  spare_sealed_ = std::exchange(other.spare_sealed_, {});
   held_ = std::exchange(other.held_, {});
   reserved_ = std::move(other.reserved_);
   second_reserved_ = std::move(other.second_reserved_);
@@ -164,12 +144,12 @@ absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
   set_aside_bytes_ += more;
   reservable_bytes_ -= more;
   const uint64_t local = PlainBytes(*layout_, LayerGroup::kLocal);
-  return strategy_ == KvStrategy::kStatic && local > 0 ? TakeAhead(0, more / local, 0)
-                                                       : absl::OkStatus();
+  return TakesAhead(strategy_) && local > 0 ? TakeAhead(0, more / local, 0, 0) : absl::OkStatus();
 }
 
-absl::Status InvariantKv::TakeAhead(uint64_t global_blocks, uint64_t local_blocks, size_t splits) {
-  assert(strategy_ == KvStrategy::kStatic);
+absl::Status InvariantKv::TakeAhead(uint64_t global_blocks, uint64_t local_blocks,
+                                    uint64_t offloaded, size_t splits) {
+  assert(TakesAhead(strategy_) && !layout_->quantization.is_on());
   const auto wanted = {std::make_pair(LayerGroup::kGlobal, global_blocks),
                        std::make_pair(LayerGroup::kLocal, local_blocks)};
   for (const auto& [group, count] : wanted) {
@@ -181,14 +161,14 @@ absl::Status InvariantKv::TakeAhead(uint64_t global_blocks, uint64_t local_block
     if (!taken.ok()) return taken.status();
     for (KvBlock& block : *taken) Of(spare_, group).push_back(std::move(block));
   }
+  const size_t sealed_bytes = PlainBytes(*layout_, LayerGroup::kGlobal);
+  if (offloaded == 0 || sealed_bytes == 0) return absl::OkStatus();
+  Of(sealed_, LayerGroup::kGlobal).reserve(splits);
+  absl::StatusOr<std::vector<KvBlock>> taken =
+      second_->Take(std::vector<size_t>(offloaded, sealed_bytes), &second_reserved_);
+  if (!taken.ok()) return taken.status();
+  spare_sealed_ = *std::move(taken);
   return absl::OkStatus();
-}
-
-KvBlock InvariantKv::TakeSpare(LayerGroup group) {
-  if (Of(spare_, group).empty()) return nullptr;
-  KvBlock block = std::move(Of(spare_, group).back());
-  Of(spare_, group).pop_back();
-  return block;
 }
 
 void InvariantKv::BeginRestore(int length) {
@@ -212,11 +192,12 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   assert(id.tokens == layout_->chunk_tokens && id.begin % layout_->chunk_tokens == 0);
   const size_t size_bytes = layout_->ObjectBytes(id.tokens, id.group);
   const bool offloaded = Offloads(strategy_) && Seals(id.group);
+  KvBlocks* const arena = offloaded ? second_ : arena_;
   // It stands in for one that was taken ahead, unless that was not taken for it.
-  if (!arena_->Counts(bytes, size_bytes)) TakeSpare(id.group);
+  if (!arena->Counts(bytes, size_bytes))
+    TakeSpare(offloaded ? &spare_sealed_ : &Of(spare_, id.group));
   absl::StatusOr<KvBlock> block =
-      (offloaded ? second_ : arena_)
-          ->Adopt(std::move(bytes), size_bytes, offloaded ? &second_reserved_ : &reserved_);
+      arena->Adopt(std::move(bytes), size_bytes, offloaded ? &second_reserved_ : &reserved_);
   if (!block.ok()) return block.status();
   auto& blocks = Seals(id.group) ? Of(sealed_, id.group) : Blocks(id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
@@ -229,7 +210,7 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
   assert(slices.size() == layout_->LayersOf(id.group).size());
   const bool sealed = Seals(id.group) && id.tokens == chunk;
   const size_t slice_bytes = sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk);
-  KvBlock block = sealed ? nullptr : TakeSpare(id.group);
+  KvBlock block = TakeSpare(sealed ? &spare_sealed_ : &Of(spare_, id.group));
   if (block == nullptr) {
     const size_t bytes = slices.size() * slice_bytes;
     auto taken = sealed ? TakeSealed({bytes}) : arena_->Take({bytes}, &reserved_);
@@ -267,7 +248,7 @@ void InvariantKv::ShareAll(const InvariantKv& other) {
 }
 
 void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
-  if (strategy_ == KvStrategy::kStatic && *block != nullptr && block->use_count() == 1) {
+  if (TakesAhead(strategy_) && *block != nullptr && IsSole(*block)) {
     Of(spare_, group).push_back(std::move(*block));
   }
   *block = nullptr;
@@ -317,9 +298,9 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
     std::vector<KvBlock>& have = Blocks(group);
     for (size_t split = first; bytes > 0 && split < SplitsTo(*layout_, length_ + tokens); ++split) {
       const bool there = split < have.size() && have[split] != nullptr;
-      const bool copied = shares_end_ && split == first && there && have[split].use_count() > 1;
+      const bool copied = shares_end_ && split == first && there && !IsSole(have[split]);
       if (there && !copied) continue;
-      if (KvBlock spare = TakeSpare(group); spare != nullptr) {
+      if (KvBlock spare = TakeSpare(&Of(spare_, group)); spare != nullptr) {
         Put(std::move(spare), split, bytes, &have);
       } else {
         plain.Add(bytes, &have, split);
@@ -328,7 +309,13 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
     const size_t sealed_bytes =
         layout_->SliceBytes(layout_->chunk_tokens) * LayersIn(*layout_, group);
     for (size_t split = first; bytes > 0 && Seals(group) && split < sealed_end; ++split) {
-      sealed.Add(sealed_bytes, &Of(sealed_, group), split);
+      const std::vector<KvBlock>& whole = Of(sealed_, group);
+      if (split < whole.size() && whole[split] != nullptr) continue;
+      if (KvBlock spare = TakeSpare(&spare_sealed_); spare != nullptr) {
+        Put(std::move(spare), split, 0, &Of(sealed_, group));
+      } else {
+        sealed.Add(sealed_bytes, &Of(sealed_, group), split);
+      }
     }
   }
   std::vector<KvBlock> taken, taken_sealed;
@@ -357,7 +344,10 @@ void InvariantKv::GiveBackRoom() {
     for (size_t split = SplitsTo(*layout_, length_); split < have.size(); ++split)
       Drop(group, &have[split]);
     have.resize(std::min(have.size(), SplitsTo(*layout_, length_)));
-    Of(sealed_, group).resize(std::min(Of(sealed_, group).size(), whole));
+    std::vector<KvBlock>& sealed = Of(sealed_, group);
+    for (size_t split = whole; split < sealed.size() && TakesAhead(strategy_); ++split)
+      spare_sealed_.push_back(std::move(sealed[split]));
+    sealed.resize(std::min(sealed.size(), whole));
   }
 }
 

@@ -69,8 +69,9 @@ class InvariantKv : public SequenceKv {
   absl::Status ReserveMore(uint64_t bytes);
   // Takes so many blocks of what was set aside now, for rows of up to `splits` that come: as long
   // as they suffice it takes no other memory. Blocks that the window leaves are used again.
-  // REQUIRES: nothing is sealed.
-  absl::Status TakeAhead(uint64_t global_blocks, uint64_t local_blocks, size_t splits);
+  // `offloaded`: those of the second arena. REQUIRES: nothing is quantized.
+  absl::Status TakeAhead(uint64_t global_blocks, uint64_t local_blocks, uint64_t offloaded,
+                         size_t splits);
   KvChoice choice() const { return {strategy_, layout_->quantization}; }
   // Keeps a block for a restore until the first step, even if its other holders release it.
   void Hold(KvBlock block) { held_.push_back(std::move(block)); }
@@ -126,8 +127,7 @@ class InvariantKv : public SequenceKv {
   }
   using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // by group and split
   bool Seals(LayerGroup group) const {
-    return layout_->quantization.is_on() ||
-           (strategy_ == KvStrategy::kOffloaded && group == LayerGroup::kGlobal);
+    return layout_->quantization.is_on() || (Offloads(strategy_) && group == LayerGroup::kGlobal);
   }
   // Takes sealed blocks where they lie.
   absl::StatusOr<std::vector<KvBlock>> TakeSealed(absl::Span<const size_t> sizes);
@@ -135,7 +135,6 @@ class InvariantKv : public SequenceKv {
   const std::vector<KvBlock>& WholeBlocks(LayerGroup group) const {
     return (Seals(group) ? sealed_ : blocks_)[static_cast<size_t>(group)];
   }
-  KvBlock TakeSpare(LayerGroup group);  // null: there is none
   void DropUnseen();
   void Drop(LayerGroup group, KvBlock* block);
   // Puts a block of `bytes` at `split`, with the bytes of the one that was there.
@@ -150,9 +149,10 @@ class InvariantKv : public SequenceKv {
   uint64_t set_aside_bytes_ = 0;   // of reserved_, and taken from it
   uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
   std::vector<KvBlock> held_;
-  SplitBlocks blocks_;  // null: left by the window, or sealed
-  SplitBlocks sealed_;  // null: left by the window
-  SplitBlocks spare_;   // taken ahead, of each group
+  SplitBlocks blocks_;                 // null: left by the window, or sealed
+  SplitBlocks sealed_;                 // null: left by the window
+  SplitBlocks spare_;                  // taken ahead, of each group
+  std::vector<KvBlock> spare_sealed_;  // of the second arena
   int length_ = 0, restoring_ = 0;
   bool shares_end_ = false;  // the block that is partly filled may be others' too
   int first_local_ = 0;      // the first row that local layers hold

@@ -10,26 +10,34 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "worker/kernels/base/workspace.h"
 
 namespace hearth {
 namespace {
 
-constexpr char kLackingBytes[] = "hearth.kv_bytes.lacking";
+constexpr char kLackingBytes[] = "hearth.kv_bytes.lacking";  // "bytes arena"
+
+void SetLacking(const LackingKv& lacking, absl::Status* status) {
+  status->SetPayload(kLackingBytes, absl::Cord(absl::StrCat(lacking.bytes, " ", lacking.arena)));
+}
 
 }  // namespace
 
-std::optional<uint64_t> LackingKvBytes(const absl::Status& status) {
+std::optional<LackingKv> LackingKvBytes(const absl::Status& status) {
   const absl::optional<absl::Cord> said = status.GetPayload(kLackingBytes);
-  uint64_t bytes = 0;
-  if (!said.has_value() || !absl::SimpleAtoi(std::string(*said), &bytes)) return std::nullopt;
-  return bytes;
+  if (!said.has_value()) return std::nullopt;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(std::string(*said), ' ');
+  LackingKv lacking{parts.second};
+  if (!absl::SimpleAtoi(parts.first, &lacking.bytes)) return std::nullopt;
+  return lacking;
 }
 
 void AddLackingKvBytes(uint64_t bytes, absl::Status* status) {
-  const std::optional<uint64_t> said = LackingKvBytes(*status);
+  std::optional<LackingKv> said = LackingKvBytes(*status);
   if (!said.has_value()) return;
-  status->SetPayload(kLackingBytes, absl::Cord(absl::StrCat(*said + bytes)));
+  said->bytes += bytes;
+  SetLacking(*said, status);
 }
 
 // Under the account's lock.
@@ -41,16 +49,16 @@ struct KvBlocks::Aside {
 };
 
 struct KvBlocks::Account {
-  explicit Account(uint64_t budget) : budget_bytes(budget) {}
+  Account(uint64_t budget, const char* arena) : budget_bytes(budget), name(arena) {}
   // REQUIRES, as the others: the lock is held.
   absl::Status CheckRoom(uint64_t bytes) const {
     assert(used_bytes + reserved_bytes <= budget_bytes);
     const uint64_t free = budget_bytes - used_bytes - reserved_bytes;
     if (bytes <= free) return absl::OkStatus();
     absl::Status lacking = absl::ResourceExhaustedError(
-        absl::StrCat("kv-bytes: ", bytes, " more are needed, and ", used_bytes + reserved_bytes,
+        absl::StrCat(name, ": ", bytes, " more are needed, and ", used_bytes + reserved_bytes,
                      " of ", budget_bytes, " are in use"));
-    lacking.SetPayload(kLackingBytes, absl::Cord(absl::StrCat(bytes - free)));
+    SetLacking({name, bytes - free}, &lacking);
     return lacking;
   }
   // `bytes` from what is set aside, as far as it goes, and from what is free. Says how many came
@@ -84,6 +92,7 @@ struct KvBlocks::Account {
   }
 
   const uint64_t budget_bytes;
+  const char* const name;
   std::mutex mu;
   uint64_t used_bytes = 0, reserved_bytes = 0, free_bytes = 0, taken_blocks = 0;
   std::map<size_t, std::vector<KernelBytes>> free;  // by size
@@ -107,7 +116,8 @@ struct KvBlocks::Release {
   KvBlock adopted;               // null: the memory is the arena's
 };
 
-KvBlocks::KvBlocks(uint64_t budget_bytes) : account_(std::make_shared<Account>(budget_bytes)) {}
+KvBlocks::KvBlocks(uint64_t budget_bytes, const char* name)
+    : account_(std::make_shared<Account>(budget_bytes, name)) {}
 
 KvBlocks::Reservation& KvBlocks::Reservation::operator=(Reservation&& other) noexcept {
   if (this == &other) return *this;
@@ -169,7 +179,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
     const std::lock_guard<std::mutex> lock(account_->mu);
     account_->GiveBack(bytes, aside.get(), from_aside);
     return absl::ResourceExhaustedError(
-        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more"));
+        absl::StrCat(account_->name, ": the machine has no memory for ", bytes, " more"));
   }
   std::vector<KvBlock> blocks;
   blocks.reserve(sizes.size());
@@ -223,6 +233,7 @@ bool KvBlocks::Counts(const KvBlock& memory, size_t size_bytes) const {
   return Counted(memory, size_bytes) != nullptr;
 }
 
+const char* KvBlocks::name() const { return account_->name; }
 uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }
 uint64_t KvBlocks::used_bytes() const {
   const std::lock_guard<std::mutex> lock(account_->mu);

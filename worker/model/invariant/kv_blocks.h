@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,8 +28,13 @@ namespace hearth {
 // Aligned to 64 bytes, as objects are. Written by the one that took it until it is shared.
 using KvBlock = std::shared_ptr<std::byte[]>;
 
-// How many bytes were missing in a kResourceExhausted of the budget; nullopt for any other error.
-std::optional<uint64_t> LackingKvBytes(const absl::Status& status);
+// What was missing in a kResourceExhausted of a budget, by the arena's name; nullopt for any other
+// error.
+struct LackingKv {
+  std::string arena;
+  uint64_t bytes = 0;
+};
+std::optional<LackingKv> LackingKvBytes(const absl::Status& status);
 // Adds to the missing bytes, for a caller that needs more than the failed part.
 void AddLackingKvBytes(uint64_t bytes, absl::Status* status);
 
@@ -37,7 +43,8 @@ class KvBlocks {
   // Bytes set aside; the destructor gives the rest of them back. One without an arena has none.
   class Reservation;
 
-  explicit KvBlocks(uint64_t budget_bytes);
+  // `name`: of the flag that says the budget, for errors; lives as long as they do.
+  explicit KvBlocks(uint64_t budget_bytes, const char* name = "kv-bytes");
 
   // A block of each size, or none at all: from the rest of `reserved`, then from free bytes.
   absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes,
@@ -56,6 +63,7 @@ class KvBlocks {
   // Whether it is a block of this arena, not foreign memory.
   bool Owns(const KvBlock& memory) const;
 
+  const char* name() const;
   uint64_t budget_bytes() const;
   uint64_t used_bytes() const;      // of blocks that live
   uint64_t reserved_bytes() const;  // set aside and not taken
