@@ -82,9 +82,10 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   if (request.max_new_tokens() == 0) {
     return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
   }
-  if (request.first_draw() > kMaxDraws) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("first_draw: ", request.first_draw(), " is over ", kMaxDraws));
+  if (request.first_draw() > kMaxDraws - request.max_new_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("first_draw: ", request.first_draw(), " and ",
+                                                   request.max_new_tokens(), " more are over ",
+                                                   kMaxDraws));
   }
   EngineRequest converted;
   converted.sampling = *sampling;
@@ -203,7 +204,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* 
                                                                        Bytes* response) {
   const auto reactor = std::make_shared<LoadStateCall>(
       LoadStateCall::Service{parts_.engine, &prompts_, &state_room_, &states_, parts_.gate,
-                             parts_.identities, parts_.state_timeout},
+                             parts_.identities, parts_.state_timeout, parts_.state_patience},
       context, response);
   reactor->Start();
   return reactor.get();

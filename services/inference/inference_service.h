@@ -39,6 +39,7 @@ struct InferenceParts {
   std::string version;
   bool strict_chats = false;                             // whatever a request says
   absl::Duration state_timeout = kStateTimeout;          // of a SaveState, of a LoadState
+  absl::Duration state_patience = kStatePatience;        // with who sends a state
   size_t ask_waiting_bytes = kMaxWaitingBytes;           // of an Ask, as AskCall::Service
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };

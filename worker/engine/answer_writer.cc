@@ -34,7 +34,12 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequenc
   absl::StatusOr<SampledToken> token =
       sequence->answer.sampler.Sample(sequence->answer.logits, sequence->request.sampling,
                                       sequence->request.first_draw + sequence->answer.generated);
-  if (!token.ok()) return token.status();
+  if (!token.ok()) {
+    // Logits that are no numbers: perhaps what it was restored from is not what it was.
+    const uint32_t boundary = sequence->restored.boundary;
+    if (boundary > 0) keeper_->pool().Forget(sequence->prefix, boundary);
+    return token.status();
+  }
   token->sample = sequence->sample;
   if (sequence->answer.generated == 0) sequence->times.first_token_at = absl::Now();
   const std::vector<int32_t>& eos = model_->config().eos_token_ids;

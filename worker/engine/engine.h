@@ -153,6 +153,11 @@ struct FinishedInfo {
   Digest first_logits_sha256{};  // zero for prefill-only requests
 };
 
+// Makes a snapshot file of keys and values that it holds; takes as long as copying them does. Any
+// thread; may outlive the engine's request, not the engine. kResourceExhausted: there is no memory;
+// kAborted: what the store had lent is gone.
+using SnapshotMaker = std::function<absl::StatusOr<std::string>()>;
+
 // Exactly one of on_finished / on_error ends a request; on_published follows on_finished when the
 // request may write (also when nothing needed publishing: boundaries then name what is stored).
 struct EngineCallbacks {
@@ -163,9 +168,9 @@ struct EngineCallbacks {
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
   std::function<void(const PublishOutcome&)> on_published;
-  // Before on_finished: keys and values of the whole prompt, as a snapshot file. For a request that
-  // generates nothing and does not write, in the class invariant; null: not wanted.
-  std::function<void(std::string)> on_snapshot;
+  // Before on_finished: keys and values of the whole prompt, for a request that generates nothing
+  // and does not write, in the class invariant; null: not wanted.
+  std::function<void(SnapshotMaker)> on_snapshot;
 };
 
 // Cancels when Cancel() is called; the place is free within one step. Safe after the end.

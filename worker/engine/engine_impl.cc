@@ -231,6 +231,16 @@ void EngineImpl::LookUp(const SequencePtr& sequence) {
 }
 
 void EngineImpl::Begin(const SequencePtr& sequence) {
+  absl::Status begun;
+  try {
+    begun = TryBegin(sequence);
+  } catch (const std::exception& error) {
+    begun = absl::InternalError(error.what());
+  }
+  if (!begun.ok()) answers_.Fail(sequence, begun);
+}
+
+absl::Status EngineImpl::TryBegin(const SequencePtr& sequence) {
   Fetched taken;
   if (std::optional<Fetched> arrived = sequence->fetch.Take(); arrived.has_value()) {
     taken = *std::move(arrived);
@@ -252,7 +262,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   const absl::Time chosen_at = fetcher_.loads()->Now();
   const absl::Status status =
       restorer_.Restore(sequence.get(), std::move(fetched), planner_.cache() != nullptr);
-  if (!status.ok()) return answers_.Fail(sequence, status);
+  if (!status.ok()) return status;
   fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
   keeper_.AddRestoredToPool(*sequence);
   audit_.Offer(*sequence);
@@ -261,9 +271,9 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
     sequence->callbacks.on_started({sequence->tokens(), sequence->restored.boundary, matched,
                                     sequence->restored.from, load.report()});
   }
-  if (!sequence->step_ends.empty()) return planner_.StartPrefill(*sequence);
-  if (absl::Status finished = FinishPrefill(sequence); !finished.ok())
-    answers_.Fail(sequence, finished);
+  if (sequence->step_ends.empty()) return FinishPrefill(sequence);
+  planner_.StartPrefill(*sequence);
+  return absl::OkStatus();
 }
 
 absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {

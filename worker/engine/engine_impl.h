@@ -87,6 +87,7 @@ class EngineImpl : public Engine {
   void AdmitWaiting();
   void LookUp(const SequencePtr& sequence);
   void Begin(const SequencePtr& sequence);
+  absl::Status TryBegin(const SequencePtr& sequence);
 
   // Steps.
   void Step(const std::vector<SequencePart>& parts);

@@ -250,20 +250,16 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
 }
 
 // What was not computed here was restored, at the prompt's very end: then `kv` holds nothing.
-absl::StatusOr<std::string> PrefixKeeper::SnapshotOf(const Sequence& sequence,
-                                                     const Fingerprint& fingerprint) {
+absl::StatusOr<KvObjects> PrefixKeeper::SnapshotOf(const Sequence& sequence) {
   const uint32_t end = sequence.tokens();
-  const std::vector<uint32_t>& tokens = sequence.prefix.token_ids;
-  if (sequence.restored.boundary == end) {
-    return MakeSnapshotFile(fingerprint, layout_, tokens, sequence.restored.objects);
-  }
+  if (sequence.restored.boundary == end) return sequence.restored.objects;
   assert(sequence.kv->length() == static_cast<int>(end));
   StagedSnapshots& staged = *sequence.kept.staged;
   if (!staged.AddNow(*sequence.kv, &staging_)) {
     counters_->Add(EngineCounter::kStagingSkips);
     return absl::ResourceExhaustedError("no room for a copy of its end: staging-bytes is in use");
   }
-  return MakeSnapshotFile(fingerprint, layout_, tokens, staged.ObjectsOf(end));
+  return staged.ObjectsOf(end);
 }
 
 absl::Status PrefixKeeper::GiveSnapshot(Sequence* sequence, const Fingerprint& plain,
@@ -274,10 +270,13 @@ absl::Status PrefixKeeper::GiveSnapshot(Sequence* sequence, const Fingerprint& p
   const auto named = std::find_if(adapters.begin(), adapters.end(), [&](const AdapterInfo& info) {
     return info.name == sequence->prefix.adapter;
   });
-  absl::StatusOr<std::string> file =
-      SnapshotOf(*sequence, named == adapters.end() ? plain : named->fingerprint);
-  if (file.ok()) sequence->callbacks.on_snapshot(*std::move(file));
-  return file.status();
+  absl::StatusOr<KvObjects> objects = SnapshotOf(*sequence);
+  if (!objects.ok()) return objects.status();
+  sequence->callbacks.on_snapshot(
+      [fingerprint = named == adapters.end() ? plain : named->fingerprint, layout = layout_,
+       tokens = sequence->prefix.token_ids,
+       held = *std::move(objects)] { return MakeSnapshotFile(fingerprint, layout, tokens, held); });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,

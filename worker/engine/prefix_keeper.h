@@ -57,7 +57,7 @@ class PrefixKeeper {
   Publisher& publisher() { return publisher_; }
 
  private:
-  absl::StatusOr<std::string> SnapshotOf(const Sequence& sequence, const Fingerprint& fingerprint);
+  absl::StatusOr<KvObjects> SnapshotOf(const Sequence& sequence);
   void KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
   absl::Status OwnRestored(Sequence* sequence);
   void AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);

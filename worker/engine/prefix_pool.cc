@@ -107,6 +107,16 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   return InsertResult::kInserted;
 }
 
+void PrefixPool::Forget(const PrefixRequest& prefix, uint32_t boundary) {
+  absl::MutexLock lock(&mu_);
+  for (auto it = points_.begin(); it != points_.end();) {
+    const Points::iterator point = it++;
+    const uint32_t common = CommonPrefix(point->token_ids, prefix.token_ids);
+    if (point->tenant != prefix.tenant || point->adapter != prefix.adapter) continue;
+    if (common >= std::min(boundary, point->boundary())) Evict(point);
+  }
+}
+
 void PrefixPool::Clear() {
   absl::MutexLock lock(&mu_);
   while (!points_.empty()) Evict(std::prev(points_.end()));

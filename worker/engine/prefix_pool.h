@@ -49,6 +49,8 @@ class PrefixPool {
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Removes what `prefix` up to `boundary` may have come from, and what begins with it.
+  void Forget(const PrefixRequest& prefix, uint32_t boundary) ABSL_LOCKS_EXCLUDED(mu_);
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
   // Removes a point to free memory for which `counts` is true: the least recently used one that
   // frees some by itself, else the least recently used one that shares such memory with other

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,8 +22,6 @@ absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
       absl::StrCat("state announces ", announced, " bytes, there are ", seen, " or more"));
 }
 
-// Counted by the pool, which takes the job for a long one: state_room.h counts the file.
-constexpr uint64_t kJobBytes = uint64_t{4} << 20;
 // Of one message: gRPC's own thread parses it.
 constexpr uint64_t kMaxChunkElements = 16;
 
@@ -40,7 +39,13 @@ void StateToProto(const SavedState& state, const std::string& adapter, v1::LoadS
 }
 
 // What Submit checks of the tokens that have no keys and values in the snapshot.
-absl::Status CheckLastToken(const SavedState& state, const ModelConfig& config) {
+absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
+  const auto context = static_cast<size_t>(config.max_position_embeddings);
+  if (state.token_ids.size() > context) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot restore: position index differs: saved ", state.token_ids.size(),
+                     " tokens, running a context of ", context));
+  }
   const uint32_t last = state.token_ids.back();
   if (last < static_cast<uint32_t>(config.vocab_size)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -60,11 +65,11 @@ void LoadStateCall::Start() {
   absl::StatusOr<std::shared_ptr<void>> place = service_.places->Enter(*caller);
   if (!place.ok()) return End(place.status());
   place_ = *std::move(place);
-  alarm_.Set(absl::ToChronoTime(absl::Now() + service_.timeout),
-             [weak = weak_from_this()](bool rang) {
-               const auto self = rang ? weak.lock() : nullptr;
-               if (self != nullptr) self->OnTimeout();
-             });
+  begun_at_ = absl::Now();
+  {
+    absl::MutexLock lock(&end_mutex_);
+    SetAlarm();
+  }
   StartRead(&message_);
 }
 
@@ -86,6 +91,11 @@ absl::Status LoadStateCall::TakeMessage() {
   if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
     if (status = TakeRoom(); !status.ok()) return status;
   }
+  {
+    absl::MutexLock lock(&end_mutex_);
+    announced_ = file_bytes_;
+    received_ = file_.size();
+  }
   StartRead(&message_);
   return absl::OkStatus();
 }
@@ -104,7 +114,12 @@ absl::Status LoadStateCall::TakeRoom() {
   if (!room.ok()) return room.status();
   room_ = *std::move(room);
   file_bytes_ = prelude->file_bytes;
-  file_.reserve(file_bytes_);
+  try {
+    file_.reserve(file_bytes_);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the machine has no memory for a state of ", file_bytes_, " bytes"));
+  }
   return absl::OkStatus();
 }
 
@@ -118,7 +133,7 @@ absl::Status LoadStateCall::ReceivedAll() {
   }
   // Nothing is read or written until it ends, so the call is there and nobody else uses it.
   return service_.pool->Submit(
-      tenant_, std::min<uint64_t>(file_.size(), kJobBytes), [self = shared_from_this()] {
+      tenant_, std::min<uint64_t>(file_.size(), kStateJobBytes), [self = shared_from_this()] {
         self->End(self->context_->IsCancelled() ? self->EndedEarly() : self->Load());
       });
 }
@@ -126,7 +141,7 @@ absl::Status LoadStateCall::ReceivedAll() {
 absl::Status LoadStateCall::Load() {
   const absl::StatusOr<StateFile> file = ParseStateFile(file_);
   if (!file.ok()) return file.status();
-  absl::Status status = CheckLastToken(file->state, service_.engine->config());
+  absl::Status status = CheckTokens(file->state, service_.engine->config());
   if (!status.ok()) return status;
   const absl::StatusOr<std::string> adapter = service_.engine->AddSnapshot(tenant_, file->snapshot);
   if (!adapter.ok()) return adapter.status();
@@ -140,13 +155,35 @@ absl::Status LoadStateCall::Load() {
 absl::Status LoadStateCall::EndedEarly() {
   absl::MutexLock lock(&end_mutex_);
   if (!late_) return CallerGone();
-  return absl::DeadlineExceededError(absl::StrCat("not all of the state was sent within ",
+  return absl::DeadlineExceededError(absl::StrCat("the state came too slowly to be there within ",
                                                   absl::FormatDuration(service_.timeout)));
 }
 
-void LoadStateCall::OnTimeout() {
+void LoadStateCall::SetAlarm() {
+  end_mutex_.AssertHeld();
+  alarm_ = std::make_unique<grpc::Alarm>();
+  alarm_->Set(absl::ToChronoTime(absl::Now() + std::min(service_.timeout, service_.patience)),
+              [weak = weak_from_this()](bool rang) {
+                const auto self = rang ? weak.lock() : nullptr;
+                if (self != nullptr) self->OnAlarm();
+              });
+}
+
+bool LoadStateCall::IsLate() const {
+  end_mutex_.AssertHeld();
+  const absl::Duration taken = absl::Now() - begun_at_;
+  if (taken > service_.timeout) return true;
+  if (taken < service_.patience) return false;
+  if (announced_ == 0) return true;
+  return static_cast<double>(received_) / static_cast<double>(announced_) <
+         absl::FDivDuration(taken - service_.patience, service_.timeout);
+}
+
+void LoadStateCall::OnAlarm() {
   absl::MutexLock lock(&end_mutex_);
-  if (ended_ || std::exchange(late_, true)) return;
+  if (ended_ || late_) return;
+  if (!IsLate()) return SetAlarm();
+  late_ = true;
   context_->TryCancel();  // the call is there until End, which waits here
 }
 
@@ -155,8 +192,8 @@ void LoadStateCall::End(absl::Status status) {
     absl::MutexLock lock(&end_mutex_);
     assert(!ended_);  // Finish is called once
     ended_ = true;
+    if (alarm_ != nullptr) alarm_->Cancel();
   }
-  alarm_.Cancel();
   std::string().swap(file_);
   room_.reset();
   place_.reset();

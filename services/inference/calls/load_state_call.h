@@ -4,7 +4,8 @@
 // Thread safety: gRPC calls the reactor from its threads, one read at a time. Ownership: keeps
 // itself until OnDone; the service must outlive it.
 // Invariants: (1) nothing is read beyond the first message before there is room for all that the
-// file announces; (2) Finish is called once; (3) after kStateTimeout the call is cancelled.
+// file announces; (2) Finish is called once; (3) a call whose bytes come so slowly that the file
+// would take longer than kStateTimeout is cancelled.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
 
@@ -38,7 +39,7 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     StreamLimit* places = nullptr;
     CallGate* gate = nullptr;
     Identities* identities = nullptr;
-    absl::Duration timeout = kStateTimeout;
+    absl::Duration timeout = kStateTimeout, patience = kStatePatience;
   };
   LoadStateCall(Service service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : service_(service), context_(context), response_(response) {}
@@ -57,7 +58,10 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   absl::Status ReceivedAll();
   absl::Status Load();  // on the pool
   absl::Status EndedEarly() ABSL_LOCKS_EXCLUDED(end_mutex_);
-  void OnTimeout() ABSL_LOCKS_EXCLUDED(end_mutex_);
+  void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mutex_);
+  void OnAlarm() ABSL_LOCKS_EXCLUDED(end_mutex_);
+  // Whether the whole file would take longer than a call may.
+  bool IsLate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mutex_);
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(end_mutex_);
 
   const Service service_;
@@ -70,9 +74,12 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer message_;
   std::string file_;
   uint64_t file_bytes_ = 0;  // that it announces; 0: not known yet
-  grpc::Alarm alarm_;
+  absl::Time begun_at_;
 
   absl::Mutex end_mutex_;
+  std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(end_mutex_);
+  // Of the file, and how many of them are there: 0: not known yet.
+  uint64_t announced_ ABSL_GUARDED_BY(end_mutex_) = 0, received_ ABSL_GUARDED_BY(end_mutex_) = 0;
   bool late_ ABSL_GUARDED_BY(end_mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(end_mutex_) = false;
 };

@@ -112,8 +112,8 @@ absl::Status SaveStateCall::Submit(EngineRequest rest, size_t prompt_tokens) {
   EngineCallbacks callbacks;
   callbacks.on_error = [self = Shared(this)](const absl::Status& status) { self->End(status); };
   callbacks.on_snapshot = [self = Shared(this), rest = std::move(rest),
-                           prompt_tokens](std::string snapshot) {
-    self->TakeSnapshot(rest, prompt_tokens, std::move(snapshot));
+                           prompt_tokens](SnapshotMaker make) {
+    self->MakeSnapshot(rest, prompt_tokens, std::move(make));
   };
   auto handle = service_.engine->Submit(std::move(computed), std::move(callbacks));
   if (!handle.ok()) return handle.status();
@@ -121,6 +121,26 @@ absl::Status SaveStateCall::Submit(EngineRequest rest, size_t prompt_tokens) {
   handle_ = *std::move(handle);
   if (cancelled_) handle_->Cancel();
   return absl::OkStatus();
+}
+
+// The engine's thread has other requests to compute.
+void SaveStateCall::MakeSnapshot(const EngineRequest& rest, size_t prompt_tokens,
+                                 SnapshotMaker make) {
+  Delegate([&] {
+    return service_.pool->Submit(
+        service_.tenant, kStateJobBytes,
+        [self = Shared(this), rest, prompt_tokens, make = std::move(make)]() mutable {
+          absl::StatusOr<std::string> snapshot = make();
+          make = nullptr;  // and the blocks that it holds
+          if (snapshot.ok()) {
+            self->TakeSnapshot(rest, prompt_tokens, *std::move(snapshot));
+          } else {
+            self->End(snapshot.status());
+          }
+          absl::MutexLock lock(&self->mutex_);
+          self->Release();
+        });
+  });
 }
 
 void SaveStateCall::TakeSnapshot(const EngineRequest& rest, size_t prompt_tokens,

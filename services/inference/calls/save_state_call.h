@@ -53,6 +53,8 @@ class SaveStateCall final : public StreamCall {
   // On the pool, with the call held.
   absl::Status Begin(const grpc::ByteBuffer& request) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Submit(EngineRequest rest, size_t prompt_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MakeSnapshot(const EngineRequest& rest, size_t prompt_tokens, SnapshotMaker make)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeSnapshot(const EngineRequest& rest, size_t prompt_tokens, std::string snapshot)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

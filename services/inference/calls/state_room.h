@@ -19,6 +19,11 @@ namespace hearth {
 
 // Of a whole call that saves or loads a state, for a caller who hardly reads or sends.
 inline constexpr absl::Duration kStateTimeout = absl::Minutes(5);
+// A caller who sends a state may be late by this against one who needs all of that time.
+inline constexpr absl::Duration kStatePatience = absl::Seconds(10);
+
+// Counted by a pool for the work on a state, which makes it a long one: StateRoom counts the bytes.
+inline constexpr uint64_t kStateJobBytes = uint64_t{4} << 20;
 
 class StateRoom {
  public:

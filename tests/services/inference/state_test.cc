@@ -192,6 +192,14 @@ TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
   EXPECT_THAT(Load(&other, saved_).status.error_message(), HasSubstr("model config field"));
 }
 
+TEST_F(States, OfMoreTokensThanTheContextAreRefused) {
+  WorkerServer::Options shorter = Invariant();
+  shorter.geometry.context_tokens = 60;
+  WorkerServer other(shorter);
+  EXPECT_THAT(Load(&other, saved_).status.error_message(),
+              HasSubstr("position index differs: saved 61 tokens, running a context of 60"));
+}
+
 TEST_F(States, WithAFlippedBitAreRefused) {
   for (size_t i = 0; i < 300; ++i) {
     std::string bad = saved_;
@@ -232,6 +240,26 @@ TEST(StatesOfSlowCallers, AreGivenUp) {
   const auto writer = worker.stub()->LoadState(&context, &response);
   const grpc::Status status = writer->Finish();  // nothing was sent, nothing ended
   EXPECT_NE(status.error_code(), grpc::StatusCode::OK);
+}
+
+// The room for states is one state's.
+TEST_F(States, OfACallerWhoAnnouncesMuchAndSendsNothingKeepNobodyOut) {
+  WorkerServer::Options options = Invariant();
+  options.state_patience = absl::Milliseconds(50);
+  WorkerServer worker(options);
+  std::string huge = saved_.substr(0, kStatePreludeBytes);
+  const uint64_t bytes = uint64_t{128} << 20;  // half of the room: it counts twice
+  huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
+  grpc::ClientContext context;
+  v1::LoadStateResponse response;
+  const auto silent = worker.stub()->LoadState(&context, &response);
+  v1::StateChunk chunk;
+  chunk.set_data(huge);
+  ASSERT_TRUE(silent->Write(chunk));
+  const grpc::Status ended = silent->Finish();  // it did not end its side
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::CANCELLED) << ended.error_message();
+  const Loaded loaded = Load(&worker, saved_);
+  EXPECT_TRUE(loaded.status.ok()) << loaded.status.error_message();
 }
 
 TEST(RecentAnswersTest, KeepsATenantsOwnAgainstOthersWithMore) {

@@ -43,6 +43,7 @@ WorkerServer::WorkerServer(Options options) {
   parts.identities = options.identities;
   parts.ask_waiting_bytes = options.ask_waiting_bytes;
   parts.state_timeout = options.state_timeout;
+  parts.state_patience = options.state_patience;
   parts.model_dir = options.engine.model_dir;
   parts.version = "test";
   service_ = std::make_unique<InferenceService>(std::move(parts));

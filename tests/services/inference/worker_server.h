@@ -43,7 +43,7 @@ class WorkerServer {
     Explainer* explainer = nullptr;
     Identities* identities = nullptr;
     size_t ask_waiting_bytes = kMaxWaitingBytes;
-    absl::Duration state_timeout = kStateTimeout;
+    absl::Duration state_timeout = kStateTimeout, state_patience = kStatePatience;
   };
   explicit WorkerServer(Options options);
   ~WorkerServer();

@@ -41,8 +41,8 @@ absl::StatusOr<std::string> Snapshot(TestWorker* worker, const EngineRequest& re
   all.cache = CacheMode::kRead;
   Collector collector;
   EngineCallbacks callbacks = collector.Callbacks(/*writes=*/false);
-  std::string file;
-  callbacks.on_snapshot = [&](std::string made) { file = std::move(made); };
+  absl::StatusOr<std::string> file;
+  callbacks.on_snapshot = [&](const SnapshotMaker& make) { file = make(); };
   EXPECT_TRUE((*worker)->Submit(all, std::move(callbacks)).ok());
   collector.WaitEnd();
   if (!collector.error.ok()) return collector.error;
@@ -208,6 +208,31 @@ TEST(EngineStates, WithValuesThatAreNoNumbersAreRefused) {
   const absl::Status refused = second->AddSnapshot("default", forged).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("no finite numbers"));
+}
+
+// Numbers so large that sums of them are none.
+TEST(EngineStates, ThatGiveNoNumbersAreForgotten) {
+  TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
+  const auto begun = first.Run(Asked(false, kHalf));
+  std::string forged = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
+  const SnapshotHeader header = ParseSnapshotHeader(forged).value();
+  Manifest manifest = header.manifest;
+  const size_t bytes = header.layout.SliceBytes(manifest.objects[0].id.tokens);
+  const std::vector<float> huge(bytes / sizeof(float), 3e38F);
+  std::memcpy(&forged[header.slice_offsets[0]], huge.data(), bytes);
+  manifest.objects[0].slice_digests[0] =
+      SliceDigest(forged.data() + header.slice_offsets[0], bytes);
+  const std::string sealed = BuildSnapshotHeader(header.fingerprint, manifest).value();
+  forged.replace(0, sealed.size(), sealed);
+  ASSERT_TRUE(second->AddSnapshot("default", forged).ok());
+  const EngineRequest rest = GoOn(Asked(false, kHalf), begun->tokens);
+  Collector ended;
+  second.Submit(rest, &ended);
+  ended.WaitEnd();
+  EXPECT_EQ(ended.error.code(), absl::StatusCode::kInternal) << ended.error;
+  const auto computed = second.Run(rest);
+  EXPECT_TRUE(computed->error.ok()) << computed->error;
+  EXPECT_EQ(computed->started.cached_tokens, 0u);
 }
 
 TEST(EngineStates, AreOfTheClassInvariantAlone) {

@@ -3,7 +3,10 @@
 #include <cassert>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace hearth {
 
@@ -20,7 +23,12 @@ absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, con
   if (!file.ok()) return file.status();
   const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(*file);
   if (!header.ok()) return header.status();
-  file->resize(header->file_bytes, '\0');
+  try {
+    file->resize(header->file_bytes, '\0');
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the machine has no memory for a state of ", header->file_bytes, " bytes"));
+  }
   size_t slice = 0;
   for (const auto& object : objects) {
     const size_t bytes = layout.SliceBytes(object->id.tokens);
