@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/engine/request_check.h"
@@ -19,6 +20,15 @@ constexpr uint32_t kPrefaultTokens = 2048;
 // A caller may come again when there is room; anything else is the worker's fault.
 absl::Status StepError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
+}
+
+// The model's libraries, and lack of memory, throw: that ends a request, not the worker.
+absl::Status Caught(absl::FunctionRef<absl::Status()> work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
 }
 
 KvLayout LayoutFor(const ModelRunner& model, uint32_t chunk_tokens) {
@@ -193,11 +203,7 @@ LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
 }
 
 void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
-  try {
-    *start_status = ComputeFingerprint();
-  } catch (const std::exception& error) {
-    *start_status = absl::InternalError(absl::StrCat("canary: ", error.what()));
-  }
+  *start_status = Caught([&] { return ComputeFingerprint(); });
   started->Notify();
   while (std::optional<EngineRound> round = planner_.Next(&room_, audit_)) {
     for (const auto& [sequence, status] : round->endings) answers_.Fail(sequence, status);
@@ -231,12 +237,7 @@ void EngineImpl::LookUp(const SequencePtr& sequence) {
 }
 
 void EngineImpl::Begin(const SequencePtr& sequence) {
-  absl::Status begun;
-  try {
-    begun = TryBegin(sequence);
-  } catch (const std::exception& error) {
-    begun = absl::InternalError(error.what());
-  }
+  const absl::Status begun = Caught([&] { return TryBegin(sequence); });
   if (!begun.ok()) answers_.Fail(sequence, begun);
 }
 
@@ -300,13 +301,9 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
     if (part.kind == StepKind::kPrefill) prefilled += added.tokens.size();
     positions += added.tokens.size() * (added.kv->length() + added.tokens.size() / 2.0);
   }
-  absl::Status status;
   const absl::Time begin = fetcher_.loads()->Now();
-  try {
-    status = room_.With([&] { return model_->Step(step); });
-  } catch (const std::exception& error) {
-    status = absl::InternalError(error.what());
-  }
+  const absl::Status status =
+      Caught([&] { return room_.With([&] { return model_->Step(step); }); });
   if (!status.ok()) return StepError(status);
   if (prefilled > 0)
     fetcher_.loads()->OnStep(rows, positions / rows, fetcher_.loads()->Now() - begin);
@@ -322,11 +319,7 @@ void EngineImpl::Step(const std::vector<SequencePart>& parts) {
     if (part.sequence->state->failed) continue;  // its turn to end comes
     absl::Status status = together;
     if (!together.ok() && parts.size() > 1) status = StepModel({&part, 1});
-    try {
-      if (status.ok()) status = AfterPart(part);
-    } catch (const std::exception& error) {
-      status = absl::InternalError(error.what());
-    }
+    if (status.ok()) status = Caught([&] { return AfterPart(part); });
     if (!status.ok()) answers_.Fail(part.sequence, status);
   }
 }

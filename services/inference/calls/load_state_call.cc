@@ -118,7 +118,7 @@ absl::Status LoadStateCall::TakeRoom() {
     file_.reserve(file_bytes_);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the machine has no memory for a state of ", file_bytes_, " bytes"));
+        absl::StrCat("the machine has no memory to receive ", file_bytes_, " bytes of a state"));
   }
   return absl::OkStatus();
 }
