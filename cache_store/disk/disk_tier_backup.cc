@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/promises/promises.h"
@@ -72,6 +73,27 @@ uint64_t SumOfBytes(const FolderFiles& files) {
   return sum;
 }
 
+// Which other ones there are to try.
+std::string OthersText(const std::vector<rocksdb::BackupInfo>& infos, uint32_t id) {
+  std::vector<uint32_t> others;
+  for (const rocksdb::BackupInfo& info : infos) {
+    if (info.backup_id != id) others.push_back(info.backup_id);
+  }
+  if (others.empty()) return "; there is no other one in it";
+  return absl::StrCat("; others that may be whole: --id ", absl::StrJoin(others, ", --id "));
+}
+
+// What is wrong, in our words. RocksDB's text is searched for the path of a file of the backup.
+std::string DamageText(const rocksdb::Status& status, const std::string& from) {
+  const std::string text = status.ToString();
+  const size_t begin = text.find(from + "/");
+  if (begin == text.npos) return "bytes of it are not those that were written";
+  const std::string path = text.substr(begin, text.find_first_of(" ;,", begin) - begin);
+  std::error_code error;
+  return fs::exists(path, error) ? absl::StrCat(path, " is not as it was written")
+                                 : absl::StrCat(path, " is missing");
+}
+
 // The chosen backup's state, checked byte by byte against what was written then.
 absl::StatusOr<uint32_t> Extract(const std::string& from, uint32_t id, const std::string& to) {
   rocksdb::BackupEngineReadOnly* opened = nullptr;
@@ -90,10 +112,10 @@ absl::StatusOr<uint32_t> Extract(const std::string& from, uint32_t id, const std
   }
   status = engine->RestoreDBFromBackup(rocksdb::RestoreOptions(), id, to, to);
   if (status.IsNotFound()) return Refuse(from, absl::StrCat(" holds no backup ", id));
+  if (status.IsNoSpace()) return FromRocks(status, absl::StrCat("restoring to ", to));
   if (!status.ok()) {
-    return absl::DataLossError(absl::StrCat("backup ", id, " in ", from,
-                                            " is damaged: ", status.ToString(),
-                                            "; an older one may be whole (--id)"));
+    return absl::DataLossError(absl::StrCat("backup ", id, " in ", from, " is damaged: ",
+                                            DamageText(status, from), OthersText(infos, id)));
   }
   return id;
 }
@@ -101,7 +123,9 @@ absl::StatusOr<uint32_t> Extract(const std::string& from, uint32_t id, const std
 }  // namespace
 
 absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::string& dir,
-                                            const std::string& to) {
+                                            const std::string& folder) {
+  // RocksDB takes no other.
+  const std::string to = fs::absolute(folder).lexically_normal().string();
   std::string secret;
   if (access((dir + "/secret").c_str(), F_OK) == 0) {
     absl::StatusOr<std::string> read = ReadSecret(dir + "/secret");

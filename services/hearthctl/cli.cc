@@ -1,16 +1,16 @@
 #include "services/hearthctl/cli.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "services/hearthctl/command_set.h"
+#include "services/serving/near_words.h"
 #include "services/serving/version.h"
 
 namespace hearth {
@@ -36,35 +36,14 @@ Servers that ask who you are: --token-file FILE or HEARTHCTL_TOKEN_FILE; by TLS:
 HEARTHCTL_TLS_CA, and --tls-cert, --tls-key for a certificate of your own.
 With --json each command prints one JSON object a line.
 Exit codes: 0 done; 1 the request failed, one line on stderr says what, where and what to do;
-2 the command line was wrong (diff: or a file cannot be compared).
+2 the command line, or a value in it, was wrong, whoever found out: the same words again are no use
+(diff: or a file cannot be compared).
 )";
-
-// How many letters have to be put in, left out or changed.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 int FailUnknown(Console& console, const std::vector<std::string>& commands,
                 const std::string& word) {
-  std::vector<std::string> near;
-  for (const std::string& name : commands) {
-    const size_t near_enough = std::max<size_t>(1, word.size() / 3);
-    if (EditDistance(word, name) <= near_enough || absl::StartsWith(name, word))
-      near.push_back(name);
-  }
-  console.err << "hearthctl: there is no command \"" << word << "\"";
-  if (!near.empty()) console.err << "; did you mean " << absl::StrJoin(near, " or ") << "?";
-  console.err << " (hearthctl help lists them)" << std::endl;
+  console.err << "hearthctl: there is no command \"" << word << "\"" << DidYouMean(word, commands)
+              << " (hearthctl help lists them)" << std::endl;
   return kExitUsage;
 }
 
@@ -107,6 +86,10 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
     return FailUnknown(console, names, words[0]);
   }
   const std::optional<int> ended = line.Parse(std::move(words), console);
+  for (const std::string& mistyped :
+       MistypedVariables(environ, "hearthctl", "HEARTHCTL_", line.variables())) {
+    console.err << "hearthctl: " << mistyped << std::endl;
+  }
   return ended.has_value() ? *ended : commands.RunChosen(console);
 }
 

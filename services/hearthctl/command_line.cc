@@ -2,14 +2,31 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <set>
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "services/serving/flags.h"
+#include "services/serving/near_words.h"
 
 namespace hearth {
+namespace {
+
+// Of a command and the groups in it; with `commands`, of those below it too.
+std::vector<const CLI::Option*> OptionsOf(const CLI::App& app, bool commands) {
+  std::vector<const CLI::Option*> options = app.get_options();
+  for (const CLI::App* below : app.get_subcommands(nullptr)) {
+    if (!commands && !below->get_name().empty()) continue;
+    const std::vector<const CLI::Option*> more = OptionsOf(*below, commands);
+    options.insert(options.end(), more.begin(), more.end());
+  }
+  return options;
+}
+
+}  // namespace
 
 CommandFlag& CommandFlag::Required() {
   option_->required();
@@ -181,9 +198,41 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
     app_->parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     // --help and --version come here too, with the code 0.
-    return app_->exit(error, console.out, console.err) == 0 ? kExitOk : kExitUsage;
+    if (error.get_exit_code() == 0) {
+      app_->exit(error, console.out, console.err);
+      return kExitOk;
+    }
+    console.err << app_->get_name() << ": " << WhatIsWrong(error.what())
+                << " (--help shows examples)" << std::endl;
+    return kExitUsage;
   }
   return std::nullopt;
+}
+
+// A flag that is not known comes first: what else is said may follow from it.
+std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
+  const CLI::App* command = app_.get();
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  for (const std::string& word : app_->remaining(/*recurse=*/true)) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string flag = word.substr(0, word.find('='));
+    std::vector<std::string> known;
+    for (const CLI::Option* option : OptionsOf(*command, false)) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    return absl::StrCat(flag, " is no flag of ", command->get_name(), DidYouMean(flag, known));
+  }
+  std::string message = parser_message;
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return message;
+}
+
+std::vector<std::string> CommandLine::variables() const {
+  std::set<std::string> names;
+  for (const CLI::Option* option : OptionsOf(*app_, true)) {
+    if (!option->get_envname().empty()) names.insert(option->get_envname());
+  }
+  return {names.begin(), names.end()};
 }
 
 }  // namespace hearth

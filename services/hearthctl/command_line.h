@@ -70,7 +70,7 @@ class CommandFlags {
   CommandFlag AddSwitch(const std::string& name, bool* value, const std::string& help);
   // Flags and words that many commands have. `which` follows "one JSON object" in the help.
   CommandFlag AddJson(bool* json, const std::string& which = "");
-  CommandFlag AddForce(bool* force, const std::string& help);
+  CommandFlag AddForce(bool* force, const std::string& help = "replace the file if it exists");
   CommandFlag AddPoint(std::string* id);
   CommandFlag AddSnapshot(const std::string& name, std::string* path);
   // One word of `choices`; `choose` gets its number.
@@ -104,11 +104,15 @@ class CommandLine {
                            const std::string& footer);
   // Of all commands, in the order in which they were added.
   std::vector<std::string> names() const;
+  // The environment variables that some command's flag reads.
+  std::vector<std::string> variables() const;
   // Sets the variables of the chosen command. Returns an exit code when there is nothing left to
   // do: help or the version was printed, or the command line was wrong, as `console.err` explains.
   std::optional<int> Parse(std::vector<std::string> words, Console& console);
 
  private:
+  std::string WhatIsWrong(const std::string& parser_message) const;
+
   const std::unique_ptr<CLI::App> app_;
   std::deque<CommandFlags> commands_;
 };

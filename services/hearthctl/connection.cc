@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/hearthctl/command_line.h"
 #include "services/rpc/status_conversion.h"
+#include "services/rpc/tls_mismatch.h"
 #include "services/rpc/transport_options.h"
 
 namespace hearth {
@@ -58,32 +58,6 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel) {
   while (queue.Next(&tag, &ok)) {
   }
   return status.error_message();
-}
-
-// The TLS mistake behind `error`, gRPC's text; empty: none. `has_tls`: on this side.
-std::string TlsMismatch(absl::string_view error, bool has_tls) {
-  const std::string text = absl::AsciiStrToLower(error);
-  const auto says = [&text](absl::string_view what) { return absl::StrContains(text, what); };
-  if (!has_tls) {
-    // Our servers end a connection without TLS so; gRPC does not pass their message on.
-    return says("goaway received") ? "it ended the connection at once; where it speaks TLS, pass "
-                                     "--tls-ca, the authority of its certificate"
-                                   : "";
-  }
-  if (says("wrong version number") || says("wrong_version_number") || says("http request") ||
-      says("alert protocol version") || says("packet length too long")) {
-    return "it speaks no TLS; leave out --tls-ca, or give the server --tls-cert";
-  }
-  if (says("certificate verify failed")) {
-    return absl::StrCat(
-        "its certificate was not signed by the authority in --tls-ca, or is not "
-        "valid now (",
-        error, ")");
-  }
-  if (says("peer name") || says("hostname")) {
-    return absl::StrCat("its certificate is not for this address (", error, ")");
-  }
-  return says("handshake") || says("ssl") ? absl::StrCat("TLS failed: ", error) : "";
 }
 
 // Why the host's name means nothing to this machine; empty when it does, or there is none.
@@ -169,7 +143,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
     if (refused || now >= last || state == GRPC_CHANNEL_SHUTDOWN) break;
     channel->WaitForStateChange(state, absl::ToChronoTime(last));
   }
-  const std::string tls = TlsMismatch(WhyNotConnected(channel), !flags.access->tls_ca.empty());
+  const std::string tls = TlsMismatch(WhyNotConnected(channel), *flags.access);
   if (!tls.empty()) {
     return absl::UnavailableError(
         absl::StrCat(KindName(flags.kind), " at ", flags.address, ": ", tls));
@@ -189,9 +163,8 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
         KindName(peer.kind), " ADDR (usually port ", worker ? "7070)" : "7080)"));
   }
   // A server with TLS says so to a client without, once the connection stands.
-  const std::string tls = absl::IsUnavailable(converted)
-                              ? TlsMismatch(converted.message(), !peer.access->tls_ca.empty())
-                              : "";
+  const std::string tls =
+      absl::IsUnavailable(converted) ? TlsMismatch(converted.message(), *peer.access) : "";
   return absl::Status(converted.code(),
                       absl::StrCat(KindName(peer.kind), " at ", peer.address, ": ",
                                    tls.empty() ? converted.message() : tls));

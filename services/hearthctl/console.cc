@@ -25,7 +25,7 @@ absl::Status About(const std::string& subject, const absl::Status& status) {
 int Fail(Console& console, const absl::Status& status) {
   console.out.flush();
   console.err << "hearthctl: " << OneLine(status) << std::endl;
-  return kExitFailed;
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed;
 }
 
 int FailUsage(Console& console, const std::string& message) {

@@ -1,7 +1,7 @@
 // Console: the streams that a command reads and writes, and its exit codes.
 //
 // Exit codes: 0 done; 1 the request failed (one line on `err`: what, where, what to do); 2 the
-// command line was wrong (diff: or a file cannot be compared).
+// command line or a value in it was wrong (diff: or a file cannot be compared).
 // Thread safety: none. Ownership: borrows the streams.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CONSOLE_H_
 #define HEARTH_SERVICES_HEARTHCTL_CONSOLE_H_
@@ -26,7 +26,7 @@ struct Console {
 // The same error, with `subject` in front of its message.
 absl::Status About(const std::string& subject, const absl::Status& status);
 
-// Prints one line and returns the exit code.
+// Prints one line and returns the exit code, which of kInvalidArgument is kExitUsage.
 int Fail(Console& console, const absl::Status& status);
 int FailUsage(Console& console, const std::string& message);
 

@@ -1,5 +1,6 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -17,11 +18,22 @@ void KeepToOneLine() {
   gpr_set_log_function([](gpr_log_func_args*) {});
 }
 
+// Ctrl-C ends an answer in the middle of a line; the shell's prompt begins a new one. The exit is
+// that of the signal, as shells and scripts expect it.
+void EndLineAndDie(int signal) {
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (isatty(stream) == 1 && write(stream, "\n", 1) == 1) break;
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   // A reader that goes away (`hearthctl ls | head`) ends a write with an error, not the process.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGINT, EndLineAndDie);
   KeepToOneLine();
   hearth::Console console{std::cin, std::cout, std::cerr};
   return hearth::RunHearthctl(argc, argv, console);

@@ -56,7 +56,8 @@ absl::Status NewFile::Commit(mode_t mode) {
                                 : ::link(temporary_.c_str(), path_.c_str())) == 0;
   if (!named && errno == EEXIST) return Exists(path_);
   if (!named) return absl::ErrnoToStatus(errno, absl::StrCat("cannot finish ", path_));
-  if (replaces_) temporary_.clear();
+  if (!replaces_) ::unlink(temporary_.c_str());
+  temporary_.clear();
   return absl::OkStatus();
 }
 

@@ -12,12 +12,13 @@
 namespace hearth {
 
 absl::StatusOr<std::unique_ptr<SnapshotWriter>> SnapshotWriter::Create(
-    const std::string& path, const Fingerprint& fingerprint, const Manifest& manifest) {
+    const std::string& path, const Fingerprint& fingerprint, const Manifest& manifest,
+    bool replaces) {
   auto bytes = BuildSnapshotHeader(fingerprint, manifest);
   if (!bytes.ok()) return bytes.status();
   auto header = ParseSnapshotHeader(*bytes);
   if (!header.ok()) return header.status();
-  auto file = NewFile::Create(path, /*replaces=*/true);
+  auto file = NewFile::Create(path, replaces);
   if (!file.ok()) return file.status();
   std::unique_ptr<SnapshotWriter> writer(new SnapshotWriter(*std::move(file), *std::move(header)));
   // The full size at once: a full disk is found before the transfer, and gaps are zero.

@@ -18,9 +18,11 @@ namespace hearth {
 
 class SnapshotWriter {
  public:
+  // `replaces`: as NewFile has it.
   static absl::StatusOr<std::unique_ptr<SnapshotWriter>> Create(const std::string& path,
                                                                 const Fingerprint& fingerprint,
-                                                                const Manifest& manifest);
+                                                                const Manifest& manifest,
+                                                                bool replaces);
 
   // Writes a part of the slice of `layer` (a model layer index) of the manifest's object at
   // `object`. kDataLoss when there is no place for it.

@@ -88,11 +88,12 @@ std::vector<v1::RestorePointInfo> StoppedStore::List() {
   return points;
 }
 
-absl::StatusOr<uint64_t> StoppedStore::Export(const Digest& id, const std::string& path) {
+absl::StatusOr<uint64_t> StoppedStore::Export(const Digest& id, const std::string& path,
+                                              bool replaces) {
   auto session = store_->FetchById(id, tenant_);
   if (!session.ok()) return About(data_dir_, session.status());
   const LookupPlan& plan = (*session)->plan();
-  auto writer = SnapshotWriter::Create(path, plan.fingerprint, PlannedManifest(plan));
+  auto writer = SnapshotWriter::Create(path, plan.fingerprint, PlannedManifest(plan), replaces);
   if (!writer.ok()) return writer.status();
   for (size_t i = 0; i < plan.objects.size(); ++i) {
     for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {

@@ -36,7 +36,7 @@ class StoppedStore {
 
   std::vector<v1::RestorePointInfo> List();
   // Writes the restore point to `path`; returns the file's size in bytes.
-  absl::StatusOr<uint64_t> Export(const Digest& id, const std::string& path);
+  absl::StatusOr<uint64_t> Export(const Digest& id, const std::string& path, bool replaces);
   // `file`: the whole file, verified. Returns once it is on stable storage.
   absl::StatusOr<v1::PublishAck> Import(const SnapshotHeader& header, absl::string_view file);
 

@@ -31,31 +31,30 @@ std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& r
 
 }  // namespace
 
-absl::StatusOr<WarmResult> Warmer::Warm(const WarmEntry& entry, bool pin) {
-  WarmResult result;
-  absl::Status status = FindWanted(entry, &result);
+absl::Status Warmer::Warm(const WarmEntry& entry, bool pin, WarmResult* result) {
+  absl::Status status = FindWanted(entry, result);
   if (!status.ok()) return status;
-  if (result.wanted.empty()) {
-    result.note = absl::StrCat("shorter than one chunk of ", chunk_tokens_,
-                               " tokens and without a breakpoint: nothing to keep");
-    return result;
+  if (result->wanted.empty()) {
+    result->note = absl::StrCat("shorter than one chunk of ", chunk_tokens_,
+                                " tokens and without a breakpoint: nothing to keep");
+    return absl::OkStatus();
   }
-  auto explained = FindStored(entry, &result);
+  auto explained = FindStored(entry, result);
   if (!explained.ok()) return explained.status();
   // With a time to live, prompts that are stored already too: their time is renewed.
-  if (!result.complete() || entry.ttl_s > 0) {
-    status = Prefill(entry, &result);
+  if (!result->complete() || entry.ttl_s > 0) {
+    status = Prefill(entry, result);
     if (!status.ok()) return status;
-    explained = FindStored(entry, &result);
+    explained = FindStored(entry, result);
     if (!explained.ok()) return explained.status();
   }
-  if (result.complete()) {
-    result.note.clear();
+  if (result->complete()) {
+    result->note.clear();
   } else {
-    Append(WhyMissing(*explained, result), &result.note);
+    Append(WhyMissing(*explained, *result), &result->note);
   }
-  if (pin) PinStored(*explained, &result);
-  return result;
+  if (pin) PinStored(*explained, result);
+  return absl::OkStatus();
 }
 
 absl::Status Warmer::FindWanted(const WarmEntry& entry, WarmResult* result) {
@@ -67,6 +66,7 @@ absl::Status Warmer::FindWanted(const WarmEntry& entry, WarmResult* result) {
   std::vector<uint32_t> cuts(response->breakpoints().begin(), response->breakpoints().end());
   std::sort(cuts.begin(), cuts.end());
   result->wanted = KeptBoundaries(result->prompt_tokens, cuts, 0, 0, chunk_tokens_);
+  result->knows_wanted = true;
   return absl::OkStatus();
 }
 

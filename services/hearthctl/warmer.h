@@ -25,7 +25,9 @@ struct WarmResult {
   std::vector<uint32_t> stored;  // those of them that can be restored now
   std::vector<uint32_t> pinned;  // those of `stored` that are pinned
   std::string note;              // why something is missing
-  std::string pin_failure;       // which of `stored` are not pinned and why, when pins were asked
+  // Boundaries that were asked for are known even where the rest failed.
+  bool knows_wanted = false;
+  std::string pin_failure;  // which of `stored` are not pinned and why, when pins were asked
 
   bool complete() const { return stored.size() == wanted.size(); }
   bool all_pinned() const { return !pinned.empty() && pinned.size() == stored.size(); }
@@ -43,9 +45,9 @@ class Warmer {
         chunk_tokens_(chunk_tokens),
         durability_(durability) {}
 
-  // A stored boundary that cannot be pinned is no error: the result reports it, and the others are
-  // pinned.
-  absl::StatusOr<WarmResult> Warm(const WarmEntry& entry, bool pin);
+  // Fills `result` as far as it came. A stored boundary that cannot be pinned is no error: the
+  // result reports it, and the others are pinned.
+  absl::Status Warm(const WarmEntry& entry, bool pin, WarmResult* result);
 
  private:
   absl::Status FindWanted(const WarmEntry& entry, WarmResult* result);

@@ -17,6 +17,7 @@
 #include "services/inference/calls/save_state_call.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
+#include "services/rpc/tls_mismatch.h"
 #include "services/serving/calls/late_answer.h"
 #include "worker/text/text_stream.h"
 
@@ -32,6 +33,20 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
 
 absl::Status InEach(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("each.", status.message()));
+}
+
+// The store's error as the worker's own: it names the store, and its silence is kUnavailable.
+absl::Status AboutStore(const absl::Status& status, const std::string& store,
+                        const ClientAccess& access) {
+  if (status.ok()) return status;
+  const bool silent = absl::IsDeadlineExceeded(status);
+  std::string why = silent ? "it did not answer" : std::string(status.message());
+  if (absl::IsUnavailable(status)) {
+    const std::string tls = TlsMismatch(why, access);
+    why = tls.empty() ? absl::StrCat("it cannot be reached (", why, ")") : tls;
+  }
+  return absl::Status(silent ? absl::StatusCode::kUnavailable : status.code(),
+                      absl::StrCat("explain: the worker's store at ", store, ": ", why));
 }
 
 }  // namespace
@@ -329,18 +344,14 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
     if (parts_.explainer == nullptr) {
       return absl::FailedPreconditionError("explain: the worker runs without a store");
     }
-    const auto done = [engine = parts_.engine, answer, response](absl::Status status,
-                                                                 v1::ExplainResponse ok) {
+    const auto done = [engine = parts_.engine, store = parts_.store, access = parts_.store_access,
+                       answer, response](absl::Status status, v1::ExplainResponse ok) {
       const std::string load = status.ok() && ok.usable_tokens() > 0
                                    ? LoadSentence(engine->EstimateLoad(ok.usable_tokens()))
                                    : "";
       if (!load.empty()) ok.set_summary(absl::StrCat(ok.summary(), "; ", load));
       if (status.ok()) *response = MessageBytes(ok);
-      // The store's silence is the worker's own unavailability here.
-      if (absl::IsDeadlineExceeded(status)) {
-        status = absl::UnavailableError("explain: the store did not answer");
-      }
-      answer->Finish(std::move(status));
+      answer->Finish(AboutStore(status, store, access));
     };
     const auto ask = [this, answer, context, bytes, done, tenant = caller.tenant] {
       v1::ExplainInputRequest parsed;

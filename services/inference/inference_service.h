@@ -19,6 +19,7 @@
 #include "services/inference/calls/recent_answers.h"
 #include "services/inference/calls/state_room.h"
 #include "services/inference/explainer.h"
+#include "services/rpc/client_access.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/calls/stream_limit.h"
@@ -33,6 +34,8 @@ struct InferenceParts {
   Engine* engine = nullptr;
   const Tokenizer* tokenizer = nullptr;  // null: serves token ids
   Explainer* explainer = nullptr;        // null: no store
+  std::string store;                     // where that is, for people
+  ClientAccess store_access;             // how it is reached
   CallGate* gate = nullptr;
   Identities* identities = nullptr;  // null: every caller is the tenant `default`
   std::string model_dir;

@@ -177,6 +177,7 @@ int Main(int argc, char** argv) {
   KeepFreedMemory();
   RaiseOpenFileLimit();
   SetUpLogging(flags.server.log_level, flags.server.log_format);
+  LogWarnings(flags.server.mistyped_variables);
 
   const absl::Time start = absl::Now();
   flags.store.shared_memory = flags.shared_memory != "off";

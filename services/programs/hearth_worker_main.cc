@@ -168,6 +168,14 @@ std::string TokenizerNote(const Tokenizer* tokenizer) {
   return why.empty() ? "tokenizer.model" : "tokenizer.model, by SentencePiece alone: " + why;
 }
 
+void RecordTimes(const FinishedInfo& info, Metrics* metrics) {
+  metrics->RecordGeneration("queue", info.queue_ms / 1e3);
+  metrics->RecordGeneration("fetch", info.fetch_ms / 1e3);
+  metrics->RecordGeneration("prefill", info.prefill_ms / 1e3);
+  metrics->RecordGeneration("ttft", info.ttft_ms / 1e3);
+  metrics->RecordGeneration("total", info.total_ms / 1e3);
+}
+
 int Main(int argc, char** argv) {
   WorkerFlags flags;
   int exit_code = 0;
@@ -176,6 +184,7 @@ int Main(int argc, char** argv) {
   KeepFreedMemory();
   RaiseOpenFileLimit();
   SetUpLogging(flags.server.log_level, flags.server.log_format);
+  LogWarnings(flags.server.mistyped_variables);
 
   const absl::Time start = absl::Now();
   if (absl::Status status = flags.engine.Validate(); !status.ok()) {
@@ -186,7 +195,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
   for (const std::string& note : (*engine)->notes()) Log(LogLevel::kInfo, note);
-  for (const std::string& warning : (*engine)->warnings()) Log(LogLevel::kWarning, warning);
+  LogWarnings((*engine)->warnings());
   Metrics metrics("hearth_worker");
   CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
@@ -203,18 +212,14 @@ int Main(int argc, char** argv) {
   parts.engine = engine->get();
   parts.tokenizer = tokenizer->get();
   parts.explainer = (*link)->explainer();
+  parts.store = flags.store;
+  parts.store_access = flags.store_access;
   parts.gate = &gate;
   parts.identities = access->identities.get();
   parts.model_dir = flags.engine.model_dir;
   parts.version = kVersion;
   parts.strict_chats = flags.strict_chats;
-  parts.on_finished = [&metrics](const FinishedInfo& info) {
-    metrics.RecordGeneration("queue", info.queue_ms / 1e3);
-    metrics.RecordGeneration("fetch", info.fetch_ms / 1e3);
-    metrics.RecordGeneration("prefill", info.prefill_ms / 1e3);
-    metrics.RecordGeneration("ttft", info.ttft_ms / 1e3);
-    metrics.RecordGeneration("total", info.total_ms / 1e3);
-  };
+  parts.on_finished = [&metrics](const FinishedInfo& info) { RecordTimes(info, &metrics); };
   InferenceService service(std::move(parts));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});

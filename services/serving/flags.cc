@@ -1,5 +1,7 @@
 #include "services/serving/flags.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -15,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "services/serving/near_words.h"
 #include "services/serving/version.h"
 
 namespace hearth {
@@ -195,6 +198,7 @@ void FlagSet::AddIndex(const std::string& name, size_t index, const std::vector<
 }
 
 void FlagSet::AddServerFlags(ServerFlags* flags) {
+  mistyped_ = &flags->mistyped_variables;
   AddText("listen", &flags->listen,
           "Serve gRPC here: HOST:PORT (port 0: any free one) or unix:PATH");
   AddText("address-file", &flags->address_file,
@@ -249,18 +253,38 @@ std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* a
   return args;
 }
 
+// A flag that is not known comes first: what else is said may follow from it.
+std::string FlagSet::WhatIsWrong(const std::string& parser_message) const {
+  for (const std::string& word : app_->remaining()) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string flag = word.substr(0, word.find('='));
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app_->get_options()) {
+      known.push_back("--" + option->get_lnames().front());
+    }
+    return absl::StrCat(flag, " is no flag of ", app_->get_name(), DidYouMean(flag, known));
+  }
+  return parser_message;
+}
+
 bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
   try {
     std::vector<std::string> args = WithEnvironment(argc, argv);
     std::reverse(args.begin(), args.end());  // as CLI11 takes a vector
     app_->parse(std::move(args));
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app_->get_options()) known.push_back(option->get_envname());
+    if (mistyped_ != nullptr) {
+      *mistyped_ = MistypedVariables(environ, app_->get_name(), environment_, known);
+    }
     return true;
   } catch (const CLI::ParseError& error) {
     // Help and version are not errors: CLI11 prints them to stdout and gives 0.
     if (error.get_exit_code() == 0) {
       *exit_code = app_->exit(error);
     } else {
-      std::fprintf(stderr, "%s: %s (--help tells more)\n", app_->get_name().c_str(), error.what());
+      std::fprintf(stderr, "%s: %s (--help tells more)\n", app_->get_name().c_str(),
+                   WhatIsWrong(error.what()).c_str());
       *exit_code = 2;
     }
     return false;

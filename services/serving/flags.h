@@ -56,6 +56,8 @@ struct ServerFlags {
   uint32_t max_connections = 512;
   uint64_t unfinished_bytes = uint64_t{128} << 20;
   AccessFlags access;
+  // One sentence for each variable of the environment that seems meant for this program.
+  std::vector<std::string> mistyped_variables;
 };
 
 class FlagSet {
@@ -83,7 +85,7 @@ class FlagSet {
     AddIndex(name, static_cast<size_t>(*value), names, help,
              [value](size_t index) { *value = static_cast<Enum>(index); });
   }
-  // The flags of ServerFlags, whose `listen` is the default.
+  // The flags of ServerFlags, whose `listen` is the default. Parse fills mistyped_variables too.
   void AddServerFlags(ServerFlags* flags);
   void AddAccessFlags(AccessFlags* flags);
 
@@ -94,11 +96,13 @@ class FlagSet {
  private:
   void AddIndex(const std::string& name, size_t index, const std::vector<std::string>& names,
                 const std::string& help, std::function<void(size_t)> set);
+  std::string WhatIsWrong(const std::string& parser_message) const;
   std::vector<std::string> WithEnvironment(int argc, const char* const* argv) const;
   CLI::Option* Described(CLI::Option* option, const std::string& name);
 
   const std::string environment_;
   const std::unique_ptr<CLI::App> app_;
+  std::vector<std::string>* mistyped_ = nullptr;
 };
 
 }  // namespace hearth

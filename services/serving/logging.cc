@@ -135,6 +135,10 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
   if (spdlog::should_log(ToSpdlog(level))) LogFields(level, event, fields);
 }
 
+void LogWarnings(const std::vector<std::string>& events) {
+  for (const std::string& event : events) Log(LogLevel::kWarning, event);
+}
+
 bool Logs(LogLevel level) { return spdlog::should_log(ToSpdlog(level)); }
 
 void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields) {

@@ -38,6 +38,8 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
 // The same for fields that are only known at run time.
 bool Logs(LogLevel level);  // whether a line of this level is written
 void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields);
+// A line for each, without fields.
+void LogWarnings(const std::vector<std::string>& events);
 
 // Why a TLS handshake failed, from gRPC's line about it; empty when the line is about something
 // else.

@@ -7,12 +7,15 @@ hearth_test(hearthctl_test
           hearthctl/prompt_flags_test.cc hearthctl/repair_command_test.cc hearthctl/run_cli.cc
           hearthctl/simulate_command_test.cc hearthctl/snapshot_writer_test.cc
           hearthctl/stopped_store_test.cc hearthctl/store_commands_test.cc
+          hearthctl/terminal.cc hearthctl/terminal_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
           hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
-  LIBS hearthctl_commands hearth_cache_service nlohmann_json::nlohmann_json OpenSSL::Crypto
+  LIBS hearthctl_commands hearth_cache_service nlohmann_json::nlohmann_json OpenSSL::Crypto util
   HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
 target_compile_definitions(hearthctl_test
-  PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden")
+  PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden"
+          HEARTHCTL_PROGRAM="$<TARGET_FILE:hearthctl>")
+add_dependencies(hearthctl_test hearthctl)
 
 add_test(NAME demo_verdict_and_picture
   COMMAND ${HEARTH_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/demo_test.py)

@@ -166,7 +166,7 @@ void AddStateCommands(CommandSet* commands) {
   save->Add("file", &saved->path, "the file to be made").Required();
   saved->prompt.Declare(save);
   saved->generation.Declare(save, 128);
-  save->AddForce(&saved->force, "replace the file if it exists");
+  save->AddForce(&saved->force);
   save->AddJson(&saved->json);
 
   const auto [load, loaded] = commands->Add<LoadFlags>("state load", "Go on with a saved inference",

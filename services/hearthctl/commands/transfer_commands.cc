@@ -19,7 +19,7 @@ constexpr char kExportExamples[] = R"(  hearthctl export 3fa94c1200aa --out save
   hearthctl export 3fa94c1200aa --out saved.snapshot --data-dir /var/lib/hearth
       (without a server: the folder of a store that is stopped; ls --data-dir shows the ids)
 The file is self-contained: tokens, model fields, every slice with its digest. It appears only
-when it is whole.
+when it is whole, and replaces no other without --force.
 )";
 constexpr char kImportExamples[] =
     R"(  hearthctl import saved.snapshot
@@ -35,6 +35,7 @@ struct TransferFlags {
   StoppedStoreFlags stopped;
   std::string id;
   std::string path;
+  bool force = false;
   bool json = false;
 };
 
@@ -79,7 +80,7 @@ absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* stub, const TransferFlags&
   if (!fingerprint.ok()) return abandon(fingerprint.status());
   auto manifest = ManifestOf(response.plan(), *fingerprint);
   if (!manifest.ok()) return abandon(manifest.status());
-  auto writer = SnapshotWriter::Create(flags.path, *fingerprint, *manifest);
+  auto writer = SnapshotWriter::Create(flags.path, *fingerprint, *manifest, flags.force);
   if (!writer.ok()) return abandon(writer.status());
   while (reader->Read(&response)) {
     const v1::SliceData& slice = response.slice();
@@ -102,7 +103,7 @@ absl::StatusOr<uint64_t> ExportStopped(const TransferFlags& flags, std::string* 
   *id = *std::move(resolved);
   Digest digest;
   std::copy(id->begin(), id->end(), digest.begin());
-  return (*store)->Export(digest, flags.path);
+  return (*store)->Export(digest, flags.path, flags.force);
 }
 
 absl::StatusOr<uint64_t> ExportRunning(const TransferFlags& flags, std::string* id) {
@@ -267,6 +268,7 @@ void AddExportCommand(CommandSet* commands) {
   flags->stopped.Declare(command);
   command->AddPoint(&flags->id).Required();
   command->Add("--out,-o", &flags->path, "file to write").Required();
+  command->AddForce(&flags->force);
   command->AddJson(&flags->json);
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +34,8 @@ constexpr char kWarmExamples[] =
 
 Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the
 share of the boundaries worth keeping that can be restored. A second run computes nothing. A pin
-holds each of them. Exit code 1 below --min-coverage, or when one that is stored cannot be pinned.
+holds each of them. Exit code 1 below --min-coverage, when nothing in the file is worth keeping, or
+when a prompt failed or cannot be pinned.
 )";
 
 struct WarmFlags {
@@ -49,9 +51,11 @@ struct WarmFlags {
 struct Totals {
   size_t wanted = 0, stored = 0, entries = 0, failed = 0;
   uint64_t computed_tokens = 0;
-  // Nothing worth keeping is fully kept.
-  double coverage() const {
-    return wanted == 0 ? 1.0 : static_cast<double>(stored) / static_cast<double>(wanted);
+  bool knows_wanted = true;  // of every prompt
+  // Nothing where no number would be true: boundaries are unknown, or there are none.
+  std::optional<double> coverage() const {
+    if (!knows_wanted || wanted == 0) return std::nullopt;
+    return static_cast<double>(stored) / static_cast<double>(wanted);
   }
 };
 
@@ -88,9 +92,15 @@ void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResul
               << (result.note.empty() ? "" : " (" + result.note + ")") << std::endl;
 }
 
+std::string CoverageText(const Totals& totals) {
+  if (const std::optional<double> coverage = totals.coverage()) return absl::StrCat(*coverage);
+  return totals.knows_wanted ? "none" : "unknown";
+}
+
 void PrintTotals(const WarmFlags& flags, const Totals& totals, Console& console) {
   if (flags.json) {
-    PrintJson({{"coverage", totals.coverage()},
+    const std::optional<double> coverage = totals.coverage();
+    PrintJson({{"coverage", coverage ? Json(*coverage) : Json(nullptr)},
                {"boundaries", totals.wanted},
                {"stored", totals.stored},
                {"computed_tokens", totals.computed_tokens},
@@ -99,9 +109,11 @@ void PrintTotals(const WarmFlags& flags, const Totals& totals, Console& console)
               console);
     return;
   }
-  console.out << "coverage " << totals.coverage() << ": " << totals.stored << " of "
+  console.out << "coverage " << CoverageText(totals) << ": " << totals.stored << " of "
               << totals.wanted << " boundaries of " << totals.entries << " prompts, computed "
-              << totals.computed_tokens << " tokens" << std::endl;
+              << totals.computed_tokens << " tokens";
+  if (totals.failed > 0) console.out << ", " << totals.failed << " failed";
+  console.out << std::endl;
 }
 
 absl::StatusOr<std::vector<WarmEntry>> ReadEntries(const std::string& path) {
@@ -123,20 +135,22 @@ Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Wa
       console.err << "[" << totals.entries << "/" << entries.size() << "] " << entry.name
                   << std::endl;
     }
-    auto result = warmer->Warm(entry, flags.pin || entry.pin);
-    if (!result.ok()) {
+    WarmResult result;
+    const absl::Status warmed = warmer->Warm(entry, flags.pin || entry.pin, &result);
+    totals.knows_wanted &= result.knows_wanted;
+    totals.wanted += result.wanted.size();
+    totals.stored += result.stored.size();
+    totals.computed_tokens += result.computed_tokens;
+    if (!warmed.ok()) {
       ++totals.failed;
-      Fail(console, About(entry.name, result.status()));
+      Fail(console, About(entry.name, warmed));
       continue;
     }
-    totals.wanted += result->wanted.size();
-    totals.stored += result->stored.size();
-    totals.computed_tokens += result->computed_tokens;
-    PrintEntry(flags, entry.name, *result, console);
-    if (result->pin_failure.empty()) continue;
+    PrintEntry(flags, entry.name, result, console);
+    if (result.pin_failure.empty()) continue;
     ++totals.failed;
     Fail(console,
-         absl::FailedPreconditionError(absl::StrCat(entry.name, ": ", result->pin_failure)));
+         absl::FailedPreconditionError(absl::StrCat(entry.name, ": ", result.pin_failure)));
   }
   return totals;
 }
@@ -173,9 +187,15 @@ int RunWarm(const WarmFlags& flags, Console& console) {
   const Totals totals = WarmAll(flags, *entries, &warmer, console);
   PrintTotals(flags, totals, console);
   if (totals.failed > 0) return kExitFailed;
-  if (totals.coverage() < flags.min_coverage) {
+  if (flags.min_coverage > 0 && totals.wanted == 0) {
+    return Fail(console,
+                absl::FailedPreconditionError(absl::StrCat(
+                    flags.file, ": nothing in it is worth keeping, so that nothing is kept warm; ",
+                    "--min-coverage 0 takes that")));
+  }
+  if (totals.coverage().value_or(1.0) < flags.min_coverage) {
     return Fail(console, absl::FailedPreconditionError(
-                             absl::StrCat("coverage ", totals.coverage(), " is below ",
+                             absl::StrCat("coverage ", CoverageText(totals), " is below ",
                                           flags.min_coverage, "; the notes above say why")));
   }
   return kExitOk;

@@ -20,7 +20,9 @@ namespace hearth {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Backup : public ::testing::Test {
  protected:
@@ -186,6 +188,39 @@ TEST_F(Backup, ADamagedOneIsRefusedAndNothingOfItIsLeft) {
     FlipABitOf(path);
   }
   EXPECT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
+}
+
+TEST_F(Backup, WhatIsDamagedIsSaidInOurWords) {
+  Publish(Open(At("data")).get(), 1, 3);
+  ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
+  const auto refusal = [&] {
+    const absl::Status refused = RestoreDataDir(At("backup"), At("again")).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << refused;
+    const std::string text(refused.message());
+    EXPECT_THAT(text, AllOf(HasSubstr("backup 1 in "), HasSubstr("is damaged: "),
+                            Not(HasSubstr("Corruption")), Not(HasSubstr("checksum is")),
+                            HasSubstr("no other one")));
+    return text;
+  };
+  fs::path table;
+  for (const auto& entry : fs::directory_iterator(At("backup") + "/shared_checksum")) {
+    table = entry.path();
+  }
+  FlipABitOf(table);
+  EXPECT_THAT(refusal(), HasSubstr("bytes of it are not those that were written"));
+  fs::remove(table);
+  EXPECT_THAT(refusal(), HasSubstr(table.string() + " is missing"));
+  std::ofstream(At("backup") + "/meta/1") << "xx";
+  EXPECT_THAT(refusal(), HasSubstr("/meta/1 is not as it was written"));
+}
+
+TEST_F(Backup, TakesAPathThatIsRelativeToTheWorkingFolder) {
+  Publish(Open(At("data")).get(), 1, 2);
+  const std::string relative = fs::relative(At("backup")).string();
+  ASSERT_FALSE(fs::path(relative).is_absolute());
+  EXPECT_TRUE(BackUpDataDir(At("data"), relative).ok());
+  EXPECT_TRUE(RestoreDataDir(relative, At("again")).ok());
+  ExpectHolds(At("again"), 1, 2);
 }
 
 TEST_F(Backup, AnInterruptedOneIsNoBackupAndTheNextClearsItAway) {

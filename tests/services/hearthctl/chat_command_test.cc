@@ -48,7 +48,7 @@ TEST(ChatCommandTest, ALineThatIsNoUtf8IsNotSentAndTheChatGoesOn) {
   ASSERT_EQ(worker.generated.size(), 1u);
   EXPECT_EQ(worker.generated[0].prompt().chat().messages(0).parts(0).text(), "two");
   const CliResult system = RunCli({"chat", "--worker", worker.address(), "--system", "\xFF"});
-  EXPECT_EQ(system.code, kExitFailed);
+  EXPECT_EQ(system.code, kExitUsage);
   EXPECT_THAT(system.err, HasSubstr("--system is not valid UTF-8 at byte 0"));
 }
 

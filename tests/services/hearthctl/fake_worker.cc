@@ -68,6 +68,9 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
       response.mutable_token()->add_logprobs()->set_logprob(-0.5F);
     }
     writer->Write(response);
+    if (word[0] != 'H') continue;
+    if (between_words) between_words();
+    if (!failure_between_words.ok()) return failure_between_words;
   }
   for (uint32_t sample = 1; sample < request->n(); ++sample) {
     response.mutable_token()->Clear();
@@ -139,6 +142,7 @@ grpc::Status FakeWorker::Ask(grpc::ServerContext*, const v1::AskRequest* request
 
 grpc::Status FakeWorker::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
                                  v1::PrefillResponse* response) {
+  if (!prefill_failure.ok()) return prefill_failure;
   if (!failure.ok()) return failure;
   prefilled.push_back(*request);
   const std::string prompt = Rendered(request->prompt());
@@ -163,7 +167,7 @@ grpc::Status FakeWorker::Tokenize(grpc::ServerContext*, const v1::TokenizeReques
 
 grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelRequest*,
                                   v1::GetModelResponse* response) {
-  if (!failure.ok()) return failure;
+  if (!failure.ok() && !answers_get_model) return failure;
   response->set_chunk_tokens(kChunkTokens);
   response->set_context_tokens(1024);
   response->set_has_tokenizer(true);

@@ -8,6 +8,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -28,7 +29,11 @@ class FakeWorker final : public v1::Inference::Service {
 
   // Knobs.
   grpc::Status failure = grpc::Status::OK;   // of every call, when not OK
+  grpc::Status prefill_failure;              // of those alone
+  bool answers_get_model = false;            // whatever `failure` is
   bool store_works = true;                   // false: prefill computes and publishes nothing
+  std::function<void()> between_words;       // of an answer of Generate
+  grpc::Status failure_between_words;        // ends it there, when not OK
   std::set<std::string> unanswerable;        // ids of questions whose answer is an error
   int most_answers = 1 << 20;                // of one Ask, which ends with UNAVAILABLE then
   std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for

@@ -200,7 +200,7 @@ TEST(GenerateCommandTest, ARefusalNamesTheWorkerTheCodeAndTheMessage) {
   worker.failure = grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "token_ids[0] is 9, limit 8");
   const CliResult result =
       RunCli({"generate", "--worker", worker.address(), "--token-ids", "9", "--json"});
-  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_EQ(result.code, kExitUsage);
   EXPECT_THAT(result.err, AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr(worker.address()),
                                 HasSubstr("token_ids[0] is 9, limit 8")));
   EXPECT_EQ(result.out, "");
@@ -224,7 +224,7 @@ TEST(GenerateCommandTest, TextThatIsNoUtf8IsNotSentAndItsSourceIsNamed) {
     std::vector<std::string> arguments = {"generate", "--worker", worker.address()};
     arguments.insert(arguments.end(), bad.flags.begin(), bad.flags.end());
     const CliResult result = RunCli(arguments);
-    EXPECT_EQ(result.code, kExitFailed) << bad.named;
+    EXPECT_EQ(result.code, kExitUsage) << bad.named;
     EXPECT_THAT(result.err, AllOf(HasSubstr(bad.named), HasSubstr("not valid UTF-8 at " + bad.byte),
                                   HasSubstr("INVALID_ARGUMENT")));
   }

@@ -86,7 +86,7 @@ TEST_F(SimulateCommandTest, BadInputIsNamed) {
   std::ofstream(Path("bad.jsonl")) << R"({"timestamp": 1})"
                                    << "\n";
   const CliResult bad = RunCli({"simulate", "--trace", Path("bad.jsonl")});
-  EXPECT_EQ(bad.code, kExitFailed);
+  EXPECT_EQ(bad.code, kExitUsage);
   EXPECT_THAT(bad.err, HasSubstr("bad.jsonl:1: has no field input_length"));
   std::ofstream(Path("torn.xz")) << "\xFD"
                                     "7zXZ";

@@ -18,7 +18,7 @@ absl::Status WriteTiny(SnapshotWriter* writer, size_t object, const std::string&
 TEST(SnapshotWriterTest, PiecesInAnyOrderMakeTheGoldenFile) {
   TestFolder folder;
   auto writer =
-      SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest());
+      SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest(), false);
   ASSERT_TRUE(writer.ok()) << writer.status();
   EXPECT_TRUE(WriteTiny(writer->get(), 3, TinySlice(3, 32)).ok());
   EXPECT_TRUE(WriteTiny(writer->get(), 0, TinySlice(0, 128).substr(100), 100).ok());
@@ -34,7 +34,7 @@ TEST(SnapshotWriterTest, AFileThatIsNotWholeNeverAppears) {
   TestFolder folder;
   {
     auto writer =
-        SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest());
+        SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest(), false);
     ASSERT_TRUE(writer.ok());
     EXPECT_TRUE(WriteTiny(writer->get(), 0, TinySlice(0, 128)).ok());
     EXPECT_EQ((*writer)->Commit().code(), absl::StatusCode::kDataLoss);
@@ -45,7 +45,7 @@ TEST(SnapshotWriterTest, AFileThatIsNotWholeNeverAppears) {
 TEST(SnapshotWriterTest, ASliceWithoutAPlaceIsRefused) {
   TestFolder folder;
   auto writer =
-      SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest());
+      SnapshotWriter::Create(folder.File("a.snapshot"), TinyFingerprint(), TinyManifest(), false);
   ASSERT_TRUE(writer.ok());
   const absl::StatusCode refused = absl::StatusCode::kDataLoss;
   EXPECT_EQ((*writer)->WriteSlice(4, 0, 0, "x").code(), refused);

@@ -46,6 +46,17 @@ TEST_F(StoreCommandsTest, WhatIsImportedIsListedAndExportsToTheSameBytes) {
   EXPECT_EQ(folder_.Read("again.snapshot"), TinyFile());
 }
 
+TEST_F(StoreCommandsTest, AnExportReplacesNoFileUnlessForced) {
+  const std::string id = ImportTiny();
+  const std::string path = folder_.Write("mine", "precious");
+  const CliResult refused = Run({"export", id, "--out", path});
+  EXPECT_EQ(refused.code, kExitFailed);
+  EXPECT_THAT(refused.err, HasSubstr("mine exists: --force replaces it"));
+  EXPECT_EQ(folder_.Read("mine"), "precious");
+  EXPECT_EQ(Run({"export", id, "--out", path, "--force"}).code, kExitOk);
+  EXPECT_EQ(folder_.Read("mine"), TinyFile());
+}
+
 TEST_F(StoreCommandsTest, ImportingAgainSendsNothing) {
   ImportTiny();
   const CliResult again = Run({"import", folder_.File("tiny.snapshot")});
@@ -78,7 +89,7 @@ TEST_F(StoreCommandsTest, DroppingOnePinnedPointFailsAndSaysWhy) {
 
 TEST_F(StoreCommandsTest, AnExportIsCountedAsOneAndNotAsAHit) {
   const std::string id = ImportTiny();
-  for (int i = 0; i < 3; ++i) Run({"export", id, "--out", folder_.File("out")});
+  for (int i = 0; i < 3; ++i) Run({"export", id, "--out", folder_.File("out"), "--force"});
   const Json stats = Run({"stats"}).last();
   EXPECT_EQ(stats["counters"]["exports"], 3);
   EXPECT_EQ(stats["counters"]["hits"], 0);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "tests/proto/tiny_snapshot.h"
 #include "tests/services/hearthctl/run_cli.h"
@@ -61,6 +62,40 @@ TEST(UsageTest, AnUnknownCommandIsNamedAndOneNearItSuggested) {
   EXPECT_EQ(far.code, kExitUsage);
   EXPECT_THAT(far.err, AllOf(HasSubstr("\"frobnicate\""), HasSubstr("hearthctl help"),
                              Not(HasSubstr("did you mean"))));
+}
+
+TEST(UsageTest, AMistypedFlagIsNamedWhateverElseFollowsFromIt) {
+  const CliResult near = RunCli({"generate", "--promt", "a"});
+  EXPECT_EQ(near.code, kExitUsage);
+  EXPECT_THAT(near.err, AllOf(HasSubstr("--promt is no flag of generate"),
+                              HasSubstr("did you mean --prompt?"), Not(HasSubstr("Exactly 1"))));
+  EXPECT_EQ(std::count(near.err.begin(), near.err.end(), '\n'), 1);
+  EXPECT_THAT(RunCli({"ls", "--stor=unix:a"}).err,
+              AllOf(HasSubstr("--stor is no flag of ls"), HasSubstr("--store")));
+  EXPECT_THAT(RunCli({"state", "save", "f", "--prompt", "a", "--jsn"}).err,
+              HasSubstr("--jsn is no flag of save; did you mean --json?"));
+  EXPECT_THAT(RunCli({"ls", "--frobnicate"}).err,
+              AllOf(HasSubstr("--frobnicate is no flag of ls"), Not(HasSubstr("did you mean"))));
+}
+
+TEST(UsageTest, AWrongValueEndsWithTwo) {
+  EXPECT_EQ(RunCli({"tokenize", "--token-ids", "2,x"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate", "--prompt", "\xFF"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--stop", "\xFF"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate", "--worker", kNobody, "--prompt", "a"}).code, kExitFailed);
+}
+
+TEST(UsageTest, AMistypedVariableIsNamedAndOneThatIsRightIsNot) {
+  ASSERT_EQ(::setenv("HEARTHCTL_STOR", "a", 1), 0);
+  const CliResult mistyped = RunCli({"inspect", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
+  ::unsetenv("HEARTHCTL_STOR");
+  EXPECT_EQ(mistyped.code, kExitOk) << "a warning";
+  EXPECT_THAT(mistyped.err, AllOf(HasSubstr("HEARTHCTL_STOR is no variable of hearthctl"),
+                                  HasSubstr("did you mean HEARTHCTL_STORE?")));
+  ASSERT_EQ(::setenv("HEARTHCTL_STORE", "unix:a", 1), 0);
+  const CliResult right = RunCli({"inspect", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
+  ::unsetenv("HEARTHCTL_STORE");
+  EXPECT_EQ(right.err, "");
 }
 
 TEST(UsageTest, HelpIsACommandToo) {

@@ -112,10 +112,37 @@ TEST_F(WarmCommandTest, BelowTheCoverageItFailsAndSaysWhy) {
 }
 
 TEST_F(WarmCommandTest, APromptWithoutABoundaryWorthKeepingIsNotComputed) {
-  const CliResult result = Warm("prompts:\n  - text: short\n");
-  EXPECT_EQ(result.code, kExitOk);
-  EXPECT_EQ(result.objects.at(0)["outcome"], "nothing to keep");
+  const CliResult alone = Warm("prompts:\n  - text: short\n", {"--min-coverage", "0"});
+  EXPECT_EQ(alone.code, kExitOk);
+  EXPECT_EQ(alone.objects.at(0)["outcome"], "nothing to keep");
   EXPECT_EQ(worker_.prefilled.size(), 0u);
+}
+
+TEST_F(WarmCommandTest, AFileWithNothingToKeepKeepsNothingWarm) {
+  const CliResult result = Warm("prompts:\n  - text: short\n");
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_TRUE(result.last()["coverage"].is_null()) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("nothing in it is worth keeping"));
+}
+
+TEST_F(WarmCommandTest, WhatAFailedPromptWantedCountsAsMissing) {
+  worker_.prefill_failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the queue is full");
+  const CliResult prefill = Warm(kTwoPrompts);
+  EXPECT_EQ(prefill.code, kExitFailed);
+  EXPECT_EQ(prefill.last()["coverage"], 0.0);
+  EXPECT_EQ(prefill.last()["failed"], 2);
+  EXPECT_EQ(prefill.last()["boundaries"], 3);
+}
+
+TEST_F(WarmCommandTest, TheCoverageOfAPromptThatIsNotEvenTokenizedIsUnknown) {
+  worker_.failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+  worker_.answers_get_model = true;
+  const CliResult result = Warm(kTwoPrompts);
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_TRUE(result.last()["coverage"].is_null()) << result.out;
+  const CliResult text =
+      RunCli({"warm", "--worker", worker_.address(), "--file", folder_.File("prompts.yaml")});
+  EXPECT_THAT(text.out, HasSubstr("coverage unknown: 0 of 0 boundaries of 2 prompts"));
 }
 
 TEST_F(WarmCommandTest, PinsNeedAStore) {

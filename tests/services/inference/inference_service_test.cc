@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "services/rpc/status_conversion.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/support/memory_prefix_cache.h"
@@ -317,6 +318,42 @@ TEST(InferenceService, ExplainsOnlyWithAStore) {
   grpc::ClientContext context;
   EXPECT_EQ(server.stub()->Explain(&context, request, &response).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// Answers with a store's error.
+class FailingExplainer final : public Explainer {
+ public:
+  void Explain(PrefixRequest, absl::Time, ExplainCallback done) override {
+    done(failure, v1::ExplainResponse());
+  }
+  absl::Status failure;
+};
+
+TEST(InferenceService, AnExplanationThatTheStoreFailsNamesTheStore) {
+  FailingExplainer explainer;
+  WorkerServer::Options options;
+  options.explainer = &explainer;
+  options.store = "store.example:7080";
+  WorkerServer server(options);
+  const auto explain = [&](absl::Status failure) {
+    explainer.failure = std::move(failure);
+    v1::ExplainInputRequest request;
+    request.mutable_prompt()->set_text("the keeper");
+    v1::ExplainResponse response;
+    grpc::ClientContext context;
+    return FromGrpcStatus(server.stub()->Explain(&context, request, &response));
+  };
+  const std::string store = "explain: the worker's store at store.example:7080: ";
+  EXPECT_EQ(explain(absl::UnavailableError("connection refused")),
+            absl::UnavailableError(store + "it cannot be reached (connection refused)"));
+  EXPECT_EQ(explain(absl::DeadlineExceededError("Deadline Exceeded")),
+            absl::UnavailableError(store + "it did not answer"));
+  EXPECT_EQ(explain(absl::PermissionDeniedError("no valid identity")),
+            absl::PermissionDeniedError(store + "no valid identity"));
+  EXPECT_EQ(explain(absl::UnavailableError("GOAWAY received")),
+            absl::UnavailableError(store + "it ended the connection at once; where it speaks TLS, "
+                                           "pass --store-tls-ca, the authority of its "
+                                           "certificate"));
 }
 
 TEST(InferenceService, FinishesWhatRunsAndRefusesTheRestWhenItDrains) {

@@ -39,6 +39,8 @@ WorkerServer::WorkerServer(Options options) {
   parts.engine = engine_.get();
   parts.tokenizer = tokenizer_.get();
   parts.explainer = options.explainer;
+  parts.store = options.store;
+  parts.store_access.prefix = "store-";
   parts.gate = &gate_;
   parts.identities = options.identities;
   parts.ask_waiting_bytes = options.ask_waiting_bytes;

@@ -41,6 +41,7 @@ class WorkerServer {
     bool with_tokenizer = true;
     PrefixCache* cache = nullptr;
     Explainer* explainer = nullptr;
+    std::string store;  // where that is
     Identities* identities = nullptr;
     size_t ask_waiting_bytes = kMaxWaitingBytes;
     absl::Duration state_timeout = kStateTimeout, state_patience = kStatePatience;

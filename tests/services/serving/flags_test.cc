@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "services/serving/near_words.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {
@@ -149,6 +150,48 @@ TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {
     EXPECT_EQ(line.find('\n'), line.size() - 1) << line;
     EXPECT_EQ(line.find("hearth-test: "), 0u) << line;
   }
+}
+
+TEST(FlagSet, NamesAMistypedFlagAndOneNearIt) {
+  TestFlags flags;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse({"--host-byte", "3", "--count", "2"}, &flags), 2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "hearth-test: --host-byte is no flag of hearth-test; did you mean --host-bytes? "
+            "(--help tells more)\n");
+}
+
+TEST(MistypedVariables, AreThoseOfTheProgramAndThoseNearIts) {
+  const char* const environment[] = {"HEARTH_STORE_HOST_BYTES=1",
+                                     "HEARTH_STORE_HOST_BYTE=1",
+                                     "HEARTH_STORE_SERVICE_HOST=10.0.0.1",
+                                     "HEARTH_STORE_PORT=tcp://10.0.0.1:7080",
+                                     "HEARTH_STORE_PORT_7080_TCP_ADDR=10.0.0.1",
+                                     "HEARTH_STORE_SERVICE_PORT_GRPC=7080",
+                                     "HEARTH_STOR_LISTEN=a",
+                                     "HEARTHSTORE_LISTEN=a",
+                                     "HEARTH_WORKER_LISTEN=a",
+                                     "HEARTH_SOMETHING=a",
+                                     "PATH=/bin",
+                                     nullptr};
+  const std::vector<std::string> found =
+      MistypedVariables(environment, "hearth-store", "HEARTH_STORE_",
+                        {"HEARTH_STORE_HOST_BYTES", "HEARTH_STORE_LISTEN"});
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0],
+            "environment: HEARTH_STORE_HOST_BYTE is no variable of hearth-store and was not read; "
+            "did you mean HEARTH_STORE_HOST_BYTES?");
+  EXPECT_NE(found[1].find("HEARTH_STOR_LISTEN"), std::string::npos);
+  EXPECT_NE(found[2].find("HEARTHSTORE_LISTEN"), std::string::npos);
+}
+
+TEST(FlagSet, FindsMistypedVariablesWhenItParses) {
+  setenv("HEARTH_TEST_HOST_BYTE", "2MiB", 1);
+  TestFlags flags;
+  EXPECT_EQ(Parse({}, &flags), -1);
+  unsetenv("HEARTH_TEST_HOST_BYTE");
+  ASSERT_EQ(flags.server.mistyped_variables.size(), 1u);
+  EXPECT_NE(flags.server.mistyped_variables[0].find("HEARTH_TEST_HOST_BYTE"), std::string::npos);
 }
 
 TEST(FlagSet, ShowsHelpWithDefaultsEnvironmentAndExamples) {
