@@ -1,3 +1,6 @@
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/command_set.h"
@@ -58,25 +61,63 @@ Json ExplainJson(const v1::ExplainResponse& response) {
   return json;
 }
 
+// Why a boundary cannot be used, or whose it is.
+std::string Note(const v1::BoundaryInfo& boundary) {
+  if (boundary.from_public()) return "from the public namespace";
+  // Its tail never was there: only tails of boundaries that are worth keeping are stored.
+  if (boundary.reason_code() == "tail_gone" && boundary.removed_by().empty()) {
+    return "not kept: nobody asked for this boundary";
+  }
+  return boundary.reason();
+}
+
+// All of a row but its boundary.
+std::string RowText(const v1::BoundaryInfo& boundary) {
+  return absl::StrFormat("  %-6s  %-6s  %9s  %8s  %-6s  %s", boundary.usable() ? "yes" : "no",
+                         TierText(boundary.slowest_tier()),
+                         boundary.bytes() > 0 ? SizeText(boundary.bytes()) : "-",
+                         boundary.restore_point_id().empty() ? "-" : AgeText(boundary.age_s()),
+                         boundary.pinned() ? "yes" : "no", Note(boundary));
+}
+
+// Neighbours that cannot be used for the same reason are one row.
+void PrintBoundaries(const v1::ExplainResponse& response, Console& console) {
+  if (response.boundaries_size() == 0) return;
+  console.out << "    boundary  usable  tier        size       age  pinned  note\n";
+  for (int i = 0; i < response.boundaries_size();) {
+    const v1::BoundaryInfo& first = response.boundaries(i);
+    const std::string text = RowText(first);
+    int end = i + 1;
+    while (!first.usable() && end < response.boundaries_size() &&
+           !response.boundaries(end).usable() && RowText(response.boundaries(end)) == text) {
+      ++end;
+    }
+    const std::string range = end == i + 1 ? absl::StrCat(first.boundary())
+                                           : absl::StrCat(first.boundary(), "..",
+                                                          response.boundaries(end - 1).boundary());
+    console.out << absl::StrFormat("%12s", range) << text;
+    if (end > i + 1) console.out << " (" << end - i << " boundaries)";
+    console.out << "\n";
+    i = end;
+  }
+}
+
+// The token that every text begins with is no match worth a line.
+constexpr uint32_t kFirstToken = 1;
+
 void PrintExplain(const v1::ExplainResponse& response, Console& console) {
-  console.out << response.summary() << "\n";
-  if (response.boundaries_size() > 0) {
-    console.out << "  boundary  usable  tier        size       age  pinned  note\n";
-  }
-  for (const auto& boundary : response.boundaries()) {
-    console.out << absl::StrFormat(
-                       "  %8u  %-6s  %-6s  %9s  %8s  %-6s  ", boundary.boundary(),
-                       boundary.usable() ? "yes" : "no", TierText(boundary.slowest_tier()),
-                       boundary.bytes() > 0 ? SizeText(boundary.bytes()) : "-",
-                       boundary.restore_point_id().empty() ? "-" : AgeText(boundary.age_s()),
-                       boundary.pinned() ? "yes" : "no")
-                << (boundary.from_public() ? "from the public namespace" : boundary.reason())
-                << "\n";
-  }
+  const bool only_first = response.usable_tokens() == 0 &&
+                          response.matched_tokens() == kFirstToken &&
+                          response.boundaries_size() == 0;
+  console.out << (only_first ? "miss: nothing that is stored begins like this prompt"
+                             : response.summary())
+              << "\n";
+  PrintBoundaries(response, console);
   if (response.omitted_boundaries() > 0) {
     console.out << "  " << response.omitted_boundaries() << " more, never stored\n";
   }
   for (const auto& other : response.other_fingerprints()) {
+    if (other.matched_tokens() <= kFirstToken) continue;
     console.out << "  " << other.matched_tokens() << " tokens are stored with another "
                 << other.field() << ": \"" << other.stored() << "\" instead of \""
                 << other.requested() << "\"\n";

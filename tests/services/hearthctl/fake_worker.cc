@@ -183,6 +183,10 @@ grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelReques
 grpc::Status FakeWorker::Explain(grpc::ServerContext*, const v1::ExplainInputRequest* request,
                                  v1::ExplainResponse* response) {
   if (!failure.ok()) return failure;
+  if (!explained.summary().empty()) {
+    *response = explained;
+    return grpc::Status::OK;
+  }
   const std::string prompt = Rendered(request->prompt());
   const bool known = stored.count(prompt) > 0;
   response->set_summary(known ? "all of it" : "nothing");

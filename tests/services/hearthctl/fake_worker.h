@@ -29,6 +29,7 @@ class FakeWorker final : public v1::Inference::Service {
 
   // Knobs.
   grpc::Status failure = grpc::Status::OK;   // of every call, when not OK
+  v1::ExplainResponse explained;             // Explain's answer, when it has a summary
   grpc::Status prefill_failure;              // of those alone
   bool answers_get_model = false;            // whatever `failure` is
   bool store_works = true;                   // false: prefill computes and publishes nothing

@@ -240,19 +240,6 @@ TEST(TokenizeCommandTest, PrintsTokenIds) {
   EXPECT_EQ(human.out, "97,98\n");
 }
 
-TEST(ExplainCommandTest, ShowsEachBoundaryWithItsReason) {
-  FakeWorker worker;
-  const std::string prompt(40, 'a');
-  const CliResult missing =
-      RunCli({"explain", "--worker", worker.address(), "--prompt", prompt, "--json"});
-  ASSERT_EQ(missing.last()["boundaries"].size(), 2u);
-  EXPECT_EQ(missing.last()["boundaries"].at(0)["reason"], "never stored");
-  EXPECT_EQ(missing.last()["omitted_boundaries"], 7);
-  const CliResult human = RunCli({"explain", "--worker", worker.address(), "--prompt", prompt});
-  EXPECT_THAT(human.out, AllOf(HasSubstr("nothing"), HasSubstr("never stored"),
-                               HasSubstr("  7 more, never stored\n")));
-}
-
 TEST(FingerprintCommandTest, PrintsTheDigestAndFieldsAndComparesWithAFile) {
   FakeWorker worker;
   const CliResult json = RunCli({"fingerprint", "--worker", worker.address(), "--json"});
