@@ -78,8 +78,9 @@ ROOMS = {
     "services/hearthctl": {"services/rpc", "services/serving", "services/serving/door",
                            "services/store"},
     "services/hearthctl/ask": {"services/rpc", "services/hearthctl"},
+    "services/hearthctl/chat": {"services/rpc", "services/hearthctl"},
     "services/hearthctl/commands": {"services/rpc", "services/hearthctl",
-                                    "services/hearthctl/ask"},
+                                    "services/hearthctl/ask", "services/hearthctl/chat"},
 }
 # Of a folder with rooms, nothing lies beside them.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})

@@ -131,6 +131,32 @@ absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
 
 }  // namespace
 
+std::string ChatText(const v1::Chat& chat) {
+  std::string text = "[";
+  for (const v1::ChatMessage& message : chat.messages()) {
+    nlohmann::ordered_json json{{"role", message.role()}};
+    nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+    bool has_breakpoint = false;
+    for (const v1::ContentPart& part : message.parts()) {
+      parts.push_back({{"text", part.text()}});
+      if (part.cache_breakpoint()) parts.back()["cache_breakpoint"] = true;
+      has_breakpoint |= part.cache_breakpoint();
+    }
+    const bool is_plain = parts.size() == 1 && !has_breakpoint;
+    json["content"] = is_plain ? parts[0]["text"] : parts;
+    // An answer may end within a character.
+    absl::StrAppend(&text, text.size() > 1 ? ",\n " : "",
+                    json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+  return text + "]\n";
+}
+
+void AddMessage(v1::Chat* chat, const std::string& role, const std::string& text) {
+  v1::ChatMessage* message = chat->add_messages();
+  message->set_role(role);
+  message->add_parts()->set_text(text);
+}
+
 absl::StatusOr<v1::Chat> ParseChat(const std::string& text) {
   const nlohmann::json json =
       nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);

@@ -21,6 +21,10 @@ inline constexpr size_t kMaxPromptFileBytes = size_t{12} << 20;
 // kInvalidArgument names the message's index and the mistake; the worker checks roles.
 absl::StatusOr<v1::Chat> ParseChat(const std::string& json);
 
+// What ParseChat reads, a message a line.
+std::string ChatText(const v1::Chat& chat);
+void AddMessage(v1::Chat* chat, const std::string& role, const std::string& text);
+
 // kInvalidArgument "`what` is not valid UTF-8 at byte N". To be called before anything is sent:
 // only the caller knows which file or flag the text came from.
 absl::Status CheckUtf8(absl::string_view text, absl::string_view what);

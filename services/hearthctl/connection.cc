@@ -22,6 +22,8 @@ namespace {
 
 const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker" : "store"; }
 
+constexpr char kWorkerVariable[] = "HEARTHCTL_WORKER";
+
 // One attempt may take this long: a busy machine answers late. A refusal shows at once.
 constexpr absl::Duration kAttempt = absl::Seconds(10);
 
@@ -90,18 +92,37 @@ std::string Advice(const PeerFlags& flags) {
 void PeerFlags::Declare(CommandFlags* command) {
   address = kind == PeerKind::kWorker ? kDefaultWorkerAddress : kDefaultStoreAddress;
   const std::string name = KindName(kind);
-  const std::string variable = kind == PeerKind::kWorker ? "HEARTHCTL_WORKER" : "HEARTHCTL_STORE";
+  const std::string variable = kind == PeerKind::kWorker ? kWorkerVariable : "HEARTHCTL_STORE";
   command->Add("--" + name, &address, "address of the " + name + ", host:port or unix:PATH")
       .Variable(variable)
       .Check(CheckAddress)
       .ShowDefault();
-  command->Add("--wait", &wait, "wait so long for it to listen: 30s, 500ms (default: not at all)");
+  DeclareWait(command);
   if (kind == PeerKind::kStore) {
     command->Add("--tenant", &tenant, "whose, where you may name another than your own")
         .Variable("HEARTHCTL_TENANT")
         .Heading("Access");
   }
   DeclareAccess(command);
+}
+
+void PeerFlags::DeclareSeveral(CommandFlags* command, std::vector<std::string>* addresses) {
+  *addresses = {kDefaultWorkerAddress};
+  command
+      ->Add("--worker", addresses,
+            "address of a worker, host:port or unix:PATH; again, or after a comma: of one that is "
+            "asked when it is gone")
+      .Variable(kWorkerVariable)
+      .Check(CheckAddress)
+      .OneValueEach()
+      .SplitAtCommas()
+      .ShowDefault();
+  DeclareWait(command);
+  DeclareAccess(command);
+}
+
+void PeerFlags::DeclareWait(CommandFlags* command) {
+  command->Add("--wait", &wait, "wait so long for it to listen: 30s, 500ms (default: not at all)");
 }
 
 void PeerFlags::DeclareAccess(CommandFlags* command) {

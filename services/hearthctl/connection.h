@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,10 +37,13 @@ struct PeerFlags {
 
   // Declares --worker or --store, --wait, and TLS and token.
   void Declare(CommandFlags* command);
+  // The same for several workers, of which `address` is none: --worker may be given again.
+  void DeclareSeveral(CommandFlags* command, std::vector<std::string>* addresses);
   // Declares it as optional: without it `address` stays empty.
   void DeclareOptional(CommandFlags* command, const std::string& why);
 
  private:
+  void DeclareWait(CommandFlags* command);
   void DeclareAccess(CommandFlags* command);
 };
 

@@ -21,6 +21,8 @@ struct Console {
   std::istream& in;
   std::ostream& out;
   std::ostream& err;
+  bool terminal = false;  // a person types at `in` and reads `out`
+  bool color = false;     // `out` takes escape sequences
 };
 
 // The same error, with `subject` in front of its message.

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 
 #include "services/hearthctl/cli.h"
@@ -28,6 +29,12 @@ void EndLineAndDie(int signal) {
   std::raise(signal);
 }
 
+// Whether the environment's variable is `value`; empty: or is not there.
+bool Says(const char* variable, const char* value) {
+  const char* const text = std::getenv(variable);
+  return std::strcmp(text == nullptr ? "" : text, value) == 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -36,5 +43,8 @@ int main(int argc, char** argv) {
   std::signal(SIGINT, EndLineAndDie);
   KeepToOneLine();
   hearth::Console console{std::cin, std::cout, std::cerr};
+  const bool shows = isatty(STDOUT_FILENO) == 1 && !Says("TERM", "dumb") && !Says("TERM", "");
+  console.terminal = shows && isatty(STDIN_FILENO) == 1;
+  console.color = shows && Says("NO_COLOR", "");
   return hearth::RunHearthctl(argc, argv, console);
 }

@@ -7,6 +7,7 @@
 namespace hearth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(ChatCommandTest, EachTurnSendsTheWholeConversation) {
@@ -31,6 +32,74 @@ TEST(ChatCommandTest, ResetForgetsTheConversation) {
   RunCli({"chat", "--worker", worker.address()}, "one\n/reset\ntwo\n");
   ASSERT_EQ(worker.generated.size(), 2u);
   EXPECT_EQ(worker.generated[1].prompt().chat().messages_size(), 1);
+}
+
+TEST(ChatCommandTest, AWorkerThatDiesInAnAnswerIsReplacedByTheNext) {
+  FakeWorker first, second;
+  first.failure_between_words = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+  const CliResult result =
+      RunCli({"chat", "--worker", first.address(), "--worker", second.address()}, "one\ntwo\n");
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr(first.address() + ": going down"),
+                                HasSubstr("asking " + second.address())));
+  ASSERT_EQ(second.generated.size(), 2u);
+  const v1::Chat& chat = second.generated[1].prompt().chat();
+  ASSERT_EQ(chat.messages_size(), 3) << "the half answer is not in it";
+  EXPECT_EQ(chat.messages(1).parts(0).text(), "Hello there");
+}
+
+TEST(ChatCommandTest, OneThatIsNotThereAtTheStartIsPassedOver) {
+  FakeWorker there;
+  const CliResult result = RunCli({"chat", "--worker", "127.0.0.1:9," + there.address()}, "one\n");
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(there.generated.size(), 1u);
+  const CliResult none = RunCli({"chat", "--worker", "127.0.0.1:9", "--worker", "127.0.0.1:13"});
+  EXPECT_EQ(none.code, kExitFailed);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("127.0.0.1:9"), HasSubstr("127.0.0.1:13")));
+}
+
+TEST(ChatCommandTest, WhereAllHaveDiedAPipeEnds) {
+  FakeWorker first, second;
+  first.failure = second.failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+  const CliResult result =
+      RunCli({"chat", "--worker", first.address(), "--worker", second.address()}, "one\ntwo\n");
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, HasSubstr("hearthctl: UNAVAILABLE: worker at " + second.address()));
+}
+
+TEST(ChatCommandTest, AConversationThatWasSavedIsGoneOnWith) {
+  FakeWorker worker;
+  TestFolder folder;
+  const std::string path = folder.File("talk.json");
+  const std::string other = folder.Write("other.json", "precious");
+  const CliResult saved =
+      RunCli({"chat", "--worker", worker.address(), "--system", "Be \"brief\"."},
+             "one\n/save " + path + "\ntwo\n/save " + path + "\n/save " + other + "\n/save\n");
+  EXPECT_THAT(saved.out,
+              AllOf(HasSubstr("saved 3 messages to " + path),
+                    HasSubstr("saved 5 messages to " + path), HasSubstr("/save needs a file")));
+  EXPECT_THAT(saved.err, HasSubstr(other + " exists: name another file"));
+  EXPECT_EQ(folder.Read("other.json"), "precious");
+  const CliResult loaded = RunCli({"chat", "--worker", worker.address()},
+                                  "/load " + path + "\nthree\n/load " + other + "\n");
+  EXPECT_THAT(loaded.out, HasSubstr("loaded 5 messages from " + path));
+  EXPECT_THAT(loaded.err, HasSubstr(other));
+  const v1::Chat& chat = worker.generated.back().prompt().chat();
+  ASSERT_EQ(chat.messages_size(), 6);
+  EXPECT_EQ(chat.messages(0).parts(0).text(), "Be \"brief\".");
+  EXPECT_EQ(chat.messages(5).parts(0).text(), "three");
+}
+
+TEST(ChatCommandTest, CommandsAreNoQuestionsAndAPathIsOne) {
+  FakeWorker worker;
+  const CliResult result = RunCli({"chat", "--worker", worker.address()},
+                                  "/help\n/frobnicate now\n/etc/passwd?\none\n/clear\ntwo\n/exit\n"
+                                  "three\n");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("/save FILE"), HasSubstr("there is no /frobnicate"),
+                                HasSubstr("model> Hello there")));
+  ASSERT_EQ(worker.generated.size(), 3u);
+  EXPECT_EQ(worker.generated[0].prompt().chat().messages(0).parts(0).text(), "/etc/passwd?");
+  EXPECT_EQ(worker.generated[2].prompt().chat().messages_size(), 1) << "after /clear";
 }
 
 TEST(ChatCommandTest, EndOfInputEndsItQuietly) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -74,6 +75,11 @@ bool Terminal::WaitFor(const std::string& text) {
     }
     if (!ReadMore()) return false;
   }
+}
+
+bool Terminal::EchoesInput() const {
+  termios mode{};
+  return tcgetattr(file_, &mode) == 0 && (mode.c_lflag & ECHO) != 0 && (mode.c_lflag & ICANON) != 0;
 }
 
 int Terminal::WaitEnd() {

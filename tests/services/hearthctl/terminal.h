@@ -28,6 +28,8 @@ class Terminal {
   // The rest of the output, and the status of waitpid.
   int WaitEnd();
 
+  // Whether the terminal shows what is typed, and gives it to programs line by line.
+  bool EchoesInput() const;
   const std::string& screen() const { return screen_; }
 
  private:

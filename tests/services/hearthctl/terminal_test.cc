@@ -6,9 +6,12 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <memory>
+#include <string>
 
 #include "absl/synchronization/notification.h"
 #include "tests/services/hearthctl/fake_worker.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -26,6 +29,103 @@ TEST(TerminalTest, CtrlCInAnAnswerLeavesALineEndAndTheSignalsExit) {
   go_on.Notify();
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
   EXPECT_THAT(terminal.screen(), EndsWith("\r\n"));
+}
+
+// The text of the last user message that the worker was sent.
+std::string LastQuestion(const FakeWorker& worker) {
+  const v1::Chat& chat = worker.generated.back().prompt().chat();
+  return chat.messages(chat.messages_size() - 1).parts(0).text();
+}
+
+TEST(TerminalTest, AChatLineCanBeEditedAndBroughtBack) {
+  FakeWorker worker;
+  Terminal terminal({"chat", "--worker", worker.address()});
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  // Left three times, one letter away, one put in; then Return.
+  terminal.Type("tree\x1b[D\x1b[D\x1b[D\x7fsh\r");
+  ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  EXPECT_EQ(LastQuestion(worker), "shree");
+  terminal.Type("\x1b[A!\r");
+  ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  EXPECT_EQ(LastQuestion(worker), "shree!");
+  terminal.Type("\x04");
+  EXPECT_EQ(terminal.WaitEnd(), 0);
+}
+
+TEST(TerminalTest, WhatIsPastedIsOneTurn) {
+  FakeWorker worker;
+  Terminal terminal({"chat", "--worker", worker.address()});
+  ASSERT_TRUE(terminal.WaitFor("\x1b[?2004h")) << "the terminal is asked to mark pastes";
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  terminal.Type("What is\xC3\xA9 \x1b[200~one\rtwo\nthr\xC3\xA9\xC3\xA9\x1b[201~?\r");
+  ASSERT_TRUE(terminal.WaitFor("[pasted 1: 3 lines]?")) << terminal.screen();
+  ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  EXPECT_EQ(LastQuestion(worker), "What is\xC3\xA9 one\ntwo\nthr\xC3\xA9\xC3\xA9?");
+  EXPECT_EQ(worker.generated.size(), 1u);
+  terminal.Type("\x1b[200~a single one\x1b[201~\r");
+  ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
+  EXPECT_EQ(LastQuestion(worker), "a single one");
+  EXPECT_THAT(terminal.screen(), testing::Not(testing::HasSubstr("pasted 2")));
+}
+
+TEST(TerminalTest, AtThePromptCtrlCLeavesWithTheTerminalAsItWas) {
+  FakeWorker worker;
+  Terminal terminal({"chat", "--worker", worker.address()});
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  terminal.Type("half a thou");
+  ASSERT_TRUE(terminal.WaitFor("thou"));
+  terminal.Type("\x03");
+  EXPECT_EQ(terminal.WaitEnd(), 0);
+  EXPECT_TRUE(terminal.EchoesInput());
+  EXPECT_THAT(terminal.screen(), EndsWith("\r\n"));
+}
+
+TEST(TerminalTest, InAnAnswerCtrlCStopsItAndTheChatGoesOn) {
+  FakeWorker worker;
+  absl::Notification go_on;
+  worker.between_words = [&] { go_on.WaitForNotification(); };
+  Terminal terminal({"chat", "--worker", worker.address()});
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  terminal.Type("one\r");
+  ASSERT_TRUE(terminal.WaitFor("model> Hello")) << terminal.screen();
+  terminal.Type("\x03");
+  ASSERT_TRUE(terminal.WaitFor(", stopped]")) << terminal.screen();
+  go_on.Notify();
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  terminal.Type("/exit\r");
+  EXPECT_EQ(terminal.WaitEnd(), 0);
+}
+
+TEST(TerminalTest, TheLastLineIsDimmedUnlessColourIsRefused) {
+  FakeWorker worker;
+  for (const char* refused : {"", "1"}) {
+    Terminal terminal({"chat", "--worker", worker.address()}, {{"NO_COLOR", refused}});
+    ASSERT_TRUE(terminal.WaitFor("you> "));
+    terminal.Type("one\r");
+    ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
+    ASSERT_TRUE(terminal.WaitFor("]"));
+    EXPECT_EQ(terminal.screen().find("\x1b[2m") == std::string::npos, *refused != '\0');
+  }
+}
+
+TEST(TerminalTest, WithoutAWorkerTheConversationIsKept) {
+  TestFolder folder;
+  auto worker = std::make_unique<FakeWorker>();
+  Terminal terminal({"chat", "--worker", worker->address()});
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  terminal.Type("one\r");
+  ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
+  worker.reset();
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  terminal.Type("two\r");
+  ASSERT_TRUE(terminal.WaitFor("hearthctl: UNAVAILABLE")) << terminal.screen();
+  ASSERT_TRUE(terminal.WaitFor("you> "));
+  terminal.Type("/save " + folder.File("talk.json") + "\r");
+  ASSERT_TRUE(terminal.WaitFor("saved 2 messages")) << terminal.screen();
+  EXPECT_THAT(folder.Read("talk.json"), testing::HasSubstr("Hello there"));
 }
 
 }  // namespace

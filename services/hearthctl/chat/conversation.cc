@@ -1,0 +1,177 @@
+#include "services/hearthctl/chat/conversation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "services/hearthctl/chat_file.h"
+#include "services/hearthctl/new_file.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kCommands[] =
+    "/help          this list\n"
+    "/clear         forget the conversation, but for the system text (also /reset)\n"
+    "/save FILE     write the conversation, as chat --history takes it\n"
+    "/load FILE     go on with a conversation that was saved\n"
+    "/exit          leave, as Ctrl-C and Ctrl-D do\n"
+    "Keys: arrows, Home, End; Up and Ctrl-R for earlier lines; Ctrl-C stops an answer.\n"
+    "What is pasted is one turn, whatever line ends it has.";
+
+// "/save" of "/save FILE"; empty: the line is a question. "/etc/passwd is what?" is one.
+std::string CommandWord(const std::string& line) {
+  if (line[0] != '/' || line.find('\n') != line.npos) return "";
+  const std::string word = line.substr(0, line.find(' '));
+  const bool is_word = word.size() > 1 && std::all_of(word.begin() + 1, word.end(), [](char c) {
+                         return absl::ascii_islower(static_cast<unsigned char>(c));
+                       });
+  return is_word ? word : "";
+}
+
+bool NoWorkerAnswered(const GenerationResult& result) {
+  return result.status.error_code() == grpc::StatusCode::UNAVAILABLE;
+}
+
+}  // namespace
+
+Conversation::Conversation(const Parts& parts, v1::Chat first, std::string file)
+    : parts_(parts), first_(std::move(first)), chat_(first_), file_(std::move(file)) {}
+
+int Conversation::Run() {
+  Console& console = *parts_.console;
+  while (const std::optional<std::string> line = parts_.lines->Next()) {
+    const std::string text(absl::StripAsciiWhitespace(*line));
+    if (text.empty()) continue;
+    if (!CommandWord(text).empty()) {
+      if (!Command(text)) return kExitOk;
+      continue;
+    }
+    if (absl::Status status = CheckUtf8(text, "the question"); !status.ok()) {
+      Fail(console, status);
+      continue;
+    }
+    const int code = Answer(text);
+    if (code != kExitOk && !console.terminal) return code;
+  }
+  if (!parts_.json) console.out << std::endl;
+  return kExitOk;
+}
+
+bool Conversation::Command(const std::string& line) {
+  const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+  const std::string& word = words.first;
+  const std::string path(absl::StripAsciiWhitespace(words.second));
+  if (word == "/exit" || word == "/quit") return false;
+  if (word == "/clear" || word == "/reset") {
+    chat_ = first_;
+  } else if (word == "/help") {
+    Tell(kCommands);
+  } else if ((word == "/save" || word == "/load") && path.empty()) {
+    Tell(absl::StrCat(word, " needs a file: ", word, " talk.json"));
+  } else if (word == "/save") {
+    Save(path);
+  } else if (word == "/load") {
+    Load(path);
+  } else {
+    Tell(absl::StrCat("there is no ", word, "; /help lists what there is"));
+  }
+  return true;
+}
+
+void Conversation::Save(const std::string& path) {
+  auto file = NewFile::Create(path, /*replaces=*/path == file_);
+  absl::Status status = file.ok() ? (*file)->WriteAt(0, ChatText(chat_)) : file.status();
+  if (status.ok()) status = (*file)->Commit();
+  if (absl::IsAlreadyExists(status)) {
+    status = absl::AlreadyExistsError(absl::StrCat(path, " exists: name another file"));
+  }
+  if (!status.ok()) {
+    Fail(*parts_.console, status);
+    return;
+  }
+  file_ = path;
+  Tell(absl::StrCat("saved ", chat_.messages_size(), " messages to ", path));
+}
+
+void Conversation::Load(const std::string& path) {
+  auto text = ReadTextFile(path);
+  auto chat = text.ok() ? ParseChat(*text) : absl::StatusOr<v1::Chat>(text.status());
+  if (!chat.ok()) {
+    Fail(*parts_.console, text.ok() ? About(path, chat.status()) : chat.status());
+    return;
+  }
+  chat_ = *std::move(chat);
+  file_ = path;
+  Tell(absl::StrCat("loaded ", chat_.messages_size(), " messages from ", path));
+}
+
+int Conversation::Answer(const std::string& text) {
+  AddMessage(&chat_, "user", text);
+  v1::GenerateRequest request;
+  *request.mutable_prompt()->mutable_chat() = chat_;
+  parts_.generation->Apply(&request);
+  GenerationResult result = Ask(request);
+  // One that is gone is left for the next, whose answer begins again.
+  for (size_t asked = 1; asked < parts_.workers->count() && NoWorkerAnswered(result); ++asked) {
+    const absl::Status gone = RpcFailure(result.status, parts_.workers->peer());
+    if (!parts_.workers->ConnectToNext().ok()) break;
+    if (!result.samples[0].text.empty()) parts_.console->out << std::endl;
+    parts_.console->err << Dimmed(absl::StrCat("[", gone.message(), "; asking ",
+                                               parts_.workers->peer().address, "]"))
+                        << std::endl;
+    result = Ask(request);
+  }
+  return Finish(result);
+}
+
+GenerationResult Conversation::Ask(const v1::GenerateRequest& request) {
+  GenerationEvents events;
+  bool first = true;
+  if (!parts_.json) {
+    events.token = [this, &first](const v1::GeneratedToken& token) {
+      if (std::exchange(first, false)) parts_.console->out << "model> ";
+      parts_.console->out << token.text() << std::flush;
+    };
+  }
+  grpc::ClientContext context;
+  parts_.interrupt->SetAction([&context] { context.TryCancel(); });
+  GenerationResult result = Generate(parts_.workers->stub(), request, &context, events);
+  parts_.interrupt->SetAction(nullptr);
+  return result;
+}
+
+// A stopped answer stays in the history as far as it came; a refused question leaves it.
+int Conversation::Finish(const GenerationResult& result) {
+  Console& console = *parts_.console;
+  const bool stopped = result.status.error_code() == grpc::StatusCode::CANCELLED;
+  if (!result.status.ok() && !(stopped && !result.samples[0].text.empty())) {
+    chat_.mutable_messages()->RemoveLast();
+    if (stopped || !result.samples[0].text.empty()) console.out << std::endl;
+    if (stopped) return kExitOk;
+    const int code = Fail(console, RpcFailure(result.status, parts_.workers->peer()));
+    return NoWorkerAnswered(result) ? code : kExitOk;
+  }
+  AddMessage(&chat_, "model", result.samples[0].text);
+  if (parts_.json) {
+    console.out << JsonLine(result.ToJson()) << std::endl;
+  } else {
+    const std::string line =
+        absl::StrCat("     [", CacheSentence(result), stopped ? ", stopped]" : "]");
+    console.out << "\n" << Dimmed(line) << std::endl;
+  }
+  return kExitOk;
+}
+
+// Of lines that are no answer: with --json they are not among the objects.
+void Conversation::Tell(const std::string& text) {
+  (parts_.json ? parts_.console->err : parts_.console->out) << text << std::endl;
+}
+
+std::string Conversation::Dimmed(const std::string& text) const {
+  return parts_.console->color ? absl::StrCat("\x1b[2m", text, "\x1b[0m") : text;
+}
+
+}  // namespace hearth

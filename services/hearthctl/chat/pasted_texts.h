@@ -1,0 +1,29 @@
+// PastedTexts: keeps what was pasted with line ends in it, so that a line of the terminal shows a
+// short mark in its place.
+//
+// Thread safety: none.
+#ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_PASTED_TEXTS_H_
+#define HEARTH_SERVICES_HEARTHCTL_CHAT_PASTED_TEXTS_H_
+
+#include <string>
+#include <vector>
+
+namespace hearth {
+
+class PastedTexts {
+ public:
+  // What the line shows: a text of one line itself, for others "[pasted 1: 12 lines]".
+  std::string Add(std::string text);
+  // The line with each mark replaced by its text.
+  std::string Expand(const std::string& line) const;
+
+ private:
+  struct Pasted {
+    std::string mark, text;
+  };
+  std::vector<Pasted> pasted_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_CHAT_PASTED_TEXTS_H_
