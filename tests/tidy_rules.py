@@ -45,6 +45,8 @@ ROOMS = {
     "cache_store/disk": {"cache_store/base", "cache_store/disk/files", "cache_store/disk/promises"},
     "cache_store/disk/repair": {"cache_store/base", "cache_store/disk", "cache_store/disk/files",
                                 "cache_store/disk/promises"},
+    "cache_store/shared": {"cache_store/base"},
+    "cache_store/shared/redis": {"cache_store/base", "cache_store/shared"},
     "cache_store/catalog": {"cache_store/base", "cache_store/retention"},
     "cache_store/store": {"cache_store/base", "cache_store/memory", "cache_store/disk",
                           "cache_store/catalog", "cache_store/retention"},
@@ -90,6 +92,8 @@ FOLDER_FILES_MAX = 40
 # (prefixes of an include, path patterns that may have it, why)
 FENCED = [
     (("grpcpp/", "grpc/"), ("services/*", "tests/*", "bench/*"), "only services/ includes grpcpp"),
+    (("hiredis/", "ares.h"), ("cache_store/shared/redis/*", "tests/*", "bench/*"),
+     "Redis only in cache_store/shared/redis/"),
     (("rocksdb/",), ("cache_store/disk/*", "tests/*", "bench/*"),
      "RocksDB only in cache_store/disk/"),
     (("ATen/", "c10/", "torch/", "caffe2/"), ("worker/*", "tests/*", "bench/*"),

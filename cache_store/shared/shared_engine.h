@@ -26,7 +26,7 @@ namespace hearth {
 // A value to set. Its texts must outlive the call.
 struct SharedValue {
   absl::string_view key;
-  absl::string_view value;
+  absl::string_view value;                        // not empty
   absl::Duration ttl = absl::InfiniteDuration();  // whole milliseconds, at least one
   bool only_if_absent = false;
 };
@@ -49,7 +49,7 @@ class SharedEngine {
 
   virtual std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                                    absl::Time deadline) = 0;
-  // `max_bytes`: of one value; a longer one is kDataLoss.
+  // `max_bytes`: of one value; a longer one, or one that is no value at all, is kDataLoss.
   virtual std::vector<absl::StatusOr<std::string>> Get(absl::Span<const std::string> keys,
                                                        uint64_t max_bytes, absl::Time deadline) = 0;
   // Whether each was written; false: it was to be absent and is not.

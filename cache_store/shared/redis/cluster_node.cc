@@ -1,0 +1,166 @@
+#include "cache_store/shared/redis/cluster_node.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "cache_store/shared/redis/slot_map.h"
+
+namespace hearth {
+namespace {
+
+constexpr absl::Duration kLookPause = absl::Milliseconds(100);
+// An idle node is asked whether it is there, so that no caller is the first to notice its loss.
+constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+// A silent connection that may yet answer is kept for so long.
+constexpr absl::Duration kDoubt = absl::Seconds(1);
+// A caller's deadline says nothing of a node that had less time to answer.
+constexpr absl::Duration kFairWait = absl::Milliseconds(100);
+
+}  // namespace
+
+ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Observer* observer)
+    : parts_(parts),
+      address_(address),
+      observer_(observer),
+      last_used_(parts->loop.Now()),
+      lots_(std::random_device{}()) {
+  // In a task of its own: what it finds, it tells an observer who knows it by then.
+  attempt_timer_ = parts_->loop.At(Now(), [this] { Attempt(); });
+}
+
+ClusterNode::~ClusterNode() {
+  EndAttempt();
+  if (look_timer_.has_value()) parts_->loop.Cancel(*look_timer_);
+}
+
+bool ClusterNode::IsIdle() const {
+  return waiting_.empty() && (connection_ == nullptr || connection_->commands_in_flight() == 0);
+}
+
+void ClusterNode::EndAttempt() {
+  if (attempt_timer_.has_value()) parts_->loop.Cancel(*attempt_timer_);
+  attempt_timer_.reset();
+}
+
+void ClusterNode::Retire() {
+  parts_->loop.Post([gone = std::shared_ptr<NodeConnection>(std::move(connection_))] {});
+}
+
+void ClusterNode::Attempt() {
+  assert(connection_ == nullptr);
+  if (attempts_ > 0) ++parts_->counters.reconnects;
+  connection_ = std::make_unique<NodeConnection>(parts_, address_, attempts_++, this);
+  attempt_timer_ = parts_->loop.At(Now() + parts_->options.connect_wait, [this] {
+    connection_->Close(absl::UnavailableError("no connection in time"));
+  });
+  connection_->Open();
+}
+
+void ClusterNode::OnOpen() {
+  EndAttempt();
+  look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
+  refuses_ = false;
+  observer_->OnNodeUp(this);
+  Pump();
+}
+
+void ClusterNode::OnClosed(const absl::Status& why) {
+  EndAttempt();
+  if (look_timer_.has_value()) parts_->loop.Cancel(*look_timer_);
+  look_timer_.reset();
+  const absl::Duration pause = parts_->options.probe_pause;
+  // One that served until now may be back at once; one that did not is not asked without a pause.
+  const bool served = connection_->opened() > absl::InfinitePast() &&
+                      Now() - connection_->opened() >= pause && !refuses_;
+  Retire();
+  // Not all clients of a node that is back at the same moment.
+  const double share = std::uniform_real_distribution<>(0.75, 1.25)(lots_);
+  attempt_timer_ = parts_->loop.At(Now() + (served ? absl::ZeroDuration() : share * pause),
+                                   [this] { Attempt(); });
+  if (!served) Refuse(why);
+}
+
+void ClusterNode::Refuse(const absl::Status& why) {
+  const bool is_new = !std::exchange(refuses_, true);
+  why_refuses_ = why;
+  if (is_new) refused_since_ = Now();
+  std::deque<KeyRequest> waiting;
+  waiting.swap(waiting_);
+  for (const KeyRequest& request : waiting) observer_->OnAnswer(this, request, why);
+  if (is_new) observer_->OnNodeDown(this);
+}
+
+void ClusterNode::LetIn() {
+  refuses_ = false;
+  observer_->OnNodeUp(this);
+}
+
+void ClusterNode::Send(const KeyRequest& request) {
+  last_used_ = Now();
+  if (refuses_) return observer_->OnAnswer(this, request, why_refuses_);
+  waiting_.push_back(request);
+  Pump();
+}
+
+void ClusterNode::Pump() {
+  while (!waiting_.empty() && IsUp()) {
+    const KeyRequest& next = waiting_.front();
+    if (next.IsWanted()) {
+      const uint64_t under_way = connection_->bytes_in_flight();
+      const uint64_t cost = next.command().Cost();
+      if (under_way > 0 && under_way + cost > parts_->options.in_flight_bytes_max) return;
+      SendNow(next);
+    }
+    waiting_.pop_front();
+  }
+}
+
+void ClusterNode::SendNow(const KeyRequest& request) {
+  static constexpr absl::string_view kAsking[] = {"ASKING"};
+  const KeyCommand& command = request.command();
+  if (request.asks) connection_->Send(FormattedCommand(kAsking), {}, 0, nullptr);
+  connection_->Send(command.Format(), command.Limits(), command.Cost(),
+                    [this, request](absl::StatusOr<RedisReply> reply) {
+                      observer_->OnAnswer(this, request, std::move(reply));
+                    });
+}
+
+void ClusterNode::AskForSlots(NodeConnection::Done done) {
+  static constexpr absl::string_view kSlots[] = {"CLUSTER", "SLOTS"};
+  assert(IsUp());
+  connection_->Send(FormattedCommand(kSlots), kSlotMapLimits, 0, std::move(done));
+}
+
+void ClusterNode::OnAnswers() {
+  if (refuses_ && connection_->last_progress() > refused_since_) LetIn();
+  Pump();
+}
+
+// Of a connection that is open: is it still alive?
+void ClusterNode::Look() {
+  static constexpr absl::string_view kPing[] = {"PING"};
+  look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
+  const absl::Duration silent = Now() - connection_->last_progress();
+  if (connection_->commands_in_flight() == 0) {
+    if (silent >= kHeartbeat) connection_->Send(FormattedCommand(kPing), {}, 0, nullptr);
+    return;
+  }
+  if (refuses_ && Now() - refused_since_ >= kDoubt) return connection_->Close(why_refuses_);
+  if (!refuses_ && silent >= parts_->options.silence) OnWaitedSince(connection_->last_progress());
+}
+
+void ClusterNode::OnWaitedSince(absl::Time since) {
+  if (!IsUp() || connection_->commands_in_flight() == 0) return;
+  if (connection_->last_progress() > since || Now() - connection_->last_progress() < kFairWait) {
+    return;
+  }
+  const absl::Status silent =
+      absl::UnavailableError(absl::StrCat("redis ", address_.Text(), ": it does not answer"));
+  Refuse(silent);
+  connection_->GiveUp(silent);
+}
+
+}  // namespace hearth

@@ -1,0 +1,90 @@
+// ClusterNode: one Redis node, with the connection to it made again whenever it is lost.
+//
+// A circuit breaker: a node that failed, or owes an answer for too long, refuses commands at once
+// while it is probed in the background. Commands wait for a connection that is being made unless
+// the last attempt failed, and for the bytes under way to become fewer. Thread safety: the loop's
+// thread. Ownership: the observer outlives it, and never destroys it in a call that it makes.
+// Invariants: (1) each request is answered once; (2) requests that have left for the node are not
+// sent again: whoever wants that has the answer to decide by.
+#ifndef HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
+#define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_store/shared/redis/key_batch.h"
+#include "cache_store/shared/redis/node_address.h"
+#include "cache_store/shared/redis/node_connection.h"
+#include "cache_store/shared/redis/redis_parts.h"
+
+namespace hearth {
+
+class ClusterNode : public NodeConnection::Owner {
+ public:
+  class Observer {
+   public:
+    virtual ~Observer() = default;
+    virtual void OnAnswer(ClusterNode* node, const KeyRequest& request,
+                          absl::StatusOr<RedisReply> reply) = 0;
+    virtual void OnNodeUp(ClusterNode* node) = 0;
+    virtual void OnNodeDown(ClusterNode* node) = 0;
+  };
+
+  // Begins to connect.
+  ClusterNode(RedisParts* parts, const NodeAddress& address, Observer* observer);
+  ~ClusterNode() override;
+  ClusterNode(const ClusterNode&) = delete;
+  ClusterNode& operator=(const ClusterNode&) = delete;
+
+  const NodeAddress& address() const { return address_; }
+  bool IsUp() const { return !refuses_ && connection_ != nullptr && connection_->is_open(); }
+  // It failed, and did not answer since.
+  bool IsDown() const { return refuses_; }
+  bool IsIdle() const;  // no command waits for it or its answer
+  absl::Time last_used() const { return last_used_; }
+
+  // Answers through the observer, also from within this call.
+  void Send(const KeyRequest& request);
+  // CLUSTER SLOTS. REQUIRES: IsUp().
+  void AskForSlots(NodeConnection::Done done);
+  // Someone has waited in vain since then: is it this node that is silent?
+  void OnWaitedSince(absl::Time since);
+
+  void OnOpen() override;
+  void OnAnswers() override;
+  void OnClosed(const absl::Status& why) override;
+
+ private:
+  void Attempt();
+  void EndAttempt();
+  void Retire();  // the connection, which is what calls
+  void Pump();
+  void SendNow(const KeyRequest& request);
+  void Look();
+  void Refuse(const absl::Status& why);
+  void LetIn();
+  absl::Time Now() { return parts_->loop.Now(); }
+
+  RedisParts* const parts_;
+  const NodeAddress address_;
+  Observer* const observer_;
+  std::unique_ptr<NodeConnection> connection_;
+  std::deque<KeyRequest> waiting_;
+  bool refuses_ = false;
+  absl::Status why_refuses_;
+  absl::Time refused_since_ = absl::InfinitePast();
+  absl::Time last_used_;
+  uint32_t attempts_ = 0;
+  std::optional<EventLoop::Timer> attempt_timer_, look_timer_;
+  std::minstd_rand lots_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_

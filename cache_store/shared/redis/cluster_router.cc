@@ -1,0 +1,204 @@
+#include "cache_store/shared/redis/cluster_router.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "cache_store/shared/redis/error_reply.h"
+
+namespace hearth {
+namespace {
+
+// A key moves once, and its map may be old once more; a loop never ends.
+constexpr int kTriesMax = 16;
+constexpr absl::Duration kTryPause = absl::Milliseconds(20);
+// One question for the map in so long, whatever happens: five a second for each client.
+constexpr absl::Duration kMapPause = absl::Milliseconds(200);
+constexpr absl::Duration kMapWait = absl::Seconds(1);
+constexpr absl::Duration kMapLife = absl::Seconds(30);  // then it is asked for anyway
+
+absl::Status NoNode() { return absl::UnavailableError("redis: no node of it is reached"); }
+
+absl::StatusOr<SlotMap> MapOf(const NodeAddress& teller, const absl::StatusOr<RedisReply>& reply) {
+  if (!reply.ok()) return reply.status();
+  if (reply->kind != RedisReply::Kind::kError) return SlotMap::FromReply(*reply, teller);
+  if (MeaningOf(reply->text) == ErrorMeaning::kNoCluster) return SlotMap::Single(teller);
+  return StatusOfError(reply->text);
+}
+
+}  // namespace
+
+ClusterRouter::ClusterRouter(RedisParts* parts) : parts_(parts), nodes_(parts, this) {}
+
+void ClusterRouter::Begin() {
+  nodes_.MeetSeeds();
+  WantMap();
+}
+
+void ClusterRouter::Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait) {
+  batch->submitted = Now();
+  batch->expiry = parts_->loop.At(Now() + wait, [this, batch] { Expire(batch); });
+  if (map_.has_value()) return Route(batch);
+  unrouted_.push_back(std::move(batch));
+  RouteUnrouted();
+}
+
+void ClusterRouter::Expire(const std::shared_ptr<KeyBatch>& batch) {
+  batch->expiry.reset();
+  nodes_.ForEach([&](ClusterNode* node) { node->OnWaitedSince(batch->submitted); });
+  for (uint32_t i = 0; i < batch->size(); ++i) {
+    if (!batch->IsFinished(i)) {
+      Finish({batch, i}, absl::DeadlineExceededError("redis did not answer in time"));
+    }
+  }
+}
+
+void ClusterRouter::Route(const std::shared_ptr<KeyBatch>& batch) {
+  absl::flat_hash_set<const NodeAddress*> nodes;
+  for (uint32_t i = 0; i < batch->size(); ++i) {
+    nodes.insert(map_->Owner(batch->slot(i)));
+    Send({batch, i});
+  }
+  parts_->counters.round_trips += nodes.size();
+}
+
+void ClusterRouter::RouteUnrouted() {
+  if (!map_.has_value()) {
+    if (!nodes_.SomeMayAnswer()) FinishUnrouted(NoNode());
+    return;
+  }
+  std::vector<std::shared_ptr<KeyBatch>> batches;
+  batches.swap(unrouted_);
+  for (const auto& batch : batches) Route(batch);
+}
+
+void ClusterRouter::FinishUnrouted(const absl::Status& why) {
+  std::vector<std::shared_ptr<KeyBatch>> batches;
+  batches.swap(unrouted_);
+  for (const auto& batch : batches) {
+    for (uint32_t i = 0; i < batch->size(); ++i) Finish({batch, i}, why);
+  }
+}
+
+void ClusterRouter::Send(const KeyRequest& request) {
+  const NodeAddress* owner = map_->Owner(request.batch->slot(request.index));
+  if (owner != nullptr) return SendTo(*owner, request);
+  WantMap();
+  Finish(request, absl::UnavailableError("redis: no node has this key's slot"));
+}
+
+void ClusterRouter::SendTo(const NodeAddress& address, const KeyRequest& request) {
+  ClusterNode* node = nodes_.Get(address);
+  if (node == nullptr) return Finish(request, NoNode());
+  node->Send(request);
+}
+
+void ClusterRouter::SendLater(const KeyRequest& request) {
+  parts_->loop.At(Now() + kTryPause, [this, request] {
+    if (request.IsWanted()) Send(request);
+  });
+}
+
+void ClusterRouter::Finish(const KeyRequest& request, absl::StatusOr<RedisReply> reply) {
+  if (!request.IsWanted()) return;
+  if (!reply.ok() || reply->kind == RedisReply::Kind::kError) ++parts_->counters.failed;
+  KeyBatch& batch = *request.batch;
+  batch.Finish(request.index, std::move(reply));
+  if (batch.AllFinished() && batch.expiry.has_value()) parts_->loop.Cancel(*batch.expiry);
+}
+
+void ClusterRouter::OnAnswer(ClusterNode* node, const KeyRequest& request,
+                             absl::StatusOr<RedisReply> reply) {
+  if (!request.IsWanted()) return;
+  if (reply.ok() && reply->kind == RedisReply::Kind::kError) {
+    return Redirect(node, request, reply->text);
+  }
+  Finish(request, std::move(reply));
+}
+
+// What an error says of where the command belongs.
+void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::string& error) {
+  const ErrorMeaning meaning = MeaningOf(error);
+  const bool is_moved = meaning == ErrorMeaning::kMoved;
+  if (is_moved || meaning == ErrorMeaning::kReadOnly || meaning == ErrorMeaning::kNotNow) WantMap();
+  const bool tries_again = is_moved || meaning == ErrorMeaning::kAsk ||
+                           meaning == ErrorMeaning::kTryAgain || meaning == ErrorMeaning::kReadOnly;
+  if (!tries_again) return Finish(request, StatusOfError(error));
+  ++parts_->counters.redirections;
+  if (request.batch->CountTry(request.index) > kTriesMax) {
+    return Finish(request, absl::UnavailableError("redis: its nodes send a key back and forth"));
+  }
+  request.asks = false;
+  if (!is_moved && meaning != ErrorMeaning::kAsk) return SendLater(request);
+  const std::optional<NodeAddress> target = TargetOf(error, node->address());
+  if (!target.has_value()) return Finish(request, StatusOfError(error));
+  request.asks = !is_moved;
+  if (is_moved) map_->Assign(request.batch->slot(request.index), *target);
+  SendTo(*target, request);
+}
+
+void ClusterRouter::OnNodeUp(ClusterNode* /*node*/) {
+  CountNodes();
+  WantMap();
+}
+
+void ClusterRouter::OnNodeDown(ClusterNode* /*node*/) {
+  CountNodes();
+  WantMap();
+  RouteUnrouted();
+}
+
+void ClusterRouter::CountNodes() {
+  if (!map_.has_value()) return;
+  parts_->counters.shards = static_cast<uint32_t>(map_->primaries().size());
+  parts_->counters.reachable = nodes_.CountUp(*map_);
+}
+
+void ClusterRouter::WantMap() {
+  wants_map_ = true;
+  if (asks_for_map_) return;
+  if (map_timer_.has_value()) parts_->loop.Cancel(*map_timer_);
+  map_timer_ = parts_->loop.At(std::max(Now(), next_question_), [this] { AskForMap(); });
+}
+
+void ClusterRouter::AskForMap() {
+  map_timer_.reset();
+  next_question_ = Now() + kMapPause;
+  nodes_.Sweep(map_.has_value() ? &*map_ : nullptr);
+  ClusterNode* node = nodes_.AnyUp();
+  if (node == nullptr) return nodes_.MeetSeeds();  // the first that is up wants the map
+  wants_map_ = false;
+  asks_for_map_ = true;
+  const uint64_t question = ++question_;
+  map_timer_ = parts_->loop.At(Now() + kMapWait, [this, question] {
+    map_timer_.reset();
+    if (question == question_) OnMap({}, absl::DeadlineExceededError("no map in time"));
+  });
+  node->AskForSlots([this, question, teller = node->address()](absl::StatusOr<RedisReply> reply) {
+    if (question == question_ && asks_for_map_) OnMap(teller, std::move(reply));
+  });
+}
+
+void ClusterRouter::OnMap(const NodeAddress& teller, absl::StatusOr<RedisReply> reply) {
+  asks_for_map_ = false;
+  if (map_timer_.has_value()) parts_->loop.Cancel(*map_timer_);
+  absl::StatusOr<SlotMap> map = MapOf(teller, reply);
+  if (map.ok()) {
+    Use(*std::move(map));
+  } else {
+    wants_map_ = true;
+    if (!map_.has_value()) FinishUnrouted(map.status());
+  }
+  const absl::Time next = wants_map_ ? std::max(Now(), next_question_) : Now() + kMapLife;
+  map_timer_ = parts_->loop.At(next, [this] { AskForMap(); });
+}
+
+void ClusterRouter::Use(SlotMap map) {
+  map_ = std::move(map);
+  nodes_.MeetPrimaries(*map_);
+  CountNodes();
+  if (parts_->counters.reachable < parts_->counters.shards) wants_map_ = true;
+  RouteUnrouted();
+}
+
+}  // namespace hearth

@@ -1,0 +1,73 @@
+// ClusterRouter: takes each command to the node that has its key, wherever that is by now.
+//
+// Keeps the map of hash slots, follows redirections, and asks for a new map when one is due: at the
+// start, after a redirection, when a connection stands again, and while a primary is not reached;
+// one question at a time, with a pause between two. Thread safety: the loop's thread.
+// Ownership: batches are shared with their callers.
+// Invariants: (1) each command of a batch is finished, at its deadline at the latest; (2) a command
+// is sent again only after an answer that says it was not carried out.
+#ifndef HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_ROUTER_H_
+#define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_ROUTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cache_store/shared/redis/cluster_nodes.h"
+#include "cache_store/shared/redis/key_batch.h"
+#include "cache_store/shared/redis/redis_parts.h"
+#include "cache_store/shared/redis/slot_map.h"
+
+namespace hearth {
+
+class ClusterRouter : public ClusterNode::Observer {
+ public:
+  explicit ClusterRouter(RedisParts* parts);
+
+  // The first thing in the loop.
+  void Begin();
+  // `wait`: until the batch's deadline.
+  void Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait);
+
+  void OnAnswer(ClusterNode* node, const KeyRequest& request,
+                absl::StatusOr<RedisReply> reply) override;
+  void OnNodeUp(ClusterNode* node) override;
+  void OnNodeDown(ClusterNode* node) override;
+
+ private:
+  void Expire(const std::shared_ptr<KeyBatch>& batch);
+  void Route(const std::shared_ptr<KeyBatch>& batch);
+  // To the node that has its slot.
+  void Send(const KeyRequest& request);
+  void SendTo(const NodeAddress& address, const KeyRequest& request);
+  void SendLater(const KeyRequest& request);
+  void Redirect(ClusterNode* node, KeyRequest request, const std::string& error);
+  void Finish(const KeyRequest& request, absl::StatusOr<RedisReply> reply);
+
+  void WantMap();
+  void AskForMap();
+  void OnMap(const NodeAddress& teller, absl::StatusOr<RedisReply> reply);
+  void Use(SlotMap map);
+  void RouteUnrouted();
+  void FinishUnrouted(const absl::Status& why);
+  void CountNodes();
+  absl::Time Now() { return parts_->loop.Now(); }
+
+  RedisParts* const parts_;
+  ClusterNodes nodes_;
+  std::optional<SlotMap> map_;
+  std::vector<std::shared_ptr<KeyBatch>> unrouted_;  // until there is a map
+  bool wants_map_ = false, asks_for_map_ = false;
+  uint64_t question_ = 0;  // the last one; answers to others are late
+  absl::Time next_question_ = absl::InfinitePast();
+  std::optional<EventLoop::Timer> map_timer_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_ROUTER_H_

@@ -1,0 +1,82 @@
+// EventLoop: one thread that waits for sockets, for times, and for work that others hand to it.
+//
+// Thread safety: Post, Start and Stop from any thread; the rest from the loop's own thread, or
+// while it does not run. Ownership: descriptors and watchers are their owners', who forget a
+// descriptor before they close it.
+// Invariants: (1) nothing runs before Start or after Stop; (2) what is posted runs in its order;
+// (3) a watcher that was forgotten is not called, even for what was ready before.
+#ifndef HEARTH_CACHE_STORE_SHARED_REDIS_EVENT_LOOP_H_
+#define HEARTH_CACHE_STORE_SHARED_REDIS_EVENT_LOOP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+
+namespace hearth {
+
+class EventLoop {
+ public:
+  class Watcher {
+   public:
+    virtual ~Watcher() = default;
+    virtual void OnReady(uint32_t events) = 0;  // of epoll
+  };
+  using Task = std::function<void()>;
+  using Timer = std::pair<absl::Time, uint64_t>;
+
+  EventLoop();
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  void Start();
+  void Stop();
+  // `task` runs after what is ready now.
+  void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Steady: comparable with itself only.
+  absl::Time Now() { return clock_.Now(); }
+  // Calls `watcher` while any of `events` is so, from now on; replaces what was said before.
+  void Watch(int fd, uint32_t events, Watcher* watcher);
+  void Forget(int fd);
+  Timer At(absl::Time when, Task task);
+  // One that has run, or was cancelled, is ignored.
+  void Cancel(const Timer& timer) { timers_.erase(timer); }
+
+ private:
+  struct Watched {
+    uint32_t number = 0;  // tells it from an earlier one of the same descriptor
+    uint32_t events = 0;
+    Watcher* watcher = nullptr;
+  };
+
+  void Run();
+  void RunPosted() ABSL_LOCKS_EXCLUDED(mutex_);
+  void RunTimers();
+  int WaitMs() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  SteadyClock clock_;
+  const int poll_, wake_;
+  absl::flat_hash_map<int, Watched> watched_;
+  uint32_t last_number_ = 0;
+  std::map<Timer, Task> timers_;
+  uint64_t last_timer_ = 0;
+  std::atomic<bool> stops_{false};
+  absl::Mutex mutex_;
+  std::vector<Task> posted_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_REDIS_EVENT_LOOP_H_

@@ -1,0 +1,63 @@
+#include "cache_store/shared/redis/key_batch.h"
+
+#include <cassert>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/shared/redis/key_slot.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint64_t kWordsBytes = 128;  // of a command's own words, and of a short answer
+
+}  // namespace
+
+FormattedCommand KeyCommand::Format() const {
+  using Words = std::vector<absl::string_view>;
+  const std::string number =
+      absl::StrCat(verb == Verb::kGet ? static_cast<int64_t>(max_bytes) : ttl_ms);
+  switch (verb) {
+    case Verb::kExists:
+      return FormattedCommand(Words{"EXISTS", key});
+    case Verb::kGet:
+      // One byte more than is wanted shows that the value is too long, and none beyond it is sent.
+      return FormattedCommand(Words{"GETRANGE", key, "0", number});
+    case Verb::kSet: {
+      Words words = {"SET", key, value};
+      if (ttl_ms > 0) words.insert(words.end(), {"PX", number});
+      if (only_if_absent) words.push_back("NX");
+      return FormattedCommand(words);
+    }
+    case Verb::kPutOff:
+      if (ttl_ms == 0) return FormattedCommand(Words{"PERSIST", key});
+      return FormattedCommand(Words{"PEXPIRE", key, number, "GT"});
+    case Verb::kErase:
+      return FormattedCommand(Words{"UNLINK", key});
+    case Verb::kIncrement:
+      return FormattedCommand(Words{"INCR", key});
+  }
+  assert(false);
+  return FormattedCommand(Words{"PING"});
+}
+
+uint64_t KeyCommand::Cost() const { return kWordsBytes + key.size() + value.size() + max_bytes; }
+
+KeyBatch::KeyBatch(std::vector<KeyCommand> commands)
+    : commands_(std::move(commands)), answers_(commands_.size()), left_(commands_.size()) {
+  for (size_t i = 0; i < commands_.size(); ++i) answers_[i].slot = KeySlot(commands_[i].key);
+  if (left_ == 0) all_.Notify();
+}
+
+void KeyBatch::Finish(uint32_t index, absl::StatusOr<RedisReply> reply) {
+  if (IsFinished(index)) return;
+  answers_[index].reply = std::move(reply);
+  assert(left_ > 0);
+  if (--left_ == 0) all_.Notify();
+}
+
+void KeyBatch::FinishAll(const absl::Status& status) {
+  for (uint32_t i = 0; i < size(); ++i) Finish(i, status);
+}
+
+}  // namespace hearth

@@ -1,0 +1,212 @@
+#include "cache_store/shared/redis/node_connection.h"
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cassert>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/shared/redis/error_reply.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kReadBytes = size_t{64} << 10;
+// Read of one connection before the others have their turn.
+constexpr int kReadsAtOnce = 16;
+// A connection that moves fewer bytes in its time of silence is taken to be silent.
+constexpr size_t kProgressBytes = size_t{64} << 10;
+
+}  // namespace
+
+NodeConnection::NodeConnection(RedisParts* parts, const NodeAddress& node, uint32_t attempt,
+                               Owner* owner)
+    : parts_(parts), node_(node), attempt_(attempt), owner_(owner) {}
+
+NodeConnection::~NodeConnection() {
+  if (transport_ != nullptr) parts_->loop.Forget(transport_->fd());
+}
+
+void NodeConnection::Open() {
+  assert(phase_ == Phase::kNew);
+  phase_ = Phase::kConnecting;
+  parts_->resolver.Resolve(node_, [this, lives = std::weak_ptr<char>(lives_)](auto addresses) {
+    if (!lives.expired() && phase_ == Phase::kConnecting) Connect(std::move(addresses));
+  });
+}
+
+void NodeConnection::Connect(absl::StatusOr<HostResolver::Addresses> addresses) {
+  if (!addresses.ok()) return Close(addresses.status());
+  SslHandle ssl;
+  if (parts_->options.use_tls) {
+    absl::StatusOr<SslHandle> made = parts_->tls.Make(node_.host);
+    if (!made.ok()) return Close(made.status());
+    ssl = *std::move(made);
+  }
+  const SocketAddress& address = (*addresses)[attempt_ % addresses->size()];
+  absl::StatusOr<std::unique_ptr<Transport>> transport =
+      Transport::Connect(address, std::move(ssl));
+  if (!transport.ok()) return Close(transport.status());
+  transport_ = *std::move(transport);
+  parts_->loop.Watch(transport_->fd(), transport_->Awaited(false), this);
+}
+
+// Who we are, our name for people, and whether the node serves at all.
+void NodeConnection::Greet() {
+  phase_ = Phase::kGreeting;
+  const RedisOptions& options = parts_->options;
+  absl::StatusOr<std::string> password = ReadPassword(options);
+  if (!password.ok()) return Close(password.status());
+  std::vector<std::vector<absl::string_view>> commands;
+  if (!password->empty() && !options.user.empty()) {
+    commands.push_back({"AUTH", options.user, *password});
+  } else if (!password->empty()) {
+    commands.push_back({"AUTH", *password});
+  }
+  if (!options.client_name.empty()) {
+    commands.push_back({"CLIENT", "SETNAME", options.client_name});
+  }
+  commands.push_back({"PING"});
+  for (const auto& words : commands) {
+    const bool is_last = &words == &commands.back();
+    Enqueue(
+        FormattedCommand(words), {}, 0,
+        [this, is_last](const absl::StatusOr<RedisReply>& reply) { OnGreeting(reply, is_last); });
+  }
+}
+
+// A user who may only touch keys is refused the name and the ping: that is an answer, too.
+void NodeConnection::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last) {
+  if (!reply.ok() || phase_ != Phase::kGreeting) return;  // it is being closed
+  if (reply->kind == RedisReply::Kind::kError && !absl::StartsWith(reply->text, "NOPERM")) {
+    return Close(StatusOfError(reply->text));
+  }
+  if (!is_last) return;
+  phase_ = Phase::kOpen;
+  opened_ = parts_->loop.Now();
+  owner_->OnOpen();
+}
+
+void NodeConnection::Send(FormattedCommand command, const ReplyLimits& limits, uint64_t cost,
+                          Done done) {
+  assert(is_open());
+  Enqueue(std::move(command), limits, cost, std::move(done));
+}
+
+void NodeConnection::Enqueue(FormattedCommand command, const ReplyLimits& limits, uint64_t cost,
+                             Done done) {
+  if (awaited_.empty()) {
+    last_progress_ = parts_->loop.Now();
+    moved_bytes_ = 0;
+  }
+  output_.Append(std::move(command));
+  awaited_.push_back({limits, cost, std::move(done)});
+  bytes_in_flight_ += cost;
+  if (std::exchange(flushes_, true)) return;
+  // Together with what else is sent now.
+  parts_->loop.Post([this, lives = std::weak_ptr<char>(lives_)] {
+    if (lives.expired()) return;
+    flushes_ = false;
+    if (phase_ != Phase::kClosed) Flush();
+  });
+}
+
+void NodeConnection::GiveUp(const absl::Status& why) {
+  std::vector<Done> all;
+  for (Awaited& awaited : awaited_) {
+    if (awaited.done != nullptr) all.push_back(std::exchange(awaited.done, nullptr));
+  }
+  for (const Done& done : all) done(why);
+}
+
+void NodeConnection::Close(const absl::Status& why) {
+  if (phase_ == Phase::kClosed) return;
+  phase_ = Phase::kClosed;
+  if (transport_ != nullptr) {
+    parts_->loop.Forget(transport_->fd());
+    transport_.reset();
+  }
+  const absl::Status named(why.code(), absl::StrCat("redis ", node_.Text(), ": ", why.message()));
+  GiveUp(named);
+  awaited_.clear();
+  bytes_in_flight_ = 0;
+  owner_->OnClosed(named);
+}
+
+void NodeConnection::OnReady(uint32_t events) {
+  if (phase_ == Phase::kConnecting) {
+    const absl::StatusOr<bool> established = transport_->Establish();
+    if (!established.ok()) return Close(established.status());
+    if (*established) Greet();
+  } else {
+    if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) Receive();
+    if (phase_ != Phase::kClosed && (events & EPOLLOUT) != 0) Flush();
+  }
+  if (phase_ == Phase::kClosed) return;
+  parts_->loop.Watch(transport_->fd(), transport_->Awaited(!output_.empty()), this);
+}
+
+void NodeConnection::Moved(size_t bytes) {
+  moved_bytes_ += bytes;
+  if (moved_bytes_ < kProgressBytes) return;
+  moved_bytes_ = 0;
+  last_progress_ = parts_->loop.Now();
+}
+
+void NodeConnection::Flush() {
+  while (!output_.empty()) {
+    const absl::StatusOr<size_t> written = transport_->Write(output_.Front());
+    if (!written.ok()) return Close(written.status());
+    if (*written == 0) break;
+    output_.Consume(*written);
+    parts_->counters.sent_bytes += *written;
+    Moved(*written);
+  }
+  parts_->loop.Watch(transport_->fd(), transport_->Awaited(!output_.empty()), this);
+}
+
+void NodeConnection::Receive() {
+  std::array<char, kReadBytes> bytes;
+  for (int i = 0; i < kReadsAtOnce; ++i) {
+    const absl::StatusOr<size_t> read = transport_->Read(bytes.data(), bytes.size());
+    if (!read.ok()) return Close(read.status());
+    if (*read == 0) break;
+    parts_->counters.received_bytes += *read;
+    Moved(*read);
+    reader_.Feed(bytes.data(), *read);
+    if (!TakeReplies()) return;
+    // TLS gives a record at a time; a socket that gave less than it could has no more.
+    if (!parts_->options.use_tls && *read < bytes.size()) break;
+  }
+  if (phase_ == Phase::kOpen) owner_->OnAnswers();
+}
+
+// Whether the connection is still there.
+bool NodeConnection::TakeReplies() {
+  while (!awaited_.empty() && reader_.HasBytes()) {
+    absl::StatusOr<std::optional<RedisReply>> reply = reader_.Next(awaited_.front().limits);
+    if (!reply.ok()) {
+      Close(reply.status());
+      return false;
+    }
+    if (!reply->has_value()) return true;
+    last_progress_ = parts_->loop.Now();
+    moved_bytes_ = 0;
+    const Done done = std::move(awaited_.front().done);
+    bytes_in_flight_ -= awaited_.front().cost;
+    awaited_.pop_front();
+    if (done != nullptr) done(*std::move(*reply));
+    if (phase_ == Phase::kClosed) return false;
+  }
+  if (awaited_.empty() && reader_.HasBytes()) {
+    Close(absl::DataLossError("it answers what nobody asked"));
+    return false;
+  }
+  return true;
+}
+
+}  // namespace hearth

@@ -1,0 +1,189 @@
+#include "cache_store/shared/redis/redis_cluster.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cache_store/shared/redis/cluster_router.h"
+#include "cache_store/shared/redis/key_batch.h"
+#include "cache_store/shared/redis/redis_parts.h"
+
+namespace hearth {
+namespace {
+
+using Verb = KeyCommand::Verb;
+using Kind = RedisReply::Kind;
+
+constexpr absl::Duration kWaitMax = absl::Hours(1);  // of a deadline that is none
+// What Redis itself takes for a value; more would be longer than the protocol's numbers.
+constexpr uint64_t kValueBytesMax = uint64_t{512} << 20;
+
+absl::Status WrongKind() { return absl::DataLossError("redis: an answer of the wrong kind"); }
+
+absl::StatusOr<int64_t> NumberOf(const absl::StatusOr<RedisReply>& reply) {
+  if (!reply.ok()) return reply.status();
+  if (reply->kind != Kind::kInteger) return WrongKind();
+  return reply->integer;
+}
+
+absl::Status StatusOf(const absl::StatusOr<RedisReply>& reply) { return NumberOf(reply).status(); }
+
+// Redis counts in milliseconds, and refuses 0 and what overflows.
+int64_t TtlMs(absl::Duration ttl) {
+  if (ttl >= absl::Hours(24) * 36500) return 0;  // a century: for ever
+  return std::max<int64_t>(absl::ToInt64Milliseconds(ttl), 1);
+}
+
+std::vector<KeyCommand> CommandsOf(Verb verb, absl::Span<const std::string> keys) {
+  std::vector<KeyCommand> commands(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    commands[i].verb = verb;
+    commands[i].key = keys[i];
+  }
+  return commands;
+}
+
+// Takes the text out of the reply.
+absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_t max_bytes) {
+  absl::StatusOr<RedisReply>& reply = *taken;
+  if (!reply.ok()) return reply.status();
+  if (reply->kind != Kind::kText) return WrongKind();
+  if (reply->text.empty()) return absl::NotFoundError("redis has no such key");
+  if (reply->text.size() > max_bytes) {
+    return absl::DataLossError(absl::StrCat("redis: a value of more than ", max_bytes, " bytes"));
+  }
+  return std::move(reply->text);
+}
+
+}  // namespace
+
+RedisCluster::RedisCluster(const RedisOptions& options)
+    : parts_(std::make_unique<RedisParts>(options)),
+      router_(std::make_unique<ClusterRouter>(parts_.get())) {}
+
+absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Open(const RedisOptions& options) {
+  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  if (absl::Status status = ReadPassword(options).status(); !status.ok()) return status;
+  std::unique_ptr<RedisCluster> engine(new RedisCluster(options));
+  if (options.use_tls) {
+    absl::Status status = engine->parts_->tls.Make(options.addresses[0].host).status();
+    if (!status.ok()) return status;
+  }
+  engine->parts_->loop.Post([router = engine->router_.get()] { router->Begin(); });
+  engine->parts_->loop.Start();
+  return engine;
+}
+
+RedisCluster::~RedisCluster() { parts_->loop.Stop(); }
+
+std::shared_ptr<KeyBatch> RedisCluster::Run(std::vector<KeyCommand> commands, absl::Time deadline) {
+  auto batch = std::make_shared<KeyBatch>(std::move(commands));
+  const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitMax);
+  if (batch->size() > 0) {
+    parts_->loop.Post([this, batch, wait] { router_->Submit(batch, wait); });
+  }
+  batch->Wait();
+  return batch;
+}
+
+std::vector<absl::StatusOr<bool>> RedisCluster::Exists(absl::Span<const std::string> keys,
+                                                       absl::Time deadline) {
+  const auto batch = Run(CommandsOf(Verb::kExists, keys), deadline);
+  std::vector<absl::StatusOr<bool>> results;
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    const absl::StatusOr<int64_t> number = NumberOf(batch->answer(i));
+    results.push_back(number.ok() ? absl::StatusOr<bool>(*number > 0) : number.status());
+  }
+  return results;
+}
+
+std::vector<absl::StatusOr<std::string>> RedisCluster::Get(absl::Span<const std::string> keys,
+                                                           uint64_t max_bytes,
+                                                           absl::Time deadline) {
+  assert(max_bytes > 0 && max_bytes <= kValueBytesMax);
+  std::vector<KeyCommand> commands = CommandsOf(Verb::kGet, keys);
+  for (KeyCommand& command : commands) command.max_bytes = max_bytes;
+  const auto batch = Run(std::move(commands), deadline);
+  std::vector<absl::StatusOr<std::string>> results;
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    results.push_back(TakeValue(&batch->answer(i), max_bytes));
+  }
+  return results;
+}
+
+std::vector<absl::StatusOr<bool>> RedisCluster::Set(absl::Span<const SharedValue> values,
+                                                    absl::Time deadline) {
+  std::vector<KeyCommand> commands;
+  for (const SharedValue& value : values) {
+    assert(!value.value.empty() && value.value.size() <= kValueBytesMax);
+    KeyCommand command;
+    command.verb = Verb::kSet;
+    command.key = value.key;
+    command.value = value.value;
+    command.ttl_ms = TtlMs(value.ttl);
+    command.only_if_absent = value.only_if_absent;
+    commands.push_back(command);
+  }
+  const auto batch = Run(std::move(commands), deadline);
+  std::vector<absl::StatusOr<bool>> results;
+  for (uint32_t i = 0; i < values.size(); ++i) {
+    const absl::StatusOr<RedisReply>& reply = batch->answer(i);
+    if (!reply.ok()) {
+      results.push_back(reply.status());
+    } else if (reply->kind == Kind::kStatus) {
+      results.push_back(true);
+    } else if (reply->kind == Kind::kNil && values[i].only_if_absent) {
+      results.push_back(false);
+    } else {
+      results.push_back(WrongKind());
+    }
+  }
+  return results;
+}
+
+std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> expiries,
+                                               absl::Time deadline) {
+  std::vector<KeyCommand> commands;
+  for (const SharedExpiry& expiry : expiries) {
+    KeyCommand command;
+    command.verb = Verb::kPutOff;
+    command.key = expiry.key;
+    command.ttl_ms = TtlMs(expiry.ttl);
+    commands.push_back(command);
+  }
+  const auto batch = Run(std::move(commands), deadline);
+  std::vector<absl::Status> results;
+  for (uint32_t i = 0; i < expiries.size(); ++i) results.push_back(StatusOf(batch->answer(i)));
+  return results;
+}
+
+std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys,
+                                              absl::Time deadline) {
+  const auto batch = Run(CommandsOf(Verb::kErase, keys), deadline);
+  std::vector<absl::Status> results;
+  for (uint32_t i = 0; i < keys.size(); ++i) results.push_back(StatusOf(batch->answer(i)));
+  return results;
+}
+
+absl::StatusOr<int64_t> RedisCluster::Increment(const std::string& key, absl::Time deadline) {
+  const auto batch = Run(CommandsOf(Verb::kIncrement, absl::MakeConstSpan(&key, 1)), deadline);
+  return NumberOf(batch->answer(0));
+}
+
+SharedEngineStats RedisCluster::Stats() const {
+  const RedisCounters& counters = parts_->counters;
+  SharedEngineStats stats;
+  stats.shards = counters.shards;
+  stats.reachable = counters.reachable;
+  stats.round_trips = counters.round_trips;
+  stats.redirections = counters.redirections;
+  stats.reconnects = counters.reconnects;
+  stats.failed = counters.failed;
+  stats.sent_bytes = counters.sent_bytes;
+  stats.received_bytes = counters.received_bytes;
+  return stats;
+}
+
+}  // namespace hearth

@@ -1,0 +1,54 @@
+// RedisCluster: the shared engine on a Redis Cluster 7.0 or newer, or on one Redis.
+//
+// One thread has all connections: one to each primary. Callers wait for their own keys alone. What
+// a node sends is checked, and a node that breaks the protocol, or is silent, costs its own keys.
+//
+// Thread safety and errors: SharedEngine's. Destroyed when no call is running.
+#ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_
+#define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache_store/shared/redis/redis_options.h"
+#include "cache_store/shared/shared_engine.h"
+
+namespace hearth {
+
+class ClusterRouter;
+class KeyBatch;
+struct KeyCommand;
+struct RedisParts;
+
+class RedisCluster : public SharedEngine {
+ public:
+  // Returns at once: nodes are found in the background, and calls wait for the first attempt.
+  // kInvalidArgument, kFailedPrecondition: a file that is named cannot be used.
+  static absl::StatusOr<std::unique_ptr<RedisCluster>> Open(const RedisOptions& options);
+  ~RedisCluster() override;
+
+  std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
+                                           absl::Time deadline) override;
+  std::vector<absl::StatusOr<std::string>> Get(absl::Span<const std::string> keys,
+                                               uint64_t max_bytes, absl::Time deadline) override;
+  std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
+                                        absl::Time deadline) override;
+  std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
+                                   absl::Time deadline) override;
+  std::vector<absl::Status> Erase(absl::Span<const std::string> keys, absl::Time deadline) override;
+  absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) override;
+  SharedEngineStats Stats() const override;
+
+ private:
+  explicit RedisCluster(const RedisOptions& options);
+  // Returns when all are finished.
+  std::shared_ptr<KeyBatch> Run(std::vector<KeyCommand> commands, absl::Time deadline);
+
+  const std::unique_ptr<RedisParts> parts_;
+  const std::unique_ptr<ClusterRouter> router_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_

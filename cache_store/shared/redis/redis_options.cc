@@ -1,0 +1,66 @@
+#include "cache_store/shared/redis/redis_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kAddressesMax = 64;
+
+absl::Status Refuse(absl::string_view field, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("redis: ", field, " ", what));
+}
+
+}  // namespace
+
+absl::Status RedisOptions::Validate() const {
+  if (addresses.empty() || addresses.size() > kAddressesMax) {
+    return Refuse("addresses", absl::StrCat("must be 1 to ", kAddressesMax));
+  }
+  for (const NodeAddress& address : addresses) {
+    if (!IsHostName(address.host) || address.port == 0) {
+      return Refuse("addresses", "has one that is none");
+    }
+  }
+  const bool names_files = !ca_file.empty() || !certificate_file.empty() || !key_file.empty();
+  if (names_files && !use_tls) return Refuse("ca_file", "is for rediss:// only");
+  if (certificate_file.empty() != key_file.empty()) {
+    return Refuse("certificate_file", "and key_file go together");
+  }
+  if (!user.empty() && password_file.empty()) return Refuse("user", "needs a password_file");
+  if (!std::all_of(client_name.begin(), client_name.end(), absl::ascii_isgraph)) {
+    return Refuse("client_name", "has blanks");
+  }
+  for (const absl::Duration wait : {connect_wait, silence, probe_pause}) {
+    if (wait <= absl::ZeroDuration() || wait > absl::Minutes(1)) {
+      return Refuse("connect_wait, silence or probe_pause", "must be in (0, 1 min]");
+    }
+  }
+  if (in_flight_bytes_max == 0) return Refuse("in_flight_bytes_max", "must be above 0");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url) {
+  RedisOptions options;
+  if (absl::ConsumePrefix(&url, "rediss://")) {
+    options.use_tls = true;
+  } else if (!absl::ConsumePrefix(&url, "redis://")) {
+    return Refuse("url", "begins with redis:// or rediss://");
+  }
+  absl::ConsumeSuffix(&url, "/");
+  for (const absl::string_view text : absl::StrSplit(url, ',')) {
+    absl::StatusOr<NodeAddress> address = ParseNodeAddress(text);
+    if (!address.ok()) return std::move(address).status();
+    options.addresses.push_back(*std::move(address));
+  }
+  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  return options;
+}
+
+}  // namespace hearth

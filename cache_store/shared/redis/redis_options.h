@@ -1,0 +1,49 @@
+// RedisOptions: which Redis to use, and how long to wait for it.
+//
+// A value. Secrets and certificates are files: they are read again for each connection once they
+// have changed.
+#ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
+#define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cache_store/shared/redis/node_address.h"
+
+namespace hearth {
+
+struct RedisOptions {
+  // Nodes of one cluster, or one Redis without a cluster. One that answers is enough.
+  std::vector<NodeAddress> addresses;
+  bool use_tls = false;
+  std::string ca_file;                     // "": the system's authorities
+  std::string certificate_file, key_file;  // of this client; both or neither
+  std::string user;                        // "": Redis's default user
+  std::string password_file;               // "": no password
+  std::string client_name = "hearth-store";
+
+  // From a host's name to a connection that answers.
+  absl::Duration connect_wait = absl::Seconds(1);
+  // A node that owes an answer, and of which nothing came for so long, is left alone: half a second
+  // is longer than the stalls of a healthy Redis (a fork, a sync of its log).
+  absl::Duration silence = absl::Milliseconds(500);
+  // Between two attempts to reach a node. With connect_wait it is the time to find it again.
+  absl::Duration probe_pause = absl::Milliseconds(250);
+  // Requests and answers under way on one connection.
+  uint64_t in_flight_bytes_max = uint64_t{32} << 20;
+
+  // kInvalidArgument names the field.
+  absl::Status Validate() const;
+};
+
+// Reads "redis://HOST:PORT[,HOST:PORT...]"; rediss: with TLS. Everything else has its default.
+absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_

@@ -1,0 +1,44 @@
+// RedisParts: what all connections of one client share.
+//
+// Thread safety: the loop's thread, counters apart. Ownership: RedisCluster's; it outlives all who
+// use it.
+#ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_PARTS_H_
+#define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_PARTS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_store/shared/redis/event_loop.h"
+#include "cache_store/shared/redis/host_resolver.h"
+#include "cache_store/shared/redis/redis_options.h"
+#include "cache_store/shared/redis/tls_context.h"
+
+namespace hearth {
+
+struct RedisCounters {
+  std::atomic<uint32_t> shards{0}, reachable{0};
+  std::atomic<uint64_t> round_trips{0}, redirections{0}, reconnects{0}, failed{0};
+  std::atomic<uint64_t> sent_bytes{0}, received_bytes{0};
+};
+
+struct RedisParts {
+  explicit RedisParts(const RedisOptions& given) : options(given), resolver(&loop), tls(options) {}
+  RedisParts(const RedisParts&) = delete;
+  RedisParts& operator=(const RedisParts&) = delete;
+
+  const RedisOptions options;
+  EventLoop loop;
+  HostResolver resolver;
+  TlsContext tls;
+  RedisCounters counters;
+};
+
+// The password in the options' file, as it is now; "" without a file. The end of its line is no
+// part of it. kFailedPrecondition names the file.
+absl::StatusOr<std::string> ReadPassword(const RedisOptions& options);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_PARTS_H_

@@ -1,0 +1,113 @@
+#include "cache_store/shared/redis/redis_reply.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint64_t kErrorBytesMax = 1024;
+constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
+
+absl::Status TooLong() {
+  return absl::DataLossError("an answer of Redis is longer than its limit");
+}
+
+}  // namespace
+
+ReplyReader::ReplyReader() : reader_(redisReaderCreateWithFunctions(Functions())) {
+  assert(reader_ != nullptr);
+  reader_->privdata = this;
+  reader_->maxbuf = 0;  // keeps its buffer: values come one after another
+}
+
+void ReplyReader::Feed(const char* bytes, size_t count) {
+  redisReaderFeed(reader_.get(), bytes, count);
+}
+
+absl::StatusOr<std::optional<RedisReply>> ReplyReader::Next(const ReplyLimits& limits) {
+  if (std::exchange(is_between_, false)) {
+    left_ = limits;
+    left_.text_bytes = std::max(left_.text_bytes, kErrorBytesMax);
+  }
+  void* made = nullptr;
+  if (redisReaderGetReply(reader_.get(), &made) != REDIS_OK) {
+    // What a function below refuses, hiredis takes for a lack of memory.
+    if (reader_->err == REDIS_ERR_OOM) return TooLong();
+    return absl::DataLossError(absl::StrCat("not an answer of Redis: ", reader_->errstr));
+  }
+  if (made == nullptr) {
+    // What is not taken yet is the beginning of one text.
+    if (reader_->len - reader_->pos > left_.text_bytes + kFrameBytes) {
+      return TooLong();
+    }
+    return std::nullopt;
+  }
+  is_between_ = true;
+  const std::unique_ptr<RedisReply> reply(static_cast<RedisReply*>(made));
+  return std::move(*reply);
+}
+
+// A place in its array, or a root. Arrays have all of their places from the start.
+RedisReply* ReplyReader::Place(const redisReadTask* task, RedisReply::Kind kind) {
+  RedisReply* reply = nullptr;
+  if (task->parent == nullptr) {
+    reply = new RedisReply;
+  } else {
+    auto* array = static_cast<RedisReply*>(task->parent->obj);
+    assert(static_cast<size_t>(task->idx) < array->elements.size());
+    reply = &array->elements[task->idx];
+  }
+  reply->kind = kind;
+  return reply;
+}
+
+// A task has the private data of its root.
+ReplyReader* ReplyReader::Of(const redisReadTask* task) {
+  return static_cast<ReplyReader*>(task->privdata);
+}
+
+void* ReplyReader::MakeText(const redisReadTask* task, char* bytes, size_t count) {
+  ReplyReader* self = Of(task);
+  if (count > self->left_.text_bytes) return nullptr;
+  self->left_.text_bytes -= count;
+  const RedisReply::Kind kind = task->type == REDIS_REPLY_ERROR    ? RedisReply::Kind::kError
+                                : task->type == REDIS_REPLY_STATUS ? RedisReply::Kind::kStatus
+                                                                   : RedisReply::Kind::kText;
+  RedisReply* reply = Place(task, kind);
+  reply->text.assign(bytes, count);
+  return reply;
+}
+
+void* ReplyReader::MakeArray(const redisReadTask* task, int elements) {
+  ReplyReader* self = Of(task);
+  if (elements < 0 || static_cast<uint32_t>(elements) > self->left_.elements) return nullptr;
+  self->left_.elements -= static_cast<uint32_t>(elements);
+  RedisReply* reply = Place(task, RedisReply::Kind::kArray);
+  reply->elements.resize(static_cast<size_t>(elements));
+  return reply;
+}
+
+void* ReplyReader::MakeInteger(const redisReadTask* task, long long value) {
+  RedisReply* reply = Place(task, RedisReply::Kind::kInteger);
+  reply->integer = value;
+  return reply;
+}
+
+void* ReplyReader::MakeNil(const redisReadTask* task) {
+  return Place(task, RedisReply::Kind::kNil);
+}
+
+void ReplyReader::Drop(void* reply) { delete static_cast<RedisReply*>(reply); }
+
+redisReplyObjectFunctions* ReplyReader::Functions() {
+  static redisReplyObjectFunctions functions = {&MakeText, &MakeArray, &MakeInteger, &MakeNil,
+                                                &Drop};
+  return &functions;
+}
+
+}  // namespace hearth

@@ -1,0 +1,71 @@
+// ReplyReader: takes the answers of a Redis server out of the bytes that it sends.
+//
+// The bytes are a stranger's. Each answer has limits that are known before it is read; what goes
+// beyond them, or is no answer, ends the connection. Thread safety: none. Ownership: answers are
+// the caller's.
+// Invariant: it holds at most the limit of the answer that is read and the bytes of one Feed.
+#ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
+#define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
+
+#include <hiredis/read.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace hearth {
+
+struct RedisReply {
+  enum class Kind { kNil, kInteger, kText, kStatus, kError, kArray };
+
+  Kind kind = Kind::kNil;
+  int64_t integer = 0;
+  std::string text;  // of kText, kStatus and kError
+  std::vector<RedisReply> elements;
+};
+
+struct ReplyLimits {
+  uint64_t text_bytes = 0;  // in all of its texts together; an error may always have 1 KiB
+  uint32_t elements = 0;    // of all of its arrays together; 0: an array is no answer
+};
+
+class ReplyReader {
+ public:
+  ReplyReader();
+  ReplyReader(const ReplyReader&) = delete;
+  ReplyReader& operator=(const ReplyReader&) = delete;
+
+  void Feed(const char* bytes, size_t count);
+  // The next answer; null: its end has not come yet. kDataLoss: no further one can be read. The
+  // limits stay the same until the answer is whole.
+  absl::StatusOr<std::optional<RedisReply>> Next(const ReplyLimits& limits);
+  // Whether bytes are left that no answer has.
+  bool HasBytes() const { return reader_->len > reader_->pos; }
+
+ private:
+  struct Free {
+    void operator()(redisReader* reader) const { redisReaderFree(reader); }
+  };
+  // Called by hiredis, which hands over itself as `privdata`.
+  static RedisReply* Place(const redisReadTask* task, RedisReply::Kind kind);
+  static ReplyReader* Of(const redisReadTask* task);
+  static void* MakeText(const redisReadTask* task, char* bytes, size_t count);
+  static void* MakeArray(const redisReadTask* task, int elements);
+  static void* MakeInteger(const redisReadTask* task, long long value);
+  static void* MakeNil(const redisReadTask* task);
+  static void Drop(void* reply);
+  static redisReplyObjectFunctions* Functions();
+
+  std::unique_ptr<redisReader, Free> reader_;
+  ReplyLimits left_;  // of the answer that is read
+  bool is_between_ = true;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_

@@ -1,0 +1,87 @@
+#include "cache_store/shared/redis/slot_map.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/shared/redis/key_slot.h"
+
+namespace hearth {
+namespace {
+
+using Kind = RedisReply::Kind;
+
+constexpr size_t kPrimariesMax = 1000;
+
+absl::Status NoMap(absl::string_view why) {
+  return absl::DataLossError(absl::StrCat("not a map of hash slots: ", why));
+}
+
+// [host or nil, port, id, ...]. A nil or empty host: as the teller's.
+absl::StatusOr<NodeAddress> NodeOf(const RedisReply& node, const NodeAddress& teller) {
+  if (node.kind != Kind::kArray || node.elements.size() < 2) return NoMap("a node is no list");
+  const RedisReply& host = node.elements[0];
+  const RedisReply& port = node.elements[1];
+  const bool has_host = host.kind == Kind::kText && !host.text.empty();
+  if (!has_host && host.kind != Kind::kNil && host.kind != Kind::kText) {
+    return NoMap("a host is no text");
+  }
+  if (has_host && !IsHostName(host.text)) return NoMap("a host has no such name");
+  if (port.kind != Kind::kInteger || port.integer < 1 || port.integer > UINT16_MAX) {
+    return NoMap("a port is none");
+  }
+  return NodeAddress{has_host ? host.text : teller.host, static_cast<uint16_t>(port.integer)};
+}
+
+}  // namespace
+
+SlotMap::SlotMap() : owners_(kHashSlots, kNobody) {}
+
+SlotMap SlotMap::Single(const NodeAddress& node) {
+  SlotMap map;
+  map.primaries_ = {node};
+  std::fill(map.owners_.begin(), map.owners_.end(), uint16_t{0});
+  return map;
+}
+
+absl::StatusOr<SlotMap> SlotMap::FromReply(const RedisReply& reply, const NodeAddress& teller) {
+  if (reply.kind != Kind::kArray || reply.elements.empty()) return NoMap("no list");
+  SlotMap map;
+  for (const RedisReply& range : reply.elements) {
+    if (range.kind != Kind::kArray || range.elements.size() < 3) return NoMap("a range is none");
+    const RedisReply& first = range.elements[0];
+    const RedisReply& last = range.elements[1];
+    if (first.kind != Kind::kInteger || last.kind != Kind::kInteger || first.integer < 0 ||
+        last.integer < first.integer || last.integer >= int64_t{kHashSlots}) {
+      return NoMap("a range has no such slots");
+    }
+    // The primary comes first, its replicas behind it.
+    absl::StatusOr<NodeAddress> node = NodeOf(range.elements[2], teller);
+    if (!node.ok()) return std::move(node).status();
+    const std::optional<uint16_t> number = map.NumberOf(*node);
+    if (!number.has_value()) return NoMap("too many primaries");
+    std::fill(map.owners_.begin() + first.integer, map.owners_.begin() + last.integer + 1, *number);
+  }
+  return map;
+}
+
+std::optional<uint16_t> SlotMap::NumberOf(const NodeAddress& node) {
+  const auto it = std::find(primaries_.begin(), primaries_.end(), node);
+  if (it != primaries_.end()) return static_cast<uint16_t>(it - primaries_.begin());
+  if (primaries_.size() >= kPrimariesMax) return std::nullopt;
+  primaries_.push_back(node);
+  return static_cast<uint16_t>(primaries_.size() - 1);
+}
+
+const NodeAddress* SlotMap::Owner(uint16_t slot) const {
+  const uint16_t owner = owners_[slot];
+  return owner == kNobody ? nullptr : &primaries_[owner];
+}
+
+void SlotMap::Assign(uint16_t slot, const NodeAddress& node) {
+  const std::optional<uint16_t> number = NumberOf(node);
+  if (number.has_value()) owners_[slot] = *number;
+}
+
+}  // namespace hearth
