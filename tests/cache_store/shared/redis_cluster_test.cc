@@ -1,0 +1,145 @@
+// The shared engine on real servers: each method, on a cluster and on one Redis alike.
+#include "cache_store/shared/redis/redis_cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/shared/redis/key_slot.h"
+#include "tests/cache_store/shared/redis_servers.h"
+
+namespace hearth {
+namespace {
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
+class RedisClusterTest : public testing::TestWithParam<bool> {
+ protected:
+  static bool IsCluster() { return GetParam(); }
+  void SetUp() override {
+    if (!RedisProcess::IsInstalled()) GTEST_SKIP() << "redis-tools is not installed";
+    std::string addresses;
+    if (IsCluster()) {
+      cluster_ = std::make_unique<RedisServers>(RedisServers::Options{});
+      addresses = cluster_->addresses();
+    } else {
+      single_ = std::make_unique<RedisProcess>(folder_.path(), RedisProcess::Options{});
+      addresses = single_->address();
+    }
+    auto engine = RedisCluster::Open(ParseRedisUrl("redis://" + addresses).value());
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+  std::string AskOwner(const std::string& key, std::vector<std::string> words) {
+    words.push_back(key);
+    return IsCluster() ? cluster_->at(cluster_->ShareOf(KeySlot(key))).Ask(words)
+                       : single_->Ask(words);
+  }
+
+  TestFolder folder_;
+  std::unique_ptr<RedisServers> cluster_;
+  std::unique_ptr<RedisProcess> single_;
+  std::unique_ptr<RedisCluster> engine_;
+};
+
+INSTANTIATE_TEST_SUITE_P(OnBoth, RedisClusterTest, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "Cluster" : "Single"; });
+
+TEST_P(RedisClusterTest, GivesBackWhatItWasGiven) {
+  std::vector<std::string> keys, contents;
+  std::vector<SharedValue> values;
+  for (int i = 0; i < 500; ++i) {
+    keys.push_back(absl::StrCat("h1:{", i, "}:g:0"));
+    contents.push_back(std::string(1 + i * 37, static_cast<char>(i)) + "\r\n" +
+                       std::string(1, '\0'));
+  }
+  contents[0] = std::string(1048512, 'x');
+  for (int i = 0; i < 500; i += 2) values.push_back({keys[i], contents[i]});
+  for (const auto& written : engine_->Set(values, Soon())) EXPECT_TRUE(written.value());
+  const auto exists = engine_->Exists(keys, Soon());
+  const auto got = engine_->Get(keys, 1048512, Soon());
+  ASSERT_EQ(exists.size(), keys.size());
+  ASSERT_EQ(got.size(), keys.size());
+  for (int i = 0; i < 500; ++i) {
+    EXPECT_EQ(exists[i].value(), i % 2 == 0) << i;
+    if (i % 2 == 0) {
+      EXPECT_TRUE(got[i].value() == contents[i]) << i;
+    } else {
+      EXPECT_TRUE(absl::IsNotFound(got[i].status())) << i;
+    }
+  }
+  EXPECT_TRUE(engine_->Exists({}, Soon()).empty());
+  const SharedEngineStats stats = engine_->Stats();
+  EXPECT_EQ(stats.shards, IsCluster() ? 3u : 1u);
+  EXPECT_EQ(stats.reachable, stats.shards);
+  EXPECT_EQ(stats.round_trips, 3 * stats.shards);
+  EXPECT_EQ(stats.failed, 0u);
+  EXPECT_GT(stats.sent_bytes, 1048512u);
+  EXPECT_GT(stats.received_bytes, 1048512u);
+}
+
+TEST_P(RedisClusterTest, WritesOnlyIfAbsentWhereAskedTo) {
+  const std::vector<std::string> key = {"once"};
+  EXPECT_TRUE(engine_->Set({{key[0], "first", absl::InfiniteDuration(), true}}, Soon())[0].value());
+  EXPECT_FALSE(
+      engine_->Set({{key[0], "other", absl::InfiniteDuration(), true}}, Soon())[0].value());
+  EXPECT_EQ(engine_->Get(key, 100, Soon())[0].value(), "first");
+  EXPECT_TRUE(engine_->Set({{key[0], "other"}}, Soon())[0].value());
+  EXPECT_EQ(engine_->Get(key, 100, Soon())[0].value(), "other");
+}
+
+TEST_P(RedisClusterTest, PutsTheEndOfALifeOffAndNeverNearer) {
+  const auto life_s = [this](const std::string& key) { return std::stoi(AskOwner(key, {"TTL"})); };
+  engine_->Set({{"hours", "v", absl::Hours(2)}, {"ever", "v"}}, Soon());
+  EXPECT_NEAR(life_s("hours"), 7200, 60);
+  EXPECT_EQ(life_s("ever"), -1);
+  const auto put_off = engine_->PutOff(
+      {{"hours", absl::Hours(9)}, {"ever", absl::Hours(9)}, {"gone", absl::Hours(9)}}, Soon());
+  for (const absl::Status& status : put_off) EXPECT_TRUE(status.ok()) << status;
+  EXPECT_NEAR(life_s("hours"), 9 * 3600, 60);
+  EXPECT_EQ(life_s("ever"), -1) << "for ever is later than nine hours";
+  EXPECT_EQ(life_s("gone"), -2);
+  engine_->PutOff({{"hours", absl::Hours(1)}}, Soon());
+  EXPECT_NEAR(life_s("hours"), 9 * 3600, 60);
+  engine_->PutOff({{"hours", absl::InfiniteDuration()}}, Soon());
+  EXPECT_EQ(life_s("hours"), -1);
+}
+
+TEST_P(RedisClusterTest, ErasesAndCounts) {
+  engine_->Set({{"a", "1"}, {"b", "2"}}, Soon());
+  for (const absl::Status& status : engine_->Erase({"a", "c"}, Soon())) EXPECT_TRUE(status.ok());
+  const auto exists = engine_->Exists({"a", "b"}, Soon());
+  EXPECT_FALSE(exists[0].value());
+  EXPECT_TRUE(exists[1].value());
+  EXPECT_EQ(engine_->Increment("gen", Soon()).value(), 1);
+  EXPECT_EQ(engine_->Increment("gen", Soon()).value(), 2);
+  engine_->Set({{"text", "no number"}}, Soon());
+  EXPECT_TRUE(absl::IsDataLoss(engine_->Increment("text", Soon()).status()));
+}
+
+TEST_P(RedisClusterTest, RefusesAValueThatIsTooLongOrOfAnotherKind) {
+  engine_->Set({{"long", std::string(1001, 'x')}, {"right", std::string(1000, 'x')}}, Soon());
+  const std::string list = AskOwner("list", {"LPUSH"});  // lacks an element
+  EXPECT_TRUE(absl::StartsWith(list, "-ERR"));
+  RedisProcess& owner = IsCluster() ? cluster_->at(cluster_->ShareOf(KeySlot("list"))) : *single_;
+  ASSERT_EQ(owner.Ask({"LPUSH", "list", "element"}), "1");
+  const auto got = engine_->Get({"long", "right", "list"}, 1000, Soon());
+  EXPECT_TRUE(absl::IsDataLoss(got[0].status()));
+  EXPECT_EQ(got[1].value(), std::string(1000, 'x'));
+  EXPECT_TRUE(absl::IsDataLoss(got[2].status()));
+}
+
+TEST_P(RedisClusterTest, SendsMoreThanMayBeUnderWay) {
+  std::vector<std::string> keys;
+  std::vector<SharedValue> values;
+  const std::string content(1000000, 'z');
+  for (int i = 0; i < 80; ++i) keys.push_back(absl::StrCat("{same}", i));
+  for (const std::string& key : keys) values.push_back({key, content});
+  for (const auto& written : engine_->Set(values, Soon())) EXPECT_TRUE(written.value());
+  const auto got = engine_->Get(keys, content.size(), Soon());
+  for (const auto& value : got) EXPECT_TRUE(value.value() == content);
+}
+
+}  // namespace
+}  // namespace hearth
