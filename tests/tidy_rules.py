@@ -40,6 +40,7 @@ ROOMS = {
     "cache_store/retention": set(),
     "cache_store/simulate": {"cache_store/retention"},
     "cache_store/memory": {"cache_store/base"},
+    "cache_store/shared": {"cache_store/base"},
     "cache_store/disk/files": {"cache_store/base"},
     "cache_store/disk/promises": {"cache_store/base", "cache_store/disk/files"},
     "cache_store/disk": {"cache_store/base", "cache_store/disk/files", "cache_store/disk/promises"},

@@ -1,0 +1,118 @@
+#include "cache_store/shared/shared_object.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/shared/shared_space.h"
+#include "proto/byte_codec.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kHeadMagic = 0x314F5348;  // "HSO1"
+constexpr size_t kFixedBytes = 7 * sizeof(uint32_t) + 2 * sizeof(uint64_t);
+
+absl::Status Differs(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("a shared object's head has other ", what));
+}
+
+}  // namespace
+
+size_t SharedShape::head_bytes() const {
+  return kFixedBytes + (token_ids.size() + cut_offsets.size()) * sizeof(uint32_t) +
+         slices * sizeof(uint64_t);
+}
+
+uint32_t SharedShape::parts() const {
+  const uint64_t bytes = head_bytes() + object_bytes();
+  return static_cast<uint32_t>((bytes + SharedSpace::kMaxTextBytes - 1) /
+                               SharedSpace::kMaxTextBytes);
+}
+
+SharedShape::Range SharedShape::RangeOf(uint32_t part) const {
+  // A head is of 17 KiB at most, by the limits on chunks and layers, so part 0 has room for it.
+  const size_t head = head_bytes();
+  const uint64_t whole = object_bytes(), text = SharedSpace::kMaxTextBytes;
+  assert(part < parts() && head < text);
+  const uint64_t begin = part == 0 ? 0 : part * text - head;
+  return {begin, std::min(whole, (part + uint64_t{1}) * text - head)};
+}
+
+std::string SharedShape::Head(const SharedFacts& facts) const {
+  assert(facts.slice_digests.size() == slices && token_ids.size() == id.tokens);
+  std::string head;
+  head.reserve(head_bytes());
+  for (const uint32_t field : {kHeadMagic, id.begin, id.tokens, static_cast<uint32_t>(id.group),
+                               parts(), static_cast<uint32_t>(cut_offsets.size()), slices}) {
+    AppendU32(&head, field);
+  }
+  AppendU64(&head, slice_bytes);
+  AppendU64(&head, facts.expires_unix_s);
+  AppendU32Array(&head, token_ids);
+  AppendU32Array(&head, cut_offsets);
+  for (const uint64_t digest : facts.slice_digests) AppendU64(&head, digest);
+  assert(head.size() == head_bytes());
+  return head;
+}
+
+std::string SharedShape::TextOf(uint32_t part, const SharedFacts& facts,
+                                absl::Span<const SliceView> views) const {
+  assert(views.size() == slices);
+  std::string text = part == 0 ? Head(facts) : std::string();
+  const Range range = RangeOf(part);
+  text.reserve(text.size() + (range.end - range.begin));
+  for (uint64_t at = range.begin; at < range.end;) {
+    const SliceView& view = views[at / slice_bytes];
+    assert(view.bytes.size() == slice_bytes);
+    const uint64_t offset = at % slice_bytes;
+    const uint64_t count = std::min(range.end - at, slice_bytes - offset);
+    text.append(reinterpret_cast<const char*>(view.bytes.data()) + offset, count);
+    at += count;
+  }
+  return text;
+}
+
+absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const {
+  ByteReader reader(text);
+  if (reader.remaining() < head_bytes() || *reader.U32("magic") != kHeadMagic) {
+    return absl::DataLossError("no head of a shared object of version 1");
+  }
+  if (*reader.U32("begin") != id.begin) return Differs("begin");
+  if (*reader.U32("tokens") != id.tokens) return Differs("tokens");
+  if (*reader.U32("group") != static_cast<uint32_t>(id.group)) return Differs("group");
+  if (*reader.U32("parts") != parts()) return Differs("parts");
+  if (*reader.U32("cuts") != cut_offsets.size()) return Differs("cuts");
+  if (*reader.U32("slices") != slices) return Differs("slices");
+  if (*reader.U64("slice bytes") != slice_bytes) return Differs("slice bytes");
+  SharedFacts facts;
+  facts.expires_unix_s = *reader.U64("expires");
+  // The names are hashes of these: compared, so that not even a collision is believed.
+  if (*reader.U32Array(token_ids.size(), "token ids") != token_ids) return Differs("token ids");
+  if (*reader.U32Array(cut_offsets.size(), "cut offsets") != cut_offsets) return Differs("cuts");
+  facts.slice_digests = *reader.U64Array(slices, "digests");
+  return facts;
+}
+
+absl::Status SharedShape::CopyPart(uint32_t part, absl::string_view text,
+                                   absl::Span<std::byte* const> into) const {
+  assert(into.size() == slices);
+  const Range range = RangeOf(part);
+  const size_t head = part == 0 ? head_bytes() : 0;
+  if (text.size() != head + (range.end - range.begin)) {
+    return absl::DataLossError(
+        absl::StrCat("part ", part, " of a shared object has ", text.size(), " bytes"));
+  }
+  const char* from = text.data() + head;
+  for (uint64_t at = range.begin; at < range.end;) {
+    const uint64_t offset = at % slice_bytes;
+    const uint64_t count = std::min(range.end - at, slice_bytes - offset);
+    std::memcpy(into[at / slice_bytes] + offset, from, count);
+    from += count;
+    at += count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,70 @@
+// SharedShape: how an object is divided into the values that the shared engine keeps of it.
+//
+// Its slices, in ascending order of layers, are one run of bytes, behind a head that says what they
+// are: together they are cut into parts that each fit a value. Who writes puts part 0, with the
+// head, last, so that an object whose head is there was once there as a whole. Who reads knows the
+// shape beforehand, from the prompt and the layout, and so the number of parts; the head must say
+// the same.
+//
+//   head = magic, begin, tokens, group, parts, cuts, slices (u32 each), slice bytes, end in Unix
+//          seconds or 0 (u64 each), token ids (u32 each), cut offsets (u32 each), digests of the
+//          slices (u64 each)
+//
+// Plain values, pure functions. Parsing trusts nothing: every error is kDataLoss and says what.
+#ifndef HEARTH_CACHE_STORE_SHARED_SHARED_OBJECT_H_
+#define HEARTH_CACHE_STORE_SHARED_SHARED_OBJECT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "cache_store/base/slice_view.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+// What a reader learns from the head.
+struct SharedFacts {
+  std::vector<uint64_t> slice_digests;  // ascending by layer
+  uint64_t expires_unix_s = 0;          // 0: none
+};
+
+struct SharedShape {
+  ObjectId id;
+  std::vector<uint32_t> token_ids;  // of the segment
+  std::vector<uint32_t> cut_offsets;
+  uint32_t slices = 0;
+  uint64_t slice_bytes = 0;
+
+  uint64_t object_bytes() const { return slices * slice_bytes; }
+  size_t head_bytes() const;
+  // Limits of a layout keep it below 2^25: 32 GiB a slice is refused by every store's staging long
+  // before.
+  uint32_t parts() const;
+
+  // The text of a part, to be sealed. REQUIRES: part < parts(), the slices' sizes are slice_bytes.
+  std::string TextOf(uint32_t part, const SharedFacts& facts,
+                     absl::Span<const SliceView> views) const;
+  // What part 0 says.
+  absl::StatusOr<SharedFacts> ParseHead(absl::string_view text) const;
+  // Copies a part's bytes to their places in the slices. kDataLoss: not of the length that it has.
+  // REQUIRES: `into` has slices of slice_bytes each.
+  absl::Status CopyPart(uint32_t part, absl::string_view text,
+                        absl::Span<std::byte* const> into) const;
+
+ private:
+  struct Range {
+    uint64_t begin = 0, end = 0;  // of the run of slices
+  };
+  Range RangeOf(uint32_t part) const;
+  std::string Head(const SharedFacts& facts) const;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_SHARED_OBJECT_H_

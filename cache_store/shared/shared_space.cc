@@ -1,0 +1,170 @@
+#include "cache_store/shared/shared_space.h"
+
+#include <openssl/core_names.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/kdf.h>
+#include <openssl/rand.h>
+
+#include <cassert>
+#include <cstdlib>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "proto/byte_codec.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kValueMagic = 0x31565348;  // "HSV1"
+constexpr char kDomain[] = "hearth.shared.v1";
+constexpr size_t kKeyBytes = 32;
+constexpr size_t kTagBytes = 16;
+constexpr size_t kTextOffset = SharedSpace::kSealBytes - kTagBytes;
+
+// OpenSSL refuses these only where it lacks the algorithm; nothing may be written without it.
+void MustBe(bool ok) {
+  if (!ok) std::abort();
+}
+
+unsigned char* Bytes(std::string* text) { return reinterpret_cast<unsigned char*>(text->data()); }
+const unsigned char* Bytes(absl::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+
+std::string Hkdf(absl::string_view secret, std::string info, size_t bytes) {
+  const std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)> kdf(
+      EVP_KDF_fetch(nullptr, "HKDF", nullptr), &EVP_KDF_free);
+  MustBe(kdf != nullptr);
+  const std::unique_ptr<EVP_KDF_CTX, decltype(&EVP_KDF_CTX_free)> context(
+      EVP_KDF_CTX_new(kdf.get()), &EVP_KDF_CTX_free);
+  MustBe(context != nullptr);
+  std::string digest = "SHA256", key(secret);
+  const OSSL_PARAM params[] = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, key.data(), key.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info.data(), info.size()),
+      OSSL_PARAM_construct_end()};
+  std::string out(bytes, '\0');
+  MustBe(EVP_KDF_derive(context.get(), Bytes(&out), out.size(), params) == 1);
+  return out;
+}
+
+// One for each thread: making one costs as much as sealing some kilobytes.
+EVP_CIPHER_CTX* CipherContext() {
+  thread_local const std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context(
+      EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
+  MustBe(context != nullptr);
+  return context.get();
+}
+
+}  // namespace
+
+SharedSpace::SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation)
+    : generation_(generation) {
+  std::string info;
+  AppendTextField(&info, kDomain);
+  AppendTextField(&info, tenant);
+  const std::string keys = Hkdf(secret, std::move(info), 2 * kKeyBytes);
+  sealing_key_ = keys.substr(0, kKeyBytes);
+  naming_key_ = keys.substr(kKeyBytes);
+}
+
+std::string SharedSpace::NameOf(absl::string_view what) const {
+  std::string code(kKeyBytes, '\0');
+  unsigned int size = 0;
+  MustBe(HMAC(EVP_sha256(), naming_key_.data(), static_cast<int>(naming_key_.size()), Bytes(what),
+              what.size(), Bytes(&code), &size) != nullptr);
+  MustBe(size == code.size());
+  return absl::StrCat("h1:", absl::WebSafeBase64Escape(code));
+}
+
+std::string SharedSpace::GenerationName() const {
+  return absl::StrCat(NameOf("generation"), ":gen");
+}
+
+std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
+                                  uint32_t part) const {
+  std::string what;
+  AppendU64(&what, generation_);
+  absl::StrAppend(&what, DigestBytes(segment_key));
+  return absl::StrCat(NameOf(what), group == LayerGroup::kGlobal ? ":g:" : ":l:", part);
+}
+
+std::string SharedSpace::LeaseName(const Digest& segment_key) const {
+  std::string what;
+  AppendU64(&what, generation_);
+  absl::StrAppend(&what, DigestBytes(segment_key));
+  return absl::StrCat(NameOf(what), ":w");
+}
+
+std::string SharedSpace::AssociatedData(absl::string_view name) const {
+  std::string data;
+  AppendU32(&data, kValueMagic);
+  AppendU64(&data, generation_);
+  absl::StrAppend(&data, name);
+  return data;
+}
+
+std::string SharedSpace::Seal(absl::string_view name, absl::string_view text) const {
+  std::string nonce(kNonceBytes, '\0');
+  MustBe(RAND_bytes(Bytes(&nonce), kNonceBytes) == 1);
+  return SealWith(nonce, name, text);
+}
+
+std::string SharedSpace::SealWith(absl::string_view nonce, absl::string_view name,
+                                  absl::string_view text) const {
+  assert(text.size() <= kMaxTextBytes && nonce.size() == kNonceBytes);
+  std::string value;
+  value.reserve(text.size() + kSealBytes);
+  AppendU32(&value, kValueMagic);
+  absl::StrAppend(&value, nonce);
+  value.resize(text.size() + kSealBytes);
+  const std::string data = AssociatedData(name);
+  EVP_CIPHER_CTX* const context = CipherContext();
+  int size = 0;
+  MustBe(EVP_EncryptInit_ex(context, EVP_aes_256_gcm(), nullptr, Bytes(sealing_key_),
+                            Bytes(nonce)) == 1);
+  MustBe(EVP_EncryptUpdate(context, nullptr, &size, Bytes(data), static_cast<int>(data.size())) ==
+         1);
+  unsigned char* const out = Bytes(&value) + kTextOffset;
+  MustBe(EVP_EncryptUpdate(context, out, &size, Bytes(text), static_cast<int>(text.size())) == 1);
+  MustBe(static_cast<size_t>(size) == text.size());
+  MustBe(EVP_EncryptFinal_ex(context, out + size, &size) == 1);
+  MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_GET_TAG, kTagBytes, out + text.size()) == 1);
+  return value;
+}
+
+absl::StatusOr<std::string> SharedSpace::Open(absl::string_view name,
+                                              absl::string_view value) const {
+  if (value.size() < kSealBytes || value.size() > kMaxValueBytes) {
+    return absl::DataLossError(absl::StrCat("a shared value of ", value.size(), " bytes: it has ",
+                                            kSealBytes, " to ", kMaxValueBytes));
+  }
+  ByteReader reader(value);
+  if (*reader.U32("magic") != kValueMagic) {
+    return absl::DataLossError("no shared value of version 1");
+  }
+  const absl::string_view nonce = *reader.Bytes(kNonceBytes, "nonce");
+  std::string text(value.size() - kSealBytes, '\0');
+  std::string tag(value.substr(value.size() - kTagBytes));
+  const std::string data = AssociatedData(name);
+  EVP_CIPHER_CTX* const context = CipherContext();
+  int size = 0;
+  MustBe(EVP_DecryptInit_ex(context, EVP_aes_256_gcm(), nullptr, Bytes(sealing_key_),
+                            Bytes(nonce)) == 1);
+  MustBe(EVP_DecryptUpdate(context, nullptr, &size, Bytes(data), static_cast<int>(data.size())) ==
+         1);
+  MustBe(EVP_DecryptUpdate(context, Bytes(&text), &size, Bytes(value) + kTextOffset,
+                           static_cast<int>(text.size())) == 1);
+  MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag.data()) == 1);
+  unsigned char rest[16];
+  if (EVP_DecryptFinal_ex(context, rest, &size) != 1) {
+    return absl::DataLossError("a shared value that was not sealed for its name");
+  }
+  return text;
+}
+
+}  // namespace hearth

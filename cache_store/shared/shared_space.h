@@ -1,0 +1,66 @@
+// SharedSpace: one tenant's part of the shared engine: what its values are called there, and the
+// key that seals them.
+//
+// All of it follows from the store's secret, so that stores with one secret have one space, and
+// nobody else can read a value, make one, or tell from a name what it is of. A value opens under
+// the name and in the generation that it was sealed for, and nowhere else. A tenant's generation is
+// one more after each drop of all it has: names and values of the one before are of no use then.
+//
+//   space keys = HKDF-SHA-256(secret, "hearth.shared.v1" and the tenant): one to seal, one for
+//   names name       = "h1:" base64url(HMAC-SHA-256(names' key, generation u64, segment key)) and
+//   ":g:0" value      = magic u32, nonce of 12 bytes, AES-256-GCM of the text, tag of 16 bytes;
+//                associated data: magic, generation u64, name
+//
+// docs/snapshot_format.md has it in full. Thread safety: all methods from any thread.
+#ifndef HEARTH_CACHE_STORE_SHARED_SHARED_SPACE_H_
+#define HEARTH_CACHE_STORE_SHARED_SHARED_SPACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/digest.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+class SharedSpace {
+ public:
+  static constexpr size_t kNonceBytes = 12;
+  // What sealing adds: magic, nonce, tag.
+  static constexpr size_t kSealBytes = 4 + kNonceBytes + 16;
+  // Redis takes a quarter more for a value of 1 MiB than for one of 64 bytes less.
+  static constexpr size_t kMaxValueBytes = (size_t{1} << 20) - 64;
+  static constexpr size_t kMaxTextBytes = kMaxValueBytes - kSealBytes;
+
+  SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation);
+
+  // Where the tenant's generation is, a number that only grows. In every generation.
+  std::string GenerationName() const;
+  // `segment_key`: of the segment that the object is of (prefix_key.h).
+  std::string PartName(const Digest& segment_key, LayerGroup group, uint32_t part) const;
+  std::string LeaseName(const Digest& segment_key) const;
+
+  // REQUIRES: at most kMaxTextBytes.
+  std::string Seal(absl::string_view name, absl::string_view text) const;
+  // With a nonce that the caller chose, of kNonceBytes and never used before. For tests.
+  std::string SealWith(absl::string_view nonce, absl::string_view name,
+                       absl::string_view text) const;
+  // kDataLoss: not a value that was sealed for this name here.
+  absl::StatusOr<std::string> Open(absl::string_view name, absl::string_view value) const;
+
+  uint64_t generation() const { return generation_; }
+
+ private:
+  std::string NameOf(absl::string_view what) const;
+  std::string AssociatedData(absl::string_view name) const;
+
+  const uint64_t generation_;
+  std::string sealing_key_, naming_key_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_SHARED_SPACE_H_
