@@ -46,7 +46,6 @@ ROOMS = {
     "cache_store/disk": {"cache_store/base", "cache_store/disk/files", "cache_store/disk/promises"},
     "cache_store/disk/repair": {"cache_store/base", "cache_store/disk", "cache_store/disk/files",
                                 "cache_store/disk/promises"},
-    "cache_store/shared": {"cache_store/base"},
     "cache_store/shared/redis": {"cache_store/base", "cache_store/shared"},
     "cache_store/catalog": {"cache_store/base", "cache_store/retention"},
     "cache_store/store": {"cache_store/base", "cache_store/memory", "cache_store/disk",
