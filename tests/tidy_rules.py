@@ -38,7 +38,7 @@ SERVING = {"services/rpc", "services/serving", "services/serving/door", "service
 ROOMS = {
     "cache_store/base": set(),
     "cache_store/retention": set(),
-    "cache_store/simulate": {"cache_store/retention"},
+    "cache_store/simulate": {"cache_store/retention", "cache_store/shared"},
     "cache_store/memory": {"cache_store/base"},
     "cache_store/shared": {"cache_store/base"},
     "cache_store/disk/files": {"cache_store/base"},

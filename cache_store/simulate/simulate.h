@@ -27,7 +27,13 @@ struct ModelShape {
   const char* name = "";
   uint32_t global_layers = 0;
   uint32_t local_layers = 0;
-  uint32_t window = 0;  // tokens, the current one included
+  uint32_t window = 0;    // tokens, the current one included
+  uint32_t kv_width = 0;  // values of a token's key in one layer, all KV heads together
+
+  // Of a token, keys and values of all layers, as workers on CPUs keep them: float32.
+  uint64_t TokenBytes() const {
+    return uint64_t{2} * sizeof(float) * kv_width * (global_layers + local_layers);
+  }
 };
 // "270m", "1b", "4b", "12b", "27b": Gemma 3 as published.
 absl::StatusOr<ModelShape> ParseModelShape(const std::string& name);

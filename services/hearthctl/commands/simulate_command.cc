@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "cache_store/simulate/simulate.h"
 #include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands/simulate_fleet.h"
 #include "services/hearthctl/hit_rate_picture.h"
 #include "services/hearthctl/json_text.h"
 
@@ -25,6 +26,7 @@ constexpr char kSimulateExamples[] =
     R"(  hearthctl simulate --trace conversation_trace.jsonl.xz
   hearthctl simulate --trace t.jsonl --capacity 0.01,0.05,0.1 --policy default,lru --json
   hearthctl simulate --trace t.jsonl --model 4b --svg hit_rates.svg
+  hearthctl simulate --trace t.jsonl --nodes 10 --routing random --capacity 0.05,0.1
 
 A trace has one JSON object a line, ascending in time, as Mooncake's traces have:
   {"timestamp": 27482, "input_length": 1100, "output_length": 52, "hash_ids": [46, 47, 2366]}
@@ -37,6 +39,11 @@ With --model it keeps restore points as a store does for that Gemma 3; its size 
 bytes that all full blocks would take with every layer, and the hit rate is tokens restored of all
 tokens.
 
+With --nodes N it is a fleet of stores that share one engine, Redis with volatile-ttl: --capacity is
+then the engine's size, or --shared-bytes is, for blocks of --model; blocks are kept each by itself.
+Shown beside it is what one store of that size would have found, by least recent use and as stores
+learn.
+
 Policies: default, what a store runs unless told otherwise (--retention); lru, the least recently
 used goes first; optimum, which knows the future (with --model: Belady's rule on restore points).
 )";
@@ -45,6 +52,7 @@ struct SimulateFlags {
   std::string trace, model, svg;
   std::vector<double> capacities = {0.01, 0.05, 0.1, 0.25, 0.5};
   std::vector<std::string> policies = {"default", "lru", "optimum"};
+  FleetFlags fleet;
   bool json = false;
 };
 
@@ -195,6 +203,10 @@ int RunSimulate(const SimulateFlags& flags, Console& console) {
     if (flags.svg.empty() || Has(rows, policy)) continue;
     for (const double capacity : capacities) rows.push_back(Row{policy, capacity});
   }
+  if (flags.fleet.is_given()) {
+    if (!flags.svg.empty()) return FailUsage(console, "--svg: not of a fleet, --nodes");
+    return RunFleet(flags.fleet, flags.trace, model, capacities, flags.json, console);
+  }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
   Simulate(*trace, model, &rows, console);
@@ -230,6 +242,18 @@ void AddSimulateCommand(CommandSet* commands) {
       .Placeholder("NAME,...");
   command->Add("--model", &flags->model, "270m, 1b, 4b, 12b or 27b: restore points")
       .Placeholder("NAME");
+  command->Add("--nodes", &flags->fleet.nodes, "a fleet of so many stores that share one engine")
+      .Placeholder("N");
+  command->Add("--routing", &flags->fleet.routing, "of a fleet's requests: random, affinity")
+      .ShowDefault()
+      .Placeholder("NAME");
+  command->Add("--shared-bytes", &flags->fleet.shared_bytes, "the engine's size; needs --model")
+      .Placeholder("BYTES");
+  command
+      ->Add("--node-share", &flags->fleet.node_share,
+            "each store's own memory, as a share of the engine's; 0: none")
+      .ShowDefault()
+      .Placeholder("SHARE");
   command->Add("--svg", &flags->svg, "also draw hit rate against capacity, beside lru and optimum")
       .Placeholder("FILE");
   command->AddJson(&flags->json, " for each policy and size");

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cache_store/simulate/fleet.h"
 
 namespace hearth {
 namespace {
@@ -280,6 +281,35 @@ TEST(TraceTest, BlocksAreEqualWhereTheirWholePrefixIs) {
   EXPECT_EQ(trace->unique_full_blocks, 4u);
   EXPECT_EQ(trace->requests[1].blocks[1], trace->requests[0].blocks[1]);
   EXPECT_NE(trace->requests[2].blocks[1], trace->requests[0].blocks[1]);
+}
+
+// Ten stores without memory of their own, any of which a request may reach.
+TEST(FleetTest, FindsWhatOneLruCacheOfTheEnginesSizeFinds) {
+  const Trace& trace = Published("conversation");
+  FleetShape fleet;
+  fleet.nodes = 10;
+  fleet.shared_blocks = static_cast<uint64_t>(0.1 * trace.unique_blocks);
+  const FleetRates rates = SimulateFleet(trace, fleet);
+  EXPECT_GE(rates.found, 0.97 * HitRate(trace, std::nullopt, kLru, 0.1));
+  EXPECT_GE(rates.found, 0.9 * HitRate(trace, std::nullopt, kDefault, 0.1));
+  EXPECT_EQ(rates.shared, rates.found);
+  // Redis' default looks at too few to find who is old.
+  fleet.samples = 5;
+  EXPECT_LT(SimulateFleet(trace, fleet).found, rates.found);
+}
+
+TEST(FleetTest, StoresOfTheirOwnFindMoreWhereTheirConversationsComeBack) {
+  const Trace& trace = Published("synthetic");
+  FleetShape fleet;
+  fleet.nodes = 10;
+  fleet.node_blocks = trace.unique_blocks / 100;
+  const FleetRates random = SimulateFleet(trace, fleet);
+  EXPECT_EQ(random.shared, 0);
+  fleet.routing = Routing::kAffinity;
+  EXPECT_GT(SimulateFleet(trace, fleet).found, 2 * random.found);
+  fleet.routing = Routing::kRandom;
+  fleet.shared_blocks = 10 * fleet.node_blocks;
+  EXPECT_GT(SimulateFleet(trace, fleet).found, 2 * random.found);
 }
 
 }  // namespace

@@ -46,6 +46,35 @@ TEST_F(SimulateCommandTest, ARowForEachPolicyAndSize) {
               AllOf(HasSubstr("60 requests"), HasSubstr("optimum"), HasSubstr("hit rate")));
 }
 
+TEST_F(SimulateCommandTest, AFleetIsShownBesideOneStoreOfItsEnginesSize) {
+  const CliResult fleet = RunCli(
+      {"simulate", "--trace", Path("t.jsonl"), "--nodes", "10", "--capacity", "0.5,1", "--json"});
+  EXPECT_EQ(fleet.code, kExitOk) << fleet.err;
+  ASSERT_EQ(fleet.objects.size(), 2u);
+  EXPECT_NEAR(fleet.objects[1]["hit_rate"].get<double>(), 2.0 * 53 / 180, 1e-6);
+  EXPECT_EQ(fleet.objects[1]["hit_rate"], fleet.objects[1]["lru_hit_rate"]);
+  EXPECT_EQ(fleet.objects[1]["shared_hit_rate"], fleet.objects[1]["hit_rate"]);
+  EXPECT_THAT(RunCli({"simulate", "--trace", Path("t.jsonl"), "--nodes", "2", "--model", "270m",
+                      "--shared-bytes", "1000000000", "--node-share", "0.1"})
+                  .out,
+              AllOf(HasSubstr("2 stores, random routing"), HasSubstr("one lru store")));
+}
+
+TEST_F(SimulateCommandTest, OfAFleetItSaysWhatIsWrong) {
+  const auto refused = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"simulate", "--trace", Path("t.jsonl")};
+    args.insert(args.end(), more.begin(), more.end());
+    const CliResult result = RunCli(args);
+    EXPECT_EQ(result.code, kExitUsage);
+    return result.err;
+  };
+  EXPECT_THAT(refused({"--nodes", "3", "--routing", "near"}), HasSubstr("random, affinity"));
+  EXPECT_THAT(refused({"--nodes", "100000"}), HasSubstr("from 1 to 1000"));
+  EXPECT_THAT(refused({"--nodes", "3", "--shared-bytes", "100"}), HasSubstr("--model"));
+  EXPECT_THAT(refused({"--nodes", "3", "--node-share", "2"}), HasSubstr("--node-share 2"));
+  EXPECT_THAT(refused({"--node-share", "0.5"}), HasSubstr("--nodes 0"));
+}
+
 TEST_F(SimulateCommandTest, WithAModelRestorePointsAreCounted) {
   const CliResult result = RunCli({"simulate", "--trace", Path("t.jsonl"), "--capacity", "1",
                                    "--policy", "default", "--model", "4b", "--json"});
