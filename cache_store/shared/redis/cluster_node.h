@@ -46,6 +46,7 @@ class ClusterNode : public NodeConnection::Owner {
   bool IsUp() const { return !refuses_ && connection_ != nullptr && connection_->is_open(); }
   // It failed, and did not answer since.
   bool IsDown() const { return refuses_; }
+  const absl::Status& why_down() const { return why_refuses_; }
   bool IsIdle() const;  // no command waits for it or its answer
   absl::Time last_used() const { return last_used_; }
 

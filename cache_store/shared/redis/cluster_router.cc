@@ -64,7 +64,7 @@ void ClusterRouter::Route(const std::shared_ptr<KeyBatch>& batch) {
 
 void ClusterRouter::RouteUnrouted() {
   if (!map_.has_value()) {
-    if (!nodes_.SomeMayAnswer()) FinishUnrouted(NoNode());
+    if (!nodes_.SomeMayAnswer()) FinishUnrouted(why_no_map_);
     return;
   }
   std::vector<std::shared_ptr<KeyBatch>> batches;
@@ -142,7 +142,8 @@ void ClusterRouter::OnNodeUp(ClusterNode* /*node*/) {
   WantMap();
 }
 
-void ClusterRouter::OnNodeDown(ClusterNode* /*node*/) {
+void ClusterRouter::OnNodeDown(ClusterNode* node) {
+  why_no_map_ = node->why_down();
   CountNodes();
   WantMap();
   RouteUnrouted();
@@ -163,10 +164,10 @@ void ClusterRouter::WantMap() {
 
 void ClusterRouter::AskForMap() {
   map_timer_.reset();
-  next_question_ = Now() + kMapPause;
   nodes_.Sweep(map_.has_value() ? &*map_ : nullptr);
   ClusterNode* node = nodes_.AnyUp();
   if (node == nullptr) return nodes_.MeetSeeds();  // the first that is up wants the map
+  next_question_ = Now() + kMapPause;
   wants_map_ = false;
   asks_for_map_ = true;
   const uint64_t question = ++question_;

@@ -107,9 +107,9 @@ void RedisProcess::Spawn() {
     words.insert(words.end(), {"--tls-port", absl::StrCat(tls_port_)});
   }
   if (options_.is_cluster) {
-    words.insert(words.end(),
-                 {"--cluster-enabled", "yes", "--cluster-port", absl::StrCat(bus_port_),
-                  "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"});
+    words.insert(words.end(), {"--repl-ping-replica-period", "1", "--cluster-enabled", "yes",
+                               "--cluster-port", absl::StrCat(bus_port_), "--cluster-node-timeout",
+                               "1000", "--cluster-require-full-coverage", "no"});
   }
   words.insert(words.end(), options_.settings.begin(), options_.settings.end());
   std::vector<char*> argv;
@@ -134,7 +134,8 @@ void RedisProcess::Pause() const {
 
 bool RedisProcess::WaitUntilItAnswers() const {
   for (;;) {
-    if (Ask({"PING"}) == "PONG") return true;
+    const std::string answer = Ask({"PING"});
+    if (answer == "PONG" || absl::StartsWith(answer, "-NOAUTH")) return true;
     Pause();
     siginfo_t ended = {};
     if (waitid(P_PID, pid_, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return false;
@@ -218,7 +219,8 @@ void RedisServers::AddReplicas() {
     while (!absl::StrContains(at(i).Ask({"INFO", "replication"}), "master_link_status:up")) {
       at(i).Pause();
     }
-    // Each primary must have heard of it, or it is not elected.
+    // Each primary must have heard of it, or it is not elected. It is named once it has got bytes
+    // of its primary: a ping, for want of others.
     for (int other = 0; other < options_.primaries; ++other) {
       const std::string id = IdOf(i);
       while (!absl::StrContains(at(other).Ask({"CLUSTER", "SLOTS"}), id)) at(other).Pause();

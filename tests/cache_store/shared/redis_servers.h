@@ -21,8 +21,8 @@ class RedisProcess {
  public:
   struct Options {
     bool is_cluster = false;
-    bool has_tls = false;               // on a port beside the one without
-    std::vector<std::string> settings;  // further words of its command line
+    bool has_tls = false;                    // on a port beside the one without
+    std::vector<std::string> settings = {};  // further words of its command line
   };
 
   // Whether this machine has the server: a test without it is to be skipped.
@@ -73,7 +73,7 @@ class RedisServers {
     int primaries = 3;
     int replicas = 0;  // of each
     bool has_tls = false;
-    std::vector<std::string> settings;
+    std::vector<std::string> settings = {};
   };
 
   // All slots are served, and replicas follow, when this returns.

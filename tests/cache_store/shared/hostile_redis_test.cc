@@ -1,0 +1,245 @@
+// The shared engine against servers that lie, stall and hang up: it costs their keys, and no more.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/shared/redis/key_slot.h"
+#include "tests/cache_store/shared/fake_redis.h"
+#include "tests/cache_store/shared/redis_kit.h"
+
+namespace hearth {
+namespace {
+
+using Answer = FakeRedis::Answer;
+using Words = FakeRedis::Words;
+
+const char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
+
+std::unique_ptr<RedisCluster> Engine(const std::vector<NodeAddress>& addresses) {
+  RedisOptions options;
+  options.addresses = addresses;
+  options.silence = absl::Milliseconds(300);
+  return RedisCluster::Open(options).value();
+}
+
+// A server without a cluster that answers everything alike.
+FakeRedis::Handler Always(const std::string& bytes, bool closes = false) {
+  return [=](const Words& words) -> Answer {
+    if (words[0] == "CLUSTER") return {kNoCluster};
+    return {bytes, closes};
+  };
+}
+
+std::vector<std::string> Keys(int count) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < count; ++i) keys.push_back(absl::StrCat("key-", i));
+  return keys;
+}
+
+absl::Status GetOne(RedisCluster* engine) {
+  return engine->Get({"key"}, kMaxBytes, Soon())[0].status();
+}
+
+TEST(HostileRedis, MayNotAnswerMoreThanWasAskedFor) {
+  for (const std::string& answer :
+       {std::string("$1000000000\r\n") + std::string(100000, 'x'),
+        std::string("$1002\r\n") + std::string(1002, 'x') + "\r\n",
+        std::string("+") + std::string(100000, 'x'), std::string("*1000000000\r\n"),
+        std::string("*1\r\n$1\r\nx\r\n"),
+        std::string("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n"),
+        std::string("$99999999999999999999999\r\n"), std::string("$-7\r\n"), std::string("*-7\r\n"),
+        std::string("!9\r\n"), std::string(":12a\r\n"), std::string("\r\n\r\n\r\n")}) {
+    FakeRedis redis(Always(answer));
+    const auto engine = Engine({redis.address()});
+    EXPECT_EQ(GetOne(engine.get()).code(), absl::StatusCode::kDataLoss) << answer.substr(0, 40);
+  }
+}
+
+TEST(HostileRedis, MayNotSpeakUnasked) {
+  FakeRedis redis(Always("$5\r\nvalue\r\n"), "+PONG\r\n+PONG\r\n+PONG\r\n");
+  const auto engine = Engine({redis.address()});
+  EXPECT_FALSE(GetOne(engine.get()).ok());
+  FakeRedis chatty(Always("$5\r\nvalue\r\n$5\r\nother\r\n"));
+  const auto other = Engine({chatty.address()});
+  EXPECT_EQ(other->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");
+  // The value that nobody asked for is nobody's: it ended the connection.
+  EXPECT_NE(other->Get({"key"}, kMaxBytes, Soon())[0].value_or("none"), "other");
+}
+
+TEST(HostileRedis, IsNotBelievedAnAnswerOfTheWrongKind) {
+  for (const std::string answer : {"+OK\r\n", "$3\r\nabc\r\n", "$-1\r\n"}) {
+    FakeRedis redis(Always(answer));
+    const auto engine = Engine({redis.address()});
+    const auto exists = engine->Exists({"key"}, Soon());
+    EXPECT_TRUE(absl::IsDataLoss(exists[0].status())) << answer;
+    EXPECT_TRUE(absl::IsDataLoss(engine->Increment("key", Soon()).status())) << answer;
+    EXPECT_TRUE(absl::IsDataLoss(engine->Erase({"key"}, Soon())[0])) << answer;
+  }
+  for (const std::string answer : {":1\r\n", "$3\r\nabc\r\n", "$-1\r\n"}) {
+    FakeRedis redis(Always(answer));
+    const auto engine = Engine({redis.address()});
+    EXPECT_TRUE(absl::IsDataLoss(engine->Set({{"key", "v"}}, Soon())[0].status())) << answer;
+  }
+  for (const std::string answer : {":1\r\n", "+abc\r\n", "$-1\r\n"}) {
+    FakeRedis redis(Always(answer));
+    const auto engine = Engine({redis.address()});
+    EXPECT_TRUE(absl::IsDataLoss(GetOne(engine.get()))) << answer;
+  }
+}
+
+TEST(HostileRedis, SaysWhatItLacksInItsErrors) {
+  const std::pair<const char*, absl::StatusCode> kCases[] = {
+      {"-OOM command not allowed\r\n", absl::StatusCode::kResourceExhausted},
+      {"-NOPERM this user has no permissions\r\n", absl::StatusCode::kPermissionDenied},
+      {"-NOAUTH Authentication required.\r\n", absl::StatusCode::kPermissionDenied},
+      {"-LOADING Redis is loading the dataset\r\n", absl::StatusCode::kUnavailable},
+      {"-CLUSTERDOWN The cluster is down\r\n", absl::StatusCode::kUnavailable},
+      {"-READONLY You can't write\r\n", absl::StatusCode::kUnavailable},
+      {"-TRYAGAIN Multiple keys request\r\n", absl::StatusCode::kUnavailable},
+      {"-MOVED 1 nowhere\r\n", absl::StatusCode::kUnavailable},
+      {"-MOVED 1 a host:70\r\n", absl::StatusCode::kUnavailable},
+      {"-MOVED 1 host:99999\r\n", absl::StatusCode::kUnavailable},
+      {"-ASK\r\n", absl::StatusCode::kUnavailable},
+      {"-\r\n", absl::StatusCode::kInternal},
+      {"-ERR \x01\x02\r\n", absl::StatusCode::kInternal},
+  };
+  for (const auto& [answer, code] : kCases) {
+    FakeRedis redis(Always(answer));
+    const auto engine = Engine({redis.address()});
+    EXPECT_EQ(GetOne(engine.get()).code(), code) << answer;
+  }
+}
+
+TEST(HostileRedis, HangsUpInTheMiddleOfAnAnswer) {
+  std::atomic<bool> hangs_up{true};
+  FakeRedis redis([&](const Words& words) -> Answer {
+    if (words[0] == "CLUSTER") return {kNoCluster};
+    if (hangs_up) return {"$100\r\nhalf", true};
+    return {"$5\r\nvalue\r\n"};
+  });
+  const auto engine = Engine({redis.address()});
+  EXPECT_TRUE(absl::IsUnavailable(GetOne(engine.get())));
+  hangs_up = false;
+  while (!GetOne(engine.get()).ok()) {
+  }
+  EXPECT_EQ(engine->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");
+}
+
+TEST(HostileRedis, IsNotConnectedToAgainAndAgain) {
+  FakeRedis redis([](const Words&) -> Answer { return {"", true}; });
+  const auto engine = Engine({redis.address()});
+  const absl::Time start = absl::Now();
+  for (int call = 0; call < 2000; ++call) EXPECT_FALSE(GetOne(engine.get()).ok());
+  const absl::Duration pause = RedisOptions().probe_pause * 0.75;
+  EXPECT_LE(redis.connections(), 2 + (absl::Now() - start) / pause);
+}
+
+// A cluster of two nodes: the second is honest.
+class HalfHostileRedis : public testing::Test {
+ protected:
+  HalfHostileRedis()
+      : honest_([this](const Words& words) { return Honest(words); }),
+        hostile_([this](const Words& words) {
+          if (words[0] == "CLUSTER") return Honest(words);
+          absl::MutexLock lock(&mutex_);
+          return hostile_answer_;
+        }) {}
+  void Answers(Answer answer) {
+    absl::MutexLock lock(&mutex_);
+    hostile_answer_ = std::move(answer);
+  }
+  Answer Honest(const Words& words) {
+    if (words[0] == "CLUSTER") {
+      ++maps_;
+      return {FakeRedis::Slots({hostile_.address(), honest_.address()})};
+    }
+    return {":1\r\n"};
+  }
+  static bool IsHonests(const std::string& key) { return KeySlot(key) >= kHashSlots / 2; }
+  // Of a hundred keys, the hostile node's all fail and the other's do not.
+  void ExpectHalfFails(RedisCluster* engine, absl::Time deadline) {
+    const std::vector<std::string> keys = Keys(100);
+    const auto exists = engine->Exists(keys, deadline);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      EXPECT_EQ(exists[i].ok(), IsHonests(keys[i])) << exists[i].status();
+    }
+  }
+
+  std::atomic<int> maps_{0};
+  absl::Mutex mutex_;
+  Answer hostile_answer_ ABSL_GUARDED_BY(mutex_);
+  FakeRedis honest_, hostile_;
+};
+
+TEST_F(HalfHostileRedis, IsSilent) {
+  Answers({""});
+  const auto engine = Engine({honest_.address()});
+  ExpectHalfFails(engine.get(), Soon());
+  ExpectHalfFails(engine.get(), Soon());
+}
+
+TEST_F(HalfHostileRedis, Trickles) {
+  Answers({"$100\r\n" + std::string(50, 'x'), false, true});
+  const auto engine = Engine({honest_.address()});
+  const auto got = engine->Get(Keys(100), kMaxBytes, Soon());
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(absl::IsDataLoss(got[i].status()), IsHonests(Keys(100)[i])) << got[i].status();
+  }
+}
+
+TEST_F(HalfHostileRedis, SendsKeysBackAndForth) {
+  Answers({absl::StrCat("-MOVED 1 ", hostile_.address().Text(), "\r\n")});
+  const auto engine = Engine({honest_.address()});
+  const absl::Time start = absl::Now();
+  ExpectHalfFails(engine.get(), Soon());
+  Answers({absl::StrCat("-ASK 1 ", hostile_.address().Text(), "\r\n")});
+  ExpectHalfFails(engine.get(), Soon());
+  EXPECT_GT(engine->Stats().redirections, 0u);
+  // However many redirections: the map is asked for once in 200 ms.
+  EXPECT_LE(maps_, 2 + (absl::Now() - start) / absl::Milliseconds(200));
+}
+
+TEST_F(HalfHostileRedis, PointsToWhereNobodyListens) {
+  Answers({"-MOVED 1 127.0.0.1:1\r\n"});
+  const auto engine = Engine({honest_.address()});
+  ExpectHalfFails(engine.get(), Soon());
+  Answers({"-MOVED 1 no-such-host.invalid:7000\r\n"});
+  const auto other = Engine({honest_.address()});
+  ExpectHalfFails(other.get(), absl::Now() + absl::Seconds(2));
+}
+
+TEST(HostileRedis, TellsNoMapThatIsNone) {
+  const std::string host = "*3\r\n$9\r\n127.0.0.1\r\n:7000\r\n$2\r\nid\r\n";
+  for (const std::string& map :
+       {std::string("*0\r\n"), std::string("+OK\r\n"), std::string(":1\r\n"),
+        std::string("*1\r\n:1\r\n"), std::string("*1\r\n*2\r\n:0\r\n:1\r\n"),
+        "*1\r\n*3\r\n:0\r\n:16384\r\n" + host, "*1\r\n*3\r\n:-1\r\n:5\r\n" + host,
+        "*1\r\n*3\r\n:7\r\n:5\r\n" + host, "*1\r\n*3\r\n$1\r\n0\r\n:5\r\n" + host,
+        std::string("*1\r\n*3\r\n:0\r\n:5\r\n*2\r\n$3\r\na b\r\n:7000\r\n"),
+        std::string("*1\r\n*3\r\n:0\r\n:5\r\n*2\r\n$1\r\na\r\n:0\r\n"),
+        std::string("*1\r\n*3\r\n:0\r\n:5\r\n*2\r\n$1\r\na\r\n:65536\r\n"),
+        std::string("*1\r\n*3\r\n:0\r\n:5\r\n*2\r\n:1\r\n:7000\r\n"), std::string("*262145\r\n"),
+        std::string("-ERR no\r\n")}) {
+    FakeRedis redis([&](const Words& words) -> Answer {
+      return {words[0] == "CLUSTER" ? map : "$5\r\nvalue\r\n"};
+    });
+    const auto engine = Engine({redis.address()});
+    EXPECT_FALSE(GetOne(engine.get()).ok()) << map;
+  }
+}
+
+TEST(HostileRedis, IsLeftForOneThatTellsAMap) {
+  FakeRedis liar([](const Words&) -> Answer { return {"*0\r\n"}; });
+  FakeRedis honest(Always("$5\r\nvalue\r\n"));
+  const auto engine = Engine({liar.address(), honest.address()});
+  while (!GetOne(engine.get()).ok()) {
+  }
+  EXPECT_EQ(engine->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");
+}
+
+}  // namespace
+}  // namespace hearth

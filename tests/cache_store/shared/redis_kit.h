@@ -1,0 +1,26 @@
+// What the tests of the shared engine have in common.
+#ifndef HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_KIT_H_
+#define HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_KIT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "cache_store/shared/redis/redis_cluster.h"
+
+namespace hearth {
+
+inline constexpr uint64_t kMaxBytes = 1000;  // of a value
+
+// Only a hang takes so long.
+inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+
+// `addresses`: "HOST:PORT,...".
+inline std::unique_ptr<RedisCluster> OpenRedis(const std::string& addresses) {
+  return RedisCluster::Open(ParseRedisUrl("redis://" + addresses).value()).value();
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_KIT_H_

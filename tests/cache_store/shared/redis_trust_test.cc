@@ -1,0 +1,141 @@
+// Who may be the shared engine, and who we are to it: TLS, users, and their files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cache_store/shared/redis_kit.h"
+#include "tests/cache_store/shared/redis_servers.h"
+#include "tests/support/test_certificates.h"
+
+namespace hearth {
+namespace {
+
+absl::Status Try(RedisCluster* engine) { return engine->Exists({"h1:key"}, Soon())[0].status(); }
+
+class RedisTrust : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RedisProcess::IsInstalled()) GTEST_SKIP() << "redis-tools is not installed";
+    server_ca_ = files_.Write("server-ca", authority_.certificate());
+    client_ca_ = files_.Write("client-ca", authority_.certificate());
+    WriteServer(&authority_);
+  }
+  // The certificate of the server, when it starts next.
+  void WriteServer(TestAuthority* authority) {
+    const TestAuthority::Pem server = authority->Issue("redis");
+    certificate_ = files_.Write("server.crt", server.certificate);
+    key_ = files_.Write("server.key", server.key);
+  }
+  std::vector<std::string> TlsSettings(const std::string& asks_clients) const {
+    return {"--tls-cert-file",    certificate_, "--tls-key-file",     key_,
+            "--tls-ca-cert-file", server_ca_,   "--tls-auth-clients", asks_clients};
+  }
+  RedisOptions Tls(const std::string& host, int port) const {
+    RedisOptions options = ParseRedisUrl(absl::StrCat("rediss://", host, ":", port)).value();
+    options.ca_file = client_ca_;
+    return options;
+  }
+
+  const SecretFolder files_;
+  const TestFolder folder_;
+  TestAuthority authority_;
+  std::string server_ca_, client_ca_, certificate_, key_;
+};
+
+TEST_F(RedisTrust, TlsHidesValuesFromTheNetwork) {
+  RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
+  const auto engine = RedisCluster::Open(Tls("127.0.0.1", redis.tls_port())).value();
+  const std::string content(3000000, 'x');
+  ASSERT_TRUE(engine->Set({{"h1:key", content}}, Soon())[0].ok());
+  EXPECT_TRUE(engine->Get({"h1:key"}, content.size(), Soon())[0].value() == content);
+  const auto plain = OpenRedis(absl::StrCat("127.0.0.1:", redis.tls_port()));
+  EXPECT_FALSE(Try(plain.get()).ok());
+}
+
+TEST_F(RedisTrust, AClusterSpeaksTlsToo) {
+  std::vector<std::string> settings = TlsSettings("no");
+  settings.insert(settings.end(), {"--tls-cluster", "yes"});
+  RedisServers servers({3, 0, true, settings});
+  const auto engine = RedisCluster::Open(Tls("127.0.0.1", servers.at(1).tls_port())).value();
+  std::vector<std::string> keys;
+  for (int i = 0; i < 100; ++i) keys.push_back(absl::StrCat("h1:", i));
+  for (const auto& exists : engine->Exists(keys, Soon())) EXPECT_FALSE(exists.value());
+  EXPECT_EQ(engine->Stats().shards, 3u);
+}
+
+TEST_F(RedisTrust, AServerMustBeWhoItsCertificateSays) {
+  RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
+  TestAuthority other;
+  RedisOptions stranger = Tls("127.0.0.1", redis.tls_port());
+  stranger.ca_file = files_.Write("other-ca", other.certificate());
+  const auto refusing = RedisCluster::Open(stranger).value();
+  EXPECT_TRUE(absl::IsPermissionDenied(Try(refusing.get()))) << Try(refusing.get());
+  // It is 127.0.0.1's, and of no name.
+  const auto named = RedisCluster::Open(Tls("localhost", redis.tls_port())).value();
+  EXPECT_FALSE(Try(named.get()).ok());
+}
+
+TEST_F(RedisTrust, CertificatesAreReadAgain) {
+  std::optional<RedisProcess> redis(std::in_place, folder_.path(),
+                                    RedisProcess::Options{false, true, TlsSettings("no")});
+  const auto engine = RedisCluster::Open(Tls("127.0.0.1", redis->tls_port())).value();
+  ASSERT_TRUE(Try(engine.get()).ok());
+  TestAuthority next;
+  redis->Kill();
+  WriteServer(&next);
+  files_.Write("server-ca", next.certificate());
+  redis->Start();
+  while (!absl::IsPermissionDenied(Try(engine.get()))) redis->Pause();
+  files_.Write("client-ca", next.certificate());
+  while (!Try(engine.get()).ok()) redis->Pause();
+}
+
+TEST_F(RedisTrust, AClientHasACertificateWhereItIsAskedFor) {
+  RedisProcess redis(folder_.path(), {false, true, TlsSettings("yes")});
+  RedisOptions options = Tls("127.0.0.1", redis.tls_port());
+  const auto unknown = RedisCluster::Open(options).value();
+  EXPECT_FALSE(Try(unknown.get()).ok());
+  const TestAuthority::Pem client = authority_.Issue("store");
+  options.certificate_file = files_.Write("client.crt", client.certificate);
+  options.key_file = files_.Write("client.key", client.key);
+  const auto known = RedisCluster::Open(options).value();
+  EXPECT_TRUE(Try(known.get()).ok()) << Try(known.get());
+}
+
+TEST_F(RedisTrust, PasswordsAreReadAgain) {
+  RedisProcess redis(folder_.path(), {});
+  redis.Ask({"ACL", "SETUSER", "hearth", "on", ">first", "~h1:*", "+@all"});
+  RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
+  options.user = "hearth";
+  options.password_file = files_.Write("password", "first\n");
+  const auto engine = RedisCluster::Open(options).value();
+  EXPECT_TRUE(Try(engine.get()).ok()) << Try(engine.get());
+  EXPECT_TRUE(absl::IsPermissionDenied(engine->Exists({"other"}, Soon())[0].status()));
+  redis.Ask({"ACL", "SETUSER", "hearth", "resetpass", ">second"});
+  redis.Ask({"CLIENT", "KILL", "USER", "hearth"});
+  while (!absl::IsPermissionDenied(Try(engine.get()))) redis.Pause();
+  files_.Write("password", "second\n");
+  while (!Try(engine.get()).ok()) redis.Pause();
+}
+
+TEST_F(RedisTrust, APasswordThatRedisWantsIsMissed) {
+  RedisProcess redis(folder_.path(), {false, false, {"--requirepass", "secret"}});
+  const auto engine = OpenRedis(redis.address());
+  EXPECT_TRUE(absl::IsPermissionDenied(Try(engine.get()))) << Try(engine.get());
+}
+
+TEST_F(RedisTrust, FilesThatCannotBeUsedAreNamedAtTheStart) {
+  RedisOptions options = Tls("127.0.0.1", 1);
+  options.ca_file = "/no/such/ca";
+  const absl::Status status = RedisCluster::Open(options).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("/no/such/ca"));
+  RedisOptions plain = ParseRedisUrl("redis://127.0.0.1:1").value();
+  plain.password_file = "/no/such/password";
+  EXPECT_TRUE(absl::IsFailedPrecondition(RedisCluster::Open(plain).status()));
+}
+
+}  // namespace
+}  // namespace hearth
