@@ -95,6 +95,7 @@ int EventLoop::WaitMs() {
 
 void EventLoop::Run() {
   runs_here = this;
+  pthread_setname_np(pthread_self(), "redis-loop");
   // Signals are other threads' matter; SIGPIPE of a TLS write would end the process.
   sigset_t all;
   sigfillset(&all);

@@ -5,12 +5,18 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace hearth {
 namespace {
 
 constexpr uint64_t kErrorBytesMax = 1024;
+constexpr uint64_t kLongBytes = uint64_t{16} << 10;  // of a text that goes past hiredis
+constexpr absl::string_view kLineEnd = "\r\n";
 constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
 
 absl::Status TooLong() {
@@ -26,14 +32,60 @@ ReplyReader::ReplyReader() : reader_(redisReaderCreateWithFunctions(Functions())
 }
 
 void ReplyReader::Feed(const char* bytes, size_t count) {
-  redisReaderFeed(reader_.get(), bytes, count);
+  const size_t taken = is_long_ ? AddToLongText(bytes, count) : 0;
+  if (taken < count) redisReaderFeed(reader_.get(), bytes + taken, count - taken);
+}
+
+// "$", a number, the end of the line: where that is all there, and the number is long enough.
+void ReplyReader::BeginLongText() {
+  const absl::string_view unread(reader_->buf + reader_->pos, reader_->len - reader_->pos);
+  const size_t end = unread.substr(0, kFrameBytes).find(kLineEnd);
+  if (end == absl::string_view::npos || end < 2 || unread[0] != '$') return;
+  const absl::string_view digits = unread.substr(1, end - 1);
+  uint64_t bytes = 0;
+  if (!std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) ||
+      !absl::SimpleAtoi(digits, &bytes) || bytes < kLongBytes || bytes > left_.text_bytes) {
+    return;
+  }
+  is_long_ = true;
+  long_bytes_ = bytes + kLineEnd.size();
+  long_text_.clear();
+  long_text_.reserve(long_bytes_);
+  const size_t begin = end + kLineEnd.size();
+  reader_->pos += begin + AddToLongText(unread.data() + begin, unread.size() - begin);
+  if (reader_->pos < reader_->len) return;
+  void* nothing = nullptr;
+  redisReaderGetReply(reader_.get(), &nothing);  // lets it drop what was taken
+  assert(nothing == nullptr);
+}
+
+size_t ReplyReader::AddToLongText(const char* bytes, size_t count) {
+  const size_t taken = std::min(count, long_bytes_ - long_text_.size());
+  long_text_.append(bytes, taken);
+  return taken;
+}
+
+absl::StatusOr<std::optional<RedisReply>> ReplyReader::NextLongText() {
+  if (long_text_.size() < long_bytes_) return std::nullopt;
+  is_long_ = false;
+  is_between_ = true;
+  if (!absl::EndsWith(long_text_, kLineEnd)) {
+    return absl::DataLossError("a text of Redis does not end where it should");
+  }
+  RedisReply reply;
+  reply.kind = RedisReply::Kind::kText;
+  reply.text = std::move(long_text_);
+  reply.text.resize(long_bytes_ - kLineEnd.size());
+  return reply;
 }
 
 absl::StatusOr<std::optional<RedisReply>> ReplyReader::Next(const ReplyLimits& limits) {
   if (std::exchange(is_between_, false)) {
     left_ = limits;
     left_.text_bytes = std::max(left_.text_bytes, kErrorBytesMax);
+    BeginLongText();
   }
+  if (is_long_) return NextLongText();
   void* made = nullptr;
   if (redisReaderGetReply(reader_.get(), &made) != REDIS_OK) {
     // What a function below refuses, hiredis takes for a lack of memory.

@@ -45,7 +45,7 @@ class ReplyReader {
   // limits stay the same until the answer is whole.
   absl::StatusOr<std::optional<RedisReply>> Next(const ReplyLimits& limits);
   // Whether bytes are left that no answer has.
-  bool HasBytes() const { return reader_->len > reader_->pos; }
+  bool HasBytes() const { return is_long_ || reader_->len > reader_->pos; }
 
  private:
   struct Free {
@@ -60,10 +60,18 @@ class ReplyReader {
   static void* MakeNil(const redisReadTask* task);
   static void Drop(void* reply);
   static redisReplyObjectFunctions* Functions();
+  void BeginLongText();
+  size_t AddToLongText(const char* bytes, size_t count);
+  absl::StatusOr<std::optional<RedisReply>> NextLongText();
 
   std::unique_ptr<redisReader, Free> reader_;
   ReplyLimits left_;  // of the answer that is read
   bool is_between_ = true;
+  // A long text that is no part of an array goes past hiredis, which would copy it once more. It
+  // begins where hiredis has taken all that came before.
+  bool is_long_ = false;
+  size_t long_bytes_ = 0;  // with the end of its line
+  std::string long_text_;
 };
 
 }  // namespace hearth

@@ -1,0 +1,146 @@
+#include "cache_store/shared/redis/redis_reply.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "cache_store/shared/redis/redis_options.h"
+
+namespace hearth {
+namespace {
+
+using Kind = RedisReply::Kind;
+
+constexpr ReplyLimits kWide = {uint64_t{1} << 20, 1000};
+
+std::string Text(const std::string& content) {
+  return absl::StrCat("$", content.size(), "\r\n", content, "\r\n");
+}
+
+// All answers in `bytes`, which come in pieces of `piece` bytes.
+std::vector<RedisReply> ReadAll(absl::string_view bytes, size_t piece, const ReplyLimits& limits) {
+  ReplyReader reader;
+  std::vector<RedisReply> replies;
+  while (!bytes.empty()) {
+    const size_t count = std::min(piece, bytes.size());
+    reader.Feed(bytes.data(), count);
+    bytes.remove_prefix(count);
+    while (reader.HasBytes()) {
+      absl::StatusOr<std::optional<RedisReply>> next = reader.Next(limits);
+      EXPECT_TRUE(next.ok()) << next.status();
+      if (!next.ok() || !next->has_value()) break;
+      replies.push_back(*std::move(*next));
+    }
+  }
+  EXPECT_FALSE(reader.HasBytes());
+  return replies;
+}
+
+absl::Status FirstError(const std::string& bytes, const ReplyLimits& limits) {
+  ReplyReader reader;
+  reader.Feed(bytes.data(), bytes.size());
+  return reader.Next(limits).status();
+}
+
+TEST(ReplyReader, ReadsEachKindHoweverItsBytesCome) {
+  const std::string bytes =
+      "+OK\r\n-ERR no\r\n:-7\r\n$-1\r\n$0\r\n\r\n*2\r\n:1\r\n*1\r\n$3\r\na\r\n\r\n*-1\r\n*0\r\n";
+  for (size_t piece = 1; piece <= bytes.size(); ++piece) {
+    const std::vector<RedisReply> replies = ReadAll(bytes, piece, kWide);
+    ASSERT_EQ(replies.size(), 8u) << piece;
+    EXPECT_EQ(replies[0].kind, Kind::kStatus);
+    EXPECT_EQ(replies[1].kind, Kind::kError);
+    EXPECT_EQ(replies[1].text, "ERR no");
+    EXPECT_EQ(replies[2].integer, -7);
+    EXPECT_EQ(replies[3].kind, Kind::kNil);
+    EXPECT_EQ(replies[4].kind, Kind::kText);
+    EXPECT_EQ(replies[4].text, "");
+    ASSERT_EQ(replies[5].elements.size(), 2u);
+    EXPECT_EQ(replies[5].elements[0].integer, 1);
+    EXPECT_EQ(replies[5].elements[1].elements.at(0).text, "a\r\n");
+    EXPECT_EQ(replies[6].kind, Kind::kNil);
+    EXPECT_EQ(replies[7].kind, Kind::kArray);
+  }
+}
+
+TEST(ReplyReader, ReadsTextsOfAnyLengthHoweverTheirBytesCome) {
+  std::minstd_rand lots(7);
+  std::vector<std::string> contents;
+  std::string bytes;
+  for (const size_t size : {1u, 16383u, 16384u, 16385u, 3u, 65536u, 200000u, 100000u, 0u, 70000u}) {
+    std::string content(size, '\0');
+    for (char& c : content) c = static_cast<char>(lots());
+    bytes += Text(content) + ":1\r\n";
+    contents.push_back(std::move(content));
+  }
+  for (const size_t piece : {size_t{7}, size_t{4099}, size_t{16391}, size_t{65536}, bytes.size()}) {
+    const std::vector<RedisReply> replies = ReadAll(bytes, piece, kWide);
+    ASSERT_EQ(replies.size(), 2 * contents.size()) << piece;
+    for (size_t i = 0; i < contents.size(); ++i) {
+      EXPECT_TRUE(replies[2 * i].text == contents[i]) << piece << " " << i;
+      EXPECT_EQ(replies[2 * i + 1].integer, 1);
+    }
+  }
+}
+
+TEST(ReplyReader, RefusesWhatIsLongerThanItsLimit) {
+  const ReplyLimits limits = {20000, 3};
+  EXPECT_TRUE(FirstError(Text(std::string(20000, 'x')), limits).ok());
+  EXPECT_FALSE(FirstError(Text(std::string(20001, 'x')), limits).ok());
+  EXPECT_FALSE(FirstError("$20001\r\n" + std::string(20100, 'x'), limits).ok());
+  EXPECT_TRUE(FirstError("*3\r\n:1\r\n:1\r\n:1\r\n", limits).ok());
+  EXPECT_FALSE(FirstError("*4\r\n", limits).ok());
+  EXPECT_FALSE(FirstError("*2\r\n:1\r\n*2\r\n", limits).ok()) << "the limit is of all together";
+  EXPECT_FALSE(
+      FirstError("*2\r\n" + Text(std::string(15000, 'x')) + Text(std::string(15000, 'x')), limits)
+          .ok());
+  EXPECT_TRUE(FirstError("-" + std::string(1000, 'x') + "\r\n", {}).ok());
+  EXPECT_FALSE(FirstError("-" + std::string(1100, 'x') + "\r\n", {}).ok());
+}
+
+TEST(ReplyReader, RefusesALongTextWithoutItsEnd) {
+  EXPECT_FALSE(FirstError("$20000\r\n" + std::string(20002, 'x'), kWide).ok());
+}
+
+TEST(RedisUrl, NamesNodesAndNothingSecret) {
+  const RedisOptions options = ParseRedisUrl("redis://a:7000,10.0.0.1:7001,[::1]:7002").value();
+  EXPECT_FALSE(options.use_tls);
+  ASSERT_EQ(options.addresses.size(), 3u);
+  EXPECT_EQ(options.addresses[0].Text(), "a:7000");
+  EXPECT_EQ(options.addresses[2].host, "::1");
+  EXPECT_EQ(options.addresses[2].Text(), "[::1]:7002");
+  EXPECT_TRUE(ParseRedisUrl("rediss://cache.example:6379/").value().use_tls);
+  for (const char* url :
+       {"", "redis://", "http://a:1", "redis://a", "redis://a:0", "redis://a:65536", "redis://:1",
+        "redis://user:secret@a:1", "redis://a:1,", "redis://a:1/2", "redis://a b:1"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseRedisUrl(url).status())) << url;
+  }
+}
+
+TEST(RedisUrl, OptionsSayWhichOfThemCannotBe) {
+  const RedisOptions valid = ParseRedisUrl("redis://a:1").value();
+  RedisOptions options = valid;
+  options.ca_file = "/ca";
+  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
+  options.use_tls = true;
+  EXPECT_TRUE(options.Validate().ok());
+  options.key_file = "/key";
+  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
+  options = valid;
+  options.user = "hearth";
+  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
+  options = valid;
+  options.client_name = "two words";
+  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
+  options = valid;
+  options.silence = absl::ZeroDuration();
+  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
+  options = valid;
+  options.in_flight_bytes_max = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
+}
+
+}  // namespace
+}  // namespace hearth
