@@ -17,7 +17,7 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A silent connection that may yet answer is kept for so long.
 constexpr absl::Duration kDoubt = absl::Seconds(1);
 // A caller's deadline says nothing of a node that had less time to answer.
-constexpr absl::Duration kFairWait = absl::Milliseconds(100);
+constexpr int kFairLooks = 2;
 
 }  // namespace
 
@@ -62,6 +62,7 @@ void ClusterNode::Attempt() {
 void ClusterNode::OnOpen() {
   EndAttempt();
   look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
+  quiet_looks_ = 0;
   refuses_ = false;
   observer_->OnNodeUp(this);
   Pump();
@@ -139,24 +140,32 @@ void ClusterNode::OnAnswers() {
   Pump();
 }
 
-// Of a connection that is open: is it still alive?
+// Of a connection that is open: is it still alive? Silence is counted in looks, not by the clock: a
+// loop that was held up itself has looked once.
 void ClusterNode::Look() {
   static constexpr absl::string_view kPing[] = {"PING"};
   look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
-  const absl::Duration silent = Now() - connection_->last_progress();
+  const absl::Time progress = connection_->last_progress();
+  quiet_looks_ = std::exchange(seen_progress_, progress) == progress ? quiet_looks_ + 1 : 0;
   if (connection_->commands_in_flight() == 0) {
-    if (silent >= kHeartbeat) connection_->Send(FormattedCommand(kPing), {}, 0, nullptr);
+    quiet_looks_ = 0;
+    if (Now() - progress >= kHeartbeat) {
+      connection_->Send(FormattedCommand(kPing), {}, 0, nullptr);
+    }
     return;
   }
-  if (refuses_ && Now() - refused_since_ >= kDoubt) return connection_->Close(why_refuses_);
-  if (!refuses_ && silent >= parts_->options.silence) OnWaitedSince(connection_->last_progress());
+  const absl::Duration quiet = quiet_looks_ * kLookPause;
+  const absl::Duration silence = parts_->options.silence;
+  if (refuses_ && quiet >= silence + kDoubt) return connection_->Close(why_refuses_);
+  if (!refuses_ && quiet >= silence) RefuseSilent();
 }
 
 void ClusterNode::OnWaitedSince(absl::Time since) {
   if (!IsUp() || connection_->commands_in_flight() == 0) return;
-  if (connection_->last_progress() > since || Now() - connection_->last_progress() < kFairWait) {
-    return;
-  }
+  if (connection_->last_progress() <= since && quiet_looks_ >= kFairLooks) RefuseSilent();
+}
+
+void ClusterNode::RefuseSilent() {
   const absl::Status silent =
       absl::UnavailableError(absl::StrCat("redis ", address_.Text(), ": it does not answer"));
   Refuse(silent);

@@ -69,6 +69,7 @@ class ClusterNode : public NodeConnection::Owner {
   void SendNow(const KeyRequest& request);
   void Look();
   void Refuse(const absl::Status& why);
+  void RefuseSilent();
   void LetIn();
   absl::Time Now() { return parts_->loop.Now(); }
 
@@ -83,6 +84,8 @@ class ClusterNode : public NodeConnection::Owner {
   absl::Time last_used_;
   uint32_t attempts_ = 0;
   std::optional<EventLoop::Timer> attempt_timer_, look_timer_;
+  absl::Time seen_progress_ = absl::InfinitePast();
+  int quiet_looks_ = 0;  // one after another that found an answer owed and no progress
   std::minstd_rand lots_;
 };
 

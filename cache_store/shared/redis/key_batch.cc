@@ -51,7 +51,12 @@ KeyBatch::KeyBatch(std::vector<KeyCommand> commands)
 
 void KeyBatch::Finish(uint32_t index, absl::StatusOr<RedisReply> reply) {
   if (IsFinished(index)) return;
-  answers_[index].reply = std::move(reply);
+  if (reply.ok()) {
+    answers_[index].reply = std::move(reply);
+  } else {
+    // A status of its own: the loop's thread keeps the one that it gives to many.
+    answers_[index].reply = absl::Status(reply.status().code(), reply.status().message());
+  }
   assert(left_ > 0);
   if (--left_ == 0) all_.Notify();
 }

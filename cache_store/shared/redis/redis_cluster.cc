@@ -22,13 +22,15 @@ constexpr uint64_t kValueBytesMax = uint64_t{512} << 20;
 
 absl::Status WrongKind() { return absl::DataLossError("redis: an answer of the wrong kind"); }
 
-absl::StatusOr<int64_t> NumberOf(const absl::StatusOr<RedisReply>& reply) {
-  if (!reply.ok()) return reply.status();
+// Each takes an answer out of its batch, which the loop's thread may destroy.
+absl::StatusOr<int64_t> TakeNumber(absl::StatusOr<RedisReply>* taken) {
+  absl::StatusOr<RedisReply>& reply = *taken;
+  if (!reply.ok()) return std::move(reply).status();
   if (reply->kind != Kind::kInteger) return WrongKind();
   return reply->integer;
 }
 
-absl::Status StatusOf(const absl::StatusOr<RedisReply>& reply) { return NumberOf(reply).status(); }
+absl::Status TakeStatus(absl::StatusOr<RedisReply>* taken) { return TakeNumber(taken).status(); }
 
 // Redis counts in milliseconds, and refuses 0 and what overflows.
 int64_t TtlMs(absl::Duration ttl) {
@@ -45,10 +47,17 @@ std::vector<KeyCommand> CommandsOf(Verb verb, absl::Span<const std::string> keys
   return commands;
 }
 
-// Takes the text out of the reply.
+absl::StatusOr<bool> TakeWritten(absl::StatusOr<RedisReply>* taken, bool only_if_absent) {
+  absl::StatusOr<RedisReply>& reply = *taken;
+  if (!reply.ok()) return std::move(reply).status();
+  if (reply->kind == Kind::kStatus) return true;
+  if (reply->kind == Kind::kNil && only_if_absent) return false;
+  return WrongKind();
+}
+
 absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_t max_bytes) {
   absl::StatusOr<RedisReply>& reply = *taken;
-  if (!reply.ok()) return reply.status();
+  if (!reply.ok()) return std::move(reply).status();
   if (reply->kind != Kind::kText) return WrongKind();
   if (reply->text.empty()) return absl::NotFoundError("redis has no such key");
   if (reply->text.size() > max_bytes) {
@@ -93,7 +102,7 @@ std::vector<absl::StatusOr<bool>> RedisCluster::Exists(absl::Span<const std::str
   const auto batch = Run(CommandsOf(Verb::kExists, keys), deadline);
   std::vector<absl::StatusOr<bool>> results;
   for (uint32_t i = 0; i < keys.size(); ++i) {
-    const absl::StatusOr<int64_t> number = NumberOf(batch->answer(i));
+    const absl::StatusOr<int64_t> number = TakeNumber(&batch->answer(i));
     results.push_back(number.ok() ? absl::StatusOr<bool>(*number > 0) : number.status());
   }
   return results;
@@ -129,16 +138,7 @@ std::vector<absl::StatusOr<bool>> RedisCluster::Set(absl::Span<const SharedValue
   const auto batch = Run(std::move(commands), deadline);
   std::vector<absl::StatusOr<bool>> results;
   for (uint32_t i = 0; i < values.size(); ++i) {
-    const absl::StatusOr<RedisReply>& reply = batch->answer(i);
-    if (!reply.ok()) {
-      results.push_back(reply.status());
-    } else if (reply->kind == Kind::kStatus) {
-      results.push_back(true);
-    } else if (reply->kind == Kind::kNil && values[i].only_if_absent) {
-      results.push_back(false);
-    } else {
-      results.push_back(WrongKind());
-    }
+    results.push_back(TakeWritten(&batch->answer(i), values[i].only_if_absent));
   }
   return results;
 }
@@ -155,7 +155,7 @@ std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> ex
   }
   const auto batch = Run(std::move(commands), deadline);
   std::vector<absl::Status> results;
-  for (uint32_t i = 0; i < expiries.size(); ++i) results.push_back(StatusOf(batch->answer(i)));
+  for (uint32_t i = 0; i < expiries.size(); ++i) results.push_back(TakeStatus(&batch->answer(i)));
   return results;
 }
 
@@ -163,13 +163,13 @@ std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys
                                               absl::Time deadline) {
   const auto batch = Run(CommandsOf(Verb::kErase, keys), deadline);
   std::vector<absl::Status> results;
-  for (uint32_t i = 0; i < keys.size(); ++i) results.push_back(StatusOf(batch->answer(i)));
+  for (uint32_t i = 0; i < keys.size(); ++i) results.push_back(TakeStatus(&batch->answer(i)));
   return results;
 }
 
 absl::StatusOr<int64_t> RedisCluster::Increment(const std::string& key, absl::Time deadline) {
   const auto batch = Run(CommandsOf(Verb::kIncrement, absl::MakeConstSpan(&key, 1)), deadline);
-  return NumberOf(batch->answer(0));
+  return TakeNumber(&batch->answer(0));
 }
 
 SharedEngineStats RedisCluster::Stats() const {
