@@ -1,7 +1,7 @@
 // Writes valid inputs for the fuzz targets, from which they start.
 //
-//   hearth_fuzz_seeds FOLDER     makes FOLDER/snapshot, FOLDER/manifest, FOLDER/request and
-//   FOLDER/state
+//   hearth_fuzz_seeds FOLDER     makes FOLDER/snapshot, FOLDER/manifest, FOLDER/request,
+//   FOLDER/state and FOLDER/redis
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -91,6 +91,18 @@ std::string WholePublish() {
   return stream + Framed(commit);
 }
 
+// The first byte of an answer says into what pieces it is cut.
+void WriteRedisSeeds(const std::filesystem::path& folder) {
+  SeedFolder redis{folder};
+  const std::string node = "*3\r\n$9\r\n127.0.0.1\r\n:7000\r\n$2\r\nid\r\n";
+  const std::string unnamed = "*4\r\n$-1\r\n:7001\r\n$2\r\nid\r\n*0\r\n";
+  redis.Add(0, "\x05*2\r\n*4\r\n:0\r\n:8191\r\n" + node + unnamed + "*3\r\n:8192\r\n:16383\r\n" +
+                   unnamed);
+  redis.Add(0, "\xff+OK\r\n-MOVED 7 10.0.0.2:7001\r\n-ASK 7 ::1:7002\r\n");
+  redis.Add(1, "\x01:1\r\n$-1\r\n$5\r\nvalue\r\n-OOM no\r\n");
+  redis.Add(1, "\xf0$16384\r\n" + std::string(16384, 'x') + "\r\n:1\r\n");
+}
+
 void WriteSeeds(const std::filesystem::path& folder) {
   SeedFolder snapshot{folder / "snapshot"};
   snapshot.Add(0, TinyFile());
@@ -117,6 +129,7 @@ void WriteSeeds(const std::filesystem::path& folder) {
   drop.set_restore_point_id(std::string(32, 'x'));
   drop.set_tenant("default");
   request.Add(2, drop.SerializeAsString());
+  WriteRedisSeeds(folder / "redis");
 }
 
 }  // namespace
