@@ -157,10 +157,12 @@ sanitized_programs() {
   case $1 in
     address)
       echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_services_test \
-        hearth_worker_service_test hearth_kernel_test hearth_threads_test hearth_contract_test
+        hearth_worker_service_test hearth_kernel_test hearth_threads_test hearth_contract_test \
+        hearth_redis_test
       ;;
     thread)
-      echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_threads_test
+      echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_threads_test \
+        hearth_redis_test
       ;;
   esac
 }
