@@ -12,8 +12,11 @@ namespace {
 // A key moves once, and its map may be old once more; a loop never ends.
 constexpr int kTriesMax = 16;
 constexpr absl::Duration kTryPause = absl::Milliseconds(20);
-// One question for the map in so long, whatever happens: five a second for each client.
+// One question for the map in so long, whatever happens: five a second for each client. A failover
+// takes some seconds; where nothing has happened for longer, one a second.
 constexpr absl::Duration kMapPause = absl::Milliseconds(200);
+constexpr int kHurriedMaps = 30;
+constexpr absl::Duration kLongMapPause = absl::Seconds(1);
 constexpr absl::Duration kMapWait = absl::Seconds(1);
 constexpr absl::Duration kMapLife = absl::Seconds(30);  // then it is asked for anyway
 
@@ -120,6 +123,7 @@ void ClusterRouter::OnAnswer(ClusterNode* node, const KeyRequest& request,
 void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::string& error) {
   const ErrorMeaning meaning = MeaningOf(error);
   const bool is_moved = meaning == ErrorMeaning::kMoved;
+  if (is_moved) maps_since_news_ = 0;
   if (is_moved || meaning == ErrorMeaning::kReadOnly || meaning == ErrorMeaning::kNotNow) WantMap();
   const bool tries_again = is_moved || meaning == ErrorMeaning::kAsk ||
                            meaning == ErrorMeaning::kTryAgain || meaning == ErrorMeaning::kReadOnly;
@@ -138,11 +142,13 @@ void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::s
 }
 
 void ClusterRouter::OnNodeUp(ClusterNode* /*node*/) {
+  maps_since_news_ = 0;
   CountNodes();
   WantMap();
 }
 
 void ClusterRouter::OnNodeDown(ClusterNode* node) {
+  maps_since_news_ = 0;
   why_no_map_ = node->why_down();
   CountNodes();
   WantMap();
@@ -162,12 +168,21 @@ void ClusterRouter::WantMap() {
   map_timer_ = parts_->loop.At(std::max(Now(), next_question_), [this] { AskForMap(); });
 }
 
+// Of two that have no cluster each would say that it has all.
+ClusterNode* ClusterRouter::WhomToAsk() {
+  if (map_.has_value() && map_->primaries().size() == 1) {
+    ClusterNode* node = nodes_.Get(map_->primaries()[0]);
+    if (node != nullptr && node->IsUp()) return node;
+  }
+  return nodes_.AnyUp();
+}
+
 void ClusterRouter::AskForMap() {
   map_timer_.reset();
   nodes_.Sweep(map_.has_value() ? &*map_ : nullptr);
-  ClusterNode* node = nodes_.AnyUp();
+  ClusterNode* node = WhomToAsk();
   if (node == nullptr) return nodes_.MeetSeeds();  // the first that is up wants the map
-  next_question_ = Now() + kMapPause;
+  next_question_ = Now() + (++maps_since_news_ > kHurriedMaps ? kLongMapPause : kMapPause);
   wants_map_ = false;
   asks_for_map_ = true;
   const uint64_t question = ++question_;

@@ -232,6 +232,27 @@ TEST(HostileRedis, TellsNoMapThatIsNone) {
   }
 }
 
+TEST(HostileRedis, IsOneOfTwoWithoutAClusterAndStaysThat) {
+  std::atomic<int> maps{0};
+  const auto named = [&](const std::string& name) {
+    return [&maps, name](const Words& words) -> Answer {
+      if (words[0] == "CLUSTER") {
+        ++maps;
+        return {kNoCluster};
+      }
+      if (words[1] == "loading") return {"-LOADING it loads\r\n"};
+      return {absl::StrCat("$3\r\n", name, "\r\n")};
+    };
+  };
+  FakeRedis one(named("one")), two(named("two"));
+  const auto engine = Engine({one.address(), two.address()});
+  const std::string first = engine->Get({"key"}, kMaxBytes, Soon())[0].value();
+  while (maps < 8) {
+    engine->Get({"loading"}, kMaxBytes, Soon());  // makes it ask for a map
+    ASSERT_EQ(engine->Get({"key"}, kMaxBytes, Soon())[0].value(), first);
+  }
+}
+
 TEST(HostileRedis, IsLeftForOneThatTellsAMap) {
   FakeRedis liar([](const Words&) -> Answer { return {"*0\r\n"}; });
   FakeRedis honest(Always("$5\r\nvalue\r\n"));
