@@ -1,11 +1,11 @@
 // ls, pin, unpin, drop.
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
+#include "services/hearthctl/point_choice.h"
 #include "services/hearthctl/restore_points.h"
 #include "services/hearthctl/stopped_store.h"
 
@@ -14,7 +14,8 @@ namespace {
 
 constexpr char kListExamples[] =
     R"(  hearthctl ls
-  hearthctl ls --json | head -1
+  hearthctl ls --sort bytes --limit 10            (the largest)
+  hearthctl ls --filter "tokens>4096" --filter pinned=no --filter "age>1h" --json
   hearthctl ls --data-dir /var/lib/hearth      (of a store that is stopped)
 Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
 the fastest tier that holds all of it, whether it is durable and pinned, its age since last use,
@@ -31,6 +32,7 @@ constexpr char kDropExamples[] = R"(  hearthctl drop 3fa94c1200aa
 struct StoreFlags {
   PeerFlags store{PeerKind::kStore, "", {}, ""};
   StoppedStoreFlags stopped;  // ls
+  PointChoice choice;         // ls
   std::string id;
   bool all = false;
   bool force = false;
@@ -67,8 +69,7 @@ absl::StatusOr<std::vector<v1::RestorePointInfo>> PointsOf(const StoreFlags& fla
 int RunList(const StoreFlags& flags, Console& console) {
   auto points = PointsOf(flags);
   if (!points.ok()) return Fail(console, points.status());
-  std::sort(points->begin(), points->end(),
-            [](const auto& a, const auto& b) { return a.age_s() < b.age_s(); });
+  const size_t beyond = flags.choice.Apply(&*points);
   if (!flags.json) PrintHeader(console);
   for (const v1::RestorePointInfo& point : *points) {
     if (flags.json) {
@@ -77,6 +78,7 @@ int RunList(const StoreFlags& flags, Console& console) {
       PrintPoint(point, console);
     }
   }
+  if (!flags.json && beyond > 0) console.out << beyond << " more, beyond --limit\n";
   console.out << std::flush;
   return kExitOk;
 }
@@ -167,6 +169,7 @@ void AddListCommand(CommandSet* commands) {
   const auto [command, flags] =
       AddStoreCommand(commands, "ls", "List the store's restore points", kListExamples, RunList);
   flags->stopped.Declare(command);
+  flags->choice.Declare(command);
 }
 
 void AddPinCommands(CommandSet* commands) {
