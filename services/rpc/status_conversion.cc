@@ -4,12 +4,67 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/error_details.pb.h"
+
 namespace hearth {
+namespace {
+
+// Details have the message once more, in base 64: longer ones would not fit the trailers.
+constexpr size_t kMaxDetailedMessageBytes = 1024;
+
+// Of messages about a whole call, which begin as if there were such a field.
+bool IsCall(absl::string_view word) {
+  return word == "publish" || word == "message" || word == "explain";
+}
+
+bool IsNameCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+// google.rpc.Status with a BadRequest, as clients of every language read it.
+std::string BadRequestDetails(absl::string_view field, const std::string& message) {
+  google::rpc::Status details;
+  details.set_code(static_cast<int>(absl::StatusCode::kInvalidArgument));
+  details.set_message(message);
+  google::rpc::BadRequest bad;
+  auto* violation = bad.add_field_violations();
+  violation->set_field(std::string(field));
+  absl::string_view description = absl::string_view(message).substr(field.size());
+  absl::ConsumePrefix(&description, ":");
+  absl::ConsumePrefix(&description, " ");
+  violation->set_description(std::string(description));
+  details.add_details()->PackFrom(bad);
+  return details.SerializeAsString();
+}
+
+}  // namespace
+
+absl::string_view FieldOf(absl::string_view message) {
+  size_t end = 0;
+  for (; end < message.size(); ++end) {
+    const char c = message[end];
+    if (!IsNameCharacter(c) && c != '.' && c != '[' && c != ']') break;
+  }
+  const absl::string_view path = message.substr(0, end), rest = message.substr(end);
+  if (path.empty() || path[0] < 'a' || path[0] > 'z' || IsCall(path)) return "";
+  if (absl::StartsWith(rest, ": ")) return path;
+  // A word that cannot be one of a sentence.
+  const bool is_path = path.find_first_of("._[") != path.npos;
+  return is_path && (absl::StartsWith(rest, " is ") || absl::StartsWith(rest, " has ")) ? path : "";
+}
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   std::string message(status.message().substr(0, kMaxStatusMessageBytes));
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message);
+  const absl::string_view field =
+      absl::IsInvalidArgument(status) && message.size() <= kMaxDetailedMessageBytes
+          ? FieldOf(message)
+          : "";
+  std::string details = field.empty() ? "" : BadRequestDetails(field, message);
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message, details);
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* context) {

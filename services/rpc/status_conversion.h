@@ -1,7 +1,8 @@
 // Converts between absl::Status and grpc::Status, with the retry hint.
 //
 // Codes map one to one. A kResourceExhausted carries a hint, in milliseconds, in the trailing
-// metadata "retry-after-ms": the limit is only reached for now.
+// metadata "retry-after-ms": the limit is only reached for now. A kInvalidArgument whose message
+// begins with a field's path ("sampling.top_p: is 3; ...") carries a google.rpc.BadRequest with it.
 // Thread safety: pure functions, apart from the context.
 #ifndef HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
 #define HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
@@ -12,6 +13,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace grpc {
 class ServerContextBase;
@@ -28,6 +30,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 // As above; adds the hint when the code is kResourceExhausted. `context` must be that of a call
 // whose status was not sent yet.
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* context);
+
+// The path of the field that `message` begins with; empty: it is about no field.
+absl::string_view FieldOf(absl::string_view message);
 
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

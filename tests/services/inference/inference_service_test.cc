@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "proto/error_details.pb.h"
 #include "services/rpc/status_conversion.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
@@ -308,6 +309,19 @@ TEST(InferenceService, DescribesItsModel) {
   EXPECT_EQ(response.weights(), "float32");
   EXPECT_EQ(response.fingerprint().digest().size(), 32u);
   EXPECT_GT(response.fingerprint().fields_size(), 8);
+}
+
+TEST(InferenceService, ARefusedFieldTravelsInTheStatusDetails) {
+  WorkerServer server({});
+  v1::GenerateRequest request = IdsRequest({2, 3}, 1);
+  request.mutable_sampling()->set_temperature(-3);
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(server.Generate(request).status.error_details()));
+  google::rpc::BadRequest bad;
+  ASSERT_EQ(details.details_size(), 1);
+  ASSERT_TRUE(details.details(0).UnpackTo(&bad));
+  EXPECT_EQ(bad.field_violations(0).field(), "sampling.temperature");
+  EXPECT_EQ(bad.field_violations(0).description(), "is -3; must be in [0, 100]");
 }
 
 TEST(InferenceService, ExplainsOnlyWithAStore) {

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "proto/error_details.pb.h"
+
 namespace hearth {
 namespace {
 
@@ -24,6 +26,41 @@ TEST(StatusConversion, ReadsACodeBeyondTheKnownOnesAsUnknown) {
 TEST(StatusConversion, CutsMessagesThatWouldNotFitTheTrailers) {
   const grpc::Status status = ToGrpcStatus(absl::InternalError(std::string(100000, 'x')));
   EXPECT_EQ(status.error_message().size(), kMaxStatusMessageBytes);
+}
+
+TEST(StatusConversion, ARefusedFieldIsInTheDetailsWithItsLimits) {
+  const std::string message = "sampling.top_p: is 3; must be 0 (off) or in (0, 1]";
+  google::rpc::Status details;
+  ASSERT_TRUE(
+      details.ParseFromString(ToGrpcStatus(absl::InvalidArgumentError(message)).error_details()));
+  EXPECT_EQ(details.code(), 3);
+  EXPECT_EQ(details.message(), message);
+  ASSERT_EQ(details.details_size(), 1);
+  EXPECT_EQ(details.details(0).type_url(), "type.googleapis.com/google.rpc.BadRequest");
+  google::rpc::BadRequest bad;
+  ASSERT_TRUE(details.details(0).UnpackTo(&bad));
+  ASSERT_EQ(bad.field_violations_size(), 1);
+  EXPECT_EQ(bad.field_violations(0).field(), "sampling.top_p");
+  EXPECT_EQ(bad.field_violations(0).description(), "is 3; must be 0 (off) or in (0, 1]");
+}
+
+TEST(StatusConversion, FieldsArePathsAndWordsOfASentenceAreNot) {
+  EXPECT_EQ(FieldOf("token_ids[7] is 9, limit 8"), "token_ids[7]");
+  EXPECT_EQ(FieldOf("questions[3].text: empty"), "questions[3].text");
+  EXPECT_EQ(FieldOf("prompt: none of text, token_ids and chat is set"), "prompt");
+  EXPECT_EQ(FieldOf("next_position is 3"), "next_position");
+  for (const char* none : {"it is empty", "publish: a message without content", "the manifest: no",
+                           "kv-bytes: too few", "Prompt: no", "3: no", "", ": no", "prompt"}) {
+    EXPECT_EQ(FieldOf(none), "") << none;
+  }
+}
+
+TEST(StatusConversion, OtherErrorsAndLongOnesHaveNoDetails) {
+  EXPECT_EQ(ToGrpcStatus(absl::NotFoundError("prompt: gone")).error_details(), "");
+  EXPECT_EQ(ToGrpcStatus(absl::InvalidArgumentError("no")).error_details(), "");
+  const std::string longest = "stop[0]: " + std::string(1015, 'x');
+  EXPECT_NE(ToGrpcStatus(absl::InvalidArgumentError(longest)).error_details(), "");
+  EXPECT_EQ(ToGrpcStatus(absl::InvalidArgumentError(longest + "x")).error_details(), "");
 }
 
 }  // namespace
