@@ -27,6 +27,7 @@ TOKEN = re.compile(
 # Names of counters (stats.cc, engine_counters.cc) that the metrics page has under another name.
 RENAMED = {
     "evicted_restore_points", "bytes_read_host", "bytes_read_disk", "bytes_read_gpu",  # by tier
+    "cached_tokens_worker", "cached_tokens_gpu", "cached_tokens_host", "cached_tokens_disk",
     "unloaded_restore_points", "last_full_scrub_unix_s",                               # gauges
 }
 COUNTERS = {"stats.cc": "hearth_store_", "engine_counters.cc": "hearth_worker_"}

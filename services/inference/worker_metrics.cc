@@ -4,6 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace hearth {
 namespace {
@@ -37,6 +39,13 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
                           stats.staged_bytes),
   };
   for (const auto& [name, value] : stats.counters) {
+    absl::string_view tier = name;
+    if (absl::ConsumePrefix(&tier, "cached_tokens_")) {
+      samples.push_back(MetricSample::Count("hearth_worker_cached_tokens_total",
+                                            "Tokens restored instead of computed, by source.",
+                                            value, {{"tier", std::string(tier)}}));
+      continue;
+    }
     samples.push_back(MetricSample::Count(absl::StrCat("hearth_worker_", name, "_total"),
                                           absl::StrCat("The engine's counter ", name, "."), value));
   }

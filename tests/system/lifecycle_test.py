@@ -83,7 +83,7 @@ class Serve(SystemTest):
         self.assertIn('hearth_store_hit_tokens_total{tier="host"} 96', store_page)
         self.assertIn('hearth_worker_store_fetches_total{outcome="hit"} 1', worker_page)
         self.assertIn('hearth_worker_generation_seconds_count{part="ttft"} 2', worker_page)
-        self.assertIn("hearth_worker_cached_tokens_host_total 96", worker_page)
+        self.assertIn('hearth_worker_cached_tokens_total{tier="host"} 96', worker_page)
 
     def test_logs_are_one_json_object_a_line_when_asked(self):
         store = self.cluster.store(self.folder / "data", "--log-format", "json")
