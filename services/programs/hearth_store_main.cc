@@ -169,6 +169,7 @@ void BackUp(TieredStore* store, const std::string& folder) {
 }
 
 int Main(int argc, char** argv) {
+  StoppedLine stopped;  // goes last
   StoreFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
@@ -210,14 +211,15 @@ int Main(int argc, char** argv) {
        {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
-  const absl::Status served =
-      Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics, *access,
-            [opened](absl::Time deadline) {
-              if (absl::Status status = opened->Flush(deadline); !status.ok()) {
-                Log(LogLevel::kWarning, "not all was flushed",
-                    {{"reason", std::string(status.message())}});
-              }
-            });
+  const absl::Status served = Serve(
+      flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics, *access,
+      [opened](absl::Time deadline) {
+        if (absl::Status status = opened->Flush(deadline); !status.ok()) {
+          Log(LogLevel::kWarning, "not all was flushed",
+              {{"reason", std::string(status.message())}});
+        }
+      },
+      &stopped);
   return served.ok() ? 0 : FailToStart(kProgram, served);
 }
 

@@ -177,6 +177,7 @@ void RecordTimes(const FinishedInfo& info, Metrics* metrics) {
 }
 
 int Main(int argc, char** argv) {
+  StoppedLine stopped;  // goes last
   WorkerFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
@@ -233,11 +234,13 @@ int Main(int argc, char** argv) {
        {"tokenizer", TokenizerNote(tokenizer->get())},
        {"store", flags.store},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
-  const absl::Status served =
-      Serve(flags.server, services, &gate, &metrics, *access, [&](absl::Time deadline) {
+  const absl::Status served = Serve(
+      flags.server, services, &gate, &metrics, *access,
+      [&](absl::Time deadline) {
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);
-      });
+      },
+      &stopped);
   metrics.Stop();  // it reads the engine and the link
   // Publishes that the drain did not wait for still use the link: the engine goes first.
   engine->reset();

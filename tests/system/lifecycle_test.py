@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import urllib.request
@@ -9,6 +10,15 @@ import urllib.request
 import system_support
 from log_waits import wait_for_log
 from system_support import SystemTest, prompt
+
+
+def open_files(pid):
+    """The paths of the files that a process holds; none of one that has gone."""
+    try:
+        links = list(pathlib.Path(f"/proc/{pid}/fd").iterdir())
+        return [os.readlink(link) for link in links]
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
 
 
 class Start(SystemTest):
@@ -93,6 +103,14 @@ class Serve(SystemTest):
 
 
 class Stop(SystemTest):
+
+    def test_a_store_that_says_stopped_has_let_go_of_its_folder(self):
+        data = self.folder / "data"
+        store = self.cluster.store(data)
+        store.popen.send_signal(signal.SIGTERM)
+        wait_for_log(store, lambda text: " stopped " in text)
+        held = [path for path in open_files(store.popen.pid) if str(data) in path]
+        self.assertEqual(held, [])
 
     def running_request(self, worker, new_tokens):
         """A request that has its first token; returns the process that waits for the rest."""

@@ -36,7 +36,7 @@ absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
 
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    CallGate* gate, Metrics* metrics, const ServerAccess& access,
-                   const std::function<void(absl::Time)>& flush) {
+                   const std::function<void(absl::Time)>& flush, StoppedLine* stopped) {
   const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
   if (!limits.ok()) return limits.status();
   if (!flags.metrics_listen.empty()) {
@@ -63,8 +63,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   const absl::Time start = absl::Now();
   Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", gate->running()}});
   const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);
-  Log(cut_off > 0 ? LogLevel::kWarning : LogLevel::kInfo, "stopped",
-      {{"drain_ms", absl::ToInt64Milliseconds(absl::Now() - start)}, {"cut_off_calls", cut_off}});
+  stopped->SetDrained(absl::Now() - start, cut_off);
   return absl::OkStatus();
 }
 

@@ -16,14 +16,15 @@
 #include "services/serving/flags.h"
 #include "services/serving/metrics.h"
 #include "services/serving/server/server_runner.h"
+#include "services/serving/server/stopped_line.h"
 
 namespace hearth {
 
 // Returns after a drain with OK, or with the reason why the server could not start. `flush` is
-// called when no call is running any more.
+// called when no call is running any more. `stopped` is told, and logs when the caller has ended.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    CallGate* gate, Metrics* metrics, const ServerAccess& access,
-                   const std::function<void(absl::Time deadline)>& flush);
+                   const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped);
 
 }  // namespace hearth
 
