@@ -47,7 +47,7 @@ OF_ITS_COMMAND = {
     "--to": "of a backup, and of a repair",
 }
 # Of the parser; and of connection.cc, which makes it of the kind of server.
-OTHER_FLAGS = {"help", "version", "config", "worker"}
+OTHER_FLAGS = {"help", "version", "man", "config", "worker"}
 
 
 def line_of(text, at):

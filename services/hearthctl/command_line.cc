@@ -146,7 +146,10 @@ CommandFlag CommandFlags::AddChoice(const std::string& name,
     }
     choose(chosen->second);
   };
-  return CommandFlag(app_->add_option_function<std::string>(name, take, help));
+  CLI::Option* const option = app_->add_option_function<std::string>(name, take, help);
+  option->type_name(absl::StrJoin(
+      choices, "|", [](std::string* out, const auto& choice) { *out += choice.first; }));
+  return CommandFlag(option);
 }
 
 CommandFlags CommandFlags::AddOneOf(const std::string& name, const std::string& help) {
@@ -226,6 +229,8 @@ std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
   std::replace(message.begin(), message.end(), '\n', ' ');
   return message;
 }
+
+ProgramText CommandLine::Describe() const { return DescribeProgram(*app_); }
 
 std::vector<std::string> CommandLine::variables() const {
   std::set<std::string> names;

@@ -18,6 +18,7 @@
 
 #include "absl/time/time.h"
 #include "services/hearthctl/console.h"
+#include "services/serving/program_text.h"
 
 namespace CLI {
 class App;
@@ -104,6 +105,7 @@ class CommandLine {
                            const std::string& footer);
   // Of all commands, in the order in which they were added.
   std::vector<std::string> names() const;
+  ProgramText Describe() const;
   // The environment variables that some command's flag reads.
   std::vector<std::string> variables() const;
   // Sets the variables of the chosen command. Returns an exit code when there is nothing left to

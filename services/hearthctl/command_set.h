@@ -32,6 +32,8 @@ class CommandSet {
     runners_.emplace_back(command, [=](Console& console) { return run(*flags, console); });
     return {command, flags.get()};
   }
+  // The whole command line, as far as it was added.
+  ProgramText Describe() const { return line_->Describe(); }
   // Runs the subcommand that was parsed. REQUIRES: exactly one was.
   int RunChosen(Console& console) const {
     for (const auto& [command, runner] : runners_) {
@@ -45,6 +47,8 @@ class CommandSet {
   std::vector<std::pair<const CommandFlags*, std::function<int(Console&)>>> runners_;
 };
 
+// About hearthctl itself (completion_command.cc): added last, since they describe the others.
+void AddCompletionCommands(CommandSet* commands);
 // Generation (generate_command.cc, ask_command.cc, chat_command.cc, state_commands.cc,
 // tokenize_command.cc).
 void AddGenerateCommand(CommandSet* commands);

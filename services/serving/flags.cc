@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "services/serving/near_words.h"
+#include "services/serving/program_text.h"
 #include "services/serving/version.h"
 
 namespace hearth {
@@ -121,6 +122,7 @@ FlagSet::FlagSet(const std::string& program, const std::string& environment,
       ->envname(environment + "CONFIG");
   app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag is not a default
   app_->footer(examples);
+  app_->add_flag("--man", shows_man_page_, "Print the manual page, in troff, and exit");
   app_->get_formatter()->column_width(44);
 }
 
@@ -272,6 +274,11 @@ bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
     std::vector<std::string> args = WithEnvironment(argc, argv);
     std::reverse(args.begin(), args.end());  // as CLI11 takes a vector
     app_->parse(std::move(args));
+    if (shows_man_page_) {
+      std::fputs(ManPage(DescribeProgram(*app_), "8").c_str(), stdout);
+      *exit_code = 0;
+      return false;
+    }
     std::vector<std::string> known;
     for (const CLI::Option* option : app_->get_options()) known.push_back(option->get_envname());
     if (mistyped_ != nullptr) {

@@ -1,0 +1,121 @@
+// BashCompletion and ZshCompletion.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "services/serving/program_text.h"
+
+namespace hearth {
+namespace {
+
+std::vector<std::string> FlagNames(const std::vector<FlagText>& flags) {
+  std::vector<std::string> names;
+  for (const FlagText& flag : flags) {
+    if (!flag.is_positional()) names.insert(names.end(), flag.names.begin(), flag.names.end());
+  }
+  return names;
+}
+
+// By first word: the second words of those that have two.
+std::map<std::string, std::vector<std::string>> Words(const ProgramText& program) {
+  std::map<std::string, std::vector<std::string>> words;
+  for (const CommandText& command : program.commands) {
+    const std::pair<std::string, std::string> pair =
+        absl::StrSplit(command.name, absl::MaxSplits(' ', 1));
+    words[pair.first];
+    if (!pair.second.empty()) words[pair.first].push_back(pair.second);
+  }
+  return words;
+}
+
+std::string FirstWords(const ProgramText& program) {
+  return absl::StrJoin(Words(program), " ",
+                       [](std::string* out, const auto& word) { *out += word.first; });
+}
+
+// The cases of one command: words after a flag that takes one of some, flags after a dash. Where
+// there is nothing to offer bash completes names of files.
+std::string BashFlags(const std::vector<FlagText>& flags) {
+  std::string cases;
+  for (const FlagText& flag : flags) {
+    if (flag.value.empty() || flag.is_positional()) continue;
+    absl::StrAppend(&cases, "        ", absl::StrJoin(flag.names, "|"), ") words=\"",
+                    absl::StrJoin(flag.choices, " "), "\" ;;\n");
+  }
+  return absl::StrCat("      case $prev in\n", cases, "        *) [[ $cur == -* ]] && words=\"",
+                      absl::StrJoin(FlagNames(flags), " "), "\" ;;\n      esac ;;\n");
+}
+
+// Of a text between single quotes, in brackets.
+std::string ZshText(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
+}
+
+std::string ZshFlags(const std::vector<FlagText>& flags) {
+  std::string specs;
+  for (const FlagText& flag : flags) {
+    if (flag.is_positional()) continue;
+    const std::string value = flag.value.empty() ? ""
+                              : flag.choices.empty()
+                                  ? ":value:_files"
+                                  : absl::StrCat(":value:(", absl::StrJoin(flag.choices, " "), ")");
+    for (const std::string& name : flag.names) {
+      absl::StrAppend(&specs, " \\\n        '", name, "[", ZshText(flag.help), "]", value, "'");
+    }
+  }
+  return absl::StrCat("_arguments", specs, " \\\n        '*:file:_files'");
+}
+
+}  // namespace
+
+std::string BashCompletion(const ProgramText& program) {
+  std::string cases, groups;
+  for (const auto& [word, second] : Words(program)) {
+    if (second.empty()) continue;
+    absl::StrAppend(&groups, "    ", word, ") [[ $COMP_CWORD -gt 2 ]] && command+=\" ",
+                    "${COMP_WORDS[2]}\" ;;\n");
+    absl::StrAppend(&cases, "    \"", word, "\") words=\"", absl::StrJoin(second, " "), "\" ;;\n");
+  }
+  for (const CommandText& command : program.commands) {
+    absl::StrAppend(&cases, "    \"", command.name, "\")\n", BashFlags(command.flags));
+  }
+  return absl::StrCat(
+      "# Source it: source <(", program.name, " completion bash)\n", "_", program.name,
+      "() {\n  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n",
+      "  local command= words=\n",
+      "  [[ $COMP_CWORD -gt 1 ]] && command=${COMP_WORDS[1]}\n  case $command in\n", groups,
+      "  esac\n  case $command in\n    \"\") words=\"", FirstWords(program), " ",
+      absl::StrJoin(FlagNames(program.flags), " "), "\" ;;\n", cases,
+      "  esac\n  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n",
+      "complete -o default -o bashdefault -F _", program.name, " ", program.name, "\n");
+}
+
+std::string ZshCompletion(const ProgramText& program) {
+  std::string cases, described;
+  for (const auto& [word, second] : Words(program)) {
+    if (second.empty()) continue;
+    absl::StrAppend(&cases, "    \"", word, " \"*) (( CURRENT == 3 )) && compadd ",
+                    absl::StrJoin(second, " "), " && return ;|\n");
+  }
+  for (const CommandText& command : program.commands) {
+    const bool is_single = command.name.find(' ') == std::string::npos;
+    if (is_single) {
+      absl::StrAppend(&described, "\n    '", command.name, ":", ZshText(command.what), "'");
+    }
+    absl::StrAppend(&cases, "    \"", command.name, is_single ? " \"*" : "\"", ") ",
+                    ZshFlags(command.flags), " ;;\n");
+  }
+  for (const auto& [word, second] : Words(program)) {
+    if (!second.empty()) absl::StrAppend(&described, "\n    '", word, "'");
+  }
+  return absl::StrCat(
+      "#compdef ", program.name, "\n# In a folder of $fpath, as _", program.name, "; or: source <(",
+      program.name, " completion zsh)\n_", program.name, "() {\n  local -a commands=(", described,
+      ")\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n",
+      "  fi\n  case \"${words[2]} ${words[3]}\" in\n", cases,
+      "  esac\n}\n(( $+functions[compdef] )) && compdef _", program.name, " ", program.name, "\n");
+}
+
+}  // namespace hearth
