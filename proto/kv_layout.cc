@@ -26,6 +26,8 @@ const char* TierName(Tier tier) {
       return "host";
     case Tier::kDisk:
       return "disk";
+    case Tier::kShared:
+      return "shared";
   }
   return "unknown";
 }
@@ -40,6 +42,8 @@ const char* DurabilityName(Durability durability) {
       return "disk";
     case Durability::kSync:
       return "sync";
+    case Durability::kShared:
+      return "shared";
   }
   return "unknown";
 }

@@ -29,14 +29,15 @@ inline bool CutsAreKeyed(Exactness exactness) { return exactness == Exactness::k
 inline bool BitsFollowKeys(Exactness exactness) { return exactness != Exactness::kPortable; }
 
 // Where a prefix came from; slower tiers have larger values.
-enum class Tier : uint8_t { kNone = 0, kWorker = 1, kGpu = 2, kHost = 3, kDisk = 4 };
+enum class Tier : uint8_t { kNone = 0, kWorker = 1, kGpu = 2, kHost = 3, kDisk = 4, kShared = 5 };
 
 // How durable a publish must be before its acknowledgement.
-enum class Durability : uint8_t { kDefault = 0, kMemory = 1, kDisk = 2, kSync = 3 };
+// kShared: kDisk, and in the engine that stores share.
+enum class Durability : uint8_t { kDefault = 0, kMemory = 1, kDisk = 2, kSync = 3, kShared = 4 };
 
-// "none", "worker", "gpu", "host", "disk".
+// "none", "worker", "gpu", "host", "disk", "shared".
 const char* TierName(Tier tier);
-// "default", "memory", "disk", "sync".
+// "default", "memory", "disk", "sync", "shared".
 const char* DurabilityName(Durability durability);
 // "exact", "portable", "invariant".
 const char* ExactnessName(Exactness exactness);

@@ -41,6 +41,8 @@ ROOMS = {
     "cache_store/simulate": {"cache_store/retention", "cache_store/shared"},
     "cache_store/memory": {"cache_store/base"},
     "cache_store/shared": {"cache_store/base"},
+    "cache_store/shared/tier": {"cache_store/base", "cache_store/catalog", "cache_store/shared",
+                                "cache_store/store"},
     "cache_store/disk/files": {"cache_store/base"},
     "cache_store/disk/promises": {"cache_store/base", "cache_store/disk/files"},
     "cache_store/disk": {"cache_store/base", "cache_store/disk/files", "cache_store/disk/promises"},

@@ -72,6 +72,17 @@ enum class Counter {
   kScrubCorrupt,          // objects that the scrub found rotten or unreadable: quarantined
   kScrubRepairedRecords,  // records that had rotted on disk, written anew from memory
   kScrubPasses,           // complete ones
+  kSharedLookups,         // that asked the engine which stores share
+  kSharedHits,            // of these: a restore point, or a longer one, came from there
+  kSharedUnanswered,      // keys that the engine did not answer for, or not in time
+  kSharedVanishedParts,   // that were there when asked, or whose object's head was
+  kSharedRejectedValues,  // not sealed for their name, or of another object
+  kSharedNotKept,         // restore points that came and found no room here
+  kSharedReadBytes,       // of values
+  kSharedWrittenBytes,
+  kSharedWrittenObjects,
+  kSharedWritesSkipped,  // restore points: the queue was full, or they had left before their turn
+  kSharedWritesFailed,   // values that the engine did not take
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,
   kGpuEvictedObjects,

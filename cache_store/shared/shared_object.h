@@ -47,6 +47,11 @@ struct SharedShape {
   // before.
   uint32_t parts() const;
 
+  // Of a part.
+  uint64_t TextBytes(uint32_t part) const {
+    const Range range = RangeOf(part);
+    return (part == 0 ? head_bytes() : 0) + range.end - range.begin;
+  }
   // The text of a part, to be sealed. REQUIRES: part < parts(), the slices' sizes are slice_bytes.
   std::string TextOf(uint32_t part, const SharedFacts& facts,
                      absl::Span<const SliceView> views) const;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cache_store/base/device_memory.h"
 #include "cache_store/base/slice_view.h"
 #include "proto/fingerprint.h"
@@ -34,6 +35,11 @@ struct PrefixQuery {
   std::string public_tenant;
   // The caller fetched this before and could not use the result; the first fetch was counted.
   bool again = false;
+  // Set by a tier in front of the store. A slower tier that what is found was just loaded from: the
+  // answer names it, and counts as from there.
+  Tier loaded_from = Tier::kNone;
+  // So much of the prompt is known elsewhere: LookupPlan::matched_tokens is no less.
+  uint32_t known_tokens = 0;
   // Asked every millisecond or so while keys are computed: true ends the call with kCancelled.
   // Null: never.
   std::function<bool()> stopped = nullptr;
@@ -56,10 +62,11 @@ struct LookupPlan {
   std::vector<uint32_t> cuts;
   std::vector<PlannedObject> objects;  // NeededObjects order
   uint64_t total_bytes = 0;
-  Tier slowest_tier = Tier::kNone;  // of RAM and disk
+  Tier slowest_tier = Tier::kNone;  // of RAM and disk, or PrefixQuery::loaded_from
   bool on_device = false;           // all of it has copies in the gpu tier
   std::string miss_reason;
-  bool from_public = false;  // it is PrefixQuery::public_tenant's
+  bool from_public = false;                     // it is PrefixQuery::public_tenant's
+  absl::Time expires = absl::InfiniteFuture();  // the restore point's end
 };
 
 class FetchSession {

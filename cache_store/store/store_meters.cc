@@ -18,7 +18,8 @@ std::map<std::string, uint64_t> StoreMeters::removed() const {
   return removed;
 }
 
-std::vector<LatencySeries> StoreMeters::Latencies(bool has_disk, bool has_device) const {
+std::vector<LatencySeries> StoreMeters::Latencies(bool has_disk, bool has_device,
+                                                  bool has_shared) const {
   std::vector<LatencySeries> series = {
       {kLookupLatency, "Time to find the longest restore point of a prompt, bytes not included.",
        "", "", lookups_.Read()}};
@@ -29,8 +30,9 @@ std::vector<LatencySeries> StoreMeters::Latencies(bool has_disk, bool has_device
                       "tier that had it.",
                       "tier", TierName(tier), slice_reads_[Place(tier)].Read()});
   }
-  for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kDisk}) {
+  for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kDisk, Tier::kShared}) {
     if ((tier == Tier::kDisk && !has_disk) || (tier == Tier::kGpu && !has_device)) continue;
+    if (tier == Tier::kShared && !has_shared) continue;
     series.push_back({kFetchLatency,
                       "Time from a lookup's end until the last slice of its restore point was "
                       "handed out, by the slowest tier.",

@@ -51,11 +51,11 @@ class StoreMeters {
   std::map<std::string, uint64_t> removed() const;  // by RemovalName
 
   // For the tiers that exist.
-  std::vector<LatencySeries> Latencies(bool has_disk, bool has_device) const;
+  std::vector<LatencySeries> Latencies(bool has_disk, bool has_device, bool has_shared) const;
 
  private:
-  static constexpr size_t kTiers = 5;
-  static constexpr size_t kDurabilities = 4;
+  static constexpr size_t kTiers = 6;
+  static constexpr size_t kDurabilities = 5;
   static size_t Place(Tier tier) { return static_cast<size_t>(tier); }
 
   Counters counters_;

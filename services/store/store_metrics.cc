@@ -24,8 +24,9 @@ const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
 
 // Exported by tier: a second series under its name would be summed with those.
 bool IsShownByTier(absl::string_view name) {
-  for (const Counter counter : {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk,
-                                Counter::kBytesReadGpu}) {
+  for (const Counter counter :
+       {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk, Counter::kBytesReadGpu,
+        Counter::kSharedReadBytes, Counter::kSharedWrittenBytes}) {
     if (name == CounterName(counter)) return true;
   }
   return false;
@@ -52,12 +53,15 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
         stats.staged_bytes);
   for (const TierUsage& usage : stats.tiers) {
     const MetricLabels tier = {{"tier", TierName(usage.tier)}};
-    gauge("hearth_store_tier_bytes", "Bytes held by a tier.", usage.bytes, tier);
-    gauge("hearth_store_tier_capacity_bytes", "Most bytes that a tier may hold.",
-          usage.capacity_bytes, tier);
-    gauge("hearth_store_tier_objects", "Objects held by a tier.", usage.objects, tier);
-    count("hearth_store_evicted_restore_points_total", "Restore points that a tier evicted.",
-          usage.evicted_restore_points, tier);
+    // The fill of what stores share is the engine's to tell.
+    if (usage.tier != Tier::kShared) {
+      gauge("hearth_store_tier_bytes", "Bytes held by a tier.", usage.bytes, tier);
+      gauge("hearth_store_tier_capacity_bytes", "Most bytes that a tier may hold.",
+            usage.capacity_bytes, tier);
+      gauge("hearth_store_tier_objects", "Objects held by a tier.", usage.objects, tier);
+      count("hearth_store_evicted_restore_points_total", "Restore points that a tier evicted.",
+            usage.evicted_restore_points, tier);
+    }
     count("hearth_store_hit_tokens_total", "Tokens restored whose slowest tier this was.",
           usage.hit_tokens, tier);
     count("hearth_store_read_bytes_total", "KV bytes read from a tier.", usage.read_bytes, tier);

@@ -32,6 +32,7 @@ FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, const RestorePointEn
   plan_.cuts = point->cuts;
   plan_.total_bytes = point->bytes();
   plan_.slowest_tier = point->slowest_tier();
+  plan_.expires = point->expiry.at;
   for (const StoredObject* object : objects_) {
     state_->objects.Hold(object);
     plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
@@ -47,6 +48,11 @@ void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
   assert(point.number == point_number_ && promotion_ == nullptr);
   promotion_ = parts_.promoter->Begin(point);
   if (promotion_ != nullptr) kept_.resize(objects_.size());
+}
+
+void FetchSessionImpl::SetLoadedFrom(Tier tier) {
+  loaded_from_ = tier;
+  plan_.slowest_tier = std::max(plan_.slowest_tier, tier);
 }
 
 FetchSessionImpl::~FetchSessionImpl() {
@@ -80,10 +86,10 @@ void FetchSessionImpl::NoteServed(size_t object, Tier from) {
 // Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
 // gone. A restore point that was not read whole gave no tokens to anybody.
 void FetchSessionImpl::CountHit() {
-  Tier tier = Tier::kGpu;
+  Tier tier = std::max(Tier::kGpu, loaded_from_);
   for (const Served& served : served_) {
     if (served.from_host) tier = std::max(tier, Tier::kHost);
-    if (served.from_disk) tier = Tier::kDisk;
+    if (served.from_disk) tier = std::max(tier, Tier::kDisk);
   }
   core_->meters.ObserveFetch(tier, begun_.Elapsed());
   if (!again_) core_->meters.AddHitTokens(tier, plan_.usable_tokens);

@@ -42,6 +42,7 @@ class FetchSessionImpl : public FetchSession {
   LookupPlan* mutable_plan() { return &plan_; }
   void BeginPromotion(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void SetAgain(bool again) { again_ = again; }  // PrefixQuery::again
+  void SetLoadedFrom(Tier tier);                 // PrefixQuery::loaded_from
   void SetExport() { is_export_ = true; }        // by id: serves nobody's prompt
 
   const LookupPlan& plan() const override { return plan_; }
@@ -86,6 +87,7 @@ class FetchSessionImpl : public FetchSession {
   uint64_t point_number_ = 0;  // 0: none held
   const Stopwatch begun_;
   bool again_ = false;
+  Tier loaded_from_ = Tier::kNone;
   bool is_export_ = false;
   std::shared_ptr<Promotion> promotion_;  // null: nothing is to be promoted
   std::vector<Kept> kept_;                // by object

@@ -17,7 +17,8 @@ constexpr char kUnknownFingerprint[] = "nothing stored for this fingerprint";
 std::unique_ptr<FetchSession> Fetcher::Miss(const PrefixQuery& query, Counter why,
                                             const char* reason, uint32_t matched_tokens) {
   if (!query.again) core_->Count(why);
-  return std::make_unique<FetchSessionImpl>(parts_, reason, matched_tokens);
+  return std::make_unique<FetchSessionImpl>(parts_, reason,
+                                            std::max(matched_tokens, query.known_tokens));
 }
 
 absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& query,
@@ -76,9 +77,10 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
       return Miss(query, Counter::kMissNoRestorePoint,
                   "no complete restore point in the common prefix", best.matched_tokens);
     }
-    session->mutable_plan()->matched_tokens = best.matched_tokens;
+    session->mutable_plan()->matched_tokens = std::max(best.matched_tokens, query.known_tokens);
     session->mutable_plan()->from_public = best.space->tenant != query.tenant;
     session->SetAgain(query.again);
+    session->SetLoadedFrom(query.loaded_from);
     if (!query.again) core_->Count(Counter::kHits);
     if (session->plan().from_public && !query.again) core_->Count(Counter::kPublicHits);
   }

@@ -19,12 +19,15 @@ absl::Status TierFull(absl::string_view tier, uint64_t new_bytes, uint64_t limit
 }  // namespace
 
 absl::StatusOr<PublishResult> PublishCommit::Run() {
-  Durability asked = content_->spec.durability;
-  if (asked == Durability::kDefault) asked = core_->options.default_durability;
-  plan_.level = core_->tiers.disk == nullptr ? Durability::kMemory : asked;
-  if (plan_.level < content_->spec.durability) {
-    plan_.notes.push_back("no disk tier: kept in memory only");
+  Durability wanted = content_->spec.durability;
+  if (wanted == Durability::kShared) {
+    wanted = Durability::kDisk;
+    plan_.notes.push_back("no shared tier: kept in this store only");
   }
+  const Durability asked =
+      wanted == Durability::kDefault ? core_->options.default_durability : wanted;
+  plan_.level = core_->tiers.disk == nullptr ? Durability::kMemory : asked;
+  if (plan_.level < wanted) plan_.notes.push_back("no disk tier: kept in memory only");
   absl::Status status;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);

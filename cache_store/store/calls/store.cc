@@ -222,8 +222,10 @@ StoreStats Store::Stats() {
   stats.incarnation = incarnation_;
   std::map<std::string, uint64_t>& counters = stats.counters;
   counters = core_->meters.counters().Snapshot();
-  stats.latencies =
-      core_->meters.Latencies(core_->tiers.disk != nullptr, core_->tiers.device != nullptr);
+  // Of a tier in front of this store nothing is known but what came from there.
+  const bool has_shared = core_->meters.hit_tokens(Tier::kShared) > 0;
+  stats.latencies = core_->meters.Latencies(core_->tiers.disk != nullptr,
+                                            core_->tiers.device != nullptr, has_shared);
   stats.staged_bytes = staged_.bytes();
   stats.most_staged_bytes = staged_.most_bytes();
   if (core_->tiers.arena != nullptr) {
@@ -263,6 +265,7 @@ StoreStats Store::Stats() {
     add({Tier::kGpu, device.bytes, device.capacity_bytes, device.objects.size()},
         Counter::kBytesReadGpu, {device.written_bytes, device.unread_bytes});
   }
+  if (has_shared) add({Tier::kShared}, Counter::kSharedReadBytes, {});
   stats.restore_points = state_->catalog.points().size();
   stats.objects = state_->objects.all().size();
   stats.pinned_bytes = state_->objects.sums().pinned_bytes();

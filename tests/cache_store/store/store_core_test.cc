@@ -164,16 +164,17 @@ TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {
   EXPECT_EQ(meters.hit_tokens(Tier::kHost), 128u);
   EXPECT_EQ(meters.hit_tokens(Tier::kDisk), 0u);
   EXPECT_EQ(meters.removed().at(RemovalName(Removal::kDropped)), 1u);
-  const auto fetches = [&](bool has_disk, bool has_device) {
+  const auto fetches = [&](bool has_disk, bool has_device, bool has_shared) {
     std::vector<std::string> tiers;
-    for (const LatencySeries& series : meters.Latencies(has_disk, has_device)) {
+    for (const LatencySeries& series : meters.Latencies(has_disk, has_device, has_shared)) {
       if (series.name == "fetch") tiers.push_back(series.label_value);
     }
     return tiers;
   };
-  EXPECT_THAT(fetches(false, false), testing::ElementsAre(TierName(Tier::kHost)));
-  EXPECT_THAT(fetches(true, true), testing::ElementsAre(TierName(Tier::kGpu), TierName(Tier::kHost),
-                                                        TierName(Tier::kDisk)));
+  EXPECT_THAT(fetches(false, false, false), testing::ElementsAre(TierName(Tier::kHost)));
+  EXPECT_THAT(fetches(true, true, true),
+              testing::ElementsAre(TierName(Tier::kGpu), TierName(Tier::kHost),
+                                   TierName(Tier::kDisk), TierName(Tier::kShared)));
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+// ObjectMap: where the objects of one prompt can be had, and the longest boundary that they make.
+//
+// Not thread safe. Ownership: borrows the chain, which outlives it.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_OBJECT_MAP_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_OBJECT_MAP_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "cache_store/base/prompt_chain.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+class ObjectMap {
+ public:
+  enum class Place { kNowhere, kHere, kEngine };  // kHere: in this store, or loaded by this lookup
+
+  // `usable_here`: the longest restore point of the prompt that this store has; its objects are.
+  ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t usable_here);
+
+  // The objects that a longer boundary may need and this store is not known to have.
+  std::vector<ObjectId> ToProbe() const;
+  void Set(const ObjectId& id, Place place) { places_[id] = place; }
+  Place Of(const ObjectId& id) const;
+
+  // The longest of `candidates` (ascending) above `above` all of whose objects are somewhere. 0:
+  // none.
+  uint32_t Longest(absl::Span<const uint32_t> candidates, uint32_t above) const;
+  bool HasAll(uint32_t boundary) const;
+  // Of the objects that `boundary` needs.
+  std::vector<ObjectId> NeededFromEngine(uint32_t boundary) const;
+  // Whole chunks from the beginning on whose global objects are somewhere, in tokens.
+  uint32_t KnownTokens() const;
+
+ private:
+  const KvLayout layout_;
+  const PromptChain& chain_;
+  const uint32_t usable_here_;
+  const bool has_local_, has_global_;
+  std::map<ObjectId, Place> places_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_OBJECT_MAP_H_

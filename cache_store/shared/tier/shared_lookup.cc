@@ -1,0 +1,213 @@
+#include "cache_store/shared/tier/shared_lookup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+// Fingerprints say nothing of a tenant: one list for all.
+constexpr char kEverybody[] = "";
+constexpr char kPublisher[] = "the shared tier";
+
+// How much of the prompt the store has of this tenant's, without counting a lookup.
+uint32_t UsableHere(TieredStore* store, const PrefixQuery& query, const std::string& tenant,
+                    uint32_t max_tokens) {
+  ClaimRequest ask;
+  ask.max_tokens = max_tokens;
+  ask.min_tokens = kMaxPromptTokens;  // neither waits nor promises
+  absl::StatusOr<ClaimDecision> decision;
+  if (query.public_tenant.empty()) {
+    decision = store->Claim(query, ask);
+  } else {
+    PrefixQuery alone = query;
+    alone.tenant = tenant;
+    alone.public_tenant.clear();
+    decision = store->Claim(alone, ask);
+  }
+  return decision.ok() ? decision->usable_tokens : 0;
+}
+
+std::vector<uint32_t> CutsUpTo(absl::Span<const uint32_t> cuts, uint32_t boundary) {
+  return {cuts.begin(), std::upper_bound(cuts.begin(), cuts.end(), boundary)};
+}
+
+}  // namespace
+
+void SharedLookup::Observe(const Fingerprint& fingerprint) {
+  absl::MutexLock lock(&mu_);
+  fingerprints_.Learn(fingerprint, kEverybody);
+}
+
+std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerprint) {
+  absl::MutexLock lock(&mu_);
+  return fingerprints_.Find(fingerprint, kEverybody);
+}
+
+SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t above_tokens,
+                                          uint32_t max_tokens) {
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  Question question;
+  question.query = &query;
+  question.model = Find(query.fingerprint);
+  if (question.model == nullptr || tokens == 0) return {};
+  const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
+  question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
+  const bool has_public = !query.public_tenant.empty() && query.public_tenant != query.tenant;
+  const uint32_t own_here = UsableHere(parts_.store, query, query.tenant, max_tokens);
+  const uint32_t public_here =
+      has_public ? UsableHere(parts_.store, query, query.public_tenant, max_tokens) : 0;
+  question.above = std::max({above_tokens, own_here, public_here});
+  if (question.candidates.empty() || question.candidates.back() <= question.above) return {};
+  question.deadline = parts_.clock->Now() + options_.fetch_budget;
+  parts_.counters->Add(Counter::kSharedLookups);
+
+  std::unique_ptr<Probed> best = Probe(question, query.tenant, own_here);
+  Brought brought;
+  if (best != nullptr) brought.known_tokens = best->map->KnownTokens();
+  const bool is_whole = best != nullptr && best->boundary == question.candidates.back();
+  if (!is_whole && has_public) {
+    std::unique_ptr<Probed> theirs = Probe(question, query.public_tenant, public_here);
+    if (theirs != nullptr) {
+      brought.known_tokens = std::max(brought.known_tokens, theirs->map->KnownTokens());
+      if (best == nullptr || theirs->boundary > best->boundary) best = std::move(theirs);
+    }
+  }
+  if (best == nullptr || best->boundary == 0) return brought;
+  brought.is_hit = Load(question, best.get());
+  if (brought.is_hit) parts_.counters->Add(Counter::kSharedHits);
+  return brought;
+}
+
+SharedLookup::Known SharedLookup::KnownOf(const PrefixQuery& query, uint32_t usable_here) {
+  Question question;
+  question.query = &query;
+  question.model = Find(query.fingerprint);
+  if (question.model == nullptr) return {};
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  question.candidates = RestoreCandidates(tokens, query.cuts, question.model->layout.chunk_tokens);
+  question.above = usable_here;
+  question.deadline = parts_.clock->Now() + options_.fetch_budget;
+  const std::unique_ptr<Probed> probed = Probe(question, query.tenant, usable_here);
+  Known known;
+  if (probed == nullptr) return known;
+  known.known_tokens = probed->map->KnownTokens();
+  for (uint32_t boundary = probed->boundary; boundary > 0;) {
+    known.boundaries.push_back(boundary);
+    const auto end =
+        std::lower_bound(question.candidates.begin(), question.candidates.end(), boundary);
+    question.candidates.erase(end, question.candidates.end());
+    boundary = probed->map->Longest(question.candidates, usable_here);
+  }
+  std::reverse(known.boundaries.begin(), known.boundaries.end());
+  return known;
+}
+
+std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& question,
+                                                          const std::string& tenant,
+                                                          uint32_t usable_here) {
+  const PrefixQuery& query = *question.query;
+  const absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(tenant, question.deadline);
+  if (!space.ok()) {
+    parts_.counters->Add(Counter::kSharedUnanswered);
+    return nullptr;
+  }
+  const KvLayout& layout = question.model->layout;
+  auto probed = std::make_unique<Probed>();
+  probed->tenant = tenant;
+  probed->prompt = {*space, layout,
+                    MakeChain(layout, RootKey(query.fingerprint, tenant, secret_), query.token_ids,
+                              query.cuts, question.candidates.back(), query.cuts, query.stopped),
+                    query.token_ids};
+  if (!probed->prompt.chain.is_whole) return nullptr;
+  probed->map = std::make_unique<ObjectMap>(layout, probed->prompt.chain, usable_here);
+  parts_.reader->Probe(probed->prompt, question.deadline, probed->map.get());
+  probed->boundary = probed->map->Longest(question.candidates, question.above);
+  return probed;
+}
+
+bool SharedLookup::Load(const Question& question, Probed* probed) {
+  LoadedObjects loaded;
+  uint64_t bytes = 0;
+  for (const ObjectId& id : probed->map->NeededFromEngine(probed->boundary)) {
+    bytes += probed->prompt.layout.ObjectBytes(id.tokens, id.group);
+  }
+  const uint64_t before = loading_bytes_.fetch_add(bytes);
+  const bool fits = before + bytes <= options_.max_loading_bytes;
+  if (!fits) parts_.counters->Add(Counter::kSharedNotKept);
+  const bool is_kept =
+      fits && LoadObjects(question, probed, &loaded) && Keep(question, *probed, loaded);
+  loading_bytes_.fetch_sub(bytes);
+  return is_kept;
+}
+
+// What is planned lower needs little that was not loaded for the first plan: it is not counted
+// anew.
+bool SharedLookup::LoadObjects(const Question& question, Probed* probed, LoadedObjects* loaded) {
+  for (int round = 0;; ++round) {
+    std::vector<ObjectId> ids;
+    for (const ObjectId& id : probed->map->NeededFromEngine(probed->boundary)) {
+      if (loaded->count(id) == 0) ids.push_back(id);
+    }
+    if (ids.empty()) return true;
+    if (round == 2) return false;
+    parts_.reader->Load(probed->prompt, ids, question.deadline, question.query->stopped, loaded);
+    for (const ObjectId& id : ids) {
+      if (loaded->count(id) == 0) probed->map->Set(id, ObjectMap::Place::kNowhere);
+    }
+    probed->boundary = probed->map->Longest(question.candidates, question.above);
+    if (probed->boundary == 0) return false;
+  }
+}
+
+bool SharedLookup::Keep(const Question& question, const Probed& probed,
+                        const LoadedObjects& loaded) {
+  const PrefixQuery& query = *question.query;
+  const absl::Time now = parts_.clock->Now();
+  PublishSpec spec;
+  spec.fingerprint = question.model->fingerprint;
+  spec.tenant = probed.tenant;
+  spec.token_ids = {query.token_ids.begin(), query.token_ids.begin() + probed.boundary};
+  spec.cuts = CutsUpTo(query.cuts, probed.boundary);
+  spec.boundaries = {probed.boundary};
+  spec.durability = Durability::kMemory;
+  spec.publisher = kPublisher;
+  spec.stopped = query.stopped;
+  for (const ObjectId& id : NeededObjects(probed.prompt.layout, probed.boundary)) {
+    PublishObject object{id, {}, true};
+    if (const auto it = loaded.find(id); it != loaded.end()) {
+      object = {id, it->second.facts.slice_digests, false};
+      if (const uint64_t ends = it->second.facts.expires_unix_s; ends > 0) {
+        const absl::Duration left = absl::FromUnixSeconds(static_cast<int64_t>(ends)) - now;
+        if (left <= absl::ZeroDuration()) return false;
+        spec.ttl = spec.ttl > absl::ZeroDuration() ? std::min(spec.ttl, left) : left;
+      }
+    }
+    spec.objects.push_back(std::move(object));
+  }
+  const std::vector<PublishObject> objects = spec.objects;
+  const auto put = [&]() -> absl::Status {
+    auto session = parts_.store->Publish(std::move(spec));
+    if (!session.ok()) return session.status();
+    for (const uint32_t i : (*session)->needed()) {
+      const LoadedObject& object = loaded.at(objects[i].id);
+      const std::vector<uint32_t> layers = probed.prompt.layout.LayersOf(objects[i].id.group);
+      for (size_t place = 0; place < layers.size(); ++place) {
+        absl::Status status = (*session)->PutSlice(i, layers[place], object.slices[place]);
+        if (!status.ok()) return status;
+      }
+    }
+    const absl::StatusOr<PublishResult> result = (*session)->Commit();
+    if (!result.ok()) return result.status();
+    return result->boundaries.empty() ? absl::NotFoundError("its beginning has left the store")
+                                      : absl::OkStatus();
+  };
+  if (put().ok()) return true;
+  parts_.counters->Add(Counter::kSharedNotKept);
+  return false;
+}
+
+}  // namespace hearth

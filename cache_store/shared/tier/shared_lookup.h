@@ -1,0 +1,92 @@
+// SharedLookup: brings what the shared engine has more of a prompt than the store into the store,
+// before the store looks for it.
+//
+//   what is here -> Exists for all that a longer boundary may need -> the restore rule -> Get
+//   -> missing or bad: the longest without it, once -> a publish into the store's RAM
+//
+// Thread safety: all methods from any thread. Ownership: borrows all its parts.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/catalog/fingerprint_book.h"
+#include "cache_store/shared/tier/object_map.h"
+#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_prompt.h"
+#include "cache_store/shared/tier/shared_reader.h"
+#include "cache_store/shared/tier/shared_spaces.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+class SharedLookup {
+ public:
+  struct Parts {
+    SharedReader* reader = nullptr;
+    SharedSpaces* spaces = nullptr;
+    TieredStore* store = nullptr;
+    Clock* clock = nullptr;
+    Counters* counters = nullptr;
+  };
+  SharedLookup(const Parts& parts, const SharedOptions& options, std::string secret)
+      : parts_(parts), options_(options), secret_(std::move(secret)) {}
+
+  // A lookup needs the layout.
+  void Observe(const Fingerprint& fingerprint) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<const KnownFingerprint> Find(const Digest& fingerprint) ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct Brought {
+    bool is_hit = false;        // a longer restore point is in the store now
+    uint32_t known_tokens = 0;  // of the prompt, by the engine
+  };
+  // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
+  Brought Bring(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens);
+
+  struct Known {
+    std::vector<uint32_t> boundaries;  // ascending; restorable with what the engine has
+    uint32_t known_tokens = 0;
+  };
+  // For Explain: nothing is brought.
+  Known KnownOf(const PrefixQuery& query, uint32_t usable_here);
+
+ private:
+  // A tenant's prompt in the engine.
+  struct Probed {
+    std::string tenant;
+    SharedPrompt prompt;
+    std::unique_ptr<ObjectMap> map;
+    uint32_t boundary = 0;  // the longest above what is here; 0: none
+  };
+  struct Question {
+    const PrefixQuery* query = nullptr;
+    std::shared_ptr<const KnownFingerprint> model;
+    std::vector<uint32_t> candidates;
+    uint32_t above = 0;  // lower boundaries are of no use
+    absl::Time deadline;
+  };
+  std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
+                                uint32_t usable_here);
+  bool Load(const Question& question, Probed* probed);
+  bool LoadObjects(const Question& question, Probed* probed, LoadedObjects* loaded);
+  bool Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded);
+
+  const Parts parts_;
+  const SharedOptions options_;
+  const std::string secret_;
+  std::atomic<uint64_t> loading_bytes_{0};
+  absl::Mutex mu_;
+  FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_

@@ -1,0 +1,66 @@
+// SharedReader: reads a prompt's objects from the engine, and believes none before it is opened.
+//
+// What is missing or wrong is found out here, and counted: the head of an object that is not whole
+// is erased, so that the next publisher writes it anew.
+//
+// Thread safety: all methods from any thread. Ownership: borrows engine, clock and counters.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_READER_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_READER_H_
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/slice_view.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/object_map.h"
+#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_prompt.h"
+
+namespace hearth {
+
+// An object from the engine, verified.
+struct LoadedObject {
+  SharedFacts facts;
+  std::vector<SliceView> slices;  // ascending by layer
+};
+using LoadedObjects = std::map<ObjectId, LoadedObject>;
+
+class SharedReader {
+ public:
+  SharedReader(SharedEngine* engine, Clock* clock, Counters* counters, const SharedOptions& options)
+      : engine_(engine), clock_(clock), counters_(counters), options_(options) {}
+
+  // One round trip: which of the map's objects to probe the engine has.
+  void Probe(const SharedPrompt& prompt, absl::Time deadline, ObjectMap* map);
+  // Adds to `loaded` those of `ids` that came whole and in time. `stopped` as PrefixQuery's.
+  void Load(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, absl::Time deadline,
+            const std::function<bool()>& stopped, LoadedObjects* loaded);
+
+ private:
+  struct Reading;
+  struct PartOf {
+    Reading* object = nullptr;
+    uint32_t part = 0;
+  };
+  void Take(const SharedPrompt& prompt, const PartOf& part, absl::StatusOr<std::string> value);
+  bool IsWhole(const Reading& reading);
+  absl::Status TakeText(const SharedPrompt& prompt, const PartOf& part, absl::string_view value);
+
+  SharedEngine* const engine_;
+  Clock* const clock_;
+  Counters* const counters_;
+  const SharedOptions options_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_READER_H_

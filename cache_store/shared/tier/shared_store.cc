@@ -1,0 +1,240 @@
+#include "cache_store/shared/tier/shared_store.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
+  return absl::UnavailableError(absl::StrCat(
+      what, " here, but the shared tier did not answer, so it may come back from there: ",
+      why.message()));
+}
+
+}  // namespace
+
+// A publish into the store behind, and then into the engine.
+class SharedStore::Session final : public PublishSession {
+ public:
+  Session(SharedStore* store, std::unique_ptr<PublishSession> session, SharedWork work, bool waits)
+      : store_(store), session_(std::move(session)), work_(std::move(work)), waits_(waits) {}
+
+  absl::Span<const uint32_t> needed() const override { return session_->needed(); }
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override {
+    return session_->AllocateSlice(bytes);
+  }
+  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override {
+    return session_->PutSlice(object, layer, std::move(slice));
+  }
+  absl::StatusOr<PublishResult> Commit() override {
+    absl::StatusOr<PublishResult> result = session_->Commit();
+    if (!result.ok() || result->boundaries.empty()) return result;
+    work_.boundaries = result->boundaries;
+    if (!waits_) {
+      store_->writer_.WriteBehind(std::move(work_));
+      return result;
+    }
+    const absl::Status written = store_->writer_.Write(work_);
+    if (written.ok()) {
+      result->durable = Durability::kShared;
+    } else {
+      result->notes.push_back(absl::StrCat("not in the shared tier: ", written.message()));
+    }
+    return result;
+  }
+
+ private:
+  SharedStore* const store_;
+  const std::unique_ptr<PublishSession> session_;
+  SharedWork work_;
+  const bool waits_;
+};
+
+SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
+                         const std::string& secret, const SharedOptions& options, Seams seams)
+    : options_(options),
+      secret_(secret),
+      clock_(seams.clock == nullptr ? &system_clock_ : seams.clock),
+      store_(std::move(store)),
+      engine_(std::move(engine)),
+      spaces_(
+          engine_.get(), clock_, secret, options.generation_age,
+          [this](const auto& tenant) { store_->DropAll(tenant, false).status().IgnoreError(); }),
+      reader_(engine_.get(), clock_, &counters_, options),
+      lookup_({&reader_, &spaces_, store_.get(), clock_, &counters_}, options, secret),
+      writer_({engine_.get(), &spaces_, store_.get(), clock_, &counters_}, options, secret,
+              seams.TakeExecutor()) {}
+
+absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
+                                                                 uint32_t above_tokens,
+                                                                 uint32_t max_tokens) {
+  // Who asks again could not use what was found: it is here.
+  if (query.again) return store_->Fetch(query, above_tokens, max_tokens);
+  PrefixQuery asked = query;
+  const SharedLookup::Brought brought = lookup_.Bring(query, above_tokens, max_tokens);
+  asked.known_tokens = brought.known_tokens;
+  if (brought.is_hit) asked.loaded_from = Tier::kShared;
+  auto session = store_->Fetch(asked, above_tokens, max_tokens);
+  if (!session.ok() || (*session)->plan().usable_tokens == 0) return session;
+  const LookupPlan& plan = (*session)->plan();
+  SharedWork used;
+  used.fingerprint = query.fingerprint;
+  used.layout = plan.layout;
+  used.tenant = plan.from_public ? query.public_tenant : query.tenant;
+  used.token_ids = plan.token_ids;
+  used.cuts = plan.cuts;
+  used.boundaries = {plan.usable_tokens};
+  writer_.NoteUse(std::move(used));
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec spec) {
+  lookup_.Observe(spec.fingerprint);
+  SharedWork work;
+  work.fingerprint = spec.fingerprint.digest();
+  work.tenant = spec.tenant;
+  work.token_ids = spec.token_ids;
+  work.cuts = spec.cuts;
+  absl::StatusOr<KvLayout> layout = spec.fingerprint.Layout();
+  if (!layout.ok()) return layout.status();
+  work.layout = *std::move(layout);
+  const bool waits = spec.durability == Durability::kShared;
+  if (waits) spec.durability = Durability::kDisk;
+  auto session = store_->Publish(std::move(spec));
+  if (!session.ok()) return session;
+  return std::make_unique<Session>(this, *std::move(session), std::move(work), waits);
+}
+
+void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
+  lookup_.Observe(fingerprint);
+  store_->Observe(fingerprint, tenant);
+}
+
+absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
+  absl::StatusOr<ExplainReport> report = store_->Explain(query);
+  if (!report.ok()) return report;
+  uint32_t own = 0;
+  for (const BoundaryReport& boundary : report->boundaries) {
+    if (boundary.usable && !boundary.from_public) own = boundary.boundary;
+  }
+  const SharedLookup::Known known = lookup_.KnownOf(query, own);
+  report->matched_tokens = std::max(report->matched_tokens, known.known_tokens);
+  if (known.boundaries.empty()) return report;
+  const KvLayout layout = lookup_.Find(query.fingerprint)->layout;
+  std::map<uint32_t, BoundaryReport> all;
+  for (BoundaryReport& boundary : report->boundaries) {
+    all.emplace(boundary.boundary, std::move(boundary));
+  }
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  uint32_t usable = 0;
+  for (const uint32_t boundary : known.boundaries) {
+    const auto [it, is_new] = all.try_emplace(boundary);
+    if (is_new && report->omitted_boundaries > 0) --report->omitted_boundaries;
+    if (it->second.usable) continue;
+    BoundaryReport shared;
+    shared.boundary = boundary;
+    shared.usable = true;
+    shared.slowest_tier = Tier::kShared;
+    for (const ObjectId& id : NeededObjects(layout, boundary)) {
+      shared.bytes += layout.ObjectBytes(id.tokens, id.group);
+    }
+    it->second = std::move(shared);
+    if (boundary < tokens) usable = boundary;
+  }
+  report->boundaries.clear();
+  for (auto& [boundary, entry] : all) report->boundaries.push_back(std::move(entry));
+  if (usable <= report->usable_tokens) return report;
+  report->usable_tokens = usable;
+  report->summary = absl::StrCat("hit: ", usable, " of ", tokens,
+                                 " tokens can be restored from the shared tier; of this store, ",
+                                 report->summary);
+  return report;
+}
+
+absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::string& tenant,
+                                     absl::Span<const uint32_t> token_ids,
+                                     absl::Span<const uint32_t> cuts,
+                                     absl::Span<const ObjectId> ids) {
+  const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(fingerprint);
+  if (model == nullptr || ids.empty()) return absl::OkStatus();
+  const absl::StatusOr<SharedSpaces::SpacePtr> space = spaces_.Of(tenant, Deadline());
+  if (!space.ok()) return space.status();
+  const uint32_t tokens = static_cast<uint32_t>(token_ids.size());
+  std::vector<uint32_t> ends(cuts.begin(), cuts.end());
+  if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
+  const SharedPrompt prompt{*space, model->layout,
+                            MakeChain(model->layout, RootKey(fingerprint, tenant, secret_),
+                                      token_ids, cuts, tokens, ends),
+                            token_ids};
+  std::vector<std::string> names;
+  for (const ObjectId& id : ids) {
+    if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
+  }
+  absl::Status status;
+  for (const absl::Status& erased : engine_->Erase(names, Deadline())) status.Update(erased);
+  return status;
+}
+
+absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string& tenant,
+                                             bool force) {
+  LookupPlan plan;
+  if (auto session = store_->FetchById(id, tenant); session.ok()) {
+    plan = (*session)->plan();
+    writer_.NoteExport();
+  }
+  absl::StatusOr<DropResult> dropped = store_->Drop(id, tenant, force);
+  if (!dropped.ok() || dropped->dropped == 0 || plan.objects.empty()) return dropped;
+  // The end of its tail, which no much longer restore point needs; without local layers, its last
+  // segment.
+  lookup_.Observe(plan.fingerprint);
+  const absl::Status erased = EraseHeads(plan.fingerprint.digest(), tenant, plan.token_ids,
+                                         plan.cuts, {plan.objects.back().id});
+  if (!erased.ok()) return NotEverywhere("dropped", erased);
+  return dropped;
+}
+
+absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool force) {
+  // First there: what is dropped here could be brought back meanwhile.
+  const absl::Status everywhere = spaces_.DropAll(tenant, Deadline());
+  absl::StatusOr<DropResult> dropped = store_->DropAll(tenant, force);
+  if (dropped.ok() && !everywhere.ok()) return NotEverywhere("dropped", everywhere);
+  return dropped;
+}
+
+absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& query,
+                                                         absl::Span<const ObjectId> objects) {
+  absl::StatusOr<QuarantineResult> result = store_->Quarantine(query, objects);
+  if (absl::IsCancelled(result.status()) || absl::IsInvalidArgument(result.status())) return result;
+  const absl::Status erased =
+      EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects);
+  if (result.ok() && !erased.ok()) return NotEverywhere("quarantined", erased);
+  return result;
+}
+
+StoreStats SharedStore::Stats() {
+  StoreStats stats = store_->Stats();
+  for (const auto& [name, count] : counters_.Snapshot()) stats.counters[name] += count;
+  uint64_t& exports = stats.counters[CounterName(Counter::kExports)];
+  exports -= std::min(exports, writer_.exports());
+  if (stats.tiers.empty() || stats.tiers.back().tier != Tier::kShared) {
+    stats.tiers.push_back({Tier::kShared});
+  }
+  TierUsage& usage = stats.tiers.back();
+  usage.read_bytes = counters_.Get(Counter::kSharedReadBytes);
+  usage.written_bytes = counters_.Get(Counter::kSharedWrittenBytes);
+  return stats;
+}
+
+absl::Status SharedStore::Flush(absl::Time deadline) {
+  const bool is_idle = writer_.WaitIdle(deadline);
+  if (absl::Status status = store_->Flush(deadline); !status.ok()) return status;
+  return is_idle ? absl::OkStatus()
+                 : absl::DeadlineExceededError("not all was written to the shared tier in time");
+}
+
+}  // namespace hearth

@@ -1,0 +1,110 @@
+// SharedStore: a store in front of which lies an engine that all stores of a fleet share.
+//
+// The store behind does what it always does. What a lookup lacks there is first brought from the
+// engine (shared_lookup.h); what is published there is written to the engine behind the
+// acknowledgement (shared_writer.h), or before it where Durability::kShared asks for that. The
+// engine may lose anything, answer late or not at all: then there are misses, within the budget of
+// a lookup, and nothing else. List, Hottest, events and backups are of the store behind alone.
+//
+// Thread safety: as TieredStore. Ownership: owns the store and the engine.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache_store/base/clock.h"
+#include "cache_store/base/executor.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_lookup.h"
+#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_reader.h"
+#include "cache_store/shared/tier/shared_spaces.h"
+#include "cache_store/shared/tier/shared_writer.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+class SharedStore final : public TieredStore {
+ public:
+  // Null: the real thing.
+  struct Seams {
+    Clock* clock = nullptr;
+    std::unique_ptr<Executor> executor;
+    std::unique_ptr<Executor> TakeExecutor() { return std::move(executor); }
+  };
+  // `secret`: the one that `store` was opened with, so that names agree.
+  SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
+              const std::string& secret, const SharedOptions& options, Seams seams);
+  SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
+              const std::string& secret, const SharedOptions& options)
+      : SharedStore(std::move(store), std::move(engine), secret, options, Seams()) {}
+
+  absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
+                                                      uint32_t above_tokens,
+                                                      uint32_t max_tokens) override;
+  absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
+                                                          const std::string& tenant) override {
+    return store_->FetchById(id, tenant);
+  }
+  absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
+  absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override {
+    return store_->Claim(query, std::move(ask));
+  }
+  void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
+  absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
+  absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
+                                         bool pinned) override {
+    return store_->SetPinned(id, tenant, pinned);
+  }
+  // kUnavailable: removed here, and maybe not from the engine; call again.
+  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
+  absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
+  absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
+                                              absl::Span<const ObjectId> objects) override;
+  std::vector<RestorePoint> List(const std::string& tenant) override {
+    return store_->List(tenant);
+  }
+  std::vector<RestorePoint> Hottest(size_t limit) override { return store_->Hottest(limit); }
+  StoreStats Stats() override;
+  TenantFigures StatsOf(const std::string& tenant) override { return store_->StatsOf(tenant); }
+  uint64_t incarnation() const override { return store_->incarnation(); }
+  std::optional<SharedMemory> shared_memory() const override { return store_->shared_memory(); }
+  std::optional<SharedMemory> shared_device() const override { return store_->shared_device(); }
+  void WaitForMemory() override { store_->WaitForMemory(); }
+  WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
+                       EventCallback callback) override {
+    return store_->Subscribe(tenant, from, std::move(callback));
+  }
+  absl::StatusOr<BackupReport> BackUp(const std::string& to) override { return store_->BackUp(to); }
+  absl::Status Flush(absl::Time deadline) override;
+
+ private:
+  class Session;
+
+  // Heads of these objects of a prompt.
+  absl::Status EraseHeads(const Digest& fingerprint, const std::string& tenant,
+                          absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
+                          absl::Span<const ObjectId> ids);
+  absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }
+
+  const SharedOptions options_;
+  const std::string secret_;
+  SystemClock system_clock_;
+  Clock* const clock_;
+  Counters counters_;
+  const std::unique_ptr<TieredStore> store_;
+  const std::unique_ptr<SharedEngine> engine_;
+  SharedSpaces spaces_;
+  SharedReader reader_;
+  SharedLookup lookup_;
+  SharedWriter writer_;  // last: its thread uses all else
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_

@@ -1,0 +1,232 @@
+#include "cache_store/shared/tier/shared_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+// A prompt's end is put off once in this part of a life.
+constexpr int kUsesInALife = 16;
+// Chunks after which half of the eighth is taken that a deeper chunk's life is shorter by.
+constexpr int64_t kHalfDepth = 64;
+
+}  // namespace
+
+// Values on their way: heads go after all the parts before them are there.
+class SharedWriter::Batch {
+ public:
+  explicit Batch(SharedWriter* writer) : writer_(writer) {}
+
+  absl::Status AddPart(std::string name, std::string value, absl::Duration life) {
+    parts_.push_back({std::move(name), std::move(value), life});
+    bytes_ += parts_.back().value.size();
+    return bytes_ > writer_->options_.max_in_flight_bytes ? SendParts() : absl::OkStatus();
+  }
+  absl::Status AddHead(std::string name, std::string value, absl::Duration life) {
+    heads_.push_back({std::move(name), std::move(value), life});
+    bytes_ += heads_.back().value.size();
+    return bytes_ > writer_->options_.max_in_flight_bytes ? Send() : absl::OkStatus();
+  }
+  absl::Status Send() {
+    if (absl::Status status = SendParts(); !status.ok()) return status;
+    return SendAll(&heads_, true);
+  }
+
+ private:
+  struct Value {
+    std::string name, value;
+    absl::Duration life;
+  };
+
+  absl::Status SendParts() { return SendAll(&parts_, false); }
+  absl::Status SendAll(std::vector<Value>* list, bool only_if_absent) {
+    std::vector<Value> values = std::move(*list);
+    list->clear();
+    if (values.empty()) return absl::OkStatus();
+    std::vector<SharedValue> sets;
+    for (const Value& value : values) {
+      sets.push_back({value.name, value.value, value.life, only_if_absent});
+      bytes_ -= value.value.size();
+    }
+    Counters* const counters = writer_->parts_.counters;
+    absl::Status status;
+    const auto written = writer_->parts_.engine->Set(sets, writer_->Deadline());
+    for (size_t i = 0; i < written.size(); ++i) {
+      if (!written[i].ok()) {
+        status.Update(written[i].status());
+        counters->Add(Counter::kSharedWritesFailed);
+      } else if (*written[i]) {
+        counters->Add(Counter::kSharedWrittenBytes, values[i].value.size());
+        if (only_if_absent) counters->Add(Counter::kSharedWrittenObjects);
+      }
+    }
+    return status;
+  }
+
+  SharedWriter* const writer_;
+  std::vector<Value> parts_, heads_;
+  uint64_t bytes_ = 0;
+};
+
+SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
+                           std::unique_ptr<Executor> executor)
+    : parts_(parts),
+      options_(options),
+      secret_(std::move(secret)),
+      executor_(executor != nullptr ? std::move(executor)
+                                    : std::make_unique<ThreadExecutor>(options.max_queued_bytes)) {}
+
+SharedWriter::~SharedWriter() {
+  stopping_.store(true);
+  executor_.reset();
+}
+
+absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
+                                    absl::Time expires) const {
+  // Of chunks last used together the engine gives up the deepest first: those before it are of use
+  // without it.
+  const int64_t depth = id.begin / layout.chunk_tokens;
+  const absl::Duration life = options_.ttl - options_.ttl / 8 * depth / (depth + kHalfDepth);
+  return std::min(life, expires - parts_.clock->Now());
+}
+
+absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
+  absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(work.tenant, deadline);
+  if (!space.ok()) return space.status();
+  return SharedPrompt{*space, work.layout,
+                      MakeChain(work.layout, RootKey(work.fingerprint, work.tenant, secret_),
+                                work.token_ids, work.cuts, work.boundaries.back(), work.boundaries),
+                      work.token_ids};
+}
+
+absl::Status SharedWriter::Write(const SharedWork& work) {
+  if (work.boundaries.empty()) return absl::OkStatus();
+  const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, Deadline());
+  if (!prompt.ok()) {
+    parts_.counters->Add(Counter::kSharedWritesFailed);
+    return prompt.status();
+  }
+  absl::Status status;
+  std::set<ObjectId> seen;
+  for (auto it = work.boundaries.rbegin(); it != work.boundaries.rend(); ++it) {
+    status = WritePoint(work, *prompt, *it, &seen);
+    if (!status.ok()) break;
+  }
+  return status;
+}
+
+absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt& prompt,
+                                      uint32_t boundary, std::set<ObjectId>* seen) {
+  const KeyedSegment* const last = prompt.chain.EndingAt(boundary, work.layout.chunk_tokens);
+  auto session = parts_.store->FetchById(last->key, work.tenant);
+  if (!session.ok()) {
+    parts_.counters->Add(Counter::kSharedWritesSkipped);
+    return session.status();
+  }
+  NoteExport();
+  std::vector<size_t> objects;
+  std::vector<std::string> heads;
+  const std::vector<PlannedObject>& planned = (*session)->plan().objects;
+  for (size_t i = 0; i < planned.size(); ++i) {
+    if (!seen->insert(planned[i].id).second) continue;
+    objects.push_back(i);
+    heads.push_back(prompt.NameOf(planned[i].id, 0));
+  }
+  if (objects.empty()) return absl::OkStatus();
+  const std::vector<absl::StatusOr<bool>> there = parts_.engine->Exists(heads, Deadline());
+  Batch batch(this);
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (stopping_) return absl::CancelledError("the store ends");
+    if (!there[i].ok()) {
+      parts_.counters->Add(Counter::kSharedWritesFailed);
+      return there[i].status();
+    }
+    if (*there[i]) continue;
+    const absl::Status status = WriteObject(prompt, session->get(), objects[i], &batch);
+    if (!status.ok()) return status;
+  }
+  return batch.Send();
+}
+
+absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession* session,
+                                       size_t object, Batch* batch) {
+  const PlannedObject& planned = session->plan().objects[object];
+  const SharedShape shape = prompt.ShapeOf(planned.id);
+  std::vector<SliceView> views;
+  for (const uint32_t layer : prompt.layout.LayersOf(planned.id.group)) {
+    absl::StatusOr<SliceView> view = session->ReadSlice(object, layer);
+    if (!view.ok()) return view.status();
+    views.push_back(*std::move(view));
+  }
+  const absl::Time expires = session->plan().expires;
+  const absl::Duration life = LifeOf(planned.id, prompt.layout, expires);
+  if (life < absl::Milliseconds(1)) return absl::OkStatus();
+  SharedFacts facts{planned.slice_digests, 0};
+  if (expires != absl::InfiniteFuture()) {
+    facts.expires_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(expires));
+  }
+  for (uint32_t part = shape.parts(); part-- > 0;) {
+    std::string name = prompt.NameOf(planned.id, part);
+    std::string value = prompt.space->Seal(name, shape.TextOf(part, facts, views));
+    const absl::Status status = part > 0 ? batch->AddPart(std::move(name), std::move(value), life)
+                                         : batch->AddHead(std::move(name), std::move(value), life);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void SharedWriter::Schedule(SharedWork work, bool writes) {
+  const uint64_t bytes =
+      sizeof(SharedWork) + sizeof(uint32_t) * (work.token_ids.size() + work.cuts.size());
+  auto shared = std::make_shared<const SharedWork>(std::move(work));
+  const bool accepted = executor_->TrySchedule(bytes, [this, shared, writes] {
+    if (stopping_) return;
+    if (writes) {
+      Write(*shared).IgnoreError();  // counted
+    } else {
+      PutOff(*shared);
+    }
+  });
+  if (!accepted && writes) parts_.counters->Add(Counter::kSharedWritesSkipped);
+}
+
+void SharedWriter::WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
+
+void SharedWriter::NoteUse(SharedWork work) {
+  uint64_t digest = SliceDigest(work.token_ids.data(), 4 * work.token_ids.size());
+  digest ^= SliceDigest(work.fingerprint.data(), work.fingerprint.size());
+  digest ^= SliceDigest(work.tenant.data(), work.tenant.size()) * 3;
+  {
+    const absl::Time now = parts_.clock->Now();
+    absl::MutexLock lock(&mu_);
+    if (uses_.size() >= kMaxUses) uses_.clear();
+    absl::Time& last = uses_.try_emplace(digest, absl::InfinitePast()).first->second;
+    if (now - last < options_.ttl / kUsesInALife) return;
+    last = now;
+  }
+  Schedule(std::move(work), false);
+}
+
+void SharedWriter::PutOff(const SharedWork& work) {
+  const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, Deadline());
+  if (!prompt.ok()) return;
+  std::vector<std::string> names;
+  std::vector<absl::Duration> lives;
+  for (const ObjectId& id : NeededObjects(work.layout, work.boundaries.back())) {
+    const uint32_t parts = prompt->ShapeOf(id).parts();
+    for (uint32_t part = 0; part < parts; ++part) {
+      names.push_back(prompt->NameOf(id, part));
+      lives.push_back(LifeOf(id, work.layout, absl::InfiniteFuture()));
+    }
+  }
+  std::vector<SharedExpiry> expiries;
+  for (size_t i = 0; i < names.size(); ++i) expiries.push_back({names[i], lives[i]});
+  parts_.engine->PutOff(expiries, Deadline());
+}
+
+}  // namespace hearth

@@ -1,0 +1,95 @@
+// SharedWriter: writes restore points of this store to the shared engine, and puts the end of what
+// is used there off. Behind what asked for it: on a thread of its own, from a bounded queue.
+//
+// Nothing is copied for the queue: the bytes are read from the store when their turn comes. What
+// has left it by then is skipped.
+//
+// Thread safety: all methods from any thread. Ownership: borrows all but its thread.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_WRITER_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_WRITER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/executor.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_prompt.h"
+#include "cache_store/shared/tier/shared_spaces.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+// What of a prompt is to be written, or was used.
+struct SharedWork {
+  Digest fingerprint{};
+  KvLayout layout;
+  std::string tenant;
+  std::vector<uint32_t> token_ids, cuts;
+  std::vector<uint32_t> boundaries;  // restore points of this store, ascending
+};
+
+class SharedWriter {
+ public:
+  struct Parts {
+    SharedEngine* engine = nullptr;
+    SharedSpaces* spaces = nullptr;
+    TieredStore* store = nullptr;
+    Clock* clock = nullptr;
+    Counters* counters = nullptr;
+  };
+  // Uses remembered, so that one prompt's end is put off now and then only: 16 bytes each.
+  static constexpr size_t kMaxUses = 65'536;
+
+  // `executor`: null for a thread.
+  SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
+               std::unique_ptr<Executor> executor);
+  ~SharedWriter();
+
+  // Writes now what the engine lacks of it. The first error, after which nothing more is written.
+  absl::Status Write(const SharedWork& work);
+  void WriteBehind(SharedWork work);
+  // The last of the work's boundaries served somebody.
+  void NoteUse(SharedWork work);
+  bool WaitIdle(absl::Time deadline) { return executor_->WaitIdle(deadline); }
+  // Sessions on the store that were no exports, though they count as such there.
+  void NoteExport() { exports_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t exports() const { return exports_.load(std::memory_order_relaxed); }
+
+ private:
+  class Batch;
+
+  absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
+  absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
+                          std::set<ObjectId>* seen);
+  absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
+                           Batch* batch);
+  void PutOff(const SharedWork& work);
+  void Schedule(SharedWork work, bool writes);
+  absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout, absl::Time expires) const;
+  absl::Time Deadline() const { return parts_.clock->Now() + options_.write_timeout; }
+
+  const Parts parts_;
+  const SharedOptions options_;
+  const std::string secret_;
+  std::atomic<uint64_t> exports_{0};
+  std::atomic<bool> stopping_{false};
+  absl::Mutex mu_;
+  absl::flat_hash_map<uint64_t, absl::Time> uses_ ABSL_GUARDED_BY(mu_);  // by digest of the prompt
+  std::unique_ptr<Executor> executor_;  // last: its jobs use all else
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_WRITER_H_

@@ -1,0 +1,97 @@
+// The end of what stores share: by time, by a drop, by quarantine. It is one everywhere, and
+// nothing comes back.
+#include <gtest/gtest.h>
+
+#include "tests/cache_store/shared/shared_kit.h"
+
+namespace hearth {
+namespace {
+
+using SharedEndsTest = SharedStoreTest;
+
+TEST_F(SharedEndsTest, AValueLivesItsTimeAndLongerWhereItIsUsed) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  Publish(&one, Prompt(2), {64});
+  kit_.clock.Advance(absl::Hours(20));
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);  // served from RAM, and put off there
+  one.writes->RunAll();
+  kit_.clock.Advance(absl::Hours(20));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
+  // Put off now and then only.
+  const int before = one.engine->round_trips();
+  Fetch(&one, Prompt(1));
+  one.writes->RunAll();
+  const int after = one.engine->round_trips();
+  EXPECT_GT(after, before);
+  Fetch(&one, Prompt(1));
+  one.writes->RunAll();
+  EXPECT_EQ(one.engine->round_trips(), after);
+}
+
+TEST_F(SharedEndsTest, ATimeToLiveHoldsEverywhere) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  PublishSpec spec = KitSpec(model_, Prompt(1), {64});
+  spec.ttl = absl::Minutes(10);
+  auto session = one.store->Publish(spec).value();
+  ASSERT_TRUE(KitPutAll(session.get(), spec, model_, Prompt(1)).ok());
+  ASSERT_TRUE(session->Commit().ok());
+  one.writes->RunAll();
+  kit_.clock.Advance(absl::Minutes(9));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  one.writes->RunAll();
+  other.writes->RunAll();
+  kit_.clock.Advance(absl::Minutes(2));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
+}
+
+TEST_F(SharedEndsTest, ADropOfAllIsOneEverywhere) {
+  SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
+  EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&other, Prompt(2));  // reads the generation again
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  // What is published after it is there, and nothing brings back what was before.
+  Publish(&third, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  const SharedSpace space(ReadSecret(kit_.secret_file).value(), "default", 0);
+  kit_.memory.entries[space.GenerationName()].value = "0";
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Publish(&other, Prompt(3), {64});
+  EXPECT_EQ(kit_.memory.entries[space.GenerationName()].value, "1");
+}
+
+TEST_F(SharedEndsTest, ADropThatTheEngineDidNotHearOfIsAnError) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  const Digest id = one.store->List("default").at(0).id;
+  one.engine->SetUnreachable(true);
+  EXPECT_EQ(one.store->Drop(id, "default", false).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(one.store->DropAll("default", false).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(one.store->List("default").empty());
+}
+
+TEST_F(SharedEndsTest, ADroppedRestorePointDoesNotComeBack) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  const Digest id = one.store->List("default").at(0).id;
+  ASSERT_TRUE(one.store->Drop(id, "default", false).ok());
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
+}
+
+TEST_F(SharedEndsTest, AQuarantinedObjectDoesNotComeBack) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
+  ASSERT_TRUE(one.store->Quarantine(KitQuery(model_, Prompt(1)), objects).ok());
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,104 @@
+// SharedKit: stores in memory, on one clock, that share one engine; and a fixture of tests on them.
+#ifndef HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_
+#define HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache_store/base/secret.h"
+#include "cache_store/shared/tier/shared_store.h"
+#include "cache_store/store/store_seams.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+#include "tests/support/fake_shared_engine.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+
+struct SharedNode {
+  ManualExecutor* jobs = nullptr;    // of the store behind
+  ManualExecutor* writes = nullptr;  // to the engine
+  FakeSharedEngine* engine = nullptr;
+  std::unique_ptr<SharedStore> store;
+
+  uint64_t Of(Counter counter) { return store->Stats().Of(counter); }
+};
+
+struct SharedKit {
+  FakeClock clock;
+  FakeSharedMemory memory;
+  TestFolder folder;
+  std::string secret_file = folder.path() + "/secret";
+  StoreOptions store_options;
+  SharedOptions shared_options;
+
+  SharedKit() { store_options.host_bytes = 8 * kMiB; }
+
+  SharedNode Node() {
+    SharedNode node;
+    const std::string secret = ReadOrMakeSecret(secret_file).value();
+    store_options.secret_file = secret_file;
+    auto behind = OpenStore(store_options, SteppedSeams(&node.jobs, &clock));
+    auto engine = std::make_unique<FakeSharedEngine>(&memory, &clock);
+    node.engine = engine.get();
+    auto writes = std::make_unique<ManualExecutor>();
+    node.writes = writes.get();
+    node.store =
+        std::make_unique<SharedStore>(*std::move(behind), std::move(engine), secret, shared_options,
+                                      SharedStore::Seams{&clock, std::move(writes)});
+    return node;
+  }
+};
+
+// Of C = 16 and W = 24, "llg": 64 tokens are 4 global objects of one slice and 2 local ones of two.
+class SharedStoreTest : public ::testing::Test {
+ protected:
+  static KitPrompt Prompt(uint64_t seed, uint32_t tokens = 65) {
+    return {KitTokens(seed, tokens), {}};
+  }
+  // At `node`, and on to the engine.
+  void Publish(SharedNode* node, const KitPrompt& prompt, std::vector<uint32_t> boundaries) {
+    const auto result = KitPublish(node->store.get(), model_, prompt, boundaries);
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(result->boundaries, boundaries);
+    node->writes->RunAll();
+  }
+  // As a worker's call does: the fingerprint's fields come with it.
+  uint32_t Fetch(SharedNode* node, const KitPrompt& prompt, Tier* tier = nullptr) {
+    node->store->Observe(model_, prompt.tenant);
+    const auto tokens = KitFetch(node->store.get(), model_, prompt, tier);
+    EXPECT_TRUE(tokens.ok()) << tokens.status();
+    return tokens.value_or(0);
+  }
+  std::string Name(const KitPrompt& prompt, const ObjectId& id) {
+    const std::string secret = ReadSecret(kit_.secret_file).value();
+    const uint32_t end = id.begin + id.tokens;
+    const PromptChain chain =
+        MakeChain(model_.Layout().value(), RootKey(model_.digest(), prompt.tenant, secret),
+                  prompt.tokens, prompt.cuts, end, {end});
+    return SharedSpace(secret, prompt.tenant, 0)
+        .PartName(chain.EndingAt(end, 16)->key, id.group, 0);
+  }
+  // All that the restore rule needs for a boundary is in the engine.
+  bool IsRestorable(const KitPrompt& prompt, uint32_t boundary) {
+    for (const ObjectId& id : NeededObjects(model_.Layout().value(), boundary)) {
+      if (kit_.memory.entries.count(Name(prompt, id)) == 0) return false;
+    }
+    return true;
+  }
+  size_t Heads() { return kit_.memory.Count(":g:0") + kit_.memory.Count(":l:0"); }
+
+  SharedKit kit_;
+  const Fingerprint model_ = KitModel().Make();
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_

@@ -1,0 +1,278 @@
+// Stores that share an engine: what one of them was given is served by all, and whatever becomes of
+// the engine costs no more than misses.
+#include "cache_store/shared/tier/shared_store.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/cache_store/shared/shared_kit.h"
+
+namespace hearth {
+namespace {
+
+TEST_F(SharedStoreTest, WhatOneStoreWasGivenIsRestoredFromAnotherOnItsFirstRequest) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Heads(), 6);
+  Tier tier = Tier::kNone;
+  EXPECT_EQ(Fetch(&other, Prompt(1), &tier), 64);
+  EXPECT_EQ(tier, Tier::kShared);
+  EXPECT_EQ(other.Of(Counter::kHits), 1);
+  EXPECT_EQ(other.Of(Counter::kFetches), 1);
+  EXPECT_EQ(other.Of(Counter::kSharedHits), 1);
+  // Two round trips, one more for the generation; then it is in RAM.
+  EXPECT_EQ(other.engine->round_trips(), 3);
+  EXPECT_EQ(Fetch(&other, Prompt(1), &tier), 64);
+  EXPECT_EQ(tier, Tier::kHost);
+  EXPECT_EQ(other.engine->round_trips(), 3);
+  EXPECT_EQ(other.Of(Counter::kExports), 0);
+  EXPECT_EQ(one.Of(Counter::kExports), 0);
+  for (const TierUsage& usage : other.store->Stats().tiers) {
+    if (usage.tier == Tier::kShared) {
+      EXPECT_EQ(usage.hit_tokens, 64);
+      EXPECT_GT(usage.read_bytes, 8 * 256);
+    }
+  }
+}
+
+TEST_F(SharedStoreTest, ALookupGoesOnFromWhatIsHere) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1, 129), {64, 128});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  const uint64_t read = other.Of(Counter::kSharedReadBytes);
+  Tier tier = Tier::kNone;
+  EXPECT_EQ(Fetch(&other, Prompt(1, 129), &tier), 128);
+  EXPECT_EQ(tier, Tier::kShared);
+  // 4 global objects and 2 local ones each time: none of them twice.
+  EXPECT_EQ(other.Of(Counter::kSharedReadBytes), 2 * read);
+}
+
+TEST_F(SharedStoreTest, TheLongestBoundaryIsThatOfTheRestoreRule) {
+  std::mt19937_64 random(7);
+  int hits = 0, lower = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SharedNode one = kit_.Node(), other = kit_.Node();
+    KitPrompt prompt = Prompt(seed, 150);
+    if (random() % 2 == 0) prompt.cuts = {70};
+    std::vector<uint32_t> boundaries, candidates;
+    for (uint32_t at = 1; at < 150; ++at) {
+      const bool is_cut = !prompt.cuts.empty() && at == 70;
+      if (at % 16 != 0 && !is_cut) continue;
+      candidates.push_back(at);
+      if (is_cut || random() % 2 == 0) boundaries.push_back(at);
+    }
+    if (boundaries.empty()) continue;
+    Publish(&one, prompt, boundaries);
+    for (const std::string& name : kit_.memory.Names()) {
+      if (random() % 32 == 0) kit_.memory.entries.erase(name);
+    }
+    uint32_t expected = 0;
+    for (const uint32_t at : candidates) {
+      if (IsRestorable(prompt, at)) expected = at;
+    }
+    EXPECT_EQ(Fetch(&other, prompt), expected) << seed;
+    hits += expected > 0;
+    lower += expected > 0 && expected < boundaries.back();
+  }
+  EXPECT_GT(hits, 20);
+  EXPECT_GT(lower, 5);
+}
+
+TEST_F(SharedStoreTest, APartThatVanishesLowersThePlanOnce) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1, 129), {64, 128});
+  const KitPrompt prompt = Prompt(1, 129);
+  // Between Exists and Get the tail of 128 goes, which 64 does not need.
+  const std::string name = Name(prompt, {112, 16, LayerGroup::kLocal});
+  ASSERT_EQ(kit_.memory.entries.count(name), 1);
+  other.engine->OnGet([&](int number) {
+    if (number > 0) kit_.memory.entries.erase(name);  // the first is of the generation
+  });
+  Tier tier = Tier::kNone;
+  EXPECT_EQ(Fetch(&other, prompt, &tier), 64);
+  EXPECT_EQ(tier, Tier::kShared);
+  EXPECT_EQ(other.Of(Counter::kSharedVanishedParts), 1);
+}
+
+TEST_F(SharedStoreTest, WhenAllVanishesItIsAMiss) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1, 129), {64, 128});
+  other.engine->OnGet([&](int number) {
+    if (number > 0) kit_.memory.entries.clear();
+  });
+  EXPECT_EQ(Fetch(&other, Prompt(1, 129)), 0);
+  EXPECT_GT(other.Of(Counter::kSharedVanishedParts), 0);
+  EXPECT_EQ(other.Of(Counter::kMissNoCommonPrefix) + other.Of(Counter::kMissNoRestorePoint) +
+                other.Of(Counter::kMissUnknownFingerprint),
+            1);
+}
+
+// Whoever may write to the engine can make misses, and a store serves no byte of theirs.
+TEST_F(SharedStoreTest, NoChangedOrMisplacedValueIsServed) {
+  std::mt19937_64 random(11);
+  int restored = 0;
+  for (int round = 0; round < 60; ++round) {
+    SharedKit kit;
+    SharedNode one = kit.Node(), other = kit.Node();
+    for (const uint64_t seed : {1, 2}) {
+      ASSERT_TRUE(KitPublish(one.store.get(), model_, Prompt(seed, 129), {64, 128}).ok());
+    }
+    one.writes->RunAll();
+    const std::vector<std::string> names = kit.memory.Names();
+    std::string& victim = kit.memory.entries[names[random() % names.size()]].value;
+    std::string& second = kit.memory.entries[names[random() % names.size()]].value;
+    if (round % 3 == 0) victim.swap(second);
+    if (round % 3 == 1) victim[random() % victim.size()] ^= static_cast<char>(1 << random() % 8);
+    if (round % 3 == 2) victim.resize(random() % victim.size());
+    for (const uint64_t seed : {1, 2}) {
+      other.store->Observe(model_, "default");
+      // KitFetch compares every byte with what was published.
+      const auto found = KitFetch(other.store.get(), model_, Prompt(seed, 129));
+      ASSERT_TRUE(found.ok()) << found.status();
+      restored += *found > 0;
+    }
+  }
+  EXPECT_GT(restored, 60);
+}
+
+TEST_F(SharedStoreTest, ABadObjectIsErasedAndWrittenAgainByTheNextPublisher) {
+  SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  for (const std::string& name : kit_.memory.Names()) {
+    if (name.find(":g:0") == std::string::npos) continue;
+    kit_.memory.entries[name].value.back() ^= 1;
+  }
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  EXPECT_EQ(other.Of(Counter::kSharedRejectedValues), 4);
+  EXPECT_EQ(kit_.memory.Count(":g:0"), 0);
+  Publish(&other, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&third, Prompt(1)), 64);
+}
+
+TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  other.engine->SetDelay(absl::InfiniteDuration());
+  const absl::Time start = kit_.clock.Now();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  EXPECT_EQ(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
+  EXPECT_GT(other.Of(Counter::kSharedUnanswered), 0);
+  // Not even where the generation is known, and it hangs later on.
+  other.engine->SetDelay(absl::ZeroDuration());
+  EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
+  other.engine->OnGet([&](int) { other.engine->SetDelay(absl::InfiniteDuration()); });
+  const absl::Time again = kit_.clock.Now();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  EXPECT_EQ(kit_.clock.Now() - again, kit_.shared_options.fetch_budget);
+  other.engine->OnGet(nullptr);
+  other.engine->SetDelay(absl::Milliseconds(50));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+}
+
+TEST_F(SharedStoreTest, AnEngineThatIsGoneCostsNothingButMisses) {
+  SharedNode one = kit_.Node();
+  one.engine->SetUnreachable(true);
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(one.Of(Counter::kSharedWritesFailed), 1);
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
+  EXPECT_EQ(Fetch(&one, Prompt(2)), 0);
+  one.engine->SetUnreachable(false);
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Heads(), 6);
+}
+
+TEST_F(SharedStoreTest, APublishIsAcknowledgedBeforeTheEngineHasItUnlessSharedIsAskedFor) {
+  SharedNode one = kit_.Node();
+  auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->durable, Durability::kMemory);
+  EXPECT_EQ(Heads(), 0);
+  result = KitPublish(one.store.get(), model_, Prompt(2), {64}, Durability::kShared);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->durable, Durability::kShared);
+  EXPECT_EQ(Heads(), 6);
+  one.engine->SetFull(true);
+  result = KitPublish(one.store.get(), model_, Prompt(3), {64}, Durability::kShared);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->durable, Durability::kMemory);
+  ASSERT_FALSE(result->notes.empty());
+  EXPECT_EQ(Heads(), 6);
+}
+
+TEST_F(SharedStoreTest, AStoreWithoutASharedTierSaysSo) {
+  StoreOptions options;
+  options.data_dir = kit_.folder.path() + "/alone";
+  ManualExecutor* jobs = nullptr;
+  const auto store = OpenStore(options, SteppedSeams(&jobs)).value();
+  const auto result = KitPublish(store.get(), model_, Prompt(1), {64}, Durability::kShared);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->durable, Durability::kDisk);
+  EXPECT_EQ(result->notes, std::vector<std::string>{"no shared tier: kept in this store only"});
+}
+
+TEST_F(SharedStoreTest, WhatDoesNotFitTheQueueIsSkippedAndCounted) {
+  SharedNode one = kit_.Node();
+  one.writes->SetFull(true);
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Heads(), 0);
+  EXPECT_EQ(one.Of(Counter::kSharedWritesSkipped), 1);
+}
+
+TEST_F(SharedStoreTest, TenantsNeverMeetThere) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  KitPrompt prompt = Prompt(1);
+  prompt.tenant = "a";
+  Publish(&one, prompt, {64});
+  KitPrompt theirs = prompt;
+  theirs.tenant = "b";
+  EXPECT_EQ(Fetch(&other, theirs), 0);
+  EXPECT_EQ(Fetch(&other, prompt), 64);
+}
+
+TEST_F(SharedStoreTest, APublicNamespaceIsLookedUpThereToo) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  KitPrompt prompt = Prompt(1, 129);
+  prompt.tenant = "public";
+  Publish(&one, prompt, {128});
+  KitPrompt own = Prompt(1, 65);
+  own.tenant = "a";
+  Publish(&one, own, {64});
+  other.store->Observe(model_, "a");
+  PrefixQuery query = KitQuery(model_, prompt);
+  query.tenant = "a";
+  query.public_tenant = "public";
+  const auto session = other.store->Fetch(query, 0, 0).value();
+  EXPECT_EQ(session->plan().usable_tokens, 128);
+  EXPECT_TRUE(session->plan().from_public);
+}
+
+TEST_F(SharedStoreTest, ASecondContinuationIsSeenAcrossStores) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1, 129), {128});
+  KitPrompt branch = Prompt(1, 80);
+  for (uint32_t token = 500; branch.tokens.size() < 129; ++token) branch.tokens.push_back(token);
+  other.store->Observe(model_, "default");
+  const auto session = other.store->Fetch(KitQuery(model_, branch), 0, 0).value();
+  EXPECT_EQ(session->plan().usable_tokens, 0);
+  EXPECT_EQ(session->plan().matched_tokens, 80);
+}
+
+TEST_F(SharedStoreTest, ExplainSaysWhatTheEngineHas) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1, 129), {64, 128});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  other.store->Observe(model_, "default");
+  const ExplainReport report = other.store->Explain(KitQuery(model_, Prompt(1, 129))).value();
+  EXPECT_EQ(report.usable_tokens, 128);
+  EXPECT_EQ(report.matched_tokens, 128);
+  for (const BoundaryReport& boundary : report.boundaries) {
+    EXPECT_EQ(boundary.usable, boundary.boundary == 64 || boundary.boundary == 128);
+    if (!boundary.usable) continue;
+    EXPECT_EQ(boundary.slowest_tier, boundary.boundary == 64 ? Tier::kHost : Tier::kShared);
+  }
+  EXPECT_NE(report.summary.find("from the shared tier"), std::string::npos) << report.summary;
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,157 @@
+// FakeSharedEngine: a shared engine in memory, whose values a test loses, changes and delays.
+//
+// What several stores hold is a FakeSharedMemory; each store has an engine of its own on it. A
+// delay moves the test's clock instead of waiting. Thread safe.
+#ifndef HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
+#define HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/shared/shared_engine.h"
+#include "tests/support/fake_clock.h"
+
+namespace hearth {
+
+struct FakeSharedMemory {
+  struct Entry {
+    std::string value;
+    absl::Time expires = absl::InfiniteFuture();
+  };
+  absl::Mutex mu;
+  std::map<std::string, Entry> entries;
+
+  std::vector<std::string> Names() {
+    absl::MutexLock lock(&mu);
+    std::vector<std::string> names;
+    for (const auto& [name, entry] : entries) names.push_back(name);
+    return names;
+  }
+  size_t Count(const std::string& part) {
+    size_t count = 0;
+    for (const std::string& name : Names()) count += name.find(part) != std::string::npos;
+    return count;
+  }
+};
+
+class FakeSharedEngine : public SharedEngine {
+ public:
+  FakeSharedEngine(FakeSharedMemory* memory, FakeClock* clock) : memory_(memory), clock_(clock) {}
+
+  // Each round trip takes so long. InfiniteDuration: none is answered.
+  void SetDelay(absl::Duration delay) { delay_ = delay; }
+  void SetUnreachable(bool unreachable) { unreachable_ = unreachable; }
+  void SetFull(bool full) { full_ = full; }
+  // Called before each Get, with the number of those that were.
+  void OnGet(std::function<void(int)> hook) { on_get_ = std::move(hook); }
+  int round_trips() const { return round_trips_; }
+  int gets() const { return gets_; }
+
+  std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
+                                           absl::Time deadline) override {
+    if (absl::Status status = Answer(deadline); !status.ok()) return {keys.size(), status};
+    std::vector<absl::StatusOr<bool>> results;
+    absl::MutexLock lock(&memory_->mu);
+    for (const std::string& key : keys) results.push_back(Find(key) != nullptr);
+    return results;
+  }
+  std::vector<absl::StatusOr<std::string>> Get(absl::Span<const std::string> keys,
+                                               uint64_t max_bytes, absl::Time deadline) override {
+    if (on_get_) on_get_(gets_);
+    ++gets_;
+    if (absl::Status status = Answer(deadline); !status.ok()) return {keys.size(), status};
+    std::vector<absl::StatusOr<std::string>> results;
+    absl::MutexLock lock(&memory_->mu);
+    for (const std::string& key : keys) {
+      const FakeSharedMemory::Entry* const entry = Find(key);
+      if (entry == nullptr) {
+        results.push_back(absl::NotFoundError(key));
+      } else if (entry->value.size() > max_bytes) {
+        results.push_back(absl::DataLossError("too long"));
+      } else {
+        results.push_back(entry->value);
+      }
+    }
+    return results;
+  }
+  std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
+                                        absl::Time deadline) override {
+    if (absl::Status status = Answer(deadline); !status.ok()) return {values.size(), status};
+    if (full_) return {values.size(), absl::ResourceExhaustedError("no memory")};
+    std::vector<absl::StatusOr<bool>> results;
+    absl::MutexLock lock(&memory_->mu);
+    for (const SharedValue& value : values) {
+      const std::string key(value.key);
+      const bool writes = !value.only_if_absent || Find(key) == nullptr;
+      if (writes) memory_->entries[key] = {std::string(value.value), clock_->Now() + value.ttl};
+      results.push_back(writes);
+    }
+    return results;
+  }
+  std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
+                                   absl::Time deadline) override {
+    if (absl::Status status = Answer(deadline); !status.ok()) return {expiries.size(), status};
+    absl::MutexLock lock(&memory_->mu);
+    for (const SharedExpiry& expiry : expiries) {
+      FakeSharedMemory::Entry* const entry = Find(std::string(expiry.key));
+      if (entry != nullptr) entry->expires = std::max(entry->expires, clock_->Now() + expiry.ttl);
+    }
+    return std::vector<absl::Status>(expiries.size());
+  }
+  std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
+                                  absl::Time deadline) override {
+    if (absl::Status status = Answer(deadline); !status.ok()) return {keys.size(), status};
+    absl::MutexLock lock(&memory_->mu);
+    for (const std::string& key : keys) memory_->entries.erase(key);
+    return std::vector<absl::Status>(keys.size());
+  }
+  absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) override {
+    if (absl::Status status = Answer(deadline); !status.ok()) return status;
+    absl::MutexLock lock(&memory_->mu);
+    int64_t number = 0;
+    const FakeSharedMemory::Entry* const entry = Find(key);
+    if (entry != nullptr && !absl::SimpleAtoi(entry->value, &number)) {
+      return absl::FailedPreconditionError("no number");
+    }
+    memory_->entries[key].value = absl::StrCat(++number);
+    return number;
+  }
+  SharedEngineStats Stats() const override { return {}; }
+
+ private:
+  absl::Status Answer(absl::Time deadline) {
+    ++round_trips_;
+    if (unreachable_) return absl::UnavailableError("not reached");
+    const absl::Time now = clock_->Now();
+    if (now + delay_ <= deadline) {
+      clock_->Advance(delay_);
+      return absl::OkStatus();
+    }
+    clock_->Advance(std::max(absl::ZeroDuration(), deadline - now));
+    return absl::DeadlineExceededError("too late");
+  }
+  FakeSharedMemory::Entry* Find(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_->mu) {
+    const auto it = memory_->entries.find(key);
+    if (it == memory_->entries.end()) return nullptr;
+    if (it->second.expires > clock_->Now()) return &it->second;
+    memory_->entries.erase(it);
+    return nullptr;
+  }
+
+  FakeSharedMemory* const memory_;
+  FakeClock* const clock_;
+  absl::Duration delay_;
+  bool unreachable_ = false, full_ = false;
+  int round_trips_ = 0, gets_ = 0;
+  std::function<void(int)> on_get_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
