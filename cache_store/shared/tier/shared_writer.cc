@@ -92,7 +92,7 @@ absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
   // without it.
   const int64_t depth = id.begin / layout.chunk_tokens;
   const absl::Duration life = options_.ttl - options_.ttl / 8 * depth / (depth + kHalfDepth);
-  return std::min(life, expires - parts_.clock->Now());
+  return absl::Floor(std::min(life, expires - parts_.clock->Now()), absl::Milliseconds(1));
 }
 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
