@@ -12,7 +12,7 @@ namespace hearth {
 struct SharedOptions {
   // The most that a lookup spends on the engine, all round trips together.
   absl::Duration fetch_budget = absl::Milliseconds(500);
-  // A value's life since its last use; deeper chunks have up to an eighth less.
+  // A value's life since its last use; a deeper chunk's is a little shorter, by an eighth at most.
   absl::Duration ttl = absl::Hours(24);
   // A tenant's generation is read again after this: a drop of all takes effect everywhere within.
   absl::Duration generation_age = absl::Seconds(1);

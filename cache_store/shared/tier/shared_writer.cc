@@ -12,8 +12,9 @@ namespace {
 
 // A prompt's end is put off once in this part of a life.
 constexpr int kUsesInALife = 16;
-// Chunks after which half of the eighth is taken that a deeper chunk's life is shorter by.
-constexpr int64_t kHalfDepth = 64;
+// A deeper chunk's life is shorter by so much a chunk: enough to be given up before those that were
+// written with it, and not before what was used a little earlier.
+constexpr absl::Duration kShorter = absl::Milliseconds(10);
 
 }  // namespace
 
@@ -91,7 +92,7 @@ absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
   // Of chunks last used together the engine gives up the deepest first: those before it are of use
   // without it.
   const int64_t depth = id.begin / layout.chunk_tokens;
-  const absl::Duration life = options_.ttl - options_.ttl / 8 * depth / (depth + kHalfDepth);
+  const absl::Duration life = options_.ttl - std::min(options_.ttl / 8, kShorter * depth);
   return absl::Floor(std::min(life, expires - parts_.clock->Now()), absl::Milliseconds(1));
 }
 
