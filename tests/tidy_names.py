@@ -34,7 +34,7 @@ RENAMED = {
 COUNTERS = {"stats.cc": "hearth_store_", "engine_counters.cc": "hearth_worker_"}
 
 # Files that declare a program's flags by name; hearthctl's are in all of its folder.
-SERVERS = {"hearth-store": ("hearth_store_main.cc", "flags.cc"),
+SERVERS = {"hearth-store": ("hearth_store_main.cc", "shared_tier.cc", "flags.cc"),
            "hearth-worker": ("hearth_worker_main.cc", "flags.cc")}
 SERVER_FLAG = re.compile(
     r'\bAdd(?:Text|Required|Bytes|Duration|Uint|Share|Choice)\(\s*"([a-z][a-z-]*)"')

@@ -20,7 +20,8 @@ const std::map<std::string, int> kCacheModes = {{"default", v1::CACHE_MODE_DEFAU
 const std::map<std::string, int> kDurabilities = {{"default", v1::DURABILITY_DEFAULT},
                                                   {"memory", v1::DURABILITY_MEMORY},
                                                   {"disk", v1::DURABILITY_DISK},
-                                                  {"sync", v1::DURABILITY_SYNC}};
+                                                  {"sync", v1::DURABILITY_SYNC},
+                                                  {"shared", v1::DURABILITY_SHARED}};
 
 // More than any worker gives: a higher number is broken.
 constexpr uint32_t kMaxSamples = 1024;

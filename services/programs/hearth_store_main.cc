@@ -23,6 +23,7 @@
 #include "services/store/cache_service.h"
 #include "services/store/gpu_tier.h"
 #include "services/store/segment_server.h"
+#include "services/store/shared_tier.h"
 #include "services/store/store_metrics.h"
 #include "services/store/store_status.h"
 #include "services/store/tenants_file.h"
@@ -53,6 +54,7 @@ struct StoreFlags {
   uint64_t gpu_bytes = 0;
   std::string tenants_file;
   std::string backup_dir;
+  SharedFlags shared;
   StoreOptions store;
 };
 
@@ -98,6 +100,7 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
                   "All of the disk is read again at most this often");
   set.AddText("secret-file", &flags->store.secret_file,
               "File with the secret of the keys; empty: made once, kept in the data folder");
+  AddSharedFlags(&set, &flags->shared);
   return set.Parse(argc, argv, exit_code);
 }
 
@@ -168,6 +171,12 @@ void BackUp(TieredStore* store, const std::string& folder) {
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
 }
 
+absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
+  absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
+  if (!store.ok()) return store.status();
+  return AddSharedTier(flags.shared, flags.store.secret_file, *std::move(store));
+}
+
 int Main(int argc, char** argv) {
   StoppedLine stopped;  // goes last
   StoreFlags flags;
@@ -185,15 +194,19 @@ int Main(int argc, char** argv) {
   absl::StatusOr<TenantQuotas> quotas = ReadTenantsFile(flags.tenants_file);
   if (!quotas.ok()) return FailToStart(kProgram, quotas.status());
   flags.store.quotas = *std::move(quotas);
+  if (absl::Status status = CheckSharedFlags(flags.shared, flags.store.secret_file); !status.ok()) {
+    return FailToStart(kProgram, status);
+  }
   flags.store.load_in_background = true;
   flags.store.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   AddGpuTier("cuda", flags.gpu_bytes, &flags.store);
-  absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
+  const absl::StatusOr<StoreAndEngine> store = OpenStore(flags);
   if (!store.ok()) return FailToStart(kProgram, store.status());
-  TieredStore* const opened = store->get();
+  TieredStore* const opened = store->store.get();
   StoreStatus status(opened, kVersion);
   Metrics metrics("hearth_store");
   metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
+  metrics.AddSource([engine = store->engine] { return SharedEngineSamples(engine); });
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
   metrics.AddPage("/status.json", {"application/json", [&status] { return status.JsonText(); }});
   metrics.AddPage("/", {"text/html; charset=utf-8", [] { return std::string(kStatusPage); }});
@@ -209,6 +222,7 @@ int Main(int argc, char** argv) {
       {{"data_dir", flags.store.data_dir},
        {"restore_points", stats.restore_points + stats.unloaded_restore_points},
        {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
+       {"shared", flags.shared.url},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
   const absl::Status served = Serve(

@@ -1,5 +1,6 @@
 #include <grpcpp/alarm.h>
 
+#include <algorithm>
 #include <cassert>
 #include <functional>
 #include <memory>
@@ -167,7 +168,8 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   if (caller.sees_all()) {
     shares_ = ShareWhatIsAsked(*offer_, parsed, session_.get(), &order_, message->mutable_plan());
   }
-  from_disk_ = plan.slowest_tier == Tier::kDisk;
+  from_disk_ = std::any_of(plan.objects.begin(), plan.objects.end(),
+                           [](const auto& object) { return object.tier == Tier::kDisk; });
   reader_verifies_ = parsed.verifies();
   return absl::OkStatus();
 }

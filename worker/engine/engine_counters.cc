@@ -19,6 +19,7 @@ constexpr const char* kNames[] = {
     "cached_tokens_gpu",
     "cached_tokens_host",
     "cached_tokens_disk",
+    "cached_tokens_shared",
     "prefill_steps",
     "decode_steps",
     "steps",

@@ -27,6 +27,7 @@ enum class EngineCounter {
   kCachedTokensGpu,
   kCachedTokensHost,
   kCachedTokensDisk,
+  kCachedTokensShared,
   kPrefillSteps,
   kDecodeSteps,  // as those: of one sequence
   kSteps,        // passes through the model, of one or several sequences

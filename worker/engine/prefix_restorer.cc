@@ -23,6 +23,8 @@ EngineCounter CachedTokensCounter(Tier tier) {
       return EngineCounter::kCachedTokensHost;
     case Tier::kDisk:
       return EngineCounter::kCachedTokensDisk;
+    case Tier::kShared:
+      return EngineCounter::kCachedTokensShared;
     case Tier::kNone:
       break;
   }

@@ -1,0 +1,48 @@
+// SharedTier: puts the tier that stores share in front of a store, where flags ask for it.
+//
+// Plain functions; flags and their checks are here so that a store that cannot share says why
+// before it opens anything.
+#ifndef HEARTH_SERVICES_STORE_SHARED_TIER_H_
+#define HEARTH_SERVICES_STORE_SHARED_TIER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/store/tiered_store.h"
+#include "services/serving/flags.h"
+#include "services/serving/metrics.h"
+
+namespace hearth {
+
+struct SharedFlags {
+  std::string url = "none";
+  std::string user, password_file, ca_file, certificate_file, key_file;
+  SharedOptions options;
+
+  bool is_on() const { return url != "none"; }
+};
+
+void AddSharedFlags(FlagSet* set, SharedFlags* flags);
+// kInvalidArgument names the flag. `secret_file`: the flag's.
+absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secret_file);
+
+struct StoreAndEngine {
+  std::unique_ptr<TieredStore> store;
+  const SharedEngine* engine = nullptr;  // the store's own; null: none is shared
+};
+// The store as it is when nothing is to be shared. REQUIRES: CheckSharedFlags is OK.
+absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
+                                             const std::string& secret_file,
+                                             std::unique_ptr<TieredStore> store);
+
+// `engine`: null: all 0.
+std::vector<MetricSample> SharedEngineSamples(const SharedEngine* engine);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_SHARED_TIER_H_

@@ -1,0 +1,68 @@
+// The flags of the tier that stores share: none changes nothing, and what cannot work says why.
+#include "services/store/shared_tier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache_store/base/secret.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+using testing::HasSubstr;
+
+std::string Refusal(const SharedFlags& flags, const std::string& secret_file) {
+  return std::string(CheckSharedFlags(flags, secret_file).message());
+}
+
+TEST(SharedTier, NoneIsTheDefaultAndLeavesTheStoreAsItIs) {
+  const SharedFlags flags;
+  EXPECT_TRUE(CheckSharedFlags(flags, "").ok());
+  StoreOptions options;
+  options.data_dir.clear();
+  options.host_bytes = 1 << 20;
+  auto store = TieredStore::Open(options).value();
+  const TieredStore* const before = store.get();
+  const auto added = AddSharedTier(flags, "", std::move(store));
+  ASSERT_TRUE(added.ok());
+  EXPECT_EQ(added->store.get(), before);
+  EXPECT_EQ(added->engine, nullptr);
+  for (const MetricSample& sample : SharedEngineSamples(nullptr)) EXPECT_EQ(sample.value, 0);
+}
+
+TEST(SharedTier, NeedsASecretThatStoresShare) {
+  SharedFlags flags;
+  flags.url = "redis://127.0.0.1:1";
+  EXPECT_THAT(Refusal(flags, ""), HasSubstr("--shared needs --secret-file"));
+  EXPECT_EQ(Refusal(flags, "secret"), "");
+}
+
+TEST(SharedTier, RefusesWhatCannotBeByTheFlagsName) {
+  SharedFlags flags;
+  flags.url = "http://127.0.0.1:1";
+  EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared: "));
+  flags.url = "redis://127.0.0.1:1";
+  flags.options.ttl = absl::Milliseconds(1);
+  EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-ttl"));
+  flags.options = SharedOptions();
+  flags.options.fetch_budget = absl::ZeroDuration();
+  EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-fetch"));
+}
+
+TEST(SharedTier, AStoreStartsAndServesThoughTheEngineIsNotThere) {
+  const TestFolder folder;
+  StoreOptions options;
+  options.host_bytes = 1 << 20;
+  options.secret_file = folder.path() + "/secret";
+  ASSERT_TRUE(ReadOrMakeSecret(options.secret_file).ok());
+  SharedFlags flags;
+  flags.url = "redis://127.0.0.1:1";
+  const auto added = AddSharedTier(flags, options.secret_file, TieredStore::Open(options).value());
+  ASSERT_TRUE(added.ok()) << added.status();
+  ASSERT_NE(added->engine, nullptr);
+  EXPECT_EQ(added->store->Stats().restore_points, 0);
+}
+
+}  // namespace
+}  // namespace hearth
