@@ -1,0 +1,136 @@
+"""Stores in processes of their own, that share one Redis.
+
+Run as: python shared_tier_test.py BIN_DIR STORE_CLIENT [unittest arguments].
+"""
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import system_support
+from system_support import ROOT, SystemTest
+
+SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
+# One program under two names; redis-tools has it without a daemon.
+REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+LONG_S = 60  # only a hang takes it
+SKIPPED = 77
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Redis:
+    def __init__(self, folder):
+        folder.mkdir()
+        self.port = free_port()
+        self.popen = subprocess.Popen(
+            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+             "--dir", folder, "--logfile", folder / "log"], executable=REDIS)
+        until = time.monotonic() + LONG_S
+        while not self.answers():
+            assert time.monotonic() < until and self.popen.poll() is None
+
+    def answers(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=LONG_S) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def send(self, number):
+        self.popen.send_signal(number)
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+
+
+class SharedTier(SystemTest):
+
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.folder / "redis")
+        self.addCleanup(self.redis.kill)
+        self.secret = self.folder / "secret"
+        self.secret.write_text("5a" * 32)
+        self.secret.chmod(0o600)
+
+    def store(self, name, *flags):
+        return self.cluster.store(self.folder / name, "--host-bytes", "1MiB", "--disk-bytes",
+                                  "10MiB", "--secret-file", self.secret, "--shared",
+                                  f"redis://127.0.0.1:{self.redis.port}", *flags)
+
+    def fetched_tokens(self, store):
+        fetched = subprocess.run([system_support.STORE_CLIENT, store.address, "fetch"], text=True,
+                                 capture_output=True, check=True)
+        return int(fetched.stdout)
+
+    def count(self, store, name):
+        return self.cluster.ctl("stats", "--store", store.address)["counters"][name]
+
+    def wait_for(self, what):
+        until = time.monotonic() + LONG_S
+        while not what():
+            self.assertLess(time.monotonic(), until)
+
+    def publish(self, store):
+        self.cluster.ctl("import", SNAPSHOT, "--store", store.address)
+        self.wait_for(lambda: self.count(store, "shared_written_objects") > 0)
+
+    def test_a_prefix_of_one_store_is_restored_from_the_others_on_their_first_request(self):
+        self.publish(self.store("one"))
+        for name in ("two", "three"):
+            store = self.store(name)
+            self.assertEqual(self.fetched_tokens(store), 20)
+            self.assertEqual(self.count(store, "shared_hits"), 1)
+            self.assertEqual(self.count(store, "shared_rejected_values"), 0)
+
+    def test_a_store_that_is_gone_has_left_its_prefixes_to_the_others(self):
+        one = self.store("one")
+        self.publish(one)
+        self.assertEqual(one.stop(), 0)
+        self.assertEqual(self.fetched_tokens(self.store("two")), 20)
+
+    def test_without_redis_nothing_fails(self):
+        one, two = self.store("one"), self.store("two")
+        self.publish(one)
+        self.redis.kill()
+        self.assertEqual(self.fetched_tokens(two), 0)
+        self.assertEqual(self.fetched_tokens(one), 20)
+        self.cluster.ctl("import", SNAPSHOT, "--store", two.address)
+        self.assertEqual(self.fetched_tokens(two), 20)
+        three = self.store("three")
+        self.assertEqual(self.fetched_tokens(three), 0)
+
+    def test_a_silent_redis_costs_its_budget_and_is_used_again_when_it_speaks(self):
+        one, two = self.store("one"), self.store("two", "--shared-fetch-budget", "200ms")
+        self.publish(one)
+        self.redis.send(signal.SIGSTOP)
+        self.assertEqual(self.fetched_tokens(two), 0)
+        self.assertGreater(self.count(two, "shared_unanswered"), 0)
+        self.redis.send(signal.SIGCONT)
+        self.wait_for(lambda: self.fetched_tokens(two) == 20)
+
+    def test_another_secret_finds_nothing(self):
+        self.publish(self.store("one"))
+        self.secret.write_text("a5" * 32)
+        self.assertEqual(self.fetched_tokens(self.store("two")), 0)
+
+    def test_without_a_secret_file_the_store_does_not_start(self):
+        line = self.fails_to_start("hearth-store", "--data-dir", self.folder / "data", "--shared",
+                                   f"redis://127.0.0.1:{self.redis.port}")
+        self.assertIn("--shared needs --secret-file", line)
+
+
+if __name__ == "__main__":
+    if REDIS is None:
+        print("redis-tools is not installed")
+        sys.exit(SKIPPED)
+    system_support.main("STORE_CLIENT")
