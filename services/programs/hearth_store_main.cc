@@ -214,7 +214,8 @@ int Main(int argc, char** argv) {
   CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
-  CacheService service(opened, &gate, kVersion, access->identities.get());
+  CacheService service(opened, &gate, kVersion, access->identities.get(),
+                       flags.shared.is_on() ? kSharedLookupThreads : kLookupThreads);
   const Shared shared = Share(flags, *opened, &service);
   if (!shared.status.ok()) return FailToStart(kProgram, shared.status);
   const StoreStats stats = opened->Stats();

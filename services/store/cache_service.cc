@@ -22,10 +22,11 @@ grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* con
 }
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,
-                           Identities* identities)
+                           Identities* identities, int lookup_threads)
     : parts_{store, gate, identities, &lookups_, &short_calls_},
       version_(std::move(version)),
-      start_(absl::Now()) {}
+      start_(absl::Now()),
+      lookups_("lookups", LookupPool(lookup_threads)) {}
 
 void CacheService::SetPatience(absl::Duration patience) {
   publish_places_.SetWindow(patience);

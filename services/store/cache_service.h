@@ -55,8 +55,11 @@ inline constexpr int kMaxTenantLeaseStreams = 64;
 inline constexpr int kMaxExplainCalls = 64;
 inline constexpr int kMaxTenantExplainCalls = 8;
 // Concurrent lookups, and how many wait: as many as streams may be open, which are counted before.
-inline FairPoolOptions LookupPool() {
-  return {4, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
+inline constexpr int kLookupThreads = 4;
+// Where a lookup may wait for an engine that stores share.
+inline constexpr int kSharedLookupThreads = 16;
+inline FairPoolOptions LookupPool(int threads) {
+  return {threads, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
 }
 inline constexpr int kMaxTenantListStreams = 8;
 // How often the progress of publishes and fetches is checked.
@@ -78,7 +81,7 @@ class CacheService final : public CacheServiceBase {
  public:
   // `identities` null: one tenant, no identities.
   CacheService(TieredStore* store, CallGate* gate, std::string version,
-               Identities* identities = nullptr);
+               Identities* identities = nullptr, int lookup_threads = kLookupThreads);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
   // The least time without progress after which a publish or fetch is cancelled. Before the service
@@ -134,7 +137,7 @@ class CacheService final : public CacheServiceBase {
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
-  FairPool lookups_{"lookups", LookupPool()};  // behind those that its jobs use
+  FairPool lookups_;  // behind those that its jobs use
   absl::once_flag looking_;
   std::unique_ptr<RepeatingThread> looker_;  // last: it uses the others
 };

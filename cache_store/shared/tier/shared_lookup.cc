@@ -77,7 +77,7 @@ SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t abo
     }
   }
   if (best == nullptr || best->boundary == 0) return brought;
-  brought.is_hit = Load(question, best.get());
+  brought.is_hit = LoadOnce(question, best.get());
   if (brought.is_hit) parts_.counters->Add(Counter::kSharedHits);
   return brought;
 }
@@ -127,6 +127,29 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
   parts_.reader->Probe(probed->prompt, question.deadline, probed->map.get());
   probed->boundary = probed->map->Longest(question.candidates, question.above);
   return probed;
+}
+
+bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
+  const KvLayout& layout = probed->prompt.layout;
+  const Digest key = probed->prompt.chain.EndingAt(probed->boundary, layout.chunk_tokens)->key;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!under_way_.insert(key).second) {
+      const auto is_done = [&] {
+        mu_.AssertHeld();
+        return !under_way_.contains(key);
+      };
+      mu_.AwaitWithTimeout(absl::Condition(&is_done), question.deadline - parts_.clock->Now());
+      return false;
+    }
+  }
+  // Another may have loaded it since this one looked.
+  const bool is_here = UsableHere(parts_.store, *question.query, probed->tenant,
+                                  probed->boundary) == probed->boundary;
+  const bool is_loaded = !is_here && Load(question, probed);
+  absl::MutexLock lock(&mu_);
+  under_way_.erase(key);
+  return is_loaded;
 }
 
 bool SharedLookup::Load(const Question& question, Probed* probed) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/stats.h"
@@ -75,6 +76,8 @@ class SharedLookup {
   };
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
                                 uint32_t usable_here);
+  // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
+  bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
   bool LoadObjects(const Question& question, Probed* probed, LoadedObjects* loaded);
   bool Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded);
@@ -85,6 +88,7 @@ class SharedLookup {
   std::atomic<uint64_t> loading_bytes_{0};
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);  // being loaded
 };
 
 }  // namespace hearth

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "tests/cache_store/shared/shared_kit.h"
 
 namespace hearth {
@@ -217,6 +219,29 @@ TEST_F(SharedStoreTest, WhatDoesNotFitTheQueueIsSkippedAndCounted) {
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Heads(), 0);
   EXPECT_EQ(one.Of(Counter::kSharedWritesSkipped), 1);
+}
+
+TEST_F(SharedStoreTest, LookupsOfOnePrefixAtOnceLoadItOnce) {
+  kit_.shared_options.fetch_budget = absl::Minutes(1);
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  Fetch(&other, Prompt(2));  // the generation is known
+  other.store->Observe(model_, "default");
+  // The first lookup is at its Get when the second one asks.
+  absl::Notification begun, may_end;
+  other.engine->OnGet([&](int) {
+    begun.Notify();
+    may_end.WaitForNotification();
+  });
+  std::thread first([&] { EXPECT_EQ(Fetch(&other, Prompt(1)), 64); });
+  begun.WaitForNotification();
+  std::thread second([&] { EXPECT_EQ(Fetch(&other, Prompt(1)), 64); });
+  while (other.Of(Counter::kSharedLookups) < 3) std::this_thread::yield();
+  may_end.Notify();
+  first.join();
+  second.join();
+  EXPECT_EQ(other.engine->gets(), 2);
+  EXPECT_EQ(other.Of(Counter::kSharedHits), 1);
 }
 
 TEST_F(SharedStoreTest, TenantsNeverMeetThere) {
