@@ -74,6 +74,7 @@ constexpr const char* kNames[] = {
     "shared_written_bytes",
     "shared_written_objects",
     "shared_writes_skipped",
+    "shared_lease_waits",
     "shared_writes_failed",
     "host_growths_failed",
     "gpu_evicted_objects",

@@ -82,6 +82,7 @@ enum class Counter {
   kSharedWrittenBytes,
   kSharedWrittenObjects,
   kSharedWritesSkipped,  // restore points: the queue was full, or they had left before their turn
+  kSharedLeaseWaits,     // callers that waited for another store's computation
   kSharedWritesFailed,   // values that the engine did not take
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,

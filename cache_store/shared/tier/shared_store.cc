@@ -68,7 +68,10 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       reader_(engine_.get(), clock_, &counters_, options),
       lookup_({&reader_, &spaces_, store_.get(), clock_, &counters_}, options, secret),
       writer_({engine_.get(), &spaces_, store_.get(), clock_, &counters_}, options, secret,
-              seams.TakeExecutor()) {}
+              seams.TakeExecutor()),
+      leases_({engine_.get(), &spaces_, clock_, &counters_,
+               [this](auto names) { writer_.EraseBehind(std::move(names)); }},
+              options, secret) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
@@ -108,6 +111,17 @@ absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec
   auto session = store_->Publish(std::move(spec));
   if (!session.ok()) return session;
   return std::make_unique<Session>(this, *std::move(session), std::move(work), waits);
+}
+
+absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, ClaimRequest ask) {
+  // Who comes back from a wait: what another store computed is in the engine.
+  if (ask.waited_for > 0) lookup_.Bring(query, ask.above_tokens, ask.max_tokens);
+  const ClaimRequest asked = ask;
+  absl::StatusOr<ClaimDecision> decision = store_->Claim(query, std::move(ask));
+  if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
+  const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
+  if (model == nullptr) return decision;
+  return leases_.Join(query, model->layout, asked, *std::move(decision));
 }
 
 void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {

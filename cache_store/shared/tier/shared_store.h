@@ -20,6 +20,7 @@
 #include "cache_store/base/executor.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_leases.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_reader.h"
@@ -52,9 +53,7 @@ class SharedStore final : public TieredStore {
     return store_->FetchById(id, tenant);
   }
   absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
-  absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override {
-    return store_->Claim(query, std::move(ask));
-  }
+  absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
   absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
@@ -102,7 +101,8 @@ class SharedStore final : public TieredStore {
   SharedSpaces spaces_;
   SharedReader reader_;
   SharedLookup lookup_;
-  SharedWriter writer_;  // last: its thread uses all else
+  SharedWriter writer_;
+  SharedLeases leases_;
 };
 
 }  // namespace hearth

@@ -198,6 +198,15 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
 
 void SharedWriter::WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
 
+void SharedWriter::EraseBehind(std::vector<std::string> names) {
+  if (names.empty()) return;
+  auto shared = std::make_shared<const std::vector<std::string>>(std::move(names));
+  // What does not fit the queue ends by itself.
+  executor_->TrySchedule(0, [this, shared] {
+    if (!stopping_) parts_.engine->Erase(*shared, Deadline());
+  });
+}
+
 void SharedWriter::NoteUse(SharedWork work) {
   uint64_t digest = SliceDigest(work.token_ids.data(), 4 * work.token_ids.size());
   digest ^= SliceDigest(work.fingerprint.data(), work.fingerprint.size());

@@ -60,6 +60,8 @@ class SharedWriter {
   // Writes now what the engine lacks of it. The first error, after which nothing more is written.
   absl::Status Write(const SharedWork& work);
   void WriteBehind(SharedWork work);
+  // After all that was written behind before.
+  void EraseBehind(std::vector<std::string> names);
   // The last of the work's boundaries served somebody.
   void NoteUse(SharedWork work);
   bool WaitIdle(absl::Time deadline) { return executor_->WaitIdle(deadline); }

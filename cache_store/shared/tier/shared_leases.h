@@ -1,0 +1,65 @@
+// SharedLeases: promises to compute a prefix, between stores: so that each is computed once by all
+// that share an engine.
+//
+// A lease is a value that is set if absent and ends by itself; sealed, so that nobody without the
+// secret can make others wait. Boundaries are taken in ascending order, one by one: who waits for
+// one holds none above it, so no two wait for each other. Leases are hints: whatever goes wrong
+// with them, the caller computes.
+//
+// Thread safety: all methods from any thread. Ownership: borrows all its parts.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_prompt.h"
+#include "cache_store/shared/tier/shared_spaces.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+class SharedLeases {
+ public:
+  // Boundaries of one prompt that are promised at most: a round trip each.
+  static constexpr size_t kMaxBoundaries = 8;
+  // Who waits asks again after this.
+  static constexpr absl::Duration kPause = absl::Milliseconds(100);
+
+  struct Parts {
+    SharedEngine* engine = nullptr;
+    SharedSpaces* spaces = nullptr;
+    Clock* clock = nullptr;
+    Counters* counters = nullptr;
+    // Erases names behind what was written before.
+    std::function<void(std::vector<std::string>)> erase_behind;
+  };
+  SharedLeases(Parts parts, const SharedOptions& options, std::string secret)
+      : parts_(std::move(parts)), options_(options), secret_(std::move(secret)) {}
+
+  // `decision`: the store's own, to compute. Returns it with the leases in its ticket; or to wait
+  // for another store that computes some of it.
+  ClaimDecision Join(const PrefixQuery& query, const KvLayout& layout, const ClaimRequest& ask,
+                     ClaimDecision decision);
+
+ private:
+  enum class Taken { kHere, kElsewhere, kUnknown };
+  Taken Take(const SharedSpace& space, const std::string& name, absl::Duration lease,
+             absl::Time deadline);
+
+  const Parts parts_;
+  const SharedOptions options_;
+  const std::string secret_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
