@@ -28,6 +28,7 @@ TOKEN = re.compile(
 RENAMED = {
     "evicted_restore_points", "bytes_read_host", "bytes_read_disk", "bytes_read_gpu",  # by tier
     "cached_tokens_worker", "cached_tokens_gpu", "cached_tokens_host", "cached_tokens_disk",
+    "cached_tokens_shared",
     "shared_read_bytes", "shared_written_bytes",
     "unloaded_restore_points", "last_full_scrub_unix_s",                               # gauges
 }
