@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace hearth {
 namespace {
@@ -39,8 +38,11 @@ absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
         absl::StrCat("an address is HOST:PORT: ", absl::CHexEscape(text.substr(0, 300))));
   }
   absl::string_view host = text.substr(0, colon);
-  if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) host = "";
-  if (text.front() == ':') host = default_host;
+  if (host.empty()) {
+    host = default_host;
+  } else if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  }
   if (!IsHostName(host)) {
     return absl::InvalidArgumentError(
         absl::StrCat("no host name: ", absl::CHexEscape(text.substr(0, 300))));

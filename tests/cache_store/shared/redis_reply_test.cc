@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/shared/redis/error_reply.h"
 #include "cache_store/shared/redis/redis_options.h"
+#include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
 namespace {
@@ -104,6 +106,36 @@ TEST(ReplyReader, RefusesALongTextWithoutItsEnd) {
   EXPECT_FALSE(FirstError("$20000\r\n" + std::string(20002, 'x'), kWide).ok());
 }
 
+TEST(SlotMap, TakesPrimariesAndTheTellersHostForThoseThatNameNone) {
+  const std::string replica = "*3\r\n$7\r\nreplica\r\n:9\r\n$2\r\nid\r\n";
+  const std::string bytes = "*4\r\n*4\r\n:0\r\n:99\r\n*3\r\n$1\r\na\r\n:7000\r\n$2\r\nid\r\n" +
+                            replica +
+                            "*3\r\n:100\r\n:199\r\n*3\r\n$-1\r\n:7001\r\n$2\r\nid\r\n"
+                            "*3\r\n:200\r\n:299\r\n*3\r\n$0\r\n\r\n:7002\r\n$2\r\nid\r\n"
+                            "*3\r\n:16383\r\n:16383\r\n*3\r\n$1\r\na\r\n:7000\r\n$2\r\nid\r\n";
+  const std::vector<RedisReply> replies = ReadAll(bytes, bytes.size(), kSlotMapLimits);
+  ASSERT_EQ(replies.size(), 1u);
+  SlotMap map = SlotMap::FromReply(replies[0], {"teller", 6379}).value();
+  EXPECT_EQ(map.primaries().size(), 3u);
+  EXPECT_EQ(map.Owner(0)->Text(), "a:7000");
+  EXPECT_EQ(map.Owner(99)->Text(), "a:7000");
+  EXPECT_EQ(map.Owner(100)->Text(), "teller:7001");
+  EXPECT_EQ(map.Owner(299)->Text(), "teller:7002");
+  EXPECT_EQ(map.Owner(300), nullptr);
+  EXPECT_EQ(map.Owner(16383)->Text(), "a:7000");
+  map.Assign(300, {"b", 1});
+  EXPECT_EQ(map.Owner(300)->Text(), "b:1");
+  EXPECT_EQ(map.Owner(301), nullptr);
+}
+
+TEST(ErrorReply, PointsToTheTellersHostWhereItNamesNone) {
+  const NodeAddress teller = {"teller", 6379};
+  EXPECT_EQ(TargetOf("MOVED 7 10.0.0.2:7001", teller)->Text(), "10.0.0.2:7001");
+  EXPECT_EQ(TargetOf("ASK 7 ::1:7001", teller)->Text(), "[::1]:7001");
+  EXPECT_EQ(TargetOf("MOVED 7 :7001", teller)->Text(), "teller:7001");
+  EXPECT_FALSE(TargetOf("MOVED 7", teller).has_value());
+}
+
 TEST(RedisUrl, NamesNodesAndNothingSecret) {
   const RedisOptions options = ParseRedisUrl("redis://a:7000,10.0.0.1:7001,[::1]:7002").value();
   EXPECT_FALSE(options.use_tls);
@@ -114,7 +146,8 @@ TEST(RedisUrl, NamesNodesAndNothingSecret) {
   EXPECT_TRUE(ParseRedisUrl("rediss://cache.example:6379/").value().use_tls);
   for (const char* url :
        {"", "redis://", "http://a:1", "redis://a", "redis://a:0", "redis://a:65536", "redis://:1",
-        "redis://user:secret@a:1", "redis://a:1,", "redis://a:1/2", "redis://a b:1"}) {
+        "redis://user:secret@a:1", "redis://a:1,", "redis://a:1/2", "redis://a b:1",
+        "redis://[::1:1", "redis://::1]:1", "redis://[]:1"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseRedisUrl(url).status())) << url;
   }
 }
