@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -129,6 +131,38 @@ TEST_P(RedisClusterTest, RefusesAValueThatIsTooLongOrOfAnotherKind) {
   EXPECT_TRUE(absl::IsDataLoss(got[0].status()));
   EXPECT_EQ(got[1].value(), std::string(1000, 'x'));
   EXPECT_TRUE(absl::IsDataLoss(got[2].status()));
+}
+
+TEST_P(RedisClusterTest, SaysThatThereIsNoMemory) {
+  RedisProcess& owner = OwnerOf("key");
+  ASSERT_EQ(owner.Ask({"CONFIG", "SET", "maxmemory", "1"}), "OK");
+  const absl::Status full = engine_->Set({{"key", "v"}}, Soon())[0].status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_FALSE(engine_->Exists({"key"}, Soon())[0].value());
+  ASSERT_EQ(owner.Ask({"CONFIG", "SET", "maxmemory", "0"}), "OK");
+  EXPECT_TRUE(engine_->Set({{"key", "v"}}, Soon())[0].ok());
+}
+
+TEST_P(RedisClusterTest, ServesManyThreadsAtOnce) {
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int thread = 0; thread < 8; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int round = 0; round < 20; ++round) {
+        std::vector<std::string> keys;
+        std::vector<SharedValue> values;
+        for (int i = 0; i < 20; ++i) keys.push_back(absl::StrCat(thread, "-", round, "-", i));
+        for (const std::string& key : keys) values.push_back({key, key});
+        for (const auto& written : engine_->Set(values, Soon())) wrong += written.ok() ? 0 : 1;
+        const auto got = engine_->Get(keys, kMaxBytes, Soon());
+        for (int i = 0; i < 20; ++i) wrong += got[i].value_or("") == keys[i] ? 0 : 1;
+        wrong += engine_->Increment("rounds", Soon()).ok() ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(engine_->Increment("rounds", Soon()).value(), 8 * 20 + 1);
 }
 
 TEST_P(RedisClusterTest, SendsMoreThanMayBeUnderWay) {

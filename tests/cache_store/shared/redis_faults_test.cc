@@ -39,6 +39,7 @@ class RedisFaults : public testing::Test {
   void SetUp() override {
     if (!RedisProcess::IsInstalled()) GTEST_SKIP() << "redis-tools is not installed";
   }
+  static void LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess::*find)());
   // How many keys of the server's share at the start are not read, each for the reason that its
   // shard is not reached. All others must be.
   static int CountLost(RedisCluster* engine, const RedisServers& servers, int server) {
@@ -57,11 +58,11 @@ class RedisFaults : public testing::Test {
   }
 };
 
-TEST_F(RedisFaults, AKilledPrimaryIsFollowedByItsReplica) {
+// 3 + 3 servers whose first primary is lost after its keys have reached its replica.
+void RedisFaults::LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess::*find)()) {
   RedisServers servers({3, 1});
   const auto engine = OpenRedis(servers.addresses());
   ASSERT_EQ(SetAll(engine.get()), 0);
-  // Another connection's WAIT: of a key that was written on it.
   for (int i = 0; i < 3; ++i) {
     while (!absl::StrContains(servers.at(3 + i).Ask({"INFO", "keyspace"}),
                               absl::StrCat("keys=", servers.at(i).Ask({"DBSIZE"}), ","))) {
@@ -69,12 +70,26 @@ TEST_F(RedisFaults, AKilledPrimaryIsFollowedByItsReplica) {
     }
   }
   ASSERT_EQ(CountLost(engine.get(), servers, 0), 0);
-  servers.at(0).Kill();
+  (servers.at(0).*lose)();
   EXPECT_GT(CountLost(engine.get(), servers, 0), 0);
   while (CountLost(engine.get(), servers, 0) > 0) servers.at(1).Pause();
   EXPECT_EQ(SetAll(engine.get()), 0);
   EXPECT_EQ(engine->Stats().shards, 3u);
   EXPECT_EQ(engine->Stats().reachable, 3u);
+  (servers.at(0).*find)();
+  while (!absl::StrContains(servers.at(0).Ask({"INFO", "replication"}), "role:slave")) {
+    servers.at(0).Pause();
+  }
+  EXPECT_EQ(CountLost(engine.get(), servers, 0), 0);
+  EXPECT_EQ(SetAll(engine.get()), 0);
+}
+
+TEST_F(RedisFaults, AKilledPrimaryIsFollowedByItsReplica) {
+  LoseAPrimary(&RedisProcess::Kill, &RedisProcess::Start);
+}
+
+TEST_F(RedisFaults, AStoppedPrimaryIsFollowedByItsReplica) {
+  LoseAPrimary(&RedisProcess::Stop, &RedisProcess::Continue);
 }
 
 TEST_F(RedisFaults, AStoppedShardCostsItsOwnKeysAlone) {
