@@ -3,6 +3,11 @@
 // One thread has all connections: one to each primary. Callers wait for their own keys alone. What
 // a node sends is checked, and a node that breaks the protocol, or is silent, costs its own keys.
 //
+// Its user needs the keys and +exists +getrange +set +pexpire +persist +unlink +incr +asking +ping
+// +client|setname +cluster|slots. A cluster that serves what it can while a shard is lost has
+// cluster-require-full-coverage no. Without TLS a node can name any host as its neighbour, which
+// then gets the password.
+//
 // Thread safety and errors: SharedEngine's. Destroyed when no call is running.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_CLUSTER_H_

@@ -104,6 +104,27 @@ TEST_F(RedisTrust, AClientHasACertificateWhereItIsAskedFor) {
   EXPECT_TRUE(Try(known.get()).ok()) << Try(known.get());
 }
 
+TEST_F(RedisTrust, AUserNeedsNoMoreThanTheHeaderSays) {
+  RedisProcess redis(folder_.path(), {});
+  ASSERT_EQ(redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+exists", "+getrange",
+                       "+set", "+pexpire", "+persist", "+unlink", "+incr", "+asking", "+ping",
+                       "+client|setname", "+cluster|slots"}),
+            "OK");
+  redis.Ask({"ACL", "SETUSER", "default", "-@all", "+acl|log"});
+  RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
+  options.user = "hearth";
+  options.password_file = files_.Write("password", "secret");
+  const auto engine = RedisCluster::Open(options).value();
+  EXPECT_TRUE(engine->Set({{"h1:key", "v", absl::Hours(1), true}}, Soon())[0].value());
+  EXPECT_TRUE(engine->Exists({"h1:key"}, Soon())[0].value());
+  EXPECT_EQ(engine->Get({"h1:key"}, kMaxBytes, Soon())[0].value(), "v");
+  EXPECT_TRUE(engine->PutOff({{"h1:key", absl::Hours(2)}}, Soon())[0].ok());
+  EXPECT_TRUE(engine->PutOff({{"h1:key", absl::InfiniteDuration()}}, Soon())[0].ok());
+  EXPECT_TRUE(engine->Erase({"h1:key"}, Soon())[0].ok());
+  EXPECT_EQ(engine->Increment("h1:gen", Soon()).value(), 1);
+  EXPECT_EQ(redis.Ask({"ACL", "LOG"}), "") << "nothing was refused";
+}
+
 TEST_F(RedisTrust, PasswordsAreReadAgain) {
   RedisProcess redis(folder_.path(), {});
   redis.Ask({"ACL", "SETUSER", "hearth", "on", ">first", "~h1:*", "+@all"});
