@@ -107,6 +107,17 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits,
   return token;
 }
 
+absl::StatusOr<std::vector<TokenLogprob>> Sampler::Likeliest(absl::Span<const float> logits,
+                                                             uint32_t count) {
+  assert(!logits.empty());
+  const LogitScan scan = ScanLogits(logits.data(), static_cast<int64_t>(logits.size()));
+  if (!scan.all_finite) return NotFinite(logits);
+  SampledToken token;
+  token.id = static_cast<int32_t>(scan.greatest);
+  FillLogprobs(logits, logits[static_cast<size_t>(scan.greatest)], count, &token);
+  return std::move(token.top);
+}
+
 int32_t Sampler::Draw(absl::Span<const float> logits, double greatest, const SamplingParams& params,
                       uint64_t step) {
   const double share = UniformAt(params.seed, step);

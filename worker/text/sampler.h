@@ -71,6 +71,11 @@ class Sampler {
   absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
                                       uint64_t step);
 
+  // The `count` likeliest tokens, or all there are, the likeliest first. kInternal as above.
+  // REQUIRES: logits is not empty.
+  absl::StatusOr<std::vector<TokenLogprob>> Likeliest(absl::Span<const float> logits,
+                                                      uint32_t count);
+
   // The tokens among which Sample would draw. Valid until the next call. In descending order when a
   // filter is on, else by id. REQUIRES: as above; temperature > 0; logits finite.
   absl::Span<const Candidate> Filter(absl::Span<const float> logits, const SamplingParams& params);

@@ -288,6 +288,32 @@ TEST(Sampler, RefusesLogitsThatAreNoNumbers) {
   }
 }
 
+TEST(Sampler, TheLikeliestAreThoseOfATokensAlternativesHoweverMany) {
+  std::vector<float> logits(5000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::floor(300 * UniformAt(3, i)) / 16;
+  Sampler sampler;
+  SamplingParams params = Params(0);
+  params.logprobs = 20;
+  const std::vector<TokenLogprob> top = sampler.Sample(logits, params, 0)->top;
+  const std::vector<TokenLogprob> likeliest = *sampler.Likeliest(logits, 200);
+  ASSERT_EQ(likeliest.size(), 200u);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  for (size_t i = 0; i < likeliest.size(); ++i) {
+    const float logit = logits[static_cast<size_t>(likeliest[i].id)];
+    EXPECT_EQ(likeliest[i].logprob, static_cast<float>(logit - std::log(sum)));
+    if (i < top.size()) {
+      EXPECT_EQ(likeliest[i].id, top[i].id);
+    }
+    if (i == 0) continue;
+    const TokenLogprob& before = likeliest[i - 1];
+    EXPECT_TRUE(before.logprob > likeliest[i].logprob ||
+                (before.logprob == likeliest[i].logprob && before.id < likeliest[i].id));
+  }
+  EXPECT_EQ(sampler.Likeliest({1, 2, 3}, 9)->size(), 3u);
+  EXPECT_EQ(sampler.Likeliest({1, HUGE_VALF}, 1).status().code(), absl::StatusCode::kInternal);
+}
+
 TEST(SamplingParams, NameTheFieldTheValueAndTheLimit) {
   EXPECT_TRUE(Params(0).Validate().ok());
   EXPECT_TRUE(Params(100, 1U << 31, 1).Validate().ok());
