@@ -46,14 +46,37 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequenc
   if (!sequence->request.ignore_eos && std::binary_search(eos.begin(), eos.end(), token->id)) {
     return FinishReason::kEos;
   }
-  ++sequence->answer.generated;
-  sequence->answer.last_token = token->id;
-  sequence->answer.tokens.push_back(token->id);
-  counters_->Add(EngineCounter::kGeneratedTokens);
-  const auto& on_token = sequence->callbacks.on_token;
-  if (on_token != nullptr && !on_token(*token)) return FinishReason::kStop;
+  if (!PassOn(sequence, *token)) return FinishReason::kStop;
   if (sequence->answer.generated == sequence->request.max_new_tokens) return FinishReason::kLength;
   return std::optional<FinishReason>();
+}
+
+// False: the answer ends with it.
+bool AnswerWriter::PassOn(Sequence* sequence, const SampledToken& token) {
+  ++sequence->answer.generated;
+  sequence->answer.last_token = token.id;
+  sequence->answer.tokens.push_back(token.id);
+  counters_->Add(EngineCounter::kGeneratedTokens);
+  const auto& on_token = sequence->callbacks.on_token;
+  return on_token == nullptr || on_token(token);
+}
+
+FinishReason AnswerWriter::EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens,
+                                   FinishReason reason) {
+  sequence->times.first_token_at = absl::Now();
+  sequence->answer.generated = 0;
+  for (const int32_t id : tokens) {
+    SampledToken token;
+    token.id = id;
+    if (!PassOn(sequence, token)) return FinishReason::kStop;
+  }
+  return reason;
+}
+
+void AnswerWriter::Dismiss(Sequence* beam) {
+  CountHeld(*beam);
+  ReleasePlace(beam);
+  planner_->NoteDone();
 }
 
 void AnswerWriter::HashLogits(Sequence* sequence) {
@@ -107,7 +130,8 @@ void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
   keeper_->KeepAnswer(sequence.get(), planner_->cache());
   RequestState& state = *sequence->state;
   CountHeld(*sequence);
-  state.ends[sequence->sample] = {reason, sequence->answer.generated, Digest{}};
+  state.ends[sequence->sample].reason = reason;
+  state.ends[sequence->sample].generated_tokens = sequence->answer.generated;
   ReleasePlace(sequence.get());
   assert(state.unfinished >= 1);
   if (--state.unfinished > 0) return planner_->NoteDone();

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,12 +31,16 @@ class AnswerWriter {
   // Draws a token from the sequence's logits and passes it on. Returns the reason if it is the
   // last.
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
+  // Passes on the tokens of an answer that ended for `reason`. Returns the reason that it has then.
+  FinishReason EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens, FinishReason reason);
   // Hashes the logits that a token was drawn from: always a request's first ones, all if asked for.
   void HashLogits(Sequence* sequence);
   // Pauses a sequence that decodes faster than its logits are hashed.
   void AwaitHashes(const Sequence& sequence);
   // The sequence is complete; with its last sample a request is.
   void Finish(const SequencePtr& sequence, FinishReason reason);
+  // A beam ends without an answer.
+  void Dismiss(Sequence* beam);
   // A request ends with an error, told once for all its samples.
   void Fail(const SequencePtr& sequence, const absl::Status& status);
   // Ends the hashing; the last of the methods.
@@ -46,6 +51,7 @@ class AnswerWriter {
   void TellFinished(const SequencePtr& sequence, FinishedInfo info);
   void CountHeld(const Sequence& sequence) const;
   void ReleasePlace(Sequence* sequence);
+  bool PassOn(Sequence* sequence, const SampledToken& token);
 
   const KvLayout& layout_;
   ModelRunner* const model_;

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/engine/runner/exactness_choice.h"
@@ -30,6 +31,7 @@
 #include "worker/model/model_config.h"
 #include "worker/prefix/load_trial.h"
 #include "worker/prefix/prefix_cache.h"
+#include "worker/text/beam_search.h"
 #include "worker/text/sampler.h"
 
 namespace hearth {
@@ -115,6 +117,9 @@ struct EngineRequest {
   // Number of answers to the prompt, each with a place and memory of its own; the prompt's memory
   // is shared. Only the first is kept for a next turn.
   uint32_t samples = 1;
+  // With several beams its one answer is known at its end alone, and is not kept for a next turn.
+  // Class invariant; greedy, with one sample.
+  BeamOptions search;
   bool ignore_eos = false;
   bool hash_logits = false;  // of every token, not of the first alone
   CacheMode cache = CacheMode::kDefault;
@@ -124,6 +129,10 @@ struct EngineRequest {
   uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
   std::string request_id;  // for logs, the cache's too
   absl::Time deadline = absl::InfiniteFuture();
+
+  bool searches() const { return search.beams > 1; }
+  // Sequences that it has at a time, its places.
+  uint32_t sequences() const { return searches() ? search.beams : samples; }
 };
 
 struct StartedInfo {
@@ -139,6 +148,7 @@ struct SampleEnd {
   // Digest of all logits that tokens were drawn from, in order, the last token's included; zero
   // unless asked for.
   Digest logits_sha256{};
+  double beam_score = 0;  // of the answer that a search found
 };
 struct FinishedInfo {
   FinishReason reason = FinishReason::kLength;  // of the first sample
@@ -165,6 +175,9 @@ struct EngineCallbacks {
   // Returns false to end the token's sample now with kStop (a stop string was seen). The token that
   // ends a sample with kEos is not passed on.
   std::function<bool(const SampledToken&)> on_token;
+  // Of a request with several beams: whether an answer of these tokens ends with the last of them
+  // (a stop string is complete). Null: none does.
+  std::function<bool(absl::Span<const int32_t>)> stops;
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
   std::function<void(const PublishOutcome&)> on_published;

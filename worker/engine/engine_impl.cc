@@ -78,7 +78,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       room_(model_.get(), &keeper_, &audit_),
       restorer_(layout_, model_.get(), &keeper_, &room_, &counters_),
       answers_(options_.max_running, layout_, model_.get(), &planner_, &keeper_, &room_,
-               &counters_) {
+               &counters_),
+      beams_(model_.get(), &planner_, &keeper_, &answers_) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
 }
@@ -144,6 +145,7 @@ absl::Status EngineImpl::Complete(EngineRequest* request) const {
   // A prefill was asked to fill the cache.
   const bool says_nothing = request->cache == CacheMode::kDefault && request->max_new_tokens > 0;
   if (says_nothing && !config().generation.use_cache) request->cache = CacheMode::kOff;
+  if (absl::Status may = MaySearch(*request, layout_.exactness); !may.ok()) return may;
   return CheckAdapter(request->adapter);
 }
 
@@ -151,11 +153,7 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRe
                                                                         EngineCallbacks callbacks) {
   if (absl::Status status = CheckRequest(request, config()); !status.ok()) return status;
   if (absl::Status status = Complete(&request); !status.ok()) return status;
-  if (request.samples > options_.max_running) {
-    return absl::InvalidArgumentError(absl::StrCat("n: ", request.samples,
-                                                   " samples take as many places; max_running is ",
-                                                   options_.max_running));
-  }
+  if (absl::Status status = CheckPlaces(request, options_.max_running); !status.ok()) return status;
   absl::StatusOr<SequencePtr> sequence = planner_.Accept(std::move(request), std::move(callbacks));
   if (!sequence.ok()) return sequence.status();
   return std::make_shared<Handle>(link_, (*sequence)->state);
@@ -352,6 +350,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
     answers_.Finish(sequence, FinishReason::kLength);
     return absl::OkStatus();
   }
+  if (sequence->request.searches()) return beams_.Begin(sequence);
   absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sequence.get());
   if (!finished.ok()) return finished.status();
   if (absl::Status begun = BeginSamples(sequence); !begun.ok()) return begun;
@@ -384,6 +383,7 @@ absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
 
 absl::Status EngineImpl::AfterDecode(const SequencePtr& sequence) {
   counters_.Add(EngineCounter::kDecodeSteps);
+  if (sequence->state->beams != nullptr) return beams_.AfterDecode(sequence);
   absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sequence.get());
   if (!finished.ok()) return finished.status();
   answers_.HashLogits(sequence.get());

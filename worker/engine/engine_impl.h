@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "worker/engine/answer_writer.h"
+#include "worker/engine/beam_driver.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_audit.h"
 #include "worker/engine/engine_counters.h"
@@ -114,6 +115,7 @@ class EngineImpl : public Engine {
   KvRoom room_;
   PrefixRestorer restorer_;
   AnswerWriter answers_;
+  BeamDriver beams_;
 
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();
   std::thread thread_;

@@ -51,9 +51,11 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
         model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects, sequence->state->kv);
     if (!kv.ok()) return kv.status();
     model_->UseAdapter(sequence->request.adapter, kv->get());
-    if (sequence->request.samples > 1) {
-      auto forks = model_->NewForks(kv->get(), static_cast<int>(sequence->tokens()),
-                                    static_cast<int>(tokens), sequence->request.samples - 1);
+    if (sequence->request.sequences() > 1) {
+      const ForkUse use = sequence->request.searches() ? ForkUse::kBeams : ForkUse::kSamples;
+      auto forks =
+          model_->NewForks(kv->get(), static_cast<int>(sequence->tokens()),
+                           static_cast<int>(tokens), sequence->request.sequences() - 1, use);
       if (!forks.ok()) {
         model_->Release(*std::move(kv));
         return forks.status();

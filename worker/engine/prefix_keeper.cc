@@ -209,9 +209,10 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
 }
 
 // Only where decoding gives the bits of prefill: elsewhere the next turn computes the answer again.
+// The beam that an answer of a search was found on may have gone on otherwise.
 bool PrefixKeeper::KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const {
   if (layout_.exactness != Exactness::kInvariant) return false;
-  if (!sequence.generates() || !sequence.writes()) return false;
+  if (!sequence.generates() || !sequence.writes() || sequence.request.searches()) return false;
   return cache != nullptr || memory_.pool_bytes > 0;
 }
 

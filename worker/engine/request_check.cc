@@ -7,6 +7,27 @@
 #include "proto/restore_rule.h"
 
 namespace hearth {
+namespace {
+
+// A search is greedy, and its answer the only one.
+absl::Status CheckSearch(const EngineRequest& request) {
+  if (absl::Status status = request.search.Validate(); !status.ok()) return status;
+  if (!request.searches()) return absl::OkStatus();
+  std::string other;
+  if (request.max_new_tokens == 0) other = "max_new_tokens 0: a search for nothing";
+  if (request.samples > 1) other = absl::StrCat("n ", request.samples);
+  if (request.sampling.temperature > 0) {
+    other = absl::StrCat("sampling.temperature ", request.sampling.temperature, ", but only 0");
+  }
+  if (request.sampling.logprobs > 0 || request.sampling.report_logprobs) other = "logprobs";
+  if (request.hash_logits) other = "hash_logits";
+  if (request.first_draw > 0) other = absl::StrCat("first_draw ", request.first_draw);
+  if (other.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("beams: ", request.search.beams, " beams are not possible with ", other));
+}
+
+}  // namespace
 
 absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config) {
   const size_t tokens = request.token_ids.size();
@@ -44,7 +65,30 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
     return absl::InvalidArgumentError(
         absl::StrCat("n: ", request.samples, " samples; 1 to ", kMaxSamples, " are possible"));
   }
+  if (absl::Status search = CheckSearch(request); !search.ok()) return search;
   return request.sampling.Validate();
+}
+
+absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running) {
+  if (request.sequences() <= max_running) return absl::OkStatus();
+  const absl::string_view what = request.searches() ? "beams: " : "n: ";
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, request.sequences(), request.searches() ? " beams" : " samples",
+                   " take as many places; max_running is ", max_running));
+}
+
+absl::Status MaySearch(const EngineRequest& request, Exactness exactness) {
+  if (!request.searches()) return absl::OkStatus();
+  if (exactness != Exactness::kInvariant) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("beams: several are of the class invariant, and this worker's is ",
+                     ExactnessName(exactness)));
+  }
+  if (request.kv.strategy == KvStrategy::kStatic) {
+    return absl::InvalidArgumentError(
+        "beams: not with kv_cache static, whose memory is of one sequence each");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters) {

@@ -15,6 +15,13 @@ namespace hearth {
 // kInvalidArgument names the field, its value and the limit.
 absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config);
 
+// Whether a worker of so many places has enough for it.
+absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running);
+
+// Whether a worker of this class can make the request's search, if it asks for one. REQUIRES:
+// request.kv is chosen.
+absl::Status MaySearch(const EngineRequest& request, Exactness exactness);
+
 // Whether one of the adapters has the name, or that is empty; kInvalidArgument lists them.
 absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters);
 

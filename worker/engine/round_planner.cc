@@ -43,7 +43,7 @@ absl::StatusOr<SequencePtr> RoundPlanner::Accept(EngineRequest request, EngineCa
     return ShuttingDown();
   }
   const SequenceId id = next_id_++;
-  if (!scheduler_.Enqueue(id, request.samples, request.tenant)) {
+  if (!scheduler_.Enqueue(id, request.sequences(), request.tenant)) {
     counters_->Add(EngineCounter::kRequestsRefused);
     return absl::ResourceExhaustedError(absl::StrCat("the request queue is full: max_queued is ",
                                                      options_.max_queued, ", max_running ",
@@ -239,6 +239,11 @@ SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
 void RoundPlanner::PauseUnless(SequenceId id, absl::FunctionRef<bool()> may_go_on) {
   absl::MutexLock lock(&mu_);
   if (!may_go_on()) scheduler_.Pause(id);
+}
+
+void RoundPlanner::Pause(SequenceId id) {
+  absl::MutexLock lock(&mu_);
+  scheduler_.Pause(id);
 }
 
 void RoundPlanner::Resume(SequenceId id) {

@@ -83,10 +83,11 @@ class RoundPlanner {
   // REQUIRES: the sequence has steps.
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Sample `number` of the request, which decodes.
+  // Sample, or beam, `number` of the request, which decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
   // A sequence that decodes has no steps until Resume, unless `may_go_on`, asked under the lock.
   void PauseUnless(SequenceId id, absl::FunctionRef<bool()> may_go_on) ABSL_LOCKS_EXCLUDED(mu_);
+  void Pause(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   void Resume(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // Its place is free.
   void Remove(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);

@@ -91,7 +91,7 @@ Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first
       state(first_sample->state),
       first(std::move(first_sample)),
       sample(sample_number) {
-  assert(sample >= 1 && sample < first->request.samples && first->first == nullptr);
+  assert(sample >= 1 && sample < first->request.sequences() && first->first == nullptr);
 }
 
 void Sequence::StopWaiting() {

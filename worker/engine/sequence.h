@@ -83,7 +83,9 @@ class FetchWait {
   Fetched fetched_ ABSL_GUARDED_BY(mu_);
 };
 
-// State that the samples of one request share.
+struct BeamGroup;  // beam_driver.cc
+
+// State that the sequences of one request share.
 struct RequestState {
   std::atomic<bool> cancelled{false};  // any thread
   // The engine's thread only.
@@ -93,6 +95,7 @@ struct RequestState {
   uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;  // of those that ended
   std::vector<SampleEnd> ends;
   std::vector<std::shared_ptr<LogitsDigest>> digests;  // by sample; null: none is wanted
+  std::shared_ptr<BeamGroup> beams;                    // of a search, once its prompt is computed
 };
 
 // The restored part of a prompt.
@@ -125,7 +128,7 @@ struct SequenceTimes {
 
 struct Sequence {
   Sequence(SequenceId sequence_id, EngineRequest engine_request, EngineCallbacks engine_callbacks);
-  // Another sample of a sequence whose prompt is computed: it decodes, and keeps nothing.
+  // Another sample, or beam, of a sequence whose prompt is computed: it decodes, and keeps nothing.
   Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first_sample,
            uint32_t sample_number);
 
@@ -151,7 +154,7 @@ struct Sequence {
   const absl::Time submitted_at;
 
   const std::shared_ptr<RequestState> state;
-  const std::shared_ptr<const Sequence> first;  // null: this is the first sample
+  const std::shared_ptr<const Sequence> first;  // null: this is the first sample, or beam
   const uint32_t sample = 0;
 
   FetchWait fetch;
@@ -162,7 +165,7 @@ struct Sequence {
   KeptPrefix kept;
 
   std::unique_ptr<SequenceKv> kv;
-  std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the other samples, until they begin
+  std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the others, until they begin
   std::vector<uint32_t> step_ends;
   size_t next_step = 0;
   uint32_t position = 0;

@@ -132,6 +132,26 @@ TEST(KvBlocks, ATakeMayGoBeyondWhatIsSetAsideIntoWhatIsFree) {
   EXPECT_EQ(arena.used_bytes(), 0u);
 }
 
+TEST(KvBlocks, WhatIsSetAsideForTwoIsOneAndIsGivenBackWithTheLast) {
+  KvBlocks arena(1000);
+  KvBlocks::Reservation mine;
+  ASSERT_TRUE(arena.Reserve(300, &mine).ok());
+  KvBlocks::Reservation other = mine.Shared();
+  EXPECT_EQ(arena.reserved_bytes(), 300u);
+  ASSERT_TRUE(arena.Reserve(100, &other).ok());
+  auto taken = arena.Take({350}, &mine);
+  const auto rest = arena.Take({600}, nullptr);
+  ASSERT_TRUE(taken.ok() && rest.ok()) << taken.status();
+  EXPECT_FALSE(arena.Take({51}, &other).ok());
+  EXPECT_TRUE(arena.Take({50}, &other).ok());
+  mine = KvBlocks::Reservation();
+  EXPECT_EQ(arena.reserved_bytes(), 50u);
+  taken->clear();  // to the one that is left
+  EXPECT_EQ(arena.reserved_bytes(), 400u);
+  other = KvBlocks::Reservation().Shared();
+  EXPECT_EQ(arena.reserved_bytes(), 0u);
+}
+
 // A model of both kinds of layers, its window over a chunk and a half.
 class InvariantKvTest : public testing::Test {
  protected:

@@ -45,10 +45,8 @@ void GemmaRunner::Release(std::unique_ptr<SequenceKv> kv) {
   kv_caches_.Release(std::move(*CacheOf(kv.get())));
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> GemmaRunner::NewForks(SequenceKv* /*kv*/,
-                                                                               int /*prompt*/,
-                                                                               int tokens,
-                                                                               uint32_t forks) {
+absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> GemmaRunner::NewForks(
+    SequenceKv* /*kv*/, int /*prompt*/, int tokens, uint32_t forks, ForkUse /*use*/) {
   std::vector<std::unique_ptr<SequenceKv>> made;
   absl::Status status;
   while (made.size() < forks && status.ok()) {

@@ -31,8 +31,8 @@ class GemmaRunner : public ModelRunner {
                                                     const KvChoice& choice) override;
   void Release(std::unique_ptr<SequenceKv> kv) override;
   absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
-                                                                    int tokens,
-                                                                    uint32_t forks) override;
+                                                                    int tokens, uint32_t forks,
+                                                                    ForkUse use) override;
   void Fork(const SequenceKv& kv, SequenceKv* fork) override;
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;

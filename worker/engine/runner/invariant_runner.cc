@@ -170,10 +170,8 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
 
 // A fork takes what comes behind the whole chunks of the prompt; what it holds of the prompt's
 // local layers the first sequence has left meanwhile, once for all forks.
-absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewForks(SequenceKv* kv,
-                                                                                   int prompt,
-                                                                                   int tokens,
-                                                                                   uint32_t forks) {
+absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewForks(
+    SequenceKv* kv, int prompt, int tokens, uint32_t forks, ForkUse use) {
   const KvLayout& layout = BlocksOf(kv)->layout();
   const uint64_t chunk = layout.chunk_tokens, step = step_tokens(layout);
   const uint64_t whole = static_cast<uint64_t>(prompt) / chunk * chunk;
@@ -188,7 +186,8 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   const uint64_t all = std::min(first + left, first_at_most) + forks * bytes;
   const uint64_t offloaded = BlocksFor(*BlocksOf(kv), most, step, 0, {}).OffloadedBytesOf(layout) +
                              forks * needed.OffloadedBytesOf(layout);
-  const std::string what = absl::StrCat(forks + 1, " samples of ", tokens, " tokens");
+  const std::string what = absl::StrCat(
+      forks + 1, use == ForkUse::kBeams ? " beams of " : " samples of ", tokens, " tokens");
   constexpr char kInstead[] = "ask for fewer of either";
   absl::Status fits = CheckFits(what, all, gemma_->kv_blocks(), kInstead);
   if (fits.ok()) fits = CheckFits(what, offloaded, gemma_->offloaded_blocks(), kInstead);
@@ -199,7 +198,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   while (room.ok() && made.size() < forks) {
     auto fork = std::make_unique<InvariantKv>(gemma_->NewKv(BlocksOf(kv)->choice()));
     fork->UseAdapter(BlocksOf(kv)->adapter());
-    room = fork->Reserve(bytes, bytes);
+    room = fork->Reserve(bytes, bytes, use == ForkUse::kBeams ? BlocksOf(kv) : nullptr);
     if (room.ok()) room = ReserveOffloaded(needed, fork.get());
     if (room.ok()) room = TakeAhead(needed, most, fork.get());
     --untried;

@@ -52,6 +52,10 @@ inline std::optional<size_t> AdapterNumber(absl::Span<const ModelAdapter> adapte
   return std::nullopt;
 }
 
+// What copies of a sequence are for. A beam may become a copy of another one at any time, so that
+// what one of them took may be held by the others: what is set aside for them is of all together.
+enum class ForkUse { kSamples, kBeams };
+
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -114,8 +118,10 @@ class ModelRunner {
   // aside, also for rows that `kv` has left and they have not. Errors as NewKv.
   virtual absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv,
                                                                             int prompt, int tokens,
-                                                                            uint32_t forks) = 0;
-  // Makes `fork`, of NewForks, the state of `kv`. Shared memory is copied before it is written.
+                                                                            uint32_t forks,
+                                                                            ForkUse use) = 0;
+  // Makes `fork` the state of `kv`, of which it is one of NewForks, or, of beams, another one.
+  // Shared memory is copied before it is written. REQUIRES: `fork` is empty, unless it is a beam.
   virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
   // Makes `kv` the state after `boundary` tokens. kAborted: lent memory was used again meanwhile,
   // and the contents of `kv` are of no use.

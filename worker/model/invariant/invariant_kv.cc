@@ -130,8 +130,12 @@ std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
   return WholeBlocks(id.group)[id.begin / layout_->chunk_tokens];
 }
 
-absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes) {
+absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes, const InvariantKv* beside) {
   assert(bytes <= most_bytes);
+  if (beside != nullptr) {
+    reserved_ = beside->reserved_.Shared();
+    second_reserved_ = beside->second_reserved_.Shared();
+  }
   if (absl::Status room = arena_->Reserve(bytes, &reserved_); !room.ok()) return room;
   set_aside_bytes_ += bytes;
   reservable_bytes_ = most_bytes - bytes;
@@ -239,7 +243,7 @@ void InvariantKv::UseAdapter(std::shared_ptr<const LoraAdapter> adapter) {
 }
 
 void InvariantKv::ShareAll(const InvariantKv& other) {
-  assert(model_ == other.model_ && adapter_ == other.adapter_ && length_ == 0);
+  assert(this != &other && model_ == other.model_ && adapter_ == other.adapter_);
   blocks_ = other.blocks_;
   sealed_ = other.sealed_;
   length_ = other.length_;

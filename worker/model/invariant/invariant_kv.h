@@ -58,9 +58,10 @@ class InvariantKv : public SequenceKv {
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
 
   // Sets bytes of the arena aside for its later blocks: `bytes` at a time, `most_bytes` if others
-  // hold blocks that it left. Given back by the destructor. kResourceExhausted: there is no room
-  // now.
-  absl::Status Reserve(uint64_t bytes, uint64_t most_bytes);
+  // hold blocks that it left. Given back by the destructor. `beside`: what is set aside for it
+  // becomes both's, and so do these bytes; the last of them gives it back. kResourceExhausted:
+  // there is no room now.
+  absl::Status Reserve(uint64_t bytes, uint64_t most_bytes, const InvariantKv* beside = nullptr);
   // In the second arena.
   absl::Status ReserveOffloaded(uint64_t bytes) {
     return second_->Reserve(bytes, &second_reserved_);
@@ -91,8 +92,7 @@ class InvariantKv : public SequenceKv {
   const std::shared_ptr<const LoraAdapter>& adapter() const { return adapter_; }
 
   // Becomes a copy of `other` that shares its blocks; a partly filled one is copied when this one
-  // writes to it, if others still have it. REQUIRES: of the same model and adapter, and
-  // empty.
+  // writes to it, if others still have it. REQUIRES: of the same model and adapter.
   void ShareAll(const InvariantKv& other);
 
   // For the model. Makes room for `tokens` more rows of all layers, and drops blocks that no row

@@ -45,7 +45,7 @@ struct KvBlocks::Aside {
   explicit Aside(std::shared_ptr<Account> of) : account(std::move(of)) {}
   const std::shared_ptr<Account> account;
   uint64_t left_bytes = 0;
-  bool ended = false;
+  int holders = 1;  // 0: ended
 };
 
 struct KvBlocks::Account {
@@ -75,7 +75,7 @@ struct KvBlocks::Account {
   void GiveBack(uint64_t bytes, Aside* aside, uint64_t from_aside) {
     assert(used_bytes >= bytes);
     used_bytes -= bytes;
-    if (aside == nullptr || aside->ended) return;
+    if (aside == nullptr || aside->holders == 0) return;
     aside->left_bytes += from_aside;
     reserved_bytes += from_aside;
   }
@@ -130,12 +130,24 @@ void KvBlocks::Reservation::End() {
   if (aside_ == nullptr) return;
   {
     const std::lock_guard<std::mutex> lock(aside_->account->mu);
-    assert(aside_->account->reserved_bytes >= aside_->left_bytes);
-    aside_->account->reserved_bytes -= aside_->left_bytes;
-    aside_->left_bytes = 0;
-    aside_->ended = true;
+    assert(aside_->holders >= 1);
+    if (--aside_->holders == 0) {
+      assert(aside_->account->reserved_bytes >= aside_->left_bytes);
+      aside_->account->reserved_bytes -= aside_->left_bytes;
+      aside_->left_bytes = 0;
+    }
   }
   aside_ = nullptr;
+}
+
+KvBlocks::Reservation KvBlocks::Reservation::Shared() const {
+  Reservation shared;
+  if (aside_ == nullptr) return shared;
+  const std::lock_guard<std::mutex> lock(aside_->account->mu);
+  assert(aside_->holders >= 1);
+  ++aside_->holders;
+  shared.aside_ = aside_;
+  return shared;
 }
 
 absl::Status KvBlocks::Reserve(uint64_t bytes, Reservation* reserved) {

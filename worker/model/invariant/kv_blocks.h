@@ -82,6 +82,9 @@ class KvBlocks::Reservation {
   Reservation(Reservation&& other) noexcept = default;
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation() { End(); }
+  // The same bytes once more, for somebody else who takes from them and adds to them: the last one
+  // gives them back. Of none it is another one.
+  Reservation Shared() const;
 
  private:
   friend class KvBlocks;

@@ -1,0 +1,133 @@
+#include "worker/engine/beam_driver.h"
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "worker/text/beam_search.h"
+
+namespace hearth {
+
+// The sequences of one request: each of the search's beams has one, in its order.
+struct BeamGroup {
+  std::weak_ptr<Sequence> first;
+  BeamSearch search;
+  std::vector<std::weak_ptr<Sequence>> running = {};
+  std::vector<std::weak_ptr<Sequence>> idle = {};  // paused, of no beam
+  size_t stepped = 0;                              // of those that run, in this step
+};
+
+namespace {
+
+FinishReason ReasonOf(BeamSearch::End end) {
+  switch (end) {
+    case BeamSearch::End::kEndToken:
+      return FinishReason::kEos;
+    case BeamSearch::End::kStop:
+      return FinishReason::kStop;
+    case BeamSearch::End::kMostTokens:
+      return FinishReason::kLength;
+  }
+  return FinishReason::kLength;
+}
+
+BeamSearch::Ends EndsOf(const Sequence& first, const ModelConfig& config) {
+  BeamSearch::Ends ends;
+  if (!first.request.ignore_eos) ends.tokens = config.eos_token_ids;
+  ends.max_tokens = first.request.max_new_tokens;
+  ends.stops = first.callbacks.stops;
+  return ends;
+}
+
+}  // namespace
+
+absl::Status BeamDriver::Begin(const SequencePtr& first) {
+  const auto group = std::make_shared<BeamGroup>(
+      BeamGroup{first, BeamSearch(first->request.search, EndsOf(*first, model_->config()))});
+  first->state->beams = group;
+  group->running.push_back(first);
+  for (uint32_t number = 1; number < first->request.sequences(); ++number) {
+    const SequencePtr beam = planner_->Fork(first, number);
+    beam->kv = std::move(first->fork_kvs[number - 1]);
+    planner_->Pause(beam->id);
+    group->idle.push_back(beam);
+  }
+  first->fork_kvs.clear();
+  if (absl::Status advanced = Advance(group.get()); !advanced.ok()) return advanced;
+  answers_->HashLogits(first.get());
+  keeper_->Keep(first.get(), planner_->cache());
+  if (group->search.done()) {
+    Finish(*group);
+  } else {
+    planner_->StartDecode(first->id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BeamDriver::AfterDecode(const SequencePtr& beam) {
+  BeamGroup* const group = beam->state->beams.get();
+  assert(group->stepped < group->running.size());
+  if (++group->stepped < group->running.size()) return absl::OkStatus();
+  if (absl::Status advanced = Advance(group); !advanced.ok()) return advanced;
+  if (group->search.done()) Finish(*group);
+  return absl::OkStatus();
+}
+
+absl::Status BeamDriver::Advance(BeamGroup* group) {
+  group->stepped = 0;
+  std::vector<std::vector<TokenLogprob>> likeliest;
+  for (const auto& running : group->running) {
+    GrowingAnswer& answer = running.lock()->answer;
+    auto tokens = answer.sampler.Likeliest(answer.logits, group->search.candidates());
+    if (!tokens.ok()) return tokens.status();
+    likeliest.push_back(*std::move(tokens));
+  }
+  group->search.Advance(likeliest);
+  if (!group->search.done()) Reorder(group);
+  return absl::OkStatus();
+}
+
+// The first beam that goes on from a sequence keeps it. Each other becomes a fork of it, in one
+// that nothing goes on from.
+void BeamDriver::Reorder(BeamGroup* group) {
+  const std::vector<std::weak_ptr<Sequence>> parents = std::move(group->running);
+  std::vector<char> kept(parents.size(), 0);
+  for (const BeamSearch::Beam& beam : group->search.beams()) kept[beam.parent] = 1;
+  std::vector<std::weak_ptr<Sequence>>& idle = group->idle;
+  for (size_t i = 0; i < parents.size(); ++i) {
+    if (kept[i] != 0) continue;
+    planner_->Pause(parents[i].lock()->id);
+    idle.push_back(parents[i]);
+  }
+  group->running.clear();
+  for (const BeamSearch::Beam& beam : group->search.beams()) {
+    SequencePtr sequence = parents[beam.parent].lock();
+    if (std::exchange(kept[beam.parent], 0) == 0) {
+      const SequencePtr parent = std::exchange(sequence, idle.back().lock());
+      idle.pop_back();
+      model_->Fork(*parent->kv, sequence->kv.get());
+      planner_->Resume(sequence->id);
+    }
+    sequence->answer.last_token = beam.tokens.back();
+    sequence->answer.generated = static_cast<uint32_t>(beam.tokens.size());
+    group->running.push_back(sequence);
+  }
+}
+
+void BeamDriver::Finish(const BeamGroup& group) {
+  const BeamSearch::Hypothesis& best = group.search.best();
+  const SequencePtr first = group.first.lock();
+  first->state->ends[0].beam_score = best.score;
+  const FinishReason reason = answers_->EmitAll(first.get(), best.tokens, ReasonOf(best.end));
+  for (const auto* beams : {&group.running, &group.idle}) {
+    for (const auto& beam : *beams) {
+      const SequencePtr sequence = beam.lock();
+      if (sequence != first) answers_->Dismiss(sequence.get());
+    }
+  }
+  answers_->Finish(first, reason);
+}
+
+}  // namespace hearth
