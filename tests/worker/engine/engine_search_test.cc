@@ -208,7 +208,7 @@ TEST(EngineSearchTest, CancelledInItsMiddleAllBeamsEndAndAreToldOnce) {
   EXPECT_TRUE(run.tokens.empty());
 }
 
-TEST(EngineSearchTest, TheDeadlineAndADrainsEndItToo) {
+TEST(EngineSearchTest, TheDeadlineAndADrainEndItToo) {
   TestWorker worker(SearchDir(), InvariantOptions());
   Collector late;
   EngineCallbacks callbacks = late.Callbacks();
@@ -234,8 +234,8 @@ TEST(EngineSearchTest, TheDeadlineAndADrainsEndItToo) {
   };
   ASSERT_TRUE(worker->Submit(Searching(6, 75, 400), std::move(until)).ok());
   runs.WaitForNotification();
-  ends.Notify();
   worker->Drain(absl::Now());
+  ends.Notify();
   drained.WaitEnd();
   EXPECT_EQ(drained.error.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(worker->Stats().running, 0u);

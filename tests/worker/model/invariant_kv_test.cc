@@ -272,6 +272,34 @@ TEST_F(InvariantKvTest, WholeChunksAreSharedAndNotCopied) {
   EXPECT_EQ(to.Share({16, 16, LayerGroup::kLocal}), nullptr);
 }
 
+// What is set aside for the two may all be one's; and the other, whatever it held, becomes its
+// copy.
+TEST_F(InvariantKvTest, OneOfTwoMayTakeWhatIsSetAsideForBothAndTheOtherBecomesItsCopy) {
+  const auto roomy = Load();
+  const std::vector<float> want = Cold(*roomy, 75);
+  const KvLayout layout = roomy->NewKv().layout();
+  const uint64_t chunk = layout.ObjectBytes(kSplit, LayerGroup::kGlobal) +
+                         layout.ObjectBytes(kSplit, LayerGroup::kLocal);
+  for (const bool together : {true, false}) {
+    const auto gemma = Load(6 * chunk);
+    InvariantGemma::Kv first = gemma->NewKv(), fork = gemma->NewKv();
+    ASSERT_TRUE(first.Reserve(3 * chunk, 6 * chunk).ok());
+    ASSERT_TRUE(fork.Reserve(3 * chunk, 3 * chunk, together ? &first : nullptr).ok());
+    std::vector<float> logits;
+    ASSERT_TRUE(gemma->Step(&first, std::vector<int32_t>(10, 9), 1, &logits).ok());
+    const absl::Status status = gemma->Step(&fork, Tokens(0, 70), 1, &logits);
+    EXPECT_EQ(status.ok(), together) << status;
+    if (!together) continue;
+    first.ShareAll(fork);
+    EXPECT_LE(gemma->kv_blocks().used_bytes(), 5 * chunk) << "what it held is free";
+    EXPECT_EQ(StepTo(*gemma, 75, 1, &first), want);
+    EXPECT_EQ(StepTo(*gemma, 75, 5, &fork), want);
+    fork = InvariantGemma::Kv();
+    first = InvariantGemma::Kv();
+    EXPECT_EQ(gemma->kv_blocks().reserved_bytes(), 0u);
+  }
+}
+
 TEST_F(InvariantKvTest, AStepWithoutRoomIsRefusedWithNothingChanged) {
   const auto roomy = Load();
   const std::vector<float> want = Cold(*roomy, 40);
