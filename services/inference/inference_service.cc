@@ -84,6 +84,8 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
     const v1::GenerateRequest& request, GenerateOptions* options) const {
   absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
   if (!sampling.ok()) return sampling.status();
+  absl::StatusOr<BeamOptions> search = SearchFromProto(request);
+  if (!search.ok()) return search.status();
   absl::StatusOr<CacheMode> cache = FromProto(request.cache());
   if (!cache.ok()) return cache.status();
   absl::StatusOr<Durability> durability = FromProto(request.durability());
@@ -107,6 +109,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   converted.first_draw = request.first_draw();
   converted.max_new_tokens = request.max_new_tokens();
   converted.samples = request.n() == 0 ? 1 : request.n();
+  converted.search = *search;
   converted.adapter = request.adapter();
   converted.ignore_eos = request.ignore_eos();
   converted.hash_logits = request.hash_logits();

@@ -27,6 +27,28 @@ absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings) {
   return absl::OkStatus();
 }
 
+// The tokens of the last bytes are enough: more than a stop string has, from a character's first
+// on.
+bool EndsWithStopString(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings,
+                        absl::Span<const int32_t> ids) {
+  assert(!ids.empty());
+  if (stop_strings.empty()) return false;
+  const size_t last = ids.size() - 1;
+  size_t begin = last, bytes = 0;
+  bool within_character = false;
+  while (begin > 0 && (bytes < kMaxStopStringBytes || within_character)) {
+    --begin;
+    if (tokenizer.IsSpecial(ids[begin])) continue;
+    const std::string_view piece = tokenizer.TokenBytes(ids[begin]);
+    bytes += piece.size();
+    within_character = !piece.empty() && (static_cast<unsigned char>(piece[0]) & 0xC0) == 0x80;
+  }
+  TextStream stream(&tokenizer, stop_strings);
+  for (; begin < last; ++begin) stream.Push(ids[begin]);
+  stream.Push(ids[last]);
+  return stream.stopped();
+}
+
 TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings)
     : tokenizer_(tokenizer), stop_strings_(std::move(stop_strings)) {
   assert(tokenizer_ != nullptr);

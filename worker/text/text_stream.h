@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "worker/text/tokenizer.h"
 #include "worker/text/utf8.h"
 
@@ -30,6 +31,11 @@ inline constexpr size_t kMaxStopStringBytes = 256;
 // kInvalidArgument naming the stop string's index and the limit: too many, empty, too long, or no
 // UTF-8.
 absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings);
+
+// Whether the text of an answer that had no stop string before its last token has one now.
+// REQUIRES: ValidateStopStrings(stop_strings) is OK; ids is not empty.
+bool EndsWithStopString(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings,
+                        absl::Span<const int32_t> ids);
 
 class TextStream {
  public:

@@ -102,6 +102,7 @@ EngineRequest AskPlan::ContextRequest(const Prompt& prompt) const {
   EngineRequest context = each;
   context.max_new_tokens = 0;
   context.sampling = SamplingParams();
+  context.search = BeamOptions();
   for (const uint32_t boundary : prompt.breakpoints) {
     if (boundary < prompt.token_ids.size()) context.breakpoints.push_back(boundary);
   }

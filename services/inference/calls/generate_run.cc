@@ -15,7 +15,8 @@ class GenerateRun {
   GenerateRun(const EngineRequest& request, GenerateOptions options, GenerateEvents events)
       : options_(std::move(options)),
         events_(std::move(events)),
-        prompt_tokens_(static_cast<uint32_t>(request.token_ids.size())) {
+        prompt_tokens_(static_cast<uint32_t>(request.token_ids.size())),
+        together_(request.searches()) {
     if (options_.tokenizer == nullptr || request.samples > kMaxSamples) return;
     for (uint32_t i = 0; i < request.samples; ++i) {
       texts_.push_back(std::make_unique<TextStream>(options_.tokenizer, options_.stop));
@@ -31,12 +32,20 @@ class GenerateRun {
 
   bool OnToken(const SampledToken& token) {
     if (options_.recent != nullptr && token.sample == 0) options_.recent->Add(token.id);
-    v1::GenerateResponse message;
+    v1::GenerateResponse one;
+    v1::GenerateResponse& message = together_ ? answer_ : one;
     TokenToProto(token, options_.sampling, message.mutable_token());
     assert(texts_.empty() || token.sample < texts_.size());
     TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
-    if (text != nullptr) message.mutable_token()->set_text(text->Push(token.id));
-    return events_.message(message) && (text == nullptr || !text->stopped());
+    if (text != nullptr) message.mutable_token()->mutable_text()->append(text->Push(token.id));
+    if (!together_ && !events_.message(message)) return false;
+    return text == nullptr || !text->stopped();
+  }
+
+  // Whether an answer of these tokens ends with a stop string.
+  bool Stops(absl::Span<const int32_t> ids) const {
+    return options_.tokenizer != nullptr &&
+           EndsWithStopString(*options_.tokenizer, options_.stop, ids);
   }
 
   void OnFinished(const FinishedInfo& info) {
@@ -44,11 +53,16 @@ class GenerateRun {
     for (size_t i = 0; i < texts_.size(); ++i) {
       std::string rest = texts_[i]->Finish();
       if (rest.empty()) continue;
+      if (together_) {
+        answer_.mutable_token()->mutable_text()->append(rest);
+        continue;
+      }
       v1::GenerateResponse message;
       message.mutable_token()->set_text(std::move(rest));
       message.mutable_token()->set_sample(static_cast<uint32_t>(i));
       events_.message(message);
     }
+    if (answer_.has_token()) events_.message(answer_);
     v1::GenerateResponse message;
     FinishedToProto(info, prompt_tokens_, message.mutable_finished());
     events_.message(message);
@@ -73,6 +87,8 @@ class GenerateRun {
   const GenerateOptions options_;
   const GenerateEvents events_;
   const uint32_t prompt_tokens_;
+  const bool together_;  // all tokens come at the end, in one message:
+  v1::GenerateResponse answer_;
   // Of each sample, in order; none without a tokenizer.
   std::vector<std::unique_ptr<TextStream>> texts_;
 };
@@ -90,6 +106,7 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(Engine* engine,
   callbacks.on_finished = [run](const FinishedInfo& info) { run->OnFinished(info); };
   callbacks.on_error = [run](const absl::Status& status) { run->OnError(status); };
   callbacks.on_published = [run](const PublishOutcome& outcome) { run->OnPublished(outcome); };
+  callbacks.stops = [run](absl::Span<const int32_t> ids) { return run->Stops(ids); };
   return engine->Submit(std::move(request), std::move(callbacks));
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/rpc/proto_conversion.h"
 
@@ -69,6 +70,18 @@ absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto
   sampling.report_logprobs = proto.report_logprobs();
   if (absl::Status status = sampling.Validate(); !status.ok()) return status;
   return sampling;
+}
+
+absl::StatusOr<BeamOptions> SearchFromProto(const v1::GenerateRequest& proto) {
+  BeamOptions search;
+  if (proto.beams() > 0) search.beams = proto.beams();
+  if (proto.has_length_penalty()) search.length_penalty = proto.length_penalty();
+  search.early_stopping = proto.early_stopping();
+  if (absl::Status status = search.Validate(); !status.ok()) return status;
+  if (search.beams > 1 || (!proto.has_length_penalty() && !search.early_stopping)) return search;
+  return absl::InvalidArgumentError(
+      absl::StrCat(search.early_stopping ? "early_stopping" : "length_penalty",
+                   ": is of a search with several beams; beams is ", proto.beams()));
 }
 
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode) {
@@ -156,6 +169,7 @@ void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finis
     v1::SampleEnd* sample = out->add_samples();
     sample->set_reason(ToProto(end.reason));
     sample->set_generated_tokens(end.generated_tokens);
+    sample->set_beam_score(end.beam_score);
     if (end.logits_sha256 != Digest{}) {
       sample->set_logits_sha256(end.logits_sha256.data(), end.logits_sha256.size());
     }

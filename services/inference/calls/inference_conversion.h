@@ -17,6 +17,7 @@ namespace hearth {
 
 absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto);
 absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto);
+absl::StatusOr<BeamOptions> SearchFromProto(const v1::GenerateRequest& proto);
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
 
 void StartedToProto(const StartedInfo& info, v1::Started* out);

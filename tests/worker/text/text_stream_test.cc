@@ -54,6 +54,27 @@ TEST(TextStream, HoldsBackTheBeginningOfAStopString) {
   EXPECT_THAT(Deltas(Pieces({"a", "s", "t"}), {"stop"}), ElementsAre("a", "", "", "st"));
 }
 
+// Each prefix of a text is asked about, as a search asks about its beams.
+TEST(TextStream, AStopStringIsSeenInTheTokensThatEndWithIt) {
+  std::mt19937_64 random(5);
+  int stopped = 0;
+  for (int run = 0; run < 200; ++run) {
+    const std::vector<int32_t> ids = TinyTokenizer().Encode(RandomText(&random, 60));
+    std::vector<std::string> stops = {RandomText(&random, 1 + run % 2), "\xEF\xBF\xBD"};
+    if (!ValidateStopStrings(stops).ok()) continue;
+    TextStream stream(&TinyTokenizer(), stops);
+    for (size_t end = 1; end <= ids.size() && !stream.stopped(); ++end) {
+      stream.Push(ids[end - 1]);
+      EXPECT_EQ(EndsWithStopString(TinyTokenizer(), stops, absl::MakeSpan(ids).first(end)),
+                stream.stopped())
+          << run << ", " << end << " tokens";
+    }
+    stopped += stream.stopped() ? 1 : 0;
+  }
+  EXPECT_GT(stopped, 50);
+  EXPECT_FALSE(EndsWithStopString(TinyTokenizer(), {}, Pieces({"and"})));
+}
+
 TEST(TextStream, StopsBeforeTheStopStringAndStaysStopped) {
   TextStream stream(&TinyTokenizer(), {"d\n"});
   EXPECT_EQ(stream.Push(Pieces({"and"})[0]), "an");
