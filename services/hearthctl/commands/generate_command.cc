@@ -14,6 +14,8 @@ constexpr char kGenerateExamples[] =
       (chat.json: [{"role": "user", "content": "Hello"}]; a content may also be a list of parts
       {"text": ..., "cache_breakpoint": true})
   hearthctl generate --prompt "Once" --temperature 1 --n 4 --max-new-tokens 32
+  hearthctl generate --prompt "The capital of France" --beams 4 --max-new-tokens 16
+      (the likeliest answer that 4 beams find; nothing of it can be shown before the search ends)
   hearthctl generate --token-ids 2,3,4,5 --breakpoint 4 --max-new-tokens 8 --json --wait-published
 With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
 ttft_ms (from the RPC's start to the first token, by this clock), total_ms, first_logits_sha256,
@@ -21,8 +23,8 @@ finish_reason, computed_tokens, kv_bytes (held at the end), kv_cache (how), exac
 load_decision (none, miss, load, compute or abandoned) with load_estimate_ms, compute_estimate_ms,
 load_ms and load_source where these are known; with --logprobs also logprobs, one a token; with
 --logits-sha256 also logits_sha256; with --n also samples, each with its token_ids, text and
-finish_reason (those above are the first one's); with --wait-published also published_tokens and
-durable.
+finish_reason (those above are the first one's); with --beams also beam_score; with
+--wait-published also published_tokens and durable.
 )";
 
 struct GenerateFlags {
@@ -31,6 +33,9 @@ struct GenerateFlags {
   GenerationFlags generation;
   absl::Duration deadline = absl::InfiniteDuration();
   uint32_t samples = 1;
+  uint32_t beams = 1;
+  float length_penalty = 1;
+  bool early_stopping = false;
   bool wait_published = false;
   bool json = false;
 };
@@ -95,6 +100,31 @@ void PrintSummary(Console& console, const GenerationResult& result) {
   console.err << std::endl;
 }
 
+void ApplySearch(const GenerateFlags& flags, v1::GenerateRequest* request) {
+  request->set_beams(flags.beams);
+  if (flags.length_penalty != 1) request->set_length_penalty(flags.length_penalty);
+  request->set_early_stopping(flags.early_stopping);
+}
+
+double ScoreOf(const GenerationResult& result) {
+  return result.finished.samples_size() > 0 ? result.finished.samples(0).beam_score() : 0;
+}
+
+int PrintGeneration(const GenerateFlags& flags, const GenerationResult& result, Console& console) {
+  if (flags.json) {
+    Json json = result.ToJson();
+    if (flags.beams > 1) json["beam_score"] = ScoreOf(result);
+    return PrintJson(json, console);
+  }
+  if (flags.samples > 1) PrintSamples(console, result);
+  PrintSummary(console, result);
+  if (flags.beams > 1) {
+    console.err << "-- score " << ScoreOf(result) << ", the best that " << flags.beams
+                << " beams found" << std::endl;
+  }
+  return kExitOk;
+}
+
 int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (flags.deadline == absl::ZeroDuration()) {
     return FailUsage(console, "--deadline: must be above 0; without it there is none");
@@ -107,6 +137,7 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   flags.generation.Apply(&request);
   request.set_wait_published(flags.wait_published);
   request.set_n(flags.samples);
+  ApplySearch(flags, &request);
   auto channel = Connect(flags.worker);
   if (!channel.ok()) return Fail(console, channel.status());
   auto stub = v1::Inference::NewStub(*channel);
@@ -118,10 +149,7 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
       Generate(stub.get(), request, &context,
                flags.json ? JsonEvents(console) : TextEvents(console, flags.samples));
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
-  if (flags.json) return PrintJson(result.ToJson(), console);
-  if (flags.samples > 1) PrintSamples(console, result);
-  PrintSummary(console, result);
-  return kExitOk;
+  return PrintGeneration(flags, result, console);
 }
 
 }  // namespace
@@ -133,6 +161,16 @@ void AddGenerateCommand(CommandSet* commands) {
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
   command->Add("--n", &flags->samples, "so many answers to the prompt, 1 to 16").ShowDefault();
+  command
+      ->Add("--beams", &flags->beams,
+            "search for the likeliest answer with so many beams, 1 to 16; it is shown at its end")
+      .ShowDefault();
+  command
+      ->Add("--length-penalty", &flags->length_penalty,
+            "with --beams: a score is divided by the number of tokens to this power")
+      .ShowDefault();
+  command->AddSwitch("--early-stopping", &flags->early_stopping,
+                     "with --beams: end with as many complete answers as beams");
   command->Add("--deadline", &flags->deadline, "give up after this long: 30s, 500ms");
   command->AddSwitch("--wait-published", &flags->wait_published,
                      "end only when the prefix is stored, and say what was");

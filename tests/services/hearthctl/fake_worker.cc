@@ -86,6 +86,7 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     end->set_generated_tokens(sample == 0 ? 2 : 1);
     if (request->hash_logits()) end->set_logits_sha256(std::string(32, static_cast<char>(sample)));
   }
+  if (request->beams() > 1) finished->mutable_samples(0)->set_beam_score(-0.25);
   finished->set_reason(v1::FINISH_REASON_LENGTH);
   finished->set_generated_tokens(2);
   finished->set_computed_tokens(7);

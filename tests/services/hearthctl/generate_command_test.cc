@@ -77,6 +77,27 @@ TEST(GenerateCommandTest, SeveralAnswersAreTakenApart) {
             R"({"token_ids":[2],"text":"Or else","finish_reason":"stop","generated_tokens":1}])");
 }
 
+TEST(GenerateCommandTest, ASearchIsAskedForAndItsScoreSaid) {
+  FakeWorker worker;
+  std::vector<std::string> args = {"generate", "--worker", worker.address(), "--prompt", "hi"};
+  std::vector<std::string> json = args;
+  json.push_back("--json");
+  EXPECT_FALSE(RunCli(json).last().contains("beam_score"));
+  EXPECT_EQ(worker.generated.back().beams(), 1u);
+  EXPECT_FALSE(worker.generated.back().has_length_penalty());
+  for (auto* list : {&args, &json}) {
+    list->insert(list->end(), {"--beams", "4", "--length-penalty", "0.5", "--early-stopping"});
+  }
+  const CliResult human = RunCli(args);
+  EXPECT_EQ(human.out, "Hello there\n");
+  EXPECT_THAT(human.err, HasSubstr("-- score -0.25, the best that 4 beams found"));
+  const v1::GenerateRequest& request = worker.generated.back();
+  EXPECT_EQ(request.beams(), 4u);
+  EXPECT_FLOAT_EQ(request.length_penalty(), 0.5F);
+  EXPECT_TRUE(request.early_stopping());
+  EXPECT_EQ(RunCli(json).last().at("beam_score").get<double>(), -0.25);
+}
+
 TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
   FakeWorker worker;
   worker.stored.insert("hi");
