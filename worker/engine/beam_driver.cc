@@ -33,11 +33,17 @@ FinishReason ReasonOf(BeamSearch::End end) {
   return FinishReason::kLength;
 }
 
-BeamSearch::Ends EndsOf(const Sequence& first, const ModelConfig& config) {
+// A step is taken while `first` lives. The callback is not kept: whoever it belongs to may own the
+// request's state, and with it the search.
+BeamSearch::Ends EndsOf(const Sequence* first, const ModelConfig& config) {
   BeamSearch::Ends ends;
-  if (!first.request.ignore_eos) ends.tokens = config.eos_token_ids;
-  ends.max_tokens = first.request.max_new_tokens;
-  ends.stops = first.callbacks.stops;
+  if (!first->request.ignore_eos) ends.tokens = config.eos_token_ids;
+  ends.max_tokens = first->request.max_new_tokens;
+  if (first->callbacks.stops != nullptr) {
+    ends.stops = [first](absl::Span<const int32_t> tokens) {
+      return first->callbacks.stops(tokens);
+    };
+  }
   return ends;
 }
 
@@ -45,7 +51,7 @@ BeamSearch::Ends EndsOf(const Sequence& first, const ModelConfig& config) {
 
 absl::Status BeamDriver::Begin(const SequencePtr& first) {
   const auto group = std::make_shared<BeamGroup>(
-      BeamGroup{first, BeamSearch(first->request.search, EndsOf(*first, model_->config()))});
+      BeamGroup{first, BeamSearch(first->request.search, EndsOf(first.get(), model_->config()))});
   first->state->beams = group;
   group->running.push_back(first);
   for (uint32_t number = 1; number < first->request.sequences(); ++number) {

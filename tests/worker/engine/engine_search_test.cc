@@ -208,6 +208,32 @@ TEST(EngineSearchTest, CancelledInItsMiddleAllBeamsEndAndAreToldOnce) {
   EXPECT_TRUE(run.tokens.empty());
 }
 
+// A handle may live as long as the call whose callbacks these are, and be held by it.
+TEST(EngineSearchTest, AHandleKeepsNoCallbackAlive) {
+  for (const bool cancels : {false, true}) {
+    TestWorker worker(SearchDir(), InvariantOptions());
+    const auto held = std::make_shared<bool>(cancels);
+    Collector run;
+    EngineCallbacks callbacks = run.Callbacks();
+    std::shared_ptr<EngineRequestHandle> handle;
+    absl::Notification submitted;
+    callbacks.stops = [&handle, &submitted, held](absl::Span<const int32_t> tokens) {
+      submitted.WaitForNotification();
+      if (*held && tokens.size() == 3) handle->Cancel();
+      return false;
+    };
+    auto taken = worker->Submit(Searching(3, 75, 400), std::move(callbacks));
+    callbacks.stops = nullptr;
+    ASSERT_TRUE(taken.ok());
+    handle = *taken;
+    submitted.Notify();
+    run.WaitAll();
+    EXPECT_EQ(run.error.ok(), !cancels);
+    worker.Stop();
+    EXPECT_EQ(held.use_count(), 1);
+  }
+}
+
 TEST(EngineSearchTest, TheDeadlineAndADrainEndItToo) {
   TestWorker worker(SearchDir(), InvariantOptions());
   Collector late;
