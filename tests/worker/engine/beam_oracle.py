@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 import torch
-from transformers import Gemma3ForCausalLM
+from transformers import Gemma3ForCausalLM, StoppingCriteria
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "model"))
 from model_oracle import GEOMETRIES, Probe, tiny_config  # noqa: E402
@@ -24,52 +24,71 @@ SEARCHES = [(2, 12, 1.0, False), (4, 40, 1.0, False), (8, 24, 1.0, True), (4, 24
             (8, 12, 2.0, False), (2, 40, -0.5, True), (8, 30, -1.0, False), (4, 1, 1.0, False)]
 
 
+STOPPED = [(4, 24, 1.0, False), (8, 30, 0.5, False), (2, 30, -0.5, True)]
+
+
+class StopBelow(StoppingCriteria):
+    """Ends a beam as a stop string does: most of the candidates may end so."""
+
+    def __init__(self, below):
+        self.below = below
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] % 5 < self.below
+
+
 class Tally:
     """What was compared, and what would make the comparison worth little."""
 
     def __init__(self):
-        self.equal = self.left_out = self.ended = self.unlike_greedy = 0
+        self.equal = self.left_out = self.ended = self.stopped = self.unlike_greedy = 0
 
     def check(self):
         print(f"{self.equal} equal, {self.left_out} left out; {self.ended} ended with an end "
-              f"token, {self.unlike_greedy} unlike greedy")
+              f"token, {self.stopped} with a stop, {self.unlike_greedy} unlike greedy")
         assert self.left_out * 10 <= self.equal, "too many were left out"
         assert self.ended * 10 >= self.equal, "hardly any ended with an end token"
+        assert self.stopped * 20 >= self.equal, "hardly any ended with a stop"
         assert self.unlike_greedy * 3 >= self.equal, "most are what greedy gives"
 
 
 @torch.inference_mode()
-def their_answer(model, ids, search, ends):
+def their_answer(model, ids, search, ends, stop_below=0):
+    """The tokens without the end token, why they end, and the score."""
     beams, tokens, length_penalty, early_stopping = search
     out = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)).long(),
                          num_beams=beams, do_sample=False, max_new_tokens=tokens,
                          length_penalty=length_penalty, early_stopping=early_stopping,
                          eos_token_id=ends or None, pad_token_id=0, return_dict_in_generate=True,
-                         output_scores=True)
+                         output_scores=True,
+                         stopping_criteria=[StopBelow(stop_below)] if stop_below else None)
     answer = out.sequences[0, len(ids):].tolist()
-    ended = bool(ends) and answer[-1] in ends
-    return answer[:-1] if ended else answer, ended, out.sequences_scores[0].item()
+    score = out.sequences_scores[0].item()
+    if ends and answer[-1] in ends:
+        return answer[:-1], "eos", score
+    return answer, "stop" if answer[-1] % 5 < stop_below else "length", score
 
 
-def compare(name, probe, models, ids, search, ends, tally):
+def compare(name, probe, models, ids, search, ends, tally, stop_below=0):
     """Asks both; returns transformers' tokens."""
-    answers = [their_answer(model, ids, search, ends) for model in models]
-    tokens, ended, score = answers[0]
-    if any(other[:2] != (tokens, ended) for other in answers[1:]):
+    answers = [their_answer(model, ids, search, ends, stop_below) for model in models]
+    tokens, reason, score = answers[0]
+    if any(other[:2] != (tokens, reason) for other in answers[1:]):
         tally.left_out += 1
         return tokens
     beams, most, length_penalty, early_stopping = search
     ours = probe.ask(ids=ids, beams=beams, max_new_tokens=most, length_penalty=length_penalty,
-                     early_stopping=early_stopping, ignore_eos=not ends)
+                     early_stopping=early_stopping, ignore_eos=not ends, stop_below=stop_below)
     what = f"{name}, {len(ids)} tokens, {search}, end tokens {ends}"
     assert ours["tokens"] == tokens, f"{what}:\n{ours}, theirs\n{tokens} {score}"
-    assert ours["reason"] == ("eos" if ended else "length"), f"{what}: {ours['reason']}"
+    assert ours["reason"] == reason, f"{what}: {ours['reason']}, theirs {reason}"
     assert abs(ours["score"] - score) <= BAR * max(1, abs(score)), \
         f"{what}: score {ours['score']}, theirs {score}"
     greedy = probe.ask(ids=ids, beams=1, max_new_tokens=most, ignore_eos=not ends)
     tally.equal += 1
-    tally.ended += ended
-    tally.unlike_greedy += greedy["tokens"] != tokens
+    tally.ended += reason == "eos"
+    tally.stopped += reason == "stop"
+    tally.unlike_greedy += not stop_below and greedy["tokens"] != tokens
     return tokens
 
 
@@ -98,6 +117,9 @@ def run_tiny(binary):
             probe = Probe(binary, folder, "2")
             answers = [compare(name, probe, models, ids, search, [], tally)
                        for ids in prompts for search in SEARCHES[:3]]
+            for search in STOPPED:
+                for stop_below in (1, 3):
+                    compare(name, probe, models, prompts[1], search, [], tally, stop_below)
             probe.close()
             ends = sorted({answers[0][5], answers[4][7], answers[7][3]})
             write_ends(model, folder, ends)

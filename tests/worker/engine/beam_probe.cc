@@ -3,7 +3,8 @@
 //   beam_probe MODEL_DIR [THREADS]
 // Reads one JSON object a line from standard input, writes one a line to standard output:
 //   {"ids": [..], "beams": 4, "max_new_tokens": 20, "length_penalty": 1.0, "early_stopping": false,
-//    "ignore_eos": true}
+//    "ignore_eos": true, "stop_below": 0}
+// With "stop_below" a token ends a beam, like a stop string, whose id modulo 5 is below it.
 //     -> {"tokens": [..], "reason": "eos", "score": -1.5, "cached_tokens": 0, "ms": 10.5}
 #include <algorithm>
 #include <chrono>
@@ -57,6 +58,9 @@ nlohmann::json Answer(Engine* engine, const nlohmann::json& question) {
     answer["reason"] = NameOf(info.reason);
     answer["score"] = info.samples[0].beam_score;
     ended.Notify();
+  };
+  callbacks.stops = [below = question.value("stop_below", 0)](absl::Span<const int32_t> ids) {
+    return ids.back() % 5 < below;
   };
   callbacks.on_error = [&](const absl::Status& status) {
     Require(status);
