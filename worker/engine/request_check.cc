@@ -84,9 +84,10 @@ absl::Status MaySearch(const EngineRequest& request, Exactness exactness) {
         absl::StrCat("beams: several are of the class invariant, and this worker's is ",
                      ExactnessName(exactness)));
   }
-  if (request.kv.strategy == KvStrategy::kStatic) {
-    return absl::InvalidArgumentError(
-        "beams: not with kv_cache static, whose memory is of one sequence each");
+  if (TakesAhead(request.kv.strategy)) {
+    return absl::InvalidArgumentError(absl::StrCat("beams: not with kv_cache ",
+                                                   KvStrategyName(request.kv.strategy),
+                                                   ", whose memory is of one sequence each"));
   }
   return absl::OkStatus();
 }

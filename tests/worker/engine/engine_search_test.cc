@@ -288,6 +288,8 @@ TEST(EngineSearchTest, WhatIsNoSearchIsRefusedByNameAndLimit) {
       {"with first_draw 3", [](auto* r) { r->first_draw = 3; }},
       {"with max_new_tokens 0", [](auto* r) { r->max_new_tokens = 0; }},
       {"beams: not with kv_cache static", [](auto* r) { r->kv_wish.cache = "static"; }},
+      {"beams: not with kv_cache offloaded_static",
+       [](auto* r) { r->kv_wish.cache = "offloaded_static"; }},
   };
   for (const auto& [why, change] : wrong) {
     EngineRequest request = Searching(3);
