@@ -67,8 +67,9 @@ ROOMS = {
     "worker/prefix": set(),
     "worker/engine/runner": {"worker/model", "worker/model/torch", "worker/model/invariant",
                              "worker/prefix"},
+    "worker/engine/draft": set(),
     "worker/engine": {"worker/kernels", "worker/text", "worker/model", "worker/model/invariant",
-                      "worker/prefix", "worker/engine/runner"},
+                      "worker/prefix", "worker/engine/draft", "worker/engine/runner"},
     "services/rpc": set(),
     "services/serving": {"services/rpc", "services/hearthctl"},  # hearthctl's command_line.h
     "services/serving/door": {"services/rpc", "services/serving"},
