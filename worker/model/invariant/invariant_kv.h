@@ -16,7 +16,8 @@
 //   2. The rows of a block that others may hold are below length(), and never written again.
 //   3. Of a chunk before that of row length(), and of no other, there is a sealed block, where
 //      chunks are sealed; MakeRoom takes it ahead.
-//   4. A row that is not held is never read for its value: its memory may be anything.
+//   4. A row that is not held, or was forgotten, is never read for its value: its memory may be
+//      anything.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
 
@@ -98,7 +99,8 @@ class InvariantKv : public SequenceKv {
   // For the model. Makes room for `tokens` more rows of all layers, and drops blocks that no row
   // sees any more; kResourceExhausted where there is none, without loss of a needed row.
   absl::Status MakeRoom(int tokens);
-  // Returns blocks without any row yet: those of a MakeRoom for a step that is not made.
+  // Returns blocks without any row, and sealed ones of chunks that are not whole: those of a
+  // MakeRoom for a step that is not made, or of rows that it rewound behind.
   void GiveBackRoom();
   // Where each split of a layer lies, null where it was dropped; until the next MakeRoom.
   std::vector<const std::byte*> SplitsOf(int layer) const {
