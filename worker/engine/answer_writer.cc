@@ -30,9 +30,14 @@ AnswerWriter::AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRu
       digests_(/*threads=*/1, size_t{2} * max_running) {}
 
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
+  return EmitFrom(sequence->answer.logits, sequence);
+}
+
+absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<const float> logits,
+                                                                   Sequence* sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
   absl::StatusOr<SampledToken> token =
-      sequence->answer.sampler.Sample(sequence->answer.logits, sequence->request.sampling,
+      sequence->answer.sampler.Sample(logits, sequence->request.sampling,
                                       sequence->request.first_draw + sequence->answer.generated);
   if (!token.ok()) {
     // Logits that are no numbers: perhaps what it was restored from is not what it was.
@@ -79,13 +84,59 @@ void AnswerWriter::Dismiss(Sequence* beam) {
   planner_->NoteDone();
 }
 
+// Each row's token is drawn as if it were its step's only one, and the next row is of any use only
+// where that token is the one that was guessed.
+absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* sequence,
+                                                                   uint32_t rows) {
+  GrowingAnswer& answer = sequence->answer;
+  const size_t vocabulary = answer.logits.size() / rows;
+  const int begin = sequence->kv->length() - static_cast<int>(rows);
+  // The answer moves on; what was guessed stays.
+  const absl::Span<const int32_t> step = sequence->NextTokens(rows);
+  absl::StatusOr<std::optional<FinishReason>> finished = std::optional<FinishReason>();
+  uint32_t used = 0;
+  bool goes_on = true;
+  while (goes_on) {
+    const absl::Span<const float> row =
+        absl::MakeConstSpan(answer.logits).subspan(used * vocabulary, vocabulary);
+    finished = EmitFrom(row, sequence);
+    if (!finished.ok()) return finished.status();
+    if (sequence->request.hash_logits && rows > 1) {
+      std::vector<float> copy(row.begin(), row.end());
+      HashLogits(&copy, sequence);
+    }
+    ++used;
+    goes_on = !finished->has_value() && !sequence->state->cancelled && used < rows &&
+              answer.last_token == step[used];
+  }
+  if (rows == 1) HashLogits(sequence);
+  if (used < rows) model_->Forget(sequence->kv.get(), begin + static_cast<int>(used));
+  NoteStep(sequence, rows - 1, used - 1);
+  return finished;
+}
+
+void AnswerWriter::NoteStep(Sequence* sequence, uint32_t drafted, uint32_t accepted) {
+  sequence->answer.speculation.OnStep(drafted, accepted);
+  RequestState& state = *sequence->state;
+  ++state.decode_steps;
+  state.drafted_tokens += drafted;
+  state.accepted_tokens += accepted;
+  counters_->Add(EngineCounter::kDecodeSteps);
+  counters_->Add(EngineCounter::kDraftedTokens, drafted);
+  counters_->Add(EngineCounter::kAcceptedTokens, accepted);
+}
+
 void AnswerWriter::HashLogits(Sequence* sequence) {
+  HashLogits(&sequence->answer.logits, sequence);
+}
+
+void AnswerWriter::HashLogits(std::vector<float>* logits, Sequence* sequence) {
   std::shared_ptr<LogitsDigest>& digest = sequence->state->digests[sequence->sample];
   const bool all = sequence->request.hash_logits;
   if (digest == nullptr && (all || sequence->first == nullptr)) {
     digest = std::make_shared<LogitsDigest>(&digests_, all);
   }
-  if (digest != nullptr) digest->Add(&sequence->answer.logits);
+  if (digest != nullptr) digest->Add(logits);
 }
 
 void AnswerWriter::AwaitHashes(const Sequence& sequence) {
@@ -151,6 +202,9 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
   for (const SampleEnd& end : state.ends) info.generated_tokens += end.generated_tokens;
   info.samples = state.ends;
   info.computed_tokens = first.computed_tokens;
+  info.decode_steps = state.decode_steps;
+  info.drafted_tokens = state.drafted_tokens;
+  info.accepted_tokens = state.accepted_tokens;
   info.kv_bytes = state.own_kv_bytes + state.shared_kv_bytes;
   info.kv = state.kv;
   info.exactness = layout_.exactness;

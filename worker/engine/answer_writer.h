@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/kv_room.h"
@@ -33,6 +34,10 @@ class AnswerWriter {
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
   // Passes on the tokens of an answer that ended for `reason`. Returns the reason that it has then.
   FinishReason EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens, FinishReason reason);
+  // Likewise after a step of `rows` that began with the answer's last token: a token for each row,
+  // as long as it is the one that the step guessed. The rows behind it are forgotten, the logits
+  // hashed.
+  absl::StatusOr<std::optional<FinishReason>> EmitStep(Sequence* sequence, uint32_t rows);
   // Hashes the logits that a token was drawn from: always a request's first ones, all if asked for.
   void HashLogits(Sequence* sequence);
   // Pauses a sequence that decodes faster than its logits are hashed.
@@ -47,6 +52,10 @@ class AnswerWriter {
   void Stop() { digests_.Stop(); }
 
  private:
+  absl::StatusOr<std::optional<FinishReason>> EmitFrom(absl::Span<const float> logits,
+                                                       Sequence* sequence);
+  void HashLogits(std::vector<float>* logits, Sequence* sequence);
+  void NoteStep(Sequence* sequence, uint32_t drafted, uint32_t accepted);
   FinishedInfo InfoOf(const Sequence& sequence) const;
   void TellFinished(const SequencePtr& sequence, FinishedInfo info);
   void CountHeld(const Sequence& sequence) const;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/plain_name.h"
 #include "worker/engine/engine_impl.h"
+#include "worker/engine/request_check.h"
 #include "worker/engine/runner/gemma_runner.h"
 #include "worker/engine/runner/invariant_runner.h"
 #include "worker/engine/scheduler.h"
@@ -213,6 +214,7 @@ std::string EngineOptions::FlagsOfInvariant() const {
   if (memory.kv_bytes > 0) given.push_back("--kv-bytes");
   if (memory.kv_offload_bytes > 0) given.push_back("--kv-offload-bytes");
   if (step_tokens > 0) given.push_back("--step-tokens");
+  if (speculate > 0 && speculate != kDefaultSpeculate) given.push_back("--speculate");
   return absl::StrJoin(given, " and ");
 }
 
@@ -246,6 +248,7 @@ absl::Status EngineOptions::Validate() const {
                                                    " is not 0 or in [", kMinSharedStepTokens, ", ",
                                                    kMaxSharedStepTokens, "]"));
   }
+  if (absl::Status may = CheckSpeculate(speculate); !may.ok()) return may;
   return cache.Validate();
 }
 

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "absl/types/span.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
+#include "worker/engine/draft/draft_length.h"
 #include "worker/engine/runner/exactness_choice.h"
 #include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
@@ -61,6 +63,9 @@ struct CacheTerms {
   absl::Status Validate() const;
 };
 
+// With the token that is due these are two times the eight rows that the kernels take at once.
+inline constexpr uint32_t kDefaultSpeculate = 15;
+
 struct EngineOptions {
   // Parameters that affect behaviour.
   std::string model_dir;
@@ -83,6 +88,9 @@ struct EngineOptions {
   // Rows of a step with several sequences while one decodes: each decoded token waits for them. 0:
   // a chunk.
   uint32_t step_tokens = 0;
+  // Tokens that a sequence guesses from its own text, at most, for a step to verify, of requests
+  // that say nothing; 0: none. Class invariant; no answer depends on it.
+  uint32_t speculate = kDefaultSpeculate;
   uint32_t max_queued = 64;  // beyond: RESOURCE_EXHAUSTED
   CacheTerms cache;
 
@@ -125,6 +133,8 @@ struct EngineRequest {
   CacheMode cache = CacheMode::kDefault;
   KvWish kv_wish;
   KvChoice kv;  // Complete sets it
+  // As EngineOptions::speculate, up to DraftLength::kMost; Complete sets it where it is not given.
+  std::optional<uint32_t> speculate;
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
   std::string request_id;  // for logs, the cache's too
@@ -155,6 +165,8 @@ struct FinishedInfo {
   uint32_t generated_tokens = 0;                // those passed to on_token, of all samples
   std::vector<SampleEnd> samples;
   uint32_t computed_tokens = 0;  // prompt tokens that went through the model
+  // Of all samples: steps that decoded, guessed tokens in them, and how many of these were right.
+  uint32_t decode_steps = 0, drafted_tokens = 0, accepted_tokens = 0;
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
   // Bytes of keys and values held at its end; those that samples share count once.
   uint64_t kv_bytes = 0;

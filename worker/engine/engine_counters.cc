@@ -22,6 +22,8 @@ constexpr const char* kNames[] = {
     "cached_tokens_shared",
     "prefill_steps",
     "decode_steps",
+    "drafted_tokens",
+    "accepted_tokens",
     "steps",
     "step_rows",
     "fetches",

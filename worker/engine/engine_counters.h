@@ -29,9 +29,11 @@ enum class EngineCounter {
   kCachedTokensDisk,
   kCachedTokensShared,
   kPrefillSteps,
-  kDecodeSteps,  // as those: of one sequence
-  kSteps,        // passes through the model, of one or several sequences
-  kStepRows,     // tokens in them, prefilled and decoded
+  kDecodeSteps,     // as those: of one sequence
+  kDraftedTokens,   // guessed ones that decode steps computed beside their own
+  kAcceptedTokens,  // of these: what was decoded
+  kSteps,           // passes through the model, of one or several sequences
+  kStepRows,        // tokens in them, prefilled and decoded
   kFetches,
   kFetchMisses,
   kFetchTimeouts,    // later than the fetch budget

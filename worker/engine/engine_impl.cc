@@ -132,21 +132,7 @@ absl::Status EngineImpl::ComputeFingerprint() {
 void EngineImpl::SetCache(PrefixCache* cache) { planner_.SetCache(cache); }
 
 absl::Status EngineImpl::Complete(EngineRequest* request) const {
-  const absl::StatusOr<KvChoice> kv = ChooseKv(request->kv_wish, model_->kv(), layout_);
-  if (!kv.ok()) return kv.status();
-  if (kv->strategy != KvStrategy::kDynamic && layout_.exactness != Exactness::kInvariant) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "kv_cache: ", KvStrategyName(kv->strategy),
-        " is of the class invariant, and this worker's is ", ExactnessName(layout_.exactness)));
-  }
-  request->kv = *kv;
-  // What the worker keeps is of its own class.
-  if (!SameBits(*kv, model_->kv())) request->cache = CacheMode::kOff;
-  // A prefill was asked to fill the cache.
-  const bool says_nothing = request->cache == CacheMode::kDefault && request->max_new_tokens > 0;
-  if (says_nothing && !config().generation.use_cache) request->cache = CacheMode::kOff;
-  if (absl::Status may = MaySearch(*request, layout_.exactness); !may.ok()) return may;
-  return CheckAdapter(request->adapter);
+  return CompleteRequest(options_, *model_, layout_, request);
 }
 
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRequest request,
@@ -285,8 +271,9 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
     added.kv = sequence.kv.get();
     if (part.kind == StepKind::kDecode) {
       assert(sequence.answer.generated >= 1);
-      added.tokens = {&sequence.answer.last_token, 1};
+      added.tokens = sequence.NextTokens(part.tokens);
       added.logits = &sequence.answer.logits;
+      added.wanted = part.tokens;
     } else {
       const uint32_t end = sequence.position + part.tokens;
       assert(part.tokens >= 1 && end <= sequence.step_ends.back());
@@ -323,7 +310,7 @@ void EngineImpl::Step(const std::vector<SequencePart>& parts) {
 }
 
 absl::Status EngineImpl::AfterPart(const SequencePart& part) {
-  return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part.sequence);
+  return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part);
 }
 
 absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
@@ -361,6 +348,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
     answers_.Finish(sequence, **finished);
     return absl::OkStatus();
   }
+  sequence->Speculate();
   planner_.StartDecode(sequence->id);
   return absl::OkStatus();
 }
@@ -375,23 +363,31 @@ absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
     const absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sample.get());
     if (!finished.ok()) return finished.status();
     answers_.HashLogits(sample.get());
-    if (finished->has_value()) answers_.Finish(sample, **finished);
+    if (finished->has_value())
+      answers_.Finish(sample, **finished);
+    else
+      sample->Speculate();
   }
   first->fork_kvs.clear();
   return absl::OkStatus();
 }
 
-absl::Status EngineImpl::AfterDecode(const SequencePtr& sequence) {
-  counters_.Add(EngineCounter::kDecodeSteps);
-  if (sequence->state->beams != nullptr) return beams_.AfterDecode(sequence);
-  absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sequence.get());
+absl::Status EngineImpl::AfterDecode(const SequencePart& part) {
+  const SequencePtr& sequence = part.sequence;
+  if (sequence->state->beams != nullptr) {
+    counters_.Add(EngineCounter::kDecodeSteps);
+    ++sequence->state->decode_steps;
+    return beams_.AfterDecode(sequence);
+  }
+  const absl::StatusOr<std::optional<FinishReason>> finished =
+      answers_.EmitStep(sequence.get(), part.tokens);
   if (!finished.ok()) return finished.status();
-  answers_.HashLogits(sequence.get());
   if (finished->has_value()) {
     answers_.Finish(sequence, **finished);
-  } else if (sequence->request.hash_logits) {
-    answers_.AwaitHashes(*sequence);
+    return absl::OkStatus();
   }
+  if (sequence->request.hash_logits) answers_.AwaitHashes(*sequence);
+  sequence->Speculate();
   return absl::OkStatus();
 }
 

@@ -3,9 +3,9 @@
 // The thread takes rounds, as RoundPlanner says: it ends cancelled and expired sequences, gives
 // free places away, begins sequences whose prefix has come, and takes one step. A step has a part
 // of one sequence, some tokens of its prompt or one decoded token; where the model batches, a part
-// of each sequence that decodes and of some that prefill. No sequence waits longer than a step for
-// its place or its turn. Lookups in the cache and publishes run on their own threads and only leave
-// results behind.
+// of each sequence that decodes, with tokens that it guessed, and of some that prefill. No sequence
+// waits longer than a step for its place or its turn. Lookups in the cache and publishes run on
+// their own threads and only leave results behind.
 //
 // Thread safety: as Engine. Private to the engine's sources.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_IMPL_H_
@@ -95,7 +95,7 @@ class EngineImpl : public Engine {
   absl::Status StepModel(absl::Span<const SequencePart> parts);
   absl::Status AfterPart(const SequencePart& part);
   absl::Status AfterPrefill(const SequencePart& part);
-  absl::Status AfterDecode(const SequencePtr& sequence);
+  absl::Status AfterDecode(const SequencePart& part);
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::Status BeginSamples(const SequencePtr& first);
 

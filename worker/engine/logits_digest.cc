@@ -42,7 +42,7 @@ void LogitsDigest::Add(std::vector<float>* logits) {
   if (added_++ > 0 && !all_) return;
   {
     absl::MutexLock lock(&mu_);
-    assert(waiting_.size() < kMaxWaitingRows);
+    assert(waiting_.size() + 1 < kMaxWaitingRows + kMaxStepRows);
     waiting_.push_back(std::move(*logits));
     logits->clear();
     if (!spare_.empty()) {

@@ -4,7 +4,8 @@
 //
 // Thread safety: Add, AwaitRoom and Finish by one thread at a time; `done` comes from that one or
 // from a thread of the queue. Ownership: shared by its user and the work under way. The queue must
-// outlive it. Limits: kMaxWaitingRows wait, the one that is being hashed among them.
+// outlive it. Limits: kMaxWaitingRows wait, the one that is being hashed among them, and those that
+// the step gave that began with room.
 #ifndef HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
 #define HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
 
@@ -17,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/fingerprint.h"
+#include "worker/engine/draft/draft_length.h"
 #include "worker/engine/task_queue.h"
 
 namespace hearth {
@@ -25,6 +27,7 @@ class LogitsDigest : public std::enable_shared_from_this<LogitsDigest> {
  public:
   // One is hashed while the next is computed.
   static constexpr size_t kMaxWaitingRows = 2;
+  static constexpr size_t kMaxStepRows = DraftLength::kMost + 1;
 
   struct Digests {
     Digest first{};  // of the first row; zero without one
@@ -38,7 +41,7 @@ class LogitsDigest : public std::enable_shared_from_this<LogitsDigest> {
   LogitsDigest& operator=(const LogitsDigest&) = delete;
 
   // Takes the next token's logits if they are to be hashed, and leaves memory for others. REQUIRES:
-  // there is room for them.
+  // there was room before the step that gave them.
   void Add(std::vector<float>* logits) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether there is room for another row. Where not, a thread of the queue calls `on_room` once
   // there is.

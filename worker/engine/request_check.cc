@@ -92,6 +92,45 @@ absl::Status MaySearch(const EngineRequest& request, Exactness exactness) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSpeculate(uint32_t tokens) {
+  if (tokens <= DraftLength::kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("speculate: ", tokens, " tokens a step; 0 to ", DraftLength::kMost));
+}
+
+absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
+                             const KvLayout& layout, EngineRequest* request) {
+  const absl::StatusOr<KvChoice> kv = ChooseKv(request->kv_wish, model.kv(), layout);
+  if (!kv.ok()) return kv.status();
+  const bool invariant = layout.exactness == Exactness::kInvariant;
+  const auto not_here = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " is of the class invariant, and this worker's is ",
+                     ExactnessName(layout.exactness)));
+  };
+  if (kv->strategy != KvStrategy::kDynamic && !invariant)
+    return not_here(absl::StrCat("kv_cache: ", KvStrategyName(kv->strategy)));
+  request->kv = *kv;
+  // What the worker keeps is of its own class.
+  if (!SameBits(*kv, model.kv())) request->cache = CacheMode::kOff;
+  // A prefill was asked to fill the cache.
+  const bool says_nothing = request->cache == CacheMode::kDefault && request->max_new_tokens > 0;
+  if (says_nothing && !model.config().generation.use_cache) request->cache = CacheMode::kOff;
+  // Elsewhere a row's bits depend on the rows beside it.
+  const bool may_guess = invariant && !request->searches();
+  if (!request->speculate.has_value()) request->speculate = may_guess ? options.speculate : 0;
+  if (*request->speculate > 0 && request->searches()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("speculate: ", *request->speculate, "; a search with beams guesses nothing"));
+  }
+  if (*request->speculate > 0 && !invariant)
+    return not_here(absl::StrCat("speculate: ", *request->speculate, "; verifying tokens"));
+  absl::Status may = CheckSpeculate(*request->speculate);
+  if (!may.ok()) return may;
+  if (may = MaySearch(*request, layout.exactness); !may.ok()) return may;
+  return CheckAdapterName(request->adapter, model.adapters());
+}
+
 absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters) {
   if (name.empty() || AdapterNumber(adapters, name).has_value()) return absl::OkStatus();
   const auto add = [](std::string* out, const ModelAdapter& adapter) { out->append(adapter.name); };

@@ -22,6 +22,14 @@ absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running);
 // request.kv is chosen.
 absl::Status MaySearch(const EngineRequest& request, Exactness exactness);
 
+// Sets what a request leaves to the worker, whose `options` these are, and to its model, which has
+// `layout`; kInvalidArgument names the field. Done again it changes nothing.
+absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,
+                             const KvLayout& layout, EngineRequest* request);
+
+// kInvalidArgument: more than may be guessed.
+absl::Status CheckSpeculate(uint32_t tokens);
+
 // Whether one of the adapters has the name, or that is empty; kInvalidArgument lists them.
 absl::Status CheckAdapterName(const std::string& name, absl::Span<const ModelAdapter> adapters);
 

@@ -140,9 +140,14 @@ bool RoundPlanner::MayAdmit(const KvRoom& room) const {
 void RoundPlanner::PlanStep(EngineRound* round) {
   mu_.AssertHeld();
   if (model_->batches()) {
+    Scheduler::Guessed guessed;
+    for (const auto& [id, sequence] : sequences_) {
+      if (const uint32_t tokens = sequence->answer.speculation.drafted(); tokens > 0)
+        guessed[id] = tokens;
+    }
     // Few rows beside what decodes: its next token waits for these, not for all of a prompt.
     for (const PlannedStep& planned :
-         scheduler_.NextBatch(step_rows(), model_->step_tokens(layout_))) {
+         scheduler_.NextBatch(step_rows(), model_->step_tokens(layout_), guessed)) {
       round->step.push_back(PartOf(planned));
     }
   } else if (const std::optional<PlannedStep> planned = scheduler_.Next()) {

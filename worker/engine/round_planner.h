@@ -33,7 +33,8 @@ namespace hearth {
 
 using SequencePtr = std::shared_ptr<Sequence>;
 
-// Of a step: the next `tokens` of a sequence's prompt, or the token that it decodes.
+// Of a step: the next `tokens` of a sequence's prompt, or the token that it decodes and those that
+// it guessed behind it.
 struct SequencePart {
   SequencePtr sequence;
   StepKind kind = StepKind::kPrefill;

@@ -248,7 +248,25 @@ uint32_t Scheduler::MostRows(uint32_t rows, uint32_t rows_without_decodes, uint3
   return most;
 }
 
-std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_without_decodes) {
+// One each in turn, while there are rows for them: who decodes longest is first.
+void Scheduler::AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch) {
+  uint32_t used = 0;
+  for (const PlannedStep& planned : *batch) used += planned.tokens;
+  for (bool more = true; more;) {
+    more = false;
+    for (PlannedStep& planned : *batch) {
+      if (planned.kind != StepKind::kDecode || used >= rows) continue;
+      const auto wanted = guessed.find(planned.id);
+      if (wanted == guessed.end() || planned.tokens > wanted->second) continue;
+      ++planned.tokens;
+      ++used;
+      more = true;
+    }
+  }
+}
+
+std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_without_decodes,
+                                              const Guessed& guessed) {
   std::vector<PlannedStep> batch;
   for (const SequenceId id : decoding_) batch.push_back({id, StepKind::kDecode});
   const auto decodes = static_cast<uint32_t>(decoding_.size());
@@ -260,6 +278,10 @@ std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_witho
     if (tokens == 0) continue;
     prefill.tokens -= tokens;
     batch.push_back({id, StepKind::kPrefill, tokens});
+  }
+  if (!guessed.empty()) {
+    const uint32_t most = decodes == 1 ? 2 * kRowsWithGuesses : kRowsWithGuesses;
+    AddGuessed(std::min(rows, most), guessed, &batch);
   }
   // Who had none is first the next time; where all had some, what is left over is another's.
   const auto waits = [&](SequenceId id) { return !served[prefills_.at(id).tenant]; };

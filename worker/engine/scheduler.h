@@ -17,6 +17,8 @@
 //   3. By Next(), between two steps of one decoding sequence there is at most one prefill step.
 //   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
+//      Guessed tokens come last: they share what is left of kRowsWithGuesses rows, or of twice as
+//      many where only one sequence decodes.
 //   5. Nobody is overtaken more than kMaxOvertaken times. Of those who overtake tenants take turns.
 //   6. Tenants that prefill share these rows alike, but each has 16 as far as there are any; who
 //      had none in one batch is first in the next. Of a tenant's rows half, or 16 where that is
@@ -44,10 +46,14 @@ enum class StepKind { kPrefill, kDecode };
 // run, and for as many later ones.
 inline constexpr uint32_t kMaxOvertaken = 16;
 
+// Of a batch with guessed tokens. The kernels take so many rows for little more than one row costs;
+// a row behind them costs what a sequence's own token does, and a guess may be wrong.
+inline constexpr uint32_t kRowsWithGuesses = 8;
+
 struct PlannedStep {
   SequenceId id = 0;
   StepKind kind = StepKind::kPrefill;
-  uint32_t tokens = 1;  // of a prefill step in a batch; else of no meaning
+  uint32_t tokens = 1;  // in a batch: of the prompt, or the decoded one and those guessed behind it
 };
 
 // The prompts that would be computed beside a new one, in tokens left.
@@ -89,8 +95,11 @@ class Scheduler {
   std::optional<PlannedStep> Next();
   // The next step of at most `rows`, or of `rows_without_decodes` where nothing decodes; empty when
   // there is none. Its tokens count as taken. A sequence without tokens left must be removed or
-  // decode before the next call.
-  std::vector<PlannedStep> NextBatch(uint32_t rows, uint32_t rows_without_decodes);
+  // decode before the next call. `guessed`: of sequences that decode, how many tokens they would
+  // have computed beside their own.
+  using Guessed = std::map<SequenceId, uint32_t>;
+  std::vector<PlannedStep> NextBatch(uint32_t rows, uint32_t rows_without_decodes,
+                                     const Guessed& guessed = {});
   // The most rows of a batch when `max_running` sequences may run.
   static uint32_t MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running);
   // Of batches alone.
@@ -114,6 +123,7 @@ class Scheduler {
   };
   std::map<std::string, SequenceId> OldestPromised() const;  // by tenant, where there is one
   std::map<SequenceId, uint32_t> Shares(uint32_t rows) const;
+  static void AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch);
   std::map<SequenceId, uint32_t> ByAge(std::map<std::string, uint32_t> left) const;
   bool Unqueue(SequenceId id);
 

@@ -35,6 +35,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.hash_logits = request.hash_logits;
   own.cache = CacheMode::kOff;
   own.kv = request.kv;
+  own.speculate = request.speculate;
   own.deadline = request.deadline;
   return own;
 }
@@ -70,7 +71,8 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
       callbacks(std::move(engine_callbacks)),
       prefix(PrefixOf(request)),
       submitted_at(absl::Now()),
-      state(std::make_shared<RequestState>()) {
+      state(std::make_shared<RequestState>()),
+      answer(request.speculate.value_or(0)) {
   assert(!request.token_ids.empty());
   state->kv = request.kv;
   state->unfinished = request.samples;
@@ -90,8 +92,27 @@ Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first
       submitted_at(first_sample->submitted_at),
       state(first_sample->state),
       first(std::move(first_sample)),
-      sample(sample_number) {
+      sample(sample_number),
+      answer(request.speculate.value_or(0)) {
   assert(sample >= 1 && sample < first->request.sequences() && first->first == nullptr);
+}
+
+void Sequence::Speculate() {
+  Speculation& speculation = answer.speculation;
+  if (!speculation.is_on()) return;
+  const std::vector<int32_t>& prompt = (first == nullptr ? *this : *first).request.token_ids;
+  if (speculation.tokens() == 0) speculation.Append(prompt);
+  const size_t known = speculation.tokens() - prompt.size();
+  speculation.Append(absl::MakeConstSpan(answer.tokens).subspan(known));
+  // The answer's last token is decoded, and never computed.
+  speculation.Guess(request.max_new_tokens - answer.generated - 1);
+}
+
+absl::Span<const int32_t> Sequence::NextTokens(uint32_t tokens) const {
+  if (tokens == 1) return {&answer.last_token, 1};
+  const absl::Span<const int32_t> step = answer.speculation.step();
+  assert(tokens <= step.size() && step[0] == answer.last_token);
+  return step.subspan(0, tokens);
 }
 
 void Sequence::StopWaiting() {

@@ -15,6 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "worker/engine/draft/speculation.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/logits_digest.h"
 #include "worker/engine/prefix_pool.h"
@@ -92,7 +94,8 @@ struct RequestState {
   KvChoice kv;          // offloaded where what was asked for has no room
   bool failed = false;  // and the caller was told
   uint32_t unfinished = 1;
-  uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;  // of those that ended
+  uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;                      // of those that ended
+  uint32_t decode_steps = 0, drafted_tokens = 0, accepted_tokens = 0;  // of all together
   std::vector<SampleEnd> ends;
   std::vector<std::shared_ptr<LogitsDigest>> digests;  // by sample; null: none is wanted
   std::shared_ptr<BeamGroup> beams;                    // of a search, once its prompt is computed
@@ -115,11 +118,15 @@ struct KeptPrefix {
 
 // The answer that a sequence decodes.
 struct GrowingAnswer {
+  // `speculate`: tokens to guess at a time.
+  explicit GrowingAnswer(uint32_t speculate) : speculation(speculate) {}
+
   Sampler sampler;
   std::vector<float> logits;
   int32_t last_token = 0;
   std::vector<int32_t> tokens;  // those generated
   uint32_t generated = 0;
+  Speculation speculation;  // on prompt and tokens
 };
 
 struct SequenceTimes {
@@ -145,6 +152,11 @@ struct Sequence {
 
   // Stops waiting for its fetch, whose thread is then free for another.
   void StopWaiting();
+
+  // Guesses from its text what it will decode behind its last token.
+  void Speculate();
+  // The last token, and behind it what was guessed, `tokens` in all.
+  absl::Span<const int32_t> NextTokens(uint32_t tokens) const;
 
   // Never change after Submit.
   const SequenceId id;

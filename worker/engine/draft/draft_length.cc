@@ -5,7 +5,9 @@
 
 namespace hearth {
 
-DraftLength::DraftLength(uint32_t most) : most_(most), tokens_(std::min(most, kFirst)) {}
+DraftLength::DraftLength(uint32_t most) : most_(most), tokens_(std::min(most, kFirst)) {
+  assert(most <= kMost);
+}
 
 void DraftLength::OnStep(uint32_t drafted, uint32_t accepted) {
   assert(accepted <= drafted && drafted <= most_);

@@ -15,11 +15,11 @@ namespace hearth {
 
 class DraftLength {
  public:
-  static constexpr uint32_t kFirst = 3;  // tokens
+  static constexpr uint32_t kMost = 15, kFirst = 3;  // tokens
   // Steps without a guess.
   static constexpr uint32_t kShortestRest = 2, kLongestRest = 64;
 
-  // `most`: tokens of a guess; 0: there is never one.
+  // `most`: tokens of a guess, up to kMost; 0: there is never one.
   explicit DraftLength(uint32_t most);
 
   // Of the next guess; 0 while it rests.

@@ -16,9 +16,6 @@
 
 namespace hearth {
 
-// The most tokens that a sequence may expect.
-inline constexpr uint32_t kMaxDraftTokens = 15;
-
 class Speculation {
  public:
   // `most`: tokens to expect at a time; 0: it is off.

@@ -81,7 +81,7 @@ absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
 }
 
 absl::Status GemmaRunner::Step(absl::Span<const StepPart> parts) {
-  assert(parts.size() == 1);
+  assert(parts.size() == 1 && parts[0].wanted == 1);
   KvCache* cache = CacheOf(parts[0].kv);
   assert(cache->length() < cache->capacity());
   return gemma_->Step(cache, parts[0].tokens, parts[0].logits);

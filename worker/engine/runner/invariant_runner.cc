@@ -254,10 +254,16 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
 absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {
   std::vector<InvariantGemma::Part> of_model;
   for (const StepPart& part : parts) {
-    of_model.push_back(
-        {BlocksOf(part.kv), part.tokens, part.logits == nullptr ? 0 : 1, part.logits});
+    const int want = part.logits == nullptr ? 0 : static_cast<int>(part.wanted);
+    of_model.push_back({BlocksOf(part.kv), part.tokens, want, part.logits});
   }
   return gemma_->Step(of_model);
+}
+
+void InvariantRunner::Forget(SequenceKv* kv, int length) {
+  assert(length <= kv->length());
+  BlocksOf(kv)->Rewind(length);
+  BlocksOf(kv)->GiveBackRoom();
 }
 
 }  // namespace hearth

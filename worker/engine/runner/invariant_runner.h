@@ -55,6 +55,7 @@ class InvariantRunner : public ModelRunner {
                        SequenceKv* kv) override;
   bool batches() const override { return true; }
   absl::Status Step(absl::Span<const StepPart> parts) override;
+  void Forget(SequenceKv* kv, int length) override;
 
  private:
   const std::unique_ptr<InvariantGemma> gemma_;

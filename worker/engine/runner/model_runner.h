@@ -28,11 +28,13 @@
 
 namespace hearth {
 
-// One sequence's part of a step: `logits`, if not null, becomes those of the last token.
+// One sequence's part of a step: `logits`, if not null, becomes those of its last `wanted` tokens,
+// one row after the other.
 struct StepPart {
   SequenceKv* kv = nullptr;
   absl::Span<const int32_t> tokens;
   std::vector<float>* logits = nullptr;
+  uint32_t wanted = 1;  // more only of a model that batches
 };
 
 // A low-rank adapter that was loaded beside the model.
@@ -134,6 +136,12 @@ class ModelRunner {
   // there was no memory, and the step may be tried again.
   // REQUIRES: each kv once; one part, unless batches().
   virtual absl::Status Step(absl::Span<const StepPart> parts) = 0;
+  // The tokens of the latest step behind `length` were never appended. REQUIRES: batches(); nobody
+  // else was given their rows.
+  virtual void Forget(SequenceKv* kv, int length) {
+    (void)kv, (void)length;
+    assert(batches());
+  }
 };
 
 }  // namespace hearth

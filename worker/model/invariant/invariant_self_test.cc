@@ -14,7 +14,8 @@ namespace {
 
 // A window longer than this is not slid past: the test would take longer than the load.
 constexpr int kLongestWindow = 4096;
-// Rows that the head takes at once; the engine asks for one.
+// Rows that the head takes at once; the engine asks for one of each sequence that decodes, and for
+// those behind it that were guessed.
 constexpr int kHeadRows = 17;
 
 // The sizes whose first row goes through the references: tens of milliseconds each on the 270M.
