@@ -90,6 +90,8 @@ void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_
                "keep keys and values by this strategy, as hearth-worker --kv-cache has it");
   command->Add("--kv-quantization", &kv_quantization_,
                "options of the strategy quantized, as hearth-worker has them");
+  command->Add("--speculate", &speculate_,
+               "tokens guessed from the text for one step to verify; 0 is off");
   command->AddChoice(
       "--durability", kDurabilities,
       [this](int level) { durability_ = static_cast<v1::Durability>(level); },
@@ -128,6 +130,7 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   request->set_adapter(adapter_);
   request->set_kv_cache(kv_cache_);
   request->set_kv_quantization(kv_quantization_);
+  if (speculate_ >= 0) request->set_speculate(static_cast<uint32_t>(speculate_));
   request->set_durability(durability_);
 }
 
@@ -188,6 +191,9 @@ Json GenerationResult::ToJson() const {
   json["kv_bytes"] = finished.kv_bytes();
   json["kv_cache"] = finished.kv_cache();
   json["exactness"] = finished.exactness();
+  json["decode_steps"] = finished.decode_steps();
+  json["drafted_tokens"] = finished.drafted_tokens();
+  json["accepted_tokens"] = finished.accepted_tokens();
   AddLogprobs(samples[0], &json);
   if (finished.samples_size() > 0) AddLogitsDigest(finished.samples(0), &json);
   for (int i = 0; finished.samples_size() > 1 && i < finished.samples_size(); ++i) {

@@ -50,6 +50,7 @@ class GenerationFlags {
   std::string adapter_;
   v1::CacheMode cache_ = v1::CACHE_MODE_DEFAULT;
   std::string kv_cache_, kv_quantization_;
+  int speculate_ = -1;
   v1::Durability durability_ = v1::DURABILITY_DEFAULT;
 };
 

@@ -115,6 +115,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   converted.hash_logits = request.hash_logits();
   converted.cache = *cache;
   converted.kv_wish = {request.kv_cache(), request.kv_quantization()};
+  if (request.has_speculate()) converted.speculate = request.speculate();
   converted.durability = *durability;
   if (absl::Status kv = parts_.engine->Complete(&converted); !kv.ok()) return kv;
   options->sampling = *sampling;

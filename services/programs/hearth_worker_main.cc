@@ -102,6 +102,11 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddUint("step-tokens", &engine->step_tokens,
                "Tokens of a step while requests decode, class invariant: fewer let their tokens "
                "come closer together, more let prompts through sooner; 0: a chunk");
+  set->AddUint(
+      "speculate", &engine->speculate,
+      "Tokens that a request which does not say guesses from its text, at most 15, for one "
+      "step to verify, class invariant: same answers, fewer steps where they repeat; 0: "
+      "none");
   set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
   set->AddBytes("staging-bytes", &engine->memory.staging_bytes, "Prefixes waiting to be published");
   set->AddDuration("fetch-budget", &engine->cache.fetch_budget,

@@ -20,6 +20,7 @@ constexpr char kGenerateExamples[] =
 With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
 ttft_ms (from the RPC's start to the first token, by this clock), total_ms, first_logits_sha256,
 finish_reason, computed_tokens, kv_bytes (held at the end), kv_cache (how), exactness,
+decode_steps, drafted_tokens (guessed), accepted_tokens (of these: right),
 load_decision (none, miss, load, compute or abandoned) with load_estimate_ms, compute_estimate_ms,
 load_ms and load_source where these are known; with --logprobs also logprobs, one a token; with
 --logits-sha256 also logits_sha256; with --n also samples, each with its token_ids, text and

@@ -178,6 +178,9 @@ void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finis
   out->set_kv_bytes(info.kv_bytes);
   out->set_kv_cache(KvStrategyName(info.kv.strategy));
   out->set_exactness(ExactnessName(info.exactness));
+  out->set_decode_steps(info.decode_steps);
+  out->set_drafted_tokens(info.drafted_tokens);
+  out->set_accepted_tokens(info.accepted_tokens);
   out->set_first_logits_sha256(info.first_logits_sha256.data(), info.first_logits_sha256.size());
 }
 

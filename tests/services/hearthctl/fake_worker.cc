@@ -93,6 +93,9 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
   finished->set_kv_bytes(4096);
   finished->set_kv_cache(request->kv_cache() + request->kv_quantization());
   finished->set_exactness("invariant");
+  finished->set_decode_steps(21);
+  finished->set_drafted_tokens(request->has_speculate() ? request->speculate() : 99);
+  finished->set_accepted_tokens(5);
   finished->set_first_logits_sha256(std::string(32, '\x1f'));
   writer->Write(response);
   stored.insert(prompt);

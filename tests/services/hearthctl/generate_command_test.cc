@@ -50,6 +50,11 @@ TEST(GenerateCommandTest, JsonSaysWhatWasComputedHeldAndAsWhat) {
   std::vector<std::string> chosen = plain;
   chosen.insert(chosen.end(), {"--kv-cache", "quantized", "--kv-quantization", "bits=8"});
   EXPECT_EQ(RunCli(chosen).last().at("kv_cache").get<std::string>(), "quantizedbits=8");
+  EXPECT_EQ(result.at("decode_steps").get<double>(), 21);
+  EXPECT_EQ(result.at("drafted_tokens").get<double>(), 99) << "the worker's choice";
+  EXPECT_EQ(result.at("accepted_tokens").get<double>(), 5);
+  chosen.insert(chosen.end(), {"--speculate", "0"});
+  EXPECT_EQ(RunCli(chosen).last().at("drafted_tokens").get<double>(), 0);
   EXPECT_FALSE(result.contains("logprobs"));
   EXPECT_FALSE(result.contains("logits_sha256"));
   std::vector<std::string> asking = plain;

@@ -68,6 +68,31 @@ TEST(InferenceService, SaysHowKeysAndValuesWereKeptAndRefusesWhatIsNoWay) {
   EXPECT_TRUE(absl::StrContains(refused("", "bits=4"), "kv_quantization"));
 }
 
+TEST(InferenceService, SaysWhatGuessesSparedAndRefusesWhatItCannotVerify) {
+  WorkerServer::Options options;
+  options.engine.exactness = ExactnessChoice::kInvariant;
+  WorkerServer server(std::move(options));
+  std::vector<uint32_t> ids;
+  for (uint32_t i = 0; i < 60; ++i) ids.push_back(3 + i % 11);
+  v1::GenerateRequest request = IdsRequest(ids, 80);
+  const Generation guessed = server.Generate(request);
+  request.set_speculate(0);
+  const Generation plain = server.Generate(request);
+  EXPECT_EQ(guessed.ids, plain.ids);
+  EXPECT_EQ(plain.finished.decode_steps(), 79u);
+  EXPECT_EQ(plain.finished.drafted_tokens(), 0u);
+  EXPECT_LT(guessed.finished.decode_steps(), 60u);
+  EXPECT_EQ(guessed.finished.decode_steps() + guessed.finished.accepted_tokens(), 79u);
+  EXPECT_GE(guessed.finished.drafted_tokens(), guessed.finished.accepted_tokens());
+  request.set_speculate(16);
+  const grpc::Status status = server.Generate(request).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "speculate: 16")) << status.error_message();
+  WorkerServer exact({});
+  request.set_speculate(1);
+  EXPECT_EQ(exact.Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST(InferenceService, RestoresWhatItPublishedAndSaysSo) {
   CachedWorker worker;
   v1::GenerateRequest request = IdsRequest(Ids(40));
