@@ -12,9 +12,9 @@ namespace {
 
 // A prompt's end is put off once in this part of a life.
 constexpr int kUsesInALife = 16;
-// A deeper chunk's life is shorter by so much a chunk: enough to be given up before those that were
-// written with it, and not before what was used a little earlier.
-constexpr absl::Duration kShorter = absl::Milliseconds(10);
+// A deeper chunk's life is shorter by so much a chunk, and it is written first: enough to be given
+// up before those that were written with it, and not before what was used a little earlier.
+constexpr absl::Duration kShorter = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -133,7 +133,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   std::vector<size_t> objects;
   std::vector<std::string> heads;
   const std::vector<PlannedObject>& planned = (*session)->plan().objects;
-  for (size_t i = 0; i < planned.size(); ++i) {
+  for (size_t i = planned.size(); i-- > 0;) {
     if (!seen->insert(planned[i].id).second) continue;
     objects.push_back(i);
     heads.push_back(prompt.NameOf(planned[i].id, 0));
@@ -227,7 +227,9 @@ void SharedWriter::PutOff(const SharedWork& work) {
   if (!prompt.ok()) return;
   std::vector<std::string> names;
   std::vector<absl::Duration> lives;
-  for (const ObjectId& id : NeededObjects(work.layout, work.boundaries.back())) {
+  std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
+  std::reverse(ids.begin(), ids.end());  // as they are written
+  for (const ObjectId& id : ids) {
     const uint32_t parts = prompt->ShapeOf(id).parts();
     for (uint32_t part = 0; part < parts; ++part) {
       names.push_back(prompt->NameOf(id, part));
