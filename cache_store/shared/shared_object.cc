@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/shared/shared_space.h"
 #include "proto/byte_codec.h"
@@ -95,24 +96,22 @@ absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const
   return facts;
 }
 
-absl::Status SharedShape::CopyPart(uint32_t part, absl::string_view text,
-                                   absl::Span<std::byte* const> into) const {
-  assert(into.size() == slices);
-  const Range range = RangeOf(part);
-  const size_t head = part == 0 ? head_bytes() : 0;
-  if (text.size() != head + (range.end - range.begin)) {
-    return absl::DataLossError(
-        absl::StrCat("part ", part, " of a shared object has ", text.size(), " bytes"));
-  }
-  const char* from = text.data() + head;
-  for (uint64_t at = range.begin; at < range.end;) {
-    const uint64_t offset = at % slice_bytes;
-    const uint64_t count = std::min(range.end - at, slice_bytes - offset);
-    std::memcpy(into[at / slice_bytes] + offset, from, count);
-    from += count;
+void SharedShape::CopySlice(uint32_t slice, absl::FunctionRef<absl::string_view(uint32_t)> text_of,
+                            std::byte* into) const {
+  assert(slice < slices);
+  const uint64_t end = (slice + uint64_t{1}) * slice_bytes;
+  for (uint64_t at = slice * slice_bytes; at < end;) {
+    const uint32_t part = static_cast<uint32_t>((at + head_bytes()) / SharedSpace::kMaxTextBytes);
+    const Range range = RangeOf(part);
+    assert(at >= range.begin && at < range.end);
+    const absl::string_view text = text_of(part);
+    assert(text.size() == TextBytes(part));
+    const uint64_t count = std::min(end, range.end) - at;
+    const uint64_t offset = at - range.begin + (part == 0 ? head_bytes() : 0);
+    std::memcpy(into, text.data() + offset, count);
+    into += count;
     at += count;
   }
-  return absl::OkStatus();
 }
 
 }  // namespace hearth

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -57,10 +57,10 @@ struct SharedShape {
                      absl::Span<const SliceView> views) const;
   // What part 0 says.
   absl::StatusOr<SharedFacts> ParseHead(absl::string_view text) const;
-  // Copies a part's bytes to their places in the slices. kDataLoss: not of the length that it has.
-  // REQUIRES: `into` has slices of slice_bytes each.
-  absl::Status CopyPart(uint32_t part, absl::string_view text,
-                        absl::Span<std::byte* const> into) const;
+  // Copies one slice out of the texts of the parts that it lies in. REQUIRES: each text has
+  // TextBytes(part) bytes, and `into` has slice_bytes.
+  void CopySlice(uint32_t slice, absl::FunctionRef<absl::string_view(uint32_t)> text_of,
+                 std::byte* into) const;
 
  private:
   struct Range {

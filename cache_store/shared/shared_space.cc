@@ -137,34 +137,41 @@ std::string SharedSpace::SealWith(absl::string_view nonce, absl::string_view nam
   return value;
 }
 
+absl::string_view SharedSpace::TextOf(absl::string_view opened) {
+  return opened.substr(kTextOffset, opened.size() - kSealBytes);
+}
+
 absl::StatusOr<std::string> SharedSpace::Open(absl::string_view name,
                                               absl::string_view value) const {
-  if (value.size() < kSealBytes || value.size() > kMaxValueBytes) {
-    return absl::DataLossError(absl::StrCat("a shared value of ", value.size(), " bytes: it has ",
+  std::string opened(value);
+  if (absl::Status status = OpenInPlace(name, &opened); !status.ok()) return status;
+  return std::string(TextOf(opened));
+}
+
+absl::Status SharedSpace::OpenInPlace(absl::string_view name, std::string* value) const {
+  if (value->size() < kSealBytes || value->size() > kMaxValueBytes) {
+    return absl::DataLossError(absl::StrCat("a shared value of ", value->size(), " bytes: it has ",
                                             kSealBytes, " to ", kMaxValueBytes));
   }
-  ByteReader reader(value);
+  ByteReader reader(*value);
   if (*reader.U32("magic") != kValueMagic) {
     return absl::DataLossError("no shared value of version 1");
   }
   const absl::string_view nonce = *reader.Bytes(kNonceBytes, "nonce");
-  std::string text(value.size() - kSealBytes, '\0');
-  std::string tag(value.substr(value.size() - kTagBytes));
   const std::string data = AssociatedData(name);
+  const size_t bytes = value->size() - kSealBytes;
+  unsigned char* const text = Bytes(value) + kTextOffset;
   EVP_CIPHER_CTX* const context = CipherContext();
   int size = 0;
   MustBe(EVP_DecryptInit_ex(context, EVP_aes_256_gcm(), nullptr, Bytes(sealing_key_),
                             Bytes(nonce)) == 1);
   MustBe(EVP_DecryptUpdate(context, nullptr, &size, Bytes(data), static_cast<int>(data.size())) ==
          1);
-  MustBe(EVP_DecryptUpdate(context, Bytes(&text), &size, Bytes(value) + kTextOffset,
-                           static_cast<int>(text.size())) == 1);
-  MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag.data()) == 1);
+  MustBe(EVP_DecryptUpdate(context, text, &size, text, static_cast<int>(bytes)) == 1);
+  MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, kTagBytes, text + bytes) == 1);
   unsigned char rest[16];
-  if (EVP_DecryptFinal_ex(context, rest, &size) != 1) {
-    return absl::DataLossError("a shared value that was not sealed for its name");
-  }
-  return text;
+  if (EVP_DecryptFinal_ex(context, rest, &size) == 1) return absl::OkStatus();
+  return absl::DataLossError("a shared value that was not sealed for its name");
 }
 
 }  // namespace hearth

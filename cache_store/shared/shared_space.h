@@ -50,6 +50,10 @@ class SharedSpace {
                        absl::string_view text) const;
   // kDataLoss: not a value that was sealed for this name here.
   absl::StatusOr<std::string> Open(absl::string_view name, absl::string_view value) const;
+  // The same without a copy: TextOf(*value) is the text then. After an error the value is of no
+  // use.
+  absl::Status OpenInPlace(absl::string_view name, std::string* value) const;
+  static absl::string_view TextOf(absl::string_view opened);
 
   uint64_t generation() const { return generation_; }
 

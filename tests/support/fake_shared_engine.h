@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -33,9 +34,10 @@ struct FakeSharedMemory {
     for (const auto& [name, entry] : entries) names.push_back(name);
     return names;
   }
-  size_t Count(const std::string& part) {
+  // Of names that end so.
+  size_t Count(absl::string_view end) {
     size_t count = 0;
-    for (const std::string& name : Names()) count += name.find(part) != std::string::npos;
+    for (const std::string& name : Names()) count += absl::EndsWith(name, end);
     return count;
   }
 };

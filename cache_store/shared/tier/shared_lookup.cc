@@ -31,6 +31,8 @@ uint32_t UsableHere(TieredStore* store, const PrefixQuery& query, const std::str
   return decision.ok() ? decision->usable_tokens : 0;
 }
 
+absl::Status BeginningLeft() { return absl::NotFoundError("its beginning has left the store"); }
+
 std::vector<uint32_t> CutsUpTo(absl::Span<const uint32_t> cuts, uint32_t boundary) {
   return {cuts.begin(), std::upper_bound(cuts.begin(), cuts.end(), boundary)};
 }
@@ -89,6 +91,7 @@ SharedLookup::Known SharedLookup::KnownOf(const PrefixQuery& query, uint32_t usa
   if (question.model == nullptr) return {};
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   question.candidates = RestoreCandidates(tokens, query.cuts, question.model->layout.chunk_tokens);
+  if (question.candidates.empty()) return {};
   question.above = usable_here;
   question.deadline = parts_.clock->Now() + options_.fetch_budget;
   const std::unique_ptr<Probed> probed = Probe(question, query.tenant, usable_here);
@@ -161,8 +164,21 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   const uint64_t before = loading_bytes_.fetch_add(bytes);
   const bool fits = before + bytes <= options_.max_loading_bytes;
   if (!fits) parts_.counters->Add(Counter::kSharedNotKept);
-  const bool is_kept =
-      fits && LoadObjects(question, probed, &loaded) && Keep(question, *probed, loaded);
+  bool is_kept = false;
+  while (fits && LoadObjects(question, probed, &loaded)) {
+    ObjectId bad;
+    const absl::Status kept = Keep(question, *probed, loaded, &bad);
+    is_kept = kept.ok();
+    if (is_kept) break;
+    parts_.counters->Add(absl::IsDataLoss(kept) ? Counter::kSharedRejectedValues
+                                                : Counter::kSharedNotKept);
+    if (!absl::IsDataLoss(kept)) break;
+    parts_.reader->Reject(probed->prompt, {bad}, question.deadline);
+    loaded.erase(bad);
+    probed->map->Set(bad, ObjectMap::Place::kNowhere);
+    probed->boundary = probed->map->Longest(question.candidates, question.above);
+    if (probed->boundary == 0) break;
+  }
   loading_bytes_.fetch_sub(bytes);
   return is_kept;
 }
@@ -186,8 +202,23 @@ bool SharedLookup::LoadObjects(const Question& question, Probed* probed, LoadedO
   }
 }
 
-bool SharedLookup::Keep(const Question& question, const Probed& probed,
-                        const LoadedObjects& loaded) {
+absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const LoadedObject& object,
+                               const KvLayout& layout) {
+  const std::vector<uint32_t> layers = layout.LayersOf(object.shape.id.group);
+  for (uint32_t place = 0; place < layers.size(); ++place) {
+    absl::StatusOr<std::shared_ptr<std::byte>> slice =
+        session->AllocateSlice(object.shape.slice_bytes);
+    if (!slice.ok()) return slice.status();
+    object.CopySlice(place, slice->get());
+    const absl::Span<const std::byte> bytes(slice->get(), object.shape.slice_bytes);
+    absl::Status status = session->PutSlice(index, layers[place], {*std::move(slice), bytes});
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
+                                const LoadedObjects& loaded, ObjectId* bad) {
   const PrefixQuery& query = *question.query;
   const absl::Time now = parts_.clock->Now();
   PublishSpec spec;
@@ -205,32 +236,25 @@ bool SharedLookup::Keep(const Question& question, const Probed& probed,
       object = {id, it->second.facts.slice_digests, false};
       if (const uint64_t ends = it->second.facts.expires_unix_s; ends > 0) {
         const absl::Duration left = absl::FromUnixSeconds(static_cast<int64_t>(ends)) - now;
-        if (left <= absl::ZeroDuration()) return false;
+        if (left <= absl::ZeroDuration()) return absl::NotFoundError("its time is over");
         spec.ttl = spec.ttl > absl::ZeroDuration() ? std::min(spec.ttl, left) : left;
       }
     }
     spec.objects.push_back(std::move(object));
   }
   const std::vector<PublishObject> objects = spec.objects;
-  const auto put = [&]() -> absl::Status {
-    auto session = parts_.store->Publish(std::move(spec));
-    if (!session.ok()) return session.status();
-    for (const uint32_t i : (*session)->needed()) {
-      const LoadedObject& object = loaded.at(objects[i].id);
-      const std::vector<uint32_t> layers = probed.prompt.layout.LayersOf(objects[i].id.group);
-      for (size_t place = 0; place < layers.size(); ++place) {
-        absl::Status status = (*session)->PutSlice(i, layers[place], object.slices[place]);
-        if (!status.ok()) return status;
-      }
-    }
-    const absl::StatusOr<PublishResult> result = (*session)->Commit();
-    if (!result.ok()) return result.status();
-    return result->boundaries.empty() ? absl::NotFoundError("its beginning has left the store")
-                                      : absl::OkStatus();
-  };
-  if (put().ok()) return true;
-  parts_.counters->Add(Counter::kSharedNotKept);
-  return false;
+  auto session = parts_.store->Publish(std::move(spec));
+  if (!session.ok()) return session.status();
+  for (const uint32_t i : (*session)->needed()) {
+    const auto it = loaded.find(objects[i].id);
+    if (it == loaded.end()) return BeginningLeft();
+    *bad = objects[i].id;
+    absl::Status status = Put(session->get(), i, it->second, probed.prompt.layout);
+    if (!status.ok()) return status;
+  }
+  const absl::StatusOr<PublishResult> result = (*session)->Commit();
+  if (!result.ok()) return result.status();
+  return result->boundaries.empty() ? BeginningLeft() : absl::OkStatus();
 }
 
 }  // namespace hearth

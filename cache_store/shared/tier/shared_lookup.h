@@ -80,7 +80,11 @@ class SharedLookup {
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
   bool LoadObjects(const Question& question, Probed* probed, LoadedObjects* loaded);
-  bool Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded);
+  // Where an object's slices are not what its head says: kDataLoss, and `bad` is which.
+  absl::Status Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded,
+                    ObjectId* bad);
+  absl::Status Put(PublishSession* session, uint32_t index, const LoadedObject& object,
+                   const KvLayout& layout);
 
   const Parts parts_;
   const SharedOptions options_;

@@ -7,13 +7,16 @@ namespace hearth {
 
 // One object while its parts come.
 struct SharedReader::Reading {
-  SharedShape shape;
   LoadedObject object;
-  std::vector<std::byte*> memory;  // of the slices
   uint32_t parts_left = 0;
   bool is_torn = false;     // a part was missing, or was not what it has to be
   bool is_unknown = false;  // the engine did not say
 };
+
+void LoadedObject::CopySlice(uint32_t place, std::byte* into) const {
+  shape.CopySlice(
+      place, [this](uint32_t part) { return SharedSpace::TextOf(parts[part]); }, into);
+}
 
 void SharedReader::Probe(const SharedPrompt& prompt, absl::Time deadline, ObjectMap* map) {
   const std::vector<ObjectId> ids = map->ToProbe();
@@ -35,52 +38,63 @@ void SharedReader::Load(const SharedPrompt& prompt, absl::Span<const ObjectId> i
   std::vector<PartOf> parts;
   for (const ObjectId& id : ids) {
     Reading& reading = readings.emplace_back();
-    reading.shape = prompt.ShapeOf(id);
-    reading.parts_left = reading.shape.parts();
+    reading.object.shape = prompt.ShapeOf(id);
+    reading.parts_left = reading.object.shape.parts();
+    reading.object.parts.resize(reading.parts_left);
     for (uint32_t part = 0; part < reading.parts_left; ++part) parts.push_back({&reading, part});
   }
-  size_t next = 0;
-  while (next < parts.size() && clock_->Now() < deadline && !(stopped && stopped())) {
-    std::vector<std::string> names;
-    const size_t first = next;
-    for (uint64_t bytes = 0; next < parts.size(); ++next) {
-      const SharedShape& shape = parts[next].object->shape;
-      bytes += SharedSpace::kSealBytes + shape.TextBytes(parts[next].part);
-      if (next > first && bytes > options_.max_in_flight_bytes) break;
-      names.push_back(prompt.NameOf(shape.id, parts[next].part));
+  // One batch comes while the one before it is opened.
+  Batch batch = Ask(prompt, parts, 0, deadline);
+  while (batch.end > batch.begin) {
+    Values values = batch.values.get();
+    const size_t begin = batch.begin;
+    batch = Batch{{}, batch.end, batch.end};
+    if (clock_->Now() < deadline && !(stopped && stopped())) {
+      batch = Ask(prompt, parts, batch.end, deadline);
     }
-    std::vector<absl::StatusOr<std::string>> values =
-        engine_->Get(names, SharedSpace::kMaxValueBytes, deadline);
-    for (size_t i = first; i < next; ++i) {
-      Take(prompt, parts[i], std::move(values[i - first]));
+    for (size_t i = 0; i < values.size(); ++i) {
+      Take(prompt, parts[begin + i], std::move(values[i]));
     }
   }
-  std::vector<std::string> torn;
+  std::vector<ObjectId> torn;
   for (Reading& reading : readings) {
-    if (reading.parts_left == 0 && !reading.is_torn && !IsWhole(reading)) reading.is_torn = true;
-    if (reading.is_torn) torn.push_back(prompt.NameOf(reading.shape.id, 0));
+    const ObjectId id = reading.object.shape.id;
+    if (reading.is_torn) torn.push_back(id);
     if (reading.parts_left > 0 || reading.is_torn || reading.is_unknown) continue;
-    loaded->emplace(reading.shape.id, std::move(reading.object));
+    loaded->emplace(id, std::move(reading.object));
   }
-  if (!torn.empty() && clock_->Now() < deadline) engine_->Erase(torn, deadline);
+  Reject(prompt, torn, deadline);
 }
 
-// Parts of two publishers, each sealed, need not be of the same bytes in every class of exactness.
-bool SharedReader::IsWhole(const Reading& reading) {
-  for (size_t i = 0; i < reading.object.slices.size(); ++i) {
-    const absl::Span<const std::byte> bytes = reading.object.slices[i].bytes;
-    if (SliceDigest(bytes.data(), bytes.size()) == reading.object.facts.slice_digests[i]) continue;
-    counters_->Add(Counter::kSharedRejectedValues);
-    return false;
+void SharedReader::Reject(const SharedPrompt& prompt, absl::Span<const ObjectId> ids,
+                          absl::Time deadline) {
+  std::vector<std::string> names;
+  for (const ObjectId& id : ids) names.push_back(prompt.NameOf(id, 0));
+  if (!names.empty() && clock_->Now() < deadline) engine_->Erase(names, deadline);
+}
+
+SharedReader::Batch SharedReader::Ask(const SharedPrompt& prompt, absl::Span<const PartOf> parts,
+                                      size_t begin, absl::Time deadline) {
+  Batch batch{{}, begin, begin};
+  std::vector<std::string> names;
+  for (uint64_t bytes = 0; batch.end < parts.size(); ++batch.end) {
+    const PartOf& part = parts[batch.end];
+    bytes += SharedSpace::kSealBytes + part.object->object.shape.TextBytes(part.part);
+    if (batch.end > begin && bytes > options_.max_in_flight_bytes / 4) break;
+    names.push_back(prompt.NameOf(part.object->object.shape.id, part.part));
   }
-  return true;
+  if (names.empty()) return batch;
+  batch.values = std::async(std::launch::async, [this, deadline, names = std::move(names)] {
+    return engine_->Get(names, SharedSpace::kMaxValueBytes, deadline);
+  });
+  return batch;
 }
 
 void SharedReader::Take(const SharedPrompt& prompt, const PartOf& part,
                         absl::StatusOr<std::string> value) {
   if (value.ok()) {
     counters_->Add(Counter::kSharedReadBytes, value->size());
-    if (!TakeText(prompt, part, *value).ok()) {
+    if (!TakeValue(prompt, part, *std::move(value)).ok()) {
       part.object->is_torn = true;
       counters_->Add(Counter::kSharedRejectedValues);
     }
@@ -96,31 +110,27 @@ void SharedReader::Take(const SharedPrompt& prompt, const PartOf& part,
   }
 }
 
-absl::Status SharedReader::TakeText(const SharedPrompt& prompt, const PartOf& part,
-                                    absl::string_view value) {
-  Reading& reading = *part.object;
-  const absl::StatusOr<std::string> text =
-      prompt.space->Open(prompt.NameOf(reading.shape.id, part.part), value);
-  if (!text.ok()) return text.status();
+absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& part,
+                                     std::string value) {
+  LoadedObject& object = part.object->object;
+  const SharedShape& shape = object.shape;
+  absl::Status status = prompt.space->OpenInPlace(prompt.NameOf(shape.id, part.part), &value);
+  if (!status.ok()) return status;
+  if (SharedSpace::TextOf(value).size() != shape.TextBytes(part.part)) {
+    return absl::DataLossError("a part of another length");
+  }
   if (part.part == 0) {
-    absl::StatusOr<SharedFacts> facts = reading.shape.ParseHead(*text);
+    absl::StatusOr<SharedFacts> facts = shape.ParseHead(SharedSpace::TextOf(value));
     if (!facts.ok()) return facts.status();
-    reading.object.facts = *std::move(facts);
-    const uint64_t ends = reading.object.facts.expires_unix_s;
+    object.facts = *std::move(facts);
+    const uint64_t ends = object.facts.expires_unix_s;
     if (ends > 0 && absl::FromUnixSeconds(static_cast<int64_t>(ends)) <= clock_->Now()) {
       return absl::DataLossError("its end has come");
     }
   }
-  if (reading.is_torn || reading.is_unknown) return absl::OkStatus();
-  // Memory only for what begins well: each part has passed its seal by now.
-  while (reading.memory.size() < reading.shape.slices) {
-    std::shared_ptr<std::byte> memory = AllocateSlice(reading.shape.slice_bytes);
-    reading.memory.push_back(memory.get());
-    const absl::Span<const std::byte> bytes(memory.get(), reading.shape.slice_bytes);
-    reading.object.slices.push_back(SliceView{std::move(memory), bytes});
-  }
-  --reading.parts_left;
-  return reading.shape.CopyPart(part.part, *text, reading.memory);
+  object.parts[part.part] = std::move(value);
+  --part.object->parts_left;
+  return absl::OkStatus();
 }
 
 }  // namespace hearth

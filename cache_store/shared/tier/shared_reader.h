@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,10 +28,16 @@
 
 namespace hearth {
 
-// An object from the engine, verified.
+// An object from the engine, its parts opened. Its slices are still to be compared with their
+// digests: parts of two publishers, each sealed, need not be of the same bytes in every class of
+// exactness.
 struct LoadedObject {
+  SharedShape shape;
   SharedFacts facts;
-  std::vector<SliceView> slices;  // ascending by layer
+  std::vector<std::string> parts;  // opened values
+
+  // `place`: in the ascending order of layers. REQUIRES: room for slice_bytes.
+  void CopySlice(uint32_t place, std::byte* into) const;
 };
 using LoadedObjects = std::map<ObjectId, LoadedObject>;
 
@@ -44,6 +51,8 @@ class SharedReader {
   // Adds to `loaded` those of `ids` that came whole and in time. `stopped` as PrefixQuery's.
   void Load(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, absl::Time deadline,
             const std::function<bool()>& stopped, LoadedObjects* loaded);
+  // Erases heads of objects that are not what they have to be.
+  void Reject(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, absl::Time deadline);
 
  private:
   struct Reading;
@@ -51,9 +60,16 @@ class SharedReader {
     Reading* object = nullptr;
     uint32_t part = 0;
   };
+  using Values = std::vector<absl::StatusOr<std::string>>;
+  // Parts [begin, end) of a list, on their way.
+  struct Batch {
+    std::future<Values> values;
+    size_t begin = 0, end = 0;
+  };
+  Batch Ask(const SharedPrompt& prompt, absl::Span<const PartOf> parts, size_t begin,
+            absl::Time deadline);
   void Take(const SharedPrompt& prompt, const PartOf& part, absl::StatusOr<std::string> value);
-  bool IsWhole(const Reading& reading);
-  absl::Status TakeText(const SharedPrompt& prompt, const PartOf& part, absl::string_view value);
+  absl::Status TakeValue(const SharedPrompt& prompt, const PartOf& part, std::string value);
 
   SharedEngine* const engine_;
   Clock* const clock_;

@@ -88,7 +88,7 @@ TEST_F(SharedLeasesTest, NobodyWaitsLongerThanItsTimeNorForAValueThatWasNotSeale
   kit_.clock.Advance(-absl::Seconds(11));
   EXPECT_EQ(Claim(&other, Prompt(1)).role, ClaimRole::kWait);
   for (const std::string& name : kit_.memory.Names()) {
-    if (name.find(":w") != std::string::npos) kit_.memory.entries[name].value.back() ^= 1;
+    if (absl::EndsWith(name, ":w")) kit_.memory.entries[name].value.back() ^= 1;
   }
   EXPECT_EQ(Claim(&other, Prompt(1)).role, ClaimRole::kCompute);
   EXPECT_EQ(other.Of(Counter::kSharedRejectedValues), 1);

@@ -152,6 +152,34 @@ TEST_F(SharedStoreTest, ABadObjectIsErasedAndWrittenAgainByTheNextPublisher) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 64);
 }
 
+// Sealed, of the right object, and not what the head says: parts of two publishers may be.
+TEST_F(SharedStoreTest, SlicesAreComparedWithTheirDigests) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1, 129), {64, 128});
+  const KvLayout layout = model_.Layout().value();
+  const KitPrompt prompt = Prompt(1, 129);
+  const ObjectId tail{112, 16, LayerGroup::kLocal};
+  SharedShape shape{tail,
+                    {prompt.tokens.begin() + 112, prompt.tokens.begin() + 128},
+                    {},
+                    2,
+                    layout.SliceBytes(16)};
+  std::vector<SliceView> views;
+  SharedFacts facts;
+  for (const uint32_t layer : {0, 1}) {
+    views.push_back(KitSlice(model_, prompt, tail, layer));
+    facts.slice_digests.push_back(SliceDigest(views[layer].bytes.data(), shape.slice_bytes));
+  }
+  facts.slice_digests[1] ^= 1;
+  const SharedSpace space(ReadSecret(kit_.secret_file).value(), "default", 0);
+  const std::string name = Name(prompt, tail);
+  ASSERT_EQ(kit_.memory.entries.count(name), 1);
+  kit_.memory.entries[name].value = space.Seal(name, shape.TextOf(0, facts, views));
+  EXPECT_EQ(Fetch(&other, prompt), 64);
+  EXPECT_EQ(other.Of(Counter::kSharedRejectedValues), 1);
+  EXPECT_EQ(kit_.memory.entries.count(name), 0);
+}
+
 TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -296,6 +324,9 @@ TEST_F(SharedStoreTest, ExplainSaysWhatTheEngineHas) {
     if (!boundary.usable) continue;
     EXPECT_EQ(boundary.slowest_tier, boundary.boundary == 64 ? Tier::kHost : Tier::kShared);
   }
+  // A prompt without a boundary has nothing to ask for.
+  const ExplainReport none = other.store->Explain(KitQuery(model_, Prompt(1, 9))).value();
+  EXPECT_EQ(none.usable_tokens, 0);
   EXPECT_NE(report.summary.find("from the shared tier"), std::string::npos) << report.summary;
 }
 
