@@ -1,7 +1,9 @@
 // Stores that share real Redis servers: killed, silent and too small ones cost misses, no failure
 // and no wrong byte.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <fstream>
 #include <random>
 
 #include "cache_store/base/secret.h"
@@ -24,8 +26,11 @@ class SharedRedisTest : public testing::Test {
     options.host_bytes = 64 * kMiB;
     options.secret_file = folder_.path() + "/secret";
     const std::string secret = ReadOrMakeSecret(options.secret_file).value();
-    return std::make_unique<SharedStore>(TieredStore::Open(options).value(), OpenRedis(addresses),
-                                         secret, shared_);
+    RedisOptions redis = ParseRedisUrl("redis://" + addresses).value();
+    redis.user = redis_.user;
+    redis.password_file = redis_.password_file;
+    return std::make_unique<SharedStore>(TieredStore::Open(options).value(),
+                                         RedisCluster::Open(redis).value(), secret, shared_);
   }
   static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
   void Publish(TieredStore* store, uint64_t first, uint64_t count) {
@@ -49,6 +54,7 @@ class SharedRedisTest : public testing::Test {
 
   const TestFolder folder_;
   SharedOptions shared_;
+  RedisOptions redis_;  // whose user and password are used
   const Fingerprint model_ = [] {
     KitModel model;
     model.head_dim = 128;
@@ -68,6 +74,32 @@ TEST_F(SharedRedisTest, AClusterServesEachStoreOnItsFirstRequestAndLosesNoMoreTh
   Publish(third.get(), 21, 5);
   EXPECT_EQ(Hits(third.get(), 21, 5), 5);
   EXPECT_EQ(Hits(other.get(), 1, 20), 20);  // from RAM
+}
+
+// What docs/operations.md tells the operator to allow.
+TEST_F(SharedRedisTest, AUserWithFewRightsIsEnough) {
+  RedisServers servers({});
+  for (int i = 0; i < servers.size(); ++i) {
+    const std::string made =
+        servers.at(i).Ask({"ACL", "SETUSER", "hearth", "reset", "on", ">word", "~h1:*", "+ping",
+                           "+exists", "+getrange", "+set", "+pexpire", "+unlink", "+incr",
+                           "+cluster|slots", "+asking", "+client|setname"});
+    ASSERT_EQ(made, "OK");
+  }
+  const std::string password_file = folder_.path() + "/password";
+  std::ofstream(password_file) << "word";
+  ASSERT_EQ(chmod(password_file.c_str(), 0600), 0);
+  redis_.user = "hearth";
+  redis_.password_file = password_file;
+  const auto one = Store(servers.addresses()), other = Store(servers.addresses());
+  Publish(one.get(), 1, 10);
+  EXPECT_EQ(Hits(other.get(), 1, 10), 10);
+  ASSERT_TRUE(other->Flush(Soon()).ok());  // ends are put off
+  EXPECT_TRUE(one->DropAll("default", false).ok());
+  EXPECT_EQ(Hits(Store(servers.addresses()).get(), 1, 10), 0);
+  for (int i = 0; i < servers.size(); ++i) {
+    EXPECT_EQ(servers.at(i).Ask({"ACL", "LOG"}), "");  // of what was refused
+  }
 }
 
 TEST_F(SharedRedisTest, AServerThatIsSilentCostsMissesAndThenServesAgain) {
