@@ -6,6 +6,7 @@
 #define HEARTH_TESTS_SUPPORT_FAKE_SHARED_ENGINE_H_
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -150,7 +151,7 @@ class FakeSharedEngine : public SharedEngine {
   FakeClock* const clock_;
   absl::Duration delay_;
   bool unreachable_ = false, full_ = false;
-  int round_trips_ = 0, gets_ = 0;
+  std::atomic<int> round_trips_{0}, gets_{0};
   std::function<void(int)> on_get_;
 };
 
