@@ -100,6 +100,13 @@ std::string SharedSpace::LeaseName(const Digest& segment_key) const {
   return absl::StrCat(NameOf(what), ":w");
 }
 
+std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {
+  std::string what;
+  AppendU64(&what, generation_);
+  absl::StrAppend(&what, DigestBytes(fingerprint));
+  return absl::StrCat(NameOf(what), ":f");
+}
+
 std::string SharedSpace::AssociatedData(absl::string_view name) const {
   std::string data;
   AppendU32(&data, kValueMagic);

@@ -3,53 +3,16 @@
 Run as: python shared_tier_test.py BIN_DIR STORE_CLIENT [unittest arguments].
 """
 
-import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 
+import redis_process
 import system_support
+from redis_process import LONG_S, Redis
 from system_support import ROOT, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
-# One program under two names; redis-tools has it without a daemon.
-REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")
-LONG_S = 60  # only a hang takes it
-SKIPPED = 77
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-class Redis:
-    def __init__(self, folder):
-        folder.mkdir()
-        self.port = free_port()
-        self.popen = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--dir", folder, "--logfile", folder / "log"], executable=REDIS)
-        until = time.monotonic() + LONG_S
-        while not self.answers():
-            assert time.monotonic() < until and self.popen.poll() is None
-
-    def answers(self):
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=LONG_S) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
-        except OSError:
-            return False
-
-    def send(self, number):
-        self.popen.send_signal(number)
-
-    def kill(self):
-        self.popen.kill()
-        self.popen.wait()
 
 
 class SharedTier(SystemTest):
@@ -130,7 +93,5 @@ class SharedTier(SystemTest):
 
 
 if __name__ == "__main__":
-    if REDIS is None:
-        print("redis-tools is not installed")
-        sys.exit(SKIPPED)
+    redis_process.skip_without_redis()
     system_support.main("STORE_CLIENT")

@@ -49,12 +49,33 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerp
   return fingerprints_.Find(fingerprint, kEverybody);
 }
 
+// A worker's lookup names its fingerprint by the digest alone, and a new store knows none.
+std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQuery& query,
+                                                                 absl::Time deadline) {
+  if (auto known = Find(query.fingerprint); known != nullptr) return known;
+  for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
+    if (tenant->empty()) continue;
+    const absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(*tenant, deadline);
+    if (!space.ok()) {
+      parts_.counters->Add(Counter::kSharedUnanswered);
+      continue;
+    }
+    const absl::StatusOr<Fingerprint> fingerprint =
+        parts_.reader->ReadFingerprint(**space, query.fingerprint, deadline);
+    if (!fingerprint.ok()) continue;
+    Observe(*fingerprint);
+    return Find(query.fingerprint);
+  }
+  return nullptr;
+}
+
 SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t above_tokens,
                                           uint32_t max_tokens) {
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   Question question;
   question.query = &query;
-  question.model = Find(query.fingerprint);
+  question.deadline = parts_.clock->Now() + options_.fetch_budget;
+  question.model = FindOrRead(query, question.deadline);
   if (question.model == nullptr || tokens == 0) return {};
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
@@ -64,7 +85,6 @@ SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t abo
       has_public ? UsableHere(parts_.store, query, query.public_tenant, max_tokens) : 0;
   question.above = std::max({above_tokens, own_here, public_here});
   if (question.candidates.empty() || question.candidates.back() <= question.above) return {};
-  question.deadline = parts_.clock->Now() + options_.fetch_budget;
   parts_.counters->Add(Counter::kSharedLookups);
 
   std::unique_ptr<Probed> best = Probe(question, query.tenant, own_here);

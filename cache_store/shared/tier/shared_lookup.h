@@ -74,6 +74,8 @@ class SharedLookup {
     uint32_t above = 0;  // lower boundaries are of no use
     absl::Time deadline;
   };
+  // What is known, or else the engine knows. Null: neither.
+  std::shared_ptr<const KnownFingerprint> FindOrRead(const PrefixQuery& query, absl::Time deadline);
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
                                 uint32_t usable_here);
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.

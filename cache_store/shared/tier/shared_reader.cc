@@ -18,6 +18,24 @@ void LoadedObject::CopySlice(uint32_t place, std::byte* into) const {
       place, [this](uint32_t part) { return SharedSpace::TextOf(parts[part]); }, into);
 }
 
+absl::StatusOr<Fingerprint> SharedReader::ReadFingerprint(const SharedSpace& space,
+                                                          const Digest& digest,
+                                                          absl::Time deadline) {
+  const std::string name = space.FingerprintName(digest);
+  const Values values = engine_->Get({name}, SharedSpace::kMaxValueBytes, deadline);
+  if (!values[0].ok()) {
+    if (!absl::IsNotFound(values[0].status())) counters_->Add(Counter::kSharedUnanswered);
+    return values[0].status();
+  }
+  const absl::StatusOr<std::string> text = space.Open(name, *values[0]);
+  if (text.ok()) {
+    absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(*text);
+    if (fingerprint.ok() && fingerprint->digest() == digest) return fingerprint;
+  }
+  counters_->Add(Counter::kSharedRejectedValues);
+  return absl::DataLossError("a shared fingerprint that is another one");
+}
+
 void SharedReader::Probe(const SharedPrompt& prompt, absl::Time deadline, ObjectMap* map) {
   const std::vector<ObjectId> ids = map->ToProbe();
   if (ids.empty()) return;

@@ -46,6 +46,9 @@ class SharedReader {
   SharedReader(SharedEngine* engine, Clock* clock, Counters* counters, const SharedOptions& options)
       : engine_(engine), clock_(clock), counters_(counters), options_(options) {}
 
+  // The fields of a fingerprint of which something was written. One round trip.
+  absl::StatusOr<Fingerprint> ReadFingerprint(const SharedSpace& space, const Digest& digest,
+                                              absl::Time deadline);
   // One round trip: which of the map's objects to probe the engine has.
   void Probe(const SharedPrompt& prompt, absl::Time deadline, ObjectMap* map);
   // Adds to `loaded` those of `ids` that came whole and in time. `stopped` as PrefixQuery's.

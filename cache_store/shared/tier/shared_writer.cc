@@ -141,6 +141,11 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   if (objects.empty()) return absl::OkStatus();
   const std::vector<absl::StatusOr<bool>> there = parts_.engine->Exists(heads, Deadline());
   Batch batch(this);
+  // Before the objects, and again each time: its life is theirs.
+  std::string fields = prompt.space->FingerprintName(work.fingerprint);
+  std::string sealed = prompt.space->Seal(fields, (*session)->plan().fingerprint.Serialize());
+  absl::Status added = batch.AddPart(std::move(fields), std::move(sealed), options_.ttl);
+  if (!added.ok()) return added;
   for (size_t i = 0; i < objects.size(); ++i) {
     if (stopping_) return absl::CancelledError("the store ends");
     if (!there[i].ok()) {
@@ -225,8 +230,8 @@ void SharedWriter::NoteUse(SharedWork work) {
 void SharedWriter::PutOff(const SharedWork& work) {
   const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, Deadline());
   if (!prompt.ok()) return;
-  std::vector<std::string> names;
-  std::vector<absl::Duration> lives;
+  std::vector<std::string> names = {prompt->space->FingerprintName(work.fingerprint)};
+  std::vector<absl::Duration> lives = {options_.ttl};
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
   std::reverse(ids.begin(), ids.end());  // as they are written
   for (const ObjectId& id : ids) {

@@ -70,9 +70,8 @@ class SharedStoreTest : public ::testing::Test {
     ASSERT_EQ(result->boundaries, boundaries);
     node->writes->RunAll();
   }
-  // As a worker's call does: the fingerprint's fields come with it.
+  // As a worker's call, which names the fingerprint by its digest alone.
   uint32_t Fetch(SharedNode* node, const KitPrompt& prompt, Tier* tier = nullptr) {
-    node->store->Observe(model_, prompt.tenant);
     const auto tokens = KitFetch(node->store.get(), model_, prompt, tier);
     EXPECT_TRUE(tokens.ok()) << tokens.status();
     return tokens.value_or(0);

@@ -199,6 +199,7 @@ TEST(SharedValues, AreTheBytesOfTheGoldenFile) {
   std::string found;
   absl::StrAppend(&found, "generation ", space.GenerationName(), "\n");
   absl::StrAppend(&found, "lease ", space.LeaseName(Key(1)), "\n");
+  absl::StrAppend(&found, "fingerprint ", space.FingerprintName(Key(1)), "\n");
   absl::StrAppend(&found, "global ", space.PartName(Key(1), LayerGroup::kGlobal, 12), "\n");
   const std::string name = space.PartName(Key(1), LayerGroup::kLocal, 0);
   const std::string text = shape.TextOf(0, Facts(), Slices(shape));
