@@ -71,10 +71,20 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
 
 SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t above_tokens,
                                           uint32_t max_tokens) {
+  if (is_paused()) return {};
+  const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
+  const Brought brought = BringUntil(query, above_tokens, max_tokens, deadline);
+  const absl::Time now = parts_.clock->Now();
+  if (now >= deadline) paused_until_ms_.store(absl::ToUnixMillis(now + kPause));
+  return brought;
+}
+
+SharedLookup::Brought SharedLookup::BringUntil(const PrefixQuery& query, uint32_t above_tokens,
+                                               uint32_t max_tokens, absl::Time deadline) {
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   Question question;
   question.query = &query;
-  question.deadline = parts_.clock->Now() + options_.fetch_budget;
+  question.deadline = deadline;
   question.model = FindOrRead(query, question.deadline);
   if (question.model == nullptr || tokens == 0) return {};
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);

@@ -31,6 +31,9 @@ namespace hearth {
 
 class SharedLookup {
  public:
+  // What the engine's client takes longer to notice that a server is silent.
+  static constexpr absl::Duration kPause = absl::Milliseconds(250);
+
   struct Parts {
     SharedReader* reader = nullptr;
     SharedSpaces* spaces = nullptr;
@@ -49,6 +52,10 @@ class SharedLookup {
     bool is_hit = false;        // a longer restore point is in the store now
     uint32_t known_tokens = 0;  // of the prompt, by the engine
   };
+  // A lookup ran out of its budget a moment ago: who does without the engine now waits less.
+  bool is_paused() const {
+    return absl::ToUnixMillis(parts_.clock->Now()) < paused_until_ms_.load();
+  }
   // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
   Brought Bring(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens);
 
@@ -78,6 +85,8 @@ class SharedLookup {
   std::shared_ptr<const KnownFingerprint> FindOrRead(const PrefixQuery& query, absl::Time deadline);
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
                                 uint32_t usable_here);
+  Brought BringUntil(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline);
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
@@ -92,6 +101,7 @@ class SharedLookup {
   const SharedOptions options_;
   const std::string secret_;
   std::atomic<uint64_t> loading_bytes_{0};
+  std::atomic<int64_t> paused_until_ms_{0};
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);  // being loaded

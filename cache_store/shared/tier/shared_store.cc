@@ -120,7 +120,7 @@ absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, Claim
   absl::StatusOr<ClaimDecision> decision = store_->Claim(query, std::move(ask));
   if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
-  if (model == nullptr) return decision;
+  if (model == nullptr || lookup_.is_paused()) return decision;
   return leases_.Join(query, model->layout, asked, *std::move(decision));
 }
 

@@ -201,6 +201,14 @@ TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
   EXPECT_EQ(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
   EXPECT_GT(other.Of(Counter::kSharedUnanswered), 0);
+  // The next one does not ask it, nor does a claim.
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  ClaimRequest ask;
+  ask.lease = absl::Seconds(30);
+  other.store->Observe(model_, "default");
+  EXPECT_EQ(other.store->Claim(KitQuery(model_, Prompt(1)), ask)->role, ClaimRole::kCompute);
+  EXPECT_EQ(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
+  kit_.clock.Advance(SharedLookup::kPause);
   // Not even where the generation is known, and it hangs later on.
   other.engine->SetDelay(absl::ZeroDuration());
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
@@ -209,6 +217,7 @@ TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
   EXPECT_EQ(kit_.clock.Now() - again, kit_.shared_options.fetch_budget);
   other.engine->OnGet(nullptr);
+  kit_.clock.Advance(SharedLookup::kPause);
   other.engine->SetDelay(absl::Milliseconds(50));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
 }
