@@ -80,6 +80,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddSimulateCommand(&commands);
   AddBackupCommands(&commands);
   AddRepairCommand(&commands);
+  AddDoctorCommand(&commands);
   AddCompletionCommands(&commands);
   const std::vector<std::string> names = line.names();
   if (!words.empty() && !absl::StartsWith(words[0], "-") &&

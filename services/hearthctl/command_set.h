@@ -62,6 +62,7 @@ void AddExplainCommand(CommandSet* commands);
 void AddStatsCommand(CommandSet* commands);
 void AddFingerprintCommand(CommandSet* commands);
 void AddModelCommand(CommandSet* commands);
+void AddDoctorCommand(CommandSet* commands);
 // Restore points (restore_point_commands.cc, transfer_commands.cc, watch_command.cc).
 void AddListCommand(CommandSet* commands);
 void AddPinCommands(CommandSet* commands);

@@ -142,9 +142,11 @@ void PeerFlags::DeclareAccess(CommandFlags* command) {
       .Heading("Access");
 }
 
-void PeerFlags::DeclareOptional(CommandFlags* command, const std::string& why) {
+CommandFlag PeerFlags::DeclareOptional(CommandFlags* command, const std::string& why) {
   const std::string name = KindName(kind);
-  command->Add("--" + name, &address, "address of the " + name + ": " + why).Check(CheckAddress);
+  CommandFlag flag = command->Add("--" + name, &address, "address of the " + name + ": " + why);
+  flag.Check(CheckAddress);
+  return flag;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {

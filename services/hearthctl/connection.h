@@ -20,6 +20,7 @@
 
 namespace hearth {
 
+class CommandFlag;
 class CommandFlags;
 
 inline constexpr char kDefaultWorkerAddress[] = "127.0.0.1:7070";
@@ -39,8 +40,8 @@ struct PeerFlags {
   void Declare(CommandFlags* command);
   // The same for several workers, of which `address` is none: --worker may be given again.
   void DeclareSeveral(CommandFlags* command, std::vector<std::string>* addresses);
-  // Declares it as optional: without it `address` stays empty.
-  void DeclareOptional(CommandFlags* command, const std::string& why);
+  // Declares it as optional: without it `address` stays as it is.
+  CommandFlag DeclareOptional(CommandFlags* command, const std::string& why);
 
  private:
   void DeclareWait(CommandFlags* command);

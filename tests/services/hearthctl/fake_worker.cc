@@ -175,7 +175,16 @@ grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelReques
   response->set_chunk_tokens(kChunkTokens);
   response->set_context_tokens(1024);
   response->set_has_tokenizer(true);
-  ToProto(TinyFingerprint(), response->mutable_fingerprint());
+  if (field_dtype.empty()) {
+    ToProto(TinyFingerprint(), response->mutable_fingerprint());
+  } else {
+    std::vector<FingerprintField> fields = TinyFields();
+    FingerprintField dtype;
+    dtype.name = "dtype";
+    dtype.value = field_dtype;
+    fields.push_back(dtype);
+    ToProto(Fingerprint::Create(fields).value(), response->mutable_fingerprint());
+  }
   if (!weights_sha256.empty()) {
     v1::FingerprintField* weights = response->mutable_fingerprint()->add_fields();
     weights->set_name("weights_sha256");

@@ -32,6 +32,7 @@ class FakeWorker final : public v1::Inference::Service {
   v1::ExplainResponse explained;             // Explain's answer, when it has a summary
   grpc::Status prefill_failure;              // of those alone
   bool answers_get_model = false;            // whatever `failure` is
+  std::string field_dtype;                   // of GetModel's fingerprint, if any
   bool store_works = true;                   // false: prefill computes and publishes nothing
   std::function<void()> between_words;       // of an answer of Generate
   grpc::Status failure_between_words;        // ends it there, when not OK

@@ -1,0 +1,331 @@
+// doctor: looks at a running set-up from outside, and says what to change.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/generation.h"
+#include "services/hearthctl/json_text.h"
+#include "services/hearthctl/model_info.h"
+#include "services/hearthctl/new_file.h"
+#include "services/rpc/proto_conversion.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kDoctorExamples[] =
+    R"(  hearthctl doctor
+  hearthctl doctor --store unix:/run/s --worker unix:/run/w1 --worker unix:/run/w2
+  hearthctl doctor --data-dir /var/lib/hearth       (on the store's machine: its disk too)
+Checks that all are reached and of one version; that the workers' fingerprints are equal, or which
+field differs; how full the store is and what it complains of; and, with a prompt of two chunks that
+is dropped again, that what one worker stores the next restores, by which way, and with the same
+bits (--no-probe leaves that out). Exit code 1 when something is wrong.
+)";
+
+constexpr char kLookAtDisk[] = "look at the disk and at the store's log";
+constexpr double kFullShare = 0.95;
+constexpr size_t kDiskProbeBytes = size_t{64} << 20;
+constexpr double kSlowDiskBytesPerS = 100e6;
+
+struct DoctorFlags {
+  PeerFlags worker;
+  std::vector<std::string> workers;
+  PeerFlags store{PeerKind::kStore, "", {}, ""};
+  std::string version;  // of this program
+  std::string data_dir;
+  bool no_probe = false;
+  bool json = false;
+};
+
+// Tells what was found, line by line.
+class Findings {
+ public:
+  Findings(bool json, Console* console) : json_(json), console_(console) {}
+
+  void Good(const std::string& check, const std::string& text) { Tell("ok", check, text, ""); }
+  void Odd(const std::string& check, const std::string& text, const std::string& advice) {
+    Tell("look", check, text, advice);
+  }
+  void Bad(const std::string& check, const std::string& text, const std::string& advice) {
+    Tell("wrong", check, text, advice);
+    is_well_ = false;
+  }
+  bool is_well() const { return is_well_; }
+
+ private:
+  void Tell(const char* state, const std::string& check, const std::string& text,
+            const std::string& advice) {
+    if (json_) {
+      PrintJson({{"check", check}, {"state", state}, {"text", text}, {"advice", advice}},
+                *console_);
+      return;
+    }
+    console_->out << absl::StrFormat("%-5s  %-12s  %s", state, check, text) << "\n";
+    if (!advice.empty()) console_->out << std::string(21, ' ') << advice << "\n";
+    console_->out << std::flush;
+  }
+
+  const bool json_;
+  Console* const console_;
+  bool is_well_ = true;
+};
+
+struct Worker {
+  PeerFlags peer;
+  v1::GetModelResponse model;
+};
+
+void CheckVersion(const std::string& who, const std::string& version, const std::string& ours,
+                  Findings* findings) {
+  if (version == ours) return findings->Good("reached", absl::StrCat(who, ", ", version));
+  findings->Odd(
+      "version", absl::StrCat(who, " is of version ", version, ", hearthctl of ", ours),
+      "run one version everywhere: snapshots and calls of others are not tested together");
+}
+
+std::vector<Worker> ReachWorkers(const DoctorFlags& flags, Findings* findings) {
+  std::vector<Worker> reached;
+  for (const std::string& address : flags.workers) {
+    Worker worker{flags.worker, {}};
+    worker.peer.address = address;
+    auto model = GetModel(worker.peer);
+    if (!model.ok()) {
+      findings->Bad("reached", std::string(model.status().message()), "");
+      continue;
+    }
+    worker.model = *std::move(model);
+    CheckVersion(absl::StrCat("worker at ", address), worker.model.version(), flags.version,
+                 findings);
+    if (!worker.model.why_not_invariant().empty()) {
+      findings->Odd(
+          "exactness",
+          absl::StrCat("worker at ", address, " is of the class ", worker.model.exactness()),
+          worker.model.why_not_invariant());
+    }
+    reached.push_back(std::move(worker));
+  }
+  return reached;
+}
+
+void CompareFingerprints(const std::vector<Worker>& workers, Findings* findings) {
+  if (workers.size() < 2) return;
+  const auto first = FromProto(workers[0].model.fingerprint());
+  if (!first.ok()) return findings->Bad("fingerprint", std::string(first.status().message()), "");
+  bool equal = true;
+  for (size_t i = 1; i < workers.size(); ++i) {
+    const auto other = FromProto(workers[i].model.fingerprint());
+    if (!other.ok()) continue;
+    for (const FieldDifference& field : Compare(*first, *other)) {
+      equal = false;
+      findings->Bad(
+          "fingerprint",
+          absl::StrCat(field.field, " is \"", field.ours, "\" at ", workers[0].peer.address,
+                       " and \"", field.theirs, "\" at ", workers[i].peer.address),
+          "these workers share nothing: give both the same model, flags and class");
+    }
+  }
+  if (equal) {
+    findings->Good("fingerprint", absl::StrCat("equal at all ", workers.size(), " workers"));
+  }
+}
+
+// Counters above 0 that somebody should look at.
+void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
+  static const auto& advice = *new std::map<std::string, const char*>{
+      {"publishes_refused_full", "raise --disk-bytes, or unpin"},
+      {"publishes_refused_quota", "raise the tenant's limits (--tenants-file)"},
+      {"publishes_refused_staged", "raise --max-staged-bytes"},
+      {"write_behind_failed", kLookAtDisk},
+      {"tier_errors", kLookAtDisk},
+      {"quarantined_objects", "bytes rotted: look at the disk and the memory"},
+      {"recovery_damage", "stop the store and run hearthctl repair"},
+      {"recovery_lost_restore_points", "acknowledged points were lost: look at the disk"},
+      {"nondeterminism", "one worker computes other bits: hearthctl explain, docs/security.md"},
+  };
+  for (const auto& [name, what] : advice) {
+    const auto counter = stats.counters().find(name);
+    if (counter == stats.counters().end() || counter->second == 0) continue;
+    findings->Odd("counter", absl::StrCat(name, " is ", counter->second), what);
+  }
+}
+
+bool CheckStore(const DoctorFlags& flags, Findings* findings) {
+  v1::StatsRequest request;
+  request.set_tenant(flags.store.tenant);
+  const auto stats = Ask(flags.store, &v1::CacheStore::Stub::Stats, request);
+  if (!stats.ok()) {
+    findings->Bad("reached", std::string(stats.status().message()), "");
+    return false;
+  }
+  CheckVersion(absl::StrCat("store at ", flags.store.address), stats->version(), flags.version,
+               findings);
+  for (const v1::TierStats& tier : stats->tiers()) {
+    if (tier.capacity_bytes() == 0) continue;
+    const double share = static_cast<double>(tier.bytes()) / tier.capacity_bytes();
+    const std::string text = absl::StrCat(TierText(tier.tier()), ": ", SizeText(tier.bytes()),
+                                          " of ", SizeText(tier.capacity_bytes()));
+    if (share < kFullShare || tier.evicted_restore_points() == 0) {
+      findings->Good("room", text);
+    } else {
+      findings->Odd("room",
+                    absl::StrCat(text, ", ", tier.evicted_restore_points(), " points evicted"),
+                    absl::StrCat("hearthctl simulate says what more --", TierText(tier.tier()),
+                                 "-bytes would bring"));
+    }
+  }
+  ReadCounters(*stats, findings);
+  return true;
+}
+
+// Token ids that nobody has stored.
+v1::GenerateRequest ProbeRequest(const v1::GetModelResponse& model) {
+  v1::GenerateRequest request;
+  std::mt19937_64 random{std::random_device()()};
+  std::uniform_int_distribution<uint32_t> id(
+      300, std::max<uint32_t>(301, std::min<uint32_t>(model.vocab_size(), 10000) - 1));
+  for (uint32_t i = 0; i < 2 * model.chunk_tokens() + 1; ++i) {
+    request.mutable_prompt()->mutable_token_ids()->add_ids(id(random));
+  }
+  request.set_max_new_tokens(1);
+  request.set_ignore_eos(true);
+  request.set_wait_published(true);
+  return request;
+}
+
+absl::StatusOr<GenerationResult> AskProbe(const Worker& worker,
+                                          const v1::GenerateRequest& request) {
+  auto channel = Connect(worker.peer);
+  if (!channel.ok()) return channel.status();
+  grpc::ClientContext context;
+  GenerationResult result = Generate(v1::Inference::NewStub(*channel).get(), request, &context, {});
+  if (!result.status.ok()) return RpcFailure(result.status, worker.peer);
+  return result;
+}
+
+void JudgeRestore(const Worker& first, const GenerationResult& stored, const Worker& next,
+                  const GenerationResult& restored, Findings* findings) {
+  const v1::Load& load = restored.started.load();
+  const std::string who =
+      absl::StrCat(next.peer.address, " of what ", first.peer.address, " stored");
+  if (restored.started.cached_tokens() == 0 && load.decision() == "compute") {
+    findings->Good("sharing", absl::StrCat(who, ": it is there; computing so little is faster"));
+  } else if (restored.started.cached_tokens() == 0) {
+    findings->Bad("sharing", absl::StrCat(who, ": nothing was restored"),
+                  "hearthctl explain with one prompt at both workers says why; is it one store?");
+    return;
+  } else {
+    findings->Good("sharing", absl::StrCat(who, ": ", restored.started.cached_tokens(),
+                                           " tokens restored, by ", load.source(), ", in ",
+                                           MsText(load.took_ms())));
+  }
+  const bool is_local = absl::StartsWith(next.peer.address, "unix:") ||
+                        absl::StartsWith(next.peer.address, "127.0.0.1:");
+  if (is_local && absl::StartsWith(load.source(), "wire")) {
+    findings->Odd("memory", absl::StrCat(next.peer.address, " does not reach the shared memory"),
+                  "if the store is on its machine: one user for both, and --shared-memory of the "
+                  "store where both see it");
+  }
+  if (restored.finished.first_logits_sha256() != stored.finished.first_logits_sha256()) {
+    findings->Bad("bits", absl::StrCat("the first token's logits differ: ", who),
+                  "docs/security.md: one of the two computes wrongly");
+  }
+}
+
+// Leaves the store as it was.
+void DropProbe(const DoctorFlags& flags, const Worker& worker, const v1::PromptInput& prompt) {
+  v1::ExplainInputRequest request;
+  *request.mutable_prompt() = prompt;
+  const auto explained = Ask(worker.peer, &v1::Inference::Stub::Explain, request);
+  if (!explained.ok()) return;
+  for (const v1::BoundaryInfo& boundary : explained->boundaries()) {
+    if (boundary.restore_point_id().empty()) continue;
+    v1::DropRequest drop;
+    drop.set_tenant(flags.store.tenant);
+    drop.set_restore_point_id(boundary.restore_point_id());
+    Ask(flags.store, &v1::CacheStore::Stub::Drop, drop).IgnoreError();
+  }
+}
+
+void Probe(const DoctorFlags& flags, const std::vector<Worker>& workers, Findings* findings) {
+  const v1::GenerateRequest request = ProbeRequest(workers[0].model);
+  const auto stored = AskProbe(workers[0], request);
+  if (!stored.ok()) return findings->Bad("probe", std::string(stored.status().message()), "");
+  const std::string who = absl::StrCat("worker at ", workers[0].peer.address);
+  if (!stored->published || stored->published->published_tokens() == 0) {
+    findings->Bad("publish",
+                  absl::StrCat(who, " stored nothing",
+                               stored->published ? ": " + stored->published->note() : ""),
+                  "its --store must be the store that is looked at, and reachable");
+    return;
+  }
+  findings->Good("publish",
+                 absl::StrCat(who, " stored ", stored->published->published_tokens(), " tokens (",
+                              DurabilityText(stored->published->durable()), ")"));
+  for (size_t i = 1; i < workers.size(); ++i) {
+    const auto restored = AskProbe(workers[i], request);
+    if (!restored.ok()) {
+      findings->Bad("probe", std::string(restored.status().message()), "");
+    } else {
+      JudgeRestore(workers[0], *stored, workers[i], *restored, findings);
+    }
+  }
+  DropProbe(flags, workers[0], request.prompt());
+}
+
+// Writes a file beside the store's, syncs it, and takes it away.
+void MeasureDisk(const std::string& data_dir, Findings* findings) {
+  auto file = NewFile::Create(absl::StrCat(data_dir, "/hearthctl-doctor"), /*replaces=*/true);
+  if (!file.ok()) return findings->Bad("disk", std::string(file.status().message()), "");
+  std::string block(size_t{1} << 20, '\0');
+  std::mt19937_64 random{1};
+  for (char& byte : block) byte = static_cast<char>(random());
+  const absl::Time start = absl::Now();
+  for (size_t at = 0; at < kDiskProbeBytes; at += block.size()) {
+    const absl::Status written = (*file)->WriteAt(at, block);
+    if (!written.ok()) return findings->Bad("disk", std::string(written.message()), "");
+  }
+  ::fdatasync((*file)->descriptor());
+  const double speed = kDiskProbeBytes / absl::ToDoubleSeconds(absl::Now() - start);
+  const std::string text =
+      absl::StrFormat("%s: %.0f MB/s written and synced", data_dir, speed / 1e6);
+  if (speed >= kSlowDiskBytesPerS) return findings->Good("disk", text);
+  findings->Odd("disk", text,
+                "publishes with durability sync wait for it; keep the folder on an SSD");
+}
+
+int RunDoctor(const DoctorFlags& flags, Console& console) {
+  Findings findings(flags.json, &console);
+  const bool has_store = CheckStore(flags, &findings);
+  const std::vector<Worker> workers = ReachWorkers(flags, &findings);
+  CompareFingerprints(workers, &findings);
+  if (has_store && !workers.empty() && !flags.no_probe) Probe(flags, workers, &findings);
+  if (!flags.data_dir.empty()) MeasureDisk(flags.data_dir, &findings);
+  return findings.is_well() ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void AddDoctorCommand(CommandSet* commands) {
+  const auto [command, flags] = commands->Add<DoctorFlags>(
+      "doctor", "Check a running set-up, and say what to change", kDoctorExamples, RunDoctor);
+  flags->worker.DeclareSeveral(command, &flags->workers);
+  flags->version = commands->Describe().version;
+  flags->store.access = flags->worker.access;
+  flags->store.address = kDefaultStoreAddress;
+  flags->store.DeclareOptional(command, "that these workers share").Variable("HEARTHCTL_STORE");
+  command->Add("--data-dir", &flags->data_dir, "measure the disk of this folder of the store");
+  command->AddSwitch("--no-probe", &flags->no_probe, "ask no worker to compute anything");
+  command->AddJson(&flags->json, " for each finding");
+}
+
+}  // namespace hearth
