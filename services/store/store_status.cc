@@ -69,6 +69,15 @@ Json MissesJson(const StoreStats& stats) {
   return misses;
 }
 
+template <typename Growth>
+Json StepJson(const Growth& step) {
+  return {{"fetches", step.fetches},
+          {"hits", step.hits},
+          {"lookup_tokens", step.lookup_tokens},
+          {"hit_tokens", step.hit_tokens},
+          {"published_bytes", step.published_bytes}};
+}
+
 }  // namespace
 
 double Quantile(const LatencyCounts& counts, double q) {
@@ -123,12 +132,15 @@ StoreStatus::Growth StoreStatus::Totals(const StoreStats& stats) {
   return totals;
 }
 
+StoreStatus::Growth StoreStatus::Since(const Growth& last, const Growth& now) {
+  return {now.fetches - last.fetches, now.hits - last.hits, now.lookup_tokens - last.lookup_tokens,
+          now.hit_tokens - last.hit_tokens, now.published_bytes - last.published_bytes};
+}
+
 void StoreStatus::Sample() {
   const Growth now = Totals(store_->Stats());
   absl::MutexLock lock(&mutex_);
-  steps_.push_back({now.fetches - last_.fetches, now.hits - last_.hits,
-                    now.lookup_tokens - last_.lookup_tokens, now.hit_tokens - last_.hit_tokens,
-                    now.published_bytes - last_.published_bytes});
+  steps_.push_back(Since(last_, now));
   if (steps_.size() > kSteps) steps_.pop_front();
   last_ = now;
 }
@@ -164,13 +176,8 @@ std::string StoreStatus::Make() {
   json["misses"] = MissesJson(stats);
   json["step_s"] = absl::ToDoubleSeconds(kStep);
   json["steps"] = Json::array();
-  for (const Growth& step : steps_) {
-    json["steps"].push_back({{"fetches", step.fetches},
-                             {"hits", step.hits},
-                             {"lookup_tokens", step.lookup_tokens},
-                             {"hit_tokens", step.hit_tokens},
-                             {"published_bytes", step.published_bytes}});
-  }
+  for (const Growth& step : steps_) json["steps"].push_back(StepJson(step));
+  json["step_now"] = StepJson(Since(last_, totals));
   json["publishes"] = Pick(stats, kPublishes);
   for (size_t i = 0; i < kRemovals; ++i) {
     const char* reason = RemovalName(static_cast<Removal>(i));

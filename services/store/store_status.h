@@ -41,6 +41,7 @@ class StoreStatus {
     uint64_t fetches = 0, hits = 0, lookup_tokens = 0, hit_tokens = 0, published_bytes = 0;
   };
   static Growth Totals(const StoreStats& stats);
+  static Growth Since(const Growth& last, const Growth& now);
   std::string Make() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   TieredStore* const store_;

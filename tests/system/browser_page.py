@@ -6,6 +6,7 @@
 Speaks Chromium's DevTools protocol over its pipe: JSON ended by a zero byte, no port, no library.
 """
 
+import base64
 import fcntl
 import json
 import os
@@ -80,6 +81,26 @@ class Page:
             said = answer["exceptionDetails"]["exception"].get("description", "")
             raise AssertionError(f"{element}: not \"{beginning}\" but {said.splitlines()[0]}")
         return answer["result"]["value"]
+
+    def value(self, expression):
+        """Of JavaScript in the page."""
+        answer = self._call("Runtime.evaluate", session=self._session, expression=expression,
+                            returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise AssertionError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def size(self, width, height, dark):
+        """Of the window, and which colours its owner likes."""
+        self._call("Emulation.setDeviceMetricsOverride", session=self._session, width=width,
+                   height=height, deviceScaleFactor=1, mobile=False)
+        self._call("Emulation.setEmulatedMedia", session=self._session, features=[
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+
+    def picture(self, path):
+        image = self._call("Page.captureScreenshot", session=self._session,
+                           captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(image))
 
     def _call(self, method, session=None, **parameters):
         self._calls += 1

@@ -6,6 +6,8 @@ asked for (StatusPageInBrowser) and there is none, it ends with 77, which ctest 
 
 import html.parser
 import json
+import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from system_support import ROOT, SystemTest
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
 BROWSERS = ("chromium-headless-shell", "chromium")
 SKIPPED = 77
+PICTURES = os.environ.get("HEARTH_PAGE_PICTURES")  # a folder for them
 # The browser runs the page's clock ahead by this much, requests answered, before it writes it out.
 VIRTUAL_MS = 2500
 
@@ -171,6 +174,57 @@ class StatusPageInBrowser(StoreWithPage):
             self.assertEqual(shown.text["removed-" + name], str(stats["removed"][name]))
         self.assertEqual(shown.text["errors-nondeterminism"], "0")
         self.assertEqual(shown.text["count-publish_commit-disk"], "1")
+
+    def test_in_the_first_ten_seconds_the_texts_agree(self):
+        self.fill()
+        shown = self.browse()
+        self.assertEqual(shown.text["hit_rate"], "100.0 %")
+        self.assertEqual(shown.text["rate_text"], "100.0 % of tokens, 100.0 % of 1 lookups.")
+        self.assertIn("alarm", shown.hidden)
+
+    def test_a_little_of_a_tier_can_be_seen_and_nothing_cannot(self):
+        with Page(browser(), self.url + "/") as page:
+            page.wait_for("restore_points", "0")
+            width = "document.getElementById('fill-disk').getBoundingClientRect().width"
+            self.assertEqual(page.value(width), 0)
+            self.fill()
+            page.wait_for("restore_points", "1")
+            self.assertGreaterEqual(page.value(width), 5)
+
+    def test_errors_are_on_top_and_coloured(self):
+        with Page(browser(), self.url + "/") as page:
+            page.wait_for("live", "live")
+            said, colour, bad, is_above = page.value("""
+                alarm({tier_errors: 2, nondeterminism: 0, quarantined_objects: 1});
+                const card = document.getElementById("alarm");
+                [card.textContent, getComputedStyle(card).borderLeftColor,
+                 getComputedStyle(document.documentElement).getPropertyValue("--bad").trim(),
+                 card.getBoundingClientRect().bottom <=
+                     document.getElementById("tiles").getBoundingClientRect().top];""")
+            self.assertEqual(said, "Something is wrong. Since the start: 2 errors of a tier, "
+                             "1 objects quarantined. The log says when and where.")
+            self.assertEqual(colour, "rgb(179, 38, 30)")
+            self.assertEqual(bad, "#b3261e")
+            self.assertTrue(is_above)
+
+    def test_it_fits_every_width_in_both_colours(self):
+        self.fill()
+        with Page(browser(), self.url + "/") as page:
+            page.wait_for("restore_points", "1")
+            for width in (1280, 400):
+                for dark in (False, True):
+                    page.size(width, 900, dark)
+                    beyond = page.value("document.documentElement.scrollWidth - "
+                                        "document.documentElement.clientWidth")
+                    self.assertEqual(beyond, 0, width)
+                    bright = page.value("getComputedStyle(document.body).backgroundColor")
+                    self.assertEqual(bright, "rgb(23, 22, 21)" if dark else "rgb(246, 245, 243)")
+                    heights = page.value("""
+                        ["scale", "chart"].map((name) => Math.round(
+                            document.getElementById(name).getBoundingClientRect().height))""")
+                    self.assertEqual(heights[0], heights[1], "the axis is as high as the chart")
+                    if PICTURES:
+                        page.picture(pathlib.Path(PICTURES) / f"page-{width}-{dark}.png")
 
     def test_a_browser_shows_what_left_and_why(self):
         point = self.fill()

@@ -84,6 +84,18 @@ TEST_F(StoreStatusTest, EachStepHasWhatHappenedInIt) {
   EXPECT_EQ(steps[2]["hit_tokens"], 32);
 }
 
+TEST_F(StoreStatusTest, WhatHappenedSinceTheLastStepIsThereToo) {
+  Publish(1);
+  Fetch(1);
+  const nlohmann::json first = Json();
+  EXPECT_EQ(first["steps"].size(), 0u);
+  EXPECT_EQ(first["step_now"]["fetches"], first["lookups"]["fetches"]);
+  EXPECT_EQ(first["step_now"]["hit_tokens"], 32);
+  status_.Sample();
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Json()["step_now"]["fetches"], 0);
+}
+
 TEST_F(StoreStatusTest, OldStepsAreForgotten) {
   for (size_t i = 0; i < StoreStatus::kSteps + 7; ++i) status_.Sample();
   EXPECT_EQ(Json()["steps"].size(), StoreStatus::kSteps);
