@@ -13,9 +13,10 @@
 
 namespace hearth {
 
-// A deeper chunk's life is shorter by so much a chunk: enough to be given up before those that were
-// used with it, which are of use without it, and not before what was used a little earlier.
-inline constexpr absl::Duration kShorterADepth = absl::Milliseconds(10);
+// A deeper chunk's life is shorter by so much a chunk, and it is written first: enough to be given
+// up before those that were used with it, which are of use without it, and not before what was used
+// a little earlier.
+inline constexpr absl::Duration kShorterADepth = absl::Milliseconds(1);
 
 // Of the chunk that has `depth` others before it. `ttl`: of a prompt's first one. `whole`: all of
 // its tokens are there; only the same prompt, to the token, has use for one that is not.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/shared/shared_life.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
@@ -12,9 +13,6 @@ namespace {
 
 // A prompt's end is put off once in this part of a life.
 constexpr int kUsesInALife = 16;
-// A deeper chunk's life is shorter by so much a chunk, and it is written first: enough to be given
-// up before those that were written with it, and not before what was used a little earlier.
-constexpr absl::Duration kShorter = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -89,10 +87,8 @@ SharedWriter::~SharedWriter() {
 
 absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
                                     absl::Time expires) const {
-  // Of chunks last used together the engine gives up the deepest first: those before it are of use
-  // without it.
-  const int64_t depth = id.begin / layout.chunk_tokens;
-  const absl::Duration life = options_.ttl - std::min(options_.ttl / 8, kShorter * depth);
+  const absl::Duration life = SharedLife(options_.ttl, id.begin / layout.chunk_tokens,
+                                         id.tokens == layout.chunk_tokens);
   return absl::Floor(std::min(life, expires - parts_.clock->Now()), absl::Milliseconds(1));
 }
 

@@ -11,7 +11,6 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "proto/error_details.pb.h"
-#include "services/rpc/status_conversion.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/support/memory_prefix_cache.h"
@@ -347,52 +346,6 @@ TEST(InferenceService, ARefusedFieldTravelsInTheStatusDetails) {
   ASSERT_TRUE(details.details(0).UnpackTo(&bad));
   EXPECT_EQ(bad.field_violations(0).field(), "sampling.temperature");
   EXPECT_EQ(bad.field_violations(0).description(), "is -3; must be in [0, 100]");
-}
-
-TEST(InferenceService, ExplainsOnlyWithAStore) {
-  WorkerServer server({});
-  v1::ExplainInputRequest request;
-  request.mutable_prompt()->set_text("the keeper");
-  v1::ExplainResponse response;
-  grpc::ClientContext context;
-  EXPECT_EQ(server.stub()->Explain(&context, request, &response).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION);
-}
-
-// Answers with a store's error.
-class FailingExplainer final : public Explainer {
- public:
-  void Explain(PrefixRequest, absl::Time, ExplainCallback done) override {
-    done(failure, v1::ExplainResponse());
-  }
-  absl::Status failure;
-};
-
-TEST(InferenceService, AnExplanationThatTheStoreFailsNamesTheStore) {
-  FailingExplainer explainer;
-  WorkerServer::Options options;
-  options.explainer = &explainer;
-  options.store = "store.example:7080";
-  WorkerServer server(options);
-  const auto explain = [&](absl::Status failure) {
-    explainer.failure = std::move(failure);
-    v1::ExplainInputRequest request;
-    request.mutable_prompt()->set_text("the keeper");
-    v1::ExplainResponse response;
-    grpc::ClientContext context;
-    return FromGrpcStatus(server.stub()->Explain(&context, request, &response));
-  };
-  const std::string store = "explain: the worker's store at store.example:7080: ";
-  EXPECT_EQ(explain(absl::UnavailableError("connection refused")),
-            absl::UnavailableError(store + "it cannot be reached (connection refused)"));
-  EXPECT_EQ(explain(absl::DeadlineExceededError("Deadline Exceeded")),
-            absl::UnavailableError(store + "it did not answer"));
-  EXPECT_EQ(explain(absl::PermissionDeniedError("no valid identity")),
-            absl::PermissionDeniedError(store + "no valid identity"));
-  EXPECT_EQ(explain(absl::UnavailableError("GOAWAY received")),
-            absl::UnavailableError(store + "it ended the connection at once; where it speaks TLS, "
-                                           "pass --store-tls-ca, the authority of its "
-                                           "certificate"));
 }
 
 TEST(InferenceService, FinishesWhatRunsAndRefusesTheRestWhenItDrains) {

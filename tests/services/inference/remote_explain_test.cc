@@ -1,10 +1,13 @@
-// An explanation under way when the worker's cache goes.
+// Explanations, which a worker's store gives: who fails, and an end under way.
 #include <gtest/gtest.h>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
 #include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/status_conversion.h"
 #include "services/rpc/transport_options.h"
 #include "tests/services/inference/scripted_store.h"
+#include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 
 namespace hearth {
@@ -32,6 +35,52 @@ TEST(RemoteExplainTest, EndsWithTheCache) {
   cache.reset();
   EXPECT_EQ(ended.code(), absl::StatusCode::kCancelled) << ended;
   answer.Notify();
+}
+
+TEST(ExplainTest, ExplainsOnlyWithAStore) {
+  WorkerServer server({});
+  v1::ExplainInputRequest request;
+  request.mutable_prompt()->set_text("the keeper");
+  v1::ExplainResponse response;
+  grpc::ClientContext context;
+  EXPECT_EQ(server.stub()->Explain(&context, request, &response).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// Answers with a store's error.
+class FailingExplainer final : public Explainer {
+ public:
+  void Explain(PrefixRequest, absl::Time, ExplainCallback done) override {
+    done(failure, v1::ExplainResponse());
+  }
+  absl::Status failure;
+};
+
+TEST(ExplainTest, AnExplanationThatTheStoreFailsNamesTheStore) {
+  FailingExplainer explainer;
+  WorkerServer::Options options;
+  options.explainer = &explainer;
+  options.store = "store.example:7080";
+  WorkerServer server(options);
+  const auto explain = [&](absl::Status failure) {
+    explainer.failure = std::move(failure);
+    v1::ExplainInputRequest request;
+    request.mutable_prompt()->set_text("the keeper");
+    v1::ExplainResponse response;
+    grpc::ClientContext context;
+    return FromGrpcStatus(server.stub()->Explain(&context, request, &response));
+  };
+  const std::string store = "explain: the worker's store at store.example:7080: ";
+  EXPECT_EQ(explain(absl::UnavailableError("connection refused")),
+            absl::UnavailableError(store + "it cannot be reached (connection refused)"));
+  EXPECT_EQ(explain(absl::DeadlineExceededError("Deadline Exceeded")),
+            absl::UnavailableError(store + "it did not answer"));
+  EXPECT_EQ(explain(absl::PermissionDeniedError("no valid identity")),
+            absl::PermissionDeniedError(store + "no valid identity"));
+  EXPECT_EQ(explain(absl::UnavailableError("GOAWAY received")),
+            absl::UnavailableError(store + "it ended the connection at once; where it speaks TLS, "
+                                           "pass --store-tls-ca, the authority of its "
+                                           "certificate"));
 }
 
 }  // namespace

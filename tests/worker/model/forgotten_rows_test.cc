@@ -46,7 +46,9 @@ class ForgottenRowsTest : public testing::TestWithParam<const char*> {
   InvariantGemma::Kv Prefilled() const {
     InvariantGemma::Kv kv = gemma_->NewKv(ChoiceOf(GetParam()));
     EXPECT_TRUE(kv.Reserve(kArenaBytes / 8, kArenaBytes / 8).ok());
-    if (kv.choice().strategy == KvStrategy::kStatic) EXPECT_TRUE(kv.TakeAhead(11, 5, 0, 11).ok());
+    if (TakesAhead(kv.choice().strategy)) {
+      EXPECT_TRUE(kv.TakeAhead(11, 5, 0, 11).ok());
+    }
     std::vector<float> logits;
     EXPECT_TRUE(gemma_->Step(&kv, {text_.data(), kPrompt}, 1, &logits).ok());
     return kv;
