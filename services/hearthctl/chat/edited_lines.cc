@@ -29,6 +29,7 @@ struct EditedLines::Editor {
   KeyReader* keys = nullptr;
   EditLine* line = nullptr;
   History* history = nullptr;
+  bool marks_pastes = false;
 
   static Editor* Of(EditLine* line) {
     void* self = nullptr;
@@ -36,7 +37,12 @@ struct EditedLines::Editor {
     return static_cast<Editor*>(self);
   }
   static char* Prompt(EditLine* line) { return Of(line)->prompt.data(); }
-  static int GetKey(EditLine* line, wchar_t* key) { return Of(line)->keys->Next(key) ? 1 : 0; }
+  // Asks for marks once libedit has the terminal in its mode: who types after them is edited.
+  static int GetKey(EditLine* line, wchar_t* key) {
+    Editor* const self = Of(line);
+    if (!std::exchange(self->marks_pastes, true)) Send(kMarkPastes);
+    return self->keys->Next(key) ? 1 : 0;
+  }
 };
 
 EditedLines::EditedLines(const std::string& prompt, Interrupt* interrupt)
@@ -74,7 +80,7 @@ std::optional<std::string> EditedLines::Next() {
   keys_.Restart();
   interrupt_->SetAction([this] { keys_.Stop(); });
   el_resize(editor_->line);
-  Send(kMarkPastes);
+  editor_->marks_pastes = false;
   int count = 0;
   const char* read = el_gets(editor_->line, &count);
   Send(kMarkNoPastes);

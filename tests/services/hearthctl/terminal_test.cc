@@ -31,6 +31,11 @@ TEST(TerminalTest, CtrlCInAnAnswerLeavesALineEndAndTheSignalsExit) {
   EXPECT_THAT(terminal.screen(), EndsWith("\r\n"));
 }
 
+// From then on what is typed is edited: the terminal was asked to mark pastes.
+bool WaitForPrompt(Terminal* terminal) {
+  return terminal->WaitFor("you> ") && terminal->WaitFor("\x1b[?2004h");
+}
+
 // The text of the last user message that the worker was sent.
 std::string LastQuestion(const FakeWorker& worker) {
   const v1::Chat& chat = worker.generated.back().prompt().chat();
@@ -40,15 +45,15 @@ std::string LastQuestion(const FakeWorker& worker) {
 TEST(TerminalTest, AChatLineCanBeEditedAndBroughtBack) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   // Left three times, one letter away, one put in; then Return.
   terminal.Type("tree\x1b[D\x1b[D\x1b[D\x7fsh\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   EXPECT_EQ(LastQuestion(worker), "shree");
   terminal.Type("\x1b[A!\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   EXPECT_EQ(LastQuestion(worker), "shree!");
   terminal.Type("\x04");
   EXPECT_EQ(terminal.WaitEnd(), 0);
@@ -57,12 +62,11 @@ TEST(TerminalTest, AChatLineCanBeEditedAndBroughtBack) {
 TEST(TerminalTest, WhatIsPastedIsOneTurn) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
-  ASSERT_TRUE(terminal.WaitFor("\x1b[?2004h")) << "the terminal is asked to mark pastes";
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("What is\xC3\xA9 \x1b[200~one\rtwo\nthr\xC3\xA9\xC3\xA9\x1b[201~?\r");
   ASSERT_TRUE(terminal.WaitFor("[pasted 1: 3 lines]?")) << terminal.screen();
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   EXPECT_EQ(LastQuestion(worker), "What is\xC3\xA9 one\ntwo\nthr\xC3\xA9\xC3\xA9?");
   EXPECT_EQ(worker.generated.size(), 1u);
   terminal.Type("\x1b[200~a single one\x1b[201~\r");
@@ -74,7 +78,7 @@ TEST(TerminalTest, WhatIsPastedIsOneTurn) {
 TEST(TerminalTest, AtThePromptCtrlCLeavesWithTheTerminalAsItWas) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("half a thou");
   ASSERT_TRUE(terminal.WaitFor("thou"));
   terminal.Type("\x03");
@@ -88,13 +92,13 @@ TEST(TerminalTest, InAnAnswerCtrlCStopsItAndTheChatGoesOn) {
   absl::Notification go_on;
   worker.between_words = [&] { go_on.WaitForNotification(); };
   Terminal terminal({"chat", "--worker", worker.address()});
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("one\r");
   ASSERT_TRUE(terminal.WaitFor("model> Hello")) << terminal.screen();
   terminal.Type("\x03");
   ASSERT_TRUE(terminal.WaitFor(", stopped]")) << terminal.screen();
   go_on.Notify();
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("/exit\r");
   EXPECT_EQ(terminal.WaitEnd(), 0);
 }
@@ -103,7 +107,7 @@ TEST(TerminalTest, TheLastLineIsDimmedUnlessColourIsRefused) {
   FakeWorker worker;
   for (const char* refused : {"", "1"}) {
     Terminal terminal({"chat", "--worker", worker.address()}, {{"NO_COLOR", refused}});
-    ASSERT_TRUE(terminal.WaitFor("you> "));
+    ASSERT_TRUE(WaitForPrompt(&terminal));
     terminal.Type("one\r");
     ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
     ASSERT_TRUE(terminal.WaitFor("]"));
@@ -115,14 +119,14 @@ TEST(TerminalTest, WithoutAWorkerTheConversationIsKept) {
   TestFolder folder;
   auto worker = std::make_unique<FakeWorker>();
   Terminal terminal({"chat", "--worker", worker->address()});
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("one\r");
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
   worker.reset();
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("two\r");
   ASSERT_TRUE(terminal.WaitFor("hearthctl: UNAVAILABLE")) << terminal.screen();
-  ASSERT_TRUE(terminal.WaitFor("you> "));
+  ASSERT_TRUE(WaitForPrompt(&terminal));
   terminal.Type("/save " + folder.File("talk.json") + "\r");
   ASSERT_TRUE(terminal.WaitFor("saved 2 messages")) << terminal.screen();
   EXPECT_THAT(folder.Read("talk.json"), testing::HasSubstr("Hello there"));
