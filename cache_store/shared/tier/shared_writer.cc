@@ -87,8 +87,8 @@ SharedWriter::~SharedWriter() {
 
 absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
                                     absl::Time expires) const {
-  const absl::Duration life = SharedLife(options_.ttl, id.begin / layout.chunk_tokens,
-                                         id.tokens == layout.chunk_tokens);
+  const absl::Duration life =
+      SharedLife(options_.ttl, id.begin / layout.chunk_tokens, id.tokens == layout.chunk_tokens);
   return absl::Floor(std::min(life, expires - parts_.clock->Now()), absl::Milliseconds(1));
 }
 
