@@ -59,9 +59,10 @@ absl::Status ReadMessage(const nlohmann::json& json, const std::string& where,
                          v1::ChatMessage* message) {
   if (!json.is_object()) return Bad(where, "is not an object with role and content");
   for (const auto& [key, value] : json.items()) {
-    if (key == "role" || key == "content" || key == "cache_breakpoint") continue;
+    if (key == "role" || key == "content" || key == "cache_breakpoint" || key == "token_ids")
+      continue;
     return Bad(where, absl::StrCat("has the unknown field \"", key,
-                                   "\"; known are role, content and cache_breakpoint"));
+                                   "\"; known are role, content, cache_breakpoint, token_ids"));
   }
   const auto role = json.find("role");
   if (role == json.end() || !role->is_string()) return Bad(where, "has no role (a string)");
@@ -69,6 +70,15 @@ absl::Status ReadMessage(const nlohmann::json& json, const std::string& where,
   const auto content = json.find("content");
   if (content == json.end()) return Bad(where, "has no content");
   if (absl::Status status = ReadContent(*content, where, message); !status.ok()) return status;
+  if (const auto ids = json.find("token_ids"); ids != json.end()) {
+    if (!ids->is_array()) return Bad(where, "has token_ids that are no list");
+    for (const auto& id : *ids) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) {
+        return Bad(where, "has token_ids that are no numbers of tokens");
+      }
+      message->add_token_ids(id.get<uint32_t>());
+    }
+  }
   const auto breakpoint = json.find("cache_breakpoint");
   if (breakpoint == json.end()) return absl::OkStatus();
   if (!breakpoint->is_boolean()) {
@@ -144,6 +154,8 @@ std::string ChatText(const v1::Chat& chat) {
     }
     const bool is_plain = parts.size() == 1 && !has_breakpoint;
     json["content"] = is_plain ? parts[0]["text"] : parts;
+    // Of an answer: what it was made of, for the cache.
+    for (const uint32_t id : message.token_ids()) json["token_ids"].push_back(id);
     // An answer may end within a character.
     absl::StrAppend(&text, text.size() > 1 ? ",\n " : "",
                     json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

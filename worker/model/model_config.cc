@@ -287,6 +287,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     absl::StatusOr<Json> generation = ParseObject(*generation_json, generation_file);
     if (!generation.ok()) return generation.status();
     Reader reader(*generation, generation_file);
+    // Instead of the model's, as in transformers.
+    if (reader.Find("eos_token_id") != nullptr) config.eos_token_ids.clear();
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
     reader.Text("cache_implementation", &config.generation.cache_implementation);
     reader.Bool("use_cache", &config.generation.use_cache);

@@ -86,6 +86,14 @@ void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat
   }
 }
 
+// Of a message whose tokens are known.
+void AppendAnswer(const ChatMessage& message, size_t index, RenderedChat* chat) {
+  const size_t begin = chat->text.size();
+  for (const ChatPart& part : message.parts) chat->text += part.text;
+  chat->answers.push_back({begin, chat->text.size(), index});
+  if (!message.parts.empty() && message.parts.back().cache_breakpoint) AddBreakpoint(chat);
+}
+
 }  // namespace
 
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
@@ -106,7 +114,11 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
     }
     if (is_model) AddBreakpoint(&chat);
     const bool unfinished = ending == ChatEnding::kOpen && !is_model && i + 1 == messages.size();
-    AppendParts(messages[i], unfinished, &chat);
+    if (messages[i].token_ids.empty()) {
+      AppendParts(messages[i], unfinished, &chat);
+    } else {
+      AppendAnswer(messages[i], i, &chat);
+    }
     if (!unfinished) absl::StrAppend(&chat.text, kEndOfTurn, "\n");
   }
   if (ending == ChatEnding::kGenerationPrompt) {

@@ -34,6 +34,9 @@ struct ChatPart {
 struct ChatMessage {
   std::string role;  // system (first only), user, assistant or model
   std::vector<ChatPart> parts;
+  // Of a model's message: the tokens that spell its text, which is then written as it is, white
+  // space included. Empty: the text is encoded.
+  std::vector<int32_t> token_ids = {};
 };
 
 enum class ChatEnding {
@@ -50,6 +53,12 @@ struct RenderedChat {
   std::vector<size_t> breakpoints;
   // The messages' own text, as ranges of bytes [begin, end), ascending; the rest is the template's.
   std::vector<std::pair<size_t, size_t>> messages;
+  // Of the messages with tokens of their own: where their text lies, ascending.
+  struct Answer {
+    size_t begin = 0, end = 0;
+    size_t message = 0;
+  };
+  std::vector<Answer> answers;
 };
 
 // kInvalidArgument, with the message's index, when: there is no message, a role is unknown, a

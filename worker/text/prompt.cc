@@ -141,12 +141,72 @@ absl::Status CheckChat(const ChatInput& chat) {
       if (absl::Status status = CheckText(part.text, field); !status.ok()) return status;
       declared += part.cache_breakpoint;
     }
+    const std::string& role = chat.messages[i].role;
+    if (!chat.messages[i].token_ids.empty() && role != "model" && role != "assistant") {
+      return Invalid("chat.messages[", i, "].token_ids: of a model's message alone");
+    }
   }
   if (declared > kMaxDeclaredBreakpoints) {
     return Invalid("chat: has ", declared, " parts with cache_breakpoint; the limit is ",
                    kMaxDeclaredBreakpoints);
   }
   return absl::OkStatus();
+}
+
+// Whether a message's tokens are its text's: not where somebody edited it, nor where they have
+// control pieces, which a text has not.
+bool SpellText(const ChatMessage& message, const Tokenizer& tokenizer, const PromptLimits& limits) {
+  if (message.token_ids.empty() || message.token_ids.size() > limits.context_tokens) return false;
+  std::string text, spelt;
+  for (size_t i = 0; i < message.parts.size(); ++i) {
+    text += message.parts[i].text;
+    if (message.parts[i].cache_breakpoint && i + 1 < message.parts.size()) return false;
+  }
+  for (const int32_t id : message.token_ids) {
+    const bool known = id >= 0 && static_cast<uint32_t>(id) < limits.vocab_size &&
+                       id < tokenizer.size() && !tokenizer.IsSpecial(id);
+    if (!known) return false;
+    spelt += tokenizer.TokenBytes(id);
+    if (spelt.size() > text.size()) return false;
+  }
+  return spelt == text;
+}
+
+// The text between answers is encoded piece by piece: each ends and begins at the template's own
+// markers, which nothing crosses.
+absl::StatusOr<Prompt> FromAnswered(const std::vector<ChatMessage>& messages,
+                                    const RenderedChat& rendered, const Tokenizer& tokenizer,
+                                    const PromptLimits& limits) {
+  Prompt prompt;
+  size_t begin = 0, next_offset = 0;
+  for (size_t i = 0; i <= rendered.answers.size(); ++i) {
+    const bool last = i == rendered.answers.size();
+    const size_t end = last ? rendered.text.size() : rendered.answers[i].begin;
+    std::vector<size_t> offsets;
+    while (next_offset < rendered.breakpoints.size() && rendered.breakpoints[next_offset] <= end)
+      offsets.push_back(rendered.breakpoints[next_offset++] - begin);
+    EncodeRules rules{limits.context_tokens - prompt.token_ids.size(), limits.stopped, {}};
+    for (const auto& [from, to] : rendered.messages) {
+      if (from >= begin && to <= end) rules.plain.emplace_back(from - begin, to - begin);
+    }
+    Encoding piece;
+    const EncodeEnd ended = tokenizer.EncodeWithOffsets(
+        std::string_view(rendered.text).substr(begin, end - begin), offsets, rules, &piece);
+    if (absl::Status status = WhyNotEncoded(ended, limits); !status.ok()) return status;
+    for (const uint32_t common : piece.common_tokens)
+      prompt.breakpoints.push_back(static_cast<uint32_t>(prompt.token_ids.size()) + common);
+    prompt.token_ids.insert(prompt.token_ids.end(), piece.ids.begin(), piece.ids.end());
+    if (last) break;
+    const std::vector<int32_t>& answer = messages[rendered.answers[i].message].token_ids;
+    if (prompt.token_ids.size() + answer.size() > limits.context_tokens)
+      return WhyNotEncoded(EncodeEnd::kTooManyTokens, limits);
+    prompt.token_ids.insert(prompt.token_ids.end(), answer.begin(), answer.end());
+    begin = rendered.answers[i].end;
+  }
+  prompt.breakpoints = SortedUnique(std::move(prompt.breakpoints));
+  prompt.text = rendered.text;
+  if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
+  return prompt;
 }
 
 absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
@@ -164,11 +224,16 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
     return Invalid("chat.messages[0]: a system message alone leaves nothing to answer; ",
                    "Prefill accepts it");
   }
+  std::vector<ChatMessage> messages = chat.messages;
+  for (ChatMessage& message : messages) {
+    if (!SpellText(message, tokenizer, limits)) message.token_ids.clear();
+  }
   absl::StatusOr<RenderedChat> rendered =
-      RenderChat(chat.messages, open ? ChatEnding::kOpen : ChatEnding::kGenerationPrompt);
+      RenderChat(messages, open ? ChatEnding::kOpen : ChatEnding::kGenerationPrompt);
   if (!rendered.ok()) return rendered.status();
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
   if (!chat.strict) rendered->messages.clear();
+  if (!rendered->answers.empty()) return FromAnswered(messages, *rendered, tokenizer, limits);
   return FromRendered(std::move(rendered->text), rendered->breakpoints,
                       std::move(rendered->messages), tokenizer, limits);
 }

@@ -155,6 +155,8 @@ int Conversation::Finish(const GenerationResult& result) {
     return NoWorkerAnswered(result) ? code : kExitOk;
   }
   AddMessage(&chat_, "model", result.samples[0].text);
+  const std::vector<uint32_t>& ids = result.samples[0].token_ids;
+  chat_.mutable_messages()->rbegin()->mutable_token_ids()->Add(ids.begin(), ids.end());
   if (parts_.json) {
     console.out << JsonLine(result.ToJson()) << std::endl;
   } else {

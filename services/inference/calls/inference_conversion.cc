@@ -1,5 +1,6 @@
 #include "services/inference/calls/inference_conversion.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,9 @@ ChatInput ChatFromProto(const v1::Chat& proto) {
   for (const v1::ChatMessage& message : proto.messages()) {
     ChatMessage converted;
     converted.role = message.role();
+    // Ids above any vocabulary become such that none has.
+    for (const uint32_t id : message.token_ids())
+      converted.token_ids.push_back(static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX)));
     for (const v1::ContentPart& part : message.parts()) {
       converted.parts.push_back({ChatPart::Kind::kText, part.text(), part.cache_breakpoint()});
     }

@@ -8,7 +8,9 @@ namespace hearth {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(ChatCommandTest, EachTurnSendsTheWholeConversation) {
   FakeWorker worker;
@@ -22,7 +24,10 @@ TEST(ChatCommandTest, EachTurnSendsTheWholeConversation) {
   EXPECT_EQ(second.messages(1).parts(0).text(), "one");
   EXPECT_EQ(second.messages(2).role(), "model");
   EXPECT_EQ(second.messages(2).parts(0).text(), "Hello there");
+  // The answer's own tokens, which its text alone does not say.
+  EXPECT_THAT(second.messages(2).token_ids(), ElementsAre('H', ' '));
   EXPECT_EQ(second.messages(3).parts(0).text(), "two");
+  EXPECT_THAT(second.messages(3).token_ids(), IsEmpty());
   EXPECT_THAT(result.out, HasSubstr("first token after"));
   EXPECT_THAT(result.out, HasSubstr("computed all"));
 }
@@ -87,6 +92,7 @@ TEST(ChatCommandTest, AConversationThatWasSavedIsGoneOnWith) {
   const v1::Chat& chat = worker.generated.back().prompt().chat();
   ASSERT_EQ(chat.messages_size(), 6);
   EXPECT_EQ(chat.messages(0).parts(0).text(), "Be \"brief\".");
+  EXPECT_EQ(chat.messages(2).token_ids_size(), 2) << "saved and loaded with the text";
   EXPECT_EQ(chat.messages(5).parts(0).text(), "three");
 }
 

@@ -74,12 +74,17 @@ TEST(ModelConfig, RefusesWhatItDoesNotSupportByNameValueAndFile) {
   }
 }
 
-TEST(ModelConfig, JoinsEndTokensAndIgnoresTheGenerationsCache) {
+TEST(ModelConfig, EndTokensAreTheGenerationsWhereItHasSome) {
   const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
   const auto config = ParseModelConfig(
       good, "f.json", R"({"eos_token_id": [1, 106], "cache_implementation": "hybrid"})", "g.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{1, 106}));
+  // As transformers' generate.
+  EXPECT_EQ(ParseModelConfig(good, "f.json", R"({"eos_token_id": 106})", "g.json")->eos_token_ids,
+            (std::vector<int32_t>{106}));
+  EXPECT_EQ(ParseModelConfig(good, "f.json", "{}", "g.json")->eos_token_ids,
+            (std::vector<int32_t>{1}));
 }
 
 TEST(ModelConfig, TakesDefaultsOfHuggingFaceForWhatIsLeftOut) {

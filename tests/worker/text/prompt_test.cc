@@ -205,5 +205,66 @@ TEST(Prompt, AnOrdinaryLaterTurnSharesAllOfTheEarlierPrompt) {
                             before->breakpoints.begin(), before->breakpoints.end()));
 }
 
+// Each character a token of its own, as no encoder writes it.
+std::vector<int32_t> Spelt(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (const char c : text) ids.push_back(TinyTokenizer().FindPiece(std::string(1, c)).value());
+  return ids;
+}
+
+ChatMessage Answer(const std::string& text, std::vector<int32_t> ids) {
+  ChatMessage answer = Message("model", text);
+  answer.token_ids = std::move(ids);
+  return answer;
+}
+
+TEST(Prompt, AnAnswersTokensStandInThePlaceOfItsText) {
+  const auto before = Build(FromChat({Message("user", "a")}));
+  const std::vector<int32_t> ids = Spelt("lamp");
+  ASSERT_NE(ids, TinyTokenizer().Encode("lamp"));
+  for (const bool strict : {false, true}) {
+    const auto prompt = Build(
+        FromChat({Message("user", "a"), Answer("lamp", ids), Message("user", "b")}, false, strict));
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    std::vector<int32_t> want = before->token_ids;
+    want.insert(want.end(), ids.begin(), ids.end());
+    const std::vector<int32_t> rest = TinyTokenizer().Encode(
+        "<end_of_turn>\n<start_of_turn>user\nb<end_of_turn>\n<start_of_turn>model\n");
+    want.insert(want.end(), rest.begin(), rest.end());
+    EXPECT_EQ(prompt->token_ids, want);
+    EXPECT_THAT(prompt->breakpoints, ElementsAre(static_cast<uint32_t>(before->token_ids.size()),
+                                                 static_cast<uint32_t>(want.size())));
+    EXPECT_EQ(prompt->text,
+              "<bos><start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\nlamp<end_of_turn>\n"
+              "<start_of_turn>user\nb<end_of_turn>\n<start_of_turn>model\n");
+  }
+}
+
+TEST(Prompt, AnEditedAnswerIsItsText) {
+  const auto with = [](const std::string& text, std::vector<int32_t> ids) {
+    return Build(
+        FromChat({Message("user", "a"), Answer(text, std::move(ids)), Message("user", "b")}));
+  };
+  for (const char* text : {"lamps", "lam", "limp", ""}) {
+    EXPECT_EQ(with(text, Spelt("lamp"))->token_ids, with(text, {})->token_ids) << text;
+  }
+  // Nor are control tokens an answer's, which could end its turn, nor tokens that there are not.
+  const int32_t end_of_turn = TinyTokenizer().FindPiece(kEndOfTurn).value();
+  EXPECT_EQ(with(kEndOfTurn, {end_of_turn})->token_ids, with(kEndOfTurn, {})->token_ids);
+  EXPECT_EQ(with("lamp", {1 << 30, -1})->token_ids, with("lamp", {})->token_ids);
+}
+
+TEST(Prompt, TokensAreOfAnswersAlone) {
+  ChatMessage question = Message("user", "a");
+  question.token_ids = Spelt("a");
+  ExpectInvalid(FromChat({question}), "chat.messages[0].token_ids");
+  const std::string long_answer(400, 'a');
+  PromptLimits small = kLimits;
+  small.context_tokens = 405;
+  ExpectInvalid(FromChat({Message("user", "a"), Answer(long_answer, Spelt(long_answer)),
+                          Message("user", "b")}),
+                "has more than 405 tokens", small);
+}
+
 }  // namespace
 }  // namespace hearth

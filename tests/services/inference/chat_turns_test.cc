@@ -1,0 +1,52 @@
+// A chat's later turns: they carry the tokens of its answers.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/services/inference/worker_server.h"
+
+namespace hearth {
+namespace {
+
+// Encoded again, an answer's text may have other tokens than were drawn.
+TEST(ChatTurns, BeginWithTheTokensOfTheirAnswers) {
+  WorkerServer::Options options;
+  options.engine.exactness = ExactnessChoice::kInvariant;
+  options.engine.memory.pool_bytes = 16 << 20;
+  WorkerServer server(options);
+  v1::GenerateRequest request;
+  v1::Chat* chat = request.mutable_prompt()->mutable_chat();
+  const auto add = [&](const char* role, const std::string& text) {
+    v1::ChatMessage* message = chat->add_messages();
+    message->set_role(role);
+    message->add_parts()->set_text(text);
+    return message;
+  };
+  request.set_max_new_tokens(40);
+  request.set_ignore_eos(true);
+  request.mutable_sampling()->set_temperature(2);
+  uint32_t unlike = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    chat->clear_messages();
+    add("user", absl::StrCat("the keeper ", seed));
+    request.mutable_sampling()->set_seed(seed);
+    const Generation first = server.Generate(request);
+    v1::ChatMessage* answer = add("model", first.text);
+    add("user", "and the lamp");
+    const uint32_t as_text = server.Generate(request).started.cached_tokens();
+    answer = chat->mutable_messages(1);
+    answer->mutable_token_ids()->Add(first.ids.begin(), first.ids.end());
+    const uint32_t as_tokens = server.Generate(request).started.cached_tokens();
+    if (first.text.find('<') == first.text.npos &&
+        first.text.find("\xEF\xBF\xBD") == first.text.npos) {
+      EXPECT_GE(as_tokens, first.started.prompt_tokens() + 39) << first.text;
+    }
+    EXPECT_GE(as_tokens, as_text);
+    unlike += as_tokens > as_text;
+  }
+  EXPECT_GT(unlike, 0u) << "no answer showed the difference";
+}
+
+}  // namespace
+}  // namespace hearth
