@@ -99,16 +99,20 @@ absl::Status KvRoom::With(absl::FunctionRef<absl::Status()> use) {
     const std::optional<LackingKv> lacking = LackingKvBytes(status);
     return model_->FreesKvBytes(object, lacking.has_value() ? lacking->arena : "");
   };
-  if (const std::optional<LackingKv> lacking = LackingKvBytes(status); lacking.has_value()) {
-    const uint64_t most =
-        keeper_->pool().EvictableBytes(frees, lacking->bytes) + audit_->set_aside_bytes();
-    if (lacking->bytes > most) return status;
-  }
+  const auto may_suffice = [&] {
+    const std::optional<LackingKv> lacking = LackingKvBytes(status);
+    return !lacking.has_value() ||
+           lacking->bytes <= keeper_->pool().EvictableBytes(frees, lacking->bytes) +
+                                 audit_->set_aside_bytes(lacking->arena);
+  };
+  if (!may_suffice()) return status;
   if (audit_->is_under_way()) {
     audit_->Skip();
     status = use();
   }
-  while (absl::IsResourceExhausted(status) && keeper_->pool().EvictOne(frees)) status = use();
+  // Asked again each time: it may be the other arena's turn.
+  while (absl::IsResourceExhausted(status) && may_suffice() && keeper_->pool().EvictOne(frees))
+    status = use();
   return status;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
@@ -12,7 +13,11 @@ std::string PastedTexts::Add(std::string text) {
   // Terminals send the Return key's byte for a line end.
   text = absl::StrReplaceAll(text, {{"\r\n", "\n"}, {"\r", "\n"}});
   const auto ends = std::count(text.begin(), text.end(), '\n');
-  if (ends == 0) return text;
+  // Typed, a tab would be lost, and other control characters would be keys.
+  const bool is_typable = std::none_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_iscntrl(static_cast<unsigned char>(c));
+  });
+  if (is_typable) return text;
   const auto lines = ends + (text.back() == '\n' ? 0 : 1);
   std::string mark =
       absl::StrCat("[pasted ", pasted_.size() + 1, ": ", lines, lines == 1 ? " line]" : " lines]");

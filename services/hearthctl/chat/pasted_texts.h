@@ -12,7 +12,8 @@ namespace hearth {
 
 class PastedTexts {
  public:
-  // What the line shows: a text of one line itself, for others "[pasted 1: 12 lines]".
+  // What the line shows: a text of one line without control characters itself, for others
+  // "[pasted 1: 12 lines]".
   std::string Add(std::string text);
   // The line with each mark replaced by its text.
   std::string Expand(const std::string& line) const;

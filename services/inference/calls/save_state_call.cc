@@ -78,6 +78,10 @@ absl::Status SaveStateCall::Begin(const grpc::ByteBuffer& request) {
   }
   const KvLayout& layout = service_.engine->layout();
   if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
+  if (answer->request().searches()) {
+    return absl::FailedPreconditionError(
+        "a search with beams has no saved states: nothing of its answer is known before its end");
+  }
   EngineRequest rest = answer->Rest();
   if (rest.token_ids.size() < 2) {
     return absl::FailedPreconditionError("the inference has computed nothing yet: one token");

@@ -73,6 +73,12 @@ TEST(TerminalTest, WhatIsPastedIsOneTurn) {
   ASSERT_TRUE(terminal.WaitFor("first token after")) << terminal.screen();
   EXPECT_EQ(LastQuestion(worker), "a single one");
   EXPECT_THAT(terminal.screen(), testing::Not(testing::HasSubstr("pasted 2")));
+  // Typed, these would be keys.
+  ASSERT_TRUE(WaitForPrompt(&terminal));
+  terminal.Type("\x1b[200~int a;\tb\x15\x1b[201~\r");
+  ASSERT_TRUE(terminal.WaitFor("[pasted 2: 1 line]")) << terminal.screen();
+  ASSERT_TRUE(WaitForPrompt(&terminal));
+  EXPECT_EQ(LastQuestion(worker), "int a;\tb\x15");
 }
 
 TEST(TerminalTest, AtThePromptCtrlCLeavesWithTheTerminalAsItWas) {

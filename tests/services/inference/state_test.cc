@@ -150,6 +150,15 @@ TEST_F(States, AreOfTheClassInvariantAlone) {
   EXPECT_THAT(saved.status.error_message(), HasSubstr("the class exact has no saved states"));
 }
 
+TEST_F(States, OfASearchThereAreNone) {
+  v1::GenerateRequest search = IdsRequest({2, 9, 16, 23}, 4);
+  search.set_beams(2);
+  Generate(&first_, search, "search");
+  const Saved saved = Save(&first_, "search");
+  EXPECT_EQ(saved.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(saved.status.error_message(), HasSubstr("beams"));
+}
+
 TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
   const StateFile parsed = ParseStateFile(saved_).value();
   const SnapshotHeader header = ParseSnapshotHeader(parsed.snapshot).value();

@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "tests/support/test_folder.h"
 #include "tests/worker/engine/engine_harness.h"
 
@@ -215,6 +219,44 @@ TEST(EngineKv, MemoryOfOneArenaIsNotTakenFromThePoolOfTheOther) {
     EXPECT_TRUE(worker.Run(offloaded)->error.ok());
   }
   EXPECT_GE(worker->Stats().kv_used_bytes, kept);
+}
+
+// What an audit has set aside in the second arena is a request's too.
+TEST(EngineKv, AnAuditGivesTheSecondArenaToARequest) {
+  TinyGeometry geometry = Geometries()[0].geometry;
+  geometry.layer_types = "gg";
+  geometry.seed = 83;
+  geometry.context_tokens = 2048;
+  const std::string& dir = ModelDir(geometry);
+  TestWorker publisher(dir, Options());
+  publisher.Run(Request(Prompt(1200)));
+  publisher->Drain(absl::InfiniteFuture());
+  EngineOptions options = Options("offloaded");
+  options.cache.audit_rate = 1;
+  options.memory.pool_bytes = 0;
+  // For 75 chunks, not for twice as many; a step takes far fewer.
+  options.memory.kv_offload_bytes = 80 * publisher->layout().ObjectBytes(16, LayerGroup::kGlobal);
+  absl::Notification asked, answered;
+  std::atomic<int> fetches{0};
+  publisher.cache()->before_fetch = [&] {
+    if (++fetches != 2) return;
+    asked.Notify();
+    answered.WaitForNotification();
+  };
+  TestWorker worker(dir, options, publisher.cache());
+  EngineRequest request = Request(Prompt(1200));
+  request.cache = CacheMode::kRead;
+  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 1184u);
+  asked.WaitForNotification();
+  request.token_ids = Prompt(1200, 2);
+  request.deadline = absl::Now() + absl::Seconds(30);
+  Collector run;
+  worker.Submit(request, &run);
+  run.WaitEnd();
+  answered.Notify();
+  EXPECT_TRUE(run.error.ok()) << run.error;
+  while (worker.Counter("audits") + worker.Counter("audits_skipped") < 1) std::this_thread::yield();
+  EXPECT_EQ(worker.Counter("audits_skipped"), 1u);
 }
 
 TEST(EngineKv, SamplesShareTheirPromptHoweverItIsKept) {

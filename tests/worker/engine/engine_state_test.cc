@@ -210,6 +210,27 @@ TEST(EngineStates, WithValuesThatAreNoNumbersAreRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("no finite numbers"));
 }
 
+// What a window leaves is memory of the pool too, where it came from elsewhere.
+TEST(EngineStates, AreAsTheyWereAfterAStaticRequestWentOnFromThem) {
+  for (const NamedGeometry& geometry : Geometries()) {
+    SCOPED_TRACE(geometry.name);
+    TestWorker first = NewWorker(geometry), second = NewWorker(geometry);
+    const auto begun = first.Run(Asked(false, kHalf));
+    ASSERT_TRUE(
+        second->AddSnapshot("default", *Snapshot(&first, Asked(false, kHalf), begun->tokens)).ok());
+    EngineRequest rest = GoOn(Asked(false, 60), begun->tokens);
+    rest.cache = CacheMode::kRead;
+    const auto want = NewWorker(geometry).Run(rest);
+    for (const char* cache : {"static", "offloaded_static", "dynamic"}) {
+      rest.kv_wish.cache = cache;
+      const auto run = second.Run(rest);
+      EXPECT_EQ(run->started.cached_tokens, rest.token_ids.size() - 1) << cache;
+      EXPECT_EQ(run->tokens, want->tokens) << cache;
+      EXPECT_EQ(run->finished.first_logits_sha256, want->finished.first_logits_sha256) << cache;
+    }
+  }
+}
+
 // Numbers so large that sums of them are none.
 TEST(EngineStates, ThatGiveNoNumbersAreForgotten) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);

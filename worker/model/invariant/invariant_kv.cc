@@ -73,6 +73,7 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   held_ = std::exchange(other.held_, {});
   reserved_ = std::move(other.reserved_);
   second_reserved_ = std::move(other.second_reserved_);
+  second_set_aside_bytes_ = std::exchange(other.second_set_aside_bytes_, 0);
   set_aside_bytes_ = std::exchange(other.set_aside_bytes_, 0);
   reservable_bytes_ = std::exchange(other.reservable_bytes_, 0);
   length_ = std::exchange(other.length_, 0);
@@ -140,6 +141,17 @@ absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes, const Inv
   set_aside_bytes_ += bytes;
   reservable_bytes_ = most_bytes - bytes;
   return absl::OkStatus();
+}
+
+absl::Status InvariantKv::ReserveOffloaded(uint64_t bytes) {
+  if (absl::Status room = second_->Reserve(bytes, &second_reserved_); !room.ok()) return room;
+  second_set_aside_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+uint64_t InvariantKv::set_aside_bytes(absl::string_view arena) const {
+  return second_ != nullptr && arena == second_->name() ? second_set_aside_bytes_
+                                                        : set_aside_bytes_;
 }
 
 absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
@@ -252,7 +264,7 @@ void InvariantKv::ShareAll(const InvariantKv& other) {
 }
 
 void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
-  if (TakesAhead(strategy_) && *block != nullptr && IsSole(*block)) {
+  if (TakesAhead(strategy_) && *block != nullptr && arena_->Gave(*block) && IsSole(*block)) {
     Of(spare_, group).push_back(std::move(*block));
   }
   *block = nullptr;

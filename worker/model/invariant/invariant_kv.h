@@ -53,7 +53,7 @@ class InvariantKv : public SequenceKv {
   int length() const override { return length_; }
   int first_held(int layer) const override;
   uint64_t held_bytes(int from) const override;
-  uint64_t set_aside_bytes() const override { return set_aside_bytes_; }
+  uint64_t set_aside_bytes(absl::string_view arena) const override;
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
@@ -64,9 +64,7 @@ class InvariantKv : public SequenceKv {
   // there is no room now.
   absl::Status Reserve(uint64_t bytes, uint64_t most_bytes, const InvariantKv* beside = nullptr);
   // In the second arena.
-  absl::Status ReserveOffloaded(uint64_t bytes) {
-    return second_->Reserve(bytes, &second_reserved_);
-  }
+  absl::Status ReserveOffloaded(uint64_t bytes);
   // Sets `bytes` aside for blocks that others will hold after it left them.
   absl::Status ReserveMore(uint64_t bytes);
   // Takes so many blocks of what was set aside now, for rows of up to `splits` that come: as long
@@ -148,8 +146,9 @@ class InvariantKv : public SequenceKv {
   KvStrategy strategy_ = KvStrategy::kDynamic;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: none
   KvBlocks::Reservation reserved_, second_reserved_;
-  uint64_t set_aside_bytes_ = 0;   // of reserved_, and taken from it
-  uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
+  uint64_t set_aside_bytes_ = 0;         // of reserved_, and taken from it
+  uint64_t second_set_aside_bytes_ = 0;  // likewise
+  uint64_t reservable_bytes_ = 0;        // beside reserved_, what it may come to need
   std::vector<KvBlock> held_;
   SplitBlocks blocks_;                 // null: left by the window, or sealed
   SplitBlocks sealed_;                 // null: left by the window

@@ -234,6 +234,10 @@ bool KvBlocks::Owns(const KvBlock& memory) const {
   return ours != nullptr && ours->account == account_;
 }
 
+bool KvBlocks::Gave(const KvBlock& memory) const {
+  return Owns(memory) && std::get_deleter<Release>(memory)->adopted == nullptr;
+}
+
 KvBlock KvBlocks::Counted(const KvBlock& memory, size_t size_bytes) const {
   if (Owns(memory)) return memory;
   const std::lock_guard<std::mutex> lock(account_->mu);

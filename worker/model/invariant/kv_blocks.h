@@ -60,8 +60,11 @@ class KvBlocks {
   bool Counts(const KvBlock& memory, size_t size_bytes) const;
   // The block as which it is counted: an Adopt that costs nothing. Null where it is not counted.
   KvBlock Counted(const KvBlock& memory, size_t size_bytes) const;
-  // Whether it is a block of this arena, not foreign memory.
+  // Whether it is a block of this arena: one that Take gave, or one that counts foreign memory.
   bool Owns(const KvBlock& memory) const;
+  // Whether Take gave it: who holds it alone may write to it. Of one that counts foreign memory
+  // others hold that memory.
+  bool Gave(const KvBlock& memory) const;
 
   const char* name() const;
   uint64_t budget_bytes() const;
