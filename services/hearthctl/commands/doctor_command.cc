@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <random>
 #include <string>
@@ -191,8 +193,9 @@ bool CheckStore(const DoctorFlags& flags, Findings* findings) {
 v1::GenerateRequest ProbeRequest(const v1::GetModelResponse& model) {
   v1::GenerateRequest request;
   std::mt19937_64 random{std::random_device()()};
-  std::uniform_int_distribution<uint32_t> id(
-      300, std::max<uint32_t>(301, std::min<uint32_t>(model.vocab_size(), 10000) - 1));
+  // Below the first 300 are control tokens, where there are so many.
+  const uint32_t end = std::min<uint32_t>(std::max<uint32_t>(model.vocab_size(), 2), 10000);
+  std::uniform_int_distribution<uint32_t> id(end > 300 ? 300 : 1, end - 1);
   for (uint32_t i = 0; i < 2 * model.chunk_tokens() + 1; ++i) {
     request.mutable_prompt()->mutable_token_ids()->add_ids(id(random));
   }
@@ -294,7 +297,9 @@ void MeasureDisk(const std::string& data_dir, Findings* findings) {
     const absl::Status written = (*file)->WriteAt(at, block);
     if (!written.ok()) return findings->Bad("disk", std::string(written.message()), "");
   }
-  ::fdatasync((*file)->descriptor());
+  if (::fdatasync((*file)->descriptor()) != 0) {
+    return findings->Bad("disk", absl::StrCat(data_dir, ": sync: ", std::strerror(errno)), "");
+  }
   const double speed = kDiskProbeBytes / absl::ToDoubleSeconds(absl::Now() - start);
   const std::string text =
       absl::StrFormat("%s: %.0f MB/s written and synced", data_dir, speed / 1e6);
