@@ -85,6 +85,8 @@ std::string SharedSpace::GenerationName() const {
   return absl::StrCat(NameOf("generation"), ":gen");
 }
 
+std::string SharedSpace::DropName() const { return absl::StrCat(NameOf("dropped"), ":d"); }
+
 std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
                                   uint32_t part) const {
   std::string what;

@@ -39,6 +39,9 @@ class SharedSpace {
 
   // Where the tenant's generation is, a number that only grows. In every generation.
   std::string GenerationName() const;
+  // Where it is sealed that the tenant's store began the generation by dropping all before it: who
+  // can write to the engine can change the number, and not make this.
+  std::string DropName() const;
   // `segment_key`: of the segment that the object is of (prefix_key.h).
   std::string PartName(const Digest& segment_key, LayerGroup group, uint32_t part) const;
   std::string LeaseName(const Digest& segment_key) const;

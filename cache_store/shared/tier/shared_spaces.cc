@@ -43,20 +43,43 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Of(const std::string& tenan
     const std::string known = absl::StrCat(last->generation());
     engine_->Set({SharedValue{name, known}}, deadline);
   }
-  bool grew = false;
-  SpacePtr space = Adopt(tenant, generation, &grew);
-  if (grew) on_dropped_(tenant);
-  return space;
+  if (generation > (last == nullptr ? 0 : last->generation())) {
+    const absl::StatusOr<bool> dropped = WasDropped(tenant, generation, deadline);
+    if (!dropped.ok() && last != nullptr) return last;
+    if (!dropped.ok()) return dropped.status();
+    // Before anybody writes what is here under the new generation.
+    if (*dropped) on_dropped_(tenant);
+  }
+  return Adopt(tenant, generation);
 }
 
-SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant, uint64_t generation,
-                                           bool* grew) {
+absl::StatusOr<bool> SharedSpaces::WasDropped(const std::string& tenant, uint64_t generation,
+                                              absl::Time deadline) {
+  const SharedSpace space(secret_, tenant, generation);
+  const std::string name = space.DropName();
+  const std::vector<absl::StatusOr<std::string>> got =
+      engine_->Get({name}, SharedSpace::kSealBytes + kMaxNumberBytes, deadline);
+  if (got[0].ok()) return space.Open(name, *got[0]).ok();
+  if (absl::IsNotFound(got[0].status()) || absl::IsDataLoss(got[0].status())) return false;
+  return got[0].status();
+}
+
+bool SharedSpaces::IsDue(const std::string& tenant) {
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mu_);
+  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) known_.clear();
+  Known& known = known_[tenant];
+  if (std::max(known.read_at, known.due_at) > now - age_) return false;
+  known.due_at = now;
+  return true;
+}
+
+SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant, uint64_t generation) {
   absl::MutexLock lock(&mu_);
   if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) known_.clear();
   Known& known = known_[tenant];
   known.read_at = clock_->Now();
-  *grew = known.space != nullptr && known.space->generation() < generation;
-  if (known.space == nullptr || *grew) {
+  if (known.space == nullptr || known.space->generation() < generation) {
     known.space = std::make_shared<const SharedSpace>(secret_, tenant, generation);
   }
   return known.space;
@@ -75,8 +98,12 @@ absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadlin
     const auto set = engine_->Set({SharedValue{name, text}}, deadline);
     if (!set[0].ok()) return set[0].status();
   }
-  bool grew = false;
-  Adopt(tenant, generation, &grew);
+  const SharedSpace space(secret_, tenant, generation);
+  const std::string marker = space.DropName();
+  const std::string sealed = space.Seal(marker, absl::StrCat(generation));
+  const auto marked = engine_->Set({SharedValue{marker, sealed}}, deadline);
+  if (!marked[0].ok()) return marked[0].status();
+  Adopt(tenant, generation);
   return absl::OkStatus();
 }
 

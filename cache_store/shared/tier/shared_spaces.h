@@ -31,7 +31,8 @@ class SharedSpaces {
   // Spaces remembered; each takes some 300 bytes. Beyond, all are forgotten, and read again.
   static constexpr size_t kMaxTenants = 4096;
 
-  // `on_dropped`: told, under no lock, of a tenant all of whose prefixes another store dropped.
+  // `on_dropped`: told, under no lock, of a tenant all of whose prefixes another store dropped;
+  // also where that may have been before this store knew the tenant.
   SharedSpaces(SharedEngine* engine, Clock* clock, std::string secret, absl::Duration age,
                std::function<void(const std::string&)> on_dropped)
       : engine_(engine),
@@ -43,16 +44,20 @@ class SharedSpaces {
   // An error when the engine never told the generation. Where it does not answer, the last one.
   absl::StatusOr<SpacePtr> Of(const std::string& tenant, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether nobody read the generation for a while, nor was told so by this.
+  bool IsDue(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Begins a new generation: what is in the engine is of no use any more.
   absl::Status DropAll(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Known {
     SpacePtr space;
-    absl::Time read_at = absl::InfinitePast();
+    absl::Time read_at = absl::InfinitePast(), due_at = absl::InfinitePast();
   };
-  SpacePtr Adopt(const std::string& tenant, uint64_t generation, bool* grew)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  SpacePtr Adopt(const std::string& tenant, uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether a store with this secret dropped all before the generation. An error: not known now.
+  absl::StatusOr<bool> WasDropped(const std::string& tenant, uint64_t generation,
+                                  absl::Time deadline);
   SpacePtr SpaceOf(const std::string& tenant, absl::Time since) ABSL_LOCKS_EXCLUDED(mu_);
 
   SharedEngine* const engine_;

@@ -213,9 +213,16 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
 }
 
 absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool force) {
-  // First there: what is dropped here could be brought back meanwhile.
-  const absl::Status everywhere = spaces_.DropAll(tenant, Deadline());
+  // Here before, so that nothing of it is written under the new generation, and after, for what was
+  // brought back meanwhile.
   absl::StatusOr<DropResult> dropped = store_->DropAll(tenant, force);
+  const absl::Status everywhere = spaces_.DropAll(tenant, Deadline());
+  if (dropped.ok()) {
+    const absl::StatusOr<DropResult> again = store_->DropAll(tenant, force);
+    if (!again.ok()) return again;
+    dropped->dropped += again->dropped;
+    dropped->freed_bytes += again->freed_bytes;
+  }
   if (dropped.ok() && !everywhere.ok()) return NotEverywhere("dropped", everywhere);
   return dropped;
 }

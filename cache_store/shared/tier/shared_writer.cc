@@ -209,6 +209,12 @@ void SharedWriter::EraseBehind(std::vector<std::string> names) {
 }
 
 void SharedWriter::NoteUse(SharedWork work) {
+  // What is served from here alone would otherwise not hear of a drop.
+  if (parts_.spaces->IsDue(work.tenant)) {
+    executor_->TrySchedule(0, [this, tenant = work.tenant] {
+      if (!stopping_) parts_.spaces->Of(tenant, Deadline()).status().IgnoreError();
+    });
+  }
   uint64_t digest = SliceDigest(work.token_ids.data(), 4 * work.token_ids.size());
   digest ^= SliceDigest(work.fingerprint.data(), work.fingerprint.size());
   digest ^= SliceDigest(work.tenant.data(), work.tenant.size()) * 3;

@@ -67,6 +67,46 @@ TEST_F(SharedEndsTest, ADropOfAllIsOneEverywhere) {
   EXPECT_EQ(kit_.memory.entries[space.GenerationName()].value, "1");
 }
 
+TEST_F(SharedEndsTest, ADropOfAllIsHeardOfWhereEverythingIsServedFromHere) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&other, Prompt(1));
+  other.writes->RunAll();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+}
+
+// Its own copies are from before, and it would write them under the new generation.
+TEST_F(SharedEndsTest, ADropOfAllIsHeardOfByAStoreThatDidNotKnowTheTenant) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  other.engine->SetUnreachable(true);
+  Publish(&other, Prompt(1), {64});
+  Publish(&one, Prompt(2), {64});
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  other.engine->SetUnreachable(false);
+  kit_.clock.Advance(absl::Seconds(10));
+  Publish(&other, Prompt(3), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  SharedNode third = kit_.Node();
+  EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
+}
+
+// Who can write to the engine makes misses, and nothing else.
+TEST_F(SharedEndsTest, ANumberAloneDropsNothingHere) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  const SharedSpace space(ReadSecret(kit_.secret_file).value(), "default", 0);
+  kit_.memory.entries[space.GenerationName()].value = "77";
+  kit_.memory.entries[space.DropName()].value = "no marker of ours";
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&one, Prompt(2));
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
+  SharedNode other = kit_.Node();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "of another generation";
+}
+
 TEST_F(SharedEndsTest, ADropThatTheEngineDidNotHearOfIsAnError) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
