@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -52,6 +53,10 @@ absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url) {
     options.use_tls = true;
   } else if (!absl::ConsumePrefix(&url, "redis://")) {
     return Refuse("url", "begins with redis:// or rediss://");
+  }
+  // Not repeated: a command line is read by many.
+  if (absl::StrContains(url, '@')) {
+    return Refuse("url", "has no user or password: a name and a file of their own say these");
   }
   absl::ConsumeSuffix(&url, "/");
   for (const absl::string_view text : absl::StrSplit(url, ',')) {

@@ -31,6 +31,15 @@ uint32_t UsableHere(TieredStore* store, const PrefixQuery& query, const std::str
   return decision.ok() ? decision->usable_tokens : 0;
 }
 
+// Of what a load may take by the engine's speed: it is not always the same.
+constexpr double kSafeShare = 0.7;
+
+uint64_t BytesOf(const KvLayout& layout, absl::Span<const ObjectId> ids) {
+  uint64_t bytes = 0;
+  for (const ObjectId& id : ids) bytes += layout.ObjectBytes(id.tokens, id.group);
+  return bytes;
+}
+
 absl::Status BeginningLeft() { return absl::NotFoundError("its beginning has left the store"); }
 
 std::vector<uint32_t> CutsUpTo(absl::Span<const uint32_t> cuts, uint32_t boundary) {
@@ -75,7 +84,8 @@ SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t abo
   const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
   const Brought brought = BringUntil(query, above_tokens, max_tokens, deadline);
   const absl::Time now = parts_.clock->Now();
-  if (now >= deadline) paused_until_ms_.store(absl::ToUnixMillis(now + kPause));
+  if (now >= deadline && !brought.is_answered)
+    paused_until_ms_.store(absl::ToUnixMillis(now + kPause));
   return brought;
 }
 
@@ -109,7 +119,16 @@ SharedLookup::Brought SharedLookup::BringUntil(const PrefixQuery& query, uint32_
     }
   }
   if (best == nullptr || best->boundary == 0) return brought;
+  best->boundary = Affordable(question, *best);
+  if (best->boundary == 0) {
+    parts_.counters->Add(Counter::kSharedNotKept);
+    return brought;
+  }
+  question.candidates.erase(
+      std::upper_bound(question.candidates.begin(), question.candidates.end(), best->boundary),
+      question.candidates.end());
   brought.is_hit = LoadOnce(question, best.get());
+  brought.is_answered = best->is_answered;
   if (brought.is_hit) parts_.counters->Add(Counter::kSharedHits);
   return brought;
 }
@@ -168,6 +187,7 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
   {
     absl::MutexLock lock(&mu_);
     if (!under_way_.insert(key).second) {
+      probed->is_answered = true;
       const auto is_done = [&] {
         mu_.AssertHeld();
         return !under_way_.contains(key);
@@ -185,12 +205,47 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
   return is_loaded;
 }
 
+uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed) const {
+  uint64_t most = options_.max_loading_bytes;
+  if (const uint64_t rate = bytes_per_s_.load(); rate > 0) {
+    const double left = absl::ToDoubleSeconds(question.deadline - parts_.clock->Now());
+    most = std::min(
+        most, static_cast<uint64_t>(kSafeShare * std::max(0.0, left) * static_cast<double>(rate)));
+  }
+  const auto fits = [&](uint32_t boundary) {
+    return BytesOf(probed.prompt.layout, probed.map->NeededFromEngine(boundary)) <= most;
+  };
+  if (fits(probed.boundary)) return probed.boundary;
+  uint32_t longest = 0;
+  size_t low = 0, high = question.candidates.size();  // so many of them, the shortest
+  while (low < high) {
+    const size_t middle = (low + high + 1) / 2;
+    const uint32_t boundary =
+        probed.map->Longest(absl::MakeConstSpan(question.candidates).first(middle), question.above);
+    if (boundary > 0 && !fits(boundary)) {
+      high = middle - 1;
+    } else {
+      longest = boundary;
+      low = middle;
+    }
+  }
+  return longest;
+}
+
+// Faster at once, slower by and by: a short load says little of how fast a long one is.
+void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
+  if (bytes == 0 || took < absl::Milliseconds(1)) return;
+  const auto measured =
+      static_cast<uint64_t>(static_cast<double>(bytes) / absl::ToDoubleSeconds(took));
+  const uint64_t before = bytes_per_s_.load();
+  bytes_per_s_.store(std::max<uint64_t>(1, measured > before ? measured : (before + measured) / 2));
+}
+
 bool SharedLookup::Load(const Question& question, Probed* probed) {
   LoadedObjects loaded;
-  uint64_t bytes = 0;
-  for (const ObjectId& id : probed->map->NeededFromEngine(probed->boundary)) {
-    bytes += probed->prompt.layout.ObjectBytes(id.tokens, id.group);
-  }
+  const KvLayout& layout = probed->prompt.layout;
+  const uint64_t bytes = BytesOf(layout, probed->map->NeededFromEngine(probed->boundary));
+  const absl::Time begin = parts_.clock->Now();
   const uint64_t before = loading_bytes_.fetch_add(bytes);
   const bool fits = before + bytes <= options_.max_loading_bytes;
   if (!fits) parts_.counters->Add(Counter::kSharedNotKept);
@@ -210,6 +265,10 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
     if (probed->boundary == 0) break;
   }
   loading_bytes_.fetch_sub(bytes);
+  std::vector<ObjectId> ids;
+  for (const auto& [id, object] : loaded) ids.push_back(id);
+  NoteSpeed(BytesOf(layout, ids), parts_.clock->Now() - begin);
+  probed->is_answered = !loaded.empty();
   return is_kept;
 }
 

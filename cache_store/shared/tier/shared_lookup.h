@@ -51,8 +51,10 @@ class SharedLookup {
   struct Brought {
     bool is_hit = false;        // a longer restore point is in the store now
     uint32_t known_tokens = 0;  // of the prompt, by the engine
+    bool is_answered = false;   // the engine gave something, or gives it to another lookup
   };
-  // A lookup ran out of its budget a moment ago: who does without the engine now waits less.
+  // A lookup ran out of its budget a moment ago without any answer: who does without the engine
+  // now waits less.
   bool is_paused() const {
     return absl::ToUnixMillis(parts_.clock->Now()) < paused_until_ms_.load();
   }
@@ -73,6 +75,7 @@ class SharedLookup {
     SharedPrompt prompt;
     std::unique_ptr<ObjectMap> map;
     uint32_t boundary = 0;  // the longest above what is here; 0: none
+    bool is_answered = false;
   };
   struct Question {
     const PrefixQuery* query = nullptr;
@@ -87,6 +90,10 @@ class SharedLookup {
                                 uint32_t usable_here);
   Brought BringUntil(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline);
+  // The longest boundary up to the probed one that can be loaded in the time that is left, as fast
+  // as the engine was, and in the memory that loads may take. 0: none.
+  uint32_t Affordable(const Question& question, const Probed& probed) const;
+  void NoteSpeed(uint64_t bytes, absl::Duration took);
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
@@ -102,6 +109,7 @@ class SharedLookup {
   const std::string secret_;
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};
+  std::atomic<uint64_t> bytes_per_s_{0};  // of loads; 0: there was none
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);  // being loaded

@@ -144,6 +144,9 @@ TEST(RedisUrl, NamesNodesAndNothingSecret) {
   EXPECT_EQ(options.addresses[2].host, "::1");
   EXPECT_EQ(options.addresses[2].Text(), "[::1]:7002");
   EXPECT_TRUE(ParseRedisUrl("rediss://cache.example:6379/").value().use_tls);
+  const absl::Status with_password = ParseRedisUrl("redis://:hunter2@a:1").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(with_password));
+  EXPECT_EQ(std::string(with_password.message()).find("hunter2"), std::string::npos);
   for (const char* url :
        {"", "redis://", "http://a:1", "redis://a", "redis://a:0", "redis://a:65536", "redis://:1",
         "redis://user:secret@a:1", "redis://a:1,", "redis://a:1/2", "redis://a b:1",

@@ -193,6 +193,24 @@ TEST_F(SharedStoreTest, SlicesAreComparedWithTheirDigests) {
   EXPECT_EQ(kit_.memory.entries.count(name), 0);
 }
 
+// What the budget is too short for is not begun again each time: a part of it comes.
+TEST_F(SharedStoreTest, OfAPromptThatIsTooLargeForTheBudgetAPartIsRestored) {
+  kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {16, 32, 48, 64});
+  other.engine->SetDelay(absl::Milliseconds(80));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "nothing is known of how fast it is";
+  uint32_t found = 0;
+  for (int i = 0; i < 8 && found < 64; ++i) {
+    const absl::Time start = kit_.clock.Now();
+    const uint32_t longer = Fetch(&other, Prompt(1));
+    EXPECT_LE(kit_.clock.Now() - start, kit_.shared_options.fetch_budget + absl::Milliseconds(80));
+    EXPECT_GE(longer, found);
+    found = longer;
+  }
+  EXPECT_EQ(found, 64u) << "each lookup goes on from what is here";
+}
+
 TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
