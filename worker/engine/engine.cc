@@ -58,27 +58,30 @@ WeightForm FormOf(WeightsChoice weights) {
 
 std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
-// The value of --kv-bytes, given or by default, with a note on the default.
-uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
-  if (options.memory.kv_bytes > 0) return options.memory.kv_bytes;
+struct KvMemory {
+  uint64_t kv_bytes = 0, offload_bytes = 0;
+};
+
+// The values of --kv-bytes and --kv-offload-bytes, given or by default, with a note on a default.
+KvMemory ChooseKvMemory(const EngineOptions& options, std::vector<std::string>* notes) {
+  const MemoryLimits& given = options.memory;
+  KvMemory chosen{given.kv_bytes, given.kv_offload_bytes};
+  if (chosen.kv_bytes > 0 && chosen.offload_bytes > 0) return chosen;
   // A file that cannot be read is an error of the load, which follows.
   const uint64_t weights =
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
   const uint64_t memory = MemoryBytes();
-  const uint64_t bytes = DefaultKvBytes(memory, weights, options.memory.pool_bytes);
-  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(bytes), ", by ", MiBText(memory),
-                                " of memory, weights of ", MiBText(weights), " and a pool of ",
-                                MiBText(options.memory.pool_bytes)));
-  return bytes;
-}
-
-// Likewise of --kv-offload-bytes.
-uint64_t ChooseOffloadBytes(const EngineOptions& options, uint64_t kv_bytes) {
-  if (options.memory.kv_offload_bytes > 0) return options.memory.kv_offload_bytes;
-  const uint64_t weights =
-      InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
-  return DefaultOffloadBytes(
-      MemoryBytes(), weights + options.memory.pool_bytes + options.memory.staging_bytes, kv_bytes);
+  if (chosen.kv_bytes == 0) {
+    chosen.kv_bytes = DefaultKvBytes(memory, weights, given.pool_bytes);
+    notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen.kv_bytes), ", by ", MiBText(memory),
+                                  " of memory, weights of ", MiBText(weights), " and a pool of ",
+                                  MiBText(given.pool_bytes)));
+  }
+  if (chosen.offload_bytes == 0) {
+    chosen.offload_bytes = DefaultOffloadBytes(
+        memory, weights + given.pool_bytes + given.staging_bytes, chosen.kv_bytes);
+  }
+  return chosen;
 }
 
 // Of the steps that the scheduler will make.
@@ -110,8 +113,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   InvariantGemmaOptions gemma_options;
   gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
   gemma_options.chunk = static_cast<int>(options.chunk_tokens);
-  gemma_options.kv_bytes = ChooseKvBytes(options, &notes);
-  gemma_options.offload_bytes = ChooseOffloadBytes(options, gemma_options.kv_bytes);
+  const KvMemory memory = ChooseKvMemory(options, &notes);
+  gemma_options.kv_bytes = memory.kv_bytes;
+  gemma_options.offload_bytes = memory.offload_bytes;
   gemma_options.digest_cache_dir = options.digest_cache_dir;
   gemma_options.weights = FormOf(options.weights);
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =

@@ -16,7 +16,7 @@ import torch
 from transformers import Gemma3ForCausalLM, StoppingCriteria
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "model"))
-from model_oracle import GEOMETRIES, Probe, tiny_config  # noqa: E402
+from model_oracle import GEOMETRIES, Probe, run, tiny_config  # noqa: E402
 
 BAR = 1e-4
 # (beams, tokens, length penalty, early stopping)
@@ -148,14 +148,5 @@ def run_real(binary, model_dir):
     probe.close()
 
 
-def main():
-    binary, kind = sys.argv[1:3]
-    if kind == "tiny":
-        run_tiny(binary)
-    else:
-        run_real(binary, sys.argv[3])
-    print("ok")
-
-
 if __name__ == "__main__":
-    main()
+    run(run_tiny, run_real)

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +49,18 @@ absl::StatusOr<std::string> Snapshot(TestWorker* worker, const EngineRequest& re
   collector.WaitEnd();
   if (!collector.error.ok()) return collector.error;
   return file;
+}
+
+// The snapshot with other bytes in its first slice, and the digests that go with them.
+std::string Forged(std::string file, const std::function<void(char* slice, size_t bytes)>& forge) {
+  const SnapshotHeader header = ParseSnapshotHeader(file).value();
+  Manifest manifest = header.manifest;
+  const size_t bytes = header.layout.SliceBytes(manifest.objects[0].id.tokens);
+  char* const slice = &file[header.slice_offsets[0]];
+  forge(slice, bytes);
+  manifest.objects[0].slice_digests[0] = SliceDigest(slice, bytes);
+  const std::string sealed = BuildSnapshotHeader(header.fingerprint, manifest).value();
+  return file.replace(0, sealed.size(), sealed);
 }
 
 EngineRequest GoOn(EngineRequest request, const std::vector<int32_t>& answer) {
@@ -176,17 +190,10 @@ TEST(EngineStates, WithOtherBytesForTheSameTokensAreRefused) {
   TestWorker first = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
   const std::string file = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
-  // A slice with another byte, and the digests that go with it.
-  const SnapshotHeader header = ParseSnapshotHeader(file).value();
-  Manifest manifest = header.manifest;
-  std::string forged = file;
-  forged[header.slice_offsets[0]] ^= 1;
-  EXPECT_EQ(first->AddSnapshot("default", forged).status().code(), absl::StatusCode::kDataLoss);
-  manifest.objects[0].slice_digests[0] =
-      SliceDigest(forged.data() + header.slice_offsets[0],
-                  header.layout.SliceBytes(manifest.objects[0].id.tokens));
-  const std::string sealed = BuildSnapshotHeader(header.fingerprint, manifest).value();
-  forged.replace(0, sealed.size(), sealed);
+  std::string damaged = file;
+  damaged[ParseSnapshotHeader(file)->slice_offsets[0]] ^= 1;
+  EXPECT_EQ(first->AddSnapshot("default", damaged).status().code(), absl::StatusCode::kDataLoss);
+  const std::string forged = Forged(file, [](char* slice, size_t) { *slice ^= 1; });
   const absl::Status refused = first->AddSnapshot("default", forged).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("KV differs"));
@@ -196,15 +203,9 @@ TEST(EngineStates, WithOtherBytesForTheSameTokensAreRefused) {
 TEST(EngineStates, WithValuesThatAreNoNumbersAreRefused) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
-  std::string forged = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
-  const SnapshotHeader header = ParseSnapshotHeader(forged).value();
-  Manifest manifest = header.manifest;
-  const size_t bytes = header.layout.SliceBytes(manifest.objects[0].id.tokens);
-  forged.replace(header.slice_offsets[0], 4, "\xff\xff\xff\xff");
-  manifest.objects[0].slice_digests[0] =
-      SliceDigest(forged.data() + header.slice_offsets[0], bytes);
-  const std::string sealed = BuildSnapshotHeader(header.fingerprint, manifest).value();
-  forged.replace(0, sealed.size(), sealed);
+  const std::string forged =
+      Forged(*Snapshot(&first, Asked(false, kHalf), begun->tokens),
+             [](char* slice, size_t) { std::memset(slice, 0xff, sizeof(float)); });
   const absl::Status refused = second->AddSnapshot("default", forged).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("no finite numbers"));
@@ -235,16 +236,11 @@ TEST(EngineStates, AreAsTheyWereAfterAStaticRequestWentOnFromThem) {
 TEST(EngineStates, ThatGiveNoNumbersAreForgotten) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
-  std::string forged = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
-  const SnapshotHeader header = ParseSnapshotHeader(forged).value();
-  Manifest manifest = header.manifest;
-  const size_t bytes = header.layout.SliceBytes(manifest.objects[0].id.tokens);
-  const std::vector<float> huge(bytes / sizeof(float), 3e38F);
-  std::memcpy(&forged[header.slice_offsets[0]], huge.data(), bytes);
-  manifest.objects[0].slice_digests[0] =
-      SliceDigest(forged.data() + header.slice_offsets[0], bytes);
-  const std::string sealed = BuildSnapshotHeader(header.fingerprint, manifest).value();
-  forged.replace(0, sealed.size(), sealed);
+  const std::string forged =
+      Forged(*Snapshot(&first, Asked(false, kHalf), begun->tokens), [](char* slice, size_t bytes) {
+        const std::vector<float> huge(bytes / sizeof(float), 3e38F);
+        std::memcpy(slice, huge.data(), bytes);
+      });
   ASSERT_TRUE(second->AddSnapshot("default", forged).ok());
   const EngineRequest rest = GoOn(Asked(false, kHalf), begun->tokens);
   Collector ended;

@@ -7,14 +7,13 @@ Bars as model_oracle.py has them. The probe compares bits: in other steps, on ea
 and beside texts that go through no adapter.
 """
 
-import sys
 import tempfile
 
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Gemma3ForCausalLM
 
-from model_oracle import GREEDY, Probe, check_prompt, compare, their_logits, tiny_config
+from model_oracle import GREEDY, Probe, check_prompt, compare, their_logits, run, tiny_config
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTERS = [
@@ -92,14 +91,5 @@ def run_real(binary, model_dir):
     probe.close()
 
 
-def main():
-    binary, kind = sys.argv[1:3]
-    if kind == "tiny":
-        run_tiny(binary)
-    else:
-        run_real(binary, sys.argv[3])
-    print("ok")
-
-
 if __name__ == "__main__":
-    main()
+    run(run_tiny, run_real)

@@ -172,16 +172,16 @@ def run_real(binary, model_dir):
     probe.close()
 
 
-def main():
+def run(tiny, real, few=None):
+    """The command line that oracles have in common: BINARY tiny|few|real [MODEL_DIR]."""
     binary, kind = sys.argv[1:3]
-    if kind == "tiny":
-        run_tiny(binary)
-    elif kind == "few":  # a small window, one KV head, softcaps, rope scaling, an untied head
-        run_tiny(binary, (0, 4, 7, 8, 9))
+    if kind == "real":
+        real(binary, sys.argv[3])
     else:
-        run_real(binary, sys.argv[3])
+        {"tiny": tiny, "few": few}[kind](binary)
     print("ok")
 
 
 if __name__ == "__main__":
-    main()
+    # few: a small window, one KV head, softcaps, rope scaling, an untied head
+    run(run_tiny, run_real, few=lambda binary: run_tiny(binary, (0, 4, 7, 8, 9)))

@@ -181,11 +181,11 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   const uint64_t bytes = needed.BytesOf(layout);
   const uint64_t left = ((layout.window + chunk - 1) / chunk + 1) *
                         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
-  const uint64_t first = BlocksFor(*BlocksOf(kv), most, step, 0, {}).BytesOf(layout);
+  const NeededBlocks of_first = BlocksFor(*BlocksOf(kv), most, step, 0, {});
   const uint64_t first_at_most = BlocksFor(*BlocksOf(kv), most, kAnySteps, 0, {}).BytesOf(layout);
-  const uint64_t all = std::min(first + left, first_at_most) + forks * bytes;
-  const uint64_t offloaded = BlocksFor(*BlocksOf(kv), most, step, 0, {}).OffloadedBytesOf(layout) +
-                             forks * needed.OffloadedBytesOf(layout);
+  const uint64_t all = std::min(of_first.BytesOf(layout) + left, first_at_most) + forks * bytes;
+  const uint64_t offloaded =
+      of_first.OffloadedBytesOf(layout) + forks * needed.OffloadedBytesOf(layout);
   const std::string what = absl::StrCat(
       forks + 1, use == ForkUse::kBeams ? " beams of " : " samples of ", tokens, " tokens");
   constexpr char kInstead[] = "ask for fewer of either";
