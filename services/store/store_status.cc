@@ -69,15 +69,6 @@ Json MissesJson(const StoreStats& stats) {
   return misses;
 }
 
-template <typename Growth>
-Json StepJson(const Growth& step) {
-  return {{"fetches", step.fetches},
-          {"hits", step.hits},
-          {"lookup_tokens", step.lookup_tokens},
-          {"hit_tokens", step.hit_tokens},
-          {"published_bytes", step.published_bytes}};
-}
-
 }  // namespace
 
 double Quantile(const LatencyCounts& counts, double q) {
@@ -97,87 +88,31 @@ double Quantile(const LatencyCounts& counts, double q) {
 
 StoreStatus::StoreStatus(TieredStore* store, std::string version, Clock* clock)
     : store_(store),
-      version_(std::move(version)),
-      clock_(clock != nullptr ? clock : &system_clock_),
-      start_(clock_->Now()),
-      last_(Totals(store->Stats())) {}
+      figures_("hearth-store", std::move(version),
+               {[this] { return Totals(); }, [this](Json* json) { Add(json); }}, clock) {}
 
-StoreStatus::~StoreStatus() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
-  if (sampler_.joinable()) sampler_.join();
-}
-
-void StoreStatus::Start() {
-  sampler_ = std::thread([this] {
-    while (true) {
-      {
-        absl::MutexLock lock(&mutex_);
-        if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kStep)) return;
-      }
-      Sample();
-    }
-  });
-}
-
-StoreStatus::Growth StoreStatus::Totals(const StoreStats& stats) {
-  Growth totals;
-  totals.fetches = stats.Of(Counter::kFetches);
-  totals.hits = stats.Of(Counter::kHits);
-  totals.lookup_tokens = stats.Of(Counter::kLookupTokens);
-  totals.published_bytes = stats.Of(Counter::kPublishedBytes);
-  for (const TierUsage& usage : stats.tiers) totals.hit_tokens += usage.hit_tokens;
-  return totals;
-}
-
-StoreStatus::Growth StoreStatus::Since(const Growth& last, const Growth& now) {
-  return {now.fetches - last.fetches, now.hits - last.hits, now.lookup_tokens - last.lookup_tokens,
-          now.hit_tokens - last.hit_tokens, now.published_bytes - last.published_bytes};
-}
-
-void StoreStatus::Sample() {
-  const Growth now = Totals(store_->Stats());
-  absl::MutexLock lock(&mutex_);
-  steps_.push_back(Since(last_, now));
-  if (steps_.size() > kSteps) steps_.pop_front();
-  last_ = now;
-}
-
-std::string StoreStatus::JsonText() {
-  absl::MutexLock lock(&mutex_);
-  const absl::Time now = clock_->Now();
-  if (made_.empty() || now - made_at_ >= absl::Seconds(1)) {
-    made_ = Make();
-    made_at_ = now;
-  }
-  return made_;
-}
-
-std::string StoreStatus::Make() {
-  mutex_.AssertHeld();
+StatusFigures::Totals StoreStatus::Totals() const {
   const StoreStats stats = store_->Stats();
-  const Growth totals = Totals(stats);
-  Json json;
-  json["program"] = "hearth-store";
-  json["version"] = version_;
-  json["uptime_s"] = absl::ToDoubleSeconds(clock_->Now() - start_);
+  uint64_t hit_tokens = 0;
+  for (const TierUsage& usage : stats.tiers) hit_tokens += usage.hit_tokens;
+  return {{"fetches", stats.Of(Counter::kFetches)},
+          {"hits", stats.Of(Counter::kHits)},
+          {"lookup_tokens", stats.Of(Counter::kLookupTokens)},
+          {"hit_tokens", hit_tokens}};
+}
+
+void StoreStatus::Add(Json* to) const {
+  const StoreStats stats = store_->Stats();
+  Json& json = *to;
   json["incarnation"] = absl::StrCat(absl::Hex(stats.incarnation, absl::kZeroPad16));
   json["restore_points"] = stats.restore_points;
   json["unloaded_restore_points"] = stats.Of(Counter::kUnloadedRestorePoints);
   json["objects"] = stats.objects;
   json["pinned_bytes"] = stats.pinned_bytes;
   json["tiers"] = TiersJson(stats);
-  json["lookups"] = {{"fetches", totals.fetches},
-                     {"hits", totals.hits},
-                     {"lookup_tokens", totals.lookup_tokens},
-                     {"hit_tokens", totals.hit_tokens}};
+  json["lookups"] = Json::object();
+  for (const auto& [name, count] : Totals()) json["lookups"][name] = count;
   json["misses"] = MissesJson(stats);
-  json["step_s"] = absl::ToDoubleSeconds(kStep);
-  json["steps"] = Json::array();
-  for (const Growth& step : steps_) json["steps"].push_back(StepJson(step));
-  json["step_now"] = StepJson(Since(last_, totals));
   json["publishes"] = Pick(stats, kPublishes);
   for (size_t i = 0; i < kRemovals; ++i) {
     const char* reason = RemovalName(static_cast<Removal>(i));
@@ -196,7 +131,6 @@ std::string StoreStatus::Make() {
                                {"durable", point.durable},
                                {"pinned", point.pinned}});
   }
-  return JsonLine(json);
 }
 
 }  // namespace hearth

@@ -97,8 +97,8 @@ TEST_F(StoreStatusTest, WhatHappenedSinceTheLastStepIsThereToo) {
 }
 
 TEST_F(StoreStatusTest, OldStepsAreForgotten) {
-  for (size_t i = 0; i < StoreStatus::kSteps + 7; ++i) status_.Sample();
-  EXPECT_EQ(Json()["steps"].size(), StoreStatus::kSteps);
+  for (size_t i = 0; i < StatusFigures::kSteps + 7; ++i) status_.Sample();
+  EXPECT_EQ(Json()["steps"].size(), StatusFigures::kSteps);
 }
 
 TEST_F(StoreStatusTest, IsMadeAtMostOnceASecond) {

@@ -1,0 +1,67 @@
+// StatusFigures: the JSON of a program's status page: who it is, and how its counters grew in each
+// of the last steps of ten seconds.
+//
+// A text is reused for a second, so that frequent calls cost the program little. Thread safety: all
+// methods from any thread; the source is called by one at a time. Ownership: what the source reads
+// must outlive it.
+#ifndef HEARTH_SERVICES_SERVING_STATUS_FIGURES_H_
+#define HEARTH_SERVICES_SERVING_STATUS_FIGURES_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/repeating_thread.h"
+#include "services/serving/json_value.h"
+
+namespace hearth {
+
+class StatusFigures {
+ public:
+  static constexpr absl::Duration kStep = absl::Seconds(10);
+  static constexpr size_t kSteps = 60;  // ten minutes
+
+  // Counters since the start, always the same ones in the same order.
+  using Totals = std::vector<std::pair<const char*, uint64_t>>;
+  struct Source {
+    std::function<Totals()> totals;
+    std::function<void(Json*)> add;  // all other fields
+  };
+
+  // `clock` null: the system's.
+  StatusFigures(std::string program, std::string version, Source source, Clock* clock = nullptr);
+
+  // Samples every kStep from now on.
+  void Start();
+  // Adds a step: the growth of the counters since the last.
+  void Sample() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string JsonText() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Json Growth(const Totals& now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Make() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string program_, version_;
+  const Source source_;
+  SystemClock system_clock_;
+  Clock* const clock_;
+  const absl::Time start_;
+  absl::Mutex mutex_;
+  Totals last_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Json> steps_ ABSL_GUARDED_BY(mutex_);  // oldest first
+  std::string made_ ABSL_GUARDED_BY(mutex_);
+  absl::Time made_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  std::unique_ptr<RepeatingThread> sampler_;  // last: it uses the others
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_STATUS_FIGURES_H_
