@@ -18,7 +18,6 @@
 #include "services/serving/server/server_runner.h"
 #include "services/serving/server/serving.h"
 #include "services/serving/signal_thread.h"
-#include "services/serving/status_page.h"
 #include "services/serving/version.h"
 #include "services/store/cache_service.h"
 #include "services/store/gpu_tier.h"
@@ -203,19 +202,18 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<StoreAndEngine> store = OpenStore(flags);
   if (!store.ok()) return FailToStart(kProgram, store.status());
   TieredStore* const opened = store->store.get();
-  StoreStatus status(opened, kVersion);
   Metrics metrics("hearth_store");
   metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
   metrics.AddSource([engine = store->engine] { return SharedEngineSamples(engine); });
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
-  metrics.AddPage("/status.json", {"application/json", [&status] { return status.JsonText(); }});
-  metrics.AddPage("/", {"text/html; charset=utf-8", [] { return std::string(kStatusPage); }});
-  if (!flags.server.metrics_listen.empty()) status.Start();
   CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
   CacheService service(opened, &gate, kVersion, access->identities.get(),
                        flags.shared.is_on() ? kSharedLookupThreads : kLookupThreads);
+  StoreStatus status(opened, &service.reports(), kVersion);
+  status.figures()->AddPages(&metrics);
+  if (!flags.server.metrics_listen.empty()) status.figures()->Start();
   const Shared shared = Share(flags, *opened, &service);
   if (!shared.status.ok()) return FailToStart(kProgram, shared.status);
   const StoreStats stats = opened->Stats();
@@ -235,6 +233,7 @@ int Main(int argc, char** argv) {
         }
       },
       &stopped);
+  metrics.Stop();  // its pages read the status
   return served.ok() ? 0 : FailToStart(kProgram, served);
 }
 

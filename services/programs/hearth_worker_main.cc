@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "services/inference/inference_service.h"
 #include "services/inference/worker_metrics.h"
+#include "services/inference/worker_status.h"
 #include "services/programs/store_link.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/call_log.h"
@@ -173,6 +174,20 @@ std::string TokenizerNote(const Tokenizer* tokenizer) {
   return why.empty() ? "tokenizer.model" : "tokenizer.model, by SentencePiece alone: " + why;
 }
 
+void LogLoaded(const WorkerFlags& flags, const Engine& engine, const Tokenizer* tokenizer,
+               absl::Duration took) {
+  Log(LogLevel::kInfo, "loaded",
+      {{"model", flags.engine.model_dir},
+       {"device", engine.device()},
+       {"dtype", engine.dtype()},
+       {"exactness", ExactnessName(engine.layout().exactness)},
+       {"chunk_tokens", engine.layout().chunk_tokens},
+       {"fingerprint", DigestHex(engine.fingerprint().digest())},
+       {"tokenizer", TokenizerNote(tokenizer)},
+       {"store", flags.store},
+       {"took_ms", absl::ToInt64Milliseconds(took)}});
+}
+
 void RecordTimes(const FinishedInfo& info, Metrics* metrics) {
   metrics->RecordGeneration("queue", info.queue_ms / 1e3);
   metrics->RecordGeneration("fetch", info.fetch_ms / 1e3);
@@ -213,6 +228,9 @@ int Main(int argc, char** argv) {
   (*engine)->SetCache((*link)->cache());
   (*link)->AddMetrics(&metrics);
   metrics.AddSource([&engine] { return EngineSamples((*engine)->Stats()); });
+  WorkerStatus status(engine->get(), (*link)->counters(), kVersion);
+  status.figures()->AddPages(&metrics);
+  if (!flags.server.metrics_listen.empty()) status.figures()->Start();
 
   InferenceParts parts;
   parts.engine = engine->get();
@@ -225,20 +243,15 @@ int Main(int argc, char** argv) {
   parts.model_dir = flags.engine.model_dir;
   parts.version = kVersion;
   parts.strict_chats = flags.strict_chats;
-  parts.on_finished = [&metrics](const FinishedInfo& info) { RecordTimes(info, &metrics); };
+  parts.on_finished = [&metrics, &status](const FinishedInfo& info) {
+    RecordTimes(info, &metrics);
+    status.RecordTimes(info);
+  };
   InferenceService service(std::move(parts));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
-  Log(LogLevel::kInfo, "loaded",
-      {{"model", flags.engine.model_dir},
-       {"device", (*engine)->device()},
-       {"dtype", (*engine)->dtype()},
-       {"exactness", ExactnessName((*engine)->layout().exactness)},
-       {"chunk_tokens", (*engine)->layout().chunk_tokens},
-       {"fingerprint", DigestHex((*engine)->fingerprint().digest())},
-       {"tokenizer", TokenizerNote(tokenizer->get())},
-       {"store", flags.store},
-       {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+  LogLoaded(flags, **engine, tokenizer->get(), absl::Now() - start);
+  std::unique_ptr<UsageReporter> reporter = (*link)->Reporter(**engine);
   const absl::Status served = Serve(
       flags.server, services, &gate, &metrics, *access,
       [&](absl::Time deadline) {
@@ -247,6 +260,7 @@ int Main(int argc, char** argv) {
       },
       &stopped);
   metrics.Stop();  // it reads the engine and the link
+  reporter.reset();
   // Publishes that the drain did not wait for still use the link: the engine goes first.
   engine->reset();
   return served.ok() ? 0 : FailToStart(kProgram, served);

@@ -67,7 +67,13 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     return std::make_unique<RemotePrefixCache>(*channel, fingerprint, engine.layout(),
                                                &link->counters_, use, std::move(devices));
   });
+  link->channel_ = *std::move(channel);
   return link;
+}
+
+std::unique_ptr<UsageReporter> StoreLink::Reporter(const Engine& engine) const {
+  if (channel_ == nullptr) return nullptr;
+  return std::make_unique<UsageReporter>(channel_, [&engine] { return UsageOf(engine.Stats()); });
 }
 
 void StoreLink::AddMetrics(Metrics* metrics) const {

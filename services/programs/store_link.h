@@ -17,6 +17,7 @@
 #include "services/inference/adapter_caches.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/explainer.h"
+#include "services/inference/usage_reporter.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/door/identity.h"
@@ -46,7 +47,10 @@ class StoreLink {
   Explainer* explainer() const { return caches_.get(); }     // null: none
   grpc::Service* service() const { return service_.get(); }  // null unless embedded
 
+  const CacheCounters* counters() const { return caches_ == nullptr ? nullptr : &counters_; }
   void AddMetrics(Metrics* metrics) const;
+  // Tells a cache node what the engine serves. Null for other stores. The engine must outlive it.
+  std::unique_ptr<UsageReporter> Reporter(const Engine& engine) const;
   // Waits for an embedded store's write-behind.
   void Flush(absl::Time deadline) const;
 
@@ -57,6 +61,7 @@ class StoreLink {
   void AddCaches(const Engine& engine, const Make& make);
 
   CacheCounters counters_;
+  std::shared_ptr<grpc::Channel> channel_;  // to a cache node
   std::unique_ptr<TieredStore> store_;
   std::unique_ptr<CacheService> service_;
   std::unique_ptr<AdapterCaches> caches_;

@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "services/serving/status_page.h"
+
 namespace hearth {
 
 StatusFigures::StatusFigures(std::string program, std::string version, Source source, Clock* clock)
@@ -11,6 +13,11 @@ StatusFigures::StatusFigures(std::string program, std::string version, Source so
       clock_(clock != nullptr ? clock : &system_clock_),
       start_(clock_->Now()),
       last_(source_.totals()) {}
+
+void StatusFigures::AddPages(Metrics* metrics) {
+  metrics->AddPage("/status.json", {"application/json", [this] { return JsonText(); }});
+  metrics->AddPage("/", {"text/html; charset=utf-8", [] { return std::string(kStatusPage); }});
+}
 
 void StatusFigures::Start() {
   assert(sampler_ == nullptr);

@@ -21,6 +21,7 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/base/repeating_thread.h"
 #include "services/serving/json_value.h"
+#include "services/serving/metrics.h"
 
 namespace hearth {
 
@@ -39,6 +40,8 @@ class StatusFigures {
   // `clock` null: the system's.
   StatusFigures(std::string program, std::string version, Source source, Clock* clock = nullptr);
 
+  // The page, and its figures beside it. It must outlive what `metrics` serves.
+  void AddPages(Metrics* metrics);
   // Samples every kStep from now on.
   void Start();
   // Adds a step: the growth of the counters since the last.

@@ -149,6 +149,7 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
   if (caller.sees_all() && request.tenant().empty()) {
     StatsToProto(parts_.store->Stats(), response);
+    ReportsToProto(reports_.Read(), response);
     return absl::OkStatus();
   }
   const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
@@ -162,6 +163,16 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
                                                                 const Bytes* request) {
   return StartWatch(parts_, &watch_streams_, context, request);
+}
+
+grpc::ServerUnaryReactor* CacheService::Report(Context* context, const Bytes* request,
+                                               Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::ReportRequest& report,
+                           v1::ReportResponse*) {
+    if (caller.sees_all()) return reports_.Add(report);
+    return absl::PermissionDeniedError("report: for workers and administrators");
+  };
+  return RunCall<v1::ReportRequest, v1::ReportResponse>("Report", context, request, response, body);
 }
 
 }  // namespace hearth

@@ -29,6 +29,7 @@
 #include "services/serving/calls/stream_places.h"
 #include "services/serving/door/identity.h"
 #include "services/store/store_calls.h"
+#include "services/store/worker_reports.h"
 
 namespace hearth {
 
@@ -75,7 +76,8 @@ using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
                     v1::CacheStore::WithRawCallbackMethod_List<
                         v1::CacheStore::WithRawCallbackMethod_Quarantine<
                             v1::CacheStore::WithRawCallbackMethod_Stats<
-                                v1::CacheStore::Service>>>>>>>>>>>;
+                                v1::CacheStore::WithRawCallbackMethod_Report<
+                                    v1::CacheStore::Service>>>>>>>>>>>>;
 
 class CacheService final : public CacheServiceBase {
  public:
@@ -90,6 +92,7 @@ class CacheService final : public CacheServiceBase {
   // The clock for that. Before the service is registered.
   void SetClock(Clock* clock);
 
+  const WorkerReports& reports() const { return reports_; }
   // The pool that computes keys. For tests, which block it.
   FairPool* lookups() { return &lookups_; }
 
@@ -108,6 +111,8 @@ class CacheService final : public CacheServiceBase {
   grpc::ServerWriteReactor<Bytes>* List(Context* context, const Bytes* request) override;
   grpc::ServerUnaryReactor* Stats(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Report(Context* context, const Bytes* request,
+                                   Bytes* response) override;
 
  private:
   // Enters the gate, identifies the caller, parses a small request, runs `body` on a thread of the
@@ -128,6 +133,7 @@ class CacheService final : public CacheServiceBase {
   const std::string version_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
+  WorkerReports reports_;
   StreamPlaces publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
   StreamPlaces fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
   StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};

@@ -12,6 +12,7 @@
 #include "proto/cache_store.pb.h"
 #include "services/serving/door/identity.h"
 #include "services/store/result_conversion.h"
+#include "services/store/worker_reports.h"
 
 namespace hearth {
 
@@ -27,6 +28,7 @@ void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::stri
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
 void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out);
 void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);
+void ReportsToProto(const WorkerReports::Sums& sums, v1::StatsResponse* out);
 void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out);
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out);
 

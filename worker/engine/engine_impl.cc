@@ -169,6 +169,8 @@ EngineStats EngineImpl::Stats() const {
   EngineStats stats;
   stats.pool_bytes = keeper_.pool().bytes();
   stats.pool_limit_bytes = options_.memory.pool_bytes;
+  stats.staging_limit_bytes = options_.memory.staging_bytes;
+  stats.places = options_.PlacesOf(layout_.exactness);
   stats.staged_bytes = keeper_.staged_bytes();
   stats.kv_budget_bytes = model_->kv_bytes().budget;
   stats.kv_offload_budget_bytes = model_->offloaded_kv_bytes().budget;

@@ -26,14 +26,15 @@ class StoreStatusTest : public ::testing::Test {
   }
   nlohmann::json Json() {
     clock_.Advance(absl::Seconds(1));
-    return nlohmann::json::parse(status_.JsonText());
+    return nlohmann::json::parse(status_.figures()->JsonText());
   }
 
   const Fingerprint model_ = KitModel().Make();
   const std::unique_ptr<TieredStore> store_ =
       TieredStore::Open(StoreServer::SmallStore("")).value();
   FakeClock clock_;
-  StoreStatus status_{store_.get(), "1.2.3", &clock_};
+  WorkerReports reports_;
+  StoreStatus status_{store_.get(), &reports_, "1.2.3", &clock_};
 };
 
 TEST_F(StoreStatusTest, AnEmptyStoreHasEveryFieldAndNoPrefix) {
@@ -70,10 +71,10 @@ TEST_F(StoreStatusTest, EachStepHasWhatHappenedInIt) {
   Publish(1);
   Fetch(1);
   Fetch(9);
-  status_.Sample();
-  status_.Sample();
+  status_.figures()->Sample();
+  status_.figures()->Sample();
   Fetch(1);
-  status_.Sample();
+  status_.figures()->Sample();
   const nlohmann::json steps = Json()["steps"];
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps[0]["fetches"], 2);
@@ -91,28 +92,45 @@ TEST_F(StoreStatusTest, WhatHappenedSinceTheLastStepIsThereToo) {
   EXPECT_EQ(first["steps"].size(), 0u);
   EXPECT_EQ(first["step_now"]["fetches"], first["lookups"]["fetches"]);
   EXPECT_EQ(first["step_now"]["hit_tokens"], 32);
-  status_.Sample();
+  status_.figures()->Sample();
   clock_.Advance(absl::Seconds(1));
   EXPECT_EQ(Json()["step_now"]["fetches"], 0);
 }
 
+TEST_F(StoreStatusTest, WhatWorkersSayIsInTheStepInWhichTheySayIt) {
+  v1::ReportRequest report;
+  report.set_requests(2);
+  report.set_prompt_tokens(100);
+  report.set_cached_tokens(90);
+  report.set_own_tokens(80);
+  ASSERT_TRUE(reports_.Add(report).ok());
+  status_.figures()->Sample();
+  ASSERT_TRUE(reports_.Add(report).ok());
+  ASSERT_TRUE(reports_.Add(report).ok());
+  const nlohmann::json json = Json();
+  EXPECT_EQ(json["steps"][0]["worker_own_tokens"], 80);
+  EXPECT_EQ(json["step_now"]["worker_requests"], 4);
+  EXPECT_EQ(json["lookups"]["worker_prompt_tokens"], 300);
+  EXPECT_EQ(json["lookups"]["worker_cached_tokens"], 270);
+}
+
 TEST_F(StoreStatusTest, OldStepsAreForgotten) {
-  for (size_t i = 0; i < StatusFigures::kSteps + 7; ++i) status_.Sample();
+  for (size_t i = 0; i < StatusFigures::kSteps + 7; ++i) status_.figures()->Sample();
   EXPECT_EQ(Json()["steps"].size(), StatusFigures::kSteps);
 }
 
 TEST_F(StoreStatusTest, IsMadeAtMostOnceASecond) {
   clock_.Advance(absl::Seconds(10));
-  const std::string before = status_.JsonText();
+  const std::string before = status_.figures()->JsonText();
   Publish(1);
-  EXPECT_EQ(status_.JsonText(), before);
+  EXPECT_EQ(status_.figures()->JsonText(), before);
   clock_.Advance(absl::Seconds(1));
-  EXPECT_NE(status_.JsonText(), before);
+  EXPECT_NE(status_.figures()->JsonText(), before);
 }
 
 TEST_F(StoreStatusTest, ASamplerThatRunsEndsWithIt) {
-  StoreStatus running(store_.get(), "1", &clock_);
-  running.Start();
+  StoreStatus running(store_.get(), &reports_, "1", &clock_);
+  running.figures()->Start();
 }
 
 TEST(Quantile, IsReadOffTheBuckets) {

@@ -84,8 +84,9 @@ TEST_F(TenantsTest, WhatAPinnedChangesNothingThatBIsToldUpToItsShare) {
 }
 
 TEST_F(TenantsTest, NoRpcIsLeftOut) {
-  const std::set<std::string> asked = {"Fetch", "Lease", "Publish", "Explain", "Pin",       "Unpin",
-                                       "Drop",  "List",  "Stats",   "Watch",   "Quarantine"};
+  const std::set<std::string> asked = {"Fetch", "Lease", "Publish",    "Explain",
+                                       "Pin",   "Unpin", "Drop",       "List",
+                                       "Stats", "Watch", "Quarantine", "Report"};
   const auto* service =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("hearth.v1.CacheStore");
   ASSERT_NE(service, nullptr);
@@ -101,7 +102,8 @@ TEST_F(TenantsTest, NoMetricAndNoPageNamesATenantOrItsTokens) {
   prefix.set_tenant("zebra");
   ASSERT_NE(worker.Publish(prefix, 1).find("boundaries: 40"), std::string::npos);
   const StoreStats stats = server.store()->Stats();
-  std::string shown = StoreStatus(server.store(), "test").JsonText();
+  std::string shown =
+      StoreStatus(server.store(), &server.service()->reports(), "test").figures()->JsonText();
   for (const MetricSample& sample : StoreSamples(stats)) {
     absl::StrAppend(&shown, "\n", sample.name, sample.help);
     for (const auto& [name, value] : sample.labels) absl::StrAppend(&shown, name, "=", value);
@@ -188,7 +190,7 @@ TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
     for (size_t at = told.find(status); at != std::string::npos; at = told.find(status, at + 1)) {
       ++refused;
     }
-    EXPECT_EQ(refused, 13u) << told;
+    EXPECT_EQ(refused, 14u) << told;
   }
 }
 

@@ -1,0 +1,49 @@
+// UsageReporter: tells a worker's store what the worker served, for the store's figures.
+//
+// A store sees lookups only; what a worker restores from its own memory it learns from here. A
+// report that is not answered is sent again with what came since. A store that knows no reports, or
+// allows this worker none, is asked again ten minutes later.
+// Thread safety: none needed; it has a thread of its own, and asks for the totals there. Ownership:
+// what `totals` reads must outlive it.
+#ifndef HEARTH_SERVICES_INFERENCE_USAGE_REPORTER_H_
+#define HEARTH_SERVICES_INFERENCE_USAGE_REPORTER_H_
+
+#include <grpcpp/channel.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "cache_store/base/repeating_thread.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "worker/engine/engine.h"
+
+namespace hearth {
+
+// What a worker served since its start.
+v1::ReportRequest UsageOf(const EngineStats& stats);
+
+class UsageReporter {
+ public:
+  static constexpr absl::Duration kEvery = absl::Seconds(2);
+  static constexpr absl::Duration kPatience = absl::Milliseconds(500);
+
+  UsageReporter(const std::shared_ptr<grpc::Channel>& channel,
+                std::function<v1::ReportRequest()> totals, absl::Duration every = kEvery);
+  // Waits at most kPatience, for a report under way.
+  ~UsageReporter() = default;
+
+ private:
+  // The time until the next.
+  absl::Duration Report();
+
+  const std::unique_ptr<v1::CacheStore::Stub> stub_;
+  const std::function<v1::ReportRequest()> totals_;
+  const absl::Duration every_;
+  v1::ReportRequest said_;
+  RepeatingThread thread_;  // last: it uses the others
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_USAGE_REPORTER_H_

@@ -1,0 +1,161 @@
+#include "services/inference/worker_status.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "worker/engine/engine_counters.h"
+
+namespace hearth {
+namespace {
+
+using Counts = std::map<std::string, uint64_t>;
+
+// The engine's counters that are shown, by what they are.
+constexpr EngineCounter kTotals[] = {EngineCounter::kRequests, EngineCounter::kPromptTokens,
+                                     EngineCounter::kGeneratedTokens};
+constexpr EngineCounter kRequests[] = {
+    EngineCounter::kRequests,          EngineCounter::kRequestsFinished,
+    EngineCounter::kRequestsCancelled, EngineCounter::kRequestsExpired,
+    EngineCounter::kRequestsRefused,   EngineCounter::kRequestsFailed};
+constexpr EngineCounter kErrors[] = {EngineCounter::kRequestsFailed, EngineCounter::kNondeterminism,
+                                     EngineCounter::kAuditsWrong, EngineCounter::kLentChanged,
+                                     EngineCounter::kFetchesRefused};
+
+uint64_t Of(const Counts& counts, const std::string& name) {
+  const auto it = counts.find(name);
+  return it == counts.end() ? 0 : it->second;
+}
+
+uint64_t CachedTokens(const Counts& counters) {
+  uint64_t tokens = 0;
+  for (const auto& [name, count] : counters) {
+    if (absl::StartsWith(name, "cached_tokens_")) tokens += count;
+  }
+  return tokens;
+}
+
+StatusFigures::Totals TotalsOf(const Counts& counters) {
+  StatusFigures::Totals totals = {{"cached_tokens", CachedTokens(counters)}};
+  for (const EngineCounter counter : kTotals) {
+    const char* const name = EngineCounterName(counter);
+    totals.emplace_back(name, Of(counters, name));
+  }
+  return totals;
+}
+
+Json Pick(const Counts& counters, absl::Span<const EngineCounter> picked) {
+  Json json = Json::object();
+  for (const EngineCounter counter : picked) {
+    const char* const name = EngineCounterName(counter);
+    json[name] = Of(counters, name);
+  }
+  return json;
+}
+
+Json MemoryJson(const EngineStats& stats) {
+  Json memory = Json::array();
+  const auto add = [&](const char* name, uint64_t bytes, uint64_t capacity) {
+    if (capacity == 0) return;
+    memory.push_back({{"tier", name}, {"bytes", bytes}, {"capacity_bytes", capacity}});
+  };
+  add("kv", stats.kv_used_bytes, stats.kv_budget_bytes);
+  // Only where somebody asked for it: most workers never do.
+  if (stats.kv_offload_used_bytes > 0) {
+    add("kv_offload", stats.kv_offload_used_bytes, stats.kv_offload_budget_bytes);
+  }
+  add("worker", stats.pool_bytes, stats.pool_limit_bytes);
+  add("staged", stats.staged_bytes, stats.staging_limit_bytes);
+  return memory;
+}
+
+// Where the tokens of prompts came from; all of them.
+Json SourcesJson(const Counts& counters) {
+  Json sources = {{"computed", Of(counters, EngineCounterName(EngineCounter::kComputedTokens))}};
+  for (const auto& [name, count] : counters) {
+    absl::string_view tier = name;
+    if (absl::ConsumePrefix(&tier, "cached_tokens_")) sources[std::string(tier)] = count;
+  }
+  return sources;
+}
+
+// What should never grow.
+Json ErrorsJson(const Counts& counters, const CacheCounters* cache) {
+  Json errors = Pick(counters, kErrors);
+  if (cache == nullptr) return errors;
+  const Counts fetches = cache->Read().fetches;
+  errors["fetches_corrupt"] = Of(fetches, "corrupt");
+  errors["fetches_mismatch"] = Of(fetches, "mismatch");
+  errors["fetches_not_allowed"] = Of(fetches, "refused");
+  errors["fetches_error"] = Of(fetches, "error");
+  return errors;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(at), values.end());
+  return values[at];
+}
+
+}  // namespace
+
+WorkerStatus::WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
+                           Clock* clock)
+    : engine_(engine),
+      cache_(cache),
+      figures_("hearth-worker", std::move(version),
+               {[this] { return TotalsOf(engine_->Stats().counters); },
+                [this](Json* json) { Add(json); }},
+               clock) {}
+
+void WorkerStatus::RecordTimes(const FinishedInfo& info) {
+  absl::MutexLock lock(&mutex_);
+  ++finished_;
+  for (size_t i = 0; i < kSeries.size(); ++i) {
+    recent_[i].push_back(info.*kSeries[i].ms);
+    if (recent_[i].size() > kRecentRequests) recent_[i].pop_front();
+  }
+}
+
+Json WorkerStatus::LatenciesJson() const {
+  absl::MutexLock lock(&mutex_);
+  Json latencies = Json::array();
+  for (size_t i = 0; i < kSeries.size(); ++i) {
+    const std::vector<double> values(recent_[i].begin(), recent_[i].end());
+    latencies.push_back({{"name", kSeries[i].name},
+                         {"of", ""},
+                         {"count", finished_},
+                         {"p50_s", Quantile(values, 0.5) / 1e3},
+                         {"p99_s", Quantile(values, 0.99) / 1e3}});
+  }
+  return latencies;
+}
+
+void WorkerStatus::Add(Json* to) const {
+  const EngineStats stats = engine_->Stats();
+  const Counts& counters = stats.counters;
+  Json& json = *to;
+  json["model"] = {{"device", engine_->device()},
+                   {"dtype", engine_->dtype()},
+                   {"exactness", ExactnessName(engine_->layout().exactness)},
+                   {"fingerprint", DigestHex(engine_->fingerprint().digest())}};
+  json["running"] = stats.running;
+  json["places"] = stats.places;
+  json["queued"] = stats.queued;
+  json["totals"] = Json::object();
+  for (const auto& [name, count] : TotalsOf(counters)) json["totals"][name] = count;
+  json["sources"] = SourcesJson(counters);
+  json["tiers"] = MemoryJson(stats);
+  json["latencies"] = LatenciesJson();
+  json["requests"] = Pick(counters, kRequests);
+  json["errors"] = ErrorsJson(counters, cache_);
+}
+
+}  // namespace hearth

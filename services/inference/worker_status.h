@@ -1,0 +1,59 @@
+// WorkerStatus: the figures of a worker's status page, as JSON: requests, the memory of keys and
+// values, where prompts' tokens came from, and how long requests took.
+//
+// No tenant's content. Thread safety: all methods from any thread. Ownership: the engine and the
+// counters must outlive it.
+#ifndef HEARTH_SERVICES_INFERENCE_WORKER_STATUS_H_
+#define HEARTH_SERVICES_INFERENCE_WORKER_STATUS_H_
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/base/clock.h"
+#include "services/inference/cache_counters.h"
+#include "services/serving/status_figures.h"
+#include "worker/engine/engine.h"
+
+namespace hearth {
+
+class WorkerStatus {
+ public:
+  // Times are those of so many latest requests.
+  static constexpr size_t kRecentRequests = 1000;
+
+  // `cache` null: no store. `clock` null: the system's.
+  WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
+               Clock* clock = nullptr);
+
+  StatusFigures* figures() { return &figures_; }
+  void RecordTimes(const FinishedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Series {
+    const char* name;
+    double FinishedInfo::*ms;
+  };
+  static constexpr std::array<Series, 5> kSeries = {{{"ttft", &FinishedInfo::ttft_ms},
+                                                     {"queue", &FinishedInfo::queue_ms},
+                                                     {"load", &FinishedInfo::fetch_ms},
+                                                     {"prefill", &FinishedInfo::prefill_ms},
+                                                     {"request", &FinishedInfo::total_ms}}};
+  Json LatenciesJson() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(Json* json) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Engine* const engine_;
+  const CacheCounters* const cache_;
+  mutable absl::Mutex mutex_;
+  // By kSeries, in milliseconds; each as long as the others.
+  std::array<std::deque<double>, kSeries.size()> recent_ ABSL_GUARDED_BY(mutex_);
+  uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
+  StatusFigures figures_;  // last: it uses the others
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_WORKER_STATUS_H_

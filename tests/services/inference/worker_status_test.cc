@@ -1,0 +1,147 @@
+// A worker's page, and what its store's page learns from it.
+#include "services/inference/worker_status.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/inference/usage_reporter.h"
+#include "tests/services/inference/worker_server.h"
+#include "tests/services/store/small_layout.h"
+#include "tests/services/store/store_server.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+// A worker with a pool, on a store.
+class WorkerStatusTest : public ::testing::Test {
+ protected:
+  WorkerStatusTest() {
+    WorkerServer::Options options;
+    options.engine.memory.pool_bytes = 16 << 20;
+    worker_ = std::make_unique<WorkerServer>(options);
+    cache_ = std::make_unique<RemotePrefixCache>(store_.channel(), worker_->engine()->fingerprint(),
+                                                 worker_->engine()->layout(), &counters_);
+    worker_->SetCache(cache_.get());
+  }
+  ~WorkerStatusTest() override { worker_.reset(); }
+
+  v1::Finished Generate() {
+    v1::GenerateRequest request = IdsRequest(CountingTokens(100), 4);
+    request.set_wait_published(true);
+    const Generation generation = worker_->Generate(request);
+    EXPECT_TRUE(generation.status.ok()) << generation.status.error_message();
+    return generation.finished;
+  }
+
+  StoreServer store_{StoreServer::SmallStore("")};
+  CacheCounters counters_;
+  std::unique_ptr<RemotePrefixCache> cache_;
+  std::unique_ptr<WorkerServer> worker_;
+  FakeClock clock_;
+};
+
+TEST_F(WorkerStatusTest, HasRequestsMemorySourcesAndTimes) {
+  WorkerStatus status(worker_->engine(), &counters_, "1.2.3", &clock_);
+  Generate();
+  status.figures()->Sample();
+  Generate();
+  FinishedInfo info;
+  for (const double ttft_ms : {10, 20, 30}) {
+    info.ttft_ms = ttft_ms;
+    status.RecordTimes(info);
+  }
+  const nlohmann::json json = nlohmann::json::parse(status.figures()->JsonText());
+  EXPECT_EQ(json["program"], "hearth-worker");
+  EXPECT_EQ(json["model"]["fingerprint"], DigestHex(worker_->engine()->fingerprint().digest()));
+  EXPECT_EQ(json["running"], 0);
+  EXPECT_EQ(json["places"], 8);
+  EXPECT_EQ(json["totals"]["requests"], 2);
+  EXPECT_EQ(json["totals"]["prompt_tokens"], 200);
+  EXPECT_EQ(json["sources"]["worker"], 96);
+  EXPECT_EQ(json["sources"]["computed"], 104);
+  EXPECT_EQ(json["steps"][0]["cached_tokens"], 0);
+  EXPECT_EQ(json["step_now"]["cached_tokens"], 96);
+  EXPECT_EQ(json["requests"]["requests_finished"], 2);
+  EXPECT_EQ(json["latencies"][0]["name"], "ttft");
+  EXPECT_EQ(json["latencies"][0]["count"], 3);
+  EXPECT_EQ(json["latencies"][0]["p50_s"], 0.02);
+  bool has_pool = false;
+  for (const auto& tier : json["tiers"]) {
+    if (tier["tier"] != "worker") continue;
+    has_pool = true;
+    EXPECT_EQ(tier["capacity_bytes"], 16 << 20);
+    EXPECT_GT(tier["bytes"], 0);
+  }
+  EXPECT_TRUE(has_pool);
+  for (const auto& [name, count] : json["errors"].items()) EXPECT_EQ(count, 0) << name;
+}
+
+TEST_F(WorkerStatusTest, TimesAreThoseOfTheLatestRequests) {
+  WorkerStatus status(worker_->engine(), nullptr, "1", &clock_);
+  FinishedInfo info;
+  info.ttft_ms = 1e6;
+  status.RecordTimes(info);
+  info.ttft_ms = 1;
+  for (size_t i = 0; i < WorkerStatus::kRecentRequests; ++i) status.RecordTimes(info);
+  const nlohmann::json ttft = nlohmann::json::parse(status.figures()->JsonText())["latencies"][0];
+  EXPECT_EQ(ttft["p99_s"], 0.001);
+  EXPECT_EQ(ttft["count"], WorkerStatus::kRecentRequests + 1);
+}
+
+TEST_F(WorkerStatusTest, WhatItServesItsStoreLearns) {
+  Generate();
+  Generate();
+  absl::Notification asked_again;
+  {
+    // The second time totals are asked for, the first report has been answered.
+    const UsageReporter reporter(
+        store_.channel(),
+        [&, times = 0]() mutable {
+          if (++times == 2) asked_again.Notify();
+          return UsageOf(worker_->engine()->Stats());
+        },
+        absl::Milliseconds(1));
+    asked_again.WaitForNotification();
+  }
+  const WorkerReports::Sums said = store_.service()->reports().Read();
+  EXPECT_EQ(said.requests, 2u);
+  EXPECT_EQ(said.prompt_tokens, 200u);
+  EXPECT_EQ(said.cached_tokens, 96u);
+  EXPECT_EQ(said.own_tokens, 96u) << "the store saw nothing of them";
+}
+
+TEST(UsageReporter, SaysAgainWhatAStoreDidNotHear) {
+  const TestFolder folder;
+  const std::string address = "unix:" + folder.path() + "/store";
+  v1::ReportRequest totals;
+  totals.set_requests(1);
+  absl::Notification tried, heard;
+  std::atomic<StoreServer*> server{nullptr};
+  std::unique_ptr<StoreServer> store;
+  const UsageReporter reporter(
+      ConnectToStore(address),
+      [&, times = 0]() mutable {
+        if (++times == 2) tried.Notify();
+        StoreServer* const there = server.load();
+        if (there == nullptr || there->service()->reports().Read().requests == 0) return totals;
+        if (!heard.HasBeenNotified()) heard.Notify();
+        return totals;
+      },
+      absl::Milliseconds(1));
+  tried.WaitForNotification();  // nobody listened
+  store = std::make_unique<StoreServer>(StoreServer::SmallStore(""), address);
+  server = store.get();
+  heard.WaitForNotification();
+  EXPECT_EQ(store->service()->reports().Read().requests, 1u);
+}
+
+}  // namespace
+}  // namespace hearth

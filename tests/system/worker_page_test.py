@@ -1,0 +1,91 @@
+"""A worker's status page, and what its store's page says of it: JSON, and as a browser shows them.
+
+Run as: python worker_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Where a browser is
+asked for (WorkerPageInBrowser) and there is none, it ends with 77, which ctest shows as skipped.
+"""
+
+import json
+import pathlib
+import sys
+import urllib.request
+
+import system_support
+from browser_page import Page
+from status_page_test import PICTURES, SKIPPED, browser
+from system_support import CHUNK_TOKENS, SystemTest, prompt
+
+PROMPT_TOKENS = 150
+LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
+
+
+class WorkerWithPage(SystemTest):
+    """A worker on a store, each with a page; two requests, the second from the worker's memory."""
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.cluster.store(self.folder / "data", *self.page("store"))
+        self.node = self.worker(self.model(), self.store.address, *self.page("worker"),
+                                pool_bytes=16 << 20)
+        for _ in range(2):
+            self.cluster.generate(self.node.address, prompt(PROMPT_TOKENS, "page"),
+                                  "--wait-published", max_new_tokens=4)
+
+    def page(self, name):
+        return ("--metrics-listen", "127.0.0.1:0",
+                "--metrics-address-file", self.folder / f"{name}.page")
+
+    def url(self, name):
+        return "http://" + (self.folder / f"{name}.page").read_text().strip()
+
+    def status(self, name):
+        with urllib.request.urlopen(self.url(name) + "/status.json", timeout=20) as answer:
+            return json.loads(answer.read().decode())
+
+
+class WorkerPage(WorkerWithPage):
+
+    def test_the_json_is_what_the_requests_were(self):
+        status = self.status("worker")
+        self.assertEqual(status["program"], "hearth-worker")
+        self.assertEqual(status["totals"]["requests"], 2)
+        self.assertEqual(status["totals"]["prompt_tokens"], 2 * PROMPT_TOKENS)
+        self.assertEqual(status["totals"]["cached_tokens"], LAST_CHUNK)
+        self.assertEqual(status["sources"]["worker"], LAST_CHUNK)
+        self.assertEqual(status["latencies"][0]["count"], 2)
+        self.assertNotIn("token_ids", json.dumps(status))
+
+
+class WorkerPageInBrowser(WorkerWithPage):
+
+    def test_a_browser_shows_requests_memory_and_where_tokens_came_from(self):
+        share = f"{100 * LAST_CHUNK / (2 * PROMPT_TOKENS):.1f} %"
+        with Page(browser(), self.url("worker") + "/") as page:
+            page.wait_for("live", "live")
+            self.assertEqual(page.wait_for("program", "hearth-worker"), "hearth-worker")
+            page.wait_for("token_rate", share)
+            page.wait_for("requests", "2")
+            page.wait_for("requests-requests_finished", "2")
+            page.wait_for("source-worker", f"{LAST_CHUNK}, {share}")
+            page.wait_for("rate_text", f"{share} of tokens, 2 requests.")
+            for card in ("hottest", "publishes", "removed"):
+                self.assertTrue(page.value(f"document.getElementById('{card}_card').hidden"))
+            for width in (1280, 400):
+                for dark in (False, True):
+                    page.size(width, 900, dark)
+                    self.assertEqual(page.value("document.documentElement.scrollWidth - "
+                                                "document.documentElement.clientWidth"), 0, width)
+                    if PICTURES:
+                        page.picture(pathlib.Path(PICTURES) / f"worker-{width}-{dark}.png")
+
+    def test_the_stores_page_counts_what_workers_restored_from_their_own_memory(self):
+        share = f"{100 * LAST_CHUNK / (2 * PROMPT_TOKENS):.1f} %"
+        with Page(browser(), self.url("store") + "/") as page:
+            page.wait_for("token_rate", share)  # once the worker has reported
+            page.wait_for("flow-worker", f"{LAST_CHUNK} tokens restored by workers")
+
+
+if __name__ == "__main__":
+    if "WorkerPageInBrowser" in sys.argv and browser() is None:
+        print("skipped, there is no browser: apt-get install chromium-headless-shell")
+        sys.exit(SKIPPED)
+    system_support.main()
