@@ -107,7 +107,10 @@ void AttackWorker(const std::string& address, int seconds) {
   RunPhase("700,000 ids", address, seconds, [ids](const std::shared_ptr<grpc::Channel>& channel) {
     grpc::ClientContext context;
     v1::PrefillResponse response;
-    return v1::Inference::NewStub(channel)->Prefill(&context, ids, &response);
+    const auto reader = v1::Inference::NewStub(channel)->Prefill(&context, ids);
+    while (reader->Read(&response)) {
+    }
+    return reader->Finish();
   });
 }
 

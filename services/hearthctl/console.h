@@ -23,6 +23,7 @@ struct Console {
   std::ostream& err;
   bool terminal = false;  // a person types at `in` and reads `out`
   bool color = false;     // `out` takes escape sequences
+  bool progress = false;  // `err` takes them, and a person reads it
 };
 
 // The same error, with `subject` in front of its message.

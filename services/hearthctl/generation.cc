@@ -134,9 +134,11 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   request->set_durability(durability_);
 }
 
-GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
-                          grpc::ClientContext* context, const GenerationEvents& events) {
+GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request,
+                          grpc::ClientContext* context, const GenerationEvents& events,
+                          ProgressLine* progress) {
   GenerationResult result;
+  request.set_report_progress(progress != nullptr && progress->is_seen());
   result.request_id = NewRequestId();
   SendRequestId(result.request_id, context);
   bool first = true;
@@ -144,6 +146,12 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
   auto reader = stub->Generate(context, request);
   v1::GenerateResponse response;
   while (reader->Read(&response)) {
+    if (response.has_progress()) {
+      if (progress == nullptr) continue;
+      progress->Show(response.progress().ready_tokens(), result.started.prompt_tokens());
+      continue;
+    }
+    if (progress != nullptr && !response.has_started()) progress->Clear();
     if (response.has_started()) {
       result.started = response.started();
       if (events.started) events.started(result.started);
@@ -163,6 +171,7 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
     }
   }
   result.status = reader->Finish();
+  if (progress != nullptr) progress->Clear();
   return result;
 }
 

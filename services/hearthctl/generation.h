@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/json_text.h"
+#include "services/hearthctl/progress_line.h"
 
 namespace hearth {
 
@@ -79,8 +80,10 @@ struct GenerationEvents {
   std::function<void(const v1::GeneratedToken&)> token;
 };
 
-GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
-                          grpc::ClientContext* context, const GenerationEvents& events);
+// Shows on `progress`, and asks for it where that is seen; null: nothing.
+GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request,
+                          grpc::ClientContext* context, const GenerationEvents& events,
+                          ProgressLine* progress = nullptr);
 
 // "length", "eos" or "stop".
 std::string FinishReasonText(v1::FinishReason reason);

@@ -43,8 +43,10 @@ int main(int argc, char** argv) {
   std::signal(SIGINT, EndLineAndDie);
   KeepToOneLine();
   hearth::Console console{std::cin, std::cout, std::cerr};
-  const bool shows = isatty(STDOUT_FILENO) == 1 && !Says("TERM", "dumb") && !Says("TERM", "");
+  const bool takes_escapes = !Says("TERM", "dumb") && !Says("TERM", "");
+  const bool shows = isatty(STDOUT_FILENO) == 1 && takes_escapes;
   console.terminal = shows && isatty(STDIN_FILENO) == 1;
   console.color = shows && Says("NO_COLOR", "");
+  console.progress = isatty(STDERR_FILENO) == 1 && takes_escapes;
   return hearth::RunHearthctl(argc, argv, console);
 }

@@ -91,10 +91,19 @@ absl::Status Warmer::Prefill(const WarmEntry& entry, WarmResult* result) {
   request.set_durability(durability_);
   request.set_ttl_s(entry.ttl_s);
   request.set_adapter(entry.adapter);
-  auto response = Call(worker_, &v1::Inference::Stub::Prefill, request, worker_flags_);
-  if (!response.ok()) return response.status();
-  result->computed_tokens = response->computed_tokens();
-  result->note = response->published().note();
+  ProgressLine progress(console_);
+  request.set_report_progress(progress.is_seen());
+  grpc::ClientContext context;
+  const auto reader = worker_->Prefill(&context, request);
+  v1::PrefillResponse response;
+  while (reader->Read(&response)) {
+    if (!response.has_progress()) continue;
+    progress.Show(response.progress().ready_tokens(), response.prompt_tokens());
+  }
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) return RpcFailure(status, worker_flags_);
+  result->computed_tokens = response.computed_tokens();
+  result->note = response.published().note();
   return absl::OkStatus();
 }
 

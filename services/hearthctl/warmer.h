@@ -2,7 +2,7 @@
 //
 // KeptBoundaries, the same here and in the worker, says which boundaries to store; Explain, called
 // before and after, says which ones are stored.
-// Thread safety: none. Ownership: borrows the stubs.
+// Thread safety: none. Ownership: borrows the stubs and the console.
 #ifndef HEARTH_SERVICES_HEARTHCTL_WARMER_H_
 #define HEARTH_SERVICES_HEARTHCTL_WARMER_H_
 
@@ -35,15 +35,16 @@ struct WarmResult {
 
 class Warmer {
  public:
-  // `store` null: no pins.
+  // `store` null: no pins. `console`: where it shows how far a prompt is.
   Warmer(v1::Inference::Stub* worker, PeerFlags worker_flags, v1::CacheStore::Stub* store,
-         PeerFlags store_flags, uint32_t chunk_tokens, v1::Durability durability)
+         PeerFlags store_flags, uint32_t chunk_tokens, v1::Durability durability, Console* console)
       : worker_(worker),
         worker_flags_(std::move(worker_flags)),
         store_(store),
         store_flags_(std::move(store_flags)),
         chunk_tokens_(chunk_tokens),
-        durability_(durability) {}
+        durability_(durability),
+        console_(console) {}
 
   // Fills `result` as far as it came. A stored boundary that cannot be pinned is no error: the
   // result reports it, and the others are pinned.
@@ -64,6 +65,7 @@ class Warmer {
   const PeerFlags store_flags_;
   const uint32_t chunk_tokens_;
   const v1::Durability durability_;
+  Console* const console_;
 };
 
 }  // namespace hearth

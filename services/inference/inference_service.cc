@@ -122,6 +122,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   options->tokenizer = parts_.tokenizer;
   options->stop = stop;
   options->wait_published = request.wait_published();
+  if (request.report_progress()) options->progress_pause = parts_.progress_pause;
   options->writes = converted.cache == CacheMode::kDefault || converted.cache == CacheMode::kWrite;
   options->on_finished = parts_.on_finished;
   return converted;
@@ -229,20 +230,19 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* 
   return reactor.get();
 }
 
-grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Bytes* request,
-                                                    Bytes* response) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Prefill(Context* context,
+                                                                      const Bytes* request) {
   const size_t request_bytes = request->Length();
-  std::unique_ptr<CallGate::Call> call;
+  const auto reactor = std::make_shared<PrefillCall>(context);
   const absl::StatusOr<Identity> caller =
-      EnterCall(parts_.gate, parts_.identities, "Prefill", *context, request_bytes, &call);
-  const std::string request_id = call == nullptr ? "" : call->note()->request_id;
-  const auto reactor = std::make_shared<PrefillCall>(std::move(call), context, response);
+      reactor->Enter(parts_.gate, parts_.identities, "Prefill", request_bytes);
   if (!caller.ok()) {
-    reactor->Refuse(caller.status());
+    reactor->End(caller.status());
     return reactor.get();
   }
   const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
-                     request_id]() -> absl::StatusOr<EngineRequest> {
+                     request_id = reactor->call()->note()->request_id](
+                        absl::Duration* progress_pause) -> absl::StatusOr<EngineRequest> {
     v1::PrefillRequest parsed;
     if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
     absl::StatusOr<Durability> durability = FromProto(parsed.durability());
@@ -250,6 +250,7 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Byte
     EngineRequest converted;
     converted.tenant = tenant;
     converted.request_id = request_id;
+    if (parsed.report_progress()) *progress_pause = parts_.progress_pause;
     converted.max_new_tokens = 0;
     converted.durability = *durability;
     converted.ttl_s = parsed.ttl_s();

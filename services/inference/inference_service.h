@@ -43,6 +43,7 @@ struct InferenceParts {
   bool strict_chats = false;                             // whatever a request says
   absl::Duration state_timeout = kStateTimeout;          // of a SaveState, of a LoadState
   absl::Duration state_patience = kStatePatience;        // with who sends a state
+  absl::Duration progress_pause = kProgressPause;        // between messages with progress
   size_t ask_waiting_bytes = kMaxWaitingBytes;           // of an Ask, as AskCall::Service
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
@@ -68,8 +69,7 @@ class InferenceService final : public InferenceServiceBase {
   grpc::ServerWriteReactor<Bytes>* Ask(Context* context, const Bytes* request) override;
   grpc::ServerWriteReactor<Bytes>* SaveState(Context* context, const Bytes* request) override;
   grpc::ServerReadReactor<Bytes>* LoadState(Context* context, Bytes* response) override;
-  grpc::ServerUnaryReactor* Prefill(Context* context, const Bytes* request,
-                                    Bytes* response) override;
+  grpc::ServerWriteReactor<Bytes>* Prefill(Context* context, const Bytes* request) override;
   grpc::ServerUnaryReactor* Tokenize(Context* context, const Bytes* request,
                                      Bytes* response) override;
   grpc::ServerUnaryReactor* GetModel(Context* context, const Bytes* request,

@@ -184,6 +184,8 @@ using SnapshotMaker = std::function<absl::StatusOr<std::string>()>;
 // request may write (also when nothing needed publishing: boundaries then name what is stored).
 struct EngineCallbacks {
   std::function<void(const StartedInfo&)> on_started;
+  // After each step of the prompt but its last: how many of its tokens are restored or computed.
+  std::function<void(uint32_t)> on_progress;
   // Returns false to end the token's sample now with kStop (a stop string was seen). The token that
   // ends a sample with kEos is not passed on.
   std::function<bool(const SampledToken&)> on_token;

@@ -327,7 +327,9 @@ absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
   const std::vector<uint32_t>& ends = sequence.step_ends;
   while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
   if (sequence.kept.lease != nullptr) keeper_.KeepPassed(&sequence, begin, planner_.cache());
-  return end == ends.back() ? FinishPrefill(part.sequence) : absl::OkStatus();
+  if (end == ends.back()) return FinishPrefill(part.sequence);
+  if (sequence.callbacks.on_progress != nullptr) sequence.callbacks.on_progress(end);
+  return absl::OkStatus();
 }
 
 absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {

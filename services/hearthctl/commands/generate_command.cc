@@ -146,9 +146,10 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (flags.deadline != absl::InfiniteDuration()) {
     context.set_deadline(absl::ToChronoTime(absl::Now() + flags.deadline));
   }
+  ProgressLine progress(&console);
   const GenerationResult result =
       Generate(stub.get(), request, &context,
-               flags.json ? JsonEvents(console) : TextEvents(console, flags.samples));
+               flags.json ? JsonEvents(console) : TextEvents(console, flags.samples), &progress);
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
   return PrintGeneration(flags, result, console);
 }

@@ -15,8 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "cache_store/simulate/simulate.h"
 #include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands/hit_rate_picture.h"
 #include "services/hearthctl/commands/simulate_fleet.h"
-#include "services/hearthctl/hit_rate_picture.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {

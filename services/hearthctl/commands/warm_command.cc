@@ -183,7 +183,7 @@ int RunWarm(const WarmFlags& flags, Console& console) {
       Call(worker.get(), &v1::Inference::Stub::GetModel, v1::GetModelRequest(), flags.worker);
   if (!model.ok()) return Fail(console, model.status());
   Warmer warmer(worker.get(), flags.worker, store.get(), flags.store, model->chunk_tokens(),
-                v1::DURABILITY_DEFAULT);
+                v1::DURABILITY_DEFAULT, &console);
   const Totals totals = WarmAll(flags, *entries, &warmer, console);
   PrintTotals(flags, totals, console);
   if (totals.failed > 0) return kExitFailed;

@@ -26,6 +26,7 @@ absl::Status CheckEach(const v1::GenerateRequest& each) {
   if (each.has_prompt()) field = "prompt";
   if (each.wait_published()) field = "wait_published";
   if (each.hash_logits()) field = "hash_logits";
+  if (each.report_progress()) field = "report_progress";
   if (each.sampling().report_logprobs() || each.sampling().logprobs() > 0) field = "logprobs";
   if (each.n() > 1) field = "n";
   if (field.empty()) return absl::OkStatus();

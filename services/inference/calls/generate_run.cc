@@ -16,7 +16,8 @@ class GenerateRun {
       : options_(std::move(options)),
         events_(std::move(events)),
         prompt_tokens_(static_cast<uint32_t>(request.token_ids.size())),
-        together_(request.searches()) {
+        together_(request.searches()),
+        pace_(options_.progress_pause) {
     if (options_.tokenizer == nullptr || request.samples > kMaxSamples) return;
     for (uint32_t i = 0; i < request.samples; ++i) {
       texts_.push_back(std::make_unique<TextStream>(options_.tokenizer, options_.stop));
@@ -27,6 +28,14 @@ class GenerateRun {
     if (events_.started) events_.started(info);
     v1::GenerateResponse message;
     StartedToProto(info, message.mutable_started());
+    events_.message(message);
+  }
+
+  bool wants_progress() const { return pace_.is_wanted(); }
+  void OnProgress(uint32_t ready_tokens) {
+    if (!pace_.IsDue()) return;
+    v1::GenerateResponse message;
+    message.mutable_progress()->set_ready_tokens(ready_tokens);
     events_.message(message);
   }
 
@@ -89,6 +98,7 @@ class GenerateRun {
   const uint32_t prompt_tokens_;
   const bool together_;  // all tokens come at the end, in one message:
   v1::GenerateResponse answer_;
+  ProgressPace pace_;
   // Of each sample, in order; none without a tokenizer.
   std::vector<std::unique_ptr<TextStream>> texts_;
 };
@@ -102,6 +112,9 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(Engine* engine,
   const auto run = std::make_shared<GenerateRun>(request, std::move(options), std::move(events));
   EngineCallbacks callbacks;
   callbacks.on_started = [run](const StartedInfo& info) { run->OnStarted(info); };
+  if (run->wants_progress()) {
+    callbacks.on_progress = [run](uint32_t ready_tokens) { run->OnProgress(ready_tokens); };
+  }
   callbacks.on_token = [run](const SampledToken& token) { return run->OnToken(token); };
   callbacks.on_finished = [run](const FinishedInfo& info) { run->OnFinished(info); };
   callbacks.on_error = [run](const absl::Status& status) { run->OnError(status); };

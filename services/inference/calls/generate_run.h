@@ -1,9 +1,9 @@
 // GenerateRun: submits a request to the engine and turns its events into messages of the API.
 //
 // Thread safety: the events come from the engine's threads, never under a lock, in this order:
-// started, token*, finished, published. Ownership: the engine keeps the events, and all that they
-// hold, until the last one: a publish may end after the call did. The engine need not outlive the
-// run, the tokenizer must.
+// started, progress*, token*, finished, published. Ownership: the engine keeps the events, and all
+// that they hold, until the last one: a publish may end after the call did. The engine need not
+// outlive the run, the tokenizer must.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
 
@@ -14,7 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/inference.pb.h"
+#include "services/inference/calls/progress_pace.h"
 #include "services/inference/calls/recent_answers.h"
 #include "worker/engine/engine.h"
 #include "worker/text/tokenizer.h"
@@ -30,6 +32,7 @@ struct GenerateOptions {
   const Tokenizer* tokenizer = nullptr;  // null: tokens without text
   std::vector<std::string> stop;         // validated
   bool wait_published = false;
+  absl::Duration progress_pause = absl::InfiniteDuration();  // between messages with progress
   bool writes = true;  // the request may publish, so the engine reports an outcome
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
   std::shared_ptr<RecentAnswer> recent;                  // gets the first answer's tokens; or null

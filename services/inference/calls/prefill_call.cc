@@ -1,29 +1,25 @@
 #include "services/inference/calls/prefill_call.h"
 
-#include <cassert>
 #include <utility>
 
-#include "absl/time/clock.h"
-#include "proto/caller_gone.h"
 #include "proto/restore_rule.h"
 #include "services/inference/calls/inference_conversion.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/status_conversion.h"
 
 namespace hearth {
 
-void PrefillCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
+void PrefillCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
                         Engine* engine) {
-  assert(self_ == nullptr);
-  self_ = shared_from_this();
   {
     absl::MutexLock lock(&mutex_);
-    preparing_ = true;
+    Hold();
   }
-  PrepareRequest(pool, tenant, bytes, std::move(make),
-                 [self = self_, engine](absl::StatusOr<EngineRequest> prepared) {
-                   self->Prepared(engine, std::move(prepared));
-                 });
+  const std::shared_ptr<PrefillCall> self = Shared(this);
+  PrepareRequest(
+      pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->progress_pause_); },
+      [self, engine](absl::StatusOr<EngineRequest> prepared) {
+        self->Prepared(engine, std::move(prepared));
+      });
 }
 
 void PrefillCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
@@ -33,8 +29,25 @@ void PrefillCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepare
     End(prepared.status());
   }
   absl::MutexLock lock(&mutex_);
-  preparing_ = false;
-  FinishOnce();
+  Release();
+}
+
+EngineCallbacks PrefillCall::Callbacks() {
+  const std::shared_ptr<PrefillCall> self = Shared(this);
+  EngineCallbacks callbacks;
+  callbacks.on_started = [self](const StartedInfo& info) { self->OnStarted(info); };
+  pace_.emplace(progress_pause_);
+  if (pace_->is_wanted()) {
+    callbacks.on_progress = [self](uint32_t ready_tokens) { self->OnProgress(ready_tokens); };
+  }
+  // A prefill ends at its last boundary worth keeping: only the end says how far it went.
+  callbacks.on_finished = [self](const FinishedInfo& info) {
+    absl::MutexLock lock(&self->mutex_);
+    self->answer_.set_computed_tokens(info.computed_tokens);
+  };
+  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+  callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
+  return callbacks;
 }
 
 void PrefillCall::Submit(Engine* engine, EngineRequest request) {
@@ -47,58 +60,47 @@ void PrefillCall::Submit(Engine* engine, EngineRequest request) {
       answer_.add_boundaries(boundary);
     }
   }
-  const std::shared_ptr<PrefillCall> self = shared_from_this();
-  EngineCallbacks callbacks;
-  callbacks.on_started = [self](const StartedInfo& info) {
-    absl::MutexLock lock(&self->mutex_);
-    if (self->ended_) return;
-    self->answer_.set_prompt_tokens(info.prompt_tokens);
-    self->answer_.set_cached_tokens(info.cached_tokens);
-    if (self->call_ != nullptr) NoteStart(info, self->call_->note());
-    v1::Started started;
-    StartedToProto(info, &started);
-    self->answer_.set_source_tier(started.source_tier());
-  };
-  // A prefill ends at its last boundary worth keeping: only the end says how far it went.
-  callbacks.on_finished = [self](const FinishedInfo& info) {
-    absl::MutexLock lock(&self->mutex_);
-    if (!self->ended_) self->answer_.set_computed_tokens(info.computed_tokens);
-  };
-  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
-  callbacks.on_published = [self](const PublishOutcome& outcome) {
-    {
-      absl::MutexLock lock(&self->mutex_);
-      if (self->ended_) return;
-      OutcomeToProto(outcome, self->answer_.mutable_published());
-      self->answer_.set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - self->start_));
-    }
-    self->End(absl::OkStatus());
-  };
-  auto handle = engine->Submit(std::move(request), std::move(callbacks));
+  auto handle = engine->Submit(std::move(request), Callbacks());
   if (!handle.ok()) return End(handle.status());
   absl::MutexLock lock(&mutex_);
   handle_ = *std::move(handle);
   if (cancelled_) handle_->Cancel();
 }
 
-void PrefillCall::End(absl::Status status) {
+void PrefillCall::OnStarted(const StartedInfo& info) {
   absl::MutexLock lock(&mutex_);
-  if (ended_) return;
-  ended_ = true;
-  status_ = std::move(status);
-  FinishOnce();
+  if (ended()) return;
+  answer_.set_prompt_tokens(info.prompt_tokens);
+  answer_.set_cached_tokens(info.cached_tokens);
+  NoteStart(info, call()->note());
+  v1::Started started;
+  StartedToProto(info, &started);
+  answer_.set_source_tier(started.source_tier());
 }
 
-void PrefillCall::FinishOnce() {
-  mutex_.AssertHeld();
-  if (!ended_ || preparing_ || finished_) return;
-  finished_ = true;
-  if (status_.ok()) *response_ = MessageBytes(answer_);
-  if (call_ != nullptr) status_ = call_->Finish(std::move(status_));
-  Finish(ToGrpcStatus(status_, context_));
+void PrefillCall::OnProgress(uint32_t ready_tokens) {
+  if (!pace_->IsDue()) return;
+  absl::MutexLock lock(&mutex_);
+  v1::PrefillResponse message;
+  message.set_prompt_tokens(answer_.prompt_tokens());
+  message.set_cached_tokens(answer_.cached_tokens());
+  message.mutable_progress()->set_ready_tokens(ready_tokens);
+  PushLocked(MessageBytes(message));
+  WriteNext();
 }
 
-void PrefillCall::OnCancel() {
+void PrefillCall::OnPublished(const PublishOutcome& outcome) {
+  {
+    absl::MutexLock lock(&mutex_);
+    OutcomeToProto(outcome, answer_.mutable_published());
+    answer_.set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - start_));
+    PushLocked(MessageBytes(answer_));
+    WriteNext();
+  }
+  End(absl::OkStatus());
+}
+
+void PrefillCall::OnGone() {
   std::shared_ptr<EngineRequestHandle> handle;
   {
     absl::MutexLock lock(&mutex_);
@@ -106,13 +108,7 @@ void PrefillCall::OnCancel() {
     handle = handle_;
   }
   if (handle != nullptr) handle->Cancel();
-  End(CallerGone());
-}
-
-void PrefillCall::OnDone() {
-  // The call is done, though the engine may hold this object until a publish ends.
-  call_.reset();
-  const std::shared_ptr<PrefillCall> last = std::move(self_);  // maybe the last reference
+  StreamCall::OnGone();
 }
 
 }  // namespace hearth

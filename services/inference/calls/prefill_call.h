@@ -6,64 +6,49 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cassert>
+#include <functional>
 #include <memory>
-#include <utility>
+#include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/inference.pb.h"
+#include "services/inference/calls/progress_pace.h"
 #include "services/inference/calls/prompt_work.h"
-#include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/stream_call.h"
 #include "worker/engine/engine.h"
 
 namespace hearth {
 
-class PrefillCall final : public grpc::ServerUnaryReactor,
-                          public std::enable_shared_from_this<PrefillCall> {
+class PrefillCall final : public StreamCall {
  public:
-  // `call` is null when the gate is closed. `response` is gRPC's and lives until OnDone.
-  PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
-              grpc::ByteBuffer* response)
-      : call_(std::move(call)), context_(context), start_(absl::Now()), response_(response) {}
+  using StreamCall::StreamCall;
 
-  // Start or Refuse begins each call, which then keeps itself until OnDone. As GenerateCall::Start.
-  void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
-             Engine* engine);
-  // Ends the call without a request.
-  void Refuse(absl::Status status) {
-    assert(self_ == nullptr);
-    self_ = shared_from_this();
-    End(std::move(status));
-  }
-
-  void OnCancel() override;
-  void OnDone() override;
+  // As GenerateCall::Start. `make` sets the pause between messages with progress, if it wants them.
+  using Make = std::function<absl::StatusOr<EngineRequest>(absl::Duration* progress_pause)>;
+  void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make, Engine* engine);
 
  private:
+  void OnGone() override;
+  EngineCallbacks Callbacks();
   void Submit(Engine* engine, EngineRequest request);
   void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
-  void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void FinishOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnStarted(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnProgress(uint32_t ready_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  std::unique_ptr<CallGate::Call> call_;  // until OnDone
-  grpc::CallbackServerContext* const context_;
-  const absl::Time start_;
-  std::shared_ptr<PrefillCall> self_;  // held for gRPC
+  const absl::Time start_ = absl::Now();
+  absl::Duration progress_pause_ = absl::InfiniteDuration();  // set while the prompt is prepared
+  std::optional<ProgressPace> pace_;                          // of the engine's thread
 
-  absl::Mutex mutex_;
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer* const response_ ABSL_PT_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt is, or will be
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hearth

@@ -60,6 +60,11 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     response.mutable_started()->mutable_load()->set_load_estimate_ms(12);
   }
   writer->Write(response);
+  if (request->report_progress()) {
+    v1::GenerateResponse half;
+    half.mutable_progress()->set_ready_tokens(static_cast<uint32_t>(prompt.size() / 2));
+    writer->Write(half);
+  }
   for (const char* word : {"Hello", " there"}) {
     response.mutable_token()->Clear();
     response.mutable_token()->add_ids(word[0]);
@@ -145,7 +150,9 @@ grpc::Status FakeWorker::Ask(grpc::ServerContext*, const v1::AskRequest* request
 }
 
 grpc::Status FakeWorker::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
-                                 v1::PrefillResponse* response) {
+                                 grpc::ServerWriter<v1::PrefillResponse>* writer) {
+  v1::PrefillResponse answer;
+  v1::PrefillResponse* const response = &answer;
   if (!prefill_failure.ok()) return prefill_failure;
   if (!failure.ok()) return failure;
   prefilled.push_back(*request);
@@ -157,6 +164,13 @@ grpc::Status FakeWorker::Prefill(grpc::ServerContext*, const v1::PrefillRequest*
   } else {
     response->mutable_published()->set_note("store unreachable");
   }
+  if (request->report_progress()) {
+    v1::PrefillResponse begun;
+    begun.set_prompt_tokens(answer.prompt_tokens());
+    begun.mutable_progress()->set_ready_tokens(1);
+    writer->Write(begun);
+  }
+  writer->Write(answer);
   return grpc::Status::OK;
 }
 

@@ -57,7 +57,7 @@ class FakeWorker final : public v1::Inference::Service {
   grpc::Status Ask(grpc::ServerContext*, const v1::AskRequest* request,
                    grpc::ServerWriter<v1::AskResponse>* writer) override;
   grpc::Status Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
-                       v1::PrefillResponse* response) override;
+                       grpc::ServerWriter<v1::PrefillResponse>* writer) override;
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override;
   grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,

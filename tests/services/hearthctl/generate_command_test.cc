@@ -11,6 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(GenerateCommandTest, TheLastJsonObjectHasTheFixedFields) {
   FakeWorker worker;
@@ -37,6 +38,19 @@ TEST(GenerateCommandTest, WithoutWaitPublishedNothingIsSaidAboutPublishing) {
       RunCli({"generate", "--worker", worker.address(), "--prompt", "hi", "--json"});
   EXPECT_FALSE(result.last().contains("published_tokens"));
   EXPECT_FALSE(result.last().contains("durable"));
+}
+
+// The line is gone before the answer begins.
+TEST(GenerateCommandTest, ShowsHowFarAPromptIsToWhoReadsErrorsOnATerminal) {
+  FakeWorker worker;
+  const std::vector<std::string> words = {"generate", "--worker", worker.address(), "--prompt",
+                                          "a prompt of 24 characters"};
+  const CliResult shown = RunCli(words, "", /*progress=*/true);
+  EXPECT_EQ(shown.code, kExitOk);
+  EXPECT_THAT(shown.err, HasSubstr("\rcomputing the prompt: 12 of 25 tokens, 48 %\x1b[K\r\x1b[K"));
+  EXPECT_THAT(shown.out, HasSubstr("Hello there"));
+  EXPECT_THAT(RunCli(words).err, Not(HasSubstr("computing the prompt")));
+  EXPECT_FALSE(worker.generated.back().report_progress());
 }
 
 TEST(GenerateCommandTest, JsonSaysWhatWasComputedHeldAndAsWhat) {

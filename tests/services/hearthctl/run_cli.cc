@@ -6,12 +6,14 @@
 #include "services/hearthctl/cli.h"
 
 namespace hearth {
-CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input) {
+CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input,
+                 bool progress) {
   std::vector<const char*> argv = {"hearthctl"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   std::istringstream in(input);
   std::ostringstream out, err;
   Console console{in, out, err};
+  console.progress = progress;
   CliResult result;
   result.code = RunHearthctl(static_cast<int>(argv.size()), argv.data(), console);
   result.out = out.str();

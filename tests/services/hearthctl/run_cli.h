@@ -24,7 +24,9 @@ struct CliResult {
   Json last() const { return objects.empty() ? Json::object() : objects.back(); }
 };
 
-CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input = "");
+// `progress`: as if a person read its errors on a terminal.
+CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input = "",
+                 bool progress = false);
 
 }  // namespace hearth
 

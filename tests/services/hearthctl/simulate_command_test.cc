@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "services/hearthctl/hit_rate_picture.h"
+#include "services/hearthctl/commands/hit_rate_picture.h"
 #include "tests/services/hearthctl/run_cli.h"
 #include "tests/support/test_folder.h"
 

@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class WarmCommandTest : public ::testing::Test {
  protected:
@@ -24,11 +25,12 @@ class WarmCommandTest : public ::testing::Test {
         "warm",  "--worker", worker_.address(), "--file", folder_.Write("prompts.yaml", yaml),
         "--json"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return RunCli(arguments);
+    return RunCli(arguments, "", progress_);
   }
 
   FakeWorker worker_;
   TestFolder folder_;
+  bool progress_ = false;  // as if a person read the errors on a terminal
 };
 
 // Knows how to pin, and nothing else.
@@ -97,6 +99,17 @@ TEST_F(WarmCommandTest, ATimeToLiveIsPassedOnAndRenewsWhatIsThere) {
   EXPECT_EQ(second.code, kExitOk);
   EXPECT_EQ(worker_.prefilled.size(), 3u) << "only the one that says how long";
   EXPECT_THAT(Warm(file, {"--ttl", "soon"}).err, HasSubstr("--ttl: \"soon\" is not a time"));
+}
+
+TEST_F(WarmCommandTest, ShowsHowFarAPromptIsToWhoReadsErrorsOnATerminal) {
+  constexpr char kFile[] = "prompts: [{text: \"the keeper of the lamp, who is away\"}]";
+  progress_ = true;
+  EXPECT_THAT(Warm(kFile).err,
+              HasSubstr("\rcomputing the prompt: 1 of 35 tokens, 2 %\x1b[K\r\x1b[K"));
+  EXPECT_EQ(worker_.prefilled.size(), 1u);
+  worker_.stored.clear();
+  progress_ = false;
+  EXPECT_THAT(Warm(kFile).err, Not(HasSubstr("computing the prompt")));
 }
 
 TEST_F(WarmCommandTest, BelowTheCoverageItFailsAndSaysWhy) {

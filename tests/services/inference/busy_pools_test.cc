@@ -60,7 +60,7 @@ TEST(BusyPools, AWorkerAnswersHealthWhilePromptsWait) {
       v1::PrefillRequest request;
       v1::PrefillResponse response;
       request.mutable_prompt()->set_text("the keeper");
-      statuses[i] = server.stub()->Prefill(&context, request, &response);
+      statuses[i] = Prefill(server.stub(), request, &response);
     }
   });
   WaitForJobs(server.service()->prompts(), kCalls);

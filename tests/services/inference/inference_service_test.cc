@@ -13,22 +13,11 @@
 #include "proto/error_details.pb.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
-#include "tests/support/memory_prefix_cache.h"
 
 namespace hearth {
 namespace {
 
 std::vector<uint32_t> Ids(uint32_t tokens) { return CountingTokens(tokens); }
-
-// A worker whose cache is in memory.
-struct CachedWorker {
-  explicit CachedWorker(WorkerServer::Options options = {}) : server(std::move(options)) {
-    cache = std::make_unique<MemoryPrefixCache>(server.engine()->layout());
-    server.SetCache(cache.get());
-  }
-  std::unique_ptr<MemoryPrefixCache> cache;  // outlives the engine
-  WorkerServer server;
-};
 
 TEST(InferenceService, StreamsStartedTokensFinishedInThisOrder) {
   WorkerServer server({});
@@ -261,38 +250,6 @@ TEST(InferenceService, FreesThePlaceOfACallWhoseDeadlinePassed) {
   const Generation generation = server.Generate(IdsRequest(Ids(20), 150000), &context);
   EXPECT_EQ(generation.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
-}
-
-TEST(InferenceService, PrefillsPublishesAndComputesNothingTheSecondTime) {
-  CachedWorker worker;
-  v1::PrefillRequest request;
-  for (uint32_t id : Ids(40)) request.mutable_prompt()->mutable_token_ids()->add_ids(id);
-  request.mutable_prompt()->add_breakpoints(40);
-  v1::PrefillResponse first, second;
-  grpc::ClientContext first_context, second_context;
-  ASSERT_TRUE(worker.server.stub()->Prefill(&first_context, request, &first).ok());
-  EXPECT_EQ(first.prompt_tokens(), 40u);
-  EXPECT_EQ(first.computed_tokens(), 40u);
-  EXPECT_EQ(first.published().published_tokens(), 40u) << first.published().note();
-  EXPECT_EQ(std::vector<uint32_t>(first.boundaries().begin(), first.boundaries().end()),
-            (std::vector<uint32_t>{32, 40}));
-  ASSERT_TRUE(worker.server.stub()->Prefill(&second_context, request, &second).ok());
-  EXPECT_EQ(second.cached_tokens(), 40u);
-  EXPECT_EQ(second.computed_tokens(), 0u);
-  EXPECT_EQ(second.published().published_tokens(), 40u);
-}
-
-TEST(InferenceService, APrefillCountsWhatWentThroughTheModel) {
-  CachedWorker worker;
-  v1::PrefillRequest request;
-  for (uint32_t id : Ids(40)) request.mutable_prompt()->mutable_token_ids()->add_ids(id);
-  v1::PrefillResponse first, second;
-  grpc::ClientContext first_context, second_context;
-  ASSERT_TRUE(worker.server.stub()->Prefill(&first_context, request, &first).ok());
-  EXPECT_EQ(first.computed_tokens(), 32u) << "it ends at the last boundary worth keeping";
-  ASSERT_TRUE(worker.server.stub()->Prefill(&second_context, request, &second).ok());
-  EXPECT_EQ(second.cached_tokens(), 32u);
-  EXPECT_EQ(second.computed_tokens(), 0u) << "and the rest is computed for no one";
 }
 
 TEST(InferenceService, TokenizesTextAndChat) {

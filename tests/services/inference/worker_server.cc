@@ -46,6 +46,7 @@ WorkerServer::WorkerServer(Options options) {
   parts.ask_waiting_bytes = options.ask_waiting_bytes;
   parts.state_timeout = options.state_timeout;
   parts.state_patience = options.state_patience;
+  parts.progress_pause = options.progress_pause;
   parts.model_dir = options.engine.model_dir;
   parts.version = "test";
   service_ = std::make_unique<InferenceService>(std::move(parts));
@@ -85,6 +86,21 @@ Generation WorkerServer::Generate(const v1::GenerateRequest& request,
     result.retry_after_ms.assign(hint->second.data(), hint->second.size());
   }
   return result;
+}
+
+grpc::Status Prefill(v1::Inference::Stub* stub, const v1::PrefillRequest& request,
+                     v1::PrefillResponse* response, std::vector<v1::PrefillResponse>* progress) {
+  grpc::ClientContext context;
+  const auto reader = stub->Prefill(&context, request);
+  v1::PrefillResponse message;
+  while (reader->Read(&message)) {
+    if (!message.has_progress()) {
+      *response = message;
+    } else if (progress != nullptr) {
+      progress->push_back(message);
+    }
+  }
+  return reader->Finish();
 }
 
 v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& ids, uint32_t max_new_tokens) {

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/inference.grpc.pb.h"
@@ -16,6 +17,7 @@
 #include "services/inference/inference_service.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/server/server_runner.h"
+#include "tests/support/memory_prefix_cache.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "worker/engine/engine.h"
 
@@ -45,6 +47,7 @@ class WorkerServer {
     Identities* identities = nullptr;
     size_t ask_waiting_bytes = kMaxWaitingBytes;
     absl::Duration state_timeout = kStateTimeout, state_patience = kStatePatience;
+    absl::Duration progress_pause = kProgressPause;
   };
   explicit WorkerServer(Options options);
   ~WorkerServer();
@@ -70,6 +73,21 @@ class WorkerServer {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
+
+// A worker whose cache is in memory.
+struct CachedWorker {
+  explicit CachedWorker(WorkerServer::Options options = {}) : server(std::move(options)) {
+    cache = std::make_unique<MemoryPrefixCache>(server.engine()->layout());
+    server.SetCache(cache.get());
+  }
+  std::unique_ptr<MemoryPrefixCache> cache;  // outlives the engine
+  WorkerServer server;
+};
+
+// The end of one Prefill call; `progress` gets what it said before.
+grpc::Status Prefill(v1::Inference::Stub* stub, const v1::PrefillRequest& request,
+                     v1::PrefillResponse* response,
+                     std::vector<v1::PrefillResponse>* progress = nullptr);
 
 // A request for `ids`, `max_new_tokens` of them new, that goes on past end tokens.
 v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& ids, uint32_t max_new_tokens = 2);

@@ -283,9 +283,8 @@ void ExpectTimeToLive(WorkerServer* worker, TieredStore* store) {
       request.mutable_prompt()->mutable_token_ids()->add_ids(id);
     }
     request.set_ttl_s(ttl_s);
-    grpc::ClientContext context;
     v1::PrefillResponse response;
-    const grpc::Status status = worker->stub()->Prefill(&context, request, &response);
+    const grpc::Status status = Prefill(worker->stub(), request, &response);
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_GT(response.published().published_tokens(), 0u) << response.published().note();
   }

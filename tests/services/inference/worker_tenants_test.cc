@@ -50,9 +50,8 @@ class WorkerTenantsTest : public testing::Test {
 };
 
 TEST_F(WorkerTenantsTest, TheCallersTenantIsTheOneAsserted) {
-  grpc::ClientContext context;
   v1::PrefillResponse response;
-  const grpc::Status status = StubAs("token-b")->Prefill(&context, Request(), &response);
+  const grpc::Status status = Prefill(StubAs("token-b").get(), Request(), &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_FALSE(cache_->BoundariesOf("b").empty());
   EXPECT_TRUE(cache_->BoundariesOf("default").empty());
@@ -61,10 +60,9 @@ TEST_F(WorkerTenantsTest, TheCallersTenantIsTheOneAsserted) {
 TEST_F(WorkerTenantsTest, StrangersAreRefused) {
   const auto stranger = StubAs("token-c");
   for (v1::Inference::Stub* stub : {stranger.get(), server_->stub()}) {
-    grpc::ClientContext prefill, tokenize, model, explain, generate;
+    grpc::ClientContext tokenize, model, explain, generate;
     v1::PrefillResponse prefilled;
-    EXPECT_EQ(stub->Prefill(&prefill, Request(), &prefilled).error_code(),
-              grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(Prefill(stub, Request(), &prefilled).error_code(), grpc::StatusCode::UNAUTHENTICATED);
     v1::TokenizeResponse tokens;
     EXPECT_EQ(stub->Tokenize(&tokenize, {}, &tokens).error_code(),
               grpc::StatusCode::UNAUTHENTICATED);

@@ -1,8 +1,8 @@
 // Draws hit rate against capacity: one line a policy, capacity on a log scale.
 //
 // Thread safety: pure functions.
-#ifndef HEARTH_SERVICES_HEARTHCTL_HIT_RATE_PICTURE_H_
-#define HEARTH_SERVICES_HEARTHCTL_HIT_RATE_PICTURE_H_
+#ifndef HEARTH_SERVICES_HEARTHCTL_COMMANDS_HIT_RATE_PICTURE_H_
+#define HEARTH_SERVICES_HEARTHCTL_COMMANDS_HIT_RATE_PICTURE_H_
 
 #include <string>
 #include <utility>
@@ -27,4 +27,4 @@ std::string DrawHitRates(const HitRatePicture& picture);
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_HEARTHCTL_HIT_RATE_PICTURE_H_
+#endif  // HEARTH_SERVICES_HEARTHCTL_COMMANDS_HIT_RATE_PICTURE_H_

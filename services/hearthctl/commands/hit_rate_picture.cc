@@ -1,4 +1,4 @@
-#include "services/hearthctl/hit_rate_picture.h"
+#include "services/hearthctl/commands/hit_rate_picture.h"
 
 #include <algorithm>
 #include <cassert>
