@@ -4,7 +4,8 @@
 // All of it follows from the store's secret, so that stores with one secret have one space, and
 // nobody else can read a value, make one, or tell from a name what it is of. A value opens under
 // the name and in the generation that it was sealed for, and nowhere else. A tenant's generation is
-// one more after each drop of all it has: names and values of the one before are of no use then.
+// another, larger number after each drop of all it has: names and values of those before are of no
+// use then.
 //
 //   space keys = HKDF-SHA-256(secret, "hearth.shared.v1" and the tenant): one to seal, one for
 //   names name       = "h1:" base64url(HMAC-SHA-256(names' key, generation u64, segment key)) and
@@ -37,10 +38,10 @@ class SharedSpace {
 
   SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation);
 
-  // Where the tenant's generation is, a number that only grows. In every generation.
+  // Where the tenant's generation is, a number that only grows. The same in every generation.
   std::string GenerationName() const;
-  // Where it is sealed that the tenant's store began the generation by dropping all before it: who
-  // can write to the engine can change the number, and not make this.
+  // Where the last drop of all is, sealed in generation 0: the generation that it began. Who can
+  // write to the engine can change the number, and not make this. The same in every generation.
   std::string DropName() const;
   // `segment_key`: of the segment that the object is of (prefix_key.h).
   std::string PartName(const Digest& segment_key, LayerGroup group, uint32_t part) const;

@@ -9,7 +9,9 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -51,8 +53,12 @@ class FakeSharedEngine : public SharedEngine {
   void SetDelay(absl::Duration delay) { delay_ = delay; }
   void SetUnreachable(bool unreachable) { unreachable_ = unreachable; }
   void SetFull(bool full) { full_ = full; }
+  // Keys whose shard is not reached.
+  void SetSilent(std::set<std::string> keys) { silent_ = std::move(keys); }
   // Called before each Get, with the number of those that were.
   void OnGet(std::function<void(int)> hook) { on_get_ = std::move(hook); }
+  // Called after each Set or Increment, before its caller hears of it.
+  void OnWritten(std::function<void()> hook) { on_written_ = std::move(hook); }
   int round_trips() const { return round_trips_; }
   int gets() const { return gets_; }
 
@@ -73,7 +79,9 @@ class FakeSharedEngine : public SharedEngine {
     absl::MutexLock lock(&memory_->mu);
     for (const std::string& key : keys) {
       const FakeSharedMemory::Entry* const entry = Find(key);
-      if (entry == nullptr) {
+      if (silent_.count(key) > 0) {
+        results.push_back(absl::UnavailableError("not reached"));
+      } else if (entry == nullptr) {
         results.push_back(absl::NotFoundError(key));
       } else if (entry->value.size() > max_bytes) {
         results.push_back(absl::DataLossError("too long"));
@@ -88,13 +96,20 @@ class FakeSharedEngine : public SharedEngine {
     if (absl::Status status = Answer(deadline); !status.ok()) return {values.size(), status};
     if (full_) return {values.size(), absl::ResourceExhaustedError("no memory")};
     std::vector<absl::StatusOr<bool>> results;
-    absl::MutexLock lock(&memory_->mu);
-    for (const SharedValue& value : values) {
-      const std::string key(value.key);
-      const bool writes = !value.only_if_absent || Find(key) == nullptr;
-      if (writes) memory_->entries[key] = {std::string(value.value), clock_->Now() + value.ttl};
-      results.push_back(writes);
+    {
+      absl::MutexLock lock(&memory_->mu);
+      for (const SharedValue& value : values) {
+        const std::string key(value.key);
+        if (silent_.count(key) > 0) {
+          results.push_back(absl::UnavailableError("not reached"));
+          continue;
+        }
+        const bool writes = !value.only_if_absent || Find(key) == nullptr;
+        if (writes) memory_->entries[key] = {std::string(value.value), clock_->Now() + value.ttl};
+        results.push_back(writes);
+      }
     }
+    if (on_written_) on_written_();
     return results;
   }
   std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
@@ -116,13 +131,16 @@ class FakeSharedEngine : public SharedEngine {
   }
   absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) override {
     if (absl::Status status = Answer(deadline); !status.ok()) return status;
-    absl::MutexLock lock(&memory_->mu);
     int64_t number = 0;
-    const FakeSharedMemory::Entry* const entry = Find(key);
-    if (entry != nullptr && !absl::SimpleAtoi(entry->value, &number)) {
-      return absl::FailedPreconditionError("no number");
+    {
+      absl::MutexLock lock(&memory_->mu);
+      const FakeSharedMemory::Entry* const entry = Find(key);
+      if (entry != nullptr && !absl::SimpleAtoi(entry->value, &number)) {
+        return absl::FailedPreconditionError("no number");
+      }
+      memory_->entries[key].value = absl::StrCat(++number);
     }
-    memory_->entries[key].value = absl::StrCat(++number);
+    if (on_written_) on_written_();
     return number;
   }
   SharedEngineStats Stats() const override { return {}; }
@@ -151,8 +169,10 @@ class FakeSharedEngine : public SharedEngine {
   FakeClock* const clock_;
   absl::Duration delay_;
   bool unreachable_ = false, full_ = false;
+  std::set<std::string> silent_;
   std::atomic<int> round_trips_{0}, gets_{0};
   std::function<void(int)> on_get_;
+  std::function<void()> on_written_;
 };
 
 }  // namespace hearth

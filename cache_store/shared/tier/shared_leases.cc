@@ -61,7 +61,7 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
   if (promised.size() > kMaxBoundaries) {
     promised.erase(promised.begin() + (kMaxBoundaries - 1), promised.end() - 1);
   }
-  const auto space = parts_.spaces->Of(query.tenant, deadline);
+  const auto space = parts_.spaces->Begin(query.tenant, deadline);
   if (!space.ok() || promised.empty()) return decision;
   const PromptChain chain =
       MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_), query.token_ids,

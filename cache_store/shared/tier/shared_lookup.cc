@@ -58,6 +58,10 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerp
   return fingerprints_.Find(fingerprint, kEverybody);
 }
 
+void SharedLookup::CountUnanswered(const absl::Status& status) {
+  if (!absl::IsNotFound(status)) parts_.counters->Add(Counter::kSharedUnanswered);
+}
+
 // A worker's lookup names its fingerprint by the digest alone, and a new store knows none.
 std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQuery& query,
                                                                  absl::Time deadline) {
@@ -66,7 +70,7 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
     if (tenant->empty()) continue;
     const absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(*tenant, deadline);
     if (!space.ok()) {
-      parts_.counters->Add(Counter::kSharedUnanswered);
+      CountUnanswered(space.status());
       continue;
     }
     const absl::StatusOr<Fingerprint> fingerprint =
@@ -164,7 +168,7 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
   const PrefixQuery& query = *question.query;
   const absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(tenant, question.deadline);
   if (!space.ok()) {
-    parts_.counters->Add(Counter::kSharedUnanswered);
+    CountUnanswered(space.status());
     return nullptr;
   }
   const KvLayout& layout = question.model->layout;

@@ -84,6 +84,8 @@ class SharedLookup {
     uint32_t above = 0;  // lower boundaries are of no use
     absl::Time deadline;
   };
+  // Unless it said that it has nothing.
+  void CountUnanswered(const absl::Status& status);
   // What is known, or else the engine knows. Null: neither.
   std::shared_ptr<const KnownFingerprint> FindOrRead(const PrefixQuery& query, absl::Time deadline);
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,

@@ -9,10 +9,23 @@
 namespace hearth {
 namespace {
 
-// "9223372036854775807" is Redis's largest number.
+// "9223372036854775807".
 constexpr uint64_t kMaxNumberBytes = 19;
+// No number of ours is near it, and those after it are numbers still.
+constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
+// Drops of one tenant by several stores at a time take turns.
+constexpr int kMaxTries = 8;
+
+absl::Status NoNumber() {
+  return absl::DataLossError("the tenant's generation in the engine is no number");
+}
 
 }  // namespace
+
+SharedSpaces::Known& SharedSpaces::KnownOf(const std::string& tenant) {
+  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) known_.clear();
+  return known_[tenant];
+}
 
 SharedSpaces::SpacePtr SharedSpaces::SpaceOf(const std::string& tenant, absl::Time since) {
   absl::MutexLock lock(&mu_);
@@ -20,55 +33,114 @@ SharedSpaces::SpacePtr SharedSpaces::SpaceOf(const std::string& tenant, absl::Ti
   return it == known_.end() || it->second.read_at < since ? nullptr : it->second.space;
 }
 
-absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Of(const std::string& tenant,
-                                                        absl::Time deadline) {
-  if (SpacePtr fresh = SpaceOf(tenant, clock_->Now() - age_); fresh != nullptr) {
-    return fresh;
-  }
+uint64_t SharedSpaces::LastOf(const std::string& tenant) {
   const SpacePtr last = SpaceOf(tenant, absl::InfinitePast());
-  const std::string name =
-      (last != nullptr ? *last : SharedSpace(secret_, tenant, 0)).GenerationName();
-  const std::vector<absl::StatusOr<std::string>> got =
-      engine_->Get({name}, kMaxNumberBytes, deadline);
-  int64_t number = 0;
-  const bool is_absent = absl::IsNotFound(got[0].status());
-  const bool is_number = got[0].ok() && absl::SimpleAtoi(*got[0], &number) && number >= 0;
-  if (!is_absent && !is_number) {
-    if (last != nullptr) return last;
-    return got[0].ok() ? absl::DataLossError("the tenant's generation is no number")
-                       : got[0].status();
-  }
-  const uint64_t generation = static_cast<uint64_t>(number);
-  if (last != nullptr && generation < last->generation()) {
-    const std::string known = absl::StrCat(last->generation());
-    engine_->Set({SharedValue{name, known}}, deadline);
-  }
-  if (generation > (last == nullptr ? 0 : last->generation())) {
-    const absl::StatusOr<bool> dropped = WasDropped(tenant, generation, deadline);
-    if (!dropped.ok() && last != nullptr) return last;
-    if (!dropped.ok()) return dropped.status();
-    // Before anybody writes what is here under the new generation.
-    if (*dropped) on_dropped_(tenant);
-  }
-  return Adopt(tenant, generation);
+  return last == nullptr ? 0 : last->generation();
 }
 
-absl::StatusOr<bool> SharedSpaces::WasDropped(const std::string& tenant, uint64_t generation,
-                                              absl::Time deadline) {
-  const SharedSpace space(secret_, tenant, generation);
-  const std::string name = space.DropName();
-  const std::vector<absl::StatusOr<std::string>> got =
-      engine_->Get({name}, SharedSpace::kSealBytes + kMaxNumberBytes, deadline);
-  if (got[0].ok()) return space.Open(name, *got[0]).ok();
-  if (absl::IsNotFound(got[0].status()) || absl::IsDataLoss(got[0].status())) return false;
-  return got[0].status();
+SharedSpaces::Told SharedSpaces::Ask(const std::string& tenant, absl::Time deadline) {
+  const SharedSpace space(secret_, tenant, 0);
+  const std::string mark = space.DropName();
+  std::vector<absl::StatusOr<std::string>> got = engine_->Get(
+      {space.GenerationName(), mark}, SharedSpace::kSealBytes + kMaxNumberBytes, deadline);
+  Told told;
+  uint64_t number = 0;
+  told.number_status = got[0].status();
+  if (got[0].ok()) {
+    const bool is_number = absl::SimpleAtoi(*got[0], &number) && number <= kMaxNumber;
+    if (is_number) told.number = number;
+    if (told.number == 0) told.number_status = NoNumber();
+  }
+  told.dropped_status = got[1].status();
+  if (got[1].ok()) {
+    const absl::StatusOr<std::string> text = space.Open(mark, *got[1]);
+    if (text.ok() && absl::SimpleAtoi(*text, &number)) told.dropped = number;
+  }
+  // A mark of somebody else's says as much as none.
+  const bool is_ours = told.dropped > 0;
+  if ((got[1].ok() || absl::IsDataLoss(told.dropped_status)) && !is_ours) {
+    told.dropped_status = absl::NotFoundError("no mark of a store's");
+  }
+  return told;
+}
+
+absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& tenant, bool begins,
+                                                          absl::Time deadline) {
+  if (SpacePtr fresh = SpaceOf(tenant, clock_->Now() - age_); fresh != nullptr) return fresh;
+  for (int tries = 0; tries < kMaxTries; ++tries) {
+    const Told told = Ask(tenant, deadline);
+    Hear(tenant, told.dropped);
+    const uint64_t last = LastOf(tenant);
+    // A drop that was acknowledged set both: one of them is enough to know that there was none.
+    const bool is_mark_needed = told.number == 0 || told.number > last;
+    const bool is_told = told.number > 0 || told.dropped > 0 || last > 0 || told.is_lost();
+    if ((is_mark_needed && !told.is_mark_read()) || !is_told) {
+      if (SpacePtr believed = SpaceOf(tenant, clock_->Now() - kBelieved)) return believed;
+      return told.is_mark_read() ? told.number_status : told.dropped_status;
+    }
+    if (told.is_lost()) {
+      absl::StatusOr<SpacePtr> space = Replace(tenant, told, begins, deadline);
+      if (!space.ok() || *space != nullptr) return space;
+      continue;
+    }
+    const uint64_t generation = std::max({told.number, told.dropped, last});
+    if (told.number > 0 && told.number < generation) {
+      const std::string name = SharedSpace(secret_, tenant, 0).GenerationName();
+      const std::string known = absl::StrCat(generation);
+      engine_->Set({SharedValue{name, known}}, deadline);
+    }
+    return Adopt(tenant, generation);
+  }
+  return absl::UnavailableError("the tenant's generation in the engine comes and goes");
+}
+
+absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Replace(const std::string& tenant,
+                                                             const Told& told, bool begins,
+                                                             absl::Time deadline) {
+  const std::string name = SharedSpace(secret_, tenant, 0).GenerationName();
+  uint64_t number = 0;
+  if (const SpacePtr believed = SpaceOf(tenant, clock_->Now() - kBelieved); believed != nullptr) {
+    number = std::max(believed->generation(), told.dropped);
+  } else if (begins) {
+    // Not one from before: there may have been drops that neither this store nor the engine knows.
+    number = NumberAfter(std::max(LastOf(tenant), told.dropped));
+  } else {
+    return absl::NotFoundError("the engine has nothing of the tenant");
+  }
+  const std::string text = absl::StrCat(number);
+  const bool is_absent = absl::IsNotFound(told.number_status);
+  const auto set =
+      engine_->Set({SharedValue{name, text, absl::InfiniteDuration(), is_absent}}, deadline);
+  if (!set[0].ok()) return set[0].status();
+  return *set[0] ? Adopt(tenant, number) : SpacePtr();
+}
+
+uint64_t SharedSpaces::NumberAfter(uint64_t generation) const {
+  const int64_t now = std::max<int64_t>(0, absl::ToUnixMicros(clock_->Now()));
+  return std::max(static_cast<uint64_t>(now), generation + 1);
+}
+
+void SharedSpaces::Hear(const std::string& tenant, uint64_t dropped) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = known_.find(tenant);
+    if (dropped <= (it == known_.end() ? 0 : it->second.heard)) return;
+  }
+  // Before anybody writes what is here under the new generation.
+  on_dropped_(tenant);
+  NoteHeard(tenant, dropped);
+}
+
+void SharedSpaces::NoteHeard(const std::string& tenant, uint64_t dropped) {
+  absl::MutexLock lock(&mu_);
+  uint64_t& heard = KnownOf(tenant).heard;
+  heard = std::max(heard, dropped);
 }
 
 bool SharedSpaces::IsDue(const std::string& tenant) {
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mu_);
-  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) known_.clear();
-  Known& known = known_[tenant];
+  Known& known = KnownOf(tenant);
   if (std::max(known.read_at, known.due_at) > now - age_) return false;
   known.due_at = now;
   return true;
@@ -76,8 +148,7 @@ bool SharedSpaces::IsDue(const std::string& tenant) {
 
 SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant, uint64_t generation) {
   absl::MutexLock lock(&mu_);
-  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) known_.clear();
-  Known& known = known_[tenant];
+  Known& known = KnownOf(tenant);
   known.read_at = clock_->Now();
   if (known.space == nullptr || known.space->generation() < generation) {
     known.space = std::make_shared<const SharedSpace>(secret_, tenant, generation);
@@ -86,25 +157,27 @@ SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant, uint64_t g
 }
 
 absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadline) {
-  const std::string name = SharedSpace(secret_, tenant, 0).GenerationName();
-  const absl::StatusOr<int64_t> next = engine_->Increment(name, deadline);
-  if (!next.ok()) return next.status();
-  const SpacePtr last = SpaceOf(tenant, absl::InfinitePast());
-  uint64_t generation = static_cast<uint64_t>(std::max<int64_t>(*next, 1));
-  if (last != nullptr && generation <= last->generation()) {
-    // The engine had lost the number.
-    generation = last->generation() + 1;
-    const std::string text = absl::StrCat(generation);
+  const SharedSpace space(secret_, tenant, 0);
+  const std::string mark = space.DropName(), name = space.GenerationName();
+  uint64_t generation = 0;
+  for (int tries = 0; tries < kMaxTries; ++tries) {
+    const Told told = Ask(tenant, deadline);
+    if (!told.is_mark_read()) return told.dropped_status;
+    if (generation > 0 && told.dropped >= generation) {
+      NoteHeard(tenant, generation);
+      Hear(tenant, told.dropped);
+      Adopt(tenant, std::max(told.number, told.dropped));
+      return absl::OkStatus();
+    }
+    // The first time; and where another store's drop, which knew less, took the place of this one.
+    generation = NumberAfter(std::max({told.number, told.dropped, generation, LastOf(tenant)}));
+    const std::string text = absl::StrCat(generation), sealed = space.Seal(mark, text);
+    const auto marked = engine_->Set({SharedValue{mark, sealed}}, deadline);
+    if (!marked[0].ok()) return marked[0].status();
     const auto set = engine_->Set({SharedValue{name, text}}, deadline);
     if (!set[0].ok()) return set[0].status();
   }
-  const SharedSpace space(secret_, tenant, generation);
-  const std::string marker = space.DropName();
-  const std::string sealed = space.Seal(marker, absl::StrCat(generation));
-  const auto marked = engine_->Set({SharedValue{marker, sealed}}, deadline);
-  if (!marked[0].ok()) return marked[0].status();
-  Adopt(tenant, generation);
-  return absl::OkStatus();
+  return absl::UnavailableError("other stores drop all of the tenant at the same time");
 }
 
 }  // namespace hearth

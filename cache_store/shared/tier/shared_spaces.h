@@ -1,8 +1,12 @@
 // SharedSpaces: the space of each tenant in its current generation, which the engine keeps.
 //
-// A generation is read from the engine when it was not for a while. It never goes back here, so
-// that who sets the engine's number back brings nothing back; and an engine that lost the number
-// is given it again.
+// A generation is a number that never comes twice: the microseconds of Unix time at which it began,
+// or one more than the one before it. The engine has it as a plain number, which whoever publishes
+// first sets, and a drop of all also seals it as a mark, before the number: the generation is the
+// larger one of both, so a store that looks between the two hears of the drop. It never goes back
+// here, so that who sets the engine's number back brings nothing back. A number that the engine
+// lost is given back to it by a store that read it a moment ago; else a new one begins, and what
+// was there is of no use.
 //
 // Thread safety: all methods from any thread. Ownership: borrows engine and clock.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
@@ -30,6 +34,8 @@ class SharedSpaces {
   using SpacePtr = std::shared_ptr<const SharedSpace>;
   // Spaces remembered; each takes some 300 bytes. Beyond, all are forgotten, and read again.
   static constexpr size_t kMaxTenants = 4096;
+  // A generation that was read within this is believed where the engine does not tell it.
+  static constexpr absl::Duration kBelieved = absl::Minutes(1);
 
   // `on_dropped`: told, under no lock, of a tenant all of whose prefixes another store dropped;
   // also where that may have been before this store knew the tenant.
@@ -41,9 +47,17 @@ class SharedSpaces {
         age_(age),
         on_dropped_(std::move(on_dropped)) {}
 
-  // An error when the engine never told the generation. Where it does not answer, the last one.
+  // For who reads. kNotFound: the engine has nothing of the tenant. Another error: it does not
+  // tell, nor did it within kBelieved.
   absl::StatusOr<SpacePtr> Of(const std::string& tenant, absl::Time deadline)
-      ABSL_LOCKS_EXCLUDED(mu_);
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    return Find(tenant, false, deadline);
+  }
+  // For who writes: begins the first generation of a tenant of which there is nothing.
+  absl::StatusOr<SpacePtr> Begin(const std::string& tenant, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    return Find(tenant, true, deadline);
+  }
   // Whether nobody read the generation for a while, nor was told so by this.
   bool IsDue(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Begins a new generation: what is in the engine is of no use any more.
@@ -52,13 +66,35 @@ class SharedSpaces {
  private:
   struct Known {
     SpacePtr space;
+    uint64_t heard = 0;  // the last drop of all that this store heard of
     absl::Time read_at = absl::InfinitePast(), due_at = absl::InfinitePast();
   };
+  // What the engine says. 0: nothing, and the status why: kNotFound, or it may be another time.
+  struct Told {
+    uint64_t number = 0, dropped = 0;
+    absl::Status number_status, dropped_status;
+    // There is none, or what is there is not a store's.
+    bool is_lost() const {
+      return absl::IsNotFound(number_status) || absl::IsDataLoss(number_status);
+    }
+    bool is_mark_read() const { return dropped > 0 || absl::IsNotFound(dropped_status); }
+  };
+  absl::StatusOr<SpacePtr> Find(const std::string& tenant, bool begins, absl::Time deadline);
+  // A generation for a tenant whose number the engine does not have. Null: another store was
+  // faster.
+  absl::StatusOr<SpacePtr> Replace(const std::string& tenant, const Told& told, bool begins,
+                                   absl::Time deadline);
+  Told Ask(const std::string& tenant, absl::Time deadline);
+  // Later than `generation`, and than now.
+  uint64_t NumberAfter(uint64_t generation) const;
+  void Hear(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteHeard(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
+  // Not one before the last. It was read now.
   SpacePtr Adopt(const std::string& tenant, uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether a store with this secret dropped all before the generation. An error: not known now.
-  absl::StatusOr<bool> WasDropped(const std::string& tenant, uint64_t generation,
-                                  absl::Time deadline);
+  // Null: none was read since.
   SpacePtr SpaceOf(const std::string& tenant, absl::Time since) ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t LastOf(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  Known& KnownOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SharedEngine* const engine_;
   Clock* const clock_;

@@ -93,7 +93,7 @@ absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
 }
 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
-  absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(work.tenant, deadline);
+  absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Begin(work.tenant, deadline);
   if (!space.ok()) return space.status();
   return SharedPrompt{*space, work.layout,
                       MakeChain(work.layout, RootKey(work.fingerprint, work.tenant, secret_),

@@ -60,11 +60,14 @@ TEST_F(SharedEndsTest, ADropOfAllIsOneEverywhere) {
   // What is published after it is there, and nothing brings back what was before.
   Publish(&third, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
-  const SharedSpace space(ReadSecret(kit_.secret_file).value(), "default", 0);
-  kit_.memory.entries[space.GenerationName()].value = "0";
-  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
-  Publish(&other, Prompt(3), {64});
-  EXPECT_EQ(kit_.memory.entries[space.GenerationName()].value, "1");
+  const SharedSpace space = kit_.Space("default");
+  for (const char* text : {"0", "1700000000000000", "no number", ""}) {
+    kit_.memory.entries[space.GenerationName()].value = text;
+    if (*text == 0) kit_.memory.entries.erase(space.GenerationName());
+    kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+    Publish(&other, Prompt(3), {64});
+    EXPECT_EQ(kit_.Space("default").generation(), space.generation()) << text;
+  }
 }
 
 TEST_F(SharedEndsTest, ADropOfAllIsHeardOfWhereEverythingIsServedFromHere) {
@@ -93,18 +96,146 @@ TEST_F(SharedEndsTest, ADropOfAllIsHeardOfByAStoreThatDidNotKnowTheTenant) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
 }
 
+TEST_F(SharedEndsTest, ADropOfAllIsHeardOfByWhoLooksInTheMiddleOfIt) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  one.engine->OnWritten([&] { Fetch(&other, Prompt(2)); });
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  one.engine->OnWritten(nullptr);
+  EXPECT_TRUE(other.store->List("default").empty());
+}
+
+TEST_F(SharedEndsTest, DropsOfAllByTwoStoresAtATimeBothHold) {
+  SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&third, Prompt(1)), 64);
+  int writes = 0;
+  one.engine->OnWritten([&] {
+    if (++writes > 1) return;
+    EXPECT_TRUE(other.store->DropAll("default", false).ok());
+  });
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  one.engine->OnWritten(nullptr);
+  SharedNode fresh = kit_.Node();
+  EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&third, Prompt(2));
+  EXPECT_TRUE(third.store->List("default").empty());
+  // All agree on where things are.
+  Publish(&one, Prompt(3), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
+  EXPECT_EQ(Fetch(&fresh, Prompt(3)), 64);
+}
+
+TEST_F(SharedEndsTest, ADropOfAllWhoseMarkIsReplacedByAnOlderOneIsMarkedAgain) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  const std::string mark = kit_.Space("default").DropName();
+  const std::string older = kit_.memory.entries[mark].value;
+  const int gets = one.engine->gets();
+  one.engine->OnGet([&](int number) {
+    if (number == gets + 1) kit_.memory.entries[mark].value = older;
+  });
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  EXPECT_NE(kit_.memory.entries[mark].value, older);
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&other, Prompt(2));
+  EXPECT_TRUE(other.store->List("default").empty());
+}
+
+// With the shard that held the number the engine forgets which values were dropped.
+TEST_F(SharedEndsTest, WhatWasDroppedIsNotFoundOnceTheEngineLostTheNumber) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  Publish(&one, Prompt(2), {64});
+  const SharedSpace space = kit_.Space("default");
+  for (const std::string& name : {space.GenerationName(), space.DropName()}) {
+    kit_.memory.entries.erase(name);
+    SharedNode fresh = kit_.Node();
+    Publish(&fresh, Prompt(3), {64});
+    EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
+    EXPECT_GT(kit_.Space("default").generation(), space.generation());
+  }
+}
+
+TEST_F(SharedEndsTest, ANumberThatTheEngineLostIsGivenBackByWhoReadItAMomentAgoAlone) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  const SharedSpace space = kit_.Space("default");
+  kit_.memory.entries.erase(space.GenerationName());
+  kit_.clock.Advance(absl::Seconds(30));
+  Fetch(&one, Prompt(2));
+  EXPECT_EQ(kit_.Space("default").generation(), space.generation());
+  {
+    SharedNode fresh = kit_.Node();
+    EXPECT_EQ(Fetch(&fresh, Prompt(1)), 64);
+  }
+  // It may have missed a drop since.
+  kit_.memory.entries.erase(space.GenerationName());
+  kit_.clock.Advance(absl::Seconds(90));
+  Fetch(&one, Prompt(2));
+  EXPECT_EQ(kit_.memory.entries.count(space.GenerationName()), 0);
+  Publish(&one, Prompt(2), {64});
+  SharedNode fresh = kit_.Node();
+  EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
+  EXPECT_EQ(Fetch(&fresh, Prompt(2)), 64);
+}
+
+TEST_F(SharedEndsTest, AGenerationThatIsNotToldIsBelievedForAMinute) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  Publish(&one, Prompt(2), {64});
+  Fetch(&other, Prompt(3));
+  const SharedSpace space = kit_.Space("default");
+  other.engine->SetSilent({space.GenerationName(), space.DropName()});
+  kit_.clock.Advance(absl::Seconds(50));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  kit_.clock.Advance(absl::Seconds(20));
+  EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
+  // One of the two is enough: a drop sets both.
+  for (const std::string& name : {space.GenerationName(), space.DropName()}) {
+    other.engine->SetSilent({name});
+    kit_.clock.Advance(absl::Seconds(90));
+    EXPECT_EQ(Fetch(&other, Prompt(2)), 64);
+    ASSERT_TRUE(other.store->DropAll("default", false).status().code() ==
+                absl::StatusCode::kUnavailable);
+  }
+}
+
 // Who can write to the engine makes misses, and nothing else.
 TEST_F(SharedEndsTest, ANumberAloneDropsNothingHere) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
-  const SharedSpace space(ReadSecret(kit_.secret_file).value(), "default", 0);
-  kit_.memory.entries[space.GenerationName()].value = "77";
+  const SharedSpace space = kit_.Space("default");
+  kit_.memory.entries[space.GenerationName()].value = absl::StrCat(space.generation() + 77);
   kit_.memory.entries[space.DropName()].value = "no marker of ours";
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&one, Prompt(2));
   EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
   SharedNode other = kit_.Node();
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "of another generation";
+}
+
+TEST_F(SharedEndsTest, ANumberThatSomebodyRaisedHidesNoDropOfAll) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  const SharedSpace space = kit_.Space("default");
+  std::string& number = kit_.memory.entries[space.GenerationName()].value;
+  number = absl::StrCat(space.generation() + 1'000'000'000);
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&other, Prompt(2));
+  number = absl::StrCat(space.generation());
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&other, Prompt(2));
+  EXPECT_TRUE(other.store->List("default").empty());
 }
 
 TEST_F(SharedEndsTest, ADropThatTheEngineDidNotHearOfIsAnError) {

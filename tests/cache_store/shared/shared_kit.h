@@ -41,6 +41,15 @@ struct SharedKit {
 
   SharedKit() { store_options.host_bytes = 8 * kMiB; }
 
+  // The tenant's in the generation that the engine has.
+  SharedSpace Space(const std::string& tenant) {
+    const std::string secret = ReadSecret(secret_file).value();
+    uint64_t generation = 0;
+    const std::string name = SharedSpace(secret, tenant, 0).GenerationName();
+    EXPECT_TRUE(absl::SimpleAtoi(memory.entries[name].value, &generation));
+    return SharedSpace(secret, tenant, generation);
+  }
+
   SharedNode Node() {
     SharedNode node;
     const std::string secret = ReadOrMakeSecret(secret_file).value();
@@ -82,8 +91,7 @@ class SharedStoreTest : public ::testing::Test {
     const PromptChain chain =
         MakeChain(model_.Layout().value(), RootKey(model_.digest(), prompt.tenant, secret),
                   prompt.tokens, prompt.cuts, end, {end});
-    return SharedSpace(secret, prompt.tenant, 0)
-        .PartName(chain.EndingAt(end, 16)->key, id.group, 0);
+    return kit_.Space(prompt.tenant).PartName(chain.EndingAt(end, 16)->key, id.group, 0);
   }
   // All that the restore rule needs for a boundary is in the engine.
   bool IsRestorable(const KitPrompt& prompt, uint32_t boundary) {
