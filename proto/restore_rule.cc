@@ -90,6 +90,18 @@ std::vector<ObjectId> NeededObjects(const KvLayout& layout, uint32_t boundary) {
   return needed;
 }
 
+uint64_t NeededBytes(const KvLayout& layout, uint32_t boundary) {
+  const uint32_t chunk = layout.chunk_tokens, tail_begin = LocalTailBegin(layout, boundary);
+  const uint64_t chunks = boundary / chunk, rest = boundary % chunk;
+  const uint64_t tail_chunks = chunks - std::min<uint64_t>(chunks, tail_begin / chunk);
+  const auto bytes = [&](LayerGroup group, uint64_t whole, bool has_rest) {
+    return whole * layout.ObjectBytes(chunk, group) +
+           (has_rest ? layout.ObjectBytes(static_cast<uint32_t>(rest), group) : 0);
+  };
+  return bytes(LayerGroup::kGlobal, chunks, rest > 0) +
+         bytes(LayerGroup::kLocal, tail_chunks, rest > 0 && boundary > tail_begin);
+}
+
 std::vector<uint32_t> StepEnds(uint32_t tokens, absl::Span<const uint32_t> cuts,
                                uint32_t chunk_tokens) {
   std::vector<uint32_t> ends = RestoreCandidates(tokens, cuts, chunk_tokens);

@@ -38,6 +38,9 @@ std::vector<Segment> SegmentsTo(uint32_t boundary, uint32_t chunk_tokens);
 // A group without layers needs nothing. Ascending by begin, global before local.
 std::vector<ObjectId> NeededObjects(const KvLayout& layout, uint32_t boundary);
 
+// What these objects take together, without listing them.
+uint64_t NeededBytes(const KvLayout& layout, uint32_t boundary);
+
 // First token whose local KV `boundary` needs: max(0, boundary - (W-1)).
 uint32_t LocalTailBegin(const KvLayout& layout, uint32_t boundary);
 

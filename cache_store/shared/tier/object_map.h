@@ -4,6 +4,7 @@
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_OBJECT_MAP_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_OBJECT_MAP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -23,24 +24,36 @@ class ObjectMap {
 
   // The objects that a longer boundary may need and this store is not known to have.
   std::vector<ObjectId> ToProbe() const;
-  void Set(const ObjectId& id, Place place) { places_[id] = place; }
+  void Set(const ObjectId& id, Place place);
   Place Of(const ObjectId& id) const;
 
-  // The longest of `candidates` (ascending) above `above` all of whose objects are somewhere. 0:
-  // none.
+  // Those of `candidates` (ascending) above `above` all of whose objects are somewhere, ascending.
+  // One pass over chunks and candidates, however many there are.
+  std::vector<uint32_t> Restorable(absl::Span<const uint32_t> candidates, uint32_t above) const;
+  // The last of them. 0: none.
   uint32_t Longest(absl::Span<const uint32_t> candidates, uint32_t above) const;
-  bool HasAll(uint32_t boundary) const;
   // Of the objects that `boundary` needs.
   std::vector<ObjectId> NeededFromEngine(uint32_t boundary) const;
   // Whole chunks from the beginning on whose global objects are somewhere, in tokens.
   uint32_t KnownTokens() const;
 
  private:
+  const std::vector<Place>& ChunksOf(LayerGroup group) const {
+    return group == LayerGroup::kGlobal ? globals_ : locals_;
+  }
+  static bool Has(const std::vector<Place>& chunks, size_t chunk) {
+    return chunk < chunks.size() && chunks[chunk] != Place::kNowhere;
+  }
+  // Behind the whole chunks before the boundary.
+  bool HasRemainder(uint32_t boundary) const;
+
   const KvLayout layout_;
   const PromptChain& chain_;
   const uint32_t usable_here_;
   const bool has_local_, has_global_;
-  std::map<ObjectId, Place> places_;
+  // By chunk; a remainder has a place of its own.
+  std::vector<Place> globals_, locals_;
+  std::map<ObjectId, Place> remainders_;
 };
 
 }  // namespace hearth

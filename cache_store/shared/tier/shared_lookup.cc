@@ -151,14 +151,7 @@ SharedLookup::Known SharedLookup::KnownOf(const PrefixQuery& query, uint32_t usa
   Known known;
   if (probed == nullptr) return known;
   known.known_tokens = probed->map->KnownTokens();
-  for (uint32_t boundary = probed->boundary; boundary > 0;) {
-    known.boundaries.push_back(boundary);
-    const auto end =
-        std::lower_bound(question.candidates.begin(), question.candidates.end(), boundary);
-    question.candidates.erase(end, question.candidates.end());
-    boundary = probed->map->Longest(question.candidates, usable_here);
-  }
-  std::reverse(known.boundaries.begin(), known.boundaries.end());
+  known.boundaries = probed->map->Restorable(question.candidates, usable_here);
   return known;
 }
 
@@ -220,20 +213,10 @@ uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed
     return BytesOf(probed.prompt.layout, probed.map->NeededFromEngine(boundary)) <= most;
   };
   if (fits(probed.boundary)) return probed.boundary;
-  uint32_t longest = 0;
-  size_t low = 0, high = question.candidates.size();  // so many of them, the shortest
-  while (low < high) {
-    const size_t middle = (low + high + 1) / 2;
-    const uint32_t boundary =
-        probed.map->Longest(absl::MakeConstSpan(question.candidates).first(middle), question.above);
-    if (boundary > 0 && !fits(boundary)) {
-      high = middle - 1;
-    } else {
-      longest = boundary;
-      low = middle;
-    }
-  }
-  return longest;
+  const std::vector<uint32_t> restorable =
+      probed.map->Restorable(question.candidates, question.above);
+  const auto end = std::partition_point(restorable.begin(), restorable.end(), fits);
+  return end == restorable.begin() ? 0 : *(end - 1);
 }
 
 // Faster at once, slower by and by: a short load says little of how fast a long one is.

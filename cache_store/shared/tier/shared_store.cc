@@ -154,9 +154,7 @@ absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
     shared.boundary = boundary;
     shared.usable = true;
     shared.slowest_tier = Tier::kShared;
-    for (const ObjectId& id : NeededObjects(layout, boundary)) {
-      shared.bytes += layout.ObjectBytes(id.tokens, id.group);
-    }
+    shared.bytes = NeededBytes(layout, boundary);
     it->second = std::move(shared);
     if (boundary < tokens) usable = boundary;
   }
