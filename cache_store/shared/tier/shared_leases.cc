@@ -14,28 +14,49 @@ namespace {
 // A sealed number of milliseconds.
 constexpr uint64_t kMaxLeaseBytes = 128;
 
-// Gives the leases back, after the store's own claim.
-struct Held {
-  std::shared_ptr<void> own;
-  std::vector<std::string> names;
-  std::function<void(std::vector<std::string>)> erase;
-  ~Held() {
-    own.reset();
-    if (!names.empty()) erase(std::move(names));
-  }
-};
+// Own leases remembered; beyond, those that ended are forgotten.
+constexpr size_t kMaxOwn = 4096;
 
 }  // namespace
+
+// Gives the leases back, after the store's own claim.
+struct SharedLeases::Held {
+  SharedLeases* leases = nullptr;
+  std::shared_ptr<void> own;
+  std::vector<std::string> names;
+  ~Held() {
+    own.reset();
+    leases->GiveBack(std::move(names));
+  }
+};
 
 SharedLeases::Taken SharedLeases::Take(const SharedSpace& space, const std::string& name,
                                        absl::Duration lease, absl::Time deadline) {
   const absl::Time now = parts_.clock->Now();
-  const std::string value = space.Seal(name, absl::StrCat(absl::ToUnixMillis(now + lease)));
   const absl::Duration life = absl::Floor(lease, absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return Taken::kUnknown;
-  const auto set = parts_.engine->Set({SharedValue{name, value, life, true}}, deadline);
+  bool is_own = false;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = own_.find(name);
+    is_own = it != own_.end() && it->second.ends > now;
+  }
+  const std::string value = space.Seal(name, absl::StrCat(absl::ToUnixMillis(now + lease)));
+  const auto set = parts_.engine->Set({SharedValue{name, value, life, !is_own}}, deadline);
   if (!set[0].ok()) return Taken::kUnknown;
-  if (*set[0]) return Taken::kHere;
+  if (!*set[0]) return Look(space, name, deadline);
+  absl::MutexLock lock(&mu_);
+  if (own_.size() >= kMaxOwn) {
+    absl::erase_if(own_, [&](const auto& entry) { return entry.second.ends <= now; });
+  }
+  Own& own = own_[name];
+  ++own.holders;
+  own.ends = now + life;
+  return Taken::kHere;
+}
+
+SharedLeases::Taken SharedLeases::Look(const SharedSpace& space, const std::string& name,
+                                       absl::Time deadline) {
   const auto got = parts_.engine->Get({name}, kMaxLeaseBytes, deadline);
   if (!got[0].ok()) return Taken::kUnknown;
   const absl::StatusOr<std::string> text = space.Open(name, *got[0]);
@@ -45,7 +66,39 @@ SharedLeases::Taken SharedLeases::Take(const SharedSpace& space, const std::stri
     return Taken::kUnknown;
   }
   // One that was put back after its end makes nobody wait.
-  return absl::FromUnixMillis(ends) > now ? Taken::kElsewhere : Taken::kUnknown;
+  return absl::FromUnixMillis(ends) > parts_.clock->Now() ? Taken::kElsewhere : Taken::kUnknown;
+}
+
+void SharedLeases::GiveBack(std::vector<std::string> names) {
+  if (names.empty()) return;
+  auto shared = std::make_shared<const std::vector<std::string>>(std::move(names));
+  if (parts_.run_behind([this, shared] { Erase(*shared); })) return;
+  // They end by themselves, and are this store's until then.
+  absl::MutexLock lock(&mu_);
+  for (const std::string& name : *shared) {
+    if (const auto it = own_.find(name); it != own_.end()) --it->second.holders;
+  }
+}
+
+void SharedLeases::Erase(const std::vector<std::string>& names) {
+  const absl::Time now = parts_.clock->Now();
+  std::vector<std::string> last;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const std::string& name : names) {
+      const auto it = own_.find(name);
+      if (it != own_.end() && it->second.holders == 1 && it->second.ends > now) {
+        last.push_back(name);
+      }
+    }
+  }
+  // Known as this store's until they are gone.
+  if (!last.empty()) parts_.engine->Erase(last, now + options_.write_timeout);
+  absl::MutexLock lock(&mu_);
+  for (const std::string& name : names) {
+    const auto it = own_.find(name);
+    if (it != own_.end() && --it->second.holders <= 0) own_.erase(it);
+  }
 }
 
 ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layout,
@@ -70,7 +123,7 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
 
   auto held = std::make_shared<Held>();
   held->own = std::move(decision.ticket);
-  held->erase = parts_.erase_behind;
+  held->leases = this;
   decision.ticket = held;
   for (const uint32_t boundary : promised) {
     const std::string name =
@@ -81,8 +134,9 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
     const bool is_worth = boundary >= least && boundary <= highest && now < ask.wait_until;
     if (taken != Taken::kElsewhere || !is_worth) continue;
     if (ask.waited_for == 0) parts_.counters->Add(Counter::kSharedLeaseWaits);
-    // The leases go at once. Those of this store that wait for the claim are kept waiting by it.
-    parts_.erase_behind(std::exchange(held->names, {}));
+    // The leases are given back. Those of this store that wait for the claim are kept waiting by
+    // it.
+    GiveBack(std::exchange(held->names, {}));
     decision.role = ClaimRole::kWait;
     decision.boundary = boundary;
     decision.until = std::min(now + kPause, ask.wait_until);

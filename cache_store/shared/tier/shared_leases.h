@@ -6,6 +6,9 @@
 // one holds none above it, so no two wait for each other. Leases are hints: whatever goes wrong
 // with them, the caller computes.
 //
+// A store knows its own leases: one that was given back goes only behind what was written under it,
+// and until then another of this store's callers takes it over.
+//
 // Thread safety: all methods from any thread. Ownership: borrows all its parts.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
@@ -16,6 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/stats.h"
@@ -39,8 +45,8 @@ class SharedLeases {
     SharedSpaces* spaces = nullptr;
     Clock* clock = nullptr;
     Counters* counters = nullptr;
-    // Erases names behind what was written before.
-    std::function<void(std::vector<std::string>)> erase_behind;
+    // Runs a job behind what was written before. False: there is no room for it.
+    std::function<bool(std::function<void()>)> run_behind;
   };
   SharedLeases(Parts parts, const SharedOptions& options, std::string secret)
       : parts_(std::move(parts)), options_(options), secret_(std::move(secret)) {}
@@ -48,16 +54,29 @@ class SharedLeases {
   // `decision`: the store's own, to compute. Returns it with the leases in its ticket; or to wait
   // for another store that computes some of it.
   ClaimDecision Join(const PrefixQuery& query, const KvLayout& layout, const ClaimRequest& ask,
-                     ClaimDecision decision);
+                     ClaimDecision decision) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   enum class Taken { kHere, kElsewhere, kUnknown };
+  struct Held;
+  // A lease of this store's.
+  struct Own {
+    int holders = 0;  // who were given it, and those that gave it back and wait for the erasing
+    absl::Time ends;
+  };
   Taken Take(const SharedSpace& space, const std::string& name, absl::Duration lease,
-             absl::Time deadline);
+             absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Those of others.
+  Taken Look(const SharedSpace& space, const std::string& name, absl::Time deadline);
+  void GiveBack(std::vector<std::string> names) ABSL_LOCKS_EXCLUDED(mu_);
+  // Those that nobody else here holds, if they did not end before.
+  void Erase(const std::vector<std::string>& names) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Parts parts_;
   const SharedOptions options_;
   const std::string secret_;
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Own> own_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hearth

@@ -67,11 +67,11 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
           [this](const auto& tenant) { store_->DropAll(tenant, false).status().IgnoreError(); }),
       reader_(engine_.get(), clock_, &counters_, options),
       lookup_({&reader_, &spaces_, store_.get(), clock_, &counters_}, options, secret),
-      writer_({engine_.get(), &spaces_, store_.get(), clock_, &counters_}, options, secret,
-              seams.TakeExecutor()),
       leases_({engine_.get(), &spaces_, clock_, &counters_,
-               [this](auto names) { writer_.EraseBehind(std::move(names)); }},
-              options, secret) {}
+               [this](auto job) { return writer_.RunBehind(std::move(job)); }},
+              options, secret),
+      writer_({engine_.get(), &spaces_, store_.get(), clock_, &counters_}, options, secret,
+              seams.TakeExecutor()) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,

@@ -101,8 +101,8 @@ class SharedStore final : public TieredStore {
   SharedSpaces spaces_;
   SharedReader reader_;
   SharedLookup lookup_;
-  SharedWriter writer_;
   SharedLeases leases_;
+  SharedWriter writer_;  // last: what it runs behind uses the others
 };
 
 }  // namespace hearth

@@ -199,20 +199,17 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
 
 void SharedWriter::WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
 
-void SharedWriter::EraseBehind(std::vector<std::string> names) {
-  if (names.empty()) return;
-  auto shared = std::make_shared<const std::vector<std::string>>(std::move(names));
-  // What does not fit the queue ends by itself.
-  executor_->TrySchedule(0, [this, shared] {
-    if (!stopping_) parts_.engine->Erase(*shared, Deadline());
+bool SharedWriter::RunBehind(std::function<void()> job) {
+  return executor_->TrySchedule(0, [this, job = std::move(job)] {
+    if (!stopping_) job();
   });
 }
 
 void SharedWriter::NoteUse(SharedWork work) {
   // What is served from here alone would otherwise not hear of a drop.
   if (parts_.spaces->IsDue(work.tenant)) {
-    executor_->TrySchedule(0, [this, tenant = work.tenant] {
-      if (!stopping_) parts_.spaces->Of(tenant, Deadline()).status().IgnoreError();
+    RunBehind([this, tenant = work.tenant] {
+      parts_.spaces->Of(tenant, Deadline()).status().IgnoreError();
     });
   }
   uint64_t digest = SliceDigest(work.token_ids.data(), 4 * work.token_ids.size());

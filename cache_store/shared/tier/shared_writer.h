@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -60,8 +61,8 @@ class SharedWriter {
   // Writes now what the engine lacks of it. The first error, after which nothing more is written.
   absl::Status Write(const SharedWork& work);
   void WriteBehind(SharedWork work);
-  // After all that was written behind before.
-  void EraseBehind(std::vector<std::string> names);
+  // After all that was written behind before, unless the writer ends. False: the queue is full.
+  bool RunBehind(std::function<void()> job);
   // The last of the work's boundaries served somebody.
   void NoteUse(SharedWork work);
   bool WaitIdle(absl::Time deadline) { return executor_->WaitIdle(deadline); }

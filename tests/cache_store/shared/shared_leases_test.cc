@@ -18,7 +18,7 @@ class SharedLeasesTest : public SharedStoreTest {
     return node->store->Claim(KitQuery(model_, prompt), ask).value();
   }
 
-  const absl::Time wait_until_ = kit_.clock.Now() + absl::Seconds(10);
+  absl::Time wait_until_ = kit_.clock.Now() + absl::Seconds(10);
 };
 
 TEST_F(SharedLeasesTest, OneStoreComputesAndTheOtherIsServed) {
@@ -78,6 +78,49 @@ TEST_F(SharedLeasesTest, AHolderThatGivesUpOrDiesIsTakenOverFrom) {
   EXPECT_EQ(Claim(&other, Prompt(2)).role, ClaimRole::kWait);
   kit_.clock.Advance(absl::Seconds(31));
   EXPECT_EQ(Claim(&other, Prompt(2), 64).role, ClaimRole::kCompute);
+}
+
+// A store knows its own: they go behind what is written, which may take long.
+TEST_F(SharedLeasesTest, AStoreDoesNotWaitForALeaseThatItGaveBackItself) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  ClaimDecision computing = Claim(&one, Prompt(1));
+  ASSERT_EQ(computing.role, ClaimRole::kCompute);
+  computing.ticket.reset();  // and nothing is written yet
+  ClaimDecision again = Claim(&one, Prompt(1));
+  EXPECT_EQ(again.role, ClaimRole::kCompute);
+  EXPECT_EQ(one.Of(Counter::kSharedLeaseWaits), 0);
+  // The lease given back does not take the new one with it, which ends later.
+  one.writes->RunAll();
+  EXPECT_EQ(Claim(&other, Prompt(1)).role, ClaimRole::kWait);
+  other.writes->RunAll();
+  again.ticket.reset();
+  one.writes->RunAll();
+  EXPECT_EQ(kit_.memory.Count(":w"), 0);
+  EXPECT_EQ(Claim(&other, Prompt(1), 64).role, ClaimRole::kCompute);
+}
+
+TEST_F(SharedLeasesTest, ALeaseThatFoundNoPlaceToBeErasedIsTheStoresOwnUntilItEnds) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  ClaimDecision computing = Claim(&one, Prompt(1));
+  kit_.clock.Advance(absl::Seconds(20));
+  one.writes->SetFull(true);
+  computing.ticket.reset();
+  computing = Claim(&one, Prompt(1), 64);
+  EXPECT_EQ(computing.role, ClaimRole::kCompute);
+  // Taken anew, so it lasts as long as that asks for.
+  kit_.clock.Advance(absl::Seconds(5));
+  EXPECT_EQ(Claim(&other, Prompt(2)).role, ClaimRole::kCompute);
+  kit_.clock.Advance(absl::Seconds(6));
+  other.writes->RunAll();
+  wait_until_ = kit_.clock.Now() + absl::Seconds(10);
+  EXPECT_EQ(Claim(&other, Prompt(1)).role, ClaimRole::kWait);
+  computing.ticket.reset();
+  kit_.clock.Advance(absl::Seconds(31));
+  // What ended is somebody else's then.
+  const ClaimDecision theirs = Claim(&other, Prompt(1), 64);
+  EXPECT_EQ(theirs.role, ClaimRole::kCompute);
+  wait_until_ = kit_.clock.Now() + absl::Seconds(10);
+  EXPECT_EQ(Claim(&one, Prompt(1)).role, ClaimRole::kWait);
 }
 
 TEST_F(SharedLeasesTest, NobodyWaitsLongerThanItsTimeNorForAValueThatWasNotSealed) {
