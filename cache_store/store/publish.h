@@ -65,6 +65,11 @@ class PublishSession {
   // Writes the manifest last; returns once the requested durability is reached. Boundaries whose
   // objects did not all arrive are left out with a note.
   virtual absl::StatusOr<PublishResult> Commit() = 0;
+  // As Commit. `done` is called once, maybe later and from another thread, so that who waits for
+  // others than this store holds no thread of its caller's; the session is not used after that.
+  virtual void CommitThen(std::function<void(absl::StatusOr<PublishResult>)> done) {
+    done(Commit());
+  }
 };
 
 }  // namespace hearth

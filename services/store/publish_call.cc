@@ -172,18 +172,20 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     assert(session_ != nullptr && !acknowledged_);
     if (absl::Status status = assembler_->Finish(); !status.ok()) return status;
     const auto commit = [self = shared_from_this()] {
-      absl::StatusOr<PublishResult> result = self->session_->Commit();
-      if (!result.ok()) return self->End(result.status());
-      v1::PublishResponse response;
-      ResultToProto(*result, response.mutable_ack());
-      if (!result->boundaries.empty()) {
-        self->call_->note()->hit_tokens = result->boundaries.back();
-      }
-      self->acknowledged_ = true;
-      self->Send(response);
+      self->session_->CommitThen(
+          [self](const absl::StatusOr<PublishResult>& result) { self->Acknowledge(result); });
     };
     if (committers_->TrySchedule(0, commit)) return absl::OkStatus();
     return absl::ResourceExhaustedError("too many publishes wait for the disk; try again later");
+  }
+
+  void Acknowledge(const absl::StatusOr<PublishResult>& result) {
+    if (!result.ok()) return End(result.status());
+    v1::PublishResponse response;
+    ResultToProto(*result, response.mutable_ack());
+    if (!result->boundaries.empty()) call_->note()->hit_tokens = result->boundaries.back();
+    acknowledged_ = true;
+    Send(response);
   }
 
   void Send(const v1::PublishResponse& response) {

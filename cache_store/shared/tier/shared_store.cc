@@ -32,23 +32,40 @@ class SharedStore::Session final : public PublishSession {
     return session_->PutSlice(object, layer, std::move(slice));
   }
   absl::StatusOr<PublishResult> Commit() override {
+    absl::StatusOr<PublishResult> result = CommitHere();
+    if (MustWait(result)) Note(store_->writer_.Write(work_), &*result);
+    return result;
+  }
+  void CommitThen(std::function<void(absl::StatusOr<PublishResult>)> done) override {
+    absl::StatusOr<PublishResult> result = CommitHere();
+    if (!MustWait(result)) return done(std::move(result));
+    const auto acknowledge = [result = *std::move(result), done](const absl::Status& written) {
+      PublishResult noted = result;
+      Note(written, &noted);
+      done(std::move(noted));
+    };
+    store_->writer_.WriteThen(std::move(work_), acknowledge);
+  }
+
+ private:
+  absl::StatusOr<PublishResult> CommitHere() {
     absl::StatusOr<PublishResult> result = session_->Commit();
     if (!result.ok() || result->boundaries.empty()) return result;
     work_.boundaries = result->boundaries;
-    if (!waits_) {
-      store_->writer_.WriteBehind(std::move(work_));
-      return result;
-    }
-    const absl::Status written = store_->writer_.Write(work_);
+    if (!waits_) store_->writer_.WriteBehind(std::move(work_));
+    return result;
+  }
+  bool MustWait(const absl::StatusOr<PublishResult>& result) const {
+    return waits_ && result.ok() && !result->boundaries.empty();
+  }
+  static void Note(const absl::Status& written, PublishResult* result) {
     if (written.ok()) {
       result->durable = Durability::kShared;
     } else {
       result->notes.push_back(absl::StrCat("not in the shared tier: ", written.message()));
     }
-    return result;
   }
 
- private:
   SharedStore* const store_;
   const std::unique_ptr<PublishSession> session_;
   SharedWork work_;
@@ -71,7 +88,7 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options, secret),
       writer_({engine_.get(), &spaces_, store_.get(), clock_, &counters_}, options, secret,
-              seams.TakeExecutor()) {}
+              seams.TakeExecutor(), seams.TakeWaiting()) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,

@@ -35,8 +35,9 @@ class SharedStore final : public TieredStore {
   // Null: the real thing.
   struct Seams {
     Clock* clock = nullptr;
-    std::unique_ptr<Executor> executor;
+    std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
     std::unique_ptr<Executor> TakeExecutor() { return std::move(executor); }
+    std::unique_ptr<Executor> TakeWaiting() { return std::move(waiting); }
   };
   // `secret`: the one that `store` was opened with, so that names agree.
   SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,

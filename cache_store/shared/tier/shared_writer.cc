@@ -73,16 +73,19 @@ class SharedWriter::Batch {
 };
 
 SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
-                           std::unique_ptr<Executor> executor)
+                           std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting)
     : parts_(parts),
       options_(options),
       secret_(std::move(secret)),
       executor_(executor != nullptr ? std::move(executor)
-                                    : std::make_unique<ThreadExecutor>(options.max_queued_bytes)) {}
+                                    : std::make_unique<ThreadExecutor>(options.max_queued_bytes)),
+      waiting_(waiting != nullptr ? std::move(waiting)
+                                  : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)) {}
 
 SharedWriter::~SharedWriter() {
   stopping_.store(true);
   executor_.reset();
+  waiting_.reset();
 }
 
 absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
@@ -195,6 +198,14 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
     }
   });
   if (!accepted && writes) parts_.counters->Add(Counter::kSharedWritesSkipped);
+}
+
+void SharedWriter::WriteThen(SharedWork work, std::function<void(absl::Status)> done) {
+  auto shared = std::make_shared<const SharedWork>(std::move(work));
+  const bool accepted = waiting_->TrySchedule(1, [this, shared, done] { done(Write(*shared)); });
+  if (accepted) return;
+  parts_.counters->Add(Counter::kSharedWritesSkipped);
+  done(absl::ResourceExhaustedError("too many publishes wait for it"));
 }
 
 void SharedWriter::WriteBehind(SharedWork work) { Schedule(std::move(work), true); }

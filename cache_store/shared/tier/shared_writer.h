@@ -1,5 +1,6 @@
 // SharedWriter: writes restore points of this store to the shared engine, and puts the end of what
-// is used there off. Behind what asked for it: on a thread of its own, from a bounded queue.
+// is used there off. Behind what asked for it: on a thread of its own, from a bounded queue. What
+// somebody waits for has threads of its own, and a queue.
 //
 // Nothing is copied for the queue: the bytes are read from the store when their turn comes. What
 // has left it by then is skipped.
@@ -53,19 +54,27 @@ class SharedWriter {
   // Uses remembered, so that one prompt's end is put off now and then only: 16 bytes each.
   static constexpr size_t kMaxUses = 65'536;
 
-  // `executor`: null for a thread.
+  // Writes that somebody waits for: so many at a time, and so many more in turn.
+  static constexpr int kWaitedFor = 4;
+  static constexpr int kMaxWaiting = 32;
+
+  // `executor`: null for a thread. `waiting`: of writes that are waited for; null for threads.
   SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
-               std::unique_ptr<Executor> executor);
+               std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting);
   ~SharedWriter();
 
   // Writes now what the engine lacks of it. The first error, after which nothing more is written.
   absl::Status Write(const SharedWork& work);
+  // The same on a thread of the writer's, which then calls `done`.
+  void WriteThen(SharedWork work, std::function<void(absl::Status)> done);
   void WriteBehind(SharedWork work);
   // After all that was written behind before, unless the writer ends. False: the queue is full.
   bool RunBehind(std::function<void()> job);
   // The last of the work's boundaries served somebody.
   void NoteUse(SharedWork work);
-  bool WaitIdle(absl::Time deadline) { return executor_->WaitIdle(deadline); }
+  bool WaitIdle(absl::Time deadline) {
+    return executor_->WaitIdle(deadline) && waiting_->WaitIdle(deadline);
+  }
   // Sessions on the store that were no exports, though they count as such there.
   void NoteExport() { exports_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t exports() const { return exports_.load(std::memory_order_relaxed); }
@@ -90,7 +99,7 @@ class SharedWriter {
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, absl::Time> uses_ ABSL_GUARDED_BY(mu_);  // by digest of the prompt
-  std::unique_ptr<Executor> executor_;  // last: its jobs use all else
+  std::unique_ptr<Executor> executor_, waiting_;  // last: their jobs use all else
 };
 
 }  // namespace hearth

@@ -25,6 +25,7 @@ namespace hearth {
 struct SharedNode {
   ManualExecutor* jobs = nullptr;    // of the store behind
   ManualExecutor* writes = nullptr;  // to the engine
+  ManualExecutor* waits = nullptr;   // writes to the engine that somebody waits for
   FakeSharedEngine* engine = nullptr;
   std::unique_ptr<SharedStore> store;
 
@@ -59,9 +60,11 @@ struct SharedKit {
     node.engine = engine.get();
     auto writes = std::make_unique<ManualExecutor>();
     node.writes = writes.get();
-    node.store =
-        std::make_unique<SharedStore>(*std::move(behind), std::move(engine), secret, shared_options,
-                                      SharedStore::Seams{&clock, std::move(writes)});
+    auto waits = std::make_unique<ManualExecutor>();
+    node.waits = waits.get();
+    node.store = std::make_unique<SharedStore>(
+        *std::move(behind), std::move(engine), secret, shared_options,
+        SharedStore::Seams{&clock, std::move(writes), std::move(waits)});
     return node;
   }
 };

@@ -253,43 +253,6 @@ TEST_F(SharedStoreTest, AnEngineThatIsGoneCostsNothingButMisses) {
   EXPECT_EQ(Heads(), 6);
 }
 
-TEST_F(SharedStoreTest, APublishIsAcknowledgedBeforeTheEngineHasItUnlessSharedIsAskedFor) {
-  SharedNode one = kit_.Node();
-  auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->durable, Durability::kMemory);
-  EXPECT_EQ(Heads(), 0);
-  result = KitPublish(one.store.get(), model_, Prompt(2), {64}, Durability::kShared);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->durable, Durability::kShared);
-  EXPECT_EQ(Heads(), 6);
-  one.engine->SetFull(true);
-  result = KitPublish(one.store.get(), model_, Prompt(3), {64}, Durability::kShared);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->durable, Durability::kMemory);
-  ASSERT_FALSE(result->notes.empty());
-  EXPECT_EQ(Heads(), 6);
-}
-
-TEST_F(SharedStoreTest, AStoreWithoutASharedTierSaysSo) {
-  StoreOptions options;
-  options.data_dir = kit_.folder.path() + "/alone";
-  ManualExecutor* jobs = nullptr;
-  const auto store = OpenStore(options, SteppedSeams(&jobs)).value();
-  const auto result = KitPublish(store.get(), model_, Prompt(1), {64}, Durability::kShared);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->durable, Durability::kDisk);
-  EXPECT_EQ(result->notes, std::vector<std::string>{"no shared tier: kept in this store only"});
-}
-
-TEST_F(SharedStoreTest, WhatDoesNotFitTheQueueIsSkippedAndCounted) {
-  SharedNode one = kit_.Node();
-  one.writes->SetFull(true);
-  Publish(&one, Prompt(1), {64});
-  EXPECT_EQ(Heads(), 0);
-  EXPECT_EQ(one.Of(Counter::kSharedWritesSkipped), 1);
-}
-
 TEST_F(SharedStoreTest, LookupsOfOnePrefixAtOnceLoadItOnce) {
   kit_.shared_options.fetch_budget = absl::Minutes(1);
   SharedNode one = kit_.Node(), other = kit_.Node();

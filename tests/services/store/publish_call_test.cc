@@ -7,11 +7,16 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "cache_store/base/secret.h"
+#include "cache_store/shared/tier/shared_store.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/store/store_calls.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/fake_shared_engine.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -45,11 +50,12 @@ v1::PublishRequest WideBegin(const PublishSpec& spec) {
 // One publish of a prompt of its own.
 class Publisher {
  public:
-  Publisher(StoreServer* server, uint64_t seed)
+  Publisher(StoreServer* server, uint64_t seed, Durability durability = Durability::kMemory)
       : stub_(v1::CacheStore::NewStub(ConnectToStore(server->address()))),
         spec_(KitSpec(WideModel(), {KitTokens(seed, kHarmTokens), {}}, {kHarmTokens})),
         seed_(seed),
-        call_(stub_->Publish(&context_)) {}
+        durability_(durability),
+        call_(Start()) {}
   ~Publisher() {
     if (call_ == nullptr) return;
     context_.TryCancel();
@@ -58,7 +64,9 @@ class Publisher {
 
   // True when the plan came.
   bool Begin() {
-    return call_->Write(WideBegin(spec_)) && call_->Read(&response_) && response_.has_plan();
+    v1::PublishRequest begin = WideBegin(spec_);
+    begin.mutable_begin()->set_durability(ToProto(durability_));
+    return call_->Write(begin) && call_->Read(&response_) && response_.has_plan();
   }
   bool SendOneByte() {
     v1::PublishRequest message;
@@ -90,6 +98,8 @@ class Publisher {
     call_->Read(&response_);
     return Finish();
   }
+  // Of what was acknowledged.
+  v1::Durability durable() const { return response_.ack().durable(); }
   // Waits for the server to end it.
   grpc::Status Finish() {
     v1::PublishResponse response;
@@ -101,6 +111,10 @@ class Publisher {
   }
 
  private:
+  std::unique_ptr<grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>> Start() {
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(30)));
+    return stub_->Publish(&context_);
+  }
   uint32_t FirstLayer(uint32_t object) const {
     return WideModel().Layout()->LayersOf(spec_.objects[object].id.group)[0];
   }
@@ -108,6 +122,7 @@ class Publisher {
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
   const PublishSpec spec_;
   const uint64_t seed_;
+  const Durability durability_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>> call_;
   v1::PublishResponse response_;
@@ -177,6 +192,41 @@ TEST(HostilePublish, StreamsThatTrickleLoseTheirPlaces) {
   }
   EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);
+}
+
+// An engine that is slow holds those that wait for it, and no thread that others commit on.
+TEST(SharedPublish, WhoWaitsForTheEngineDoesNotHoldTheOthersUp) {
+  const TestFolder folder;
+  StoreOptions options = StoreServer::SmallStore("");
+  options.secret_file = folder.path() + "/secret";
+  const std::string secret = ReadOrMakeSecret(options.secret_file).value();
+  FakeClock clock;
+  FakeSharedMemory memory;
+  auto engine = std::make_unique<FakeSharedEngine>(&memory, &clock);
+  absl::Notification may_end;
+  engine->OnWritten([&] { may_end.WaitForNotification(); });
+  StoreServer server(std::make_unique<SharedStore>(TieredStore::Open(options).value(),
+                                                   std::move(engine), secret, SharedOptions(),
+                                                   SharedStore::Seams{&clock, nullptr, nullptr}));
+  std::vector<std::thread> waiting;
+  for (uint64_t seed = 1; seed <= kPublishCommitters; ++seed) {
+    waiting.emplace_back([&server, seed] {
+      Publisher publisher(&server, seed, Durability::kShared);
+      EXPECT_TRUE(publisher.Begin());
+      const grpc::Status status = publisher.SendAll();
+      EXPECT_TRUE(status.ok()) << status.error_message();
+      EXPECT_EQ(publisher.durable(), v1::DURABILITY_SHARED);
+    });
+  }
+  while (server.store()->Stats().restore_points < kPublishCommitters) std::this_thread::yield();
+  {
+    Publisher other(&server, 100);
+    EXPECT_TRUE(other.Begin());
+    const grpc::Status status = other.SendAll();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  may_end.Notify();
+  for (std::thread& thread : waiting) thread.join();
 }
 
 }  // namespace

@@ -28,7 +28,12 @@ class StoreServer {
   explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0",
                        const std::string& socket = "", absl::Duration lease = absl::Minutes(10),
                        const AccessFlags& access = {}, absl::Duration patience = kStreamPatience)
-      : store_(Open(options)),
+      : StoreServer(Open(options), listen, socket, lease, access, patience) {}
+  explicit StoreServer(std::unique_ptr<TieredStore> store,
+                       const std::string& listen = "127.0.0.1:0", const std::string& socket = "",
+                       absl::Duration lease = absl::Minutes(10), const AccessFlags& access = {},
+                       absl::Duration patience = kStreamPatience)
+      : store_(std::move(store)),
         access_(*OpenAccess(access, listen)),
         service_(store_.get(), &gate_, "test", access_.identities.get()) {
     if (!socket.empty()) {
