@@ -32,7 +32,7 @@ struct SharedLeases::Held {
 
 SharedLeases::Taken SharedLeases::Take(const SharedSpace& space, const std::string& name,
                                        absl::Duration lease, absl::Time deadline) {
-  const absl::Time now = parts_.clock->Now();
+  const absl::Time now = parts_.steady->Now();
   const absl::Duration life = absl::Floor(lease, absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return Taken::kUnknown;
   bool is_own = false;
@@ -41,7 +41,8 @@ SharedLeases::Taken SharedLeases::Take(const SharedSpace& space, const std::stri
     const auto it = own_.find(name);
     is_own = it != own_.end() && it->second.ends > now;
   }
-  const std::string value = space.Seal(name, absl::StrCat(absl::ToUnixMillis(now + lease)));
+  const int64_t ends_ms = absl::ToUnixMillis(parts_.clock->Now() + lease);
+  const std::string value = space.Seal(name, absl::StrCat(ends_ms));
   const auto set = parts_.engine->Set({SharedValue{name, value, life, !is_own}}, deadline);
   if (!set[0].ok()) return Taken::kUnknown;
   if (!*set[0]) return Look(space, name, deadline);
@@ -81,7 +82,7 @@ void SharedLeases::GiveBack(std::vector<std::string> names) {
 }
 
 void SharedLeases::Erase(const std::vector<std::string>& names) {
-  const absl::Time now = parts_.clock->Now();
+  const absl::Time now = parts_.steady->Now();
   std::vector<std::string> last;
   {
     absl::MutexLock lock(&mu_);
@@ -93,7 +94,7 @@ void SharedLeases::Erase(const std::vector<std::string>& names) {
     }
   }
   // Known as this store's until they are gone.
-  if (!last.empty()) parts_.engine->Erase(last, now + options_.write_timeout);
+  if (!last.empty()) parts_.engine->Erase(last, parts_.clock->Now() + options_.write_timeout);
   absl::MutexLock lock(&mu_);
   for (const std::string& name : names) {
     const auto it = own_.find(name);

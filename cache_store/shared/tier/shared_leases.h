@@ -43,7 +43,7 @@ class SharedLeases {
   struct Parts {
     SharedEngine* engine = nullptr;
     SharedSpaces* spaces = nullptr;
-    Clock* clock = nullptr;
+    Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
     // Runs a job behind what was written before. False: there is no room for it.
     std::function<bool(std::function<void()>)> run_behind;
@@ -62,7 +62,7 @@ class SharedLeases {
   // A lease of this store's.
   struct Own {
     int holders = 0;  // who were given it, and those that gave it back and wait for the erasing
-    absl::Time ends;
+    absl::Time ends;  // by the steady clock
   };
   Taken Take(const SharedSpace& space, const std::string& name, absl::Duration lease,
              absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);

@@ -87,9 +87,9 @@ SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t abo
   if (is_paused()) return {};
   const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
   const Brought brought = BringUntil(query, above_tokens, max_tokens, deadline);
-  const absl::Time now = parts_.clock->Now();
-  if (now >= deadline && !brought.is_answered)
-    paused_until_ms_.store(absl::ToUnixMillis(now + kPause));
+  if (parts_.clock->Now() >= deadline && !brought.is_answered) {
+    paused_until_ms_.store(absl::ToUnixMillis(parts_.steady->Now() + kPause));
+  }
   return brought;
 }
 
@@ -232,7 +232,7 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   LoadedObjects loaded;
   const KvLayout& layout = probed->prompt.layout;
   const uint64_t bytes = BytesOf(layout, probed->map->NeededFromEngine(probed->boundary));
-  const absl::Time begin = parts_.clock->Now();
+  const absl::Time begin = parts_.steady->Now();
   const uint64_t before = loading_bytes_.fetch_add(bytes);
   const bool fits = before + bytes <= options_.max_loading_bytes;
   if (!fits) parts_.counters->Add(Counter::kSharedNotKept);
@@ -254,7 +254,7 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   loading_bytes_.fetch_sub(bytes);
   std::vector<ObjectId> ids;
   for (const auto& [id, object] : loaded) ids.push_back(id);
-  NoteSpeed(BytesOf(layout, ids), parts_.clock->Now() - begin);
+  NoteSpeed(BytesOf(layout, ids), parts_.steady->Now() - begin);
   probed->is_answered = !loaded.empty();
   return is_kept;
 }

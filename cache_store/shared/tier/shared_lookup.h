@@ -38,7 +38,7 @@ class SharedLookup {
     SharedReader* reader = nullptr;
     SharedSpaces* spaces = nullptr;
     TieredStore* store = nullptr;
-    Clock* clock = nullptr;
+    Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
   };
   SharedLookup(const Parts& parts, const SharedOptions& options, std::string secret)
@@ -56,7 +56,7 @@ class SharedLookup {
   // A lookup ran out of its budget a moment ago without any answer: who does without the engine
   // now waits less.
   bool is_paused() const {
-    return absl::ToUnixMillis(parts_.clock->Now()) < paused_until_ms_.load();
+    return absl::ToUnixMillis(parts_.steady->Now()) < paused_until_ms_.load();
   }
   // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
   Brought Bring(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens);
@@ -110,8 +110,8 @@ class SharedLookup {
   const SharedOptions options_;
   const std::string secret_;
   std::atomic<uint64_t> loading_bytes_{0};
-  std::atomic<int64_t> paused_until_ms_{0};
-  std::atomic<uint64_t> bytes_per_s_{0};  // of loads; 0: there was none
+  std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
+  std::atomic<uint64_t> bytes_per_s_{0};     // of loads; 0: there was none
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);  // being loaded

@@ -66,7 +66,7 @@ SharedSpaces::Told SharedSpaces::Ask(const std::string& tenant, absl::Time deadl
 
 absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& tenant, bool begins,
                                                           absl::Time deadline) {
-  if (SpacePtr fresh = SpaceOf(tenant, clock_->Now() - age_); fresh != nullptr) return fresh;
+  if (SpacePtr fresh = SpaceOf(tenant, steady_->Now() - age_); fresh != nullptr) return fresh;
   for (int tries = 0; tries < kMaxTries; ++tries) {
     const Told told = Ask(tenant, deadline);
     Hear(tenant, told.dropped);
@@ -75,7 +75,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     const bool is_mark_needed = told.number == 0 || told.number > last;
     const bool is_told = told.number > 0 || told.dropped > 0 || last > 0 || told.is_lost();
     if ((is_mark_needed && !told.is_mark_read()) || !is_told) {
-      if (SpacePtr believed = SpaceOf(tenant, clock_->Now() - kBelieved)) return believed;
+      if (SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved)) return believed;
       return told.is_mark_read() ? told.number_status : told.dropped_status;
     }
     if (told.is_lost()) {
@@ -99,7 +99,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Replace(const std::string& 
                                                              absl::Time deadline) {
   const std::string name = SharedSpace(secret_, tenant, 0).GenerationName();
   uint64_t number = 0;
-  if (const SpacePtr believed = SpaceOf(tenant, clock_->Now() - kBelieved); believed != nullptr) {
+  if (const SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved); believed != nullptr) {
     number = std::max(believed->generation(), told.dropped);
   } else if (begins) {
     // Not one from before: there may have been drops that neither this store nor the engine knows.
@@ -138,7 +138,7 @@ void SharedSpaces::NoteHeard(const std::string& tenant, uint64_t dropped) {
 }
 
 bool SharedSpaces::IsDue(const std::string& tenant) {
-  const absl::Time now = clock_->Now();
+  const absl::Time now = steady_->Now();
   absl::MutexLock lock(&mu_);
   Known& known = KnownOf(tenant);
   if (std::max(known.read_at, known.due_at) > now - age_) return false;
@@ -149,7 +149,7 @@ bool SharedSpaces::IsDue(const std::string& tenant) {
 SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant, uint64_t generation) {
   absl::MutexLock lock(&mu_);
   Known& known = KnownOf(tenant);
-  known.read_at = clock_->Now();
+  known.read_at = steady_->Now();
   if (known.space == nullptr || known.space->generation() < generation) {
     known.space = std::make_shared<const SharedSpace>(secret_, tenant, generation);
   }

@@ -8,7 +8,7 @@
 // lost is given back to it by a store that read it a moment ago; else a new one begins, and what
 // was there is of no use.
 //
-// Thread safety: all methods from any thread. Ownership: borrows engine and clock.
+// Thread safety: all methods from any thread. Ownership: borrows engine and clocks.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
 
@@ -39,10 +39,12 @@ class SharedSpaces {
 
   // `on_dropped`: told, under no lock, of a tenant all of whose prefixes another store dropped;
   // also where that may have been before this store knew the tenant.
-  SharedSpaces(SharedEngine* engine, Clock* clock, std::string secret, absl::Duration age,
-               std::function<void(const std::string&)> on_dropped)
+  // `clock`: generations are its times. `steady`: by which they are read again.
+  SharedSpaces(SharedEngine* engine, Clock* clock, Clock* steady, std::string secret,
+               absl::Duration age, std::function<void(const std::string&)> on_dropped)
       : engine_(engine),
         clock_(clock),
+        steady_(steady),
         secret_(std::move(secret)),
         age_(age),
         on_dropped_(std::move(on_dropped)) {}
@@ -98,6 +100,7 @@ class SharedSpaces {
 
   SharedEngine* const engine_;
   Clock* const clock_;
+  Clock* const steady_;
   const std::string secret_;
   const absl::Duration age_;
   const std::function<void(const std::string&)> on_dropped_;

@@ -77,17 +77,20 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
     : options_(options),
       secret_(secret),
       clock_(seams.clock == nullptr ? &system_clock_ : seams.clock),
+      steady_(seams.steady != nullptr  ? seams.steady
+              : seams.clock != nullptr ? seams.clock
+                                       : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
       spaces_(
-          engine_.get(), clock_, secret, options.generation_age,
+          engine_.get(), clock_, steady_, secret, options.generation_age,
           [this](const auto& tenant) { store_->DropAll(tenant, false).status().IgnoreError(); }),
       reader_(engine_.get(), clock_, &counters_, options),
-      lookup_({&reader_, &spaces_, store_.get(), clock_, &counters_}, options, secret),
-      leases_({engine_.get(), &spaces_, clock_, &counters_,
+      lookup_({&reader_, &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret),
+      leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options, secret),
-      writer_({engine_.get(), &spaces_, store_.get(), clock_, &counters_}, options, secret,
+      writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret,
               seams.TakeExecutor(), seams.TakeWaiting()) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,

@@ -32,9 +32,9 @@ namespace hearth {
 
 class SharedStore final : public TieredStore {
  public:
-  // Null: the real thing.
+  // Null: the real thing; `steady`, by which pauses are: with a clock here, that one.
   struct Seams {
-    Clock* clock = nullptr;
+    Clock *clock = nullptr, *steady = nullptr;
     std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
     std::unique_ptr<Executor> TakeExecutor() { return std::move(executor); }
     std::unique_ptr<Executor> TakeWaiting() { return std::move(waiting); }
@@ -95,7 +95,9 @@ class SharedStore final : public TieredStore {
   const SharedOptions options_;
   const std::string secret_;
   SystemClock system_clock_;
+  SteadyClock steady_clock_;
   Clock* const clock_;
+  Clock* const steady_;
   Counters counters_;
   const std::unique_ptr<TieredStore> store_;
   const std::unique_ptr<SharedEngine> engine_;

@@ -227,7 +227,7 @@ void SharedWriter::NoteUse(SharedWork work) {
   digest ^= SliceDigest(work.fingerprint.data(), work.fingerprint.size());
   digest ^= SliceDigest(work.tenant.data(), work.tenant.size()) * 3;
   {
-    const absl::Time now = parts_.clock->Now();
+    const absl::Time now = parts_.steady->Now();
     absl::MutexLock lock(&mu_);
     if (uses_.size() >= kMaxUses) uses_.clear();
     absl::Time& last = uses_.try_emplace(digest, absl::InfinitePast()).first->second;

@@ -48,7 +48,7 @@ class SharedWriter {
     SharedEngine* engine = nullptr;
     SharedSpaces* spaces = nullptr;
     TieredStore* store = nullptr;
-    Clock* clock = nullptr;
+    Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
   };
   // Uses remembered, so that one prompt's end is put off now and then only: 16 bytes each.

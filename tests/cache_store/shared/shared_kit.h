@@ -34,6 +34,7 @@ struct SharedNode {
 
 struct SharedKit {
   FakeClock clock;
+  FakeClock* steady = nullptr;  // null: the same; of nodes made later
   FakeSharedMemory memory;
   TestFolder folder;
   std::string secret_file = folder.path() + "/secret";
@@ -64,7 +65,7 @@ struct SharedKit {
     node.waits = waits.get();
     node.store = std::make_unique<SharedStore>(
         *std::move(behind), std::move(engine), secret, shared_options,
-        SharedStore::Seams{&clock, std::move(writes), std::move(waits)});
+        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits)});
     return node;
   }
 };

@@ -205,9 +205,9 @@ TEST(SharedPublish, WhoWaitsForTheEngineDoesNotHoldTheOthersUp) {
   auto engine = std::make_unique<FakeSharedEngine>(&memory, &clock);
   absl::Notification may_end;
   engine->OnWritten([&] { may_end.WaitForNotification(); });
-  StoreServer server(std::make_unique<SharedStore>(TieredStore::Open(options).value(),
-                                                   std::move(engine), secret, SharedOptions(),
-                                                   SharedStore::Seams{&clock, nullptr, nullptr}));
+  StoreServer server(std::make_unique<SharedStore>(
+      TieredStore::Open(options).value(), std::move(engine), secret, SharedOptions(),
+      SharedStore::Seams{&clock, nullptr, nullptr, nullptr}));
   std::vector<std::thread> waiting;
   for (uint64_t seed = 1; seed <= kPublishCommitters; ++seed) {
     waiting.emplace_back([&server, seed] {
