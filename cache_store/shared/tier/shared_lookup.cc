@@ -123,6 +123,8 @@ SharedLookup::Brought SharedLookup::BringUntil(const PrefixQuery& query, uint32_
     }
   }
   if (best == nullptr || best->boundary == 0) return brought;
+  const uint32_t chunk_tokens = question.model->layout.chunk_tokens;
+  best->longest = best->prompt.chain.EndingAt(best->boundary, chunk_tokens)->key;
   best->boundary = Affordable(question, *best);
   if (best->boundary == 0) {
     parts_.counters->Add(Counter::kSharedNotKept);
@@ -202,8 +204,24 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
   return is_loaded;
 }
 
-uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed) const {
+void SharedLookup::NoteNoRoom(const Probed& probed, uint64_t bytes) {
+  const absl::Time now = parts_.steady->Now();
+  absl::MutexLock lock(&mu_);
+  if (no_room_.size() >= kMaxNoRoom) {
+    absl::erase_if(no_room_, [&](const auto& entry) { return entry.second.until <= now; });
+  }
+  if (no_room_.size() >= kMaxNoRoom) no_room_.clear();
+  no_room_[probed.longest] = {now + kNoRoomPause, bytes};
+}
+
+uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed) {
   uint64_t most = options_.max_loading_bytes;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = no_room_.find(probed.longest);
+    const bool is_known = it != no_room_.end() && it->second.until > parts_.steady->Now();
+    if (is_known) most = std::min(most, it->second.bytes / 2);
+  }
   if (const uint64_t rate = bytes_per_s_.load(); rate > 0) {
     const double left = absl::ToDoubleSeconds(question.deadline - parts_.clock->Now());
     most = std::min(
@@ -244,7 +262,10 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
     if (is_kept) break;
     parts_.counters->Add(absl::IsDataLoss(kept) ? Counter::kSharedRejectedValues
                                                 : Counter::kSharedNotKept);
-    if (!absl::IsDataLoss(kept)) break;
+    if (!absl::IsDataLoss(kept)) {
+      if (!absl::IsCancelled(kept)) NoteNoRoom(*probed, bytes);
+      break;
+    }
     parts_.reader->Reject(probed->prompt, {bad}, question.deadline);
     loaded.erase(bad);
     probed->map->Set(bad, ObjectMap::Place::kNowhere);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/clock.h"
@@ -33,6 +34,10 @@ class SharedLookup {
  public:
   // What the engine's client takes longer to notice that a server is silent.
   static constexpr absl::Duration kPause = absl::Milliseconds(250);
+  // Of a prompt of which so much found no room in the store, half is tried within this at most.
+  static constexpr absl::Duration kNoRoomPause = absl::Seconds(30);
+  // Such prompts remembered: some 100 bytes each.
+  static constexpr size_t kMaxNoRoom = 1024;
 
   struct Parts {
     SharedReader* reader = nullptr;
@@ -75,7 +80,12 @@ class SharedLookup {
     SharedPrompt prompt;
     std::unique_ptr<ObjectMap> map;
     uint32_t boundary = 0;  // the longest above what is here; 0: none
+    Digest longest{};       // the key that it had first
     bool is_answered = false;
+  };
+  struct NoRoom {
+    absl::Time until;  // by the steady clock
+    uint64_t bytes = 0;
   };
   struct Question {
     const PrefixQuery* query = nullptr;
@@ -94,7 +104,9 @@ class SharedLookup {
                      absl::Time deadline);
   // The longest boundary up to the probed one that can be loaded in the time that is left, as fast
   // as the engine was, and in the memory that loads may take. 0: none.
-  uint32_t Affordable(const Question& question, const Probed& probed) const;
+  uint32_t Affordable(const Question& question, const Probed& probed) ABSL_LOCKS_EXCLUDED(mu_);
+  // `bytes` of the prompt were read and found no room.
+  void NoteNoRoom(const Probed& probed, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteSpeed(uint64_t bytes, absl::Duration took);
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
@@ -114,7 +126,8 @@ class SharedLookup {
   std::atomic<uint64_t> bytes_per_s_{0};     // of loads; 0: there was none
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);  // being loaded
+  absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);        // being loaded
+  absl::flat_hash_map<Digest, NoRoom> no_room_ ABSL_GUARDED_BY(mu_);  // by Probed::longest
 };
 
 }  // namespace hearth
