@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/shared/redis/redis_cluster.h"
 #include "cache_store/shared/tier/shared_store.h"
@@ -10,10 +13,56 @@
 namespace hearth {
 namespace {
 
+struct FlagText {
+  const char* flag;
+  const std::string& text;
+  bool is_file, is_tls;
+};
+
+std::vector<FlagText> TextsOf(const SharedFlags& flags) {
+  return {{"--shared-user", flags.user, false, false},
+          {"--shared-password-file", flags.password_file, true, false},
+          {"--shared-ca", flags.ca_file, true, true},
+          {"--shared-cert", flags.certificate_file, true, true},
+          {"--shared-key", flags.key_file, true, true}};
+}
+
+absl::Status Refuse(absl::string_view text) { return absl::InvalidArgumentError(text); }
+
+// Given for a tier that is off: somebody thinks that it is on.
+absl::Status CheckUnused(const SharedFlags& flags) {
+  const SharedOptions defaults;
+  const auto has_no_effect = [](const char* flag) {
+    return Refuse(absl::StrCat(flag, " has no effect with --shared none"));
+  };
+  for (const FlagText& text : TextsOf(flags)) {
+    if (!text.text.empty()) return has_no_effect(text.flag);
+  }
+  if (flags.options.ttl != defaults.ttl) return has_no_effect("--shared-ttl");
+  if (flags.options.fetch_budget != defaults.fetch_budget) {
+    return has_no_effect("--shared-fetch-budget");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RedisOptions> RedisOf(const SharedFlags& flags) {
   absl::StatusOr<RedisOptions> redis = ParseRedisUrl(flags.url);
-  if (!redis.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--shared: ", redis.status().message()));
+  if (!redis.ok()) return Refuse(absl::StrCat("--shared: ", redis.status().message()));
+  for (const FlagText& text : TextsOf(flags)) {
+    if (!text.is_tls || text.text.empty() || redis->use_tls) continue;
+    return Refuse(absl::StrCat(text.flag, " ", text.text, ": TLS is with --shared rediss://"));
+  }
+  const auto needs = [](const char* flag, const std::string& text, const char* other) {
+    return Refuse(absl::StrCat(flag, " ", text, " needs ", other));
+  };
+  if (flags.certificate_file.empty() && !flags.key_file.empty()) {
+    return needs("--shared-key", flags.key_file, "--shared-cert");
+  }
+  if (flags.key_file.empty() && !flags.certificate_file.empty()) {
+    return needs("--shared-cert", flags.certificate_file, "--shared-key");
+  }
+  if (!flags.user.empty() && flags.password_file.empty()) {
+    return needs("--shared-user", flags.user, "--shared-password-file");
   }
   redis->user = flags.user;
   redis->password_file = flags.password_file;
@@ -22,6 +71,16 @@ absl::StatusOr<RedisOptions> RedisOf(const SharedFlags& flags) {
   redis->key_file = flags.key_file;
   if (absl::Status status = redis->Validate(); !status.ok()) return status;
   return redis;
+}
+
+// The error of a file, with the flag that gave it.
+absl::Status ByFlag(const SharedFlags& flags, const absl::Status& status) {
+  const char* of = "--shared";
+  for (const FlagText& text : TextsOf(flags)) {
+    const bool is_named = !text.text.empty() && absl::StrContains(status.message(), text.text);
+    if (text.is_file && is_named) of = text.flag;
+  }
+  return absl::Status(status.code(), absl::StrCat(of, ": ", status.message()));
 }
 
 }  // namespace
@@ -43,14 +102,18 @@ void AddSharedFlags(FlagSet* set, SharedFlags* flags) {
 }
 
 absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secret_file) {
-  if (!flags.is_on()) return absl::OkStatus();
+  if (!flags.is_on()) return CheckUnused(flags);
   if (secret_file.empty()) {
-    return absl::InvalidArgumentError(
+    return Refuse(
         "--shared needs --secret-file: each store would make keys of its own, and find nothing of "
         "the others'");
   }
   if (absl::Status status = flags.options.Validate(); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--shared-", status.message()));
+    // "fetch_budget: ..."
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(status.message(), absl::MaxSplits(':', 1));
+    const std::string name = absl::StrReplaceAll(parts.first, {{"_", "-"}});
+    return Refuse(absl::StrCat("--shared-", name, ":", parts.second));
   }
   return RedisOf(flags).status();
 }
@@ -64,7 +127,7 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
   const absl::StatusOr<RedisOptions> redis = RedisOf(flags);
   if (!redis.ok()) return redis.status();
   absl::StatusOr<std::unique_ptr<RedisCluster>> engine = RedisCluster::Open(*redis);
-  if (!engine.ok()) return engine.status();
+  if (!engine.ok()) return ByFlag(flags, engine.status());
   StoreAndEngine shared;
   shared.engine = engine->get();
   shared.store =

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "cache_store/base/secret.h"
 #include "tests/support/test_folder.h"
 
@@ -47,7 +49,55 @@ TEST(SharedTier, RefusesWhatCannotBeByTheFlagsName) {
   EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-ttl"));
   flags.options = SharedOptions();
   flags.options.fetch_budget = absl::ZeroDuration();
-  EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-fetch"));
+  EXPECT_THAT(Refusal(flags, "secret"), HasSubstr("--shared-fetch-budget: 0"));
+}
+
+TEST(SharedTier, RefusesFilesAndNamesThatDoNotGoTogetherByTheFlagsNames) {
+  SharedFlags flags;
+  flags.url = "redis://127.0.0.1:1";
+  flags.ca_file = "our-ca.pem";
+  EXPECT_EQ(Refusal(flags, "secret"), "--shared-ca our-ca.pem: TLS is with --shared rediss://");
+  flags.url = "rediss://127.0.0.1:1";
+  EXPECT_EQ(Refusal(flags, "secret"), "");
+  flags.key_file = "our.key";
+  EXPECT_EQ(Refusal(flags, "secret"), "--shared-key our.key needs --shared-cert");
+  std::swap(flags.key_file, flags.certificate_file);
+  EXPECT_EQ(Refusal(flags, "secret"), "--shared-cert our.key needs --shared-key");
+  flags.certificate_file.clear();
+  flags.user = "hearth";
+  EXPECT_EQ(Refusal(flags, "secret"), "--shared-user hearth needs --shared-password-file");
+}
+
+TEST(SharedTier, WhatIsGivenForATierThatIsOffIsRefused) {
+  const auto refusal = [](auto set) {
+    SharedFlags flags;
+    set(&flags);
+    return Refusal(flags, "secret");
+  };
+  const std::string none = " has no effect with --shared none";
+  EXPECT_EQ(refusal([](SharedFlags* flags) { flags->ca_file = "ca.pem"; }), "--shared-ca" + none);
+  EXPECT_EQ(refusal([](SharedFlags* flags) { flags->user = "me"; }), "--shared-user" + none);
+  EXPECT_EQ(refusal([](SharedFlags* flags) { flags->options.ttl = absl::Hours(1); }),
+            "--shared-ttl" + none);
+  EXPECT_EQ(refusal([](SharedFlags* flags) { flags->options.fetch_budget = absl::Seconds(1); }),
+            "--shared-fetch-budget" + none);
+}
+
+TEST(SharedTier, AFileThatCannotBeUsedIsNamedWithItsFlag) {
+  const TestFolder folder;
+  SharedFlags flags;
+  flags.url = "rediss://127.0.0.1:1";
+  const std::string secret_file = folder.path() + "/secret";
+  ASSERT_TRUE(ReadOrMakeSecret(secret_file).ok());
+  const auto failure = [&] {
+    return std::string(AddSharedTier(flags, secret_file, nullptr).status().message());
+  };
+  flags.ca_file = folder.path() + "/ca.pem";
+  EXPECT_THAT(failure(), HasSubstr("--shared-ca: redis: cannot use " + flags.ca_file));
+  flags.ca_file.clear();
+  flags.password_file = folder.path() + "/password";
+  EXPECT_THAT(failure(), HasSubstr("--shared-password-file: "));
+  EXPECT_THAT(failure(), HasSubstr(flags.password_file));
 }
 
 TEST(SharedTier, AStoreStartsAndServesThoughTheEngineIsNotThere) {
