@@ -22,6 +22,7 @@
 #include "cache_store/base/stats.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/shared/tier/object_map.h"
+#include "cache_store/shared/tier/shared_ends.h"
 #include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_prompt.h"
 #include "cache_store/shared/tier/shared_reader.h"
@@ -42,6 +43,7 @@ class SharedLookup {
   struct Parts {
     SharedReader* reader = nullptr;
     SharedSpaces* spaces = nullptr;
+    SharedEnds* ends = nullptr;
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;

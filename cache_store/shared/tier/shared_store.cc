@@ -86,12 +86,13 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
           engine_.get(), clock_, steady_, secret, options.generation_age,
           [this](const auto& tenant) { store_->DropAll(tenant, false).status().IgnoreError(); }),
       reader_(engine_.get(), clock_, &counters_, options),
-      lookup_({&reader_, &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret),
+      lookup_({&reader_, &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
+              secret),
       leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options, secret),
-      writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret,
-              seams.TakeExecutor(), seams.TakeWaiting()) {}
+      writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
+              secret, seams.TakeExecutor(), seams.TakeWaiting()) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,

@@ -22,34 +22,39 @@ class SharedWriter::Batch {
   explicit Batch(SharedWriter* writer) : writer_(writer) {}
 
   absl::Status AddPart(std::string name, std::string value, absl::Duration life) {
-    parts_.push_back({std::move(name), std::move(value), life});
+    parts_.push_back({std::move(name), std::move(value), life, false, 0});
     bytes_ += parts_.back().value.size();
     return bytes_ > writer_->options_.max_in_flight_bytes ? SendParts() : absl::OkStatus();
   }
-  absl::Status AddHead(std::string name, std::string value, absl::Duration life) {
-    heads_.push_back({std::move(name), std::move(value), life});
+  // `ends`: as it is sealed in it. `replaces`: another head that is there.
+  absl::Status AddHead(std::string name, std::string value, absl::Duration life, uint64_t ends,
+                       bool replaces) {
+    heads_.push_back({std::move(name), std::move(value), life, !replaces, ends});
     bytes_ += heads_.back().value.size();
     return bytes_ > writer_->options_.max_in_flight_bytes ? Send() : absl::OkStatus();
   }
   absl::Status Send() {
     if (absl::Status status = SendParts(); !status.ok()) return status;
-    return SendAll(&heads_, true);
+    return SendAll(&heads_);
   }
 
  private:
   struct Value {
     std::string name, value;
     absl::Duration life;
+    bool only_if_absent;
+    uint64_t ends;
   };
 
-  absl::Status SendParts() { return SendAll(&parts_, false); }
-  absl::Status SendAll(std::vector<Value>* list, bool only_if_absent) {
+  absl::Status SendParts() { return SendAll(&parts_); }
+  absl::Status SendAll(std::vector<Value>* list) {
+    const bool are_heads = list == &heads_;
     std::vector<Value> values = std::move(*list);
     list->clear();
     if (values.empty()) return absl::OkStatus();
     std::vector<SharedValue> sets;
     for (const Value& value : values) {
-      sets.push_back({value.name, value.value, value.life, only_if_absent});
+      sets.push_back({value.name, value.value, value.life, value.only_if_absent});
       bytes_ -= value.value.size();
     }
     Counters* const counters = writer_->parts_.counters;
@@ -61,7 +66,9 @@ class SharedWriter::Batch {
         counters->Add(Counter::kSharedWritesFailed);
       } else if (*written[i]) {
         counters->Add(Counter::kSharedWrittenBytes, values[i].value.size());
-        if (only_if_absent) counters->Add(Counter::kSharedWrittenObjects);
+        if (!are_heads) continue;
+        counters->Add(Counter::kSharedWrittenObjects);
+        writer_->parts_.ends->Note(values[i].name, values[i].ends, writer_->parts_.clock->Now());
       }
     }
     return status;
@@ -151,15 +158,34 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
       parts_.counters->Add(Counter::kSharedWritesFailed);
       return there[i].status();
     }
-    if (*there[i]) continue;
-    const absl::Status status = WriteObject(prompt, session->get(), objects[i], &batch);
+    const FetchSession& point = **session;
+    const ObjectId& id = point.plan().objects[objects[i]].id;
+    if (*there[i] && !EndsSooner(prompt, id, heads[i], point.plan().expires)) continue;
+    const absl::Status status = WriteObject(prompt, session->get(), objects[i], *there[i], &batch);
     if (!status.ok()) return status;
   }
   return batch.Send();
 }
 
+bool SharedWriter::EndsSooner(const SharedPrompt& prompt, const ObjectId& id,
+                              const std::string& head, absl::Time expires) {
+  if (expires == absl::InfiniteFuture()) return parts_.ends->IsBefore(head, expires);
+  // Where every publish has an end, not each turn of a conversation writes all of it anew.
+  const absl::Time now = parts_.clock->Now(), soon = now + (expires - now) / 2;
+  if (!parts_.ends->IsBefore(head, soon)) return false;
+  // It may have been written anew elsewhere, and is not to end sooner than now.
+  const auto got = parts_.engine->Get({head}, SharedSpace::kMaxValueBytes, Deadline());
+  if (!got[0].ok()) return false;
+  const absl::StatusOr<std::string> text = prompt.space->Open(head, *got[0]);
+  if (!text.ok()) return false;
+  const absl::StatusOr<SharedFacts> facts = prompt.ShapeOf(id).ParseHead(*text);
+  if (!facts.ok()) return false;
+  parts_.ends->Note(head, facts->expires_unix_s, now);
+  return parts_.ends->IsBefore(head, soon);
+}
+
 absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession* session,
-                                       size_t object, Batch* batch) {
+                                       size_t object, bool replaces, Batch* batch) {
   const PlannedObject& planned = session->plan().objects[object];
   const SharedShape shape = prompt.ShapeOf(planned.id);
   std::vector<SliceView> views;
@@ -179,7 +205,8 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
     std::string name = prompt.NameOf(planned.id, part);
     std::string value = prompt.space->Seal(name, shape.TextOf(part, facts, views));
     const absl::Status status = part > 0 ? batch->AddPart(std::move(name), std::move(value), life)
-                                         : batch->AddHead(std::move(name), std::move(value), life);
+                                         : batch->AddHead(std::move(name), std::move(value), life,
+                                                          facts.expires_unix_s, replaces);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

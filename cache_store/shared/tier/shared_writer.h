@@ -26,6 +26,7 @@
 #include "cache_store/base/executor.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_ends.h"
 #include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_prompt.h"
 #include "cache_store/shared/tier/shared_spaces.h"
@@ -47,6 +48,7 @@ class SharedWriter {
   struct Parts {
     SharedEngine* engine = nullptr;
     SharedSpaces* spaces = nullptr;
+    SharedEnds* ends = nullptr;
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
@@ -85,8 +87,12 @@ class SharedWriter {
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
+  // Whether an object that is there ends long before a publish that expires then.
+  bool EndsSooner(const SharedPrompt& prompt, const ObjectId& id, const std::string& head,
+                  absl::Time expires);
+  // `replaces`: another head that is there.
   absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
-                           Batch* batch);
+                           bool replaces, Batch* batch);
   void PutOff(const SharedWork& work);
   void Schedule(SharedWork work, bool writes);
   absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout, absl::Time expires) const;

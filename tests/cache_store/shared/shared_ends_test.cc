@@ -7,7 +7,18 @@
 namespace hearth {
 namespace {
 
-using SharedEndsTest = SharedStoreTest;
+class SharedEndsTest : public SharedStoreTest {
+ protected:
+  void PublishFor(SharedNode* node, const KitPrompt& prompt, std::vector<uint32_t> boundaries,
+                  absl::Duration ttl) {
+    PublishSpec spec = KitSpec(model_, prompt, std::move(boundaries));
+    spec.ttl = ttl;
+    auto session = node->store->Publish(spec).value();
+    ASSERT_TRUE(KitPutAll(session.get(), spec, model_, prompt).ok());
+    ASSERT_TRUE(session->Commit().ok());
+    node->writes->RunAll();
+  }
+};
 
 TEST_F(SharedEndsTest, AValueLivesItsTimeAndLongerWhereItIsUsed) {
   SharedNode one = kit_.Node(), other = kit_.Node();
@@ -45,6 +56,42 @@ TEST_F(SharedEndsTest, ATimeToLiveHoldsEverywhere) {
   kit_.clock.Advance(absl::Minutes(2));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
+}
+
+// The end is sealed in heads, so that they are written anew, whoever wrote or read them here.
+TEST_F(SharedEndsTest, WhatIsPublishedForLongerLivesLongerThoughItsBeginningDidNot) {
+  for (const bool is_same_store : {true, false}) {
+    SharedNode one = kit_.Node(), other = kit_.Node();
+    const uint64_t seed = is_same_store ? 1 : 2;
+    PublishFor(&one, Prompt(seed), {64}, absl::Minutes(10));
+    kit_.clock.Advance(absl::Minutes(1));
+    EXPECT_EQ(Fetch(&other, Prompt(seed)), 64);
+    Publish(is_same_store ? &one : &other, Prompt(seed, 129), {128});
+    kit_.clock.Advance(absl::Minutes(11));
+    SharedNode third = kit_.Node();
+    EXPECT_EQ(Fetch(&third, Prompt(seed, 129)), 128) << is_same_store;
+    EXPECT_EQ(third.Of(Counter::kSharedRejectedValues), 0);
+    // Who knows the end that they had does not give it back to them.
+    PublishFor(&one, Prompt(seed), {64}, absl::Minutes(10));
+    kit_.clock.Advance(absl::Minutes(11));
+    SharedNode fourth = kit_.Node();
+    EXPECT_EQ(Fetch(&fourth, Prompt(seed, 129)), 128) << is_same_store;
+  }
+}
+
+TEST_F(SharedEndsTest, WhereEveryPublishHasAnEndItIsWrittenAnewNowAndThenOnly) {
+  SharedNode one = kit_.Node();
+  PublishFor(&one, Prompt(1), {64}, absl::Minutes(10));
+  EXPECT_EQ(one.Of(Counter::kSharedWrittenObjects), 6);
+  kit_.clock.Advance(absl::Minutes(1));
+  PublishFor(&one, Prompt(1, 129), {128}, absl::Minutes(10));
+  EXPECT_EQ(one.Of(Counter::kSharedWrittenObjects), 6 + 6);
+  kit_.clock.Advance(absl::Minutes(5));
+  PublishFor(&one, Prompt(1, 129), {128}, absl::Minutes(10));
+  EXPECT_EQ(one.Of(Counter::kSharedWrittenObjects), 6 + 6 + 4) << "four had four minutes left";
+  kit_.clock.Advance(absl::Minutes(5));
+  SharedNode other = kit_.Node();
+  EXPECT_EQ(Fetch(&other, Prompt(1, 129)), 0) << "and the others five";
 }
 
 TEST_F(SharedEndsTest, ADropOfAllIsOneEverywhere) {
