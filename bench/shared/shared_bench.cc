@@ -1,16 +1,19 @@
 // The shared engine: probes and restores over three Redis nodes, against bare hiredis, and how long
 // a lost node is missed.
 //
-//   shared_bench [--tls] [--faults]
+//   shared_bench [--tls] [--faults | --writer]
 //
 // Starts servers of its own. --tls: everything through TLS, bare hiredis apart, which has none.
+// --writer: probes and restores while another thread publishes through the same client.
 #include <hiredis/hiredis.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -134,6 +137,57 @@ void Restore(RedisCluster* engine, BareRedis* bare) {
       1 / turns.processor_ratio);
 }
 
+// Publishes 64 MiB after 64 MiB until it ends, in calls as large as the tier's.
+class Publisher {
+ public:
+  explicit Publisher(RedisCluster* engine) : engine_(engine) {
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Publisher() {
+    ends_ = true;
+    thread_.join();
+  }
+  double megabytes() const { return static_cast<double>(values_) * kValueBytes * 1e-6; }
+
+ private:
+  void Run() {
+    const std::string content(kValueBytes, 'w');
+    const std::vector<std::string> keys = Keys("written", 64);
+    for (size_t begin = 0; !ends_; begin = (begin + kValuesACall) % keys.size()) {
+      std::vector<SharedValue> values;
+      for (size_t i = 0; i < kValuesACall; ++i) values.push_back({keys[begin + i], content});
+      for (const auto& written : engine_->Set(values, Soon())) RequireOk(written.status());
+      values_ += kValuesACall;
+    }
+  }
+
+  static constexpr size_t kValuesACall = 32;
+  RedisCluster* const engine_;
+  std::atomic<bool> ends_{false};
+  std::atomic<uint64_t> values_{0};
+  std::thread thread_;
+};
+
+void BesideAWriter(RedisCluster* engine, BareRedis* bare) {
+  const Publisher publisher(engine);
+  const std::vector<std::string> probed = Keys("probe", kProbes), values = Keys("value", 8);
+  std::vector<double> ours, theirs, reads;
+  const double before = publisher.megabytes();
+  const double took = Seconds([&] {
+    for (int turn = 0; turn < kProbeTurns; ++turn) {
+      ours.push_back(1e3 * Seconds([&] { engine->Exists(probed, Soon()); }));
+      theirs.push_back(1e3 * Seconds([&] { bare->Ask("EXISTS", probed); }));
+      if (turn % 10 > 0) continue;
+      reads.push_back(1e3 * Seconds([&] { engine->Get(values, kValueBytes, Soon()); }));
+    }
+  });
+  std::printf(
+      "beside a writer of %.0f MB/s: EXISTS of %d keys: p50 %.2f ms, p99 %.2f; bare hiredis %.2f, "
+      "%.2f; 8 values: p50 %.1f ms, p99 %.1f\n",
+      (publisher.megabytes() - before) / took, kProbes, At(ours, 0.5), At(ours, 0.99),
+      At(theirs, 0.5), At(theirs, 0.99), At(reads, 0.5), At(reads, 0.99));
+}
+
 // Milliseconds until `is_so`, while the keys of the other nodes must be readable.
 double Until(RedisCluster* engine, const RedisServers& servers, int lost,
              const std::function<bool(int failed)>& is_so) {
@@ -180,7 +234,7 @@ void Faults() {
   }
 }
 
-void Run(bool use_tls) {
+void Run(bool use_tls, bool beside_a_writer) {
   TestAuthority authority;
   const SecretFolder files;
   RedisServers::Options options{3, 0, use_tls};
@@ -202,6 +256,7 @@ void Run(bool use_tls) {
   const auto engine = RedisCluster::Open(client).value();
   Fill(engine.get());
   BareRedis bare(&servers);
+  if (beside_a_writer) return BesideAWriter(engine.get(), &bare);
   Probe(engine.get(), &bare);
   Restore(engine.get(), &bare);
 }
@@ -210,15 +265,16 @@ void Run(bool use_tls) {
 }  // namespace hearth
 
 int main(int argc, char** argv) {
-  bool use_tls = false, faults = false;
+  bool use_tls = false, faults = false, beside_a_writer = false;
   for (int i = 1; i < argc; ++i) {
     use_tls |= std::strcmp(argv[i], "--tls") == 0;
     faults |= std::strcmp(argv[i], "--faults") == 0;
+    beside_a_writer |= std::strcmp(argv[i], "--writer") == 0;
   }
   if (faults) {
     hearth::Faults();
   } else {
-    hearth::Run(use_tls);
+    hearth::Run(use_tls, beside_a_writer);
   }
   return 0;
 }
