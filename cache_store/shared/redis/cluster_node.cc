@@ -21,9 +21,11 @@ constexpr int kFairLooks = 2;
 
 }  // namespace
 
-ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Observer* observer)
+ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane,
+                         Observer* observer)
     : parts_(parts),
       address_(address),
+      lane_(lane),
       observer_(observer),
       last_used_(parts->loop.Now()),
       lots_(std::random_device{}()) {
@@ -107,7 +109,7 @@ void ClusterNode::Send(const KeyRequest& request) {
 }
 
 void ClusterNode::Pump() {
-  while (!waiting_.empty() && IsUp()) {
+  while (!waiting_.empty() && IsUp() && !connection_->has_enough_to_send()) {
     const KeyRequest& next = waiting_.front();
     if (next.IsWanted()) {
       const uint64_t under_way = connection_->bytes_in_flight();
@@ -135,7 +137,7 @@ void ClusterNode::AskForSlots(NodeConnection::Done done) {
   connection_->Send(FormattedCommand(kSlots), kSlotMapLimits, 0, std::move(done));
 }
 
-void ClusterNode::OnAnswers() {
+void ClusterNode::OnMoved() {
   if (refuses_ && connection_->last_progress() > refused_since_) LetIn();
   Pump();
 }

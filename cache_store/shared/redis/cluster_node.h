@@ -1,8 +1,10 @@
-// ClusterNode: one Redis node, with the connection to it made again whenever it is lost.
+// ClusterNode: one Redis node's commands of one lane, with the connection for them made again
+// whenever it is lost.
 //
 // A circuit breaker: a node that failed, or owes an answer for too long, refuses commands at once
 // while it is probed in the background. Commands wait for a connection that is being made unless
-// the last attempt failed, and for the bytes under way to become fewer. Thread safety: the loop's
+// the last attempt failed, and for the bytes under way to become fewer. A value is copied when its
+// turn to be sent has come: many at once would hold the loop up. Thread safety: the loop's
 // thread. Ownership: the observer outlives it, and never destroys it in a call that it makes.
 // Invariants: (1) each request is answered once; (2) requests that have left for the node are not
 // sent again: whoever wants that has the answer to decide by.
@@ -37,12 +39,13 @@ class ClusterNode : public NodeConnection::Owner {
   };
 
   // Begins to connect.
-  ClusterNode(RedisParts* parts, const NodeAddress& address, Observer* observer);
+  ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane, Observer* observer);
   ~ClusterNode() override;
   ClusterNode(const ClusterNode&) = delete;
   ClusterNode& operator=(const ClusterNode&) = delete;
 
   const NodeAddress& address() const { return address_; }
+  Lane lane() const { return lane_; }
   bool IsUp() const { return !refuses_ && connection_ != nullptr && connection_->is_open(); }
   // It failed, and did not answer since.
   bool IsDown() const { return refuses_; }
@@ -58,7 +61,7 @@ class ClusterNode : public NodeConnection::Owner {
   void OnWaitedSince(absl::Time since);
 
   void OnOpen() override;
-  void OnAnswers() override;
+  void OnMoved() override;
   void OnClosed(const absl::Status& why) override;
 
  private:
@@ -75,6 +78,7 @@ class ClusterNode : public NodeConnection::Owner {
 
   RedisParts* const parts_;
   const NodeAddress address_;
+  const Lane lane_;
   Observer* const observer_;
   std::unique_ptr<NodeConnection> connection_;
   std::deque<KeyRequest> waiting_;

@@ -6,25 +6,26 @@
 namespace hearth {
 namespace {
 
-// Twice the primaries of the largest map: while one map follows another, both are met.
-constexpr size_t kNodesMax = 2000;
+// Twice the primaries of the largest map, with three lanes each: while one map follows another,
+// both are met.
+constexpr size_t kNodesMax = 6000;
 // A node that redirections lead to, and that no map names yet.
 constexpr absl::Duration kUnusedKept = absl::Seconds(10);
 
 }  // namespace
 
-ClusterNode* ClusterNodes::Get(const NodeAddress& address) {
-  const auto it = nodes_.find(address);
+ClusterNode* ClusterNodes::Get(const NodeAddress& address, Lane lane) {
+  const auto it = nodes_.find({address, lane});
   if (it != nodes_.end()) return it->second.get();
   if (nodes_.size() >= kNodesMax) return nullptr;
-  auto node = std::make_unique<ClusterNode>(parts_, address, observer_);
-  return nodes_.emplace(address, std::move(node)).first->second.get();
+  auto node = std::make_unique<ClusterNode>(parts_, address, lane, observer_);
+  return nodes_.emplace(Key(address, lane), std::move(node)).first->second.get();
 }
 
 ClusterNode* ClusterNodes::AnyUp() {
   std::vector<ClusterNode*> up;
-  for (const auto& [address, node] : nodes_) {
-    if (node->IsUp()) up.push_back(node.get());
+  for (const auto& [key, node] : nodes_) {
+    if (key.second == Lane::kShort && node->IsUp()) up.push_back(node.get());
   }
   if (up.empty()) return nullptr;
   return up[std::uniform_int_distribution<size_t>(0, up.size() - 1)(lots_)];
@@ -43,25 +44,26 @@ void ClusterNodes::Sweep(const SlotMap* map) {
   const absl::Time now = parts_->loop.Now();
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     const std::vector<NodeAddress>& kept = map->primaries();
-    const bool is_kept = std::find(kept.begin(), kept.end(), it->first) != kept.end();
+    const bool is_kept = std::find(kept.begin(), kept.end(), it->first.first) != kept.end();
     const bool is_used = !it->second->IsIdle() || now - it->second->last_used() < kUnusedKept;
     it = is_kept || is_used ? std::next(it) : nodes_.erase(it);
   }
 }
 
 void ClusterNodes::ForEach(absl::FunctionRef<void(ClusterNode*)> visit) {
-  for (const auto& [address, node] : nodes_) visit(node.get());
+  for (const auto& [key, node] : nodes_) visit(node.get());
 }
 
 bool ClusterNodes::SomeMayAnswer() const {
-  return std::any_of(nodes_.begin(), nodes_.end(),
-                     [](const auto& entry) { return !entry.second->IsDown(); });
+  return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) {
+    return entry.first.second == Lane::kShort && !entry.second->IsDown();
+  });
 }
 
 uint32_t ClusterNodes::CountUp(const SlotMap& map) const {
   return static_cast<uint32_t>(
       std::count_if(map.primaries().begin(), map.primaries().end(), [this](const auto& address) {
-        const auto it = nodes_.find(address);
+        const auto it = nodes_.find({address, Lane::kShort});
         return it != nodes_.end() && it->second->IsUp();
       }));
 }

@@ -1,5 +1,7 @@
-// ClusterNodes: the nodes that a client knows, by their addresses.
+// ClusterNodes: the nodes that a client knows, by their addresses and lanes.
 //
+// What is said of a node is said of its lane of short commands: it is the one that each node has,
+// the others are made when they are first used.
 // Thread safety: the loop's thread. Ownership: of the nodes, which stay until Sweep.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODES_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODES_H_
@@ -7,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "cache_store/shared/redis/cluster_node.h"
@@ -21,7 +24,7 @@ class ClusterNodes {
       : parts_(parts), observer_(observer) {}
 
   // Null: there are too many already.
-  ClusterNode* Get(const NodeAddress& address);
+  ClusterNode* Get(const NodeAddress& address, Lane lane = Lane::kShort);
   // One that is up, by lot; null: none is.
   ClusterNode* AnyUp();
   // Those that a map or the options name; the rest goes once it is idle.
@@ -37,7 +40,9 @@ class ClusterNodes {
  private:
   RedisParts* const parts_;
   ClusterNode::Observer* const observer_;
-  std::map<NodeAddress, std::unique_ptr<ClusterNode>> nodes_;
+  using Key = std::pair<NodeAddress, Lane>;
+
+  std::map<Key, std::unique_ptr<ClusterNode>> nodes_;
   std::minstd_rand lots_{std::random_device{}()};
 };
 

@@ -91,9 +91,11 @@ void ClusterRouter::Send(const KeyRequest& request) {
 }
 
 void ClusterRouter::SendTo(const NodeAddress& address, const KeyRequest& request) {
-  ClusterNode* node = nodes_.Get(address);
-  if (node == nullptr) return Finish(request, NoNode());
-  node->Send(request);
+  ClusterNode* const node = nodes_.Get(address);
+  ClusterNode* const lane =
+      node == nullptr || node->IsDown() ? node : nodes_.Get(address, request.command().lane());
+  if (lane == nullptr) return Finish(request, NoNode());
+  lane->Send(request);
 }
 
 void ClusterRouter::SendLater(const KeyRequest& request) {
@@ -141,13 +143,15 @@ void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::s
   SendTo(*target, request);
 }
 
-void ClusterRouter::OnNodeUp(ClusterNode* /*node*/) {
+void ClusterRouter::OnNodeUp(ClusterNode* node) {
+  if (node->lane() != Lane::kShort) return;
   maps_since_news_ = 0;
   CountNodes();
   WantMap();
 }
 
 void ClusterRouter::OnNodeDown(ClusterNode* node) {
+  if (node->lane() != Lane::kShort) return;
   maps_since_news_ = 0;
   why_no_map_ = node->why_down();
   CountNodes();

@@ -10,6 +10,7 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kWordsBytes = 128;  // of a command's own words, and of a short answer
+constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // of a value: a lease, a generation
 
 }  // namespace
 
@@ -39,6 +40,11 @@ FormattedCommand KeyCommand::Format() const {
   }
   assert(false);
   return FormattedCommand(Words{"PING"});
+}
+
+Lane KeyCommand::lane() const {
+  if (value.size() > kShortValueBytes) return Lane::kWrite;
+  return max_bytes > kShortValueBytes ? Lane::kRead : Lane::kShort;
 }
 
 uint64_t KeyCommand::Cost() const { return kWordsBytes + key.size() + value.size() + max_bytes; }

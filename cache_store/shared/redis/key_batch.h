@@ -23,6 +23,10 @@
 
 namespace hearth {
 
+// Each node has a connection for each: what is short waits for no value, and what a request waits
+// for not for what is written behind it.
+enum class Lane { kShort, kRead, kWrite };
+
 // A command about one key.
 struct KeyCommand {
   enum class Verb { kExists, kGet, kSet, kPutOff, kErase, kIncrement };
@@ -36,6 +40,7 @@ struct KeyCommand {
 
   FormattedCommand Format() const;
   ReplyLimits Limits() const { return {verb == Verb::kGet ? max_bytes + 1 : 0, 0}; }
+  Lane lane() const;
   // Bytes of it and of its answer, at most.
   uint64_t Cost() const;
 };

@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kReadBytes = size_t{64} << 10;
 // Read of one connection before the others have their turn.
 constexpr int kReadsAtOnce = 16;
+// Written to one connection before the others have their turn.
+constexpr size_t kWrittenAtOnce = size_t{256} << 10;
 // A connection that moves fewer bytes in its time of silence is taken to be silent.
 constexpr size_t kProgressBytes = size_t{64} << 10;
 
@@ -158,15 +160,17 @@ void NodeConnection::Moved(size_t bytes) {
 }
 
 void NodeConnection::Flush() {
-  while (!output_.empty()) {
-    const absl::StatusOr<size_t> written = transport_->Write(output_.Front());
+  for (size_t left = kWrittenAtOnce; left > 0 && !output_.empty();) {
+    const absl::StatusOr<size_t> written = transport_->Write(output_.Front().substr(0, left));
     if (!written.ok()) return Close(written.status());
     if (*written == 0) break;
     output_.Consume(*written);
+    left -= *written;
     parts_->counters.sent_bytes += *written;
     Moved(*written);
   }
   parts_->loop.Watch(transport_->fd(), transport_->Awaited(!output_.empty()), this);
+  if (phase_ == Phase::kOpen && !has_enough_to_send()) owner_->OnMoved();
 }
 
 void NodeConnection::Receive() {
@@ -182,7 +186,7 @@ void NodeConnection::Receive() {
     // TLS gives a record at a time; a socket that gave less than it could has no more.
     if (!parts_->options.use_tls && *read < bytes.size()) break;
   }
-  if (phase_ == Phase::kOpen) owner_->OnAnswers();
+  if (phase_ == Phase::kOpen) owner_->OnMoved();
 }
 
 // Whether the connection is still there.

@@ -33,8 +33,8 @@ class NodeConnection : public EventLoop::Watcher {
    public:
     virtual ~Owner() = default;
     virtual void OnOpen() = 0;  // commands may be sent
-    // After the answers that came at once.
-    virtual void OnAnswers() = 0;
+    // After the answers that came at once, and once few bytes are left to be sent.
+    virtual void OnMoved() = 0;
     virtual void OnClosed(const absl::Status& why) = 0;
   };
   using Done = std::function<void(absl::StatusOr<RedisReply>)>;
@@ -56,6 +56,8 @@ class NodeConnection : public EventLoop::Watcher {
 
   size_t commands_in_flight() const { return awaited_.size(); }
   uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  // More commands would only wait for those that wait to be sent.
+  bool has_enough_to_send() const { return output_.bytes() >= kUnsentBytes; }
   // When it last answered, or moved many bytes, or began to owe an answer.
   absl::Time last_progress() const { return last_progress_; }
   absl::Time opened() const { return opened_; }
@@ -63,6 +65,8 @@ class NodeConnection : public EventLoop::Watcher {
   void OnReady(uint32_t events) override;
 
  private:
+  static constexpr size_t kUnsentBytes = size_t{256} << 10;
+
   enum class Phase { kNew, kConnecting, kGreeting, kOpen, kClosed };
   struct Awaited {
     ReplyLimits limits;

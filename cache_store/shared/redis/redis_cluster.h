@@ -1,7 +1,9 @@
 // RedisCluster: the shared engine on a Redis Cluster 7.0 or newer, or on one Redis.
 //
-// One thread has all connections: one to each primary. Callers wait for their own keys alone. What
-// a node sends is checked, and a node that breaks the protocol, or is silent, costs its own keys.
+// One thread has all connections: to each primary one for short commands and, once there are any,
+// one for values that are read and one for values that are written. Callers wait for their own keys
+// alone. What a node sends is checked, and a node that breaks the protocol, or is silent, costs its
+// own keys.
 //
 // Its user needs the keys and +exists +getrange +set +pexpire +persist +unlink +incr +asking +ping
 // +client|setname +cluster|slots. A cluster that serves what it can while a shard is lost has

@@ -33,6 +33,7 @@ void FormattedCommand::Free::operator()(char* bytes) const { redisFreeCommand(by
 
 void OutputQueue::Append(FormattedCommand command) {
   const absl::string_view bytes = command.bytes();
+  bytes_ += bytes.size();
   if (bytes.size() > kShortBytes) {
     pieces_.push_back({"", std::make_unique<FormattedCommand>(std::move(command))});
     return;
@@ -52,6 +53,7 @@ void OutputQueue::Consume(size_t count) {
   if (count == 0) return;
   assert(count <= Front().size());
   taken_ += count;
+  bytes_ -= count;
   if (taken_ < pieces_.front().bytes().size()) return;
   pieces_.pop_front();
   taken_ = 0;

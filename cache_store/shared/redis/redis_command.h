@@ -35,6 +35,7 @@ class OutputQueue {
  public:
   void Append(FormattedCommand command);
   bool empty() const { return pieces_.empty(); }
+  size_t bytes() const { return bytes_; }
   absl::string_view Front() const;
   // REQUIRES: count <= Front().size().
   void Consume(size_t count);
@@ -47,6 +48,7 @@ class OutputQueue {
   };
   std::deque<Piece> pieces_;
   size_t taken_ = 0;  // of the first
+  size_t bytes_ = 0;
 };
 
 }  // namespace hearth

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -127,6 +128,46 @@ TEST(HostileRedis, HangsUpInTheMiddleOfAnAnswer) {
   while (!GetOne(engine.get()).ok()) {
   }
   EXPECT_EQ(engine->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");
+}
+
+// Neither waits for the other's answers, or is refused for them.
+TEST(HostileRedis, NeverAnswersWhatIsWritten) {
+  FakeRedis redis([](const Words& words) -> Answer {
+    if (words[0] == "CLUSTER") return {kNoCluster};
+    if (words[0] == "SET" && words[2].size() > 1000) return {""};
+    return {words[0] == "SET" ? "+OK\r\n" : words[0] == "EXISTS" ? ":1\r\n" : "$5\r\nvalue\r\n"};
+  });
+  const auto engine = Engine({redis.address()});
+  const std::string content(size_t{1} << 20, 'x');
+  std::atomic<bool> is_over{false};
+  std::thread writer([&] {
+    EXPECT_TRUE(absl::IsUnavailable(engine->Set({{"key", content}}, Soon())[0].status()));
+    is_over = true;
+  });
+  do {
+    EXPECT_TRUE(engine->Exists({"key"}, Soon())[0].value_or(false));
+    EXPECT_EQ(engine->Get({"key"}, 1 << 20, Soon())[0].value_or("none"), "value");
+    EXPECT_TRUE(engine->Set({{"lease", "x"}}, Soon())[0].value_or(false));
+  } while (!is_over);
+  writer.join();
+  EXPECT_TRUE(engine->Exists({"key"}, Soon())[0].value_or(false));
+}
+
+TEST(HostileRedis, NeverAnswersWhatIsRead) {
+  FakeRedis redis([](const Words& words) -> Answer {
+    if (words[0] == "CLUSTER") return {kNoCluster};
+    return {words[0] == "EXISTS" ? ":1\r\n" : ""};
+  });
+  const auto engine = Engine({redis.address()});
+  std::atomic<bool> is_over{false};
+  std::thread reader([&] {
+    EXPECT_TRUE(absl::IsUnavailable(engine->Get({"key"}, 1 << 20, Soon())[0].status()));
+    is_over = true;
+  });
+  do {
+    EXPECT_TRUE(engine->Exists({"key"}, Soon())[0].value_or(false));
+  } while (!is_over);
+  reader.join();
 }
 
 TEST(HostileRedis, IsNotConnectedToAgainAndAgain) {
