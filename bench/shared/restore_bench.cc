@@ -1,16 +1,21 @@
-// Restoring a prefix from an engine that stores share, against its bare values:
-// shared_restore_bench HOST:PORT[,HOST:PORT...], of Redis servers that hold nothing else.
+// Restoring a prefix from an engine that stores share, against bare hiredis that reads the same
+// values:
 //
-// Each turn reads the values of one prompt's objects as they are, then probes for them, then has a
-// new store restore the prompt; the least time of each is printed.
+//   shared_restore_bench [--tls]
+//
+// Starts three servers of its own; --tls: everything through TLS. Each turn reads the values of one
+// prompt's objects with hiredis, then with the engine's client, and then has a new store restore
+// the prompt.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "bench/shared/bare_redis.h"
+#include "bench/turns.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/shared/redis/redis_cluster.h"
 #include "cache_store/shared/tier/shared_store.h"
@@ -22,17 +27,24 @@
 namespace hearth {
 namespace {
 
-constexpr int kTurns = 7;
+constexpr int kTurns = 15;
 constexpr uint32_t kTokens = 4096, kChunkTokens = 128;
 
+absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+
 struct Bench {
-  std::string addresses;
+  RedisOptions redis;
   TestFolder folder;
   Fingerprint model;
   KitPrompt prompt{KitTokens(1, kTokens + 1), {}};
 
+  // All of its connections stand.
   std::unique_ptr<RedisCluster> Engine() const {
-    return RedisCluster::Open(ParseRedisUrl("redis://" + addresses).value()).value();
+    auto engine = RedisCluster::Open(redis).value();
+    const std::vector<std::string> absent = {"h1:{a}", "h1:{b}", "h1:{c}", "h1:{d}", "h1:{e}"};
+    engine->Exists(absent, Soon());
+    engine->Get(absent, 1 << 20, Soon());
+    return engine;
   }
   std::unique_ptr<SharedStore> Store() const {
     StoreOptions options;
@@ -64,60 +76,66 @@ struct Bench {
   }
 };
 
-template <typename Work>
-double Seconds(Work work) {
-  const absl::Time start = absl::Now();
-  work();
-  return absl::ToDoubleSeconds(absl::Now() - start);
+// Milliseconds.
+struct Times {
+  std::vector<double> bare, client, restore;
+};
+
+void Turn(const Bench& bench, BareRedis* hiredis, Times* times, uint64_t* bytes) {
+  const std::vector<std::string> names = bench.Names();
+  *bytes = 0;
+  times->bare.push_back(1e3 * Seconds([&] {
+                          for (const auto& reply : hiredis->Ask("GET", names)) *bytes += reply->len;
+                        }));
+  const auto engine = bench.Engine();
+  times->client.push_back(1e3 * Seconds([&] {
+                            auto values = engine->Get(names, 1 << 20, Soon());
+                            for (const auto& value : values) RequireOk(value.status());
+                          }));
+  const auto store = bench.Store();
+  store->Fetch(KitQuery(bench.model, {KitTokens(2, 200), {}}), 0, 0).IgnoreError();
+  times->restore.push_back(1e3 * Seconds([&] {
+                             const auto session =
+                                 store->Fetch(KitQuery(bench.model, bench.prompt), 0, 0);
+                             RequireOk(session.status());
+                             if ((*session)->plan().usable_tokens != kTokens) std::exit(1);
+                           }));
 }
 
-int Main(int argc, char** argv) {
-  if (argc != 2) return 2;
+void Print(const char* what, const std::vector<double>& times, const std::vector<double>& bare,
+           double mib) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < times.size(); ++i) ratios.push_back(bare[i] / times[i]);
+  std::printf("%s %.0f MiB/s, %.2f of bare hiredis\n", what, mib / Median(times) * 1e3,
+              Median(ratios));
+}
+
+int Main(bool use_tls) {
   KitModel model;
   model.chunk_tokens = kChunkTokens;
   model.window = 512;
   model.head_dim = 256;
   model.layer_types = "lllllglllllglllllg";  // 270M
   model.exact = false;
-  Bench bench{argv[1], {}, model.Make()};
+  BenchServers servers(3, use_tls);
+  Bench bench{servers.Client(), {}, model.Make()};
   const auto published =
       KitPublish(bench.Store().get(), bench.model, bench.prompt, {kTokens}, Durability::kShared);
   if (!published.ok() || published->durable != Durability::kShared) return 1;
-  const std::vector<std::string> names = bench.Names();
-  double bare = 1e9, probe = 1e9, restore = 1e9;
+  BareRedis hiredis(&servers);
+  Times times;
   uint64_t bytes = 0;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const auto engine = bench.Engine();
-    engine->Exists({names[0]}, absl::Now() + absl::Seconds(30));
-    bytes = 0;
-    bare = std::min(
-        bare, Seconds([&] {
-          for (const auto& value : engine->Get(names, 1 << 20, absl::Now() + absl::Seconds(30))) {
-            bytes += value.value().size();
-          }
-        }));
-    const std::vector<std::string> probed(512, names[0]);
-    probe =
-        std::min(probe, Seconds([&] { engine->Exists(probed, absl::Now() + absl::Seconds(30)); }));
-    const auto store = bench.Store();
-    store->Fetch(KitQuery(bench.model, {KitTokens(2, 200), {}}), 0, 0).IgnoreError();  // connects
-    restore = std::min(restore, Seconds([&] {
-                         const auto session =
-                             store->Fetch(KitQuery(bench.model, bench.prompt), 0, 0);
-                         if (!session.ok() || (*session)->plan().usable_tokens != kTokens)
-                           bytes = 0;
-                       }));
-    if (bytes == 0) return 1;
-  }
+  for (int turn = 0; turn < kTurns; ++turn) Turn(bench, &hiredis, &times, &bytes);
   const double mib = static_cast<double>(bytes) / (1 << 20);
-  std::printf(
-      "%zu values, %.0f MiB: bare %.0f MiB/s, restored %.0f MiB/s, %.2f of it; "
-      "probe of 512 keys %.2f ms\n",
-      names.size(), mib, mib / bare, mib / restore, bare / restore, 1e3 * probe);
+  std::printf("%.0f MiB; bare hiredis %.0f MiB/s\n", mib, mib / Median(times.bare) * 1e3);
+  Print("the engine's client", times.client, times.bare, mib);
+  Print("restored", times.restore, times.bare, mib);
   return 0;
 }
 
 }  // namespace
 }  // namespace hearth
 
-int main(int argc, char** argv) { return hearth::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hearth::Main(argc > 1 && std::strcmp(argv[1], "--tls") == 0);
+}

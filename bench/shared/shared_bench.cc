@@ -3,10 +3,8 @@
 //
 //   shared_bench [--tls] [--faults | --writer]
 //
-// Starts servers of its own. --tls: everything through TLS, bare hiredis apart, which has none.
+// Starts servers of its own. --tls: everything through TLS, bare hiredis too.
 // --writer: probes and restores while another thread publishes through the same client.
-#include <hiredis/hiredis.h>
-
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -18,11 +16,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "bench/shared/bare_redis.h"
 #include "bench/turns.h"
 #include "cache_store/shared/redis/key_slot.h"
 #include "cache_store/shared/redis/redis_cluster.h"
 #include "tests/cache_store/shared/redis_servers.h"
-#include "tests/support/test_certificates.h"
 
 namespace hearth {
 namespace {
@@ -40,51 +38,6 @@ std::vector<std::string> Keys(const char* kind, int count) {
   for (int i = 0; i < count; ++i) keys.push_back(absl::StrCat("h1:{", kind, i, "}:g:0"));
   return keys;
 }
-
-// One hiredis connection to each node, commands pipelined, answers taken node by node.
-class BareRedis {
- public:
-  explicit BareRedis(RedisServers* servers) : servers_(servers) {
-    for (int i = 0; i < servers->primaries(); ++i) {
-      nodes_.emplace_back(redisConnect("127.0.0.1", servers->at(i).port()), redisFree);
-      if (nodes_.back() == nullptr || nodes_.back()->err != 0) Fail();
-    }
-  }
-  using Reply = std::unique_ptr<redisReply, void (*)(void*)>;
-  // All answers are there at the end, as those of the engine are.
-  std::vector<Reply> Ask(const char* command, const std::vector<std::string>& keys) {
-    std::vector<int> counts(nodes_.size());
-    for (const std::string& key : keys) {
-      const int node = servers_->ShareOf(KeySlot(key));
-      redisAppendCommand(nodes_[node].get(), "%s %b", command, key.data(), key.size());
-      ++counts[node];
-    }
-    for (const auto& node : nodes_) {
-      for (int done = 0; done == 0;) {
-        if (redisBufferWrite(node.get(), &done) != REDIS_OK) Fail();
-      }
-    }
-    std::vector<Reply> replies;
-    for (size_t node = 0; node < nodes_.size(); ++node) {
-      for (int i = 0; i < counts[node]; ++i) {
-        void* reply = nullptr;
-        if (redisGetReply(nodes_[node].get(), &reply) != REDIS_OK) Fail();
-        replies.emplace_back(static_cast<redisReply*>(reply), freeReplyObject);
-        if (replies.back()->type == REDIS_REPLY_ERROR) Fail();
-      }
-    }
-    return replies;
-  }
-
- private:
-  [[noreturn]] static void Fail() {
-    std::fprintf(stderr, "bare hiredis failed\n");
-    std::exit(1);
-  }
-
-  RedisServers* const servers_;
-  std::vector<std::unique_ptr<redisContext, void (*)(redisContext*)>> nodes_;
-};
 
 void Fill(RedisCluster* engine) {
   const std::vector<std::string> keys = Keys("value", kValues);
@@ -235,25 +188,8 @@ void Faults() {
 }
 
 void Run(bool use_tls, bool beside_a_writer) {
-  TestAuthority authority;
-  const SecretFolder files;
-  RedisServers::Options options{3, 0, use_tls};
-  const std::string ca = files.Write("ca", authority.certificate());
-  if (use_tls) {
-    const TestAuthority::Pem pem = authority.Issue("redis");
-    options.settings = {"--tls-cert-file",    files.Write("crt", pem.certificate),
-                        "--tls-key-file",     files.Write("key", pem.key),
-                        "--tls-ca-cert-file", ca,
-                        "--tls-auth-clients", "no",
-                        "--tls-cluster",      "yes"};
-  }
-  RedisServers servers(options);
-  RedisOptions client = ParseRedisUrl("redis://" + servers.addresses()).value();
-  if (use_tls) {
-    client = ParseRedisUrl(absl::StrCat("rediss://127.0.0.1:", servers.at(0).tls_port())).value();
-    client.ca_file = ca;
-  }
-  const auto engine = RedisCluster::Open(client).value();
+  BenchServers servers(3, use_tls);
+  const auto engine = RedisCluster::Open(servers.Client()).value();
   Fill(engine.get());
   BareRedis bare(&servers);
   if (beside_a_writer) return BesideAWriter(engine.get(), &bare);
