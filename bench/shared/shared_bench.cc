@@ -72,7 +72,10 @@ void Probe(RedisCluster* engine, BareRedis* bare) {
 void Restore(RedisCluster* engine, BareRedis* bare) {
   const std::vector<std::string> keys = Keys("value", kValues);
   const auto restore = [&] {
-    for (const auto& value : engine->Get(keys, kValueBytes, Soon())) RequireOk(value.status());
+    for (auto& value : engine->Get(keys, kValueBytes, Soon())) {
+      RequireOk(value.status());
+      engine->Recycle(*std::move(value));
+    }
   };
   const auto take = [&] {
     for (const BareRedis::Reply& reply : bare->Ask("GET", keys)) {

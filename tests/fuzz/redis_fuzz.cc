@@ -32,12 +32,24 @@ struct Read {
   bool fails = false;
 };
 
+// As much as there is room for goes there.
+void FeedReader(absl::string_view bytes, ReplyReader* reader) {
+  const absl::Span<char> room = reader->Room();
+  const size_t count = std::min(bytes.size(), room.size());
+  if (count > 0) {
+    std::copy_n(bytes.data(), count, room.data());
+    reader->Filled(count);
+  }
+  reader->Feed(bytes.data() + count, bytes.size() - count);
+}
+
 Read ReadAll(absl::string_view bytes, size_t piece, const ReplyLimits& limits) {
-  ReplyReader reader;
+  TextPool texts;
+  ReplyReader reader(&texts);
   Read read;
   while (!bytes.empty()) {
     const size_t count = std::min(piece, bytes.size());
-    reader.Feed(bytes.data(), count);
+    FeedReader(bytes.substr(0, count), &reader);
     bytes.remove_prefix(count);
     while (reader.HasBytes()) {
       absl::StatusOr<std::optional<RedisReply>> next = reader.Next(limits);

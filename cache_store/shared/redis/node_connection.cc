@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <optional>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 // Read of one connection before the others have their turn.
-constexpr int kReadsAtOnce = 16;
+constexpr size_t kReadAtOnce = size_t{1} << 20;
 // Written to one connection before the others have their turn.
 constexpr size_t kWrittenAtOnce = size_t{256} << 10;
 // A connection that moves fewer bytes in its time of silence is taken to be silent.
@@ -27,7 +28,7 @@ constexpr size_t kProgressBytes = size_t{64} << 10;
 
 NodeConnection::NodeConnection(RedisParts* parts, const NodeAddress& node, uint32_t attempt,
                                Owner* owner)
-    : parts_(parts), node_(node), attempt_(attempt), owner_(owner) {}
+    : parts_(parts), node_(node), attempt_(attempt), owner_(owner), reader_(&parts->texts) {}
 
 NodeConnection::~NodeConnection() {
   if (transport_ != nullptr) parts_->loop.Forget(transport_->fd());
@@ -175,16 +176,26 @@ void NodeConnection::Flush() {
 
 void NodeConnection::Receive() {
   std::array<char, kReadBytes> bytes;
-  for (int i = 0; i < kReadsAtOnce; ++i) {
-    const absl::StatusOr<size_t> read = transport_->Read(bytes.data(), bytes.size());
+  for (size_t left = kReadAtOnce; left > 0;) {
+    // The end of a long text is read together with what comes after it.
+    const absl::Span<char> room = reader_.Room();
+    const bool is_direct = room.size() > bytes.size();
+    // Room for a record of TLS whole: of what is left in OpenSSL no event would tell.
+    const absl::Span<char> into = is_direct ? room : absl::MakeSpan(bytes);
+    const absl::StatusOr<size_t> read = transport_->Read(into.data(), into.size());
     if (!read.ok()) return Close(read.status());
     if (*read == 0) break;
+    left -= std::min(left, *read);
     parts_->counters.received_bytes += *read;
     Moved(*read);
-    reader_.Feed(bytes.data(), *read);
+    if (is_direct) {
+      reader_.Filled(*read);
+    } else {
+      reader_.Feed(bytes.data(), *read);
+    }
     if (!TakeReplies()) return;
     // TLS gives a record at a time; a socket that gave less than it could has no more.
-    if (!parts_->options.use_tls && *read < bytes.size()) break;
+    if (!parts_->options.use_tls && *read < into.size()) break;
   }
   if (phase_ == Phase::kOpen) owner_->OnMoved();
 }

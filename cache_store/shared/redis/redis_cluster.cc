@@ -172,6 +172,8 @@ absl::StatusOr<int64_t> RedisCluster::Increment(const std::string& key, absl::Ti
   return TakeNumber(&batch->answer(0));
 }
 
+void RedisCluster::Recycle(std::string value) { parts_->texts.Give(std::move(value)); }
+
 SharedEngineStats RedisCluster::Stats() const {
   const RedisCounters& counters = parts_->counters;
   SharedEngineStats stats;

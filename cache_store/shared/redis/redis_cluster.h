@@ -45,6 +45,7 @@ class RedisCluster : public SharedEngine {
                                    absl::Time deadline) override;
   std::vector<absl::Status> Erase(absl::Span<const std::string> keys, absl::Time deadline) override;
   absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) override;
+  void Recycle(std::string value) override;
   SharedEngineStats Stats() const override;
 
  private:

@@ -13,6 +13,7 @@
 #include "cache_store/shared/redis/event_loop.h"
 #include "cache_store/shared/redis/host_resolver.h"
 #include "cache_store/shared/redis/redis_options.h"
+#include "cache_store/shared/redis/text_pool.h"
 #include "cache_store/shared/redis/tls_context.h"
 
 namespace hearth {
@@ -32,6 +33,7 @@ struct RedisParts {
   EventLoop loop;
   HostResolver resolver;
   TlsContext tls;
+  TextPool texts;
   RedisCounters counters;
 };
 

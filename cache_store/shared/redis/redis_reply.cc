@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -25,7 +26,8 @@ absl::Status TooLong() {
 
 }  // namespace
 
-ReplyReader::ReplyReader() : reader_(redisReaderCreateWithFunctions(Functions())) {
+ReplyReader::ReplyReader(TextPool* texts)
+    : texts_(texts), reader_(redisReaderCreateWithFunctions(Functions())) {
   assert(reader_ != nullptr);
   reader_->privdata = this;
   reader_->maxbuf = 0;  // keeps its buffer: values come one after another
@@ -48,9 +50,8 @@ void ReplyReader::BeginLongText() {
     return;
   }
   is_long_ = true;
-  long_bytes_ = bytes + kLineEnd.size();
-  long_text_.clear();
-  long_text_.reserve(long_bytes_);
+  long_text_ = texts_->Take(bytes + kLineEnd.size());
+  long_have_ = 0;
   const size_t begin = end + kLineEnd.size();
   reader_->pos += begin + AddToLongText(unread.data() + begin, unread.size() - begin);
   if (reader_->pos < reader_->len) return;
@@ -60,13 +61,25 @@ void ReplyReader::BeginLongText() {
 }
 
 size_t ReplyReader::AddToLongText(const char* bytes, size_t count) {
-  const size_t taken = std::min(count, long_bytes_ - long_text_.size());
-  long_text_.append(bytes, taken);
+  const absl::Span<char> room = Room();
+  const size_t taken = std::min(count, room.size());
+  std::memcpy(room.data(), bytes, taken);
+  Filled(taken);
   return taken;
 }
 
+absl::Span<char> ReplyReader::Room() {
+  if (!is_long_) return {};
+  return absl::MakeSpan(&long_text_[long_have_], long_text_.size() - long_have_);
+}
+
+void ReplyReader::Filled(size_t count) {
+  assert(is_long_ && count <= long_text_.size() - long_have_);
+  long_have_ += count;
+}
+
 absl::StatusOr<std::optional<RedisReply>> ReplyReader::NextLongText() {
-  if (long_text_.size() < long_bytes_) return std::nullopt;
+  if (long_have_ < long_text_.size()) return std::nullopt;
   is_long_ = false;
   is_between_ = true;
   if (!absl::EndsWith(long_text_, kLineEnd)) {
@@ -75,7 +88,7 @@ absl::StatusOr<std::optional<RedisReply>> ReplyReader::NextLongText() {
   RedisReply reply;
   reply.kind = RedisReply::Kind::kText;
   reply.text = std::move(long_text_);
-  reply.text.resize(long_bytes_ - kLineEnd.size());
+  reply.text.resize(reply.text.size() - kLineEnd.size());
   return reply;
 }
 

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cache_store/shared/redis/text_pool.h"
 
 namespace hearth {
 
@@ -36,11 +38,16 @@ struct ReplyLimits {
 
 class ReplyReader {
  public:
-  ReplyReader();
+  // `texts`: where the memory of long ones comes from. It outlives the reader.
+  explicit ReplyReader(TextPool* texts);
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
 
   void Feed(const char* bytes, size_t count);
+  // Where the next bytes can be put without a copy, as Filled then says; empty while they are not
+  // those of a long text.
+  absl::Span<char> Room();
+  void Filled(size_t count);
   // The next answer; null: its end has not come yet. kDataLoss: no further one can be read. The
   // limits stay the same until the answer is whole.
   absl::StatusOr<std::optional<RedisReply>> Next(const ReplyLimits& limits);
@@ -64,14 +71,15 @@ class ReplyReader {
   size_t AddToLongText(const char* bytes, size_t count);
   absl::StatusOr<std::optional<RedisReply>> NextLongText();
 
+  TextPool* const texts_;
   std::unique_ptr<redisReader, Free> reader_;
   ReplyLimits left_;  // of the answer that is read
   bool is_between_ = true;
   // A long text that is no part of an array goes past hiredis, which would copy it once more. It
   // begins where hiredis has taken all that came before.
   bool is_long_ = false;
-  size_t long_bytes_ = 0;  // with the end of its line
-  std::string long_text_;
+  size_t long_have_ = 0;   // bytes of it that came
+  std::string long_text_;  // with the end of its line
 };
 
 }  // namespace hearth

@@ -22,12 +22,21 @@ std::string Text(const std::string& content) {
 }
 
 // All answers in `bytes`, which come in pieces of `piece` bytes.
-std::vector<RedisReply> ReadAll(absl::string_view bytes, size_t piece, const ReplyLimits& limits) {
-  ReplyReader reader;
+std::vector<RedisReply> ReadAll(absl::string_view bytes, size_t piece, const ReplyLimits& limits,
+                                TextPool* texts) {
+  ReplyReader reader(texts);
   std::vector<RedisReply> replies;
   while (!bytes.empty()) {
-    const size_t count = std::min(piece, bytes.size());
-    reader.Feed(bytes.data(), count);
+    const absl::Span<char> room = reader.Room();
+    size_t count = std::min(piece, bytes.size());
+    // Every other way, as they come.
+    if (!room.empty() && count % 2 == 1) {
+      count = std::min(count, room.size());
+      std::copy_n(bytes.data(), count, room.data());
+      reader.Filled(count);
+    } else {
+      reader.Feed(bytes.data(), count);
+    }
     bytes.remove_prefix(count);
     while (reader.HasBytes()) {
       absl::StatusOr<std::optional<RedisReply>> next = reader.Next(limits);
@@ -40,8 +49,14 @@ std::vector<RedisReply> ReadAll(absl::string_view bytes, size_t piece, const Rep
   return replies;
 }
 
+std::vector<RedisReply> ReadAll(absl::string_view bytes, size_t piece, const ReplyLimits& limits) {
+  TextPool texts;
+  return ReadAll(bytes, piece, limits, &texts);
+}
+
 absl::Status FirstError(const std::string& bytes, const ReplyLimits& limits) {
-  ReplyReader reader;
+  TextPool texts;
+  ReplyReader reader(&texts);
   reader.Feed(bytes.data(), bytes.size());
   return reader.Next(limits).status();
 }
@@ -100,6 +115,31 @@ TEST(ReplyReader, RefusesWhatIsLongerThanItsLimit) {
           .ok());
   EXPECT_TRUE(FirstError("-" + std::string(1000, 'x') + "\r\n", {}).ok());
   EXPECT_FALSE(FirstError("-" + std::string(1100, 'x') + "\r\n", {}).ok());
+}
+
+TEST(ReplyReader, LongTextsHaveTheMemoryOfThoseBeforeThem) {
+  TextPool texts;
+  const std::string first(20000, 'a'), second(19000, 'b');
+  std::vector<RedisReply> replies = ReadAll(Text(first), 4099, kWide, &texts);
+  const char* const memory = replies.at(0).text.data();
+  texts.Give(std::move(replies[0].text));
+  EXPECT_GE(texts.kept_bytes(), first.size());
+  replies = ReadAll(Text(second), 4099, kWide, &texts);
+  EXPECT_EQ(replies.at(0).text.data(), memory);
+  EXPECT_TRUE(replies[0].text == second);
+  EXPECT_EQ(texts.kept_bytes(), 0u);
+}
+
+TEST(TextPool, KeepsNoMoreThanItsLimit) {
+  TextPool texts;
+  texts.Give(std::string(100, 'x'));
+  EXPECT_EQ(texts.kept_bytes(), 0u) << "too short to be worth it";
+  for (int i = 0; i < 50; ++i) texts.Give(std::string(size_t{1} << 20, 'x'));
+  EXPECT_LE(texts.kept_bytes(), TextPool::kKeptBytes);
+  EXPECT_GT(texts.kept_bytes(), TextPool::kKeptBytes / 2);
+  const size_t kept = texts.kept_bytes();
+  EXPECT_LT(texts.Take(20000).capacity(), 50000u) << "a long one would be held by a short one";
+  EXPECT_EQ(texts.kept_bytes(), kept);
 }
 
 TEST(ReplyReader, RefusesALongTextWithoutItsEnd) {
