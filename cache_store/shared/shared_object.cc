@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -96,22 +95,18 @@ absl::StatusOr<SharedFacts> SharedShape::ParseHead(absl::string_view text) const
   return facts;
 }
 
-void SharedShape::CopySlice(uint32_t slice, absl::FunctionRef<absl::string_view(uint32_t)> text_of,
-                            std::byte* into) const {
-  assert(slice < slices);
-  const uint64_t end = (slice + uint64_t{1}) * slice_bytes;
-  for (uint64_t at = slice * slice_bytes; at < end;) {
-    const uint32_t part = static_cast<uint32_t>((at + head_bytes()) / SharedSpace::kMaxTextBytes);
-    const Range range = RangeOf(part);
-    assert(at >= range.begin && at < range.end);
-    const absl::string_view text = text_of(part);
-    assert(text.size() == TextBytes(part));
-    const uint64_t count = std::min(end, range.end) - at;
-    const uint64_t offset = at - range.begin + (part == 0 ? head_bytes() : 0);
-    std::memcpy(into, text.data() + offset, count);
-    into += count;
+std::vector<absl::Span<std::byte>> SharedShape::PiecesOf(
+    uint32_t part, absl::Span<std::byte* const> slices_at) const {
+  assert(slices_at.size() == slices);
+  const Range range = RangeOf(part);
+  std::vector<absl::Span<std::byte>> pieces;
+  for (uint64_t at = range.begin; at < range.end;) {
+    const uint64_t offset = at % slice_bytes;
+    const uint64_t count = std::min(range.end - at, slice_bytes - offset);
+    pieces.emplace_back(slices_at[at / slice_bytes] + offset, count);
     at += count;
   }
+  return pieces;
 }
 
 }  // namespace hearth

@@ -19,7 +19,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -57,10 +56,10 @@ struct SharedShape {
                      absl::Span<const SliceView> views) const;
   // What part 0 says.
   absl::StatusOr<SharedFacts> ParseHead(absl::string_view text) const;
-  // Copies one slice out of the texts of the parts that it lies in. REQUIRES: each text has
-  // TextBytes(part) bytes, and `into` has slice_bytes.
-  void CopySlice(uint32_t slice, absl::FunctionRef<absl::string_view(uint32_t)> text_of,
-                 std::byte* into) const;
+  // Where the text of a part lies in the slices, its head apart, in order. REQUIRES: each of
+  // `slices` has slice_bytes.
+  std::vector<absl::Span<std::byte>> PiecesOf(uint32_t part,
+                                              absl::Span<std::byte* const> slices) const;
 
  private:
   struct Range {

@@ -6,6 +6,7 @@
 #include <openssl/kdf.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cstdlib>
 #include <memory>
@@ -51,6 +52,8 @@ std::string Hkdf(absl::string_view secret, std::string info, size_t bytes) {
   MustBe(EVP_KDF_derive(context.get(), Bytes(&out), out.size(), params) == 1);
   return out;
 }
+
+absl::Status OtherLength() { return absl::DataLossError("a shared value of another length"); }
 
 // One for each thread: making one costs as much as sealing some kilobytes.
 EVP_CIPHER_CTX* CipherContext() {
@@ -146,38 +149,47 @@ std::string SharedSpace::SealWith(absl::string_view nonce, absl::string_view nam
   return value;
 }
 
-absl::string_view SharedSpace::TextOf(absl::string_view opened) {
-  return opened.substr(kTextOffset, opened.size() - kSealBytes);
-}
-
 absl::StatusOr<std::string> SharedSpace::Open(absl::string_view name,
                                               absl::string_view value) const {
-  std::string opened(value);
-  if (absl::Status status = OpenInPlace(name, &opened); !status.ok()) return status;
-  return std::string(TextOf(opened));
+  std::string text(value.size() - std::min(value.size(), kSealBytes), '\0');
+  const absl::Span<std::byte> piece(reinterpret_cast<std::byte*>(text.data()), text.size());
+  if (absl::Status status = OpenInto(name, value, {piece}); !status.ok()) return status;
+  return text;
 }
 
-absl::Status SharedSpace::OpenInPlace(absl::string_view name, std::string* value) const {
-  if (value->size() < kSealBytes || value->size() > kMaxValueBytes) {
-    return absl::DataLossError(absl::StrCat("a shared value of ", value->size(), " bytes: it has ",
+absl::Status SharedSpace::OpenInto(absl::string_view name, absl::string_view value,
+                                   absl::Span<const absl::Span<std::byte>> pieces) const {
+  if (value.size() < kSealBytes || value.size() > kMaxValueBytes) {
+    return absl::DataLossError(absl::StrCat("a shared value of ", value.size(), " bytes: it has ",
                                             kSealBytes, " to ", kMaxValueBytes));
   }
-  ByteReader reader(*value);
+  size_t left = value.size() - kSealBytes;
+  for (const absl::Span<std::byte> piece : pieces) {
+    if (piece.size() > left) return OtherLength();
+    left -= piece.size();
+  }
+  if (left > 0) return OtherLength();
+  ByteReader reader(value);
   if (*reader.U32("magic") != kValueMagic) {
     return absl::DataLossError("no shared value of version 1");
   }
   const absl::string_view nonce = *reader.Bytes(kNonceBytes, "nonce");
   const std::string data = AssociatedData(name);
-  const size_t bytes = value->size() - kSealBytes;
-  unsigned char* const text = Bytes(value) + kTextOffset;
   EVP_CIPHER_CTX* const context = CipherContext();
   int size = 0;
   MustBe(EVP_DecryptInit_ex(context, EVP_aes_256_gcm(), nullptr, Bytes(sealing_key_),
                             Bytes(nonce)) == 1);
   MustBe(EVP_DecryptUpdate(context, nullptr, &size, Bytes(data), static_cast<int>(data.size())) ==
          1);
-  MustBe(EVP_DecryptUpdate(context, text, &size, text, static_cast<int>(bytes)) == 1);
-  MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, kTagBytes, text + bytes) == 1);
+  const unsigned char* from = Bytes(value) + kTextOffset;
+  for (const absl::Span<std::byte> piece : pieces) {
+    auto* const to = reinterpret_cast<unsigned char*>(piece.data());
+    if (piece.empty()) continue;
+    MustBe(EVP_DecryptUpdate(context, to, &size, from, static_cast<int>(piece.size())) == 1);
+    from += piece.size();
+  }
+  std::string tag(value.substr(value.size() - kTagBytes));
+  MustBe(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag.data()) == 1);
   unsigned char rest[16];
   if (EVP_DecryptFinal_ex(context, rest, &size) == 1) return absl::OkStatus();
   return absl::DataLossError("a shared value that was not sealed for its name");

@@ -22,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/digest.h"
 #include "proto/kv_layout.h"
 
@@ -56,10 +57,10 @@ class SharedSpace {
                        absl::string_view text) const;
   // kDataLoss: not a value that was sealed for this name here.
   absl::StatusOr<std::string> Open(absl::string_view name, absl::string_view value) const;
-  // The same without a copy: TextOf(*value) is the text then. After an error the value is of no
-  // use.
-  absl::Status OpenInPlace(absl::string_view name, std::string* value) const;
-  static absl::string_view TextOf(absl::string_view opened);
+  // The same, with the text in `pieces`, one after the other, which have its size all together.
+  // After an error what is in them is of no use.
+  absl::Status OpenInto(absl::string_view name, absl::string_view value,
+                        absl::Span<const absl::Span<std::byte>> pieces) const;
 
   uint64_t generation() const { return generation_; }
 

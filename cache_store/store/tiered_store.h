@@ -91,6 +91,8 @@ class TieredStore {
   virtual std::optional<SharedMemory> shared_memory() const = 0;
   // The gpu tier's memory; none where there is no such tier, or its device cannot share.
   virtual std::optional<SharedMemory> shared_device() const = 0;
+  // Uninitialised memory for a slice of a publish to come: where it will stay, when there is room.
+  virtual std::shared_ptr<std::byte> AllocateSlice(size_t bytes) = 0;
   // Waits until the memory for the next publishes is ready. For tests and benchmarks.
   virtual void WaitForMemory() = 0;
 

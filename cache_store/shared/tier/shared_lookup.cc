@@ -303,12 +303,9 @@ absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const Lo
                                const KvLayout& layout) {
   const std::vector<uint32_t> layers = layout.LayersOf(object.shape.id.group);
   for (uint32_t place = 0; place < layers.size(); ++place) {
-    absl::StatusOr<std::shared_ptr<std::byte>> slice =
-        session->AllocateSlice(object.shape.slice_bytes);
-    if (!slice.ok()) return slice.status();
-    object.CopySlice(place, slice->get());
-    const absl::Span<const std::byte> bytes(slice->get(), object.shape.slice_bytes);
-    absl::Status status = session->PutSlice(index, layers[place], {*std::move(slice), bytes});
+    const std::shared_ptr<std::byte>& slice = object.slices[place];
+    const absl::Span<const std::byte> bytes(slice.get(), object.shape.slice_bytes);
+    absl::Status status = session->PutSlice(index, layers[place], {slice, bytes});
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -1,9 +1,15 @@
 #include "cache_store/shared/tier/shared_reader.h"
 
+#include <deque>
 #include <list>
 #include <utility>
 
 namespace hearth {
+namespace {
+
+constexpr size_t kBatchesUnderWay = 3;
+
+}  // namespace
 
 // One object while its parts come.
 struct SharedReader::Reading {
@@ -12,11 +18,6 @@ struct SharedReader::Reading {
   bool is_torn = false;     // a part was missing, or was not what it has to be
   bool is_unknown = false;  // the engine did not say
 };
-
-void LoadedObject::CopySlice(uint32_t place, std::byte* into) const {
-  shape.CopySlice(
-      place, [this](uint32_t part) { return SharedSpace::TextOf(parts[part]); }, into);
-}
 
 absl::StatusOr<Fingerprint> SharedReader::ReadFingerprint(const SharedSpace& space,
                                                           const Digest& digest,
@@ -58,18 +59,21 @@ void SharedReader::Load(const SharedPrompt& prompt, absl::Span<const ObjectId> i
     Reading& reading = readings.emplace_back();
     reading.object.shape = prompt.ShapeOf(id);
     reading.parts_left = reading.object.shape.parts();
-    reading.object.parts.resize(reading.parts_left);
     for (uint32_t part = 0; part < reading.parts_left; ++part) parts.push_back({&reading, part});
   }
-  // One batch comes while the one before it is opened.
-  Batch batch = Ask(prompt, parts, 0, deadline);
-  while (batch.end > batch.begin) {
-    Values values = batch.values.get();
-    const size_t begin = batch.begin;
-    batch = Batch{{}, batch.end, batch.end};
-    if (clock_->Now() < deadline && !(stopped && stopped())) {
-      batch = Ask(prompt, parts, batch.end, deadline);
+  // Some batches come while the one before them is opened.
+  std::deque<Batch> under_way;
+  size_t asked = 0;
+  for (;;) {
+    while (asked < parts.size() && under_way.size() < kBatchesUnderWay &&
+           clock_->Now() < deadline && !(stopped && stopped())) {
+      under_way.push_back(Ask(prompt, parts, asked, deadline));
+      asked = under_way.back().end;
     }
+    if (under_way.empty()) break;
+    Values values = under_way.front().values.get();
+    const size_t begin = under_way.front().begin;
+    under_way.pop_front();
     for (size_t i = 0; i < values.size(); ++i) {
       Take(prompt, parts[begin + i], std::move(values[i]));
     }
@@ -98,10 +102,9 @@ SharedReader::Batch SharedReader::Ask(const SharedPrompt& prompt, absl::Span<con
   for (uint64_t bytes = 0; batch.end < parts.size(); ++batch.end) {
     const PartOf& part = parts[batch.end];
     bytes += SharedSpace::kSealBytes + part.object->object.shape.TextBytes(part.part);
-    if (batch.end > begin && bytes > options_.max_in_flight_bytes / 4) break;
+    if (batch.end > begin && bytes > options_.max_in_flight_bytes / 8) break;
     names.push_back(prompt.NameOf(part.object->object.shape.id, part.part));
   }
-  if (names.empty()) return batch;
   batch.values = std::async(std::launch::async, [this, deadline, names = std::move(names)] {
     return engine_->Get(names, SharedSpace::kMaxValueBytes, deadline);
   });
@@ -112,10 +115,11 @@ void SharedReader::Take(const SharedPrompt& prompt, const PartOf& part,
                         absl::StatusOr<std::string> value) {
   if (value.ok()) {
     counters_->Add(Counter::kSharedReadBytes, value->size());
-    if (!TakeValue(prompt, part, *std::move(value)).ok()) {
+    if (!TakeValue(prompt, part, *value).ok()) {
       part.object->is_torn = true;
       counters_->Add(Counter::kSharedRejectedValues);
     }
+    engine_->Recycle(*std::move(value));
   } else if (absl::IsNotFound(value.status())) {
     part.object->is_torn = true;
     counters_->Add(Counter::kSharedVanishedParts);
@@ -129,16 +133,19 @@ void SharedReader::Take(const SharedPrompt& prompt, const PartOf& part,
 }
 
 absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& part,
-                                     std::string value) {
+                                     absl::string_view value) {
   LoadedObject& object = part.object->object;
   const SharedShape& shape = object.shape;
-  absl::Status status = prompt.space->OpenInPlace(prompt.NameOf(shape.id, part.part), &value);
+  while (object.slices.size() < shape.slices) object.slices.push_back(allocate_(shape.slice_bytes));
+  std::vector<std::byte*> slices;
+  for (const auto& slice : object.slices) slices.push_back(slice.get());
+  std::vector<absl::Span<std::byte>> pieces = shape.PiecesOf(part.part, slices);
+  std::string head(part.part == 0 ? shape.head_bytes() : 0, '\0');
+  pieces.insert(pieces.begin(), {reinterpret_cast<std::byte*>(head.data()), head.size()});
+  absl::Status status = prompt.space->OpenInto(prompt.NameOf(shape.id, part.part), value, pieces);
   if (!status.ok()) return status;
-  if (SharedSpace::TextOf(value).size() != shape.TextBytes(part.part)) {
-    return absl::DataLossError("a part of another length");
-  }
   if (part.part == 0) {
-    absl::StatusOr<SharedFacts> facts = shape.ParseHead(SharedSpace::TextOf(value));
+    absl::StatusOr<SharedFacts> facts = shape.ParseHead(head);
     if (!facts.ok()) return facts.status();
     object.facts = *std::move(facts);
     const uint64_t ends = object.facts.expires_unix_s;
@@ -146,7 +153,6 @@ absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& p
       return absl::DataLossError("its end has come");
     }
   }
-  object.parts[part.part] = std::move(value);
   --part.object->parts_left;
   return absl::OkStatus();
 }

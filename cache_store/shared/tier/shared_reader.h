@@ -34,17 +34,22 @@ namespace hearth {
 struct LoadedObject {
   SharedShape shape;
   SharedFacts facts;
-  std::vector<std::string> parts;  // opened values
-
-  // `place`: in the ascending order of layers. REQUIRES: room for slice_bytes.
-  void CopySlice(uint32_t place, std::byte* into) const;
+  std::vector<std::shared_ptr<std::byte>> slices;  // in the ascending order of layers
 };
 using LoadedObjects = std::map<ObjectId, LoadedObject>;
 
 class SharedReader {
  public:
-  SharedReader(SharedEngine* engine, Clock* clock, Counters* counters, const SharedOptions& options)
-      : engine_(engine), clock_(clock), counters_(counters), options_(options) {}
+  // Memory for a slice of so many bytes.
+  using Allocate = std::function<std::shared_ptr<std::byte>(size_t)>;
+
+  SharedReader(SharedEngine* engine, Clock* clock, Counters* counters, const SharedOptions& options,
+               Allocate allocate)
+      : engine_(engine),
+        clock_(clock),
+        counters_(counters),
+        options_(options),
+        allocate_(std::move(allocate)) {}
 
   // The fields of a fingerprint of which something was written. One round trip.
   absl::StatusOr<Fingerprint> ReadFingerprint(const SharedSpace& space, const Digest& digest,
@@ -72,12 +77,13 @@ class SharedReader {
   Batch Ask(const SharedPrompt& prompt, absl::Span<const PartOf> parts, size_t begin,
             absl::Time deadline);
   void Take(const SharedPrompt& prompt, const PartOf& part, absl::StatusOr<std::string> value);
-  absl::Status TakeValue(const SharedPrompt& prompt, const PartOf& part, std::string value);
+  absl::Status TakeValue(const SharedPrompt& prompt, const PartOf& part, absl::string_view value);
 
   SharedEngine* const engine_;
   Clock* const clock_;
   Counters* const counters_;
   const SharedOptions options_;
+  const Allocate allocate_;
 };
 
 }  // namespace hearth

@@ -85,7 +85,8 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       spaces_(
           engine_.get(), clock_, steady_, secret, options.generation_age,
           [this](const auto& tenant) { store_->DropAll(tenant, false).status().IgnoreError(); }),
-      reader_(engine_.get(), clock_, &counters_, options),
+      reader_(engine_.get(), clock_, &counters_, options,
+              [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
       lookup_({&reader_, &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
               secret),
       leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,

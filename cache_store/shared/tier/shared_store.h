@@ -75,6 +75,9 @@ class SharedStore final : public TieredStore {
   uint64_t incarnation() const override { return store_->incarnation(); }
   std::optional<SharedMemory> shared_memory() const override { return store_->shared_memory(); }
   std::optional<SharedMemory> shared_device() const override { return store_->shared_device(); }
+  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override {
+    return store_->AllocateSlice(bytes);
+  }
   void WaitForMemory() override { store_->WaitForMemory(); }
   WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                        EventCallback callback) override {

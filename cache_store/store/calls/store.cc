@@ -329,6 +329,10 @@ std::optional<SharedMemory> Store::shared_memory() const {
   return SharedMemory{core_->tiers.arena->segment_fd(), core_->tiers.arena->layout()};
 }
 
+std::shared_ptr<std::byte> Store::AllocateSlice(size_t bytes) {
+  return core_->tiers.AllocateSlice(bytes);
+}
+
 void Store::WaitForMemory() {
   if (core_->tiers.arena != nullptr) core_->tiers.arena->WaitUntilAhead();
 }

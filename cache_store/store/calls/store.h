@@ -77,6 +77,7 @@ class Store : public SteppedStore {
   uint64_t incarnation() const override { return incarnation_; }
   std::optional<SharedMemory> shared_memory() const override;
   std::optional<SharedMemory> shared_device() const override;
+  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override;
   void WaitForMemory() override;
   WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                        EventCallback callback) override;
