@@ -176,11 +176,10 @@ void NodeConnection::Flush() {
 
 void NodeConnection::Receive() {
   std::array<char, kReadBytes> bytes;
-  for (size_t left = kReadAtOnce; left > 0;) {
+  for (size_t left = kReadAtOnce; left > 0 || transport_->HasUnread();) {
     // The end of a long text is read together with what comes after it.
     const absl::Span<char> room = reader_.Room();
     const bool is_direct = room.size() > bytes.size();
-    // Room for a record of TLS whole: of what is left in OpenSSL no event would tell.
     const absl::Span<char> into = is_direct ? room : absl::MakeSpan(bytes);
     const absl::StatusOr<size_t> read = transport_->Read(into.data(), into.size());
     if (!read.ok()) return Close(read.status());

@@ -35,6 +35,8 @@ class Transport {
   // REQUIRES: Establish returned true.
   absl::StatusOr<size_t> Read(char* bytes, size_t count);
   absl::StatusOr<size_t> Write(absl::string_view bytes);
+  // Whether bytes are here of which no event will tell.
+  bool HasUnread() const { return ssl_ != nullptr && SSL_has_pending(ssl_.get()) == 1; }
 
  private:
   Transport(int fd, SslHandle ssl) : fd_(fd), ssl_(std::move(ssl)) {}
