@@ -14,6 +14,34 @@ namespace {
 constexpr uint32_t kHeadMagic = 0x314F5348;  // "HSO1"
 constexpr size_t kFixedBytes = 7 * sizeof(uint32_t) + 2 * sizeof(uint64_t);
 
+// What an engine allocates beside a value's own bytes, together with it.
+constexpr uint64_t kAllocatedBytes = 64;
+static_assert(SharedSpace::kMaxValueBytes + kAllocatedBytes == uint64_t{1} << 20);
+// A rest of so few bytes is not cut again. A head is of 17 KiB at most, by the limits on chunks and
+// layers, so part 0 has room for it.
+constexpr uint64_t kWholeBytes = 32 << 10;
+// Memory may be left unused to this share of an object.
+constexpr uint64_t kUnusedShare = 128;
+
+// The largest size up to `bytes` that jemalloc has, which has four from each power of two to the
+// next. REQUIRES: kWholeBytes or more.
+uint64_t SizeClassUpTo(uint64_t bytes) {
+  uint64_t power = kWholeBytes;
+  while (2 * power <= bytes) power *= 2;
+  return bytes / (power / 4) * (power / 4);
+}
+
+// The text of the next part where `left` bytes are, of an object of `whole`: all of it, or as much
+// as fills what is allocated for it.
+uint64_t CutOf(uint64_t left, uint64_t whole) {
+  constexpr uint64_t kBeside = SharedSpace::kSealBytes + kAllocatedBytes;
+  const uint64_t allocated = left + kBeside;
+  if (allocated <= kWholeBytes) return left;
+  const uint64_t filled = SizeClassUpTo(allocated);
+  const uint64_t next = SizeClassUpTo(filled + filled / 4);
+  return filled == allocated || next - allocated <= whole / kUnusedShare ? left : filled - kBeside;
+}
+
 absl::Status Differs(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("a shared object's head has other ", what));
 }
@@ -26,18 +54,23 @@ size_t SharedShape::head_bytes() const {
 }
 
 uint32_t SharedShape::parts() const {
-  const uint64_t bytes = head_bytes() + object_bytes();
-  return static_cast<uint32_t>((bytes + SharedSpace::kMaxTextBytes - 1) /
-                               SharedSpace::kMaxTextBytes);
+  const uint64_t whole = text_bytes();
+  uint64_t count = whole / SharedSpace::kMaxTextBytes;
+  for (uint64_t left = whole % SharedSpace::kMaxTextBytes; left > 0; ++count) {
+    left -= CutOf(left, whole);
+  }
+  return static_cast<uint32_t>(count);
 }
 
 SharedShape::Range SharedShape::RangeOf(uint32_t part) const {
-  // A head is of 17 KiB at most, by the limits on chunks and layers, so part 0 has room for it.
-  const size_t head = head_bytes();
-  const uint64_t whole = object_bytes(), text = SharedSpace::kMaxTextBytes;
-  assert(part < parts() && head < text);
-  const uint64_t begin = part == 0 ? 0 : part * text - head;
-  return {begin, std::min(whole, (part + uint64_t{1}) * text - head)};
+  const uint64_t head = head_bytes(), whole = text_bytes();
+  assert(part < parts());
+  const uint64_t full = whole / SharedSpace::kMaxTextBytes;
+  uint64_t begin = std::min<uint64_t>(part, full) * SharedSpace::kMaxTextBytes;
+  for (uint64_t before = full; before < part; ++before) begin += CutOf(whole - begin, whole);
+  const uint64_t bytes = part < full ? SharedSpace::kMaxTextBytes : CutOf(whole - begin, whole);
+  assert(part > 0 || head <= bytes);
+  return {part == 0 ? 0 : begin - head, begin + bytes - head};
 }
 
 std::string SharedShape::Head(const SharedFacts& facts) const {

@@ -1,10 +1,10 @@
 // SharedShape: how an object is divided into the values that the shared engine keeps of it.
 //
 // Its slices, in ascending order of layers, are one run of bytes, behind a head that says what they
-// are: together they are cut into parts that each fit a value. Who writes puts part 0, with the
-// head, last, so that an object whose head is there was once there as a whole. Who reads knows the
-// shape beforehand, from the prompt and the layout, and so the number of parts; the head must say
-// the same.
+// are: together they are cut into parts that each fit a value, and that leave little unused of what
+// an engine allocates for them. Who writes puts part 0, with the head, last, so that an object
+// whose head is there was once there as a whole. Who reads knows the shape beforehand, from the
+// prompt and the layout, and so the number of parts; the head must say the same.
 //
 //   head = magic, begin, tokens, group, parts, cuts, slices (u32 each), slice bytes, end in Unix
 //          seconds or 0 (u64 each), token ids (u32 each), cut offsets (u32 each), digests of the
@@ -42,6 +42,7 @@ struct SharedShape {
 
   uint64_t object_bytes() const { return slices * slice_bytes; }
   size_t head_bytes() const;
+  uint64_t text_bytes() const { return head_bytes() + object_bytes(); }  // of all parts
   // Limits of a layout keep it below 2^25: 32 GiB a slice is refused by every store's staging long
   // before.
   uint32_t parts() const;

@@ -47,7 +47,8 @@ TEST(SharedValues, ComeBackAsTheyWereWhateverTheirLength) {
   const SharedSpace space(Secret(), "tenant", 3);
   const uint64_t text = SharedSpace::kMaxTextBytes, head = Shape(1).head_bytes();
   for (const uint64_t slice_bytes :
-       {uint64_t{1}, uint64_t{256}, (text - head) / 2, (text - head) / 2 + 1, text, 3 * text / 2}) {
+       {uint64_t{1}, uint64_t{256}, uint64_t{393'216}, uint64_t{524'288}, (text - head) / 2,
+        (text - head) / 2 + 1, text, 3 * text / 2}) {
     const SharedShape shape = Shape(slice_bytes);
     const std::vector<SliceView> views = Slices(shape);
     std::vector<std::vector<std::byte>> slices(2, std::vector<std::byte>(slice_bytes));
@@ -79,6 +80,28 @@ TEST(SharedValues, ComeBackAsTheyWereWhateverTheirLength) {
   EXPECT_EQ(Shape((text - head) / 2).parts(), 1);
   EXPECT_EQ(Shape((text - head) / 2 + 1).parts(), 2);
   EXPECT_EQ(Shape(3 * text / 2).parts(), 4);
+}
+
+// Redis allocates with jemalloc: four sizes from each power of two to the next.
+uint64_t Allocated(uint64_t bytes) {
+  uint64_t power = 1024;
+  while (2 * power < bytes) power *= 2;
+  return (bytes + power / 4 - 1) / (power / 4) * (power / 4);
+}
+
+TEST(SharedValues, LeaveLittleUnusedOfWhatTheEngineAllocatesForThem) {
+  for (uint64_t slice_bytes = 64 << 10; slice_bytes < (5 << 20); slice_bytes += 65'536 / 4) {
+    const SharedShape shape = Shape(slice_bytes);
+    uint64_t allocated = 0, text_bytes = 0;
+    for (uint32_t part = 0; part < shape.parts(); ++part) {
+      text_bytes += shape.TextBytes(part);
+      allocated += Allocated(shape.TextBytes(part) + SharedSpace::kSealBytes + 16);
+    }
+    EXPECT_EQ(text_bytes, (shape.head_bytes() + shape.object_bytes()));
+    EXPECT_LE(shape.parts(), text_bytes / SharedSpace::kMaxTextBytes + 4);
+    EXPECT_LE(static_cast<double>(allocated), 1.015 * static_cast<double>(shape.object_bytes()))
+        << slice_bytes;
+  }
 }
 
 TEST(SharedValues, EachObjectPartTenantSecretAndGenerationHasANameOfItsOwn) {
