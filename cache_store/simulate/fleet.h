@@ -2,20 +2,26 @@
 // tell which hit rate they would have had together.
 //
 // A store keeps blocks in memory of its own, by the policy that stores run, and the shared engine
-// keeps them by the end of their lives (shared_life.h) as Redis' volatile-ttl does: of a few values
-// taken at random, and the best candidates of before, the one that would end first goes. A block is
-// found where the store that is asked has it, or the engine; what the engine has comes to the
-// store.
+// keeps them by the end of their lives (engine_shard.h), which the stores' own code chooses
+// (shared_lives.h). A block is found where the store that is asked has it, or the engine; what the
+// engine has comes to the store. What is not found is computed and published, and the store then
+// writes what the engine lacks of the whole prompt.
 //
-// Pure functions, thread safe; equal calls give equal results. Some seconds for 10,000 requests.
+// Thread safety: none of Fleet, all of SimulateFleet. Equal calls give equal results. Some seconds
+// for 10,000 requests.
 #ifndef HEARTH_CACHE_STORE_SIMULATE_FLEET_H_
 #define HEARTH_CACHE_STORE_SIMULATE_FLEET_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cache_store/shared/shared_lives.h"
+#include "cache_store/simulate/dense_cache.h"
+#include "cache_store/simulate/engine_shard.h"
 #include "cache_store/simulate/trace.h"
 
 namespace hearth {
@@ -39,6 +45,33 @@ struct FleetShape {
 struct FleetRates {
   double found = 0;   // at all
   double shared = 0;  // in the engine alone
+};
+
+class Fleet {
+ public:
+  explicit Fleet(const FleetShape& shape);
+
+  struct Found {
+    size_t blocks = 0;  // of the prompt, up to the first gap
+    size_t shared = 0;  // of these, in the engine alone
+  };
+  // By store `node`. Then the prompt was computed and published, and the engine has heard of it.
+  Found Serve(const TraceRequest& request, size_t node);
+  // In the engine. InfinitePast: it is not there.
+  absl::Time EndOf(uint32_t block) const;
+
+ private:
+  struct Node {
+    explicit Node(const FleetShape& shape)
+        : memory(RetentionPolicy::kDefault, shape.node_blocks), lives(shape.ttl) {}
+    DenseCache memory;
+    SharedLives lives;
+  };
+  size_t ShardOf(uint32_t block) const { return block * 0x9E3779B97F4A7C15u % shards_.size(); }
+
+  const absl::Duration ttl_;
+  std::deque<Node> nodes_;  // none is moved
+  std::deque<EngineShard> shards_;
 };
 
 FleetRates SimulateFleet(const Trace& trace, const FleetShape& shape);

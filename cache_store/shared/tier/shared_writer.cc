@@ -4,18 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/shared/shared_life.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
-namespace {
-
-// A prompt's end is put off once in this part of a life.
-constexpr int kUsesInALife = 16;
-
-}  // namespace
-
 // Values on their way: heads go after all the parts before them are there.
 class SharedWriter::Batch {
  public:
@@ -84,6 +76,7 @@ SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std
     : parts_(parts),
       options_(options),
       secret_(std::move(secret)),
+      lives_(options.ttl),
       executor_(executor != nullptr ? std::move(executor)
                                     : std::make_unique<ThreadExecutor>(options.max_queued_bytes)),
       waiting_(waiting != nullptr ? std::move(waiting)
@@ -97,8 +90,8 @@ SharedWriter::~SharedWriter() {
 
 absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
                                     absl::Time expires) const {
-  const absl::Duration life =
-      SharedLife(options_.ttl, id.begin / layout.chunk_tokens, id.tokens == layout.chunk_tokens);
+  const absl::Duration life = SharedLives::LifeOf(options_.ttl, id.begin / layout.chunk_tokens,
+                                                  id.tokens == layout.chunk_tokens);
   return absl::Floor(std::min(life, expires - parts_.clock->Now()), absl::Milliseconds(1));
 }
 
@@ -152,6 +145,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   std::string sealed = prompt.space->Seal(fields, (*session)->plan().fingerprint.Serialize());
   absl::Status added = batch.AddPart(std::move(fields), std::move(sealed), options_.ttl);
   if (!added.ok()) return added;
+  std::vector<ObjectId> kept;
   for (size_t i = 0; i < objects.size(); ++i) {
     if (stopping_) return absl::CancelledError("the store ends");
     if (!there[i].ok()) {
@@ -160,10 +154,14 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
     }
     const FetchSession& point = **session;
     const ObjectId& id = point.plan().objects[objects[i]].id;
-    if (*there[i] && !EndsSooner(prompt, id, heads[i], point.plan().expires)) continue;
+    if (*there[i] && !EndsSooner(prompt, id, heads[i], point.plan().expires)) {
+      kept.push_back(id);
+      continue;
+    }
     const absl::Status status = WriteObject(prompt, session->get(), objects[i], *there[i], &batch);
     if (!status.ok()) return status;
   }
+  PutOffObjects(prompt, kept);
   return batch.Send();
 }
 
@@ -256,10 +254,7 @@ void SharedWriter::NoteUse(SharedWork work) {
   {
     const absl::Time now = parts_.steady->Now();
     absl::MutexLock lock(&mu_);
-    if (uses_.size() >= kMaxUses) uses_.clear();
-    absl::Time& last = uses_.try_emplace(digest, absl::InfinitePast()).first->second;
-    if (now - last < options_.ttl / kUsesInALife) return;
-    last = now;
+    if (!lives_.PutsOff(digest, now)) return;
   }
   Schedule(std::move(work), false);
 }
@@ -267,20 +262,27 @@ void SharedWriter::NoteUse(SharedWork work) {
 void SharedWriter::PutOff(const SharedWork& work) {
   const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, Deadline());
   if (!prompt.ok()) return;
-  std::vector<std::string> names = {prompt->space->FingerprintName(work.fingerprint)};
-  std::vector<absl::Duration> lives = {options_.ttl};
+  const std::string fields = prompt->space->FingerprintName(work.fingerprint);
+  const SharedExpiry expiry{fields, options_.ttl};
+  parts_.engine->PutOff({expiry}, Deadline());
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
   std::reverse(ids.begin(), ids.end());  // as they are written
+  PutOffObjects(*prompt, ids);
+}
+
+void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids) {
+  std::vector<std::string> names;
+  std::vector<absl::Duration> lives;
   for (const ObjectId& id : ids) {
-    const uint32_t parts = prompt->ShapeOf(id).parts();
+    const uint32_t parts = prompt.ShapeOf(id).parts();
     for (uint32_t part = 0; part < parts; ++part) {
-      names.push_back(prompt->NameOf(id, part));
-      lives.push_back(LifeOf(id, work.layout, absl::InfiniteFuture()));
+      names.push_back(prompt.NameOf(id, part));
+      lives.push_back(LifeOf(id, prompt.layout, absl::InfiniteFuture()));
     }
   }
   std::vector<SharedExpiry> expiries;
   for (size_t i = 0; i < names.size(); ++i) expiries.push_back({names[i], lives[i]});
-  parts_.engine->PutOff(expiries, Deadline());
+  if (!expiries.empty()) parts_.engine->PutOff(expiries, Deadline());
 }
 
 }  // namespace hearth

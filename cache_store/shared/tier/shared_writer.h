@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -26,6 +25,7 @@
 #include "cache_store/base/executor.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/shared_lives.h"
 #include "cache_store/shared/tier/shared_ends.h"
 #include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_prompt.h"
@@ -53,9 +53,6 @@ class SharedWriter {
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
   };
-  // Uses remembered, so that one prompt's end is put off now and then only: 16 bytes each.
-  static constexpr size_t kMaxUses = 65'536;
-
   // Writes that somebody waits for: so many at a time, and so many more in turn.
   static constexpr int kWaitedFor = 4;
   static constexpr int kMaxWaiting = 32;
@@ -65,7 +62,8 @@ class SharedWriter {
                std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting);
   ~SharedWriter();
 
-  // Writes now what the engine lacks of it. The first error, after which nothing more is written.
+  // Writes now what the engine lacks of it, and puts the end of the rest off. The first error,
+  // after which nothing more is written.
   absl::Status Write(const SharedWork& work);
   // The same on a thread of the writer's, which then calls `done`.
   void WriteThen(SharedWork work, std::function<void(absl::Status)> done);
@@ -94,6 +92,8 @@ class SharedWriter {
   absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
                            bool replaces, Batch* batch);
   void PutOff(const SharedWork& work);
+  // The ends of these objects' values.
+  void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
   void Schedule(SharedWork work, bool writes);
   absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout, absl::Time expires) const;
   absl::Time Deadline() const { return parts_.clock->Now() + options_.write_timeout; }
@@ -104,7 +104,7 @@ class SharedWriter {
   std::atomic<uint64_t> exports_{0};
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
-  absl::flat_hash_map<uint64_t, absl::Time> uses_ ABSL_GUARDED_BY(mu_);  // by digest of the prompt
+  SharedLives lives_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<Executor> executor_, waiting_;  // last: their jobs use all else
 };
 
