@@ -76,6 +76,8 @@ constexpr const char* kNames[] = {
     "shared_writes_skipped",
     "shared_lease_waits",
     "shared_writes_failed",
+    "shared_pins_renewed",
+    "shared_pins_over_limit",
     "host_growths_failed",
     "gpu_evicted_objects",
     "unloaded_restore_points",

@@ -84,6 +84,8 @@ enum class Counter {
   kSharedWritesSkipped,  // restore points: the queue was full, or they had left before their turn
   kSharedLeaseWaits,     // callers that waited for another store's computation
   kSharedWritesFailed,   // values that the engine did not take
+  kSharedPinsRenewed,    // pinned restore points, each time that their values' ends were put off
+  kSharedPinsOverLimit,  // pinned ones that found no room among these, as often
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,
   kGpuEvictedObjects,

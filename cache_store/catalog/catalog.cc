@@ -282,6 +282,14 @@ std::vector<const RestorePointEntry*> Catalog::MostHit(size_t limit) const {
   return most;
 }
 
+std::vector<const RestorePointEntry*> Catalog::Pinned() const {
+  std::vector<const RestorePointEntry*> pinned;
+  for (const auto& [id, point] : points_) {
+    if (point->pinned) pinned.push_back(point.get());
+  }
+  return pinned;
+}
+
 // Whatever names it goes through its segment.
 std::vector<const RestorePointEntry*> Catalog::PointsNaming(const StoredObject* object) {
   std::vector<const RestorePointEntry*> points;

@@ -97,6 +97,8 @@ void AddSharedFlags(FlagSet* set, SharedFlags* flags) {
   set->AddText("shared-key", &flags->key_file, "The certificate's key (PEM)");
   set->AddDuration("shared-ttl", &flags->options.ttl,
                    "How long a value stays there since its last use");
+  set->AddBytes("shared-pin-bytes", &flags->options.pin_bytes,
+                "Of what is pinned here, so much is kept there when room is short; 0: none");
   set->AddDuration("shared-fetch-budget", &flags->options.fetch_budget,
                    "A lookup waits no longer for it, all in all");
 }

@@ -10,6 +10,8 @@
 namespace hearth {
 namespace {
 
+constexpr absl::Duration kFirstRenewal = absl::Minutes(1);
+
 absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat(
       what, " here, but the shared tier did not answer, so it may come back from there: ",
@@ -92,8 +94,17 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options, secret),
+      pins_({store_.get(), &writer_, &counters_}, options),
       writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
-              secret, seams.TakeExecutor(), seams.TakeWaiting()) {}
+              secret, seams.TakeExecutor(), seams.TakeWaiting()) {
+  if (seams.clock != nullptr || options.pin_bytes == 0) return;
+  // The index is being loaded at first.
+  renewals_ = std::make_unique<RepeatingThread>([this, is_first = true]() mutable {
+    if (std::exchange(is_first, false)) return std::min(kFirstRenewal, pins_.Interval());
+    pins_.Renew();
+    return pins_.Interval();
+  });
+}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
@@ -149,6 +160,18 @@ absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, Claim
 void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
   lookup_.Observe(fingerprint);
   store_->Observe(fingerprint, tenant);
+}
+
+absl::StatusOr<RestorePoint> SharedStore::SetPinned(const Digest& id, const std::string& tenant,
+                                                    bool pinned) {
+  absl::StatusOr<RestorePoint> point = store_->SetPinned(id, tenant, pinned);
+  if (!point.ok()) return point;
+  if (pinned) {
+    pins_.Add(*point);
+  } else {
+    pins_.Remove(id);
+  }
+  return point;
 }
 
 absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {

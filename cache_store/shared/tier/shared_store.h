@@ -18,11 +18,13 @@
 
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
+#include "cache_store/base/repeating_thread.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/tier/shared_leases.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_pins.h"
 #include "cache_store/shared/tier/shared_reader.h"
 #include "cache_store/shared/tier/shared_spaces.h"
 #include "cache_store/shared/tier/shared_writer.h"
@@ -32,7 +34,8 @@ namespace hearth {
 
 class SharedStore final : public TieredStore {
  public:
-  // Null: the real thing; `steady`, by which pauses are: with a clock here, that one.
+  // Null: the real thing; `steady`, by which pauses are: with a clock here, that one, and no thread
+  // calls RenewPins.
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
     std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
@@ -58,9 +61,8 @@ class SharedStore final : public TieredStore {
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
   absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
-                                         bool pinned) override {
-    return store_->SetPinned(id, tenant, pinned);
-  }
+                                         bool pinned) override;
+  void RenewPins() { pins_.Renew(); }
   // kUnavailable: removed here, and maybe not from the engine; call again.
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
@@ -70,6 +72,7 @@ class SharedStore final : public TieredStore {
     return store_->List(tenant);
   }
   std::vector<RestorePoint> Hottest(size_t limit) override { return store_->Hottest(limit); }
+  std::vector<RestorePoint> Pinned() override { return store_->Pinned(); }
   StoreStats Stats() override;
   TenantFigures StatsOf(const std::string& tenant) override { return store_->StatsOf(tenant); }
   uint64_t incarnation() const override { return store_->incarnation(); }
@@ -109,7 +112,9 @@ class SharedStore final : public TieredStore {
   SharedReader reader_;
   SharedLookup lookup_;
   SharedLeases leases_;
-  SharedWriter writer_;  // last: what it runs behind uses the others
+  SharedPins pins_;
+  SharedWriter writer_;  // behind what its jobs use
+  std::unique_ptr<RepeatingThread> renewals_;  // last: it uses all else
 };
 
 }  // namespace hearth

@@ -88,11 +88,10 @@ SharedWriter::~SharedWriter() {
   waiting_.reset();
 }
 
-absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout,
-                                    absl::Time expires) const {
-  const absl::Duration life = SharedLives::LifeOf(options_.ttl, id.begin / layout.chunk_tokens,
-                                                  id.tokens == layout.chunk_tokens);
-  return absl::Floor(std::min(life, expires - parts_.clock->Now()), absl::Milliseconds(1));
+absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout, bool pinned) const {
+  const uint32_t depth = id.begin / layout.chunk_tokens;
+  if (pinned) return SharedLives::PinnedLifeOf(options_.ttl, depth);
+  return SharedLives::LifeOf(options_.ttl, depth, id.tokens == layout.chunk_tokens);
 }
 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
@@ -143,7 +142,9 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   // Before the objects, and again each time: its life is theirs.
   std::string fields = prompt.space->FingerprintName(work.fingerprint);
   std::string sealed = prompt.space->Seal(fields, (*session)->plan().fingerprint.Serialize());
-  absl::Status added = batch.AddPart(std::move(fields), std::move(sealed), options_.ttl);
+  absl::Status added =
+      batch.AddPart(std::move(fields), std::move(sealed),
+                    work.pinned ? SharedLives::PinnedLifeOf(options_.ttl, 0) : options_.ttl);
   if (!added.ok()) return added;
   std::vector<ObjectId> kept;
   for (size_t i = 0; i < objects.size(); ++i) {
@@ -158,10 +159,11 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
       kept.push_back(id);
       continue;
     }
-    const absl::Status status = WriteObject(prompt, session->get(), objects[i], *there[i], &batch);
+    const ObjectWrite write{objects[i], *there[i], work.pinned};
+    const absl::Status status = WriteObject(prompt, session->get(), write, &batch);
     if (!status.ok()) return status;
   }
-  PutOffObjects(prompt, kept);
+  PutOffObjects(prompt, kept, work.pinned);
   return batch.Send();
 }
 
@@ -183,17 +185,19 @@ bool SharedWriter::EndsSooner(const SharedPrompt& prompt, const ObjectId& id,
 }
 
 absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession* session,
-                                       size_t object, bool replaces, Batch* batch) {
-  const PlannedObject& planned = session->plan().objects[object];
+                                       const ObjectWrite& write, Batch* batch) {
+  const PlannedObject& planned = session->plan().objects[write.object];
   const SharedShape shape = prompt.ShapeOf(planned.id);
   std::vector<SliceView> views;
   for (const uint32_t layer : prompt.layout.LayersOf(planned.id.group)) {
-    absl::StatusOr<SliceView> view = session->ReadSlice(object, layer);
+    absl::StatusOr<SliceView> view = session->ReadSlice(write.object, layer);
     if (!view.ok()) return view.status();
     views.push_back(*std::move(view));
   }
   const absl::Time expires = session->plan().expires;
-  const absl::Duration life = LifeOf(planned.id, prompt.layout, expires);
+  const absl::Duration life = absl::Floor(
+      std::min(LifeOf(planned.id, prompt.layout, write.pinned), expires - parts_.clock->Now()),
+      absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return absl::OkStatus();
   SharedFacts facts{planned.slice_digests, 0};
   if (expires != absl::InfiniteFuture()) {
@@ -204,7 +208,7 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
     std::string value = prompt.space->Seal(name, shape.TextOf(part, facts, views));
     const absl::Status status = part > 0 ? batch->AddPart(std::move(name), std::move(value), life)
                                          : batch->AddHead(std::move(name), std::move(value), life,
-                                                          facts.expires_unix_s, replaces);
+                                                          facts.expires_unix_s, write.replaces);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -267,17 +271,18 @@ void SharedWriter::PutOff(const SharedWork& work) {
   parts_.engine->PutOff({expiry}, Deadline());
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
   std::reverse(ids.begin(), ids.end());  // as they are written
-  PutOffObjects(*prompt, ids);
+  PutOffObjects(*prompt, ids, work.pinned);
 }
 
-void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids) {
+void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids,
+                                 bool pinned) {
   std::vector<std::string> names;
   std::vector<absl::Duration> lives;
   for (const ObjectId& id : ids) {
     const uint32_t parts = prompt.ShapeOf(id).parts();
     for (uint32_t part = 0; part < parts; ++part) {
       names.push_back(prompt.NameOf(id, part));
-      lives.push_back(LifeOf(id, prompt.layout, absl::InfiniteFuture()));
+      lives.push_back(LifeOf(id, prompt.layout, pinned));
     }
   }
   std::vector<SharedExpiry> expiries;

@@ -41,6 +41,7 @@ struct SharedWork {
   std::string tenant;
   std::vector<uint32_t> token_ids, cuts;
   std::vector<uint32_t> boundaries;  // restore points of this store, ascending
+  bool pinned = false;               // their values outlive what is not
 };
 
 class SharedWriter {
@@ -81,6 +82,11 @@ class SharedWriter {
 
  private:
   class Batch;
+  struct ObjectWrite {
+    size_t object = 0;      // its place in the plan
+    bool replaces = false;  // another head that is there
+    bool pinned = false;
+  };
 
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
@@ -88,14 +94,13 @@ class SharedWriter {
   // Whether an object that is there ends long before a publish that expires then.
   bool EndsSooner(const SharedPrompt& prompt, const ObjectId& id, const std::string& head,
                   absl::Time expires);
-  // `replaces`: another head that is there.
   absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
-                           bool replaces, Batch* batch);
+                           const ObjectWrite& write, Batch* batch);
   void PutOff(const SharedWork& work);
   // The ends of these objects' values.
-  void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
+  void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, bool pinned);
   void Schedule(SharedWork work, bool writes);
-  absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout, absl::Time expires) const;
+  absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout, bool pinned) const;
   absl::Time Deadline() const { return parts_.clock->Now() + options_.write_timeout; }
 
   const Parts parts_;

@@ -212,6 +212,11 @@ std::vector<RestorePoint> Store::Hottest(size_t limit) {
   return DescribeAll(*core_, state_->catalog.MostHit(limit));
 }
 
+std::vector<RestorePoint> Store::Pinned() {
+  absl::MutexLock lock(&state_->mu);
+  return DescribeAll(*core_, state_->catalog.Pinned());
+}
+
 TenantFigures Store::StatsOf(const std::string& tenant) {
   absl::MutexLock lock(&state_->mu);
   return {state_->catalog.ledger().UsageOf(tenant), state_->catalog.ledger().QuotaOf(tenant)};
