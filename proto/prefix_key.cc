@@ -31,4 +31,11 @@ Digest SegmentKey(const Digest& parent, absl::Span<const uint32_t> token_ids,
   return Sha256(message);
 }
 
+uint64_t ChunkId(const Digest& key) {
+  constexpr uint64_t kHighest = uint64_t{1} << 62;
+  uint64_t id = 0;
+  for (size_t i = 0; i < sizeof(id); ++i) id |= uint64_t{key[i]} << (8 * i);
+  return (id & (kHighest - 1)) | kHighest;
+}
+
 }  // namespace hearth

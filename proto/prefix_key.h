@@ -23,6 +23,11 @@ Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string
 Digest SegmentKey(const Digest& parent, absl::Span<const uint32_t> token_ids,
                   absl::Span<const uint32_t> cut_offsets);
 
+// The number by which routers know a chunk, made of its key: 2^62 to 2^63 - 1, so that it is
+// positive whether 64 bits are read with a sign or without, always takes eight bytes, and is never
+// the 0 that stands for none.
+uint64_t ChunkId(const Digest& key);
+
 }  // namespace hearth
 
 #endif  // HEARTH_PROTO_PREFIX_KEY_H_

@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/disk/backup.h"
+#include "cache_store/store/chunk_run.h"
 #include "cache_store/store/claim.h"
 #include "cache_store/store/explain_report.h"
 #include "cache_store/store/fetch.h"
@@ -103,6 +104,10 @@ class TieredStore {
   using EventCallback = std::function<void(const StoreEvent&)>;
   virtual WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                                EventCallback callback) = 0;
+
+  // As ChunkRunOf, of the tenant's own restore point; none when it has no such one (any more).
+  virtual std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant,
+                                           uint32_t first, uint32_t most_tokens) = 0;
 
   // Copies what is on disk at this moment to a backup folder (backup.h) while the store serves. All
   // that was acknowledged as `disk` or `sync` before the call is in it. kDataLoss: the data folder

@@ -47,6 +47,8 @@ struct SharedMemoryOffer {
 
 // A restore point's event has some 150 bytes: 64 watchers at this depth stay below 10 MiB.
 inline constexpr size_t kMaxWatchQueue = 1024;
+// In one event; with their ids below 400 KiB.
+inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 
 using ByteStream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 

@@ -193,4 +193,12 @@ void EventToProto(const StoreEvent& event, v1::WatchEvent* out) {
   RestorePointToProto(event.restore_point, out->mutable_restore_point());
 }
 
+void ChunksToProto(const ChunkRun& run, v1::ChunkRun* out) {
+  out->set_chunk_tokens(run.chunk_tokens);
+  out->set_first_chunk(run.first_chunk);
+  out->set_parent_id(run.parent_id);
+  out->mutable_chunk_ids()->Add(run.ids.begin(), run.ids.end());
+  out->mutable_token_ids()->Add(run.token_ids.begin(), run.token_ids.end());
+}
+
 }  // namespace hearth

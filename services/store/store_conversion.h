@@ -31,6 +31,7 @@ void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);
 void ReportsToProto(const WorkerReports::Sums& sums, v1::StatsResponse* out);
 void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out);
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out);
+void ChunksToProto(const ChunkRun& run, v1::ChunkRun* out);
 
 }  // namespace hearth
 

@@ -1,9 +1,11 @@
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
@@ -13,12 +15,60 @@
 namespace hearth {
 namespace {
 
+// Reads the chunks of one restore point after the other, as they are at that moment.
+class ChunkReader {
+ public:
+  ChunkReader(TieredStore* store, std::string tenant) : store_(store), tenant_(std::move(tenant)) {}
+
+  // Adds the first chunks to an event that tells of a restore point which is there.
+  void Begin(v1::WatchEvent* event) {
+    id_.reset();
+    if (event->kind() != v1::WatchEvent::STORED && event->kind() != v1::WatchEvent::SNAPSHOT) {
+      return;
+    }
+    id_ = IdFromProto(event->restore_point().restore_point_id()).value();
+    sequence_ = event->sequence();
+    left_ = event->restore_point().tokens();
+    next_chunk_ = 0;
+    ReadInto(event);
+  }
+  // False: all of them were read, or it is gone.
+  bool NextPiece(v1::WatchEvent* event) {
+    if (!id_.has_value() || !ReadInto(event)) return false;
+    event->set_kind(v1::WatchEvent::CHUNKS);
+    event->set_sequence(sequence_);
+    return true;
+  }
+
+ private:
+  bool ReadInto(v1::WatchEvent* event) {
+    if (left_ == 0) return false;
+    const std::optional<ChunkRun> run =
+        store_->ChunksOf(*id_, tenant_, next_chunk_, kMaxWatchTokens);
+    if (!run.has_value()) {
+      id_.reset();
+      return false;
+    }
+    ChunksToProto(*run, event->mutable_chunks());
+    next_chunk_ += static_cast<uint32_t>(run->ids.size());
+    left_ -= static_cast<uint32_t>(run->token_ids.size());
+    return true;
+  }
+
+  TieredStore* const store_;
+  const std::string tenant_;
+  std::optional<Digest> id_;  // of the restore point whose chunks are read
+  uint64_t sequence_ = 0;
+  uint32_t next_chunk_ = 0, left_ = 0;  // tokens
+};
+
 // One Watch stream: what is stored, then the store's events, to one caller.
 //
 // The snapshot is taken once, with the place in the events at which it is true, and sent as fast as
 // the caller reads (some 300 bytes a restore point are held until then). Events wait behind it in a
 // bounded queue: a caller that reads too slowly loses events rather than holding up the store; the
-// queue is emptied and one LOST event takes its place.
+// queue is emptied and one LOST event takes its place. Tokens are read from the store when their
+// event is sent, a piece at a time, so that what waits stays small.
 class WatchCall final : public StreamCall {
  public:
   WatchCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
@@ -32,6 +82,10 @@ class WatchCall final : public StreamCall {
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
     const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
     if (!tenant.ok()) return End(tenant.status());
+    if (request.with_chunks() && !caller->ReadsPromptsOf(*tenant)) {
+      return End(absl::PermissionDeniedError(absl::StrCat("with_chunks: tokens of \"", *tenant,
+                                                          "\" are not shown to an administrator")));
+    }
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
     KeepUntilDone(*std::move(place));
@@ -44,6 +98,7 @@ class WatchCall final : public StreamCall {
  private:
   void Subscribe(TieredStore* store, const std::string& tenant, const v1::WatchRequest& request) {
     incarnation_ = store->incarnation();
+    if (request.with_chunks()) chunks_.emplace(ChunkReader{store, tenant});
     const WatchFrom from{request.incarnation(), request.since_sequence(), !request.no_snapshot()};
     WatchStart start = store->Subscribe(tenant, from, [this](const StoreEvent& event) {
       v1::WatchEvent message;
@@ -90,8 +145,18 @@ class WatchCall final : public StreamCall {
     return true;
   }
 
-  // The opening, the snapshot, later events.
+  // An event, and then the chunks that it had no room for.
   bool NextEvent(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    mutex_.AssertHeld();
+    if (!chunks_.has_value()) return NextChange(next);
+    if (chunks_->NextPiece(next)) return true;
+    if (!NextChange(next)) return false;
+    chunks_->Begin(next);
+    return true;
+  }
+
+  // The opening, the snapshot, later events.
+  bool NextChange(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     mutex_.AssertHeld();
     std::deque<v1::WatchEvent>& ready = opening_.empty() && snapshot_ended_ ? queue_ : opening_;
     if (!ready.empty()) {
@@ -113,6 +178,7 @@ class WatchCall final : public StreamCall {
   }
 
   uint64_t incarnation_ = 0;
+  std::optional<ChunkReader> chunks_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);  // START, and what was missed
   std::vector<RestorePoint> snapshot_ ABSL_GUARDED_BY(mutex_);  // still to be sent

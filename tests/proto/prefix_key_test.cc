@@ -30,5 +30,17 @@ TEST(PrefixKeyTest, TokensAndCutsNeverRunIntoEachOther) {
   EXPECT_NE(SegmentKey(root, Ids{1, 2, 3}, Ids{1}), SegmentKey(root, Ids{1, 2, 3}, Ids{2}));
 }
 
+TEST(PrefixKeyTest, AChunksNumberIsPositiveWithASignOrWithoutAndNeverNone) {
+  for (const Digest& key : {Digest{}, Sha256("a"), RootKey(Sha256("b"), "t", "s")}) {
+    EXPECT_GE(ChunkId(key), uint64_t{1} << 62);
+    EXPECT_LT(ChunkId(key), uint64_t{1} << 63);
+  }
+  Digest key{};
+  key[0] = 0x0d;
+  key[7] = 0xff;  // its two highest bits are not the number's
+  key[8] = 0xee;
+  EXPECT_EQ(ChunkId(key), 0x7f0000000000000du);
+}
+
 }  // namespace
 }  // namespace hearth

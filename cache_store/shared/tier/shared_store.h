@@ -86,6 +86,10 @@ class SharedStore final : public TieredStore {
                        EventCallback callback) override {
     return store_->Subscribe(tenant, from, std::move(callback));
   }
+  std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
+                                   uint32_t most_tokens) override {
+    return store_->ChunksOf(id, tenant, first, most_tokens);
+  }
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override { return store_->BackUp(to); }
   absl::Status Flush(absl::Time deadline) override;
 

@@ -290,6 +290,14 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
   return start;
 }
 
+std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
+                                        uint32_t most_tokens) {
+  absl::MutexLock lock(&state_->mu);
+  const RestorePointEntry* point = core_->FindOwned(id, tenant);
+  if (point == nullptr) return std::nullopt;
+  return ChunkRunOf(*point, first, most_tokens);
+}
+
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   if (core_->tiers.disk == nullptr) {
     return absl::FailedPreconditionError("no disk tier: nothing to back up");

@@ -82,6 +82,8 @@ class Store : public SteppedStore {
   void WaitForMemory() override;
   WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                        EventCallback callback) override;
+  std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
+                                   uint32_t most_tokens) override;
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
   absl::Status Flush(absl::Time deadline) override;
 

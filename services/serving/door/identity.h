@@ -57,6 +57,11 @@ struct Identity {
   // The tenant a request is about. Empty: the caller's own. kPermissionDenied for one that this
   // caller may not name, kInvalidArgument for an invalid name.
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
+  // Whether it may be told the tokens of a tenant that it may name. Operators work on others' data
+  // without reading it.
+  bool ReadsPromptsOf(const std::string& named) const {
+    return role != Role::kAdmin || named == tenant;
+  }
   // The name under which it takes turns: a worker has one, whatever tenants it names.
   const std::string& ShareName() const { return sees_all() ? name : tenant; }
   // Whether it may see figures and memory of all tenants together.

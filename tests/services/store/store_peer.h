@@ -121,10 +121,11 @@ class Peer {
     return point.restore_point_id();
   }
   // Up to the end of the snapshot.
-  std::string Watch(const std::string& tenant = "") {
+  std::string Watch(const std::string& tenant = "", bool with_chunks = false) {
     grpc::ClientContext context;
     v1::WatchRequest request;
     request.set_tenant(tenant);
+    request.set_with_chunks(with_chunks);
     const auto reader = stub_->Watch(&context, request);
     std::string told;
     v1::WatchEvent event;
@@ -169,7 +170,7 @@ class Peer {
                         "other: ", Unary(&v1::CacheStore::Stub::Explain, other),
                         "pin: ", Unary(&v1::CacheStore::Stub::Pin, pin),
                         "unpin: ", Unary(&v1::CacheStore::Stub::Unpin, pin), "list: ", List(tenant),
-                        "watch: ", Watch(tenant),
+                        "watch: ", Watch(tenant), "tokens: ", Watch(tenant, true),
                         "stats: ", Unary(&v1::CacheStore::Stub::Stats, stats),
                         "quarantine: ", Unary(&v1::CacheStore::Stub::Quarantine, quarantine),
                         "report: ", Unary(&v1::CacheStore::Stub::Report, v1::ReportRequest()),

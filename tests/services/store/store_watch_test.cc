@@ -124,6 +124,82 @@ TEST_F(StoreWatchTest, ASnapshotLargerThanTheQueueArrivesWhole) {
   EXPECT_EQ(seen.size(), kPoints);
 }
 
+TEST_F(StoreWatchTest, TokensComeWithTheirChunksWhereTheyAreAskedFor) {
+  Publish(1);
+  v1::WatchRequest request;
+  EXPECT_EQ(Watch(request)->Next().kind(), v1::WatchEvent::START);
+  request.set_with_chunks(true);
+  const auto stream = Watch(request);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
+  const v1::WatchEvent snapshot = stream->Next();
+  ASSERT_EQ(snapshot.kind(), v1::WatchEvent::SNAPSHOT);
+  const v1::ChunkRun& run = snapshot.chunks();
+  EXPECT_EQ(run.chunk_tokens(), 16u);
+  EXPECT_EQ(run.parent_id(), 0u);
+  ASSERT_EQ(run.chunk_ids_size(), 2);
+  EXPECT_EQ(std::vector<uint32_t>(run.token_ids().begin(), run.token_ids().end()),
+            KitTokens(1, 32));
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
+
+  // The same beginning: the same numbers. Another prompt: others.
+  const KitPrompt longer{KitTokens(1, 65), {}};
+  ASSERT_TRUE(KitPublish(server_.store(), model_, longer, {64}).ok());
+  const v1::WatchEvent stored = stream->Next();
+  ASSERT_EQ(stored.kind(), v1::WatchEvent::STORED);
+  ASSERT_EQ(stored.chunks().chunk_ids_size(), 4);
+  EXPECT_EQ(stored.chunks().chunk_ids(0), run.chunk_ids(0));
+  EXPECT_EQ(stored.chunks().chunk_ids(1), run.chunk_ids(1));
+  Publish(2);
+  const v1::WatchEvent other = stream->Next();
+  EXPECT_NE(other.chunks().chunk_ids(0), run.chunk_ids(0));
+  EXPECT_NE(other.chunks().chunk_ids(1), run.chunk_ids(1));
+}
+
+TEST_F(StoreWatchTest, WithoutAskingNoTokensAreSent) {
+  Publish(1);
+  const auto stream = Watch();
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
+  EXPECT_FALSE(stream->Next().has_chunks());
+}
+
+TEST_F(StoreWatchTest, ABoundaryInsideAChunkHasNoChunks) {
+  const KitPrompt prompt{KitTokens(1, 40), {40}};
+  ASSERT_TRUE(KitPublish(server_.store(), model_, prompt, {40}).ok());
+  v1::WatchRequest request;
+  request.set_with_chunks(true);
+  const auto stream = Watch(request);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
+  const v1::WatchEvent snapshot = stream->Next();
+  EXPECT_EQ(snapshot.restore_point().tokens(), 40u);
+  EXPECT_FALSE(snapshot.has_chunks());
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
+}
+
+TEST_F(StoreWatchTest, ALongPromptsChunksComeInSeveralEventsThatJoin) {
+  constexpr uint32_t kTokens = 2 * kMaxWatchTokens + 160;
+  const KitPrompt prompt{KitTokens(1, kTokens + 1), {}};
+  ASSERT_TRUE(KitPublish(server_.store(), model_, prompt, {kTokens}).ok());
+  v1::WatchRequest request;
+  request.set_with_chunks(true);
+  const auto stream = Watch(request);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
+  std::vector<uint64_t> ids;
+  std::vector<uint32_t> tokens;
+  for (int piece = 0; piece < 3; ++piece) {
+    const v1::WatchEvent event = stream->Next();
+    EXPECT_EQ(event.kind(), piece == 0 ? v1::WatchEvent::SNAPSHOT : v1::WatchEvent::CHUNKS);
+    EXPECT_EQ(event.sequence(), 1u);
+    EXPECT_EQ(event.chunks().first_chunk(), ids.size());
+    EXPECT_EQ(event.chunks().parent_id(), ids.empty() ? 0 : ids.back());
+    ids.insert(ids.end(), event.chunks().chunk_ids().begin(), event.chunks().chunk_ids().end());
+    tokens.insert(tokens.end(), event.chunks().token_ids().begin(),
+                  event.chunks().token_ids().end());
+  }
+  EXPECT_EQ(ids.size(), kTokens / 16);
+  EXPECT_EQ(tokens, KitTokens(1, kTokens));
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
+}
+
 // Neither a watcher's place nor a list is anybody's who does not read.
 TEST_F(StoreWatchTest, WhoTakesNothingIsLetGo) {
   for (uint64_t seed = 1; seed <= 700; ++seed) Publish(seed);

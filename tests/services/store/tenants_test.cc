@@ -83,6 +83,19 @@ TEST_F(TenantsTest, WhatAPinnedChangesNothingThatBIsToldUpToItsShare) {
   EXPECT_EQ(b_beside.List(), b_alone.List());
 }
 
+// Tokens are the tenant's own text: whoever only operates the store does not read them.
+TEST_F(TenantsTest, AWatchShowsTokensToTheTenantAndToWorkersAlone) {
+  StoreServer server(options_, access_);
+  const auto told = [&](const std::string& name, bool with_chunks = true) {
+    return Peer(server, As(name)).Watch("a", with_chunks);
+  };
+  EXPECT_EQ(told("a").find("status"), std::string::npos);
+  EXPECT_EQ(told("worker").find("status"), std::string::npos);
+  EXPECT_NE(told("b").find("status 7"), std::string::npos);
+  EXPECT_NE(told("root").find("status 7 with_chunks"), std::string::npos) << told("root");
+  EXPECT_EQ(told("root", false).find("status"), std::string::npos);
+}
+
 TEST_F(TenantsTest, NoRpcIsLeftOut) {
   const std::set<std::string> asked = {"Fetch", "Lease", "Publish",    "Explain",
                                        "Pin",   "Unpin", "Drop",       "List",
