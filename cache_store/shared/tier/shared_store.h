@@ -117,7 +117,7 @@ class SharedStore final : public TieredStore {
   SharedLookup lookup_;
   SharedLeases leases_;
   SharedPins pins_;
-  SharedWriter writer_;  // behind what its jobs use
+  SharedWriter writer_;                        // behind what its jobs use
   std::unique_ptr<RepeatingThread> renewals_;  // last: it uses all else
 };
 

@@ -139,8 +139,7 @@ GenerationResult Conversation::Ask(const v1::GenerateRequest& request) {
   grpc::ClientContext context;
   parts_.interrupt->SetAction([&context] { context.TryCancel(); });
   ProgressLine progress(parts_.console);
-  GenerationResult result =
-      Generate(parts_.workers->stub(), request, &context, events, &progress);
+  GenerationResult result = Generate(parts_.workers->stub(), request, &context, events, &progress);
   parts_.interrupt->SetAction(nullptr);
   return result;
 }
