@@ -66,7 +66,7 @@ EVP_CIPHER_CTX* CipherContext() {
 }  // namespace
 
 SharedSpace::SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation)
-    : generation_(generation) {
+    : secret_(secret), generation_(generation) {
   std::string info;
   AppendTextField(&info, kDomain);
   AppendTextField(&info, tenant);

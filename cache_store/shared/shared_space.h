@@ -63,11 +63,13 @@ class SharedSpace {
                         absl::Span<const absl::Span<std::byte>> pieces) const;
 
   uint64_t generation() const { return generation_; }
+  const std::string& secret() const { return secret_; }
 
  private:
   std::string NameOf(absl::string_view what) const;
   std::string AssociatedData(absl::string_view name) const;
 
+  const std::string secret_;
   const uint64_t generation_;
   std::string sealing_key_, naming_key_;
 };

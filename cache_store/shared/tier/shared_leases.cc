@@ -118,8 +118,8 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
   const auto space = parts_.spaces->Begin(query.tenant, deadline);
   if (!space.ok() || promised.empty()) return decision;
   const PromptChain chain =
-      MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_), query.token_ids,
-                query.cuts, promised.back(), promised, query.stopped);
+      MakeChain(layout, RootKey(query.fingerprint, query.tenant, (*space)->secret()),
+                query.token_ids, query.cuts, promised.back(), promised, query.stopped);
   if (!chain.is_whole) return decision;
 
   auto held = std::make_shared<Held>();

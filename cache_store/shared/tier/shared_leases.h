@@ -48,8 +48,8 @@ class SharedLeases {
     // Runs a job behind what was written before. False: there is no room for it.
     std::function<bool(std::function<void()>)> run_behind;
   };
-  SharedLeases(Parts parts, const SharedOptions& options, std::string secret)
-      : parts_(std::move(parts)), options_(options), secret_(std::move(secret)) {}
+  SharedLeases(Parts parts, const SharedOptions& options)
+      : parts_(std::move(parts)), options_(options) {}
 
   // `decision`: the store's own, to compute. Returns it with the leases in its ticket; or to wait
   // for another store that computes some of it.
@@ -74,7 +74,6 @@ class SharedLeases {
 
   const Parts parts_;
   const SharedOptions options_;
-  const std::string secret_;
   absl::Mutex mu_;
   absl::flat_hash_map<std::string, Own> own_ ABSL_GUARDED_BY(mu_);
 };

@@ -169,10 +169,11 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
   const KvLayout& layout = question.model->layout;
   auto probed = std::make_unique<Probed>();
   probed->tenant = tenant;
-  probed->prompt = {*space, layout,
-                    MakeChain(layout, RootKey(query.fingerprint, tenant, secret_), query.token_ids,
-                              query.cuts, question.candidates.back(), query.cuts, query.stopped),
-                    query.token_ids};
+  probed->prompt = {
+      *space, layout,
+      MakeChain(layout, RootKey(query.fingerprint, tenant, (*space)->secret()), query.token_ids,
+                query.cuts, question.candidates.back(), query.cuts, query.stopped),
+      query.token_ids};
   if (!probed->prompt.chain.is_whole) return nullptr;
   probed->map = std::make_unique<ObjectMap>(layout, probed->prompt.chain, usable_here);
   parts_.reader->Probe(probed->prompt, question.deadline, probed->map.get());

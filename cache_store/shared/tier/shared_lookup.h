@@ -48,8 +48,8 @@ class SharedLookup {
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
   };
-  SharedLookup(const Parts& parts, const SharedOptions& options, std::string secret)
-      : parts_(parts), options_(options), secret_(std::move(secret)) {}
+  SharedLookup(const Parts& parts, const SharedOptions& options)
+      : parts_(parts), options_(options) {}
 
   // A lookup needs the layout.
   void Observe(const Fingerprint& fingerprint) ABSL_LOCKS_EXCLUDED(mu_);
@@ -122,7 +122,6 @@ class SharedLookup {
 
   const Parts parts_;
   const SharedOptions options_;
-  const std::string secret_;
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
   std::atomic<uint64_t> bytes_per_s_{0};     // of loads; 0: there was none

@@ -33,13 +33,22 @@ SharedSpaces::SpacePtr SharedSpaces::SpaceOf(const std::string& tenant, absl::Ti
   return it == known_.end() || it->second.read_at < since ? nullptr : it->second.space;
 }
 
+std::string SharedSpaces::Secret() {
+  std::string secret = read_secret_();
+  absl::MutexLock lock(&mu_);
+  if (secret != secret_) {
+    secret_ = secret;
+    known_.clear();
+  }
+  return secret;
+}
+
 uint64_t SharedSpaces::LastOf(const std::string& tenant) {
   const SpacePtr last = SpaceOf(tenant, absl::InfinitePast());
   return last == nullptr ? 0 : last->generation();
 }
 
-SharedSpaces::Told SharedSpaces::Ask(const std::string& tenant, absl::Time deadline) {
-  const SharedSpace space(secret_, tenant, 0);
+SharedSpaces::Told SharedSpaces::Ask(const SharedSpace& space, absl::Time deadline) {
   const std::string mark = space.DropName();
   std::vector<absl::StatusOr<std::string>> got = engine_->Get(
       {space.GenerationName(), mark}, SharedSpace::kSealBytes + kMaxNumberBytes, deadline);
@@ -68,7 +77,9 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
                                                           absl::Time deadline) {
   if (SpacePtr fresh = SpaceOf(tenant, steady_->Now() - age_); fresh != nullptr) return fresh;
   for (int tries = 0; tries < kMaxTries; ++tries) {
-    const Told told = Ask(tenant, deadline);
+    const std::string secret = Secret();
+    const SharedSpace plain(secret, tenant, 0);
+    const Told told = Ask(plain, deadline);
     Hear(tenant, told.dropped);
     const uint64_t last = LastOf(tenant);
     // A drop that was acknowledged set both: one of them is enough to know that there was none.
@@ -79,25 +90,26 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
       return told.is_mark_read() ? told.number_status : told.dropped_status;
     }
     if (told.is_lost()) {
-      absl::StatusOr<SpacePtr> space = Replace(tenant, told, begins, deadline);
+      absl::StatusOr<SpacePtr> space = Replace(secret, tenant, told, begins, deadline);
       if (!space.ok() || *space != nullptr) return space;
       continue;
     }
     const uint64_t generation = std::max({told.number, told.dropped, last});
     if (told.number > 0 && told.number < generation) {
-      const std::string name = SharedSpace(secret_, tenant, 0).GenerationName();
+      const std::string name = plain.GenerationName();
       const std::string known = absl::StrCat(generation);
       engine_->Set({SharedValue{name, known}}, deadline);
     }
-    return Adopt(tenant, generation);
+    return Adopt(secret, tenant, generation);
   }
   return absl::UnavailableError("the tenant's generation in the engine comes and goes");
 }
 
-absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Replace(const std::string& tenant,
+absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Replace(const std::string& secret,
+                                                             const std::string& tenant,
                                                              const Told& told, bool begins,
                                                              absl::Time deadline) {
-  const std::string name = SharedSpace(secret_, tenant, 0).GenerationName();
+  const std::string name = SharedSpace(secret, tenant, 0).GenerationName();
   uint64_t number = 0;
   if (const SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved); believed != nullptr) {
     number = std::max(believed->generation(), told.dropped);
@@ -112,7 +124,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Replace(const std::string& 
   const auto set =
       engine_->Set({SharedValue{name, text, absl::InfiniteDuration(), is_absent}}, deadline);
   if (!set[0].ok()) return set[0].status();
-  return *set[0] ? Adopt(tenant, number) : SpacePtr();
+  return *set[0] ? Adopt(secret, tenant, number) : SpacePtr();
 }
 
 uint64_t SharedSpaces::NumberAfter(uint64_t generation) const {
@@ -146,27 +158,31 @@ bool SharedSpaces::IsDue(const std::string& tenant) {
   return true;
 }
 
-SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant, uint64_t generation) {
+SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& secret, const std::string& tenant,
+                                           uint64_t generation) {
   absl::MutexLock lock(&mu_);
+  // Of use for who asked, and for nobody after that.
+  if (secret != secret_) return std::make_shared<const SharedSpace>(secret, tenant, generation);
   Known& known = KnownOf(tenant);
   known.read_at = steady_->Now();
   if (known.space == nullptr || known.space->generation() < generation) {
-    known.space = std::make_shared<const SharedSpace>(secret_, tenant, generation);
+    known.space = std::make_shared<const SharedSpace>(secret, tenant, generation);
   }
   return known.space;
 }
 
 absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadline) {
-  const SharedSpace space(secret_, tenant, 0);
+  const std::string secret = Secret();
+  const SharedSpace space(secret, tenant, 0);
   const std::string mark = space.DropName(), name = space.GenerationName();
   uint64_t generation = 0;
   for (int tries = 0; tries < kMaxTries; ++tries) {
-    const Told told = Ask(tenant, deadline);
+    const Told told = Ask(space, deadline);
     if (!told.is_mark_read()) return told.dropped_status;
     if (generation > 0 && told.dropped >= generation) {
       NoteHeard(tenant, generation);
       Hear(tenant, told.dropped);
-      Adopt(tenant, std::max(told.number, told.dropped));
+      Adopt(secret, tenant, std::max(told.number, told.dropped));
       return absl::OkStatus();
     }
     // The first time; and where another store's drop, which knew less, took the place of this one.

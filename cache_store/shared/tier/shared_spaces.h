@@ -39,13 +39,15 @@ class SharedSpaces {
 
   // `on_dropped`: told, under no lock, of a tenant all of whose prefixes another store dropped;
   // also where that may have been before this store knew the tenant.
-  // `clock`: generations are its times. `steady`: by which they are read again.
-  SharedSpaces(SharedEngine* engine, Clock* clock, Clock* steady, std::string secret,
-               absl::Duration age, std::function<void(const std::string&)> on_dropped)
+  // `secret`: as it is now. `clock`: generations are its times. `steady`: by which they are read
+  // again.
+  SharedSpaces(SharedEngine* engine, Clock* clock, Clock* steady,
+               std::function<std::string()> secret, absl::Duration age,
+               std::function<void(const std::string&)> on_dropped)
       : engine_(engine),
         clock_(clock),
         steady_(steady),
-        secret_(std::move(secret)),
+        read_secret_(std::move(secret)),
         age_(age),
         on_dropped_(std::move(on_dropped)) {}
 
@@ -71,6 +73,8 @@ class SharedSpaces {
     uint64_t heard = 0;  // the last drop of all that this store heard of
     absl::Time read_at = absl::InfinitePast(), due_at = absl::InfinitePast();
   };
+  // As it is now. With another one all that is remembered is forgotten.
+  std::string Secret() ABSL_LOCKS_EXCLUDED(mu_);
   // What the engine says. 0: nothing, and the status why: kNotFound, or it may be another time.
   struct Told {
     uint64_t number = 0, dropped = 0;
@@ -84,15 +88,16 @@ class SharedSpaces {
   absl::StatusOr<SpacePtr> Find(const std::string& tenant, bool begins, absl::Time deadline);
   // A generation for a tenant whose number the engine does not have. Null: another store was
   // faster.
-  absl::StatusOr<SpacePtr> Replace(const std::string& tenant, const Told& told, bool begins,
-                                   absl::Time deadline);
-  Told Ask(const std::string& tenant, absl::Time deadline);
+  absl::StatusOr<SpacePtr> Replace(const std::string& secret, const std::string& tenant,
+                                   const Told& told, bool begins, absl::Time deadline);
+  Told Ask(const SharedSpace& space, absl::Time deadline);
   // Later than `generation`, and than now.
   uint64_t NumberAfter(uint64_t generation) const;
   void Hear(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteHeard(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
   // Not one before the last. It was read now.
-  SpacePtr Adopt(const std::string& tenant, uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
+  SpacePtr Adopt(const std::string& secret, const std::string& tenant, uint64_t generation)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Null: none was read since.
   SpacePtr SpaceOf(const std::string& tenant, absl::Time since) ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t LastOf(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
@@ -101,10 +106,11 @@ class SharedSpaces {
   SharedEngine* const engine_;
   Clock* const clock_;
   Clock* const steady_;
-  const std::string secret_;
+  const std::function<std::string()> read_secret_;
   const absl::Duration age_;
   const std::function<void(const std::string&)> on_dropped_;
   absl::Mutex mu_;
+  std::string secret_ ABSL_GUARDED_BY(mu_);  // of all that is known
   std::map<std::string, Known> known_ ABSL_GUARDED_BY(mu_);
 };
 

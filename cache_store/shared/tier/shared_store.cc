@@ -77,7 +77,6 @@ class SharedStore::Session final : public PublishSession {
 SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
                          const std::string& secret, const SharedOptions& options, Seams seams)
     : options_(options),
-      secret_(secret),
       clock_(seams.clock == nullptr ? &system_clock_ : seams.clock),
       steady_(seams.steady != nullptr  ? seams.steady
               : seams.clock != nullptr ? seams.clock
@@ -85,15 +84,14 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       store_(std::move(store)),
       engine_(std::move(engine)),
       spaces_(
-          engine_.get(), clock_, steady_, secret, options.generation_age,
+          engine_.get(), clock_, steady_, seams.TakeSecretOr(secret), options.generation_age,
           [this](const auto& tenant) { store_->DropAll(tenant, false).status().IgnoreError(); }),
       reader_(engine_.get(), clock_, &counters_, options,
               [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
-      lookup_({&reader_, &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
-              secret),
+      lookup_({&reader_, &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options),
       leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
-              options, secret),
+              options),
       pins_({store_.get(), &writer_, &counters_}, options),
       writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
               secret, seams.TakeExecutor(), seams.TakeWaiting()) {
@@ -225,10 +223,11 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
   const uint32_t tokens = static_cast<uint32_t>(token_ids.size());
   std::vector<uint32_t> ends(cuts.begin(), cuts.end());
   if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
-  const SharedPrompt prompt{*space, model->layout,
-                            MakeChain(model->layout, RootKey(fingerprint, tenant, secret_),
-                                      token_ids, cuts, tokens, ends),
-                            token_ids};
+  const SharedPrompt prompt{
+      *space, model->layout,
+      MakeChain(model->layout, RootKey(fingerprint, tenant, (*space)->secret()), token_ids, cuts,
+                tokens, ends),
+      token_ids};
   std::vector<std::string> names;
   for (const ObjectId& id : ids) {
     if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));

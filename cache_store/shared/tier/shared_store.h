@@ -10,6 +10,7 @@
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,8 +42,14 @@ class SharedStore final : public TieredStore {
     std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
     std::unique_ptr<Executor> TakeExecutor() { return std::move(executor); }
     std::unique_ptr<Executor> TakeWaiting() { return std::move(waiting); }
+    // The secret as it is now; see SharedSpaces.
+    std::function<std::string()> secret;
+    std::function<std::string()> TakeSecretOr(const std::string& fixed) {
+      return secret != nullptr ? std::move(secret) : [fixed] { return fixed; };
+    }
   };
-  // `secret`: the one that `store` was opened with, so that names agree.
+  // `secret`: the one that `store` was opened with: what is there is found by it. What is shared is
+  // named and sealed by the seams' secret, which is the same until that changes.
   SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
               const std::string& secret, const SharedOptions& options, Seams seams);
   SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
@@ -103,7 +110,6 @@ class SharedStore final : public TieredStore {
   absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }
 
   const SharedOptions options_;
-  const std::string secret_;
   SystemClock system_clock_;
   SteadyClock steady_clock_;
   Clock* const clock_;

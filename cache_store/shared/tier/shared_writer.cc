@@ -97,10 +97,12 @@ absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout, 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
   absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Begin(work.tenant, deadline);
   if (!space.ok()) return space.status();
-  return SharedPrompt{*space, work.layout,
-                      MakeChain(work.layout, RootKey(work.fingerprint, work.tenant, secret_),
-                                work.token_ids, work.cuts, work.boundaries.back(), work.boundaries),
-                      work.token_ids};
+  return SharedPrompt{*space, work.layout, ChainOf(work, (*space)->secret()), work.token_ids};
+}
+
+PromptChain SharedWriter::ChainOf(const SharedWork& work, const std::string& secret) {
+  return MakeChain(work.layout, RootKey(work.fingerprint, work.tenant, secret), work.token_ids,
+                   work.cuts, work.boundaries.back(), work.boundaries);
 }
 
 absl::Status SharedWriter::Write(const SharedWork& work) {
@@ -121,7 +123,9 @@ absl::Status SharedWriter::Write(const SharedWork& work) {
 
 absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt& prompt,
                                       uint32_t boundary, std::set<ObjectId>* seen) {
-  const KeyedSegment* const last = prompt.chain.EndingAt(boundary, work.layout.chunk_tokens);
+  // The store behind knows its points by the secret that it was opened with.
+  const PromptChain own = prompt.space->secret() == secret_ ? prompt.chain : ChainOf(work, secret_);
+  const KeyedSegment* const last = own.EndingAt(boundary, work.layout.chunk_tokens);
   auto session = parts_.store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
     parts_.counters->Add(Counter::kSharedWritesSkipped);

@@ -89,6 +89,7 @@ class SharedWriter {
   };
 
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
+  static PromptChain ChainOf(const SharedWork& work, const std::string& secret);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
   // Whether an object that is there ends long before a publish that expires then.

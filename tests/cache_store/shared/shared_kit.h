@@ -40,6 +40,7 @@ struct SharedKit {
   std::string secret_file = folder.path() + "/secret";
   StoreOptions store_options;
   SharedOptions shared_options;
+  std::function<std::string()> read_secret;  // null: the nodes' is always the file's
 
   SharedKit() { store_options.host_bytes = 8 * kMiB; }
 
@@ -65,7 +66,7 @@ struct SharedKit {
     node.waits = waits.get();
     node.store = std::make_unique<SharedStore>(
         *std::move(behind), std::move(engine), secret, shared_options,
-        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits)});
+        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits), read_secret});
     return node;
   }
 };
