@@ -204,7 +204,7 @@ int Main(int argc, char** argv) {
   TieredStore* const opened = store->store.get();
   Metrics metrics("hearth_store");
   metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
-  metrics.AddSource([engine = store->engine] { return SharedEngineSamples(engine); });
+  metrics.AddSource([&store] { return SharedEngineSamples(*store); });
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
   CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);

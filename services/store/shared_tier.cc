@@ -9,6 +9,7 @@
 #include "cache_store/base/secret.h"
 #include "cache_store/shared/redis/redis_cluster.h"
 #include "cache_store/shared/tier/shared_store.h"
+#include "services/serving/logging.h"
 
 namespace hearth {
 namespace {
@@ -123,22 +124,37 @@ absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secre
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
                                              std::unique_ptr<TieredStore> store) {
-  if (!flags.is_on()) return StoreAndEngine{std::move(store), nullptr};
-  const absl::StatusOr<std::string> secret = ReadSecret(secret_file);
+  if (!flags.is_on()) return StoreAndEngine{std::move(store), nullptr, nullptr};
+  const auto unusable = std::make_shared<std::atomic<uint64_t>>(0);
+  const FileReport report = [unusable](const absl::Status& why) {
+    ++*unusable;
+    Log(LogLevel::kWarning, "a file of the shared tier cannot be used: the one before it is",
+        {{"reason", std::string(why.message())}});
+  };
+  const auto file = std::make_shared<RereadFile>(secret_file, &ReadSecret, report);
+  const absl::StatusOr<std::string> secret = file->Text();
   if (!secret.ok()) return secret.status();
-  const absl::StatusOr<RedisOptions> redis = RedisOf(flags);
+  absl::StatusOr<RedisOptions> redis = RedisOf(flags);
   if (!redis.ok()) return redis.status();
+  redis->on_unusable_file = report;
   absl::StatusOr<std::unique_ptr<RedisCluster>> engine = RedisCluster::Open(*redis);
   if (!engine.ok()) return ByFlag(flags, engine.status());
   StoreAndEngine shared;
   shared.engine = engine->get();
-  shared.store =
-      std::make_unique<SharedStore>(std::move(store), *std::move(engine), *secret, flags.options);
+  shared.unusable_files = unusable;
+  SharedStore::Seams seams;
+  // There has been one, so there is one.
+  seams.secret = [file] { return file->Text().value(); };
+  shared.store = std::make_unique<SharedStore>(std::move(store), *std::move(engine), *secret,
+                                               flags.options, std::move(seams));
   return shared;
 }
 
-std::vector<MetricSample> SharedEngineSamples(const SharedEngine* engine) {
-  const SharedEngineStats stats = engine == nullptr ? SharedEngineStats() : engine->Stats();
+std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared) {
+  const SharedEngineStats stats =
+      shared.engine == nullptr ? SharedEngineStats() : shared.engine->Stats();
+  const uint64_t unusable_files =
+      shared.unusable_files == nullptr ? 0 : shared.unusable_files->load();
   return {
       MetricSample::Gauge("hearth_store_shared_shards",
                           "Primaries of the engine that stores share.", stats.shards),
@@ -152,6 +168,9 @@ std::vector<MetricSample> SharedEngineSamples(const SharedEngine* engine) {
                           "Connections to the engine made anew.", stats.reconnects),
       MetricSample::Count("hearth_store_shared_failed_total", "Keys that the engine did not serve.",
                           stats.failed),
+      MetricSample::Count("hearth_store_shared_unusable_files_total",
+                          "Changed secrets and certificates that could not be used.",
+                          unusable_files),
   };
 }
 

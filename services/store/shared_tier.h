@@ -5,6 +5,8 @@
 #ifndef HEARTH_SERVICES_STORE_SHARED_TIER_H_
 #define HEARTH_SERVICES_STORE_SHARED_TIER_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,14 +36,16 @@ absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secre
 struct StoreAndEngine {
   std::unique_ptr<TieredStore> store;
   const SharedEngine* engine = nullptr;  // the store's own; null: none is shared
+  // Changes of the files that flags name that could not be used.
+  std::shared_ptr<const std::atomic<uint64_t>> unusable_files;
 };
 // The store as it is when nothing is to be shared. REQUIRES: CheckSharedFlags is OK.
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
                                              std::unique_ptr<TieredStore> store);
 
-// `engine`: null: all 0.
-std::vector<MetricSample> SharedEngineSamples(const SharedEngine* engine);
+// Without an engine: all 0.
+std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared);
 
 }  // namespace hearth
 

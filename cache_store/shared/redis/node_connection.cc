@@ -62,7 +62,7 @@ void NodeConnection::Connect(absl::StatusOr<HostResolver::Addresses> addresses) 
 void NodeConnection::Greet() {
   phase_ = Phase::kGreeting;
   const RedisOptions& options = parts_->options;
-  absl::StatusOr<std::string> password = ReadPassword(options);
+  absl::StatusOr<std::string> password = parts_->password.Text();
   if (!password.ok()) return Close(password.status());
   std::vector<std::vector<absl::string_view>> commands;
   if (!password->empty() && !options.user.empty()) {

@@ -74,8 +74,9 @@ RedisCluster::RedisCluster(const RedisOptions& options)
 
 absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Open(const RedisOptions& options) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
-  if (absl::Status status = ReadPassword(options).status(); !status.ok()) return status;
   std::unique_ptr<RedisCluster> engine(new RedisCluster(options));
+  absl::Status has_password = engine->parts_->password.Text().status();
+  if (!has_password.ok()) return has_password;
   if (options.use_tls) {
     absl::Status status = engine->parts_->tls.Make(options.addresses[0].host).status();
     if (!status.ok()) return status;

@@ -1,7 +1,8 @@
 // RedisOptions: which Redis to use, and how long to wait for it.
 //
 // A value. Secrets and certificates are files: they are read again for each connection once they
-// have changed.
+// have changed. Connections that stand are left alone, and files that cannot be used change nothing
+// that worked.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
 
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cache_store/base/reread_file.h"
 #include "cache_store/shared/redis/node_address.h"
 
 namespace hearth {
@@ -26,6 +28,7 @@ struct RedisOptions {
   std::string user;                        // "": Redis's default user
   std::string password_file;               // "": no password
   std::string client_name = "hearth-store";
+  FileReport on_unusable_file = nullptr;  // called on the client's thread
 
   // From a host's name to a connection that answers.
   absl::Duration connect_wait = absl::Seconds(1);

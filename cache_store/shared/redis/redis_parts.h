@@ -7,9 +7,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 
-#include "absl/status/statusor.h"
+#include "cache_store/base/reread_file.h"
 #include "cache_store/shared/redis/event_loop.h"
 #include "cache_store/shared/redis/host_resolver.h"
 #include "cache_store/shared/redis/redis_options.h"
@@ -25,7 +24,7 @@ struct RedisCounters {
 };
 
 struct RedisParts {
-  explicit RedisParts(const RedisOptions& given) : options(given), resolver(&loop), tls(options) {}
+  explicit RedisParts(const RedisOptions& given);
   RedisParts(const RedisParts&) = delete;
   RedisParts& operator=(const RedisParts&) = delete;
 
@@ -33,13 +32,10 @@ struct RedisParts {
   EventLoop loop;
   HostResolver resolver;
   TlsContext tls;
+  RereadFile password;  // "" where there is none
   TextPool texts;
   RedisCounters counters;
 };
-
-// The password in the options' file, as it is now; "" without a file. The end of its line is no
-// part of it. kFailedPrecondition names the file.
-absl::StatusOr<std::string> ReadPassword(const RedisOptions& options);
 
 }  // namespace hearth
 

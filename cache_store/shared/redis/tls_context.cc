@@ -3,12 +3,12 @@
 #include <arpa/inet.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
-#include <sys/stat.h>
 
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/file_stamp.h"
 
 namespace hearth {
 namespace {
@@ -19,14 +19,6 @@ constexpr size_t kReadAheadBytes = size_t{128} << 10;
 
 absl::Status CannotUse(const std::string& file) {
   return absl::FailedPreconditionError(absl::StrCat("redis: cannot use ", file, ": ", SslErrors()));
-}
-
-// Changes when a file is written or replaced.
-std::string StampOf(const std::string& file) {
-  struct stat found = {};
-  if (file.empty() || stat(file.c_str(), &found) != 0) return "";
-  return absl::StrCat(found.st_dev, " ", found.st_ino, " ", found.st_size, " ",
-                      found.st_mtim.tv_sec, " ", found.st_mtim.tv_nsec);
 }
 
 bool IsAddress(const std::string& host) {
@@ -65,13 +57,17 @@ absl::StatusOr<SslHandle> TlsContext::Make(const std::string& host) {
 absl::Status TlsContext::Refresh() {
   std::vector<std::string> stamps;
   for (const std::string& file : {options_.ca_file, options_.certificate_file, options_.key_file}) {
-    stamps.push_back(StampOf(file));
+    stamps.push_back(FileStampOf(file));
   }
   if (stamps == stamps_) return status_;
   stamps_ = std::move(stamps);
   absl::StatusOr<Context> context = Read();
   status_ = context.status();
-  if (context.ok()) context_ = *std::move(context);
+  if (context.ok()) {
+    context_ = *std::move(context);
+  } else if (context_ != nullptr && options_.on_unusable_file != nullptr) {
+    options_.on_unusable_file(status_);
+  }
   return status_;
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -139,6 +140,30 @@ TEST_F(RedisTrust, PasswordsAreReadAgain) {
   while (!absl::IsPermissionDenied(Try(engine.get()))) redis.Pause();
   files_.Write("password", "second\n");
   while (!Try(engine.get()).ok()) redis.Pause();
+}
+
+// Written in two halves: what worked goes on until the second.
+TEST_F(RedisTrust, FilesThatCannotBeUsedChangeNothing) {
+  RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
+  redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+@all"});
+  RedisOptions options = Tls("127.0.0.1", redis.tls_port());
+  options.user = "hearth";
+  options.password_file = files_.Write("password", "secret\n");
+  std::atomic<int> reports{0};
+  options.on_unusable_file = [&](const absl::Status& status) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    ++reports;
+  };
+  const auto engine = RedisCluster::Open(options).value();
+  ASSERT_TRUE(Try(engine.get()).ok()) << Try(engine.get());
+  files_.Write("password", "");
+  files_.Write("client-ca", authority_.certificate().substr(0, 100));
+  for (int connection = 1; connection < 4; ++connection) {
+    redis.Ask({"CLIENT", "KILL", "USER", "hearth"});
+    while (engine->Stats().reconnects < static_cast<uint64_t>(connection)) redis.Pause();
+    while (!Try(engine.get()).ok()) redis.Pause();
+  }
+  EXPECT_EQ(reports, 2) << "one for each file";
 }
 
 TEST_F(RedisTrust, APasswordThatRedisWantsIsMissed) {

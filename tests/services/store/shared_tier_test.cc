@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <utility>
 
 #include "cache_store/base/secret.h"
@@ -30,7 +31,7 @@ TEST(SharedTier, NoneIsTheDefaultAndLeavesTheStoreAsItIs) {
   ASSERT_TRUE(added.ok());
   EXPECT_EQ(added->store.get(), before);
   EXPECT_EQ(added->engine, nullptr);
-  for (const MetricSample& sample : SharedEngineSamples(nullptr)) EXPECT_EQ(sample.value, 0);
+  for (const MetricSample& sample : SharedEngineSamples(*added)) EXPECT_EQ(sample.value, 0);
 }
 
 TEST(SharedTier, NeedsASecretThatStoresShare) {
@@ -112,6 +113,34 @@ TEST(SharedTier, AStoreStartsAndServesThoughTheEngineIsNotThere) {
   ASSERT_TRUE(added.ok()) << added.status();
   ASSERT_NE(added->engine, nullptr);
   EXPECT_EQ(added->store->Stats().restore_points, 0);
+}
+
+TEST(SharedTier, ASecretThatIsHalfWrittenIsCountedAndTheOneBeforeItUsed) {
+  const TestFolder folder;
+  StoreOptions options;
+  options.host_bytes = 1 << 20;
+  options.secret_file = folder.path() + "/secret";
+  ASSERT_TRUE(ReadOrMakeSecret(options.secret_file).ok());
+  SharedFlags flags;
+  flags.url = "redis://127.0.0.1:1";
+  const auto added = AddSharedTier(flags, options.secret_file, TieredStore::Open(options).value());
+  ASSERT_TRUE(added.ok()) << added.status();
+  const auto unusable = [&] {
+    for (const MetricSample& sample : SharedEngineSamples(*added)) {
+      if (sample.name == "hearth_store_shared_unusable_files_total") return sample.value;
+    }
+    return -1.0;
+  };
+  PrefixQuery query;
+  query.tenant = "default";
+  const std::vector<uint32_t> tokens(100);
+  query.token_ids = tokens;
+  EXPECT_EQ(unusable(), 0);
+  std::ofstream(options.secret_file) << "0123";
+  for (int lookup = 0; lookup < 2; ++lookup) {
+    EXPECT_TRUE(added->store->Fetch(query, 0, 0).ok());
+    EXPECT_EQ(unusable(), 1);
+  }
 }
 
 }  // namespace
