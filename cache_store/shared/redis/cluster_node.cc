@@ -16,6 +16,8 @@ constexpr absl::Duration kLookPause = absl::Milliseconds(100);
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A silent connection that may yet answer is kept for so long.
 constexpr absl::Duration kDoubt = absl::Seconds(1);
+// A node that never served is probed ever more seldom: a map may name hundreds that are not there.
+constexpr uint32_t kLongestPause = 8;  // times the first one
 // A caller's deadline says nothing of a node that had less time to answer.
 constexpr int kFairLooks = 2;
 
@@ -78,10 +80,13 @@ void ClusterNode::OnClosed(const absl::Status& why) {
   // One that served until now may be back at once; one that did not is not asked without a pause.
   const bool served = connection_->opened() > absl::InfinitePast() &&
                       Now() - connection_->opened() >= pause && !refuses_;
+  has_served_ |= connection_->opened() > absl::InfinitePast();
+  const uint32_t times =
+      has_served_ ? 1 : std::min(kLongestPause, 1u << std::min(attempts_ - 1, 8u));
   Retire();
   // Not all clients of a node that is back at the same moment.
   const double share = std::uniform_real_distribution<>(0.75, 1.25)(lots_);
-  attempt_timer_ = parts_->loop.At(Now() + (served ? absl::ZeroDuration() : share * pause),
+  attempt_timer_ = parts_->loop.At(Now() + (served ? absl::ZeroDuration() : share * times * pause),
                                    [this] { Attempt(); });
   if (!served) Refuse(why);
 }

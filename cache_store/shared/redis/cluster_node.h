@@ -87,6 +87,7 @@ class ClusterNode : public NodeConnection::Owner {
   absl::Time refused_since_ = absl::InfinitePast();
   absl::Time last_used_;
   uint32_t attempts_ = 0;
+  bool has_served_ = false;
   std::optional<EventLoop::Timer> attempt_timer_, look_timer_;
   absl::Time seen_progress_ = absl::InfinitePast();
   int quiet_looks_ = 0;  // one after another that found an answer owed and no progress

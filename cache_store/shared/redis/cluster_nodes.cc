@@ -6,9 +6,10 @@
 namespace hearth {
 namespace {
 
-// Twice the primaries of the largest map, with three lanes each: while one map follows another,
-// both are met.
-constexpr size_t kNodesMax = 6000;
+constexpr size_t kLanes = 3;
+// Seeds, and where redirections lead, beside the primaries of two maps of which one follows the
+// other. A node that sends each key elsewhere finds no more.
+constexpr size_t kStrangersMax = 64;
 // A node that redirections lead to, and that no map names yet.
 constexpr absl::Duration kUnusedKept = absl::Seconds(10);
 
@@ -17,7 +18,8 @@ constexpr absl::Duration kUnusedKept = absl::Seconds(10);
 ClusterNode* ClusterNodes::Get(const NodeAddress& address, Lane lane) {
   const auto it = nodes_.find({address, lane});
   if (it != nodes_.end()) return it->second.get();
-  if (nodes_.size() >= kNodesMax) return nullptr;
+  if (nodes_.size() >= kLanes * (2 * primaries_ + kStrangersMax)) return nullptr;
+  ++parts_->counters.nodes;
   auto node = std::make_unique<ClusterNode>(parts_, address, lane, observer_);
   return nodes_.emplace(Key(address, lane), std::move(node)).first->second.get();
 }
@@ -36,6 +38,7 @@ void ClusterNodes::MeetSeeds() {
 }
 
 void ClusterNodes::MeetPrimaries(const SlotMap& map) {
+  primaries_ = map.primaries().size();
   for (const NodeAddress& address : map.primaries()) Get(address);
 }
 
@@ -48,6 +51,7 @@ void ClusterNodes::Sweep(const SlotMap* map) {
     const bool is_used = !it->second->IsIdle() || now - it->second->last_used() < kUnusedKept;
     it = is_kept || is_used ? std::next(it) : nodes_.erase(it);
   }
+  parts_->counters.nodes = static_cast<uint32_t>(nodes_.size());
 }
 
 void ClusterNodes::ForEach(absl::FunctionRef<void(ClusterNode*)> visit) {

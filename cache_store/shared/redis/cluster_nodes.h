@@ -43,6 +43,7 @@ class ClusterNodes {
   using Key = std::pair<NodeAddress, Lane>;
 
   std::map<Key, std::unique_ptr<ClusterNode>> nodes_;
+  size_t primaries_ = 0;  // of the last map
   std::minstd_rand lots_{std::random_device{}()};
 };
 

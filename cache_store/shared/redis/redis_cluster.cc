@@ -180,6 +180,7 @@ SharedEngineStats RedisCluster::Stats() const {
   SharedEngineStats stats;
   stats.shards = counters.shards;
   stats.reachable = counters.reachable;
+  stats.nodes = counters.nodes;
   stats.round_trips = counters.round_trips;
   stats.redirections = counters.redirections;
   stats.reconnects = counters.reconnects;

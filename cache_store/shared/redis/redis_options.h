@@ -35,7 +35,8 @@ struct RedisOptions {
   // A node that owes an answer, and of which nothing came for so long, is left alone: half a second
   // is longer than the stalls of a healthy Redis (a fork, a sync of its log).
   absl::Duration silence = absl::Milliseconds(500);
-  // Between two attempts to reach a node. With connect_wait it is the time to find it again.
+  // Between two attempts to reach a node; up to eight times as long for one that never served. With
+  // connect_wait it is the time to find it again.
   absl::Duration probe_pause = absl::Milliseconds(250);
   // Requests and answers under way on one connection.
   uint64_t in_flight_bytes_max = uint64_t{32} << 20;

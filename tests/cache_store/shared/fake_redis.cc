@@ -30,7 +30,7 @@ struct FakeRedis::Guest {
   const int fd;
   std::unique_ptr<redisReader, void (*)(redisReader*)> reader{redisReaderCreate(), redisReaderFree};
   std::string output;
-  bool trickles = false, closes = false;
+  bool trickles = false, closes = false, is_deaf = false;
 };
 
 FakeRedis::FakeRedis(Handler handler, std::string first_words)
@@ -77,7 +77,8 @@ void FakeRedis::Run() {
     for (const auto& guest : guests_) {
       const bool writes = !guest->output.empty() && !guest->trickles;
       trickles |= guest->trickles;
-      polled.push_back({guest->fd, static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
+      const int reads = guest->is_deaf ? 0 : POLLIN;
+      polled.push_back({guest->fd, static_cast<short>(reads | (writes ? POLLOUT : 0)), 0});
     }
     poll(polled.data(), polled.size(), trickles ? kTrickleMs : -1);
     if (polled[0].revents != 0) return;
@@ -117,6 +118,7 @@ bool FakeRedis::Serve(Guest* guest) {
     guest->output += answer.bytes;
     guest->trickles |= answer.trickles;
     guest->closes |= answer.closes;
+    guest->is_deaf |= answer.is_deaf;
   }
   return true;
 }

@@ -21,6 +21,7 @@ class FakeRedis {
     std::string bytes;
     bool closes = false;    // the connection, after them
     bool trickles = false;  // a byte in 10 ms
+    bool is_deaf = false;   // reads nothing more
   };
   using Words = std::vector<std::string>;
   using Handler = std::function<Answer(const Words&)>;

@@ -41,6 +41,11 @@ std::vector<std::string> Keys(int count) {
   return keys;
 }
 
+// One of many addresses at which nobody listens.
+NodeAddress Nowhere(int number) {
+  return {absl::StrCat("127.1.", number / 250, ".", 1 + number % 250), 1};
+}
+
 absl::Status GetOne(RedisCluster* engine) {
   return engine->Get({"key"}, kMaxBytes, Soon())[0].status();
 }
@@ -53,7 +58,12 @@ TEST(HostileRedis, MayNotAnswerMoreThanWasAskedFor) {
         std::string("*1\r\n$1\r\nx\r\n"),
         std::string("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n"),
         std::string("$99999999999999999999999\r\n"), std::string("$-7\r\n"), std::string("*-7\r\n"),
-        std::string("!9\r\n"), std::string(":12a\r\n"), std::string("\r\n\r\n\r\n")}) {
+        std::string("!9\r\n"), std::string(":12a\r\n"), std::string("\r\n\r\n\r\n"),
+        // Of the protocol's version 3, which nobody asked for.
+        std::string(">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nkey\r\n"), std::string("_\r\n"),
+        std::string("#t\r\n"), std::string(",1.5\r\n"), std::string("(1\r\n"),
+        std::string("%1\r\n+a\r\n:1\r\n"), std::string("~1\r\n:1\r\n"),
+        std::string("=7\r\ntxt:abc\r\n"), std::string("|1\r\n+a\r\n:1\r\n:1\r\n")}) {
     FakeRedis redis(Always(answer));
     const auto engine = Engine({redis.address()});
     EXPECT_EQ(GetOne(engine.get()).code(), absl::StatusCode::kDataLoss) << answer.substr(0, 40);
@@ -170,6 +180,40 @@ TEST(HostileRedis, NeverAnswersWhatIsRead) {
   reader.join();
 }
 
+TEST(HostileRedis, ReadsNothingMore) {
+  FakeRedis redis([](const Words& words) -> Answer {
+    if (words[0] == "CLUSTER") return {kNoCluster};
+    if (words[0] == "SET") return {"", false, false, true};
+    return {":1\r\n"};
+  });
+  const auto engine = Engine({redis.address()});
+  const std::string content(size_t{4} << 20, 'x');
+  const std::vector<std::string> keys = Keys(16);
+  std::vector<SharedValue> values;
+  for (const std::string& key : keys) values.push_back({key, content});
+  for (const auto& written : engine->Set(values, Soon())) {
+    EXPECT_TRUE(absl::IsUnavailable(written.status())) << written.status();
+  }
+  EXPECT_TRUE(engine->Exists({"key"}, Soon())[0].value_or(false));
+  // What could not be sent is not held: copies are made when their turn comes.
+  EXPECT_LT(engine->Stats().sent_bytes, content.size() * 3);
+}
+
+// Probed ever more seldom: a map may name a thousand of these.
+TEST(HostileRedis, NobodyListensWhereItPoints) {
+  RedisOptions options;
+  options.addresses = {{"127.0.0.1", 1}};
+  options.probe_pause = absl::Milliseconds(10);
+  const auto engine = RedisCluster::Open(options).value();
+  const absl::Time start = absl::Now();
+  while (absl::Now() - start < 40 * options.probe_pause) {
+    EXPECT_FALSE(GetOne(engine.get()).ok());
+  }
+  // 10, 20, 40 ms, and 80 from then on, each a quarter less or more.
+  EXPECT_LE(engine->Stats().reconnects,
+            4 + (absl::Now() - start) / (8 * 0.75 * options.probe_pause));
+}
+
 TEST(HostileRedis, IsNotConnectedToAgainAndAgain) {
   FakeRedis redis([](const Words&) -> Answer { return {"", true}; });
   const auto engine = Engine({redis.address()});
@@ -251,6 +295,47 @@ TEST_F(HalfHostileRedis, PointsToWhereNobodyListens) {
   Answers({"-MOVED 1 no-such-host.invalid:7000\r\n"});
   const auto other = Engine({honest_.address()});
   ExpectHalfFails(other.get(), absl::Now() + absl::Seconds(2));
+}
+
+// Each redirection names a host of its own.
+TEST_F(HalfHostileRedis, PointsToAThousandPlaces) {
+  std::atomic<int> places{0};
+  FakeRedis redis([&](const Words& words) -> Answer {
+    if (words[0] == "CLUSTER") return Honest(words);
+    return {absl::StrCat("-MOVED 1 ", Nowhere(++places).Text(), "\r\n")};
+  });
+  Answers({absl::StrCat("-MOVED 1 ", redis.address().Text(), "\r\n")});
+  const auto engine = Engine({honest_.address()});
+  const std::vector<std::string> keys = Keys(4000);
+  const auto exists = engine->Exists(keys, Soon());
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(exists[i].ok(), IsHonests(keys[i]));
+  EXPECT_GT(places, 1000);
+  EXPECT_LE(engine->Stats().nodes, 300u);
+}
+
+TEST(HostileRedis, NamesAThousandNodes) {
+  std::atomic<int> maps{0}, named{999};
+  FakeRedis redis([&](const Words& words) -> Answer {
+    if (words[0] != "CLUSTER") return {":1\r\n"};
+    ++maps;
+    std::vector<NodeAddress> nodes;
+    for (int i = 0; i < named; ++i) nodes.push_back(Nowhere(i));
+    nodes.push_back(redis.address());
+    return {FakeRedis::Slots(nodes)};
+  });
+  const auto engine = Engine({redis.address()});
+  int last = 0;
+  while (KeySlot(absl::StrCat(last)) != kHashSlots - 1) ++last;
+  for (const auto& exists : engine->Exists(Keys(100), Soon())) EXPECT_FALSE(exists.ok());
+  EXPECT_TRUE(engine->Exists({absl::StrCat(last)}, Soon())[0].value_or(false));
+  EXPECT_EQ(engine->Stats().shards, 1000u);
+  EXPECT_LE(engine->Stats().nodes, 1001u);
+  // A larger one is no map.
+  named = 5000;
+  for (const int before = maps; maps < before + 2;) {
+    EXPECT_TRUE(engine->Exists({absl::StrCat(last)}, Soon())[0].value_or(false));
+  }
+  EXPECT_EQ(engine->Stats().shards, 1000u);
 }
 
 TEST(HostileRedis, TellsNoMapThatIsNone) {
