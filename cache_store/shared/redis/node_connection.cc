@@ -20,7 +20,7 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 // Read of one connection before the others have their turn.
 constexpr size_t kReadAtOnce = size_t{1} << 20;
 // Written to one connection before the others have their turn.
-constexpr size_t kWrittenAtOnce = size_t{256} << 10;
+constexpr size_t kWrittenAtOnce = size_t{64} << 10;
 // A connection that moves fewer bytes in its time of silence is taken to be silent.
 constexpr size_t kProgressBytes = size_t{64} << 10;
 
