@@ -95,7 +95,7 @@ class SharedWriter {
   // Whether an object that is there ends long before a publish that expires then.
   bool EndsSooner(const SharedPrompt& prompt, const ObjectId& id, const std::string& head,
                   absl::Time expires);
-  absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
+  absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session,
                            const ObjectWrite& write, Batch* batch);
   void PutOff(const SharedWork& work);
   // The ends of these objects' values.
