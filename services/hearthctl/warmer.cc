@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
+#include "services/hearthctl/progress_line.h"
 
 namespace hearth {
 namespace {

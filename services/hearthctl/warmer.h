@@ -14,6 +14,7 @@
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/connection.h"
+#include "services/hearthctl/console.h"
 #include "services/hearthctl/warm_file.h"
 
 namespace hearth {
