@@ -22,8 +22,23 @@ absl::Status NoNumber() {
 
 }  // namespace
 
+void SharedSpaces::ForgetSome() {
+  using Entry = std::map<std::string, Known>::iterator;
+  std::vector<Entry> entries;
+  for (auto it = known_.begin(); it != known_.end(); ++it) entries.push_back(it);
+  const auto is_before = [](const Entry& a, const Entry& b) {
+    const auto rank = [](const Known& known) {
+      return std::make_pair(known.heard > 0, std::max(known.read_at, known.due_at));
+    };
+    return rank(a->second) < rank(b->second);
+  };
+  const auto end = entries.begin() + static_cast<ptrdiff_t>(entries.size() / 4);
+  std::nth_element(entries.begin(), end, entries.end(), is_before);
+  std::for_each(entries.begin(), end, [this](const Entry& entry) { known_.erase(entry); });
+}
+
 SharedSpaces::Known& SharedSpaces::KnownOf(const std::string& tenant) {
-  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) known_.clear();
+  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) ForgetSome();
   return known_[tenant];
 }
 

@@ -32,7 +32,9 @@ namespace hearth {
 class SharedSpaces {
  public:
   using SpacePtr = std::shared_ptr<const SharedSpace>;
-  // Spaces remembered; each takes some 300 bytes. Beyond, all are forgotten, and read again.
+  // Tenants remembered; each takes some 400 bytes. Beyond, a quarter is forgotten, and read again:
+  // those of which no drop was heard, the longest unused first. Only where all were dropped once
+  // one of them may hear of its drop again.
   static constexpr size_t kMaxTenants = 4096;
   // A generation that was read within this is believed where the engine does not tell it.
   static constexpr absl::Duration kBelieved = absl::Minutes(1);
@@ -101,6 +103,7 @@ class SharedSpaces {
   // Null: none was read since.
   SpacePtr SpaceOf(const std::string& tenant, absl::Time since) ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t LastOf(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  void ForgetSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Known& KnownOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SharedEngine* const engine_;

@@ -1,0 +1,66 @@
+// The spaces that a store remembers: there is room for so many tenants, and some are forgotten.
+#include "cache_store/shared/tier/shared_spaces.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/fake_shared_engine.h"
+
+namespace hearth {
+namespace {
+
+class SharedSpacesTest : public ::testing::Test {
+ protected:
+  SharedSpaces Spaces() {
+    return SharedSpaces(&engine_, &clock_, &clock_, std::string(32, 's'), absl::Seconds(1),
+                        [this](const std::string& tenant) { ++dropped_[tenant]; });
+  }
+  absl::Time Soon() { return clock_.Now() + absl::Seconds(1); }
+  // As many tenants as there is room for, a moment apart.
+  void LookForOthers(SharedSpaces* spaces) {
+    for (size_t i = 0; i < SharedSpaces::kMaxTenants; ++i) {
+      clock_.Advance(absl::Microseconds(100));
+      ASSERT_TRUE(spaces->Begin(absl::StrCat("other ", i), Soon()).ok());
+    }
+  }
+
+  FakeClock clock_;
+  FakeSharedMemory memory_;
+  FakeSharedEngine engine_{&memory_, &clock_};
+  std::map<std::string, int> dropped_;
+};
+
+TEST_F(SharedSpacesTest, ADropOfAllIsNotHeardOfTwiceHoweverManyTenantsThereAre) {
+  SharedSpaces spaces = Spaces(), theirs = Spaces();
+  ASSERT_TRUE(spaces.Begin("dropped", Soon()).ok());
+  ASSERT_TRUE(theirs.DropAll("dropped", Soon()).ok());
+  clock_.Advance(absl::Seconds(2));
+  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
+  EXPECT_EQ(dropped_["dropped"], 1);
+  LookForOthers(&spaces);
+  LookForOthers(&spaces);
+  clock_.Advance(absl::Seconds(2));
+  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
+  EXPECT_EQ(dropped_["dropped"], 1);
+  // The next one is.
+  ASSERT_TRUE(theirs.DropAll("dropped", Soon()).ok());
+  clock_.Advance(absl::Seconds(2));
+  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
+  EXPECT_EQ(dropped_["dropped"], 2);
+}
+
+TEST_F(SharedSpacesTest, TheLongestUnusedTenantsAreForgottenAlone) {
+  SharedSpaces spaces = Spaces();
+  ASSERT_TRUE(spaces.Begin("first", Soon()).ok());
+  LookForOthers(&spaces);
+  const int before = engine_.gets();
+  ASSERT_TRUE(spaces.Of(absl::StrCat("other ", SharedSpaces::kMaxTenants / 2), Soon()).ok());
+  EXPECT_EQ(engine_.gets(), before);
+  ASSERT_TRUE(spaces.Of("first", Soon()).ok());
+  EXPECT_EQ(engine_.gets(), before + 1);
+}
+
+}  // namespace
+}  // namespace hearth
