@@ -14,8 +14,9 @@ namespace {
 class SharedSpacesTest : public ::testing::Test {
  protected:
   SharedSpaces Spaces() {
-    return SharedSpaces(&engine_, &clock_, &clock_, std::string(32, 's'), absl::Seconds(1),
-                        [this](const std::string& tenant) { ++dropped_[tenant]; });
+    return SharedSpaces(
+        &engine_, &clock_, &clock_, [] { return std::string(32, 's'); }, absl::Seconds(1),
+        [this](const std::string& tenant) { ++dropped_[tenant]; });
   }
   absl::Time Soon() { return clock_.Now() + absl::Seconds(1); }
   // As many tenants as there is room for, a moment apart.
