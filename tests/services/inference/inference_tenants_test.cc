@@ -116,6 +116,23 @@ std::string Ask(v1::Inference::Stub* stub,
   return Told(response.DebugString(), status, context);
 }
 
+// The same of a stream.
+template <typename Message>
+std::string ToldAll(grpc::ClientReader<Message>* reader, const grpc::ClientContext& context) {
+  std::string messages;
+  Message message;
+  while (reader->Read(&message)) messages += message.DebugString();
+  return Told(messages, reader->Finish(), context);
+}
+
+std::string PrefillOf(v1::Inference::Stub* stub) {
+  v1::PrefillRequest request;
+  *request.mutable_prompt() = TenantsPrompt();
+  grpc::ClientContext context;
+  const auto reader = stub->Prefill(&context, request);
+  return ToldAll(reader.get(), context);
+}
+
 std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   v1::GenerateRequest request;
   *request.mutable_prompt() = TenantsPrompt();
@@ -126,11 +143,7 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   grpc::ClientContext context;
   SendRequestId(absl::StrCat("generate-", mode), &context);
   const auto reader = stub->Generate(&context, request);
-  std::string messages;
-  v1::GenerateResponse message;
-  while (reader->Read(&message)) messages += message.DebugString();
-  const grpc::Status status = reader->Finish();
-  return Told(messages, status, context);
+  return ToldAll(reader.get(), context);
 }
 
 std::string AskQuestions(v1::Inference::Stub* stub) {
@@ -144,11 +157,7 @@ std::string AskQuestions(v1::Inference::Stub* stub) {
   request.set_parallel(1);
   grpc::ClientContext context;
   const auto reader = stub->Ask(&context, request);
-  std::string messages;
-  v1::AskResponse message;
-  while (reader->Read(&message)) messages += message.DebugString();
-  const grpc::Status status = reader->Finish();
-  return Told(messages, status, context);
+  return ToldAll(reader.get(), context);
 }
 
 // The state of a request of that id, which each caller gives to its own.
@@ -183,15 +192,12 @@ std::string AskEverything(v1::Inference::Stub* stub) {
   *explain.mutable_prompt() = TenantsPrompt();
   v1::TokenizeRequest tokenize;
   *tokenize.mutable_prompt() = TenantsPrompt();
-  v1::PrefillRequest prefill;
-  *prefill.mutable_prompt() = TenantsPrompt();
   const std::string told = absl::StrCat(
       "model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
       "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
       "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain), "save: ", Save(stub),
       "load: ", Load(stub), "read: ", Generate(stub, v1::CACHE_MODE_READ),
-      "prefill: ", Ask(stub, &v1::Inference::Stub::Prefill, prefill),
-      "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
+      "prefill: ", PrefillOf(stub), "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
       "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
   return absl::StrCat(told, "questions: ", AskQuestions(stub));
 }

@@ -20,7 +20,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kBoundary = 37;  // two chunks and a remainder
+constexpr uint32_t kStored = 37;  // two chunks and a remainder
 
 class SharedDeviceTest : public testing::Test {
  protected:
@@ -35,11 +35,11 @@ class SharedDeviceTest : public testing::Test {
     }));
     PublishRequestSpec spec;
     spec.prefix = Prompt();
-    spec.boundaries = {kBoundary};
-    spec.objects = SmallObjects(kBoundary);
+    spec.boundaries = {kStored};
+    spec.objects = SmallObjects(kStored);
     server_->store()->WaitForMemory();
     const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
-    ASSERT_EQ(outcome.published_tokens, kBoundary) << outcome.note;
+    ASSERT_EQ(outcome.published_tokens, kStored) << outcome.note;
     // Fetched twice; after the second fetch the store copies in the background.
     const absl::Time patience = absl::Now() + absl::Minutes(2);
     while (Fetch(cache_.get()).slowest_tier != Tier::kGpu) {
@@ -50,7 +50,7 @@ class SharedDeviceTest : public testing::Test {
     static int number = 0;
     return absl::StrCat("@hearth-device-test-", getpid(), "-", ++number);
   }
-  static PrefixRequest Prompt() { return {CountingTokens(kBoundary + 3), {kBoundary}, "default"}; }
+  static PrefixRequest Prompt() { return {CountingTokens(kStored + 3), {kStored}, "default"}; }
   std::unique_ptr<RemotePrefixCache> Client(ImportDevice import) {
     return std::make_unique<RemotePrefixCache>(
         ConnectToStore(server_->address()), SmallFingerprint(), SmallLayout(), &counters_,
@@ -58,9 +58,9 @@ class SharedDeviceTest : public testing::Test {
   }
   // Whatever it brings is right.
   FetchOutcome Fetch(RemotePrefixCache* cache) {
-    FetchOutcome outcome = cache->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+    FetchOutcome outcome = cache->Fetch(Prompt(), 0, kStored, absl::InfiniteFuture());
     if (outcome.usable_tokens == 0) return outcome;
-    const auto expected = SmallObjects(kBoundary);
+    const auto expected = SmallObjects(kStored);
     EXPECT_EQ(outcome.objects.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
       const KvObject& object = *outcome.objects[i];
@@ -97,14 +97,14 @@ TEST_F(SharedDeviceTest, WhatIsFetchedOftenComesFromTheDevice) {
     }
   }
   EXPECT_EQ(counters_.Read().bytes_from_device - before, chunk_bytes);
-  EXPECT_GE(server_->store()->Stats().tiers.back().hit_tokens, 2 * kBoundary);
+  EXPECT_GE(server_->store()->Stats().tiers.back().hit_tokens, 2 * kStored);
 }
 
 TEST_F(SharedDeviceTest, ALeaseKeepsTheBytesUntilTheyAreCopied) {
   Start();
   during_ = [this] { ASSERT_TRUE(server_->store()->DropAll("default", true).ok()); };
   const FetchOutcome outcome = Fetch(cache_.get());
-  EXPECT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  EXPECT_EQ(outcome.usable_tokens, kStored) << outcome.note;
   EXPECT_EQ(outcome.slowest_tier, Tier::kGpu);
 }
 
@@ -129,7 +129,7 @@ TEST_F(SharedDeviceTest, AWorkerOnAnotherDeviceIsServedFromTheHost) {
   });
   for (int i = 0; i < 4; ++i) {
     const FetchOutcome outcome = Fetch(other.get());
-    EXPECT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+    EXPECT_EQ(outcome.usable_tokens, kStored) << outcome.note;
     EXPECT_EQ(outcome.slowest_tier, Tier::kHost);
   }
   EXPECT_EQ(asked, 1) << "what failed once is not tried again";
