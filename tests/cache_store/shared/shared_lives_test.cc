@@ -80,7 +80,7 @@ class SharedFleetTest : public SharedStoreTest {
           MakeChain(dense_.Layout().value(), RootKey(dense_.digest(), prompt.tenant, secret),
                     prompt.tokens, prompt.cuts, end, {end});
       const std::string name =
-          SharedSpace(secret, prompt.tenant, 0)
+          kit_.Space(prompt.tenant)
               .PartName(chain.EndingAt(begin + tokens, kChunk)->key, LayerGroup::kGlobal, 0);
       ASSERT_EQ(kit_.memory.entries.count(name), 1);
       ASSERT_EQ(kit_.memory.entries[name].expires, fleet_->EndOf(request.blocks[i])) << i;

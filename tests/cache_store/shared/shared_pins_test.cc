@@ -67,6 +67,7 @@ TEST_F(SharedPinsTest, WhatTheEngineLacksIsWrittenAgain) {
   SetPinned(&one, Prompt(1), true);
   kit_.memory.entries.clear();
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Renew(&one);
   EXPECT_GT(Left(Prompt(1)), ttl_ * 6 / 5);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);

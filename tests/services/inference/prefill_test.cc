@@ -61,15 +61,15 @@ TEST(Progress, IsSaidNoMoreOftenThanItIsRead) {
 TEST(Progress, IsSaidOfAPrefillToo) {
   WorkerServer::Options options;
   options.progress_pause = absl::ZeroDuration();
-  WorkerServer server(options);
   v1::PrefillRequest request;
   for (const uint32_t id : CountingTokens(50))
     request.mutable_prompt()->mutable_token_ids()->add_ids(id);
   for (const bool asked : {true, false}) {
+    CachedWorker worker(options);
     request.set_report_progress(asked);
     v1::PrefillResponse end;
     std::vector<v1::PrefillResponse> progress;
-    ASSERT_TRUE(Prefill(server.stub(), request, &end, &progress).ok());
+    ASSERT_TRUE(Prefill(worker.server.stub(), request, &end, &progress).ok());
     EXPECT_EQ(end.computed_tokens(), 48u);
     ASSERT_EQ(progress.size(), asked ? 2u : 0u);
     if (!asked) continue;

@@ -203,7 +203,7 @@ TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
     for (size_t at = told.find(status); at != std::string::npos; at = told.find(status, at + 1)) {
       ++refused;
     }
-    EXPECT_EQ(refused, 14u) << told;
+    EXPECT_EQ(refused, 15u) << told;
   }
 }
 
