@@ -84,8 +84,10 @@ ROOMS = {
                            "services/store"},
     "services/hearthctl/ask": {"services/rpc", "services/hearthctl"},
     "services/hearthctl/chat": {"services/rpc", "services/hearthctl"},
+    "services/hearthctl/events": {"services/rpc", "services/hearthctl"},
     "services/hearthctl/commands": {"services/rpc", "services/hearthctl",
-                                    "services/hearthctl/ask", "services/hearthctl/chat"},
+                                    "services/hearthctl/ask", "services/hearthctl/chat",
+                                    "services/hearthctl/events"},
 }
 # Of a folder with rooms, nothing lies beside them.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})
@@ -102,6 +104,8 @@ FENCED = [
     (("ATen/", "c10/", "torch/", "caffe2/"), ("worker/*", "tests/*", "bench/*"),
      "libtorch only in worker/"),
     (("hwy/",), ("worker/kernels/*",), "Highway only in worker/kernels/"),
+    (("zmq",), ("services/hearthctl/events/event_sockets.cc", "tests/*"),
+     "ZeroMQ only in services/hearthctl/events/event_sockets.cc"),
     (("cuda",), ("cache_store/memory/cuda_memory.cc", "tests/gpu/*"),
      "the CUDA runtime only in cache_store/memory/cuda_memory.cc"),
     (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),

@@ -13,6 +13,19 @@ hearth_test(hearthctl_test
           hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
   LIBS hearthctl_commands hearth_cache_service nlohmann_json::nlohmann_json OpenSSL::Crypto util
   HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
+
+hearth_test(hearth_events_test
+  SOURCES hearthctl/events/batch_log_test.cc hearthctl/events/block_ledger_test.cc
+          hearthctl/events/event_feed_test.cc hearthctl/events/kv_batch_test.cc
+  LIBS hearthctl_events nlohmann_json::nlohmann_json
+  HEADERS hearth_rpc_test_headers TOGETHER 4 LABELS services)
+set(golden ${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/events/kv_batch.hex)
+target_compile_definitions(hearth_events_test PRIVATE HEARTH_KV_GOLDEN="${golden}")
+add_test(NAME events_format
+  COMMAND ${HEARTH_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/events/events_format_test.py
+          ${golden})
+set_tests_properties(events_format PROPERTIES LABELS services TIMEOUT 60 SKIP_RETURN_CODE 77)
+
 target_compile_definitions(hearthctl_test
   PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden"
           HEARTHCTL_PROGRAM="$<TARGET_FILE:hearthctl>")
