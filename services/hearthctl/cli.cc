@@ -70,6 +70,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddPinCommands(&commands);
   AddDropCommand(&commands);
   AddWatchCommand(&commands);
+  AddEventsCommand(&commands);
   AddFingerprintCommand(&commands);
   AddModelCommand(&commands);
   AddExportCommand(&commands);

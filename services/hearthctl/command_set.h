@@ -63,11 +63,13 @@ void AddStatsCommand(CommandSet* commands);
 void AddFingerprintCommand(CommandSet* commands);
 void AddModelCommand(CommandSet* commands);
 void AddDoctorCommand(CommandSet* commands);
-// Restore points (restore_point_commands.cc, transfer_commands.cc, watch_command.cc).
+// Restore points (restore_point_commands.cc, transfer_commands.cc, watch_command.cc,
+// events_command.cc).
 void AddListCommand(CommandSet* commands);
 void AddPinCommands(CommandSet* commands);
 void AddDropCommand(CommandSet* commands);
 void AddWatchCommand(CommandSet* commands);
+void AddEventsCommand(CommandSet* commands);
 void AddExportCommand(CommandSet* commands);
 void AddImportCommand(CommandSet* commands);
 // Without a server (snapshot_commands.cc, diff_command.cc, simulate_command.cc,

@@ -16,9 +16,10 @@ hearth_test(hearthctl_test
 
 hearth_test(hearth_events_test
   SOURCES hearthctl/events/batch_log_test.cc hearthctl/events/block_ledger_test.cc
-          hearthctl/events/event_feed_test.cc hearthctl/events/kv_batch_test.cc
-  LIBS hearthctl_events nlohmann_json::nlohmann_json
-  HEADERS hearth_rpc_test_headers TOGETHER 4 LABELS services)
+          hearthctl/events/event_feed_test.cc hearthctl/events/event_sockets_test.cc
+          hearthctl/events/kv_batch_test.cc
+  LIBS hearthctl_events nlohmann_json::nlohmann_json PkgConfig::ZEROMQ
+  HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
 set(golden ${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/events/kv_batch.hex)
 target_compile_definitions(hearth_events_test PRIVATE HEARTH_KV_GOLDEN="${golden}")
 add_test(NAME events_format

@@ -19,6 +19,15 @@ using ::testing::Not;
 // Port 9 is "discard": nothing listens there on a machine that builds this.
 constexpr char kNobody[] = "127.0.0.1:9";
 
+TEST(UsageTest, EventsAreNotPublishedWhereNobodyCanListen) {
+  const CliResult address = RunCli({"events", "--zmq", "localhost 5557"});
+  EXPECT_EQ(address.code, kExitUsage);
+  EXPECT_THAT(address.err, HasSubstr("localhost 5557"));
+  const CliResult fingerprint = RunCli({"events", "--fingerprint", "w1"});
+  EXPECT_EQ(fingerprint.code, kExitUsage);
+  EXPECT_THAT(fingerprint.err, HasSubstr("0-9 and a-f"));
+}
+
 TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
   for (const char* command :
        {"generate", "ask",     "chat",   "tokenize", "warm",        "explain", "stats",
@@ -34,6 +43,9 @@ TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
     EXPECT_THAT(RunCli({"state", "--help"}).out, HasSubstr(command));
   }
+  const CliResult events = RunCli({"events", "--help"});
+  EXPECT_EQ(events.code, kExitOk);
+  EXPECT_THAT(events.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("tcp://127.0.0.1:5557")));
   EXPECT_EQ(RunCli({"--help"}).code, kExitOk);
   EXPECT_EQ(RunCli({"--version"}).code, kExitOk);
 }

@@ -1,0 +1,212 @@
+"""A store, a worker and `hearthctl events`, and routers that listen to it."""
+
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+import system_support
+from system_support import CHUNK_TOKENS, SystemTest, prompt
+
+try:
+    from router import LONG_S, Router
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+PROMPT_TOKENS = 150
+LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
+TOPIC = "kv@127.0.0.1@tiny"
+MEMORY_BOUND_MIB = 100
+CONNECTIONS = 10000
+
+
+class Bridge:
+    """`hearthctl events`, at ports that the system picked."""
+
+    def __init__(self, store, *flags):
+        self.popen = subprocess.Popen(
+            [str(pathlib.Path(system_support.BIN_DIR) / "hearthctl"), "events", "--store", store,
+             "--zmq", "tcp://127.0.0.1:*", "--replay", "tcp://127.0.0.1:*", "--topic", TOPIC,
+             *map(str, flags)], stderr=subprocess.PIPE, text=True)
+        line = self.popen.stderr.readline()
+        words = line.replace(",", "").split()
+        assert words[:3] == ["--", "publishing", "at"], line
+        self.publisher, self.replayer = words[3], words[6]
+
+    def wait_for_line(self, part):
+        until = time.monotonic() + LONG_S
+        line = None
+        for line in self.popen.stderr:
+            if part in line:
+                return line
+            if time.monotonic() > until:
+                break
+        raise AssertionError(f"no line \"{part}\", the last was {line}")
+
+    def memory_mib(self, what="VmHWM"):
+        status = pathlib.Path(f"/proc/{self.popen.pid}/status").read_text()
+        return next(int(line.split()[1]) / 1024 for line in status.splitlines()
+                    if line.startswith(what))
+
+    def stop(self):
+        self.popen.send_signal(signal.SIGTERM)
+        _, rest = self.popen.communicate(timeout=60)
+        return self.popen.returncode, rest
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+        self.popen.stderr.close()
+
+
+class RoutersTest(SystemTest):
+
+    def bridge(self, store, *flags):
+        bridge = Bridge(store.address, *flags)
+        self.addCleanup(bridge.kill)
+        return bridge
+
+    def router(self, bridge):
+        router = Router(bridge.publisher, bridge.replayer)
+        self.addCleanup(router.close)
+        return router
+
+
+class RoutersOfAWorker(RoutersTest):
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.cluster.store(self.folder / "store")
+        self.worker = self.worker(self.model(), self.store.address)
+
+    def publish(self, seed, tokens=PROMPT_TOKENS):
+        ids = prompt(tokens, seed)
+        self.cluster.generate(self.worker.address, ids, "--wait-published")
+        return ids
+
+    def cached(self, ids):
+        return self.cluster.generate(self.worker.address, ids, "--cache", "read")["cached_tokens"]
+
+    def test_what_a_router_expects_is_what_the_worker_restores(self):
+        bridge = self.bridge(self.store)
+        router = self.router(bridge)
+        ids = self.publish(1)
+        router.wait_for(lambda: router.matched_tokens(ids) == LAST_CHUNK)
+        self.assertEqual(self.cached(ids), LAST_CHUNK)
+        other = prompt(PROMPT_TOKENS, 2)
+        self.assertEqual(router.matched_tokens(other), 0)
+
+        self.cluster.ctl("drop", "--all", "--store", self.store.address)
+        router.wait_for(lambda: not router.blocks)
+        self.assertEqual(self.cached(ids), 0)
+        code, said = bridge.stop()
+        self.assertEqual(code, 0)
+        self.assertIn("0 left out", said)
+
+    def test_who_comes_late_and_who_was_away_know_all_of_it(self):
+        first = self.publish(1)
+        bridge = self.bridge(self.store, "--replay-batches", 2)
+        early = self.router(bridge)
+        early.wait_for(lambda: early.matched_tokens(first) == LAST_CHUNK)
+        prompts = [self.publish(seed) for seed in range(2, 6)]
+        late = self.router(bridge)
+        for router in (late, early):
+            router.wait_for(lambda r=router: r.matched_tokens(prompts[-1]) == LAST_CHUNK)
+        self.assertEqual(late.blocks, early.blocks)
+        self.assertEqual(late.replays, 1)
+        for ids in [first] + prompts:
+            self.assertEqual(late.matched_tokens(ids), LAST_CHUNK)
+
+    def test_a_bridge_that_is_started_anew_goes_on_above_its_former_numbers(self):
+        ids = self.publish(1)
+        bridge = self.bridge(self.store)
+        router = self.router(bridge)
+        router.wait_for(lambda: router.matched_tokens(ids) == LAST_CHUNK)
+        before = router.last
+        self.assertEqual(bridge.stop()[0], 0)
+        again = self.router(self.bridge(self.store))
+        again.wait_for(lambda: again.matched_tokens(ids) == LAST_CHUNK)
+        self.assertGreater(again.last, before)
+        self.assertEqual(again.blocks, router.blocks)
+
+    def test_a_store_that_is_started_anew_changes_nothing_that_is_still_there(self):
+        bridge = self.bridge(self.store)
+        bridge.wait_for_line("following")
+        router = self.router(bridge)
+        ids = self.publish(1)
+        router.wait_for(lambda: router.matched_tokens(ids) == LAST_CHUNK)
+        blocks = dict(router.blocks)
+        self.store.kill()
+        bridge.wait_for_line("trying again")
+        store = self.cluster.store(self.folder / "store", listen=self.store.address)
+        bridge.wait_for_line("following")
+        more = self.publish(2)
+        router.wait_for(lambda: router.matched_tokens(more) == LAST_CHUNK)
+        self.assertEqual({block: router.blocks.get(block) for block in blocks}, blocks)
+        # And an empty one in its place.
+        store.kill()
+        bridge.wait_for_line("trying again")
+        self.cluster.store(self.folder / "another", listen=self.store.address)
+        bridge.wait_for_line("following")
+        router.wait_for(lambda: not router.blocks)
+
+
+class RoutersOfAStore(RoutersTest):
+    """Peers that are no routers, and a store that refuses."""
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.cluster.store(self.folder / "store")
+        snapshot = system_support.ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
+        self.cluster.ctl("import", snapshot, "--store", self.store.address)
+
+    @staticmethod
+    def connect(address):
+        host, port = address.removeprefix("tcp://").rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=60)
+
+    def test_garbage_and_many_connections_change_nothing(self):
+        bridge = self.bridge(self.store)
+        bridge.wait_for_line("following")
+        garbage = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096,
+                   b"\xff" + bytes(8) + b"\x7f\x03" + b"x" * 60,
+                   # A greeting, and then a message that is said to have 2^62 bytes.
+                   b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48) + b"\x02"
+                   + struct.pack(">Q", 1 << 62)]
+        for address in (bridge.publisher, bridge.replayer):
+            for i in range(CONNECTIONS // 2):
+                with self.connect(address) as peer:
+                    peer.sendall(garbage[i % len(garbage)])
+        held = [self.connect(bridge.publisher) for _ in range(300)]
+        try:
+            router = self.router(bridge)
+            router.wait_for(lambda: router.last is not None)
+        finally:
+            for peer in held:
+                peer.close()
+        self.assertLess(bridge.memory_mib(), MEMORY_BOUND_MIB)
+        self.assertEqual(bridge.stop()[0], 0)
+
+    def test_a_store_that_refuses_ends_it_with_the_reason(self):
+        bridge = self.bridge(self.store, "--tenant", "another")
+        _, said = bridge.popen.communicate(timeout=60)
+        self.assertEqual(bridge.popen.returncode, 1)
+        self.assertIn("PERMISSION_DENIED", said)
+
+    def test_without_a_store_it_waits_and_ends_when_told(self):
+        self.store.stop()
+        bridge = self.bridge(self.store)
+        bridge.wait_for_line("trying again")
+        router = self.router(bridge)
+        router.wait_for(lambda: router.last is not None)
+        self.assertEqual(router.blocks, {})
+        self.assertEqual(bridge.stop()[0], 0)
+
+
+if __name__ == "__main__":
+    system_support.main()
