@@ -24,11 +24,12 @@ class ProcessFailed(RuntimeError):
 
 
 class Process:
-    """One running binary. `address` is where it serves."""
+    """One running binary. `address` is where it serves. `under`: the words of a program that
+    becomes it, such as nsenter's."""
 
-    def __init__(self, argv, name, work_dir, listen="127.0.0.1:0"):
+    def __init__(self, argv, name, work_dir, listen="127.0.0.1:0", under=()):
         self.name = name
-        self.argv = [str(a) for a in argv]
+        self.argv = [str(a) for a in (*under, *argv)]
         self.address_file = pathlib.Path(work_dir) / f"{name}.address"
         self.log_path = pathlib.Path(work_dir) / f"{name}.log"
         self.address_file.unlink(missing_ok=True)
@@ -103,8 +104,9 @@ class Cluster:
         """`listen=`: where an earlier store was, for one that comes back in its place."""
         return self._start("store", ["--data-dir", data_dir, *flags], **options)
 
-    def worker(self, model_dir, store_address, *flags):
-        return self._start("worker", ["--model", model_dir, "--store", store_address, *flags])
+    def worker(self, model_dir, store_address, *flags, **options):
+        return self._start("worker", ["--model", model_dir, "--store", store_address, *flags],
+                           **options)
 
     def ctl(self, *args, check=True):
         """Runs hearthctl with --json; returns the last JSON object it printed."""

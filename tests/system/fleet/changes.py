@@ -1,0 +1,303 @@
+"""Faults in which the engine is another one than before, or slower, or full. Each takes a Field."""
+
+import pathlib
+import subprocess
+import sys
+import time
+
+import load
+from engine import Connection, wait_for
+from hearth_procs import ProcessFailed
+from outages import BUDGET_S, trace
+from probe import SMALL_RAM, Probe
+from system_support import prompt
+
+SLOTS = 16384
+DELAYED_PORT = 6380
+USER = "hearth"
+RIGHTS = ("on", "~h1:*", "+exists", "+getrange", "+set", "+pexpire", "+persist", "+unlink", "+incr",
+          "+asking", "+ping", "+client|setname", "+cluster|slots")
+
+
+def _answered_in_ms(answers, share):
+    values = sorted(answer.result["server"]["fetch_ms"] for answer in answers)
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def reshard(field):
+    """A fourth primary takes a quarter of the slots from the three others."""
+    fleet, verdict, engine = field.fleet, field.verdict, field.engine
+    node = fleet.add_node(SMALL_RAM)
+    probe = Probe(fleet, node.add_worker())
+    probe.publish(fleet.nodes[0].workers[0])
+    with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
+        requests.go_on(field.count // 3)
+        added = engine.add_server()
+        began, before = time.monotonic(), len(requests.answers)
+        first = engine.servers[0]
+        engine.manage("add-node", added.address, first.address)
+        wait_for(lambda: len(added.cli("cluster", "nodes").splitlines()) == len(engine.servers),
+                 "the new one knows all")
+        engine.wait_whole()
+        engine.manage("reshard", first.address, "--cluster-from", "all", "--cluster-to",
+                      engine.node_id(added), "--cluster-slots", SLOTS // 4, "--cluster-yes")
+        ended, after = time.monotonic(), len(requests.answers)
+        requests.go_on(field.count // 3)
+    answers = requests.answers
+    verdict.note("took s", f"{ended - began:.1f}")
+    verdict.note("keys of the new one", added.cli("dbsize"))
+    verdict.hits(answers[:before], answers[before:after], 0.99, "hits meanwhile, of those before")
+    earlier = [answer for answer in probe.answers if answer.began < began]
+    during = [answer for answer in probe.answers if began <= answer.began < ended]
+    verdict.at_least("of the engine alone", load.hit_rate(during) / load.hit_rate(earlier), 0.99)
+    verdict.note("fetch ms, before: median, p99",
+                 f"{_answered_in_ms(earlier, .5):.1f}, {_answered_in_ms(earlier, .99):.1f}")
+    verdict.note("fetch ms, meanwhile: median, p99",
+                 f"{_answered_in_ms(during, .5):.1f}, {_answered_in_ms(during, .99):.1f}")
+    for what, some in (("before", answers[:before]), ("meanwhile", answers[before:after])):
+        here = [answer for answer in some if answer.result["source_tier"] == "host"]
+        verdict.note(f"fetch ms from RAM, {what}: median, p99",
+                     f"{_answered_in_ms(here, .5):.1f}, {_answered_in_ms(here, .99):.1f}")
+    verdict.at_most("fetch p99, times that of before",
+                    _answered_in_ms(during, .99) / _answered_in_ms(earlier, .99), 2.0, 2)
+    verdict.answers(fleet, answers, probe.answers)
+
+
+class SlowWay:
+    """To each server of an engine, by which one may be sent."""
+
+    def __init__(self, field, folder):
+        self._file = folder / "delay"
+        self.set_ms(0)
+        program = pathlib.Path(__file__).parent / "delay.py"
+        self._programs = [subprocess.Popen(
+            [*server.host.words, sys.executable, "-B", str(program), str(self._file),
+             f"{server.host.address}:{DELAYED_PORT}", server.address])
+            for server in field.engine.servers]
+        field.engine.of_all("config", "set", "cluster-announce-port", DELAYED_PORT)
+        self.urls = ",".join(f"{server.host.address}:{DELAYED_PORT}"
+                             for server in field.engine.servers)
+        wait_for(lambda: all(self._is_told(server) for server in field.engine.servers),
+                 "all tell the slow way to all")
+
+    def _is_told(self, server):
+        try:
+            Connection(server.host.address, DELAYED_PORT).ask("ping")
+        except OSError:
+            return False
+        return all(place[1] == str(DELAYED_PORT)
+                   for entry in server.cli("cluster", "slots") for place in entry[2:])
+
+    def set_ms(self, delay_ms):
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(str(delay_ms))
+        fresh.rename(self._file)
+
+    def close(self):
+        for program in self._programs:
+            program.kill()
+            program.wait()
+
+
+def engine_delayed(field):
+    """The engine's answers to one store come 50 ms later; then later than its budget."""
+    fleet, verdict = field.fleet, field.verdict
+    way = SlowWay(field, fleet.folder)
+    try:
+        node = fleet.add_node(SMALL_RAM, way.urls)
+        probe = Probe(fleet, node.add_worker())
+        probe.publish(fleet.nodes[0].workers[0])
+        with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
+            probe.wait_whole(0)
+            cold = [fleet.ask(ids, probe.worker, "--cache", "off") for ids in probe.prompts]
+            verdict.note("first tokens ms, cold: median, worst",
+                         f"{load.first_token_ms(cold, .5):.0f}, {load.first_token_ms(cold, 1):.0f}")
+            for delay_ms in (50, 400):
+                way.set_ms(delay_ms)
+                began = time.monotonic()
+                requests.go_on(field.count // 4)
+                slow = [answer for answer in probe.answers if answer.began >= began]
+                verdict.note(f"{delay_ms} ms: hits, first token ms median",
+                             f"{load.hit_rate(slow):.3f}, {load.first_token_ms(slow, .5):.0f}")
+                verdict.at_most(f"{delay_ms} ms: worst first token ms",
+                                load.first_token_ms(slow, 1),
+                                load.first_token_ms(cold, 1) + 1e3 * BUDGET_S)
+            healed = time.monotonic()
+            way.set_ms(0)
+            verdict.at_most("used again after s", probe.wait_whole(healed), 2.0, 2)
+        verdict.answers(fleet, requests.answers, probe.answers)
+    finally:
+        way.close()
+
+
+def partition_and_drop(field):
+    """One store does not see the engine while another drops all; then the other way round."""
+    fleet, verdict = field.fleet, field.verdict
+    dropper, blind = fleet.nodes[0], fleet.nodes[1]
+    servers = [server.host for server in field.engine.servers]
+    dropped = [prompt(100, f"drop {n}") for n in range(12)]
+
+    def served(node):
+        return sum(fleet.ask(ids, node.workers[0], "--cache", "read").cached > 0
+                   for ids in dropped)
+
+    def cut(node, away):
+        for server in servers:
+            (server.ignore if away else server.heed)([node.host])
+
+    with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
+        for ids in dropped:
+            fleet.ask(ids, dropper.workers[0], "--durability", "shared", "--wait-published")
+        verdict.at_least("served by the other before", served(blind), len(dropped), 0)
+        cut(blind, True)
+        dropper.drop_all()
+        verdict.at_most("served by who dropped, after it", served(dropper), 0)
+        verdict.note("served by the other, cut off", served(blind))
+        healed = time.monotonic()
+        cut(blind, False)
+        last = healed
+        for _ in range(20):
+            for ids in dropped:
+                answer = fleet.ask(ids, blind.workers[0], "--cache", "read")
+                last = answer.began if answer.cached else last
+        verdict.at_most("last time it served one, s after it is back", last - healed, 2.0, 2)
+        newcomer = fleet.add_node()
+        newcomer.add_worker()
+        verdict.at_most("served by a new store", served(newcomer), 0)
+        cut(dropper, True)
+        try:
+            dropper.drop_all()
+            says_so = False
+        except subprocess.CalledProcessError as failed:
+            says_so = "may come back" in failed.stderr
+        verdict.at_least("a drop while cut off says that it is not everywhere", says_so, True, 0)
+        cut(dropper, False)
+        wait_for(lambda: _drops(dropper), "it can drop again")
+        requests.go_on(field.count // 8)
+    verdict.answers(fleet, requests.answers)
+
+
+def _drops(node):
+    try:
+        node.drop_all()
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+def newcomers(field):
+    """A new store with a worker, and a new worker: their first requests."""
+    fleet, verdict = field.fleet, field.verdict
+    with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
+        requests.go_on(field.count // 8)
+        node = fleet.add_node()
+        first = fleet.ask(fleet.prompts.known[0], node.add_worker())
+        verdict.hold("a new store's first request", f"{first.cached} of {first.restorable} tokens, "
+                     f"{first.result['source_tier']}", "all, shared",
+                     first.cached == first.restorable and first.result["source_tier"] == "shared")
+        first = fleet.ask(fleet.prompts.known[0], fleet.nodes[2].add_worker())
+        verdict.hold("a new worker's first request", f"{first.cached} of {first.restorable} tokens",
+                     "all", first.cached == first.restorable)
+        requests.go_on(field.count // 8)
+    verdict.answers(fleet, requests.answers, [first])
+
+
+def _shares(field, number=0):
+    """Whether what one store is given now is restored from another."""
+    fleet = field.fleet
+    ids = prompt(100, f"share {time.monotonic()} {number}")
+    try:
+        given = fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared",
+                          "--wait-published")
+        if given.result["durable"] != "shared":
+            return False
+        got = fleet.ask(ids, fleet.nodes[1].workers[0], "--cache", "read")
+    except ProcessFailed:
+        return False
+    return got.cached == got.restorable and got.result["source_tier"] == "shared"
+
+
+def _break_and_mend(field, fault, mend, least=0.95):
+    """A trace in which both happen, and the stores share again soon."""
+    fleet, verdict = field.fleet, field.verdict
+    third = field.count // 3
+    with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
+        before = requests.go_on(third)
+        fault()
+        verdict.note("shares in the fault", _shares(field))
+        requests.go_on(third)
+        mend()
+        mended = time.monotonic()
+        wait_for(lambda: _shares(field), "stores share again")
+        verdict.at_most("stores share again after s", time.monotonic() - mended, 3.0, 2)
+        after = len(requests.answers)
+        requests.go_on(third)
+    answers = requests.answers
+    verdict.hits(answers[:before], answers[before + field.count // 10:after], least,
+                 "hits a tenth of the trace later, of those before")
+    verdict.hits(answers[:before], answers[after:], least, "hits after all, of those before")
+    verdict.answers(fleet, answers)
+
+
+def full_engine(field):
+    """The engine has no memory for a value more, and evicts nothing."""
+    engine = field.engine
+
+    def fault():
+        engine.of_all("config", "set", "maxmemory-policy", "noeviction")
+        engine.of_all("config", "set", "maxmemory", 1)
+
+    _break_and_mend(field, fault, lambda: engine.of_all("config", "set", "maxmemory", 0))
+
+
+def wrong_password(field):
+    """The password changes under the stores; later they are given the new one."""
+    engine, file = field.engine, field.password_file
+
+    def fault():
+        engine.of_all("acl", "setuser", USER, "resetpass", ">another")
+        engine.of_all("client", "kill", "user", USER)
+
+    _break_and_mend(field, fault, lambda: file.write_text("another\n"))
+
+
+def flushed(field):
+    """Somebody empties the whole engine."""
+    trace(field, lambda _: field.engine.of_all("flushall"))
+
+
+def emptied_server(field):
+    """A server is replaced by an empty one at the same address, which later gets its slots."""
+    engine = field.engine
+    server = engine.servers[0]
+    old, slots = engine.node_id(server), engine.slots_of(server)
+
+    def fault():
+        server.kill()
+        server.start(fresh=True)
+
+    def mend():
+        others = [other for other in engine.servers if other is not server]
+        for other in others:
+            other.cli("cluster", "forget", old)
+        server.cli("cluster", "meet", others[0].host.address, 6379)
+        wait_for(lambda: len(server.cli("cluster", "nodes").splitlines()) == len(engine.servers),
+                 "they have met")
+        for first, last in slots:
+            server.cli("cluster", "addslotsrange", first, last)
+        engine.wait_whole()
+
+    _break_and_mend(field, fault, mend)
+
+
+def another_cluster(field):
+    """All servers end, and new ones are another cluster at the same addresses."""
+    engine = field.engine
+
+    def mend():
+        for server in reversed(engine.servers):
+            server.start(fresh=True)
+        engine.servers.reverse()
+        engine.join()
+
+    _break_and_mend(field, engine.kill, mend)

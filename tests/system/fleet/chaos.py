@@ -1,0 +1,107 @@
+"""A fleet under faults: `chaos.py BIN_DIR WRITE_CHECKPOINT [--count N] [--rate R] [FAULT...]`.
+
+Three stores and four workers on hosts (network namespaces) of their own share a Redis Cluster of
+three primaries with a replica each. Each fault happens while an open-loop load runs, and each
+answer is compared, to the bit, with that of a worker without a store. Printed: each figure beside
+its bar. Ends with 1 where one is missed, with 77 where namespaces are refused.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "system"), str(ROOT / "scripts")]
+
+import namespaces  # noqa: E402  (path set above)
+import outages  # noqa: E402
+import changes  # noqa: E402
+from engine import Engine  # noqa: E402
+from fleet import Fleet  # noqa: E402
+from redis_process import skip_without_redis  # noqa: E402
+from verdict import Verdict  # noqa: E402
+
+FAULTS = {
+    "primary_killed": (outages.primary_killed, {}),
+    "primary_silent": (outages.primary_silent, {}),
+    "shard_lost": (outages.shard_lost, {"replicas": 0}),
+    "store_lost": (outages.store_lost, {"replicas": 0}),
+    "worker_lost": (outages.worker_lost, {"replicas": 0}),
+    "engine_silent": (outages.engine_silent, {"replicas": 0}),
+    "engine_delayed": (changes.engine_delayed, {"replicas": 0}),
+    "reshard": (changes.reshard, {}),
+    "partition_and_drop": (changes.partition_and_drop, {"replicas": 0}),
+    "newcomers": (changes.newcomers, {"replicas": 0}),
+    "full_engine": (changes.full_engine, {"replicas": 0}),
+    "wrong_password": (changes.wrong_password, {"replicas": 0, "user": changes.USER}),
+    "flushed": (changes.flushed, {"replicas": 0}),
+    "emptied_server": (changes.emptied_server, {"replicas": 0}),
+    "another_cluster": (changes.another_cluster, {"replicas": 0}),
+}
+
+
+class Field:
+    """What a fault happens to: an engine, a fleet with its population in the engine, a load."""
+
+    def __init__(self, args, name, folder, say):
+        _, how = FAULTS[name]
+        self.verdict, self.count, self.rate = Verdict(name, say), args.count, args.rate
+        self.engine = Engine(folder, replicas=how.get("replicas", 1))
+        self.password_file = folder / "password"
+        flags = ()
+        if "user" in how:
+            self.password_file.write_text("one\n")
+            self.password_file.chmod(0o600)
+            self.engine.of_all("acl", "setuser", how["user"], ">one", *changes.RIGHTS)
+            flags = ("--shared-user", how["user"], "--shared-password-file", self.password_file)
+        self.fleet = None
+        try:
+            self.fleet = Fleet(args.bin_dir, args.write_checkpoint, folder, self.engine.urls(),
+                               store_flags=flags)
+            self.fleet.publish_known()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        if self.fleet is not None:
+            self.fleet.close()
+        self.engine.kill()
+        namespaces.Host.forget_names()
+
+
+def suffer(args, name, say=print):
+    """One fault. The bars that were missed."""
+    with tempfile.TemporaryDirectory(prefix="hearth-chaos-") as folder:
+        field = Field(args, name, pathlib.Path(folder), say)
+        try:
+            FAULTS[name][0](field)
+        finally:
+            field.close()
+    return field.verdict.missed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("bin_dir")
+    parser.add_argument("write_checkpoint")
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
+    parser.add_argument("--count", type=int, default=400, help="requests in a trace")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests a second")
+    args = parser.parse_intermixed_args()
+    for name in args.faults:
+        if name not in FAULTS:
+            parser.error(f"no such fault: {name}")
+    skip_without_redis()
+    namespaces.enter()
+    missed = []
+    for name in args.faults or FAULTS:
+        missed += suffer(args, name, lambda line: print(line, flush=True))
+    for line in missed:
+        print("MISSED", line)
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

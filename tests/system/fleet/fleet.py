@@ -1,0 +1,113 @@
+"""Hosts with a store each and workers beside it, an engine that the stores share, and a client."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import urllib.request
+
+from engine import wait_for
+from hearth_procs import Cluster
+from load import Answer, Client, Prompts, Reference
+from namespaces import Host
+from system_support import CHUNK_TOKENS, GEOMETRIES
+
+SECRET = "5a" * 32
+STORE_PORT, METRICS_PORT = 7080, 7081
+CONTEXT_TOKENS = 2048
+
+
+class Node:
+    """A host with a store, which may be killed and started again in its place."""
+
+    def __init__(self, fleet, name, store_flags):
+        self.fleet, self.host, self._flags = fleet, Host(name), store_flags
+        self.workers = []
+        self.store = None
+        self.start()
+
+    def start(self):
+        self.store = self.fleet.cluster.store(
+            "", "--metrics-listen", f"127.0.0.1:{METRICS_PORT}", *self._flags,
+            listen=f"127.0.0.1:{STORE_PORT}", under=self.host.words)
+
+    def add_worker(self):
+        worker = self.fleet.start_worker(f"127.0.0.1:{STORE_PORT}", self.host)
+        self.workers.append(worker)
+        return worker
+
+    def counters(self):
+        """The store's, by the names that `hearthctl stats` has."""
+        said = subprocess.run(
+            [*self.host.words, str(self.fleet.cluster.bin_dir / "hearthctl"), "stats", "--store",
+             self.store.address, "--json"], capture_output=True, text=True, check=True)
+        return json.loads(said.stdout.splitlines()[-1])["counters"]
+
+    def drop_all(self):
+        subprocess.run(
+            [*self.host.words, str(self.fleet.cluster.bin_dir / "hearthctl"), "drop", "--all",
+             "--store", self.store.address], capture_output=True, text=True, check=True)
+
+
+class Fleet:
+    """`engine`: where the stores find it, as in a URL."""
+
+    def __init__(self, bin_dir, checkpoint_writer, folder, engine, nodes=(2, 1, 1),
+                 store_flags=(), prompts=None):
+        self.cluster = Cluster(bin_dir, folder / "processes")
+        self.folder, self.engine = pathlib.Path(folder), engine
+        self._secret = self.folder / "secret"
+        self._secret.write_text(SECRET)
+        self._secret.chmod(0o600)
+        self.model = self._write_model(checkpoint_writer)
+        self.flags = ("--secret-file", self._secret, *store_flags)
+        self.nodes = []
+        for workers in nodes:
+            node = self.add_node()
+            for _ in range(workers):
+                node.add_worker()
+        self.reference = Reference(self.cluster, self.start_worker("none", None))
+        self.prompts = prompts or Prompts()
+        self.client = Client(self.cluster, [])
+        self.see_workers()
+
+    def close(self):
+        for process in self.cluster.processes:
+            process.kill()
+
+    def _write_model(self, checkpoint_writer):
+        folder = self.folder / "model"
+        folder.mkdir()
+        subprocess.run([checkpoint_writer, folder, *map(str, GEOMETRIES["wide"]),
+                        str(CONTEXT_TOKENS), "1"], check=True)
+        return folder
+
+    def start_worker(self, store, host):
+        flags = ["--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads", "1",
+                 "--pool-bytes", 0, "--digest-cache", ""]
+        place = {} if host is None else {"listen": f"{host.address}:0", "under": host.words}
+        return self.cluster.worker(self.model, store, *flags, **place)
+
+    def add_node(self, host_bytes="256MiB", engine=None):
+        node = Node(self, f"node{len(self.nodes) + 1}",
+                    (*self.flags, "--host-bytes", host_bytes, "--shared",
+                     f"redis://{engine or self.engine}"))
+        self.nodes.append(node)
+        return node
+
+    def see_workers(self):
+        self.client.workers = [worker for node in self.nodes for worker in node.workers]
+
+    def ask(self, ids, worker=None, *flags):
+        client = self.client if worker is None else Client(self.cluster, [worker])
+        answer = client.ask(Answer(ids, 0), *flags)
+        assert answer.result, answer.errors
+        return answer
+
+    def publish_known(self):
+        """The population, once, into the engine."""
+        for ids in self.prompts.known:
+            self.ask(ids, None, "--durability", "shared", "--wait-published")
+
+    def count(self, name):
+        return sum(node.counters()[name] for node in self.nodes if node.store.popen.poll() is None)

@@ -1,0 +1,100 @@
+"""Hosts of a fleet on one machine: a network namespace each, all on one bridge.
+
+`enter()` first: the program goes on in namespaces of its own, so that whatever it makes there ends
+with it. It is then on the bridge itself, as a client in the same network is.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+INSIDE = "HEARTH_FLEET_INSIDE"
+NETWORK = "10.77.0."
+SKIPPED = 77
+
+
+def run(*words):
+    subprocess.run(list(map(str, words)), check=True, stdin=subprocess.DEVNULL)
+
+
+def _skip(why):
+    print(why)
+    sys.exit(SKIPPED)
+
+
+def enter():
+    """Starts the program again in namespaces, or ends it as skipped where they are refused."""
+    if os.environ.get(INSIDE):
+        _make_bridge()
+        return
+    unshare, ip = shutil.which("unshare"), shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if unshare is None or ip is None:
+        _skip("unshare (util-linux) or ip (iproute2) is not installed")
+    words = [unshare, "--net", "--mount"]
+    if os.geteuid() != 0:
+        words += ["--user", "--map-root-user"]
+    trial = f"mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && {ip} netns add trial"
+    tried = subprocess.run(words + ["sh", "-c", trial + f" && {ip} link add trial type bridge"],
+                           capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        _skip(f"network namespaces are refused: {tried.stderr.strip()}")
+    os.environ[INSIDE] = "1"
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    sys.stdout.flush()
+    os.execv(unshare, words + [sys.executable, "-B", *sys.argv])
+
+
+def _make_bridge():
+    run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "link", "add", "fleet", "type", "bridge")
+    run("ip", "address", "add", f"{NETWORK}1/24", "dev", "fleet")
+    run("ip", "link", "set", "fleet", "up")
+
+
+class Host:
+    """A namespace with one address. `words`: what runs a program in it."""
+
+    _all = []
+
+    def __init__(self, name):
+        Host._all.append(self)
+        number = len(Host._all)
+        self.name, self.address = name, f"{NETWORK}{number + 1}"
+        self.words = ["nsenter", f"--net=/run/netns/{name}"]
+        self._outer = f"host{number}"
+        run("ip", "netns", "add", name)
+        run("ip", "link", "add", self._outer, "type", "veth", "peer", "name", "eth0", "netns", name)
+        run("ip", "link", "set", self._outer, "master", "fleet", "up")
+        self.ip("link", "set", "lo", "up")
+        self.ip("address", "add", f"{self.address}/24", "dev", "eth0")
+        self.ip("link", "set", "eth0", "up")
+
+    @classmethod
+    def forget_names(cls):
+        """Of hosts whose programs have ended; others may have the names then."""
+        for host in cls._all:
+            if host.name is not None:
+                run("ip", "netns", "del", host.name)
+                host.name = None
+
+    def ip(self, *words):
+        run("ip", "-netns", self.name, *words)
+
+    def ignore(self, others):
+        """What this host would answer the others goes nowhere, without a word."""
+        for other in others:
+            self.ip("route", "add", "blackhole", f"{other.address}/32")
+
+    def heed(self, others):
+        for other in others:
+            self.ip("route", "del", "blackhole", f"{other.address}/32")
+
+    def limit(self, rate):
+        """Everything that leaves this host, in tc's words ("20mbit")."""
+        run("tc", "-netns", self.name, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate,
+            "burst", "64kb", "latency", "400ms")
+
+    def unlimit(self):
+        run("tc", "-netns", self.name, "qdisc", "del", "dev", "eth0", "root")

@@ -1,0 +1,63 @@
+"""Asks for what only the engine has, again and again, to see from when to when it is readable."""
+
+import itertools
+import threading
+import time
+
+from engine import wait_for
+from system_support import prompt
+
+PROMPT_TOKENS = 120
+PROMPTS = 48  # more than the RAM of a store with SMALL_RAM holds
+SMALL_RAM = "1MiB"
+
+
+class Probe:
+    """Through one worker, whose store has SMALL_RAM."""
+
+    def __init__(self, fleet, worker, seed="probe"):
+        self._fleet, self.worker = fleet, worker
+        self.prompts = [prompt(PROMPT_TOKENS, f"{seed} {n}") for n in range(PROMPTS)]
+        self._cycle = itertools.cycle(self.prompts)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.seen = []  # (began, ended, whether the engine gave all that this store lacked)
+        self.answers = []
+
+    def publish(self, worker):
+        for ids in self.prompts:
+            self._fleet.ask(ids, worker, "--durability", "shared", "--wait-published")
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._stop.is_set():
+            answer = self._fleet.ask(next(self._cycle), self.worker, "--cache", "read")
+            whole = answer.cached == answer.restorable
+            self.answers.append(answer)
+            if whole and answer.result["source_tier"] != "shared":
+                continue  # it says nothing of the engine
+            self.seen.append((answer.began, answer.ended, whole))
+
+    def wait_whole(self, since, in_a_row=4):
+        """Seconds from `since` until so many came whole, one after the other; the first of them
+        counts."""
+        def whole():
+            later = [entry for entry in self.seen if entry[0] >= since]
+            for first in range(len(later) - in_a_row + 1):
+                run = later[first:first + in_a_row]
+                if all(entry[2] for entry in run):
+                    return run[0][1] - since
+            return None
+        return wait_for(whole, "what the engine has is readable again")
+
+    def longest_gap(self, since):
+        """Seconds between two whole ones, from `since` on."""
+        ends = [since] + [ended for began, ended, whole in self.seen if whole and began >= since]
+        return max((after - before for before, after in zip(ends, ends[1:])), default=0.0)
