@@ -49,17 +49,18 @@ def reshard(field):
     verdict.hits(answers[:before], answers[before:after], 0.99, "hits meanwhile, of those before")
     earlier = [answer for answer in probe.answers if answer.began < began]
     during = [answer for answer in probe.answers if began <= answer.began < ended]
-    verdict.at_least("of the engine alone", load.hit_rate(during) / load.hit_rate(earlier), 0.99)
+    verdict.share("of the engine alone", load.hit_rate(during) / load.hit_rate(earlier), 0.99)
     verdict.note("fetch ms, before: median, p99",
                  f"{_answered_in_ms(earlier, .5):.1f}, {_answered_in_ms(earlier, .99):.1f}")
     verdict.note("fetch ms, meanwhile: median, p99",
                  f"{_answered_in_ms(during, .5):.1f}, {_answered_in_ms(during, .99):.1f}")
-    for what, some in (("before", answers[:before]), ("meanwhile", answers[before:after])):
-        here = [answer for answer in some if answer.result["source_tier"] == "host"]
-        verdict.note(f"fetch ms from RAM, {what}: median, p99",
-                     f"{_answered_in_ms(here, .5):.1f}, {_answered_in_ms(here, .99):.1f}")
-    verdict.at_most("fetch p99, times that of before",
-                    _answered_in_ms(during, .99) / _answered_in_ms(earlier, .99), 2.0, 2)
+    here = [_answered_in_ms([answer for answer in some if answer.result["source_tier"] == "host"],
+                            .99) for some in (answers[:before], answers[before:after])]
+    verdict.note("p99 of what RAM had, before, meanwhile", f"{here[0]:.1f}, {here[1]:.1f}")
+    # Moving the slots takes its share of the machine too, which hits in RAM show.
+    slower = _answered_in_ms(during, .99) / _answered_in_ms(earlier, .99)
+    verdict.note("fetch p99, times that of before", f"{slower:.2f}")
+    verdict.in_time("the same, of what RAM's p99 grew", slower / max(1.0, here[1] / here[0]), 2.0)
     verdict.answers(fleet, answers, probe.answers)
 
 
@@ -119,62 +120,105 @@ def engine_delayed(field):
                 slow = [answer for answer in probe.answers if answer.began >= began]
                 verdict.note(f"{delay_ms} ms: hits, first token ms median",
                              f"{load.hit_rate(slow):.3f}, {load.first_token_ms(slow, .5):.0f}")
-                verdict.at_most(f"{delay_ms} ms: worst first token ms",
+                verdict.in_time(f"{delay_ms} ms: worst first token ms",
                                 load.first_token_ms(slow, 1),
-                                load.first_token_ms(cold, 1) + 1e3 * BUDGET_S)
+                                load.first_token_ms(cold, 1) + 1e3 * BUDGET_S, 0)
             healed = time.monotonic()
             way.set_ms(0)
-            verdict.at_most("used again after s", probe.wait_whole(healed), 2.0, 2)
+            verdict.in_time("used again after s", probe.wait_whole(healed), 2.0)
         verdict.answers(fleet, requests.answers, probe.answers)
     finally:
         way.close()
+
+
+class Dropped:
+    """Prompts that are published and dropped, and who still serves them."""
+
+    def __init__(self, fleet, name):
+        self._fleet = fleet
+        self._prompts = [prompt(100, f"{name} {number}") for number in range(12)]
+        for ids in self._prompts:
+            fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
+
+    def __len__(self):
+        return len(self._prompts)
+
+    def served_by(self, node):
+        return sum(self._fleet.ask(ids, node.workers[0], "--cache", "read").cached > 0
+                   for ids in self._prompts)
+
+    def hold_forgotten(self, verdict, node, since, bar_s=2.0):
+        """From now on `node` serves none."""
+        wait_for(lambda: self.served_by(node) == 0, "it serves nothing dropped")
+        verdict.in_time("the other serves none s after it is back", time.monotonic() - since, bar_s)
+        verdict.none("served by it later", sum(self.served_by(node) for _ in range(3)))
 
 
 def partition_and_drop(field):
     """One store does not see the engine while another drops all; then the other way round."""
     fleet, verdict = field.fleet, field.verdict
     dropper, blind = fleet.nodes[0], fleet.nodes[1]
-    servers = [server.host for server in field.engine.servers]
-    dropped = [prompt(100, f"drop {n}") for n in range(12)]
-
-    def served(node):
-        return sum(fleet.ask(ids, node.workers[0], "--cache", "read").cached > 0
-                   for ids in dropped)
-
-    def cut(node, away):
-        for server in servers:
-            (server.ignore if away else server.heed)([node.host])
-
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        for ids in dropped:
-            fleet.ask(ids, dropper.workers[0], "--durability", "shared", "--wait-published")
-        verdict.at_least("served by the other before", served(blind), len(dropped), 0)
-        cut(blind, True)
+        dropped = Dropped(fleet, "drop")
+        verdict.all("served by the other before", dropped.served_by(blind), len(dropped))
+        field.cut(blind)
         dropper.drop_all()
-        verdict.at_most("served by who dropped, after it", served(dropper), 0)
-        verdict.note("served by the other, cut off", served(blind))
-        healed = time.monotonic()
-        cut(blind, False)
-        last = healed
-        for _ in range(20):
-            for ids in dropped:
-                answer = fleet.ask(ids, blind.workers[0], "--cache", "read")
-                last = answer.began if answer.cached else last
-        verdict.at_most("last time it served one, s after it is back", last - healed, 2.0, 2)
+        verdict.none("served by who dropped, after it", dropped.served_by(dropper))
+        verdict.note("served by the other, cut off", dropped.served_by(blind))
+        field.heal(blind)
+        dropped.hold_forgotten(verdict, blind, time.monotonic())
         newcomer = fleet.add_node()
         newcomer.add_worker()
-        verdict.at_most("served by a new store", served(newcomer), 0)
-        cut(dropper, True)
-        try:
-            dropper.drop_all()
-            says_so = False
-        except subprocess.CalledProcessError as failed:
-            says_so = "may come back" in failed.stderr
-        verdict.at_least("a drop while cut off says that it is not everywhere", says_so, True, 0)
-        cut(dropper, False)
+        verdict.none("served by a new store", dropped.served_by(newcomer))
+        field.cut(dropper)
+        verdict.hold("a drop of one cut off", "is refused" if not _drops(dropper) else "is done",
+                     "is refused", not _drops(dropper))
+        field.heal(dropper)
         wait_for(lambda: _drops(dropper), "it can drop again")
         requests.go_on(field.count // 8)
     verdict.answers(fleet, requests.answers)
+
+
+def drop_and_loss(field):
+    """As before, and the engine loses all that it has before the other is back."""
+    fleet, verdict = field.fleet, field.verdict
+    dropper, blind = fleet.nodes[0], fleet.nodes[1]
+    with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
+        dropped = Dropped(fleet, "loss")
+        verdict.all("served by the other before", dropped.served_by(blind), len(dropped))
+        field.cut(blind)
+        dropper.drop_all()
+        field.engine.of_all("flushall")
+        field.heal(blind)
+        # Who dropped tells the engine again when it reads the generation, once a second.
+        dropped.hold_forgotten(verdict, blind, time.monotonic(), 4.0)
+        requests.go_on(field.count // 8)
+    verdict.answers(fleet, requests.answers)
+
+
+def narrow_engine(field):
+    """Each server of the engine can send 1 Mbit/s."""
+    fleet, verdict = field.fleet, field.verdict
+    node = fleet.add_node(SMALL_RAM)
+    probe = Probe(fleet, node.add_worker())
+    probe.publish(fleet.nodes[0].workers[0])
+    with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
+        probe.wait_whole(0)
+        cold = [fleet.ask(ids, probe.worker, "--cache", "off") for ids in probe.prompts]
+        for server in field.engine.servers:
+            server.host.limit("1mbit")
+        began = time.monotonic()
+        requests.go_on(field.count // 4)
+        for server in field.engine.servers:
+            server.host.unlimit()
+        healed = time.monotonic()
+        verdict.in_time("used again after s", probe.wait_whole(healed), 2.0)
+    slow = [answer for answer in probe.answers if began <= answer.began <= healed]
+    verdict.note("hits, first token ms: median, p99", f"{load.hit_rate(slow):.3f}, "
+                 f"{load.first_token_ms(slow, .5):.0f}, {load.first_token_ms(slow, .99):.0f}")
+    verdict.in_time("worst first token ms", load.first_token_ms(slow, 1),
+                    load.first_token_ms(cold, 1) + 1e3 * BUDGET_S, 0)
+    verdict.answers(fleet, requests.answers, probe.answers)
 
 
 def _drops(node):
@@ -198,8 +242,21 @@ def newcomers(field):
         first = fleet.ask(fleet.prompts.known[0], fleet.nodes[2].add_worker())
         verdict.hold("a new worker's first request", f"{first.cached} of {first.restorable} tokens",
                      "all", first.cached == first.restorable)
+        blind = fleet.add_node(cut=field.cut)
+        alone = fleet.ask(fleet.prompts.known[1], blind.add_worker())
+        verdict.none("tokens that one gets which never saw the engine", alone.cached)
+        field.heal(blind)
+        healed = time.monotonic()
+        wait_for(lambda: _is_shared(fleet, blind), "it shares what others have")
+        verdict.in_time("it shares s after it sees the engine", time.monotonic() - healed, 2.0)
         requests.go_on(field.count // 8)
-    verdict.answers(fleet, requests.answers, [first])
+    verdict.answers(fleet, requests.answers, [first, alone])
+
+
+def _is_shared(fleet, node):
+    ids = prompt(100, f"seen {time.monotonic()}")
+    fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
+    return fleet.ask(ids, node.workers[0], "--cache", "read").result["source_tier"] == "shared"
 
 
 def _shares(field, number=0):
@@ -229,7 +286,7 @@ def _break_and_mend(field, fault, mend, least=0.95):
         mend()
         mended = time.monotonic()
         wait_for(lambda: _shares(field), "stores share again")
-        verdict.at_most("stores share again after s", time.monotonic() - mended, 3.0, 2)
+        verdict.in_time("stores share again after s", time.monotonic() - mended, 3.0)
         after = len(requests.answers)
         requests.go_on(third)
     answers = requests.answers

@@ -1,4 +1,6 @@
-"""A fleet under faults: `chaos.py BIN_DIR WRITE_CHECKPOINT [--count N] [--rate R] [FAULT...]`.
+"""A fleet under faults.
+
+    chaos.py BIN_DIR WRITE_CHECKPOINT [FAULT...] [--count N] [--rate R] [--short]
 
 Three stores and four workers on hosts (network namespaces) of their own share a Redis Cluster of
 three primaries with a replica each. Each fault happens while an open-loop load runs, and each
@@ -32,6 +34,8 @@ FAULTS = {
     "engine_delayed": (changes.engine_delayed, {"replicas": 0}),
     "reshard": (changes.reshard, {}),
     "partition_and_drop": (changes.partition_and_drop, {"replicas": 0}),
+    "drop_and_loss": (changes.drop_and_loss, {"replicas": 0}),
+    "narrow_engine": (changes.narrow_engine, {"replicas": 0}),
     "newcomers": (changes.newcomers, {"replicas": 0}),
     "full_engine": (changes.full_engine, {"replicas": 0}),
     "wrong_password": (changes.wrong_password, {"replicas": 0, "user": changes.USER}),
@@ -39,14 +43,15 @@ FAULTS = {
     "emptied_server": (changes.emptied_server, {"replicas": 0}),
     "another_cluster": (changes.another_cluster, {"replicas": 0}),
 }
+# One after the other in one fleet; the last one takes a server away.
+SHORT = ("newcomers", "store_lost", "partition_and_drop", "primary_killed")
 
 
 class Field:
     """What a fault happens to: an engine, a fleet with its population in the engine, a load."""
 
-    def __init__(self, args, name, folder, say):
-        _, how = FAULTS[name]
-        self.verdict, self.count, self.rate = Verdict(name, say), args.count, args.rate
+    def __init__(self, args, how, folder):
+        self.verdict, self.count, self.rate = None, args.count, args.rate
         self.engine = Engine(folder, replicas=how.get("replicas", 1))
         self.password_file = folder / "password"
         flags = ()
@@ -64,6 +69,15 @@ class Field:
             self.close()
             raise
 
+    def cut(self, node):
+        """What the engine answers the node's store goes nowhere."""
+        for server in self.engine.servers:
+            server.host.ignore([node.host])
+
+    def heal(self, node):
+        for server in self.engine.servers:
+            server.host.heed([node.host])
+
     def close(self):
         if self.fleet is not None:
             self.fleet.close()
@@ -71,24 +85,30 @@ class Field:
         namespaces.Host.forget_names()
 
 
-def suffer(args, name, say=print):
-    """One fault. The bars that were missed."""
+def suffer(args, names, how):
+    """These faults, one after the other in one fleet. The bars that were missed."""
+    missed = []
     with tempfile.TemporaryDirectory(prefix="hearth-chaos-") as folder:
-        field = Field(args, name, pathlib.Path(folder), say)
+        field = Field(args, how, pathlib.Path(folder))
         try:
-            FAULTS[name][0](field)
+            for name in names:
+                field.verdict = Verdict(name, lambda line: print(line, flush=True), not args.short)
+                FAULTS[name][0](field)
+                missed += field.verdict.missed
         finally:
             field.close()
-    return field.verdict.missed
+    return missed
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bin_dir")
     parser.add_argument("write_checkpoint")
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
     parser.add_argument("--count", type=int, default=400, help="requests in a trace")
     parser.add_argument("--rate", type=float, default=10.0, help="requests a second")
+    parser.add_argument("--short", action="store_true",
+                        help="a few faults in one fleet, and no figure of time is held to its bar")
     args = parser.parse_intermixed_args()
     for name in args.faults:
         if name not in FAULTS:
@@ -96,8 +116,11 @@ def main():
     skip_without_redis()
     namespaces.enter()
     missed = []
-    for name in args.faults or FAULTS:
-        missed += suffer(args, name, lambda line: print(line, flush=True))
+    if args.short:
+        missed = suffer(args, args.faults or SHORT, {})
+    else:
+        for name in args.faults or FAULTS:
+            missed += suffer(args, [name], FAULTS[name][1])
     for line in missed:
         print("MISSED", line)
     sys.exit(1 if missed else 0)

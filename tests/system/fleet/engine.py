@@ -3,19 +3,21 @@
 import socket
 import subprocess
 import threading
+import time
 
 from namespaces import Host
 from redis_process import REDIS
 
 PORT = 6379
 NODE_TIMEOUT_MS = 1000
-LONG_S = 60  # only a hang takes it
+LONG_S = 30  # only a hang takes it
 _pause = threading.Event()  # never set
 
 
 def wait_for(what, why, timeout_s=LONG_S):
     """Asks until it is so. Returns what it was."""
-    for _ in range(int(timeout_s / 0.02)):
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
         result = what()
         if result:
             return result

@@ -24,7 +24,6 @@ class Node:
         self.fleet, self.host, self._flags = fleet, Host(name), store_flags
         self.workers = []
         self.store = None
-        self.start()
 
     def start(self):
         self.store = self.fleet.cluster.store(
@@ -88,10 +87,13 @@ class Fleet:
         place = {} if host is None else {"listen": f"{host.address}:0", "under": host.words}
         return self.cluster.worker(self.model, store, *flags, **place)
 
-    def add_node(self, host_bytes="256MiB", engine=None):
+    def add_node(self, host_bytes="256MiB", engine=None, cut=lambda node: None):
+        """`cut`: done to it before its store starts."""
         node = Node(self, f"node{len(self.nodes) + 1}",
                     (*self.flags, "--host-bytes", host_bytes, "--shared",
                      f"redis://{engine or self.engine}"))
+        cut(node)
+        node.start()
         self.nodes.append(node)
         return node
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 from engine import wait_for
-from system_support import prompt
+from system_support import CHUNK_TOKENS, prompt
 
 PROMPT_TOKENS = 120
 PROMPTS = 48  # more than the RAM of a store with SMALL_RAM holds
@@ -57,7 +57,46 @@ class Probe:
             return None
         return wait_for(whole, "what the engine has is readable again")
 
-    def longest_gap(self, since):
-        """Seconds between two whole ones, from `since` on."""
-        ends = [since] + [ended for began, ended, whole in self.seen if whole and began >= since]
-        return max((after - before for before, after in zip(ends, ends[1:])), default=0.0)
+
+def publish_one_chunk(fleet, engine, count):
+    """Prompts of one chunk, and the servers that have its two objects: (token ids, servers)."""
+    def heads():
+        return {(name, server) for server in engine.primaries()
+                for name in server.cli("keys", "*:[gl]:0")}
+
+    published, known = [], heads()
+    for number in range(count):
+        ids = prompt(CHUNK_TOKENS + 1, f"one chunk {number}")
+        fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
+        now = heads()
+        # The prompt's last token has objects of its own, smaller ones.
+        new = sorted(now - known, key=lambda head: -int(head[1].cli("strlen", head[0])))
+        published.append((ids, [server for _, server in new[:2]]))
+        known = now
+    return published
+
+
+class OneChunk:
+    """Asks for prompts of one chunk, each once, through a store that has none of them but the
+    first: it knows the generation and the fingerprint, each of which lies on one shard."""
+
+    def __init__(self, fleet, worker, prompts):
+        self._fleet, self._worker, self._prompts = fleet, worker, prompts[1:]
+        fleet.ask(prompts[0], worker, "--cache", "read")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.answers = []
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self):
+        for ids in self._prompts:
+            if self._stop.is_set():
+                return
+            self.answers.append(self._fleet.ask(ids, self._worker, "--cache", "read"))
