@@ -12,6 +12,7 @@ import sys
 INSIDE = "HEARTH_FLEET_INSIDE"
 NETWORK = "10.77.0."
 SKIPPED = 77
+MOUNT = "mount -t tmpfs tmpfs /run && mkdir /run/netns"  # names of namespaces, for this one alone
 
 
 def run(*words):
@@ -31,12 +32,13 @@ def enter():
     unshare, ip = shutil.which("unshare"), shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if unshare is None or ip is None:
         _skip("unshare (util-linux) or ip (iproute2) is not installed")
-    words = [unshare, "--net", "--mount"]
+    # With a process namespace too, what was started ends with the program, whatever ends that.
+    words = [unshare, "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         words += ["--user", "--map-root-user"]
-    trial = f"mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && {ip} netns add trial"
-    tried = subprocess.run(words + ["sh", "-c", trial + f" && {ip} link add trial type bridge"],
-                           capture_output=True, text=True, check=False)
+    trial = f"{MOUNT} && {ip} netns add trial && {ip} link add trial type bridge"
+    tried = subprocess.run(words + ["sh", "-c", trial], capture_output=True, text=True,
+                           check=False)
     if tried.returncode != 0:
         _skip(f"network namespaces are refused: {tried.stderr.strip()}")
     os.environ[INSIDE] = "1"
@@ -46,7 +48,7 @@ def enter():
 
 
 def _make_bridge():
-    run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
+    run("sh", "-c", MOUNT)
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", "fleet", "type", "bridge")
     run("ip", "address", "add", f"{NETWORK}1/24", "dev", "fleet")
