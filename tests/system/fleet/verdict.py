@@ -36,9 +36,12 @@ class Verdict:
         """None failed, and each has the bits of a worker without a store."""
         answers = [answer for some in lists for answer in some]
         failed = [answer for answer in answers if answer.result is None]
-        asked_again = sum(1 for answer in answers if answer.result and answer.errors)
+        asked_again = [answer for answer in answers if answer.result and answer.errors]
         wrong = sum(fleet.reference.is_wrong(answer) for answer in answers if answer.result)
-        self.note("requests", f"{len(answers)}, of those asked of another worker {asked_again}")
+        self.note("requests", f"{len(answers)}, of those asked of another worker "
+                  f"{len(asked_again)}")
+        for reason in sorted({answer.errors[0][:160] for answer in asked_again})[:3]:
+            self.note("asked of another, since", reason)
         self.none("failed", len(failed))
         self.none("with other bits than cold", wrong)
         self.none("values rejected", fleet.count("shared_rejected_values"))
