@@ -96,6 +96,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     const SharedSpace plain(secret, tenant, 0);
     const Told told = Ask(plain, deadline);
     Hear(tenant, told.dropped);
+    if (told.is_mark_read()) MarkAgain(tenant, told.dropped, deadline);
     const uint64_t last = LastOf(tenant);
     // A drop that was acknowledged set both: one of them is enough to know that there was none.
     const bool is_mark_needed = told.number == 0 || told.number > last;
@@ -156,6 +157,19 @@ void SharedSpaces::Hear(const std::string& tenant, uint64_t dropped) {
   // Before anybody writes what is here under the new generation.
   on_dropped_(tenant);
   NoteHeard(tenant, dropped);
+}
+
+void SharedSpaces::MarkAgain(const std::string& tenant, uint64_t dropped, absl::Time deadline) {
+  uint64_t heard = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = known_.find(tenant);
+    if (it != known_.end()) heard = it->second.heard;
+  }
+  if (dropped >= heard) return;
+  const SharedSpace space(secret_, tenant, 0);
+  const std::string mark = space.DropName(), sealed = space.Seal(mark, absl::StrCat(heard));
+  engine_->Set({SharedValue{mark, sealed}}, deadline);
 }
 
 void SharedSpaces::NoteHeard(const std::string& tenant, uint64_t dropped) {

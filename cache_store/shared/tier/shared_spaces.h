@@ -96,6 +96,9 @@ class SharedSpaces {
   // Later than `generation`, and than now.
   uint64_t NumberAfter(uint64_t generation) const;
   void Hear(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
+  // The engine lost the mark of a drop that this store heard of, and others may not have heard.
+  void MarkAgain(const std::string& tenant, uint64_t dropped, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void NoteHeard(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
   // Not one before the last. It was read now.
   SpacePtr Adopt(const std::string& secret, const std::string& tenant, uint64_t generation)

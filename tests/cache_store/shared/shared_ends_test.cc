@@ -255,6 +255,31 @@ TEST_F(SharedEndsTest, AGenerationThatIsNotToldIsBelievedForAMinute) {
   }
 }
 
+// A failover may lose the last writes, and whoever was cut off hears of the drop by the mark alone.
+TEST_F(SharedEndsTest, ADropOfAllWhoseMarkTheEngineLostIsMarkedAgain) {
+  SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  EXPECT_EQ(Fetch(&third, Prompt(1)), 64);
+  for (SharedNode* away : {&other, &third}) away->engine->SetUnreachable(true);
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  kit_.memory.entries.clear();
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&one, Prompt(2));
+  other.engine->SetUnreachable(false);
+  Fetch(&other, Prompt(1));
+  other.writes->RunAll();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  // Who heard of it tells it too.
+  kit_.memory.entries.clear();
+  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
+  Fetch(&other, Prompt(2));
+  third.engine->SetUnreachable(false);
+  Fetch(&third, Prompt(1));
+  third.writes->RunAll();
+  EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
+}
+
 // Who can write to the engine makes misses, and nothing else.
 TEST_F(SharedEndsTest, ANumberAloneDropsNothingHere) {
   SharedNode one = kit_.Node();
