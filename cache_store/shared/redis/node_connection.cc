@@ -176,7 +176,8 @@ void NodeConnection::Flush() {
 
 void NodeConnection::Receive() {
   std::array<char, kReadBytes> bytes;
-  for (size_t left = kReadAtOnce; left > 0 || transport_->HasUnread();) {
+  size_t left = kReadAtOnce;
+  while (left > 0) {
     // The end of a long text is read together with what comes after it.
     const absl::Span<char> room = reader_.Room();
     const bool is_direct = room.size() > bytes.size();
@@ -196,7 +197,17 @@ void NodeConnection::Receive() {
     // TLS gives a record at a time; a socket that gave less than it could has no more.
     if (!parts_->options.use_tls && *read < into.size()) break;
   }
+  if (left == 0 && transport_->HasUnread()) ReceiveLater();
   if (phase_ == Phase::kOpen) owner_->OnMoved();
+}
+
+void NodeConnection::ReceiveLater() {
+  if (std::exchange(receives_, true)) return;
+  parts_->loop.Post([this, lives = std::weak_ptr<char>(lives_)] {
+    if (lives.expired()) return;
+    receives_ = false;
+    if (phase_ != Phase::kClosed) OnReady(EPOLLIN);
+  });
 }
 
 // Whether the connection is still there.

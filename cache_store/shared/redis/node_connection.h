@@ -80,6 +80,7 @@ class NodeConnection : public EventLoop::Watcher {
   void OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last);
   void Flush();
   void Receive();
+  void ReceiveLater();  // after the others have had their turn
   bool TakeReplies();
   void Moved(size_t bytes);
 
@@ -95,7 +96,7 @@ class NodeConnection : public EventLoop::Watcher {
   uint64_t bytes_in_flight_ = 0;
   absl::Time last_progress_ = absl::InfinitePast(), opened_ = absl::InfinitePast();
   size_t moved_bytes_ = 0;                                        // since last_progress_
-  bool flushes_ = false;                                          // a task of the loop is to
+  bool flushes_ = false, receives_ = false;                       // a task of the loop is to
   const std::shared_ptr<char> lives_ = std::make_shared<char>();  // tasks ask whether it does
 };
 

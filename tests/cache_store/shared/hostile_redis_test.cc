@@ -20,10 +20,11 @@ using Words = FakeRedis::Words;
 
 const char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
 
-std::unique_ptr<RedisCluster> Engine(const std::vector<NodeAddress>& addresses) {
+std::unique_ptr<RedisCluster> Engine(const std::vector<NodeAddress>& addresses,
+                                     absl::Duration silence = absl::Milliseconds(300)) {
   RedisOptions options;
   options.addresses = addresses;
-  options.silence = absl::Milliseconds(300);
+  options.silence = silence;
   return RedisCluster::Open(options).value();
 }
 
@@ -305,7 +306,7 @@ TEST_F(HalfHostileRedis, PointsToAThousandPlaces) {
     return {absl::StrCat("-MOVED 1 ", Nowhere(++places).Text(), "\r\n")};
   });
   Answers({absl::StrCat("-MOVED 1 ", redis.address().Text(), "\r\n")});
-  const auto engine = Engine({honest_.address()});
+  const auto engine = Engine({honest_.address()}, absl::Seconds(30));
   const std::vector<std::string> keys = Keys(4000);
   const auto exists = engine->Exists(keys, Soon());
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(exists[i].ok(), IsHonests(keys[i]));
@@ -323,7 +324,7 @@ TEST(HostileRedis, NamesAThousandNodes) {
     nodes.push_back(redis.address());
     return {FakeRedis::Slots(nodes)};
   });
-  const auto engine = Engine({redis.address()});
+  const auto engine = Engine({redis.address()}, absl::Seconds(30));
   int last = 0;
   while (KeySlot(absl::StrCat(last)) != kHashSlots - 1) ++last;
   for (const auto& exists : engine->Exists(Keys(100), Soon())) EXPECT_FALSE(exists.ok());
