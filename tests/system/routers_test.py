@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import time
-import unittest
 
 import system_support
 from system_support import CHUNK_TOKENS, SystemTest, prompt
