@@ -36,6 +36,8 @@ namespace {
 constexpr uint32_t kNodes = 10, kShards = 3;
 constexpr uint32_t kBlockTokens = Trace::kBlockTokens;
 constexpr absl::Duration kCallTimeout = absl::Seconds(30);
+// Of the trace's time, as that between two uses that count is: longer than a slice.
+constexpr absl::Duration kTtl = absl::Minutes(20);
 
 // One value of 27 KB a block: with its tokens it fits one of jemalloc's sizes.
 Fingerprint Model() {
@@ -92,17 +94,34 @@ std::shared_ptr<const KvObject> ObjectOf(const KvLayout& layout, uint32_t block,
 // Ten stores, and what a worker at each would do.
 class RealFleet {
  public:
-  RealFleet(const std::string& program, const std::string& redis, int host_mib)
+  RealFleet(const std::string& program, const std::string& redis, int host_mib, absl::Duration ttl)
       : fingerprint_(Model()), layout_(*fingerprint_.Layout()) {
     const std::string secret = folder_.path() + "/secret";
     if (!ReadOrMakeSecret(secret).ok()) std::abort();
     for (uint32_t i = 0; i < kNodes; ++i) {
       const std::string at = absl::StrCat(folder_.path(), "/", i);
-      processes_.push_back(std::make_unique<Child>(std::vector<std::string>{
-          program, "--listen", "unix:" + at + ".sock", "--address-file", at, "--data-dir", "",
-          "--durability", "memory", "--host-bytes", absl::StrCat(host_mib, "MiB"), "--secret-file",
-          secret, "--shared", "redis://" + redis, "--shared-memory", "off", "--log-level",
-          "error"}));
+      processes_.push_back(std::make_unique<Child>(
+          std::vector<std::string>{program,
+                                   "--listen",
+                                   "unix:" + at + ".sock",
+                                   "--address-file",
+                                   at,
+                                   "--data-dir",
+                                   "",
+                                   "--durability",
+                                   "memory",
+                                   "--host-bytes",
+                                   absl::StrCat(host_mib, "MiB"),
+                                   "--secret-file",
+                                   secret,
+                                   "--shared",
+                                   "redis://" + redis,
+                                   "--shared-memory",
+                                   "off",
+                                   "--log-level",
+                                   "error",
+                                   "--shared-ttl",
+                                   absl::StrCat(absl::ToInt64Seconds(ttl), "s")}));
     }
     for (uint32_t i = 0; i < kNodes; ++i) {
       const std::string address = WaitForFile(absl::StrCat(folder_.path(), "/", i));
@@ -212,14 +231,15 @@ int Main(int argc, char** argv) {
   const auto whole = ReadTraceFile(argv[2]);
   if (!whole.ok()) return 1;
   const Trace trace = SliceOf(*whole, static_cast<size_t>(std::atoi(argv[3])));
+  const double speed = std::atof(argv[4]);
   const int engine_mib = std::atoi(argv[5]), host_mib = std::atoi(argv[6]);
   RedisServers redis({kShards,
                       0,
                       false,
                       {"--maxmemory", absl::StrCat(engine_mib / kShards, "mb"),
                        "--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"}});
-  RealFleet fleet(argv[1], redis.addresses(), host_mib);
-  const Measured real = Replay(trace, std::atof(argv[4]), &redis, &fleet);
+  RealFleet fleet(argv[1], redis.addresses(), host_mib, kTtl / speed);
+  const Measured real = Replay(trace, speed, &redis, &fleet);
   FleetShape shape;
   shape.nodes = kNodes;
   shape.shards = kShards;
