@@ -9,7 +9,7 @@ import load
 from engine import Connection, wait_for
 from hearth_procs import ProcessFailed
 from outages import BUDGET_S, trace
-from probe import SMALL_RAM, Probe
+from probe import Probe
 from system_support import prompt
 
 SLOTS = 16384
@@ -27,7 +27,7 @@ def _answered_in_ms(answers, share):
 def reshard(field):
     """A fourth primary takes a quarter of the slots from the three others."""
     fleet, verdict, engine = field.fleet, field.verdict, field.engine
-    node = fleet.add_node(SMALL_RAM)
+    node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())
     probe.publish(fleet.nodes[0].workers[0])
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
@@ -105,7 +105,7 @@ def engine_delayed(field):
     fleet, verdict = field.fleet, field.verdict
     way = SlowWay(field, fleet.folder)
     try:
-        node = fleet.add_node(SMALL_RAM, way.urls)
+        node = fleet.add_node(fleet.small_ram, way.urls)
         probe = Probe(fleet, node.add_worker())
         probe.publish(fleet.nodes[0].workers[0])
         with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
@@ -136,7 +136,7 @@ class Dropped:
 
     def __init__(self, fleet, name):
         self._fleet = fleet
-        self._prompts = [prompt(100, f"{name} {number}") for number in range(12)]
+        self._prompts = [prompt(100, f"{name} {number}") for number in range(8)]
         for ids in self._prompts:
             fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
 
@@ -199,7 +199,7 @@ def drop_and_loss(field):
 def narrow_engine(field):
     """Each server of the engine can send 1 Mbit/s."""
     fleet, verdict = field.fleet, field.verdict
-    node = fleet.add_node(SMALL_RAM)
+    node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())
     probe.publish(fleet.nodes[0].workers[0])
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:

@@ -63,7 +63,7 @@ class Field:
         self.fleet = None
         try:
             self.fleet = Fleet(args.bin_dir, args.write_checkpoint, folder, self.engine.urls(),
-                               store_flags=flags)
+                               store_flags=flags, model=args.model)
             self.fleet.publish_known()
         except BaseException:
             self.close()
@@ -107,6 +107,7 @@ def main():
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
     parser.add_argument("--count", type=int, default=400, help="requests in a trace")
     parser.add_argument("--rate", type=float, default=10.0, help="requests a second")
+    parser.add_argument("--model", help="a checkpoint's folder; a small model unless given")
     parser.add_argument("--short", action="store_true",
                         help="a few faults in one fleet, and no figure of time is held to its bar")
     args = parser.parse_intermixed_args()

@@ -49,16 +49,17 @@ class Node:
 
 
 class Fleet:
-    """`engine`: where the stores find it, as in a URL."""
+    """`engine`: where the stores find it, as in a URL. `model`: a folder; none: a small one."""
 
     def __init__(self, bin_dir, checkpoint_writer, folder, engine, nodes=(2, 1, 1),
-                 store_flags=(), prompts=None):
+                 store_flags=(), model=None):
         self.cluster = Cluster(bin_dir, folder / "processes")
         self.folder, self.engine = pathlib.Path(folder), engine
         self._secret = self.folder / "secret"
         self._secret.write_text(SECRET)
         self._secret.chmod(0o600)
-        self.model = self._write_model(checkpoint_writer)
+        self.model = model or self._write_model(checkpoint_writer)
+        self.small_ram = "24MiB" if model else "1MiB"  # a few prompts
         self.flags = ("--secret-file", self._secret, *store_flags)
         self.nodes = []
         for workers in nodes:
@@ -66,7 +67,7 @@ class Fleet:
             for _ in range(workers):
                 node.add_worker()
         self.reference = Reference(self.cluster, self.start_worker("none", None))
-        self.prompts = prompts or Prompts()
+        self.prompts = Prompts()
         self.client = Client(self.cluster, [])
         self.see_workers()
 

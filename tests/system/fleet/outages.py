@@ -3,7 +3,7 @@
 import time
 
 import load
-from probe import SMALL_RAM, OneChunk, Probe, publish_one_chunk
+from probe import OneChunk, Probe, publish_one_chunk
 
 BUDGET_S = 0.5  # --shared-fetch-budget
 
@@ -11,13 +11,13 @@ BUDGET_S = 0.5  # --shared-fetch-budget
 def primary_killed(field, silent=False):
     """A primary's process ends, or its host falls silent: its replica takes over."""
     fleet, verdict = field.fleet, field.verdict
-    node = fleet.add_node(SMALL_RAM)
+    node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())
     probe.publish(fleet.nodes[0].workers[0])
     primary = field.engine.primaries()[0]
     elsewhere = [ids for ids, holders in publish_one_chunk(fleet, field.engine, field.count // 3)
                  if primary not in holders]
-    others = OneChunk(fleet, fleet.add_node(SMALL_RAM).add_worker(), elsewhere)
+    others = OneChunk(fleet, fleet.add_node(fleet.small_ram).add_worker(), elsewhere)
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:
         before = requests.go_on(field.count // 4)
         probe.wait_whole(0)
@@ -87,7 +87,7 @@ def trace(field, fault):
 def engine_silent(field):
     """What the engine answers one of the stores goes nowhere, and then comes again."""
     fleet, verdict = field.fleet, field.verdict
-    node = fleet.add_node(SMALL_RAM)
+    node = fleet.add_node(fleet.small_ram)
     probe = Probe(fleet, node.add_worker())
     probe.publish(fleet.nodes[0].workers[0])
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests, probe:

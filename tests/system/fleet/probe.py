@@ -8,12 +8,11 @@ from engine import wait_for
 from system_support import CHUNK_TOKENS, prompt
 
 PROMPT_TOKENS = 120
-PROMPTS = 48  # more than the RAM of a store with SMALL_RAM holds
-SMALL_RAM = "1MiB"
+PROMPTS = 32  # more than a store with `small_ram` holds
 
 
 class Probe:
-    """Through one worker, whose store has SMALL_RAM."""
+    """Through one worker, whose store has `small_ram`."""
 
     def __init__(self, fleet, worker, seed="probe"):
         self._fleet, self.worker = fleet, worker
