@@ -2,11 +2,8 @@
 
 import json
 import pathlib
-import shutil
 import subprocess
-import urllib.request
 
-from engine import wait_for
 from hearth_procs import Cluster
 from load import Answer, Client, Prompts, Reference
 from namespaces import Host

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 
 from engine import wait_for
 from system_support import CHUNK_TOKENS, prompt
