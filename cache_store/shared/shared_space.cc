@@ -81,7 +81,8 @@ std::string SharedSpace::NameOf(absl::string_view what) const {
   MustBe(HMAC(EVP_sha256(), naming_key_.data(), static_cast<int>(naming_key_.size()), Bytes(what),
               what.size(), Bytes(&code), &size) != nullptr);
   MustBe(size == code.size());
-  return absl::StrCat("h1:", absl::WebSafeBase64Escape(code));
+  // In braces: what Redis Cluster finds the shard by, so that a chunk's parts are on one.
+  return absl::StrCat("h1:{", absl::WebSafeBase64Escape(code), "}");
 }
 
 std::string SharedSpace::GenerationName() const {

@@ -7,10 +7,10 @@
 // another, larger number after each drop of all it has: names and values of those before are of no
 // use then.
 //
-//   space keys = HKDF-SHA-256(secret, "hearth.shared.v1" and the tenant): one to seal, one for
-//   names name       = "h1:" base64url(HMAC-SHA-256(names' key, generation u64, segment key)) and
-//   ":g:0" value      = magic u32, nonce of 12 bytes, AES-256-GCM of the text, tag of 16 bytes;
-//                associated data: magic, generation u64, name
+// Keys are HKDF-SHA-256 of the secret, "hearth.shared.v1" and the tenant: one seals, one names. A
+// name is "h1:{" base64url(HMAC-SHA-256(naming key, generation u64, segment key)) "}:g:0". A value
+// is a magic u32, a nonce of 12 bytes, AES-256-GCM of the text and a tag of 16 bytes; its
+// associated data are magic, generation u64 and name.
 //
 // docs/snapshot_format.md has it in full. Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_SPACE_H_

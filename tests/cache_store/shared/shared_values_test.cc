@@ -219,6 +219,21 @@ TEST(SharedValues, AHeadOfAnotherObjectIsRejectedThoughItIsSealedForTheName) {
 }
 
 // Stores of different releases share an engine.
+// A shard that is lost takes whole chunks, and a conversation's chunks are on all shards.
+TEST(SharedValues, OfAChunkAreOnOneShardOfACluster) {
+  const SharedSpace space(Secret(), "default", 1);
+  const auto shard_of = [](const std::string& name) {
+    const size_t open = name.find('{'), close = name.find('}');
+    EXPECT_LT(open, close) << name;
+    return name.substr(open, close - open);
+  };
+  const std::string shard = shard_of(space.PartName(Key(1), LayerGroup::kGlobal, 0));
+  EXPECT_EQ(shard, shard_of(space.PartName(Key(1), LayerGroup::kGlobal, 1)));
+  EXPECT_EQ(shard, shard_of(space.PartName(Key(1), LayerGroup::kLocal, 7)));
+  EXPECT_EQ(shard, shard_of(space.LeaseName(Key(1))));
+  EXPECT_NE(shard, shard_of(space.PartName(Key(2), LayerGroup::kGlobal, 0)));
+}
+
 TEST(SharedValues, AreTheBytesOfTheGoldenFile) {
   const SharedSpace space(Secret(), "default", 1);
   const SharedShape shape = Shape(16);
