@@ -223,7 +223,7 @@ uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed
     const bool is_known = it != no_room_.end() && it->second.until > parts_.steady->Now();
     if (is_known) most = std::min(most, it->second.bytes / 2);
   }
-  if (const uint64_t rate = bytes_per_s_.load(); rate > 0) {
+  if (const uint64_t rate = BelievedSpeed(); rate > 0) {
     const double left = absl::ToDoubleSeconds(question.deadline - parts_.clock->Now());
     most = std::min(
         most, static_cast<uint64_t>(kSafeShare * std::max(0.0, left) * static_cast<double>(rate)));
@@ -245,6 +245,17 @@ void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
       static_cast<uint64_t>(static_cast<double>(bytes) / absl::ToDoubleSeconds(took));
   const uint64_t before = bytes_per_s_.load();
   bytes_per_s_.store(std::max<uint64_t>(1, measured > before ? measured : (before + measured) / 2));
+  believed_until_ms_.store(absl::ToUnixMillis(parts_.steady->Now() + kSpeedBelieved));
+}
+
+// An engine that was slow for a moment would never be asked again for what is large.
+uint64_t SharedLookup::BelievedSpeed() {
+  const absl::Time now = parts_.steady->Now();
+  int64_t until = believed_until_ms_.load();
+  const int64_t later = absl::ToUnixMillis(now + kSpeedBelieved);
+  const bool tries =
+      absl::ToUnixMillis(now) >= until && believed_until_ms_.compare_exchange_strong(until, later);
+  return tries ? 0 : bytes_per_s_.load();
 }
 
 bool SharedLookup::Load(const Question& question, Probed* probed) {

@@ -35,6 +35,9 @@ class SharedLookup {
  public:
   // What the engine's client takes longer to notice that a server is silent.
   static constexpr absl::Duration kPause = absl::Milliseconds(250);
+  // How long the engine is taken to be as fast as it was at the last load; then one lookup tries
+  // without regard to that.
+  static constexpr absl::Duration kSpeedBelieved = absl::Seconds(1);
   // Of a prompt of which so much found no room in the store, half is tried within this at most.
   static constexpr absl::Duration kNoRoomPause = absl::Seconds(30);
   // Such prompts remembered: some 100 bytes each.
@@ -110,6 +113,8 @@ class SharedLookup {
   // `bytes` of the prompt were read and found no room.
   void NoteNoRoom(const Probed& probed, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteSpeed(uint64_t bytes, absl::Duration took);
+  // Of the engine, in bytes a second. 0: not known, or no longer.
+  uint64_t BelievedSpeed();
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
@@ -123,8 +128,9 @@ class SharedLookup {
   const Parts parts_;
   const SharedOptions options_;
   std::atomic<uint64_t> loading_bytes_{0};
-  std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
-  std::atomic<uint64_t> bytes_per_s_{0};     // of loads; 0: there was none
+  std::atomic<int64_t> paused_until_ms_{0};    // by the steady clock
+  std::atomic<uint64_t> bytes_per_s_{0};       // of loads; 0: there was none
+  std::atomic<int64_t> believed_until_ms_{0};  // it is, by the steady clock
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);        // being loaded

@@ -212,6 +212,27 @@ TEST_F(SharedStoreTest, OfAPromptThatIsTooLargeForTheBudgetAPartIsRestored) {
   EXPECT_EQ(found, 64u) << "each lookup goes on from what is here";
 }
 
+// It would be slow for ever: what is not loaded measures nothing.
+TEST_F(SharedStoreTest, AnEngineThatWasSlowIsTriedAgain) {
+  kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  for (const uint64_t seed : {1, 2, 3}) Publish(&one, Prompt(seed), {64});
+  other.engine->SetDelay(absl::Milliseconds(80));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  // As slow: one lookup finds that out, the next does without.
+  kit_.clock.Advance(SharedLookup::kSpeedBelieved);
+  absl::Time start = kit_.clock.Now();
+  EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
+  EXPECT_GE(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
+  start = kit_.clock.Now();
+  EXPECT_EQ(Fetch(&other, Prompt(3)), 0);
+  EXPECT_LT(kit_.clock.Now() - start, kit_.shared_options.fetch_budget / 2);
+  // As fast as ever.
+  other.engine->SetDelay(absl::ZeroDuration());
+  kit_.clock.Advance(SharedLookup::kSpeedBelieved);
+  EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
+}
+
 // Megabytes are not fetched again and again for nothing.
 TEST_F(SharedStoreTest, WhatFoundNoRoomIsLeftAloneForAWhile) {
   SharedNode one = kit_.Node();
