@@ -68,9 +68,6 @@ class WatchedEngine final : public SharedEngine {
                                   absl::Time deadline) override {
     return engine_->Erase(keys, deadline);
   }
-  absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) override {
-    return engine_->Increment(key, deadline);
-  }
   SharedEngineStats Stats() const override { return engine_->Stats(); }
 
   std::atomic<uint64_t> read{0}, vanished{0};

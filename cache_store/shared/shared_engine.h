@@ -61,8 +61,6 @@ class SharedEngine {
                                            absl::Time deadline) = 0;
   virtual std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
                                           absl::Time deadline) = 0;
-  // Adds one to the number at `key` and returns it; an absent one is 0.
-  virtual absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) = 0;
   // Takes back a value that Get gave, so that its memory serves the next one.
   virtual void Recycle(std::string /*value*/) {}
   virtual SharedEngineStats Stats() const = 0;

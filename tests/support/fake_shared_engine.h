@@ -57,7 +57,7 @@ class FakeSharedEngine : public SharedEngine {
   void SetSilent(std::set<std::string> keys) { silent_ = std::move(keys); }
   // Called before each Get, with the number of those that were.
   void OnGet(std::function<void(int)> hook) { on_get_ = std::move(hook); }
-  // Called after each Set or Increment, before its caller hears of it.
+  // Called after each Set, before its caller hears of it.
   void OnWritten(std::function<void()> hook) { on_written_ = std::move(hook); }
   int round_trips() const { return round_trips_; }
   int gets() const { return gets_; }
@@ -128,20 +128,6 @@ class FakeSharedEngine : public SharedEngine {
     absl::MutexLock lock(&memory_->mu);
     for (const std::string& key : keys) memory_->entries.erase(key);
     return std::vector<absl::Status>(keys.size());
-  }
-  absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) override {
-    if (absl::Status status = Answer(deadline); !status.ok()) return status;
-    int64_t number = 0;
-    {
-      absl::MutexLock lock(&memory_->mu);
-      const FakeSharedMemory::Entry* const entry = Find(key);
-      if (entry != nullptr && !absl::SimpleAtoi(entry->value, &number)) {
-        return absl::FailedPreconditionError("no number");
-      }
-      memory_->entries[key].value = absl::StrCat(++number);
-    }
-    if (on_written_) on_written_();
-    return number;
   }
   SharedEngineStats Stats() const override { return {}; }
 

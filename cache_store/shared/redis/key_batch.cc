@@ -35,8 +35,6 @@ FormattedCommand KeyCommand::Format() const {
       return FormattedCommand(Words{"PEXPIRE", key, number, "GT"});
     case Verb::kErase:
       return FormattedCommand(Words{"UNLINK", key});
-    case Verb::kIncrement:
-      return FormattedCommand(Words{"INCR", key});
   }
   assert(false);
   return FormattedCommand(Words{"PING"});

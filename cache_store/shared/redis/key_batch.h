@@ -29,7 +29,7 @@ enum class Lane { kShort, kRead, kWrite };
 
 // A command about one key.
 struct KeyCommand {
-  enum class Verb { kExists, kGet, kSet, kPutOff, kErase, kIncrement };
+  enum class Verb { kExists, kGet, kSet, kPutOff, kErase };
 
   Verb verb = Verb::kExists;
   absl::string_view key;

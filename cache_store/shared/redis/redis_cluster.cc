@@ -168,11 +168,6 @@ std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys
   return results;
 }
 
-absl::StatusOr<int64_t> RedisCluster::Increment(const std::string& key, absl::Time deadline) {
-  const auto batch = Run(CommandsOf(Verb::kIncrement, absl::MakeConstSpan(&key, 1)), deadline);
-  return TakeNumber(&batch->answer(0));
-}
-
 void RedisCluster::Recycle(std::string value) { parts_->texts.Give(std::move(value)); }
 
 SharedEngineStats RedisCluster::Stats() const {

@@ -5,7 +5,7 @@
 // alone. What a node sends is checked, and a node that breaks the protocol, or is silent, costs its
 // own keys.
 //
-// Its user needs the keys and +exists +getrange +set +pexpire +persist +unlink +incr +asking +ping
+// Its user needs the keys and +exists +getrange +set +pexpire +persist +unlink +asking +ping
 // +client|setname +cluster|slots. A cluster that serves what it can while a shard is lost has
 // cluster-require-full-coverage no. Without TLS a node can name any host as its neighbour, which
 // then gets the password.
@@ -44,7 +44,6 @@ class RedisCluster : public SharedEngine {
   std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
                                    absl::Time deadline) override;
   std::vector<absl::Status> Erase(absl::Span<const std::string> keys, absl::Time deadline) override;
-  absl::StatusOr<int64_t> Increment(const std::string& key, absl::Time deadline) override;
   void Recycle(std::string value) override;
   SharedEngineStats Stats() const override;
 
