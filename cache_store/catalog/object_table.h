@@ -31,7 +31,7 @@ struct Garbage {
   std::vector<uint64_t> host_objects;
   std::vector<uint64_t> disk_objects;
   std::vector<uint64_t> manifests;
-  std::vector<uint64_t> gone_objects;  // altogether, or quarantined
+  std::vector<uint64_t> gone_objects;  // altogether, or retired
   uint64_t disk_bytes = 0;             // of the disk objects
 
   void Add(const Garbage& other);

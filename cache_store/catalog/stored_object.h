@@ -67,7 +67,7 @@ struct StoredObject {
   SegmentNode* node = nullptr;  // null until it is visible
   bool in_host = false;
   bool on_disk = false;
-  bool retired = false;  // quarantined: never visible again
+  bool retired = false;  // quarantined, or dropped while it is read: never visible again
   Disk disk;
   Reads reads;
   NameCount names;

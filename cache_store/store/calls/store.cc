@@ -187,13 +187,23 @@ DropResult Store::DropPoints(const std::vector<const RestorePointEntry*>& points
   state_->mu.AssertHeld();
   DropResult result;
   const uint64_t before = state_->objects.bytes();
+  std::vector<uint64_t> numbers;
   for (const RestorePointEntry* point : points) {
     if (point->pinned && !force) {
       ++result.kept_pinned;
       continue;
     }
+    for (const StoredObject* object : point->objects) numbers.push_back(object->number);
     state_->catalog.Remove(point, Removal::kDropped);
     ++result.dropped;
+  }
+  // What a session still reads would be found by the next lookup, and stay for good. What a publish
+  // under way names is its.
+  for (const uint64_t number : numbers) {
+    const StoredObject* object = state_->objects.Find(number);
+    if (object == nullptr || object->retired) continue;
+    if (object->names.count > 0 || object->promised > 0) continue;
+    state_->objects.Retire(object);
   }
   result.freed_bytes = before - state_->objects.bytes();
   return result;

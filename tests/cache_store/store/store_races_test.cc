@@ -157,6 +157,25 @@ TEST_F(StoreRaces, AFetchThatOutlivesADropHarmsNoLaterPoint) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
+// It would become a restore point again, and stay.
+TEST_F(StoreRaces, WhatIsDroppedWhileItIsReadIsNotFoundAgain) {
+  Open();
+  ASSERT_TRUE(Publish(Durability::kDisk).ok());
+  auto fetch = store_->Fetch(KitQuery(model_, prompt_), 0, 65);
+  ASSERT_TRUE(fetch.ok());
+  ASSERT_TRUE(store_->DropAll("default", true).ok());
+  EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
+  const LayerGroup group = (*fetch)->plan().objects[0].id.group;
+  const auto read = (*fetch)->ReadSlice(0, (*fetch)->plan().layout.LayersOf(group)[0]);
+  EXPECT_TRUE(read.ok()) << read.status() << ": who reads it reads on";
+  fetch->reset();
+  executor_->RunAll();
+  CheckInvariants();
+  EXPECT_EQ(store_->Stats().objects, 0u);
+  Open();
+  EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
+}
+
 TEST_F(StoreRaces, MoreFingerprintsThanTheBookKeepsLoseNothing) {
   Open();
   std::vector<Fingerprint> models;
