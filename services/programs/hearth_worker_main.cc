@@ -260,6 +260,7 @@ int Main(int argc, char** argv) {
       },
       &stopped);
   metrics.Stop();  // it reads the engine and the link
+  status.figures()->Stop();
   reporter.reset();
   // Publishes that the drain did not wait for still use the link: the engine goes first.
   engine->reset();

@@ -44,6 +44,8 @@ class StatusFigures {
   void AddPages(Metrics* metrics);
   // Samples every kStep from now on.
   void Start();
+  // No more samples: the source may be gone afterwards.
+  void Stop() { sampler_.reset(); }
   // Adds a step: the growth of the counters since the last.
   void Sample() ABSL_LOCKS_EXCLUDED(mutex_);
   std::string JsonText() ABSL_LOCKS_EXCLUDED(mutex_);
