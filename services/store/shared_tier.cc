@@ -43,6 +43,7 @@ absl::Status CheckUnused(const SharedFlags& flags) {
   if (flags.options.fetch_budget != defaults.fetch_budget) {
     return has_no_effect("--shared-fetch-budget");
   }
+  if (flags.options.pin_bytes != defaults.pin_bytes) return has_no_effect("--shared-pin-bytes");
   return absl::OkStatus();
 }
 

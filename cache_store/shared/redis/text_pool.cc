@@ -33,7 +33,11 @@ void TextPool::Give(std::string text) {
   const size_t capacity = text.capacity();
   if (capacity < kShortestBytes) return;
   absl::MutexLock lock(&mutex_);
-  if (kept_bytes_ + capacity > kKeptBytes) return;
+  if (capacity > kKeptBytes) return;
+  // The oldest make room: sizes that nobody asks for any more would keep the others out.
+  size_t oldest = 0;
+  for (; kept_bytes_ + capacity > kKeptBytes; ++oldest) kept_bytes_ -= texts_[oldest].capacity();
+  texts_.erase(texts_.begin(), texts_.begin() + static_cast<ptrdiff_t>(oldest));
   kept_bytes_ += capacity;
   texts_.push_back(std::move(text));
 }

@@ -153,6 +153,7 @@ SharedLookup::Known SharedLookup::KnownOf(const PrefixQuery& query, uint32_t usa
   Known known;
   if (probed == nullptr) return known;
   known.known_tokens = probed->map->KnownTokens();
+  known.model = question.model;
   known.boundaries = probed->map->Restorable(question.candidates, usable_here);
   return known;
 }
@@ -223,7 +224,8 @@ uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed
     const bool is_known = it != no_room_.end() && it->second.until > parts_.steady->Now();
     if (is_known) most = std::min(most, it->second.bytes / 2);
   }
-  if (const uint64_t rate = BelievedSpeed(); rate > 0) {
+  const uint64_t room = most;
+  if (const uint64_t rate = bytes_per_s_.load(); rate > 0) {
     const double left = absl::ToDoubleSeconds(question.deadline - parts_.clock->Now());
     most = std::min(
         most, static_cast<uint64_t>(kSafeShare * std::max(0.0, left) * static_cast<double>(rate)));
@@ -231,6 +233,8 @@ uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed
   const auto fits = [&](uint32_t boundary) {
     return BytesOf(probed.prompt.layout, probed.map->NeededFromEngine(boundary)) <= most;
   };
+  if (fits(probed.boundary)) return probed.boundary;
+  if (most < room && MayTry()) most = room;
   if (fits(probed.boundary)) return probed.boundary;
   const std::vector<uint32_t> restorable =
       probed.map->Restorable(question.candidates, question.above);
@@ -245,17 +249,15 @@ void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
       static_cast<uint64_t>(static_cast<double>(bytes) / absl::ToDoubleSeconds(took));
   const uint64_t before = bytes_per_s_.load();
   bytes_per_s_.store(std::max<uint64_t>(1, measured > before ? measured : (before + measured) / 2));
-  believed_until_ms_.store(absl::ToUnixMillis(parts_.steady->Now() + kSpeedBelieved));
 }
 
-// An engine that was slow for a moment would never be asked again for what is large.
-uint64_t SharedLookup::BelievedSpeed() {
+// An engine that was slow for a moment, or gives small loads slowly, would never be asked again for
+// what is large.
+bool SharedLookup::MayTry() {
   const absl::Time now = parts_.steady->Now();
-  int64_t until = believed_until_ms_.load();
-  const int64_t later = absl::ToUnixMillis(now + kSpeedBelieved);
-  const bool tries =
-      absl::ToUnixMillis(now) >= until && believed_until_ms_.compare_exchange_strong(until, later);
-  return tries ? 0 : bytes_per_s_.load();
+  int64_t next = next_try_ms_.load();
+  return absl::ToUnixMillis(now) >= next &&
+         next_try_ms_.compare_exchange_strong(next, absl::ToUnixMillis(now + kTryPause));
 }
 
 bool SharedLookup::Load(const Question& question, Probed* probed) {
@@ -361,6 +363,9 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
   }
   const absl::StatusOr<PublishResult> result = (*session)->Commit();
   if (!result.ok()) return result.status();
+  if (parts_.spaces->DropsIfOld(probed.tenant, *probed.prompt.space)) {
+    return absl::CancelledError("all of the tenant was dropped meanwhile");
+  }
   return result->boundaries.empty() ? BeginningLeft() : absl::OkStatus();
 }
 

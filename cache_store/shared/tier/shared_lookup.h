@@ -35,9 +35,9 @@ class SharedLookup {
  public:
   // What the engine's client takes longer to notice that a server is silent.
   static constexpr absl::Duration kPause = absl::Milliseconds(250);
-  // How long the engine is taken to be as fast as it was at the last load; then one lookup tries
-  // without regard to that.
-  static constexpr absl::Duration kSpeedBelieved = absl::Seconds(1);
+  // A lookup that wants more than the engine gave lately within the budget tries it nevertheless,
+  // one in this time.
+  static constexpr absl::Duration kTryPause = absl::Seconds(1);
   // Of a prompt of which so much found no room in the store, half is tried within this at most.
   static constexpr absl::Duration kNoRoomPause = absl::Seconds(30);
   // Such prompts remembered: some 100 bytes each.
@@ -72,6 +72,7 @@ class SharedLookup {
   Brought Bring(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens);
 
   struct Known {
+    std::shared_ptr<const KnownFingerprint> model;
     std::vector<uint32_t> boundaries;  // ascending; restorable with what the engine has
     uint32_t known_tokens = 0;
   };
@@ -113,8 +114,7 @@ class SharedLookup {
   // `bytes` of the prompt were read and found no room.
   void NoteNoRoom(const Probed& probed, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteSpeed(uint64_t bytes, absl::Duration took);
-  // Of the engine, in bytes a second. 0: not known, or no longer.
-  uint64_t BelievedSpeed();
+  bool MayTry();
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
@@ -128,9 +128,9 @@ class SharedLookup {
   const Parts parts_;
   const SharedOptions options_;
   std::atomic<uint64_t> loading_bytes_{0};
-  std::atomic<int64_t> paused_until_ms_{0};    // by the steady clock
-  std::atomic<uint64_t> bytes_per_s_{0};       // of loads; 0: there was none
-  std::atomic<int64_t> believed_until_ms_{0};  // it is, by the steady clock
+  std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
+  std::atomic<uint64_t> bytes_per_s_{0};     // of loads; 0: there was none
+  std::atomic<int64_t> next_try_ms_{0};      // by the steady clock
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);        // being loaded

@@ -150,7 +150,7 @@ absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& p
     object.facts = *std::move(facts);
     const uint64_t ends = object.facts.expires_unix_s;
     if (ends > 0 && absl::FromUnixSeconds(static_cast<int64_t>(ends)) <= clock_->Now()) {
-      return absl::DataLossError("its end has come");
+      return absl::NotFoundError("its end has come");
     }
   }
   --part.object->parts_left;

@@ -54,6 +54,9 @@ std::string SharedSpaces::Secret() {
   if (secret != secret_) {
     secret_ = secret;
     known_.clear();
+    secrets_.erase(std::remove(secrets_.begin(), secrets_.end(), secret), secrets_.end());
+    secrets_.push_back(secret);
+    if (secrets_.size() > kMaxSecrets) secrets_.erase(secrets_.begin());
   }
   return secret;
 }
@@ -95,8 +98,8 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     const std::string secret = Secret();
     const SharedSpace plain(secret, tenant, 0);
     const Told told = Ask(plain, deadline);
-    Hear(tenant, told.dropped);
-    if (told.is_mark_read()) MarkAgain(tenant, told.dropped, deadline);
+    if (absl::Status done = Hear(tenant, told.dropped); !done.ok()) return done;
+    if (told.is_mark_read()) MarkAgain(plain, tenant, told.dropped, deadline);
     const uint64_t last = LastOf(tenant);
     // A drop that was acknowledged set both: one of them is enough to know that there was none.
     const bool is_mark_needed = told.number == 0 || told.number > last;
@@ -148,26 +151,44 @@ uint64_t SharedSpaces::NumberAfter(uint64_t generation) const {
   return std::max(static_cast<uint64_t>(now), generation + 1);
 }
 
-void SharedSpaces::Hear(const std::string& tenant, uint64_t dropped) {
+absl::Status SharedSpaces::Hear(const std::string& tenant, uint64_t dropped) {
   {
     absl::MutexLock lock(&mu_);
     const auto it = known_.find(tenant);
-    if (dropped <= (it == known_.end() ? 0 : it->second.heard)) return;
+    if (dropped <= (it == known_.end() ? 0 : it->second.heard)) return absl::OkStatus();
+    // Known before the drop, so that what is loaded meanwhile does not stay.
+    uint64_t& dropping = KnownOf(tenant).dropping;
+    dropping = std::max(dropping, dropped);
   }
   // Before anybody writes what is here under the new generation.
-  on_dropped_(tenant);
+  if (absl::Status done = on_dropped_(tenant); !done.ok()) return done;
   NoteHeard(tenant, dropped);
+  return absl::OkStatus();
 }
 
-void SharedSpaces::MarkAgain(const std::string& tenant, uint64_t dropped, absl::Time deadline) {
+bool SharedSpaces::DropsIfOld(const std::string& tenant, const SharedSpace& space) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = known_.find(tenant);
+    if (it == known_.end() || space.secret() != secret_) return false;
+    const Known& known = it->second;
+    const uint64_t generation = known.space == nullptr ? 0 : known.space->generation();
+    if (std::max(generation, known.dropping) <= space.generation()) return false;
+  }
+  on_dropped_(tenant).IgnoreError();
+  return true;
+}
+
+void SharedSpaces::MarkAgain(const SharedSpace& space, const std::string& tenant, uint64_t dropped,
+                             absl::Time deadline) {
   uint64_t heard = 0;
   {
     absl::MutexLock lock(&mu_);
     const auto it = known_.find(tenant);
-    if (it != known_.end()) heard = it->second.heard;
+    // What was heard is of the secret that is known now.
+    if (it != known_.end() && space.secret() == secret_) heard = it->second.heard;
   }
   if (dropped >= heard) return;
-  const SharedSpace space(secret_, tenant, 0);
   const std::string mark = space.DropName(), sealed = space.Seal(mark, absl::StrCat(heard));
   engine_->Set({SharedValue{mark, sealed}}, deadline);
 }
@@ -187,6 +208,11 @@ bool SharedSpaces::IsDue(const std::string& tenant) {
   return true;
 }
 
+void SharedSpaces::SetDue(const std::string& tenant) {
+  absl::MutexLock lock(&mu_);
+  KnownOf(tenant).due_at = absl::InfinitePast();
+}
+
 SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& secret, const std::string& tenant,
                                            uint64_t generation) {
   absl::MutexLock lock(&mu_);
@@ -201,7 +227,19 @@ SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& secret, const std:
 }
 
 absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadline) {
-  const std::string secret = Secret();
+  Secret();  // as it is now is among them
+  std::vector<std::string> secrets;
+  {
+    absl::MutexLock lock(&mu_);
+    secrets = secrets_;
+  }
+  absl::Status status;
+  for (const std::string& secret : secrets) status.Update(DropUnder(secret, tenant, deadline));
+  return status;
+}
+
+absl::Status SharedSpaces::DropUnder(const std::string& secret, const std::string& tenant,
+                                     absl::Time deadline) {
   const SharedSpace space(secret, tenant, 0);
   const std::string mark = space.DropName(), name = space.GenerationName();
   uint64_t generation = 0;
@@ -209,8 +247,8 @@ absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadlin
     const Told told = Ask(space, deadline);
     if (!told.is_mark_read()) return told.dropped_status;
     if (generation > 0 && told.dropped >= generation) {
-      NoteHeard(tenant, generation);
-      Hear(tenant, told.dropped);
+      // What is here is dropped by who calls, also what another store's drop is of.
+      NoteHeard(tenant, told.dropped);
       Adopt(secret, tenant, std::max(told.number, told.dropped));
       return absl::OkStatus();
     }

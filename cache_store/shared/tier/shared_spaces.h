@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -39,13 +40,17 @@ class SharedSpaces {
   // A generation that was read within this is believed where the engine does not tell it.
   static constexpr absl::Duration kBelieved = absl::Minutes(1);
 
+  // Drops what the store has of the tenant. An error: not all of it.
+  using OnDropped = std::function<absl::Status(const std::string& tenant)>;
+  // Secrets remembered.
+  static constexpr size_t kMaxSecrets = 8;
+
   // `on_dropped`: told, under no lock, of a tenant all of whose prefixes another store dropped;
   // also where that may have been before this store knew the tenant.
   // `secret`: as it is now. `clock`: generations are its times. `steady`: by which they are read
   // again.
   SharedSpaces(SharedEngine* engine, Clock* clock, Clock* steady,
-               std::function<std::string()> secret, absl::Duration age,
-               std::function<void(const std::string&)> on_dropped)
+               std::function<std::string()> secret, absl::Duration age, OnDropped on_dropped)
       : engine_(engine),
         clock_(clock),
         steady_(steady),
@@ -66,13 +71,20 @@ class SharedSpaces {
   }
   // Whether nobody read the generation for a while, nor was told so by this.
   bool IsDue(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
-  // Begins a new generation: what is in the engine is of no use any more.
+  // Nobody looked after all.
+  void SetDue(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether a later generation than this space's has begun, so that what was opened with it is not
+  // to stay; then what the store has of the tenant was dropped once more.
+  bool DropsIfOld(const std::string& tenant, const SharedSpace& space) ABSL_LOCKS_EXCLUDED(mu_);
+  // Begins a new generation: what is in the engine is of no use any more. Also under the secrets
+  // that this process had before.
   absl::Status DropAll(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Known {
     SpacePtr space;
-    uint64_t heard = 0;  // the last drop of all that this store heard of
+    uint64_t heard = 0;     // the last drop of all that this store heard of, and did here
+    uint64_t dropping = 0;  // or does
     absl::Time read_at = absl::InfinitePast(), due_at = absl::InfinitePast();
   };
   // As it is now. With another one all that is remembered is forgotten.
@@ -95,9 +107,12 @@ class SharedSpaces {
   Told Ask(const SharedSpace& space, absl::Time deadline);
   // Later than `generation`, and than now.
   uint64_t NumberAfter(uint64_t generation) const;
-  void Hear(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
+  // An error: what is here could not be dropped; the next who looks tries again.
+  absl::Status Hear(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
   // The engine lost the mark of a drop that this store heard of, and others may not have heard.
-  void MarkAgain(const std::string& tenant, uint64_t dropped, absl::Time deadline)
+  void MarkAgain(const SharedSpace& space, const std::string& tenant, uint64_t dropped,
+                 absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status DropUnder(const std::string& secret, const std::string& tenant, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
   void NoteHeard(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
   // Not one before the last. It was read now.
@@ -114,9 +129,10 @@ class SharedSpaces {
   Clock* const steady_;
   const std::function<std::string()> read_secret_;
   const absl::Duration age_;
-  const std::function<void(const std::string&)> on_dropped_;
+  const OnDropped on_dropped_;
   absl::Mutex mu_;
-  std::string secret_ ABSL_GUARDED_BY(mu_);  // of all that is known
+  std::string secret_ ABSL_GUARDED_BY(mu_);                // of all that is known
+  std::vector<std::string> secrets_ ABSL_GUARDED_BY(mu_);  // the last ones, this one behind
   std::map<std::string, Known> known_ ABSL_GUARDED_BY(mu_);
 };
 

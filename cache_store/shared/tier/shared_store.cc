@@ -83,9 +83,8 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                                        : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
-      spaces_(
-          engine_.get(), clock_, steady_, seams.TakeSecretOr(secret), options.generation_age,
-          [this](const auto& tenant) { store_->DropAll(tenant, false).status().IgnoreError(); }),
+      spaces_(engine_.get(), clock_, steady_, seams.TakeSecretOr(secret), options.generation_age,
+              [this](const auto& tenant) { return DropHere(tenant); }),
       reader_(engine_.get(), clock_, &counters_, options,
               [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
       lookup_({&reader_, &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options),
@@ -94,7 +93,7 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
               options),
       pins_({store_.get(), &writer_, &counters_}, options),
       writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
-              secret, seams.TakeExecutor(), seams.TakeWaiting()) {
+              secret, seams.TakeExecutor(), seams.TakeWaiting(), seams.TakeLooks()) {
   if (seams.clock != nullptr || options.pin_bytes == 0) return;
   // The index is being loaded at first.
   renewals_ = std::make_unique<RepeatingThread>([this, is_first = true]() mutable {
@@ -182,7 +181,7 @@ absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
   const SharedLookup::Known known = lookup_.KnownOf(query, own);
   report->matched_tokens = std::max(report->matched_tokens, known.known_tokens);
   if (known.boundaries.empty()) return report;
-  const KvLayout layout = lookup_.Find(query.fingerprint)->layout;
+  const KvLayout& layout = known.model->layout;
   std::map<uint32_t, BoundaryReport> all;
   for (BoundaryReport& boundary : report->boundaries) {
     all.emplace(boundary.boundary, std::move(boundary));
@@ -246,6 +245,7 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
   }
   absl::StatusOr<DropResult> dropped = store_->Drop(id, tenant, force);
   if (!dropped.ok() || dropped->dropped == 0 || plan.objects.empty()) return dropped;
+  writer_.NoteDrop();
   // The end of its tail, which no much longer restore point needs; without local layers, its last
   // segment.
   lookup_.Observe(plan.fingerprint);
@@ -253,6 +253,16 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
                                          plan.cuts, {plan.objects.back().id});
   if (!erased.ok()) return NotEverywhere("dropped", erased);
   return dropped;
+}
+
+absl::Status SharedStore::DropHere(const std::string& tenant) {
+  // A lookup does not wait for it.
+  if (store_->Stats().Of(Counter::kUnloadedRestorePoints) > 0) {
+    return absl::UnavailableError("what was dropped cannot be dropped here: the index is loaded");
+  }
+  if (absl::Status status = store_->DropAll(tenant, false).status(); !status.ok()) return status;
+  if (options_.pin_bytes > 0) pins_.Renew();  // under the new generation
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool force) {
@@ -266,6 +276,7 @@ absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool 
     dropped->dropped += again->dropped;
     dropped->freed_bytes += again->freed_bytes;
   }
+  if (options_.pin_bytes > 0) pins_.Renew();  // under the new generation
   if (dropped.ok() && !everywhere.ok()) return NotEverywhere("dropped", everywhere);
   return dropped;
 }

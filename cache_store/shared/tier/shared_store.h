@@ -39,9 +39,10 @@ class SharedStore final : public TieredStore {
   // calls RenewPins.
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
-    std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
+    std::unique_ptr<Executor> executor, waiting, looks;  // SharedWriter's
     std::unique_ptr<Executor> TakeExecutor() { return std::move(executor); }
     std::unique_ptr<Executor> TakeWaiting() { return std::move(waiting); }
+    std::unique_ptr<Executor> TakeLooks() { return std::move(looks); }
     // The secret as it is now; see SharedSpaces.
     std::function<std::string()> secret;
     std::function<std::string()> TakeSecretOr(const std::string& fixed) {
@@ -107,6 +108,8 @@ class SharedStore final : public TieredStore {
   absl::Status EraseHeads(const Digest& fingerprint, const std::string& tenant,
                           absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
                           absl::Span<const ObjectId> ids);
+  // Of a tenant all of whose prefixes another store dropped.
+  absl::Status DropHere(const std::string& tenant);
   absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }
 
   const SharedOptions options_;

@@ -72,7 +72,8 @@ class SharedWriter::Batch {
 };
 
 SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
-                           std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting)
+                           std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting,
+                           std::unique_ptr<Executor> looks)
     : parts_(parts),
       options_(options),
       secret_(std::move(secret)),
@@ -80,12 +81,14 @@ SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std
       executor_(executor != nullptr ? std::move(executor)
                                     : std::make_unique<ThreadExecutor>(options.max_queued_bytes)),
       waiting_(waiting != nullptr ? std::move(waiting)
-                                  : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)) {}
+                                  : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)),
+      looks_(looks != nullptr ? std::move(looks) : std::make_unique<ThreadExecutor>(kMaxLooks)) {}
 
 SharedWriter::~SharedWriter() {
   stopping_.store(true);
   executor_.reset();
   waiting_.reset();
+  looks_.reset();
 }
 
 absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout, bool pinned) const {
@@ -132,6 +135,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
     return session.status();
   }
   NoteExport();
+  const uint64_t drops = drops_.load();
   std::vector<size_t> objects;
   std::vector<std::string> heads;
   const std::vector<PlannedObject>& planned = (*session)->plan().objects;
@@ -151,6 +155,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
                     work.pinned ? SharedLives::PinnedLifeOf(options_.ttl, 0) : options_.ttl);
   if (!added.ok()) return added;
   std::vector<ObjectId> kept;
+  std::vector<std::string> written;
   for (size_t i = 0; i < objects.size(); ++i) {
     if (stopping_) return absl::CancelledError("the store ends");
     if (!there[i].ok()) {
@@ -166,9 +171,17 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
     const ObjectWrite write{objects[i], *there[i], work.pinned};
     const absl::Status status = WriteObject(prompt, session->get(), write, &batch);
     if (!status.ok()) return status;
+    written.push_back(heads[i]);
   }
   PutOffObjects(prompt, kept, work.pinned);
-  return batch.Send();
+  if (absl::Status sent = batch.Send(); !sent.ok()) return sent;
+  if (drops_.load() == drops) return absl::OkStatus();
+  // It may have been this point's: then its heads were erased before they were there.
+  const auto still = parts_.store->FetchById(last->key, work.tenant);
+  if (still.ok()) NoteExport();
+  if (!absl::IsNotFound(still.status())) return absl::OkStatus();
+  parts_.engine->Erase(written, Deadline());
+  return still.status();
 }
 
 bool SharedWriter::EndsSooner(const SharedPrompt& prompt, const ObjectId& id,
@@ -252,9 +265,10 @@ bool SharedWriter::RunBehind(std::function<void()> job) {
 void SharedWriter::NoteUse(SharedWork work) {
   // What is served from here alone would otherwise not hear of a drop.
   if (parts_.spaces->IsDue(work.tenant)) {
-    RunBehind([this, tenant = work.tenant] {
-      parts_.spaces->Of(tenant, Deadline()).status().IgnoreError();
+    const bool is_asked = looks_->TrySchedule(1, [this, tenant = work.tenant] {
+      if (!stopping_) parts_.spaces->Of(tenant, Deadline()).status().IgnoreError();
     });
+    if (!is_asked) parts_.spaces->SetDue(work.tenant);
   }
   uint64_t digest = SliceDigest(work.token_ids.data(), 4 * work.token_ids.size());
   digest ^= SliceDigest(work.fingerprint.data(), work.fingerprint.size());

@@ -57,10 +57,14 @@ class SharedWriter {
   // Writes that somebody waits for: so many at a time, and so many more in turn.
   static constexpr int kWaitedFor = 4;
   static constexpr int kMaxWaiting = 32;
+  // Tenants whose generation is to be read, so that a drop of all is heard of.
+  static constexpr int kMaxLooks = 4096;
 
   // `executor`: null for a thread. `waiting`: of writes that are waited for; null for threads.
+  // `looks`: of looks for drops, which no write holds up; null for a thread.
   SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
-               std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting);
+               std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting,
+               std::unique_ptr<Executor> looks);
   ~SharedWriter();
 
   // Writes now what the engine lacks of it, and puts the end of the rest off. The first error,
@@ -74,8 +78,11 @@ class SharedWriter {
   // The last of the work's boundaries served somebody.
   void NoteUse(SharedWork work);
   bool WaitIdle(absl::Time deadline) {
-    return executor_->WaitIdle(deadline) && waiting_->WaitIdle(deadline);
+    return executor_->WaitIdle(deadline) && waiting_->WaitIdle(deadline) &&
+           looks_->WaitIdle(deadline);
   }
+  // A restore point was dropped, and its heads are about to be erased.
+  void NoteDrop() { drops_.fetch_add(1); }
   // Sessions on the store that were no exports, though they count as such there.
   void NoteExport() { exports_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t exports() const { return exports_.load(std::memory_order_relaxed); }
@@ -107,11 +114,11 @@ class SharedWriter {
   const Parts parts_;
   const SharedOptions options_;
   const std::string secret_;
-  std::atomic<uint64_t> exports_{0};
+  std::atomic<uint64_t> exports_{0}, drops_{0};
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
   SharedLives lives_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<Executor> executor_, waiting_;  // last: their jobs use all else
+  std::unique_ptr<Executor> executor_, waiting_, looks_;  // last: their jobs use all else
 };
 
 }  // namespace hearth

@@ -25,6 +25,7 @@ namespace hearth {
 struct SharedNode {
   ManualExecutor* jobs = nullptr;    // of the store behind
   ManualExecutor* writes = nullptr;  // to the engine
+  ManualExecutor* looks = nullptr;   // for drops
   ManualExecutor* waits = nullptr;   // writes to the engine that somebody waits for
   FakeSharedEngine* engine = nullptr;
   std::unique_ptr<SharedStore> store;
@@ -64,9 +65,12 @@ struct SharedKit {
     node.writes = writes.get();
     auto waits = std::make_unique<ManualExecutor>();
     node.waits = waits.get();
+    auto looks = std::make_unique<ManualExecutor>();
+    node.looks = looks.get();
     node.store = std::make_unique<SharedStore>(
         *std::move(behind), std::move(engine), secret, shared_options,
-        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits), read_secret});
+        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits), std::move(looks),
+                           read_secret});
     return node;
   }
 };
@@ -88,6 +92,7 @@ class SharedStoreTest : public ::testing::Test {
   uint32_t Fetch(SharedNode* node, const KitPrompt& prompt, Tier* tier = nullptr) {
     const auto tokens = KitFetch(node->store.get(), model_, prompt, tier);
     EXPECT_TRUE(tokens.ok()) << tokens.status();
+    node->looks->RunAll();  // behind the answer
     return tokens.value_or(0);
   }
   std::string Name(const KitPrompt& prompt, const ObjectId& id) {

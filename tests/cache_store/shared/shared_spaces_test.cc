@@ -16,7 +16,10 @@ class SharedSpacesTest : public ::testing::Test {
   SharedSpaces Spaces() {
     return SharedSpaces(
         &engine_, &clock_, &clock_, [] { return std::string(32, 's'); }, absl::Seconds(1),
-        [this](const std::string& tenant) { ++dropped_[tenant]; });
+        [this](const std::string& tenant) {
+          ++dropped_[tenant];
+          return absl::OkStatus();
+        });
   }
   absl::Time Soon() { return clock_.Now() + absl::Seconds(1); }
   // As many tenants as there is room for, a moment apart.

@@ -220,7 +220,7 @@ TEST_F(SharedStoreTest, AnEngineThatWasSlowIsTriedAgain) {
   other.engine->SetDelay(absl::Milliseconds(80));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
   // As slow: one lookup finds that out, the next does without.
-  kit_.clock.Advance(SharedLookup::kSpeedBelieved);
+  kit_.clock.Advance(SharedLookup::kTryPause);
   absl::Time start = kit_.clock.Now();
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
   EXPECT_GE(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
@@ -229,7 +229,7 @@ TEST_F(SharedStoreTest, AnEngineThatWasSlowIsTriedAgain) {
   EXPECT_LT(kit_.clock.Now() - start, kit_.shared_options.fetch_budget / 2);
   // As fast as ever.
   other.engine->SetDelay(absl::ZeroDuration());
-  kit_.clock.Advance(SharedLookup::kSpeedBelieved);
+  kit_.clock.Advance(SharedLookup::kTryPause);
   EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
 }
 

@@ -1,0 +1,173 @@
+// Drops beside loads, writes, pins, other secrets and an index that is being loaded.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/cache_store/shared/shared_kit.h"
+#include "tests/cache_store/store/store_load_kit.h"
+
+namespace hearth {
+namespace {
+
+using SharedDropsTest = SharedStoreTest;
+using LoadingDropsTest = StoreLoad;
+
+// What a lookup read before the drop is not to stay.
+TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoDropped) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  bool done = false;
+  other.engine->OnGet([&](int n) {
+    if (n < 2 || done) return;
+    done = true;
+    ASSERT_TRUE(other.store->DropAll("default", true).ok());
+  });
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "during";
+  EXPECT_TRUE(done);
+  other.writes->RunAll();
+  kit_.clock.Advance(absl::Hours(1));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "an hour after the drop was acknowledged here";
+  other.writes->RunAll();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "and again";
+}
+
+TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoHears) {
+  kit_.shared_options.generation_age = absl::Milliseconds(1);
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  Publish(&one, Prompt(2), {64});
+  bool done = false;
+  other.engine->OnGet([&](int n) {
+    if (n < 2 || done) return;
+    done = true;
+    ASSERT_TRUE(one.store->DropAll("default", true).ok());
+    kit_.clock.Advance(absl::Milliseconds(2));
+    Fetch(&other, Prompt(2));  // hears
+  });
+  Fetch(&other, Prompt(1));
+  other.engine->OnGet(nullptr);
+  for (int i = 0; i < 3; ++i) {
+    kit_.clock.Advance(absl::Hours(1));
+    Fetch(&other, Prompt(1));
+    other.writes->RunAll();
+  }
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "hours after every store heard of the drop";
+}
+
+TEST_F(SharedDropsTest, OfAllHoldForTheSecretsThatWereBefore) {
+  const std::string first(kSecretBytes, '1'), second(kSecretBytes, '2');
+  std::string secret = first;
+  kit_.read_secret = [&] { return secret; };
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
+  secret = second;
+  kit_.clock.Advance(absl::Seconds(2));
+  ASSERT_TRUE(one.store->DropAll("default", true).ok());
+  secret = first;
+  kit_.clock.Advance(absl::Seconds(2));
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0u) << "dropped here, from the engine again";
+}
+
+TEST_F(SharedDropsTest, OfAllLeaveWhatIsPinnedInTheEngine) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  const auto point = one.store->List("default")[0];
+  ASSERT_TRUE(one.store->SetPinned(point.id, "default", true).ok());
+  one.writes->RunAll();
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  one.writes->RunAll();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "pinned at one";
+}
+
+TEST_F(SharedDropsTest, OfOneTakeWhatIsBeingWritten) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  const auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
+  ASSERT_TRUE(result.ok());
+  const auto point = one.store->List("default")[0];
+  int n = 0;
+  one.engine->OnWritten([&] {
+    // 1: the generation; 2: parts; then heads.
+    if (++n != 2) return;
+    const auto d = one.store->Drop(point.id, "default", true);
+    ASSERT_TRUE(d.ok()) << d.status();
+    EXPECT_EQ(d->dropped, 1u);
+  });
+  one.writes->RunAll();
+  EXPECT_GE(n, 2);
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
+}
+
+TEST_F(SharedDropsTest, OfAllAreHeardOfBesideAllThatWaitsToBeWritten) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
+  other.writes->RunAll();
+  KitPrompt theirs = Prompt(9);
+  theirs.tenant = "another";
+  for (uint64_t s = 20; s < 60; ++s) {
+    theirs.tokens = KitTokens(s, 65);
+    ASSERT_TRUE(KitPublish(other.store.get(), model_, theirs, {64}).ok());
+  }
+  ASSERT_TRUE(one.store->DropAll("default", true).ok());
+  int served = 0;
+  for (int s = 0; s < 30; ++s) {
+    kit_.clock.Advance(absl::Seconds(1));
+    served += Fetch(&other, Prompt(1)) > 0;
+    if (s == 29) other.writes->RunAll();
+  }
+  EXPECT_LE(served, 2) << "seconds";
+}
+
+TEST_F(LoadingDropsTest, OfAllThatAreHeardOfWhileTheIndexLoadsAreDoneThen) {
+  const TestFolder folder;
+  const std::string file = folder.path() + "/secret";
+  const std::string secret = ReadOrMakeSecret(file).value();
+  {
+    StoreOptions o = Options(false);
+    o.secret_file = file;
+    store_ = TieredStore::Open(o).value();
+    for (uint64_t p = 0; p < kPrompts; ++p) ASSERT_TRUE(Publish(p).ok());
+    store_.reset();
+  }
+  FakeSharedMemory memory;
+  FakeSharedEngine engine(&memory, &clock_);
+  SharedSpaces theirs(
+      &engine, &clock_, &clock_, [&] { return secret; }, absl::Seconds(1),
+      [](const std::string&) { return absl::OkStatus(); });
+  ASSERT_TRUE(theirs.DropAll("default", clock_.Now() + absl::Seconds(1)).ok());  // at another host
+  clock_.Advance(absl::Minutes(1));
+  // This one starts again, with a large index.
+  StoreSeams seams = SteppedSeams(&executor_, &clock_);
+  seams.load_patience = absl::ZeroDuration();
+  StoreOptions o = Options(true);
+  o.secret_file = file;
+  auto behind = OpenStore(o, std::move(seams)).value();
+  auto* stepped = static_cast<SteppedStore*>(behind.get());
+  auto writes = std::make_unique<ManualExecutor>();
+  auto looks = std::make_unique<ManualExecutor>();
+  auto *w = writes.get(), *l = looks.get();
+  SharedStore shared(
+      std::move(behind), std::make_unique<FakeSharedEngine>(&memory, &clock_), secret,
+      SharedOptions(),
+      SharedStore::Seams{&clock_, nullptr, std::move(writes), std::make_unique<ManualExecutor>(),
+                         std::move(looks), nullptr});
+  KitFetch(&shared, model_, Prompt(3)).status().IgnoreError();  // hears
+  w->RunAll();
+  while (stepped->is_loading()) stepped->LoadStep();
+  uint32_t there = 0;
+  for (int round = 0; round < 3; ++round) {
+    clock_.Advance(absl::Minutes(10));
+    there = 0;
+    for (uint64_t p = 0; p < kPrompts; ++p)
+      there += KitFetch(&shared, model_, Prompt(p)).value() > 0;
+    w->RunAll();
+    l->RunAll();
+  }
+  EXPECT_EQ(there, 0u) << "dropped restore points are served half an hour later";
+}
+
+}  // namespace
+}  // namespace hearth
