@@ -1,0 +1,172 @@
+"""README's commands, in a terminal, in its order: what they show is what the README shows.
+
+Run as: python readme_test.py BIN_DIR. The model is models/gemma-3-270m.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import readme_page
+from shell_terminal import ShellTerminal, rendered
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BIN_DIR = None
+
+# Not run, and why. What README says no more must leave this list too.
+NOT_RUN = {
+    "git clone <this repository> hearth && cd hearth": "the tree under test is that clone",
+    "./hearth demo": "sets the machine up and builds; its verdict and table have tests",
+    "./hearth demo --model DIR": "as above",
+    "./hearth build": "sets the machine up and builds",
+    "./hearth test": "runs this test",
+    "./hearth test --quick": "runs this test",
+}
+
+
+class Run:
+    """A terminal in a folder like the repository, in which README's fixed places are free."""
+
+    def __init__(self, folder):
+        self._here = {  # as README says it: as it is here
+            "/tmp/hearth-data": f"{folder}/hearth-data",
+            "127.0.0.1:7080": f"unix:{folder}/store",
+            "127.0.0.1:7070": f"unix:{folder}/worker",
+            "tcp://127.0.0.1:5557": f"ipc://{folder}/events",
+            "tcp://127.0.0.1:5558": f"ipc://{folder}/replay",
+        }
+        tree = pathlib.Path(folder) / "tree"
+        (tree / "build").mkdir(parents=True)
+        (tree / "build/bin").symlink_to(BIN_DIR)
+        for name in ("models", "LICENSE"):
+            (tree / name).symlink_to(ROOT / name)
+        store, worker = self._here["127.0.0.1:7080"], self._here["127.0.0.1:7070"]
+        self.terminal = ShellTerminal(tree, {
+            "HEARTH_STORE_LISTEN": store, "HEARTH_WORKER_STORE": store, "HEARTHCTL_STORE": store,
+            "HEARTH_WORKER_LISTEN": worker, "HEARTHCTL_WORKER": worker})
+
+    def command(self, text):
+        for said, here in self._here.items():
+            text = text.replace(said, here)
+        if text.endswith("hearthctl events"):  # the one that has its ports by default
+            text += f" --zmq {self._here['tcp://127.0.0.1:5557']}"
+            text += f" --replay {self._here['tcp://127.0.0.1:5558']}"
+        return text
+
+    def output(self, text):
+        for said, here in self._here.items():
+            text = text.replace(here, said)
+        return text
+
+    def findings(self, step):
+        """Runs one command; what is not as README says of it."""
+        command = self.command(step.command)
+        self.terminal.type(command + "\n")
+        self.terminal.wait_for(re.escape(command) + "\r\n")  # the echo
+        seen = ""
+        for before, prompt, typed in step.keys():
+            # The lines as README shows them come with escapes around them, and with spaces.
+            for pattern in filter(None, (before and readme_page.line_pattern(
+                    self.command(before)), prompt)):
+                text, found = self.terminal.wait_for(pattern)
+                seen += text + found[0]
+            self.terminal.type(typed)
+        text, status = self.terminal.finish()
+        lines = rendered(self.output(seen + text))
+        found = []
+        if status != "0" and not step.is_interrupted():
+            found.append(f"exit status {status}")
+        if step.shown and not readme_page.is_as_shown(step.shown, lines):
+            found.append("not as shown")
+        said = "\n".join(lines)
+        return [f"README, line {step.line}: {step.command}: {what}:\n{said}" for what in found]
+
+
+def findings(page, not_run):
+    """Runs the page's commands in one terminal, up to the first that is not as it says."""
+    with tempfile.TemporaryDirectory(prefix="hearth-readme-") as folder:
+        run = Run(folder)
+        with run.terminal:
+            for step in readme_page.steps_of(page):
+                if step.command in not_run:
+                    continue
+                found = run.findings(step)
+                if found:
+                    return found
+    return []
+
+
+def unlisted(page, not_run):
+    """Commands in sentences are not run; they and those of blocks are what `not_run` may name."""
+    in_sentences = readme_page.commands_in_sentences(page)
+    commands = [step.command for step in readme_page.steps_of(page)] + in_sentences
+    return ([f"neither run nor listed: {command}" for command in in_sentences
+             if command not in not_run] +
+            [f"README does not say: {command}" for command in not_run if command not in commands])
+
+
+class Readme(unittest.TestCase):
+
+    def setUp(self):
+        self.page = (ROOT / "README.md").read_text()
+
+    def test_its_commands_show_what_it_shows(self):
+        self.assertGreater(len(readme_page.steps_of(self.page)), len(NOT_RUN))
+        self.assertEqual("\n".join(findings(self.page, NOT_RUN)), "")
+
+    def test_what_is_not_run_is_listed_and_exists(self):
+        self.assertEqual(unlisted(self.page, NOT_RUN), [])
+        usage = subprocess.run([ROOT / "hearth", "help"], capture_output=True, text=True,
+                               check=True).stdout
+        for command in NOT_RUN:
+            if command.startswith("./hearth "):
+                for word in command.split()[1:]:
+                    self.assertIn(word, usage, command)
+
+
+def block(kind, *lines):
+    return "".join(line + "\n" for line in (f"```{kind}", *lines, "```"))
+
+
+class WrongPages(unittest.TestCase):
+    """Each is found to be wrong; the good ones are not."""
+
+    def test_output(self):
+        for shown in (["a 12 ms b"], ["..."], ["a ...", "..."], ["...", "a 3.5 s   b"]):
+            self.assertEqual(findings(block("console", "$ echo a 7 ms b", *shown), {}), [], shown)
+        for shown in (["a 7 MB b"], ["a 7 ms"], ["a 7 ms b", "c"], ["c", "..."], ["a 7 ms ... c"]):
+            self.assertIn("not as shown",
+                          findings(block("console", "$ echo a 7 ms b", *shown), {})[0], shown)
+
+    def test_other_lines_than_shown(self):
+        page = block("console", "$ printf '1\\n2\\n3\\n'", "1", "3")
+        self.assertIn("not as shown", findings(page, {})[0])
+        self.assertEqual(findings(page.replace("1\n3", "1\n...\n3"), {}), [])
+
+    def test_commands(self):
+        self.assertEqual(findings(block("sh", "test -d build/bin   # a folder"), {}), [])
+        self.assertIn("exit status 1", findings(block("sh", "false"), {})[0])
+        self.assertIn("exit status 127", findings(block("console", "$ hearthcat", "..."), {})[0])
+        self.assertIn("exit status more", findings(block("sh", "echo 'a"), {})[0])
+        self.assertEqual(findings(block("console", "$ sh -c 'echo a; cat'", "a", "^C"), {}), [])
+
+    def test_lists(self):
+        page = "Say `./hearth all\nday`.\n" + block("sh", "./hearth run")
+        self.assertEqual(unlisted(page, {"./hearth gone": ""}), [
+            "neither run nor listed: ./hearth all day", "README does not say: ./hearth gone"])
+        self.assertEqual(unlisted(page, {"./hearth all day": "", "./hearth run": ""}), [])
+
+    def test_blocks(self):
+        for page in (block("", "ls"), block("bash", "ls"), block("console", "a", "$ ls"),
+                     block("console", "$ cat", "^C"),
+                     block("text", "a", "build/bin/hearthctl ls")):
+            with self.assertRaises(ValueError, msg=page):
+                readme_page.steps_of(page)
+
+
+if __name__ == "__main__":
+    BIN_DIR = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
