@@ -1,7 +1,8 @@
 // BatchLog: the last batches that were published, with their numbers, for those who missed some.
 //
 // Thread safety: none, its owner guards it. Ownership: payloads are shared with whoever sends them.
-// Invariants: numbers have no gap; what is kept is within both limits, but for the last batch.
+// Invariants: numbers have no gap; what is kept is within both limits, but for the last batch and
+// those without events.
 #ifndef HEARTH_SERVICES_HEARTHCTL_EVENTS_BATCH_LOG_H_
 #define HEARTH_SERVICES_HEARTHCTL_EVENTS_BATCH_LOG_H_
 
@@ -25,6 +26,8 @@ class BatchLog {
       : max_batches_(max_batches), max_bytes_(max_bytes), next_(first_number) {}
 
   void Append(std::string payload);
+  // `count` batches that tell nothing: they take numbers, and nobody's place.
+  void AppendEmpty(size_t count, std::string payload);
   // Those from `number` on that are kept, `most` at most.
   std::vector<KvBatch> From(uint64_t number, size_t most) const;
 
@@ -33,11 +36,17 @@ class BatchLog {
   uint64_t bytes() const { return bytes_; }
 
  private:
+  struct Kept {
+    KvBatch batch;
+    bool is_empty = false;
+  };
+
   const size_t max_batches_;
   const uint64_t max_bytes_;
-  std::deque<KvBatch> batches_;
+  std::deque<Kept> batches_;
   uint64_t next_;
-  uint64_t bytes_ = 0;
+  size_t with_events_ = 0;
+  uint64_t bytes_ = 0;  // of those with events
 };
 
 }  // namespace hearth

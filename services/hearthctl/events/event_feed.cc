@@ -1,6 +1,7 @@
 #include "services/hearthctl/events/event_feed.h"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <utility>
 
@@ -156,25 +157,43 @@ std::vector<KvBatch> EventFeed::From(uint64_t number, size_t most) const {
 }
 
 std::vector<KvBatch> EventFeed::Replay(uint64_t number, absl::Time now) {
-  absl::MutexLock lock(&mutex_);
-  if (number >= log_.first()) return log_.From(number, std::numeric_limits<size_t>::max());
+  std::vector<KvBatch> batches;
+  bool has_new = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (number >= log_.first()) return log_.From(number, std::numeric_limits<size_t>::max());
+    batches = Everything(now);
+    const uint64_t missed = log_.next() - number;
+    has_new = batches.size() > missed;
+    if (has_new) {
+      log_.AppendEmpty(batches.size() - missed, EncodeEmptyBatch(now));
+      everything_at_ = log_.next();  // they change nothing
+    }
+    const uint64_t begin = log_.next() - batches.size();
+    assert(begin >= number);
+    for (size_t i = 0; i < batches.size(); ++i) batches[i].number = begin + i;
+  }
+  if (has_new) wake_();
+  return batches;
+}
+
+std::vector<KvBatch> EventFeed::Everything(absl::Time now) {
+  mutex_.AssertHeld();
   std::vector<KvBatch> batches;
   if (everything_at_ == log_.next()) {
     for (const auto& remembered : everything_) batches.push_back({0, remembered.lock()});
     const auto is_gone = [](const KvBatch& batch) { return batch.payload == nullptr; };
-    if (std::any_of(batches.begin(), batches.end(), is_gone)) batches.clear();
+    if (std::none_of(batches.begin(), batches.end(), is_gone)) return batches;
+    batches.clear();
   }
-  if (batches.empty()) {
-    std::vector<KvEvent> events = ledger_.Everything();
-    events.insert(events.begin(), AllBlocksCleared{});
-    everything_.clear();
-    everything_at_ = log_.next();
-    for (std::string& payload : EncodeBatches(events, options_.labels, now)) {
-      batches.push_back({0, std::make_shared<const std::string>(std::move(payload))});
-      everything_.emplace_back(batches.back().payload);
-    }
+  std::vector<KvEvent> events = ledger_.Everything();
+  events.insert(events.begin(), AllBlocksCleared{});
+  everything_.clear();
+  everything_at_ = log_.next();
+  for (std::string& payload : EncodeBatches(events, options_.labels, now)) {
+    batches.push_back({0, std::make_shared<const std::string>(std::move(payload))});
+    everything_.emplace_back(batches.back().payload);
   }
-  for (size_t i = 0; i < batches.size(); ++i) batches[i].number = log_.next() - batches.size() + i;
   return batches;
 }
 

@@ -66,7 +66,9 @@ class EventFeed {
   std::vector<KvBatch> From(uint64_t number, size_t most) const;
   // What brings someone up to date who has all batches before `number`: those from it on or, where
   // one is not kept any more, everything told anew, numbered so that the last published number is
-  // its last. Asked for twice without a change between, the same payloads.
+  // its last and its first is `number` or above: where that takes more numbers than there are,
+  // batches without events are published. Asked for twice without a change between, the same
+  // payloads.
   std::vector<KvBatch> Replay(uint64_t number, absl::Time now);
   uint64_t first_number() const { return first_number_; }
   uint64_t next_number() const;
@@ -90,6 +92,9 @@ class EventFeed {
   bool IsOurs(const std::string& fingerprint) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const std::vector<KvEvent>& events, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // All blocks in batches that have no numbers yet.
+  std::vector<KvBatch> Everything(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const EventFeedOptions options_;
   const uint64_t first_number_;

@@ -15,13 +15,21 @@ constexpr int kRank = 0;  // of a worker among those that share a model's data; 
 
 Value TextOrNull(const std::string& text) { return text.empty() ? Value() : Value(text); }
 
+std::string Payload(double seconds, Value events) {
+  std::string payload;
+  Value::to_msgpack(Value::array({seconds, std::move(events), kRank}), payload);
+  return payload;
+}
+
+double SecondsOf(absl::Time now) { return absl::ToDoubleSeconds(now - absl::UnixEpoch()); }
+
 // Collects events into payloads.
 class BatchWriter {
  public:
   BatchWriter(const KvLabels& labels, absl::Time now)
       : medium_(TextOrNull(labels.medium)),
         lora_name_(TextOrNull(labels.lora_name)),
-        seconds_(absl::ToDoubleSeconds(now - absl::UnixEpoch())) {}
+        seconds_(SecondsOf(now)) {}
 
   void operator()(const AllBlocksCleared& /*event*/) { Add(Value::array({"AllBlocksCleared"}), 0); }
   void operator()(const BlocksStored& event) {
@@ -73,8 +81,7 @@ class BatchWriter {
   }
   void Finish() {
     if (events_.empty()) return;
-    std::string& payload = payloads_.emplace_back();
-    Value::to_msgpack(Value::array({seconds_, std::move(events_), kRank}), payload);
+    payloads_.push_back(Payload(seconds_, std::move(events_)));
     events_ = Value::array();
     size_ = 0;
   }
@@ -94,5 +101,7 @@ std::vector<std::string> EncodeBatches(const std::vector<KvEvent>& events, const
   for (const KvEvent& event : events) std::visit(writer, event);
   return writer.Take();
 }
+
+std::string EncodeEmptyBatch(absl::Time now) { return Payload(SecondsOf(now), Value::array()); }
 
 }  // namespace hearth

@@ -40,6 +40,8 @@ inline constexpr size_t kMaxBatchRemovals = 4 << 10;
 // The events in order, in as few payloads as the limits allow: longer events are divided.
 std::vector<std::string> EncodeBatches(const std::vector<KvEvent>& events, const KvLabels& labels,
                                        absl::Time now);
+// A payload of no events.
+std::string EncodeEmptyBatch(absl::Time now);
 
 }  // namespace hearth
 

@@ -35,5 +35,25 @@ TEST(BatchLogTest, BytesAreBoundedToo) {
   EXPECT_EQ(log.bytes(), 4u);
 }
 
+TEST(BatchLogTest, BatchesWithoutEventsTakeNumbersAndNobodysPlace) {
+  BatchLog log(2, 10, 50);
+  log.Append("aaaa");
+  log.Append("bbbb");
+  log.AppendEmpty(20, "none");
+  EXPECT_EQ(log.first(), 50u);
+  EXPECT_EQ(log.next(), 72u);
+  EXPECT_EQ(log.bytes(), 8u);
+  EXPECT_EQ(*log.From(71, 10).at(0).payload, "none");
+  log.Append("cccc");
+  EXPECT_EQ(log.first(), 51u);
+  log.Append("dddd");  // what is kept begins with those
+  EXPECT_EQ(log.first(), 52u);
+  EXPECT_EQ(*log.From(52, 1).at(0).payload, "none");
+  log.Append("eeee");
+  EXPECT_EQ(log.first(), 73u);
+  EXPECT_EQ(log.bytes(), 8u);
+  EXPECT_EQ(*log.From(0, 1).at(0).payload, "dddd");
+}
+
 }  // namespace
 }  // namespace hearth

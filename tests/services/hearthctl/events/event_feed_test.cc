@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "nlohmann/json.hpp"
 
 namespace hearth {
@@ -213,6 +215,88 @@ TEST_F(SmallEventFeedTest, WhoAsksForMoreThanIsKeptIsToldEverythingAnew) {
   EXPECT_EQ(feed_.Replay(0, kNow).at(0).payload, once.payload) << "made once for all who ask";
   Take(Point(Kind::STORED, 9, 1), 11);
   EXPECT_NE(feed_.Replay(0, kNow).at(0).payload, once.payload);
+}
+
+// Knows what a router does that takes each number once.
+class Reader {
+ public:
+  void Take(const std::vector<KvBatch>& batches) {
+    for (const KvBatch& batch : batches) {
+      if (batch.number < next_) continue;
+      next_ = batch.number + 1;
+      const Value decoded = Value::from_msgpack(*batch.payload);
+      for (const Value& event : decoded[1]) Apply(event);
+    }
+  }
+  uint64_t next() const { return next_; }
+  const std::set<uint64_t>& blocks() const { return blocks_; }
+
+ private:
+  void Apply(const Value& event) {
+    if (event[0] == "AllBlocksCleared") return blocks_.clear();
+    for (const Value& id : event[1]) {
+      if (event[0] == "BlockStored") blocks_.insert(id.get<uint64_t>());
+      if (event[0] == "BlockRemoved") blocks_.erase(id.get<uint64_t>());
+    }
+  }
+
+  uint64_t next_ = 0;
+  std::set<uint64_t> blocks_;
+};
+
+class TinyEventFeedTest : public EventFeedTest {
+ protected:
+  static constexpr uint32_t kBatchChunks = kMaxBatchTokens / kChunkTokens;
+  TinyEventFeedTest() : EventFeedTest(Tiny()) {
+    // Six restore points that fill a batch each. A point's chunks take up the next one's numbers.
+    for (uint64_t seed = 2; seed <= 12; seed += 2) {
+      Take(Point(Kind::STORED, seed, kBatchChunks), seed);
+      here_.Take(feed_.From(here_.next(), 1000));
+    }
+  }
+  static EventFeedOptions Tiny() {
+    EventFeedOptions options;
+    options.max_batches = 1;
+    return options;
+  }
+  // Two batches that are not kept both.
+  void EvictTwo() {
+    Take(Point(Kind::EVICTED, 2, kBatchChunks), 20);
+    Take(Point(Kind::EVICTED, 4, kBatchChunks), 21);
+  }
+
+  Reader here_;  // has all batches so far
+};
+
+TEST_F(TinyEventFeedTest, WhoMissedFewBatchesIsToldEverythingUnderNumbersThatItLacks) {
+  EvictTwo();
+  const uint64_t missed = here_.next();
+  const std::vector<KvBatch> all = feed_.Replay(missed, kNow);
+  ASSERT_GT(all.size(), 2u) << "more batches than it missed";
+  EXPECT_EQ(all.front().number, missed);
+  EXPECT_EQ(all.back().number + 1, feed_.next_number());
+  here_.Take(all);
+  EXPECT_EQ(here_.blocks().size(), 4 * kBatchChunks);
+  EXPECT_EQ(here_.blocks().count(2000), 0u);
+  EXPECT_EQ(here_.blocks().count(12000), 1u);
+}
+
+TEST_F(TinyEventFeedTest, TheOthersGetNumbersWithoutEventsOnce) {
+  EvictTwo();
+  Reader other;
+  other.Take(feed_.From(0, 1000));
+  const uint64_t before = feed_.next_number();
+  woken_ = 0;
+  feed_.Replay(here_.next(), kNow);
+  EXPECT_EQ(woken_, 1);
+  read_ = before;
+  EXPECT_TRUE(Told().empty());
+  EXPECT_EQ(read_, feed_.next_number()) << "without a gap";
+  EXPECT_GT(read_, before);
+  const uint64_t after = feed_.next_number();
+  for (uint64_t number = before - 10; number <= after; ++number) feed_.Replay(number, kNow);
+  EXPECT_EQ(feed_.next_number(), after) << "however often somebody asks";
+  EXPECT_EQ(woken_, 1);
 }
 
 }  // namespace

@@ -45,6 +45,15 @@ TEST(KvBatchTest, TheBytesAreThoseOfTheGoldenFile) {
 
 TEST(KvBatchTest, NothingToTellIsNoBatch) { EXPECT_TRUE(EncodeBatches({}, {}, kMade).empty()); }
 
+TEST(KvBatchTest, ABatchWithoutEventsIsOneAllTheSame) {
+  const Value batch = Value::from_msgpack(EncodeEmptyBatch(kMade));
+  const Value cleared = Decoded({AllBlocksCleared{}}, {}).at(0);
+  ASSERT_EQ(batch.size(), cleared.size());
+  EXPECT_EQ(batch[0], cleared[0]);
+  EXPECT_EQ(batch[1], Value::array());
+  EXPECT_EQ(batch[2], cleared[2]);
+}
+
 TEST(KvBatchTest, ALongPromptIsDividedAndItsPartsJoin) {
   constexpr uint32_t kBlockTokens = 16;
   constexpr size_t kBlocks = 3 * kMaxBatchTokens / kBlockTokens - 1;
