@@ -107,6 +107,14 @@ class RoutersOfAWorker(RoutersTest):
         self.assertEqual(code, 0)
         self.assertIn("0 left out", said)
 
+    def test_a_worker_of_another_fingerprint_is_said(self):
+        bridge = self.bridge(self.store, "--fingerprint", "0" * 64)
+        bridge.wait_for_line("following")
+        self.publish(1)
+        line = bridge.wait_for_line("is not reported")
+        self.assertIn("reported are those of 0000", line)
+        self.assertIn("--fingerprint", line)
+
     def test_who_comes_late_and_who_was_away_know_all_of_it(self):
         first = self.publish(1)
         bridge = self.bridge(self.store, "--replay-batches", 2)

@@ -22,6 +22,12 @@ bool IsWhole(const v1::ChunkRun& run) {
          run.token_ids_size() == run.chunk_ids_size() * static_cast<int64_t>(chunk_tokens);
 }
 
+// As many as tell fingerprints apart, and --fingerprint takes.
+std::string Digits(const std::string& fingerprint) {
+  constexpr size_t kDigestBytes = 8;
+  return absl::BytesToHexString(fingerprint.substr(0, kDigestBytes));
+}
+
 }  // namespace
 
 std::string FiguresText(const FeedFigures& figures) {
@@ -40,6 +46,7 @@ EventFeed::EventFeed(const EventFeedOptions& options, absl::Time now)
 
 bool EventFeed::Take(const v1::WatchEvent& event, absl::Time now) {
   std::vector<KvEvent> events;
+  bool begins_anew = false;
   {
     absl::MutexLock lock(&mutex_);
     if (event.kind() == Kind::LOST) {
@@ -50,9 +57,14 @@ bool EventFeed::Take(const v1::WatchEvent& event, absl::Time now) {
     // A restore point of which more comes, and a snapshot, are to be told again from their start.
     if (!in_snapshot_ && !open_.has_value()) place_ = {event.incarnation(), event.sequence()};
     Publish(events, now);
+    begins_anew = IsForOthers();
+    if (begins_anew) {
+      has_others_ = false;
+      place_ = {};
+    }
   }
   if (!events.empty()) wake_();
-  return true;
+  return !begins_anew;
 }
 
 void EventFeed::BeginWatch() {
@@ -128,14 +140,37 @@ void EventFeed::Extend(const v1::ChunkRun& run, std::vector<KvEvent>* events) {
   open_.reset();
 }
 
+bool EventFeed::IsForOthers() const {
+  mutex_.AssertHeld();
+  return options_.fingerprint.empty() && has_others_ && !in_snapshot_ && ledger_.points() == 0;
+}
+
 bool EventFeed::IsOurs(const std::string& fingerprint) {
   mutex_.AssertHeld();
-  if (fingerprint_.empty() &&
-      absl::StartsWith(absl::BytesToHexString(fingerprint), options_.fingerprint)) {
-    fingerprint_ = fingerprint;
-  }
   if (fingerprint == fingerprint_) return true;
+  const bool decides =
+      options_.fingerprint.empty()
+          ? ledger_.points() == 0
+          : fingerprint_.empty() &&
+                absl::StartsWith(absl::BytesToHexString(fingerprint), options_.fingerprint);
+  if (decides) {
+    if (!fingerprint_.empty()) {
+      notice_ = absl::StrCat("no restore point of fingerprint ", Digits(fingerprint_),
+                             " is left: reported are those of ", Digits(fingerprint), " now");
+    }
+    fingerprint_ = fingerprint;
+    has_others_ = has_noted_others_ = false;
+    return true;
+  }
   ++of_others_;
+  has_others_ = true;
+  if (!in_snapshot_ && !has_noted_others_) {
+    notice_ = absl::StrCat("a restore point of fingerprint ", Digits(fingerprint),
+                           " is not reported: reported are those of ",
+                           fingerprint_.empty() ? options_.fingerprint : Digits(fingerprint_),
+                           "; --fingerprint names another");
+    has_noted_others_ = true;
+  }
   return false;
 }
 
@@ -144,6 +179,11 @@ void EventFeed::Publish(const std::vector<KvEvent>& events, absl::Time now) {
   for (std::string& payload : EncodeBatches(events, options_.labels, now)) {
     log_.Append(std::move(payload));
   }
+}
+
+std::string EventFeed::TakeNotice() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(notice_, "");
 }
 
 WatchPlace EventFeed::place() const {

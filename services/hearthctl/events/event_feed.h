@@ -29,7 +29,8 @@ namespace hearth {
 
 struct EventFeedOptions {
   KvLabels labels{"CPU", ""};
-  // Its digest's first hexadecimal digits; empty: that of the first restore point.
+  // Its digest's first hexadecimal digits; empty: that of the first restore point, and of the next
+  // one once none is left of it.
   std::string fingerprint;
   uint64_t max_blocks = 1000000;  // each takes some 100 bytes, and 4 for each of its tokens
   uint64_t max_batches = 10000;   // kept for replays, as far as max_batch_bytes has room
@@ -70,6 +71,9 @@ class EventFeed {
   // batches without events are published. Asked for twice without a change between, the same
   // payloads.
   std::vector<KvBatch> Replay(uint64_t number, absl::Time now);
+  // A line for people, once: that restore points of another fingerprint are passed over, or are
+  // those that are told from now on. Empty: there is none.
+  std::string TakeNotice();
   uint64_t first_number() const { return first_number_; }
   uint64_t next_number() const;
   FeedFigures figures() const;
@@ -89,6 +93,8 @@ class EventFeed {
   void Begin(const v1::WatchEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Extend(const v1::ChunkRun& run, std::vector<KvEvent>* events)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // That none is left of our fingerprint, and restore points were passed over for it.
+  bool IsForOthers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOurs(const std::string& fingerprint) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const std::vector<KvEvent>& events, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -103,6 +109,10 @@ class EventFeed {
   BlockLedger ledger_ ABSL_GUARDED_BY(mutex_);
   BatchLog log_ ABSL_GUARDED_BY(mutex_);
   std::string fingerprint_ ABSL_GUARDED_BY(mutex_);  // the digest's bytes, once known
+  // Since it is known: a restore point of another one came, and a line about that was written.
+  bool has_others_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_noted_others_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string notice_ ABSL_GUARDED_BY(mutex_);  // not taken yet
   WatchPlace place_ ABSL_GUARDED_BY(mutex_);
   std::optional<OpenPoint> open_ ABSL_GUARDED_BY(mutex_);
   bool in_snapshot_ ABSL_GUARDED_BY(mutex_) = false;

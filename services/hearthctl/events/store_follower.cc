@@ -64,6 +64,7 @@ absl::Status StoreFollower::Follow(bool* up_to_date) {
   bool goes_on = true;
   while (goes_on && reader->Read(&event)) {
     goes_on = feed_->Take(event, absl::Now());
+    if (const std::string notice = feed_->TakeNotice(); !notice.empty()) say_(notice);
     const bool resumes = event.kind() == v1::WatchEvent::START && event.resumed();
     if (!resumes && event.kind() != v1::WatchEvent::SNAPSHOT_END) continue;
     *up_to_date = true;
@@ -75,7 +76,7 @@ absl::Status StoreFollower::Follow(bool* up_to_date) {
   }
   if (!goes_on) context.TryCancel();
   const grpc::Status status = reader->Finish();
-  return goes_on ? RpcFailure(status, store_) : absl::OkStatus();  // too slow: it begins anew
+  return goes_on ? RpcFailure(status, store_) : absl::OkStatus();  // it begins anew
 }
 
 void StoreFollower::Stop() {

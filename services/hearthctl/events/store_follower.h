@@ -21,7 +21,8 @@ namespace hearth {
 
 class StoreFollower {
  public:
-  // `say` gets a line for people each time that the store is followed, or not any more.
+  // `say` gets a line for people each time that the store is followed, or not any more, and the
+  // feed's notices.
   StoreFollower(const PeerFlags& store, EventFeed* feed,
                 std::function<void(const std::string&)> say)
       : store_(store), feed_(feed), say_(std::move(say)) {}

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "absl/strings/match.h"
 #include "nlohmann/json.hpp"
 
 namespace hearth {
@@ -45,6 +46,10 @@ class EventFeedTest : public ::testing::Test {
       run->add_chunk_ids(seed * 1000 + i);
       for (uint32_t j = 0; j < kChunkTokens; ++j) run->add_token_ids(i);
     }
+    return event;
+  }
+  static v1::WatchEvent OfOther(v1::WatchEvent event) {
+    event.mutable_restore_point()->set_fingerprint_digest("other");
     return event;
   }
   bool Take(v1::WatchEvent event, uint64_t sequence = 0) {
@@ -158,23 +163,70 @@ TEST_F(EventFeedTest, AfterALossTheWatchBeginsAnew) {
 TEST_F(EventFeedTest, OtherFingerprintsAreNotTold) {
   Watch({Point(Kind::SNAPSHOT, 1, 1)}, 5);
   Told();
-  v1::WatchEvent other = Point(Kind::STORED, 2, 1);
-  other.mutable_restore_point()->set_fingerprint_digest("other");
-  Take(other, 6);
+  Take(OfOther(Point(Kind::STORED, 2, 1)), 6);
   EXPECT_TRUE(Told().empty());
   EXPECT_EQ(feed_.figures().of_others, 1u);
+}
+
+TEST_F(EventFeedTest, AnotherFingerprintAfterTheSnapshotIsNotedOnce) {
+  Watch({Point(Kind::SNAPSHOT, 1, 1), OfOther(Point(Kind::SNAPSHOT, 2, 1))}, 5);
+  EXPECT_EQ(feed_.TakeNotice(), "") << "the figures of a snapshot say so";
+  Take(OfOther(Point(Kind::STORED, 3, 1)), 6);
+  const std::string notice = feed_.TakeNotice();
+  EXPECT_TRUE(absl::StrContains(notice, "6f74686572")) << notice;
+  EXPECT_TRUE(absl::StrContains(notice, "3fa9")) << notice;
+  EXPECT_TRUE(absl::StrContains(notice, "--fingerprint")) << notice;
+  Take(OfOther(Point(Kind::STORED, 4, 1)), 7);
+  EXPECT_EQ(feed_.TakeNotice(), "");
+}
+
+TEST_F(EventFeedTest, OnceNoneIsLeftTheNextFingerprintIsTold) {
+  Watch({Point(Kind::SNAPSHOT, 1, 1)}, 5);
+  EXPECT_TRUE(Take(Point(Kind::EVICTED, 1, 1), 6));
+  Told();
+  EXPECT_TRUE(Take(OfOther(Point(Kind::STORED, 2, 1)), 7));
+  const std::vector<Value> told = Told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0][1], std::vector<uint64_t>{2000});
+  EXPECT_EQ(feed_.figures().of_others, 0u);
+}
+
+TEST_F(EventFeedTest, OnceNoneIsLeftThoseThatWerePassedOverAreWatchedAnew) {
+  Watch({Point(Kind::SNAPSHOT, 1, 1)}, 5);
+  EXPECT_TRUE(Take(OfOther(Point(Kind::STORED, 2, 1)), 6));
+  Told();
+  EXPECT_FALSE(Take(Point(Kind::EVICTED, 1, 1), 7));
+  EXPECT_EQ(feed_.place().incarnation, 0u);
+  EXPECT_EQ(Told().size(), 1u) << "removed all the same";
+  Watch({OfOther(Point(Kind::SNAPSHOT, 2, 1))}, 7);
+  const std::vector<Value> told = Told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0][1], std::vector<uint64_t>{2000});
+  EXPECT_TRUE(Take(OfOther(Point(Kind::EVICTED, 2, 1)), 8)) << "nothing was passed over";
+}
+
+TEST_F(EventFeedTest, ASnapshotOfOthersAloneIsWatchedAnew) {
+  Watch({Point(Kind::SNAPSHOT, 1, 1)}, 5);
+  feed_.BeginWatch();
+  Take(Plain(Kind::START), 1);
+  EXPECT_TRUE(Take(OfOther(Point(Kind::SNAPSHOT, 2, 1)), 1));
+  EXPECT_FALSE(Take(Plain(Kind::SNAPSHOT_END), 1));
+  Watch({OfOther(Point(Kind::SNAPSHOT, 2, 1))}, 1);
+  EXPECT_EQ(feed_.figures().points, 1u);
 }
 
 TEST_F(EventFeedTest, TheFingerprintAskedForIsTheOneThatIsTold) {
   EventFeedOptions options;
   options.fingerprint = "3fa9";
   EventFeed feed(options, kNow);
-  v1::WatchEvent other = Point(Kind::STORED, 2, 1);
-  other.mutable_restore_point()->set_fingerprint_digest("other");
-  feed.Take(other, kNow);
+  feed.Take(OfOther(Point(Kind::STORED, 2, 1)), kNow);
+  EXPECT_TRUE(absl::StrContains(feed.TakeNotice(), "reported are those of 3fa9"));
   feed.Take(Point(Kind::STORED, 1, 1), kNow);
   EXPECT_EQ(feed.figures().points, 1u);
   EXPECT_EQ(feed.figures().of_others, 1u);
+  EXPECT_TRUE(feed.Take(Point(Kind::EVICTED, 1, 1), kNow));
+  feed.Take(OfOther(Point(Kind::STORED, 2, 1)), kNow);
+  EXPECT_EQ(feed.figures().points, 0u) << "none is left, and still no other is asked for";
 }
 
 TEST_F(EventFeedTest, WhoAsksForKeptBatchesGetsThem) {
