@@ -45,6 +45,8 @@ class Run:
             (tree / name).symlink_to(ROOT / name)
         store, worker = self._here["127.0.0.1:7080"], self._here["127.0.0.1:7070"]
         self.terminal = ShellTerminal(tree, {
+            # A line of a server's log amid a command's echo would hide it.
+            "HEARTH_STORE_LOG_LEVEL": "error", "HEARTH_WORKER_LOG_LEVEL": "error",
             "HEARTH_STORE_LISTEN": store, "HEARTH_WORKER_STORE": store, "HEARTHCTL_STORE": store,
             "HEARTH_WORKER_LISTEN": worker, "HEARTHCTL_WORKER": worker})
 
