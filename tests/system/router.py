@@ -4,42 +4,14 @@ It subscribes, decodes with msgspec, and asks for a replay where a number is mis
 """
 
 import time
-from typing import List, Optional, Union
 
 import msgspec
 import zmq
 
+from vllm_events import AllBlocksCleared, Batch, BlockRemoved
+
 LONG_S = 120
 END = b"\xff" * 8
-
-
-class Event(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
-    pass
-
-
-class BlockStored(Event):
-    block_hashes: List[int]
-    parent_block_hash: Optional[int]
-    token_ids: List[int]
-    block_size: int
-    lora_id: Optional[int]
-    medium: Optional[str]
-    lora_name: Optional[str]
-
-
-class BlockRemoved(Event):
-    block_hashes: List[int]
-    medium: Optional[str]
-
-
-class AllBlocksCleared(Event):
-    pass
-
-
-class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
-    ts: float
-    events: List[Union[BlockStored, BlockRemoved, AllBlocksCleared]]
-    data_parallel_rank: Optional[int] = None
 
 
 class Router:

@@ -1,13 +1,12 @@
 """The golden batches, read and written with the library that vLLM uses: msgspec.
 
-The structs are vLLM's of the wire format with arrays (its fields and their order are facts of that
-format; vllm/distributed/kv_events.py). Run as: python events_format_test.py GOLDEN
+Run as: python events_format_test.py GOLDEN
 """
 
 import pathlib
 import sys
 import unittest
-from typing import Any, List, Optional, Union
+from typing import Any, List
 
 try:
     import msgspec
@@ -15,37 +14,11 @@ except ImportError:
     print("skipped: msgspec is not installed")
     sys.exit(77)
 
+sys.path.append(str(pathlib.Path(__file__).parents[3] / "system"))
+from vllm_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored  # noqa: E402
+
 NOW = 1764000000.123456
 FIRST = 1 << 62 | 5
-
-
-class Event(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
-    pass
-
-
-class BlockStored(Event):
-    block_hashes: List[int]
-    parent_block_hash: Optional[int]
-    token_ids: List[int]
-    block_size: int
-    lora_id: Optional[int]
-    medium: Optional[str]
-    lora_name: Optional[str]
-
-
-class BlockRemoved(Event):
-    block_hashes: List[int]
-    medium: Optional[str]
-
-
-class AllBlocksCleared(Event):
-    pass
-
-
-class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
-    ts: float
-    events: List[Union[BlockStored, BlockRemoved, AllBlocksCleared]]
-    data_parallel_rank: Optional[int] = None
 
 
 class OldBatch(msgspec.Struct, array_like=True):
