@@ -72,15 +72,12 @@ class SystemTest(unittest.TestCase):
         return said[0]
 
 
-class RequestsBeside:
-    """Keeps a worker busy with prompts of its own until the block ends."""
+class Beside:
+    """Runs `_run` on a thread of its own until the block ends, which `_stop` tells."""
 
-    def __init__(self, cluster, address, seed=99):
-        self._cluster, self._address = cluster, address
-        self._source = random.Random(seed)
+    def __init__(self):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.answered = 0
 
     def __enter__(self):
         self._thread.start()
@@ -89,6 +86,16 @@ class RequestsBeside:
     def __exit__(self, *unused):
         self._stop.set()
         self._thread.join()
+
+
+class RequestsBeside(Beside):
+    """Keeps a worker busy with prompts of its own until the block ends."""
+
+    def __init__(self, cluster, address, seed=99):
+        super().__init__()
+        self._cluster, self._address = cluster, address
+        self._source = random.Random(seed)
+        self.answered = 0
 
     def _run(self):
         while not self._stop.is_set():
@@ -105,5 +112,5 @@ def main(helper="WRITE_CHECKPOINT"):
     unittest.main(module="__main__")
 
 
-__all__ = ["CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed", "ROOT", "RequestsBeside", "SystemTest",
-           "main", "prompt"]
+__all__ = ["Beside", "CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed", "ROOT", "RequestsBeside",
+           "SystemTest", "main", "prompt"]

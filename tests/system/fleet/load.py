@@ -6,7 +6,7 @@ import threading
 import time
 
 from hearth_procs import ProcessFailed
-from system_support import CHUNK_TOKENS, prompt
+from system_support import Beside, CHUNK_TOKENS, prompt
 
 ANSWER_TOKENS = 2
 PLACES = 24  # requests that a client has under way
@@ -88,24 +88,16 @@ class Reference:
         return (said["first_logits_sha256"], said["token_ids"]) != self.of(answer.ids)
 
 
-class Load:
+class Load(Beside):
     """Requests come when they come: at `rate` a second, by lot, until the block ends."""
 
     def __init__(self, client, prompts, rate, seed=1):
+        super().__init__()
         self._client, self._prompts, self._rate = client, prompts, rate
         self._random = random.Random(seed)
-        self._stop, self._changed = threading.Event(), threading.Condition()
+        self._changed = threading.Condition()
         self.answers = []
         self._ended = 0
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *unused):
-        self._stop.set()
-        self._thread.join()
 
     def _run(self):
         with concurrent.futures.ThreadPoolExecutor(PLACES) as places:

@@ -1,38 +1,28 @@
 """Asks for what only the engine has, again and again, to see from when to when it is readable."""
 
 import itertools
-import threading
 
 from engine import wait_for
-from system_support import CHUNK_TOKENS, prompt
+from system_support import Beside, CHUNK_TOKENS, prompt
 
 PROMPT_TOKENS = 120
 PROMPTS = 32  # more than a store with `small_ram` holds
 
 
-class Probe:
+class Probe(Beside):
     """Through one worker, whose store has `small_ram`."""
 
     def __init__(self, fleet, worker, seed="probe"):
+        super().__init__()
         self._fleet, self.worker = fleet, worker
         self.prompts = [prompt(PROMPT_TOKENS, f"{seed} {n}") for n in range(PROMPTS)]
         self._cycle = itertools.cycle(self.prompts)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.seen = []  # (began, ended, whether the engine gave all that this store lacked)
         self.answers = []
 
     def publish(self, worker):
         for ids in self.prompts:
             self._fleet.ask(ids, worker, "--durability", "shared", "--wait-published")
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *unused):
-        self._stop.set()
-        self._thread.join()
 
     def _run(self):
         while not self._stop.is_set():
@@ -74,24 +64,15 @@ def publish_one_chunk(fleet, engine, count):
     return published
 
 
-class OneChunk:
+class OneChunk(Beside):
     """Asks for prompts of one chunk, each once, through a store that has none of them but the
     first: it knows the generation and the fingerprint, each of which lies on one shard."""
 
     def __init__(self, fleet, worker, prompts):
+        super().__init__()
         self._fleet, self._worker, self._prompts = fleet, worker, prompts[1:]
         fleet.ask(prompts[0], worker, "--cache", "read")
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.answers = []
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *unused):
-        self._stop.set()
-        self._thread.join()
 
     def _run(self):
         for ids in self._prompts:
