@@ -88,7 +88,7 @@ bool LogitsDigest::HashOne() {
     absl::MutexLock lock(&mu_);
     if (all_) spare_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
-    std::swap(on_room, on_room_);
+    if (waiting_.size() < kMaxWaitingRows) std::swap(on_room, on_room_);
     more = working_ = !waiting_.empty();
     if (!more) std::swap(done, done_);
   }

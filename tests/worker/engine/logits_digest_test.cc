@@ -95,6 +95,20 @@ TEST_F(LogitsDigestQueueTest, TellsWhoHasNoRoomWhenThereIsSome) {
   EXPECT_TRUE(digest->AwaitRoom(nullptr));
 }
 
+// The rows of a step that guessed, of which one after the other is hashed.
+TEST_F(LogitsDigestQueueTest, RoomIsToldOfOnceAllThatAStepMayGiveFits) {
+  const auto digest = WithRows(LogitsDigest::kMaxWaitingRows - 1 + LogitsDigest::kMaxStepRows);
+  bool room = false;
+  absl::Notification told;
+  EXPECT_FALSE(digest->AwaitRoom([&] {
+    room = digest->AwaitRoom(nullptr);
+    told.Notify();
+  }));
+  release_.Notify();
+  told.WaitForNotification();
+  EXPECT_TRUE(room);
+}
+
 TEST_F(LogitsDigestQueueTest, AnswersTakeTurns) {
   const auto longer = WithRows(2), shorter = WithRows(1);
   std::string order;
