@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/serving/calls/stream_limit.h"
 #include "tests/support/fake_clock.h"
 
 namespace hearth {
