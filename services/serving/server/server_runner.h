@@ -22,6 +22,8 @@
 
 namespace hearth {
 
+class ReflectionService;
+
 // Publishes of finished requests have this long to reach the store.
 inline constexpr absl::Duration kFlushTimeout = absl::Seconds(5);
 
@@ -49,10 +51,12 @@ class ServerRunner {
   int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
 
  private:
-  ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<grpc::Server> server,
-               std::string address, std::vector<std::string> names, CallGate* gate);
+  ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<ReflectionService> reflection,
+               std::unique_ptr<grpc::Server> server, std::string address,
+               std::vector<std::string> names, CallGate* gate);
   void SetServing(bool serving);
 
+  const std::unique_ptr<ReflectionService> reflection_;
   const std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionDoor> door_;  // hands connections to server_
   const std::string address_;
