@@ -53,6 +53,8 @@ std::string ZshText(const std::string& text) {
   return absl::StrReplaceAll(text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
 }
 
+// A flag with a value is offered again after it was given: that it may be repeated is known to its
+// command only.
 std::string ZshFlags(const std::vector<FlagText>& flags) {
   std::string specs;
   for (const FlagText& flag : flags) {
@@ -62,7 +64,8 @@ std::string ZshFlags(const std::vector<FlagText>& flags) {
                                   ? ":value:_files"
                                   : absl::StrCat(":value:(", absl::StrJoin(flag.choices, " "), ")");
     for (const std::string& name : flag.names) {
-      absl::StrAppend(&specs, " \\\n        '", name, "[", ZshText(flag.help), "]", value, "'");
+      absl::StrAppend(&specs, " \\\n        '", value.empty() ? "" : "*", name, "[",
+                      ZshText(flag.help), "]", value, "'");
     }
   }
   return absl::StrCat("_arguments", specs, " \\\n        '*:file:_files'");
@@ -113,8 +116,10 @@ std::string ZshCompletion(const ProgramText& program) {
   return absl::StrCat(
       "#compdef ", program.name, "\n# In a folder of $fpath, as _", program.name, "; or: source <(",
       program.name, " completion zsh)\n_", program.name, "() {\n  local -a commands=(", described,
-      ")\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n",
-      "  fi\n  case \"${words[2]} ${words[3]}\" in\n", cases,
+      ")\n  if (( CURRENT == 2 )) && [[ $PREFIX == -* ]]; then\n    compadd -- ",
+      absl::StrJoin(FlagNames(program.flags), " "),
+      "\n    return\n  elif (( CURRENT == 2 )); then\n    _describe command commands\n",
+      "    return\n  fi\n  case \"${words[2]} ${words[3]}\" in\n", cases,
       "  esac\n}\n(( $+functions[compdef] )) && compdef _", program.name, " ", program.name, "\n");
 }
 

@@ -1,50 +1,109 @@
-"""hearthctl's completion in a real bash, and the manual pages in a real troff."""
+"""hearthctl's completion in a real bash and a real zsh, and the manual pages in a real troff."""
 
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 HEARTHCTL = None
 SERVERS = []
 
-COMPLETE = """
+BASH = """
 source <("$0" completion bash)
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
 _hearthctl
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
+# The line editor of zsh begins with the words, as if Tab were pressed after them, and ends. What is
+# added to the offers is written down, but for calls of compadd that only fill arrays (-O, -A, -D).
+ZSH = """
+autoload -Uz compinit && compinit -u -D
+source <("$HEARTHCTL" completion zsh)
+compadd() {
+  if [[ " ${@[1,(i)(-|--)]} " != *" -"[a-zA-Z]#[OAD]" "* ]]; then
+    local -a words
+    builtin compadd -A words "$@"
+    (( $#words )) && print -rl -- $words >> $OFFERED
+  fi
+  builtin compadd "$@"
+}
+zle-line-init() {
+  BUFFER=$TYPED CURSOR=$#TYPED
+  zle complete-word
+  exit 0
+}
+zle -N zle-line-init
+setopt extended_glob
+"""
 
-def completed(*words):
-    """What bash offers for the last word."""
-    run = subprocess.run(["bash", "-c", COMPLETE, HEARTHCTL, "hearthctl", *words],
-                         capture_output=True, text=True, check=True)
-    assert run.stderr == "", run.stderr
-    return run.stdout.split()
 
-
-class Completion(unittest.TestCase):
+class Offers:
+    """What each shell must offer for the last word; completed(WORD...) asks it."""
 
     def test_commands_come_first(self):
-        self.assertEqual(completed("ex"), ["explain", "export"])
-        self.assertIn("generate", completed(""))
-        self.assertIn("--version", completed("--v"))
+        self.assertEqual(self.completed("ex"), ["explain", "export"])
+        self.assertIn("generate", self.completed(""))
+        self.assertIn("--version", self.completed("--v"))
 
     def test_flags_of_the_command_follow(self):
-        self.assertEqual(completed("ls", "--so"), ["--sort"])
-        self.assertIn("--worker", completed("generate", "--prompt", "a", "--w"))
-        self.assertNotIn("--sort", completed("generate", "--s"))
+        self.assertEqual(self.completed("ls", "--so"), ["--sort"])
+        self.assertIn("--worker", self.completed("generate", "--prompt", "a", "--w"))
+        self.assertNotIn("--sort", self.completed("generate", "--s"))
 
     def test_words_of_a_choice_follow_its_flag(self):
-        self.assertEqual(sorted(completed("generate", "--cache", "")),
+        self.assertEqual(sorted(self.completed("generate", "--cache", "")),
                          ["default", "off", "read", "write"])
-        self.assertEqual(completed("generate", "--prompt", ""), [], "files, by bash's default")
+
+    def test_a_flag_that_may_be_repeated_is_offered_again(self):
+        self.assertEqual(self.completed("generate", "--stop", "a", "--sto"), ["--stop"])
 
     def test_commands_of_two_words(self):
-        self.assertEqual(completed("state", ""), ["save", "load"])
-        self.assertIn("--force", completed("state", "save", "--f"))
+        self.assertEqual(sorted(self.completed("state", "")), ["load", "save"])
+        self.assertIn("--force", self.completed("state", "save", "--f"))
+
+
+class Bash(Offers, unittest.TestCase):
+
+    def completed(self, *words):
+        run = subprocess.run(["bash", "-c", BASH, HEARTHCTL, "hearthctl", *words],
+                             capture_output=True, text=True, check=True)
+        self.assertEqual(run.stderr, "")
+        return run.stdout.split()
+
+    def test_files_follow_a_flag_without_words_of_its_own(self):
+        self.assertEqual(self.completed("generate", "--prompt", ""), [], "files, by bash's default")
+
+
+@unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
+class Zsh(Offers, unittest.TestCase):
+
+    def completed(self, *words):
+        with tempfile.TemporaryDirectory() as folder:
+            home, offered = pathlib.Path(folder), pathlib.Path(folder, "offered")
+            (home / ".zshrc").write_text(ZSH)
+            (home / "file_of_home").touch()
+            offered.touch()
+            master, terminal = os.openpty()
+            self.addCleanup(os.close, master)
+            environment = dict(os.environ, ZDOTDIR=folder, HEARTHCTL=HEARTHCTL, TERM="dumb",
+                               OFFERED=str(offered), TYPED=" ".join(["hearthctl", *words]))
+            try:
+                subprocess.run(["zsh", "-d", "-i"], stdin=terminal, stdout=terminal,
+                               stderr=terminal, env=environment, cwd=folder, check=True,
+                               start_new_session=True, timeout=50)
+            finally:
+                os.close(terminal)
+            return offered.read_text().split()
+
+    def test_files_follow_a_flag_without_words_of_its_own(self):
+        self.assertEqual(self.completed("generate", "--prompt", "file_"), ["file_of_home"])
+
+
+class Shells(unittest.TestCase):
 
     def test_an_unknown_shell_is_refused_and_zsh_is_known(self):
         refused = subprocess.run([HEARTHCTL, "completion", "fish"], capture_output=True, text=True)
