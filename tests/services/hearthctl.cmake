@@ -1,7 +1,8 @@
 hearth_test(hearthctl_test
   SOURCES hearthctl/access_test.cc hearthctl/chat_command_test.cc hearthctl/chat_file_test.cc
-          hearthctl/command_line_test.cc hearthctl/connection_test.cc
-          hearthctl/diff_command_test.cc hearthctl/doctor_command_test.cc
+          hearthctl/clock_reading_test.cc hearthctl/command_line_test.cc
+          hearthctl/connection_test.cc hearthctl/diff_command_test.cc
+          hearthctl/doctor_command_test.cc
           hearthctl/explain_command_test.cc hearthctl/fake_worker.cc
           hearthctl/generate_command_test.cc hearthctl/interrupt_test.cc
           hearthctl/point_choice_test.cc hearthctl/prompt_flags_test.cc

@@ -15,11 +15,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "services/hearthctl/command_set.h"
+#include "services/hearthctl/commands/clock_reading.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/model_info.h"
 #include "services/hearthctl/new_file.h"
 #include "services/rpc/proto_conversion.h"
+#include "services/rpc/server_time.h"
 
 namespace hearth {
 namespace {
@@ -29,9 +31,10 @@ constexpr char kDoctorExamples[] =
   hearthctl doctor --store unix:/run/s --worker unix:/run/w1 --worker unix:/run/w2
   hearthctl doctor --data-dir /var/lib/hearth       (on the store's machine: its disk too)
 Checks that all are reached and of one version; that the workers' fingerprints are equal, or which
-field differs; how full the store is and what it complains of; and, with a prompt of two chunks that
-is dropped again, that what one worker stores the next restores, by which way, and with the same
-bits (--no-probe leaves that out). Exit code 1 when something is wrong.
+field differs; that all clocks show the same time; how full the store is and what it complains of;
+and, with a prompt of two chunks that is dropped again, that what one worker stores the next
+restores, by which way, and with the same bits (--no-probe leaves that out). Exit code 1 when
+something is wrong.
 )";
 
 constexpr char kLookAtDisk[] = "look at the disk and at the store's log";
@@ -139,6 +142,42 @@ void CompareFingerprints(const std::vector<Worker>& workers, Findings* findings)
   if (equal) {
     findings->Good("fingerprint", absl::StrCat("equal at all ", workers.size(), " workers"));
   }
+}
+
+// Calls once more, over a connection that stands, so that the call takes little time.
+template <typename Stub, typename Request, typename Response>
+void LookAtClock(const std::string& who, const PeerFlags& peer,
+                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                 std::vector<ClockReading>* readings) {
+  auto channel = Connect(peer);
+  if (!channel.ok()) return;  // told by others
+  Stub stub(*std::move(channel));
+  grpc::ClientContext context;
+  Response response;
+  const absl::Time began = absl::Now();
+  if (!(stub.*method)(&context, Request(), &response).ok()) return;
+  const absl::Time ended = absl::Now();
+  const auto server = ServerTimeOf(context);
+  if (server.has_value()) readings->push_back(ReadClock(who, *server, began, ended));
+}
+
+void CheckClocks(const DoctorFlags& flags, bool has_store, const std::vector<Worker>& workers,
+                 Findings* findings) {
+  std::vector<ClockReading> readings;
+  if (has_store) {
+    LookAtClock(absl::StrCat("store at ", flags.store.address), flags.store,
+                &v1::CacheStore::Stub::Stats, &readings);
+  }
+  for (const Worker& worker : workers) {
+    LookAtClock(absl::StrCat("worker at ", worker.peer.address), worker.peer,
+                &v1::Inference::Stub::GetModel, &readings);
+  }
+  if (readings.empty()) return;
+  const ClockVerdict verdict = CompareClocks(readings);
+  if (!verdict.is_apart) return findings->Good("clocks", verdict.text);
+  findings->Odd("clocks", verdict.text,
+                "set all by NTP (chrony, systemd-timesyncd): times to live, generations of what "
+                "stores share and certificates go by the clock, and logs are read by it");
 }
 
 // Counters above 0 that somebody should look at.
@@ -313,6 +352,7 @@ int RunDoctor(const DoctorFlags& flags, Console& console) {
   const bool has_store = CheckStore(flags, &findings);
   const std::vector<Worker> workers = ReachWorkers(flags, &findings);
   CompareFingerprints(workers, &findings);
+  CheckClocks(flags, has_store, workers, &findings);
   if (has_store && !workers.empty() && !flags.no_probe) Probe(flags, workers, &findings);
   if (!flags.data_dir.empty()) MeasureDisk(flags.data_dir, &findings);
   return findings.is_well() ? kExitOk : kExitFailed;

@@ -1,11 +1,15 @@
 #include "services/serving/calls/late_answer.h"
 
+#include "cache_store/base/clock.h"
+#include "services/rpc/server_time.h"
+
 namespace hearth {
 
 grpc::ServerUnaryReactor* AnswerLater(
     CallGate* gate, Identities* identities, const char* method,
     grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin) {
+  SendServerTime(SystemClock().Now(), context);
   std::unique_ptr<CallGate::Call> call;
   const absl::StatusOr<Identity> caller =
       EnterCall(gate, identities, method, *context, bytes, &call);

@@ -70,6 +70,21 @@ TEST_F(DoctorCommandTest, WhoIsNotThereIsNamedAndTheRestIsLookedAt) {
   EXPECT_TRUE(is_named && is_looked_at) << result.out;
 }
 
+TEST_F(DoctorCommandTest, ClocksThatShowTheSameAreSaidTo) {
+  const CliResult result = Look({one_.address()}, {"--no-probe"});
+  EXPECT_EQ(result.code, kExitOk);
+  EXPECT_THAT(result.out, HasSubstr("ok     clocks        of all differ by 0."));
+}
+
+TEST_F(DoctorCommandTest, AClockThatIsAheadIsNamedWithWhatToDo) {
+  other_.clock_ahead = absl::Minutes(2);
+  const CliResult result = Look({one_.address(), other_.address()}, {"--no-probe"});
+  EXPECT_EQ(result.code, kExitOk);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("look   clocks        worker at " + other_.address() +
+                                          " is 1"),  // 120 s, less the time between two looks
+                                HasSubstr("s ahead of "), HasSubstr("NTP")));
+}
+
 TEST_F(DoctorCommandTest, TheDisksSpeedIsMeasuredAndNothingIsLeft) {
   const TestFolder folder;
   const CliResult result = Look({one_.address()}, {"--no-probe", "--data-dir", folder.path()});

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "services/rpc/proto_conversion.h"
+#include "services/rpc/server_time.h"
 #include "tests/proto/tiny_snapshot.h"
 
 namespace hearth {
@@ -183,8 +185,9 @@ grpc::Status FakeWorker::Tokenize(grpc::ServerContext*, const v1::TokenizeReques
   return grpc::Status::OK;
 }
 
-grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelRequest*,
+grpc::Status FakeWorker::GetModel(grpc::ServerContext* context, const v1::GetModelRequest*,
                                   v1::GetModelResponse* response) {
+  SendServerTime(absl::Now() + clock_ahead, context);
   if (!failure.ok() && !answers_get_model) return failure;
   response->set_chunk_tokens(kChunkTokens);
   response->set_context_tokens(1024);
