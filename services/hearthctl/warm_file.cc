@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "services/hearthctl/chat_file.h"
 
@@ -24,12 +25,13 @@ struct BadNode : std::runtime_error {
 
 void CheckKeys(const YAML::Node& node, const std::string& what,
                std::initializer_list<const char*> known) {
-  if (!node.IsMap()) Refuse(node, what + " is not a map");
+  const std::string may_be = absl::StrCat("; its keys may be ", absl::StrJoin(known, ", "));
+  if (!node.IsMap()) Refuse(node, absl::StrCat(what, " is not a map", may_be));
   for (const auto& item : node) {
     const std::string key = item.first.as<std::string>();
     const bool is_known =
         std::any_of(known.begin(), known.end(), [&](const char* name) { return key == name; });
-    if (!is_known) Refuse(item.first, absl::StrCat("unknown key \"", key, "\" in ", what));
+    if (!is_known) Refuse(item.first, absl::StrCat("unknown key \"", key, "\" in ", what, may_be));
   }
 }
 

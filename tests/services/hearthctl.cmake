@@ -5,6 +5,7 @@ hearth_test(hearthctl_test
           hearthctl/doctor_command_test.cc
           hearthctl/explain_command_test.cc hearthctl/fake_worker.cc
           hearthctl/generate_command_test.cc hearthctl/interrupt_test.cc
+          hearthctl/key_reader_test.cc
           hearthctl/point_choice_test.cc hearthctl/prompt_flags_test.cc
           hearthctl/progress_line_test.cc hearthctl/repair_command_test.cc hearthctl/run_cli.cc
           hearthctl/simulate_command_test.cc

@@ -4,11 +4,13 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstdint>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace hearth {
@@ -18,9 +20,6 @@ constexpr absl::string_view kPasteBegin = "\x1b[200~";
 constexpr absl::string_view kPasteEnd = "\x1b[201~";
 // The rest of a key's bytes comes with the first, or soon.
 constexpr int kRestOfKeyMs = 50;
-// Longer ones are cut: four times the longest request.
-constexpr size_t kMaxPasteBytes = size_t{12} << 20;
-
 size_t Utf8Length(unsigned char first) {
   if (first < 0xc0) return 1;
   if (first < 0xe0) return 2;
@@ -66,12 +65,26 @@ bool KeyReader::ReadMore(int wait_ms) {
 
 // Puts what the line shows in place of the paste at the beginning of `bytes_`.
 bool KeyReader::TakePaste() {
-  size_t end = 0;
-  while ((end = bytes_.find(std::string(kPasteEnd), kPasteBegin.size())) == std::string::npos) {
-    if (bytes_.size() > kMaxPasteBytes || !ReadMore(-1)) return false;
+  const std::string mark(kPasteEnd);
+  size_t end = 0, searched = kPasteBegin.size();
+  bool is_too_long = false;
+  while ((end = bytes_.find(mark, searched)) == std::string::npos) {
+    // What ends the bytes may begin the mark.
+    searched = std::max(kPasteBegin.size(), bytes_.size() - std::min(bytes_.size(), mark.size()));
+    if (searched - kPasteBegin.size() > kMaxPasteBytes) {
+      is_too_long = true;
+      bytes_.erase(kPasteBegin.size(), searched - kPasteBegin.size());
+      searched = kPasteBegin.size();
+    }
+    if (!ReadMore(-1)) return false;
   }
-  const std::string text = bytes_.substr(kPasteBegin.size(), end - kPasteBegin.size());
-  bytes_.replace(0, end + kPasteEnd.size(), pasted_->Add(text));
+  const size_t length = end - kPasteBegin.size();
+  is_too_long = is_too_long || length > kMaxPasteBytes;
+  const std::string shown =
+      is_too_long
+          ? pasted_->LeaveOut(absl::StrCat("a paste of more than ", kMaxPasteBytes >> 20, " MiB"))
+          : pasted_->Add(bytes_.substr(kPasteBegin.size(), length));
+  bytes_.replace(0, end + mark.size(), shown);
   return true;
 }
 

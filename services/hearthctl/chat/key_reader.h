@@ -1,10 +1,12 @@
 // KeyReader: the characters typed at a terminal, of which a paste is one.
 //
-// A terminal that was asked to brackets what is pasted with marks of its own.
+// A terminal that was asked to brackets what is pasted with marks of its own. A paste beyond
+// kMaxPasteBytes is left out, and the line says so.
 // Thread safety: Stop may be called from any thread. Ownership: borrows the pasted texts.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_KEY_READER_H_
 #define HEARTH_SERVICES_HEARTHCTL_CHAT_KEY_READER_H_
 
+#include <cstddef>
 #include <string>
 
 #include "services/hearthctl/chat/pasted_texts.h"
@@ -13,6 +15,9 @@ namespace hearth {
 
 class KeyReader {
  public:
+  // Four times the longest request.
+  static constexpr size_t kMaxPasteBytes = size_t{12} << 20;
+
   // `terminal`: a file descriptor.
   KeyReader(int terminal, PastedTexts* pasted);
   ~KeyReader();

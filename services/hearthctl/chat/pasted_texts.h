@@ -5,6 +5,7 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_PASTED_TEXTS_H_
 #define HEARTH_SERVICES_HEARTHCTL_CHAT_PASTED_TEXTS_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,14 @@ namespace hearth {
 
 class PastedTexts {
  public:
-  // What the line shows: a text of one line without control characters itself, for others
+  // A line of the terminal that holds more is slow to edit.
+  static constexpr size_t kMaxShownBytes = 1024;
+
+  // What the line shows: a short text of one line without control characters itself, for others
   // "[pasted 1: 12 lines]".
   std::string Add(std::string text);
+  // What the line shows in place of `what`: "[a paste of more than 12 MiB: left out]".
+  std::string LeaveOut(const std::string& what);
   // The line with each mark replaced by its text.
   std::string Expand(const std::string& line) const;
 

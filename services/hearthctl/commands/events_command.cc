@@ -92,6 +92,7 @@ int RunEvents(const EventsFlags& flags, Console& console) {
     if (!followed.ok()) kill(getpid(), SIGTERM);
   });
   (*sockets)->Run(stop.fd());
+  if (console.progress) console.err << "\n";  // behind the terminal's ^C
   follower.Stop();
   reader.join();
   const FeedFigures figures = feed.figures();
