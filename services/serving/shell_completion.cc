@@ -18,6 +18,15 @@ std::vector<std::string> FlagNames(const std::vector<FlagText>& flags) {
   return names;
 }
 
+// Words that may stand without a flag.
+std::string LooseWords(const std::vector<FlagText>& flags) {
+  std::vector<std::string> words;
+  for (const FlagText& flag : flags) {
+    if (flag.is_positional()) words.insert(words.end(), flag.choices.begin(), flag.choices.end());
+  }
+  return absl::StrJoin(words, " ");
+}
+
 // By first word: the second words of those that have two.
 std::map<std::string, std::vector<std::string>> Words(const ProgramText& program) {
   std::map<std::string, std::vector<std::string>> words;
@@ -44,8 +53,9 @@ std::string BashFlags(const std::vector<FlagText>& flags) {
     absl::StrAppend(&cases, "        ", absl::StrJoin(flag.names, "|"), ") words=\"",
                     absl::StrJoin(flag.choices, " "), "\" ;;\n");
   }
-  return absl::StrCat("      case $prev in\n", cases, "        *) [[ $cur == -* ]] && words=\"",
-                      absl::StrJoin(FlagNames(flags), " "), "\" ;;\n      esac ;;\n");
+  return absl::StrCat("      case $prev in\n", cases, "        *) words=\"", LooseWords(flags),
+                      "\"; [[ $cur == -* ]] && words=\"", absl::StrJoin(FlagNames(flags), " "),
+                      "\" ;;\n      esac ;;\n");
 }
 
 // Of a text between single quotes, in brackets.
@@ -68,7 +78,9 @@ std::string ZshFlags(const std::vector<FlagText>& flags) {
                       ZshText(flag.help), "]", value, "'");
     }
   }
-  return absl::StrCat("_arguments", specs, " \\\n        '*:file:_files'");
+  const std::string words = LooseWords(flags);
+  return absl::StrCat("_arguments", specs, " \\\n        '*:",
+                      words.empty() ? "file:_files" : absl::StrCat("word:(", words, ")"), "'");
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // completion and man: hearthctl's own flags, for shells and for readers.
 #include <functional>
-#include <string>
 
 #include "services/hearthctl/command_set.h"
 
@@ -20,16 +19,12 @@ constexpr char kManExamples[] =
 struct SelfFlags {
   // Of the whole program, when it is asked for.
   std::function<ProgramText()> describe;
-  std::string shell;
+  bool is_zsh = false;
 };
 
 int RunCompletion(const SelfFlags& flags, Console& console) {
-  if (flags.shell != "bash" && flags.shell != "zsh") {
-    return FailUsage(console, "\"" + flags.shell + "\" is no shell that is known: bash, zsh");
-  }
   const ProgramText program = flags.describe();
-  console.out << (flags.shell == "bash" ? BashCompletion(program) : ZshCompletion(program))
-              << std::flush;
+  console.out << (flags.is_zsh ? ZshCompletion(program) : BashCompletion(program)) << std::flush;
   return kExitOk;
 }
 
@@ -43,7 +38,8 @@ int RunMan(const SelfFlags& flags, Console& console) {
 void AddCompletionCommands(CommandSet* commands) {
   const auto [completion, flags] = commands->Add<SelfFlags>(
       "completion", "Print what bash or zsh completes by", kCompletionExamples, RunCompletion);
-  completion->Add("shell", &flags->shell, "bash or zsh").Required();
+  const auto choose = [chosen = flags](int shell) { chosen->is_zsh = shell == 1; };
+  completion->AddChoice("shell", {{"bash", 0}, {"zsh", 1}}, choose, "whose completion").Required();
   const auto [man, page] =
       commands->Add<SelfFlags>("man", "Print the manual page, in troff", kManExamples, RunMan);
   flags->describe = page->describe = [commands] { return commands->Describe(); };

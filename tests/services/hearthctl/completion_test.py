@@ -58,6 +58,9 @@ class Offers:
         self.assertEqual(sorted(self.completed("generate", "--cache", "")),
                          ["default", "off", "read", "write"])
 
+    def test_words_of_a_choice_without_a_flag(self):
+        self.assertEqual(self.completed("completion", "z"), ["zsh"])
+
     def test_a_flag_that_may_be_repeated_is_offered_again(self):
         self.assertEqual(self.completed("generate", "--stop", "a", "--sto"), ["--stop"])
 
