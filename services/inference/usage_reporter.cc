@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "services/inference/cached_tokens.h"
 #include "services/serving/logging.h"
 #include "worker/engine/engine_counters.h"
 
@@ -17,14 +17,10 @@ v1::ReportRequest UsageOf(const EngineStats& stats) {
     const auto it = stats.counters.find(EngineCounterName(counter));
     return it == stats.counters.end() ? 0 : it->second;
   };
-  uint64_t cached = 0;
-  for (const auto& [name, count] : stats.counters) {
-    if (absl::StartsWith(name, "cached_tokens_")) cached += count;
-  }
   v1::ReportRequest usage;
   usage.set_requests(of(EngineCounter::kRequestsFinished));
   usage.set_prompt_tokens(of(EngineCounter::kPromptTokens));
-  usage.set_cached_tokens(cached);
+  usage.set_cached_tokens(CachedTokens(stats.counters));
   usage.set_own_tokens(of(EngineCounter::kCachedTokensWorker));
   return usage;
 }

@@ -4,8 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "services/inference/cached_tokens.h"
 
 namespace hearth {
 namespace {
@@ -39,11 +38,10 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
                           stats.staged_bytes),
   };
   for (const auto& [name, value] : stats.counters) {
-    absl::string_view tier = name;
-    if (absl::ConsumePrefix(&tier, "cached_tokens_")) {
+    if (const auto tier = TierOfCachedTokens(name)) {
       samples.push_back(MetricSample::Count("hearth_worker_cached_tokens_total",
                                             "Tokens restored instead of computed, by source.",
-                                            value, {{"tier", std::string(tier)}}));
+                                            value, {{"tier", *tier}}));
       continue;
     }
     samples.push_back(MetricSample::Count(absl::StrCat("hearth_worker_", name, "_total"),

@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "services/inference/cached_tokens.h"
 #include "worker/engine/engine_counters.h"
 
 namespace hearth {
@@ -31,14 +29,6 @@ constexpr EngineCounter kErrors[] = {EngineCounter::kRequestsFailed, EngineCount
 uint64_t Of(const Counts& counts, const std::string& name) {
   const auto it = counts.find(name);
   return it == counts.end() ? 0 : it->second;
-}
-
-uint64_t CachedTokens(const Counts& counters) {
-  uint64_t tokens = 0;
-  for (const auto& [name, count] : counters) {
-    if (absl::StartsWith(name, "cached_tokens_")) tokens += count;
-  }
-  return tokens;
 }
 
 StatusFigures::Totals TotalsOf(const Counts& counters) {
@@ -79,8 +69,7 @@ Json MemoryJson(const EngineStats& stats) {
 Json SourcesJson(const Counts& counters) {
   Json sources = {{"computed", Of(counters, EngineCounterName(EngineCounter::kComputedTokens))}};
   for (const auto& [name, count] : counters) {
-    absl::string_view tier = name;
-    if (absl::ConsumePrefix(&tier, "cached_tokens_")) sources[std::string(tier)] = count;
+    if (const auto tier = TierOfCachedTokens(name)) sources[*tier] = count;
   }
   return sources;
 }

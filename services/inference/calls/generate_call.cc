@@ -10,39 +10,20 @@ namespace hearth {
 
 void GenerateCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
                          Engine* engine) {
-  {
-    absl::MutexLock lock(&mutex_);
-    Hold();
-  }
   const std::shared_ptr<GenerateCall> self = Shared(this);
-  PrepareRequest(
+  Follow(
       pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->options_); },
-      [self, engine](absl::StatusOr<EngineRequest> prepared) {
-        self->Prepared(engine, std::move(prepared));
-      });
+      engine);
 }
 
-void GenerateCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
-  if (prepared.ok()) {
-    Submit(engine, *std::move(prepared));
-  } else {
-    End(prepared.status());
-  }
-  absl::MutexLock lock(&mutex_);
-  Release();
-}
-
-void GenerateCall::Submit(Engine* engine, EngineRequest request) {
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> GenerateCall::Submit(Engine* engine,
+                                                                          EngineRequest request) {
   const std::shared_ptr<GenerateCall> self = Shared(this);
   GenerateEvents events;
   events.started = [self](const StartedInfo& info) { self->Note(info); };
   events.message = [self](const v1::GenerateResponse& message) { return self->Send(message); };
   events.ended = [self](const absl::Status& status) { self->End(status); };
-  auto handle = RunGenerate(engine, std::move(request), std::move(options_), std::move(events));
-  if (!handle.ok()) return End(handle.status());
-  absl::MutexLock lock(&mutex_);
-  handle_ = *std::move(handle);
-  if (cancelled_) handle_->Cancel();
+  return RunGenerate(engine, std::move(request), std::move(options_), std::move(events));
 }
 
 bool GenerateCall::Send(const v1::GenerateResponse& message) {
@@ -62,17 +43,6 @@ bool GenerateCall::Send(const v1::GenerateResponse& message) {
 void GenerateCall::Note(const StartedInfo& info) {
   absl::MutexLock lock(&mutex_);
   if (!ended()) NoteStart(info, call()->note());
-}
-
-void GenerateCall::OnGone() {
-  std::shared_ptr<EngineRequestHandle> handle;
-  {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    handle = handle_;
-  }
-  if (handle != nullptr) handle->Cancel();
-  StreamCall::OnGone();
 }
 
 }  // namespace hearth

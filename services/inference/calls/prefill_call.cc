@@ -10,26 +10,10 @@ namespace hearth {
 
 void PrefillCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
                         Engine* engine) {
-  {
-    absl::MutexLock lock(&mutex_);
-    Hold();
-  }
   const std::shared_ptr<PrefillCall> self = Shared(this);
-  PrepareRequest(
+  Follow(
       pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->progress_pause_); },
-      [self, engine](absl::StatusOr<EngineRequest> prepared) {
-        self->Prepared(engine, std::move(prepared));
-      });
-}
-
-void PrefillCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
-  if (prepared.ok()) {
-    Submit(engine, *std::move(prepared));
-  } else {
-    End(prepared.status());
-  }
-  absl::MutexLock lock(&mutex_);
-  Release();
+      engine);
 }
 
 EngineCallbacks PrefillCall::Callbacks() {
@@ -50,7 +34,8 @@ EngineCallbacks PrefillCall::Callbacks() {
   return callbacks;
 }
 
-void PrefillCall::Submit(Engine* engine, EngineRequest request) {
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> PrefillCall::Submit(Engine* engine,
+                                                                         EngineRequest request) {
   {
     absl::MutexLock lock(&mutex_);
     // The boundaries that a first, uncached run of the request keeps.
@@ -60,11 +45,7 @@ void PrefillCall::Submit(Engine* engine, EngineRequest request) {
       answer_.add_boundaries(boundary);
     }
   }
-  auto handle = engine->Submit(std::move(request), Callbacks());
-  if (!handle.ok()) return End(handle.status());
-  absl::MutexLock lock(&mutex_);
-  handle_ = *std::move(handle);
-  if (cancelled_) handle_->Cancel();
+  return engine->Submit(std::move(request), Callbacks());
 }
 
 void PrefillCall::OnStarted(const StartedInfo& info) {
@@ -98,17 +79,6 @@ void PrefillCall::OnPublished(const PublishOutcome& outcome) {
     WriteNext();
   }
   End(absl::OkStatus());
-}
-
-void PrefillCall::OnGone() {
-  std::shared_ptr<EngineRequestHandle> handle;
-  {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    handle = handle_;
-  }
-  if (handle != nullptr) handle->Cancel();
-  StreamCall::OnGone();
 }
 
 }  // namespace hearth

@@ -101,32 +101,34 @@ TEST(SharedTier, AFileThatCannotBeUsedIsNamedWithItsFlag) {
   EXPECT_THAT(failure(), HasSubstr(flags.password_file));
 }
 
-TEST(SharedTier, AStoreStartsAndServesThoughTheEngineIsNotThere) {
-  const TestFolder folder;
-  StoreOptions options;
-  options.host_bytes = 1 << 20;
-  options.secret_file = folder.path() + "/secret";
-  ASSERT_TRUE(ReadOrMakeSecret(options.secret_file).ok());
-  SharedFlags flags;
-  flags.url = "redis://127.0.0.1:1";
-  const auto added = AddSharedTier(flags, options.secret_file, TieredStore::Open(options).value());
-  ASSERT_TRUE(added.ok()) << added.status();
-  ASSERT_NE(added->engine, nullptr);
-  EXPECT_EQ(added->store->Stats().restore_points, 0);
+// A store with a tier whose engine is not there.
+class LonelySharedTier : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    StoreOptions options;
+    options.host_bytes = 1 << 20;
+    options.secret_file = secret_file_;
+    ASSERT_TRUE(ReadOrMakeSecret(secret_file_).ok());
+    SharedFlags flags;
+    flags.url = "redis://127.0.0.1:1";
+    auto added = AddSharedTier(flags, secret_file_, TieredStore::Open(options).value());
+    ASSERT_TRUE(added.ok()) << added.status();
+    added_ = *std::move(added);
+  }
+
+  const TestFolder folder_;
+  const std::string secret_file_ = folder_.path() + "/secret";
+  StoreAndEngine added_;
+};
+
+TEST_F(LonelySharedTier, AStoreStartsAndServesThoughTheEngineIsNotThere) {
+  ASSERT_NE(added_.engine, nullptr);
+  EXPECT_EQ(added_.store->Stats().restore_points, 0);
 }
 
-TEST(SharedTier, ASecretThatIsHalfWrittenIsCountedAndTheOneBeforeItUsed) {
-  const TestFolder folder;
-  StoreOptions options;
-  options.host_bytes = 1 << 20;
-  options.secret_file = folder.path() + "/secret";
-  ASSERT_TRUE(ReadOrMakeSecret(options.secret_file).ok());
-  SharedFlags flags;
-  flags.url = "redis://127.0.0.1:1";
-  const auto added = AddSharedTier(flags, options.secret_file, TieredStore::Open(options).value());
-  ASSERT_TRUE(added.ok()) << added.status();
+TEST_F(LonelySharedTier, ASecretThatIsHalfWrittenIsCountedAndTheOneBeforeItUsed) {
   const auto unusable = [&] {
-    for (const MetricSample& sample : SharedEngineSamples(*added)) {
+    for (const MetricSample& sample : SharedEngineSamples(added_)) {
       if (sample.name == "hearth_store_shared_unusable_files_total") return sample.value;
     }
     return -1.0;
@@ -136,9 +138,9 @@ TEST(SharedTier, ASecretThatIsHalfWrittenIsCountedAndTheOneBeforeItUsed) {
   const std::vector<uint32_t> tokens(100);
   query.token_ids = tokens;
   EXPECT_EQ(unusable(), 0);
-  std::ofstream(options.secret_file) << "0123";
+  std::ofstream(secret_file_) << "0123";
   for (int lookup = 0; lookup < 2; ++lookup) {
-    EXPECT_TRUE(added->store->Fetch(query, 0, 0).ok());
+    EXPECT_TRUE(added_.store->Fetch(query, 0, 0).ok());
     EXPECT_EQ(unusable(), 1);
   }
 }

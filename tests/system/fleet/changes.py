@@ -154,15 +154,22 @@ class Dropped:
         verdict.none("served by it later", sum(self.served_by(node) for _ in range(3)))
 
 
+def _drop_unheard(field, name):
+    """The first store drops all while the second, which serves it, does not see the engine."""
+    dropper, blind = field.fleet.nodes[:2]
+    dropped = Dropped(field.fleet, name)
+    field.verdict.all("served by the other before", dropped.served_by(blind), len(dropped))
+    field.cut(blind)
+    dropper.drop_all()
+    return dropped
+
+
 def partition_and_drop(field):
     """One store does not see the engine while another drops all; then the other way round."""
     fleet, verdict = field.fleet, field.verdict
     dropper, blind = fleet.nodes[0], fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        dropped = Dropped(fleet, "drop")
-        verdict.all("served by the other before", dropped.served_by(blind), len(dropped))
-        field.cut(blind)
-        dropper.drop_all()
+        dropped = _drop_unheard(field, "drop")
         verdict.none("served by who dropped, after it", dropped.served_by(dropper))
         verdict.note("served by the other, cut off", dropped.served_by(blind))
         field.heal(blind)
@@ -182,12 +189,9 @@ def partition_and_drop(field):
 def drop_and_loss(field):
     """As before, and the engine loses all that it has before the other is back."""
     fleet, verdict = field.fleet, field.verdict
-    dropper, blind = fleet.nodes[0], fleet.nodes[1]
+    blind = fleet.nodes[1]
     with load.Load(fleet.client, fleet.prompts, field.rate) as requests:
-        dropped = Dropped(fleet, "loss")
-        verdict.all("served by the other before", dropped.served_by(blind), len(dropped))
-        field.cut(blind)
-        dropper.drop_all()
+        dropped = _drop_unheard(field, "loss")
         field.engine.of_all("flushall")
         field.heal(blind)
         # Who dropped tells the engine again when it reads the generation, once a second.
