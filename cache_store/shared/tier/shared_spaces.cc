@@ -226,15 +226,34 @@ SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& secret, const std:
   return known.space;
 }
 
-absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadline) {
+std::vector<std::string> SharedSpaces::Secrets() {
   Secret();  // as it is now is among them
-  std::vector<std::string> secrets;
-  {
-    absl::MutexLock lock(&mu_);
-    secrets = secrets_;
+  absl::MutexLock lock(&mu_);
+  return secrets_;
+}
+
+absl::StatusOr<std::vector<SharedSpaces::SpacePtr>> SharedSpaces::OfEachSecret(
+    const std::string& tenant, absl::Time deadline) {
+  std::vector<SpacePtr> spaces;
+  const std::vector<std::string> secrets = Secrets();
+  const absl::StatusOr<SpacePtr> present = Of(tenant, deadline);
+  if (!present.ok() && !absl::IsNotFound(present.status())) return present.status();
+  if (present.ok()) spaces.push_back(*present);
+  for (const std::string& secret : secrets) {
+    if (present.ok() && secret == (*present)->secret()) continue;
+    const Told told = Ask(SharedSpace(secret, tenant, 0), deadline);
+    if (!told.is_mark_read()) return told.dropped_status;
+    if (told.number == 0 && !told.is_lost()) return told.number_status;
+    const uint64_t generation = std::max(told.number, told.dropped);
+    if (generation == 0) continue;
+    spaces.push_back(std::make_shared<const SharedSpace>(secret, tenant, generation));
   }
+  return spaces;
+}
+
+absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadline) {
   absl::Status status;
-  for (const std::string& secret : secrets) status.Update(DropUnder(secret, tenant, deadline));
+  for (const std::string& secret : Secrets()) status.Update(DropUnder(secret, tenant, deadline));
   return status;
 }
 

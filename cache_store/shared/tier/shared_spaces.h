@@ -69,6 +69,10 @@ class SharedSpaces {
       ABSL_LOCKS_EXCLUDED(mu_) {
     return Find(tenant, true, deadline);
   }
+  // For who erases: the tenant's space under each secret that this process had, and of which the
+  // engine has anything. An error: it does not tell of all of them.
+  absl::StatusOr<std::vector<SpacePtr>> OfEachSecret(const std::string& tenant, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Whether nobody read the generation for a while, nor was told so by this.
   bool IsDue(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Nobody looked after all.
@@ -89,6 +93,7 @@ class SharedSpaces {
   };
   // As it is now. With another one all that is remembered is forgotten.
   std::string Secret() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::string> Secrets() ABSL_LOCKS_EXCLUDED(mu_);
   // What the engine says. 0: nothing, and the status why: kNotFound, or it may be another time.
   struct Told {
     uint64_t number = 0, dropped = 0;

@@ -216,20 +216,20 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
                                      absl::Span<const ObjectId> ids) {
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(fingerprint);
   if (model == nullptr || ids.empty()) return absl::OkStatus();
-  const absl::StatusOr<SharedSpaces::SpacePtr> space = spaces_.Of(tenant, Deadline());
-  if (absl::IsNotFound(space.status())) return absl::OkStatus();
-  if (!space.ok()) return space.status();
+  const auto spaces = spaces_.OfEachSecret(tenant, Deadline());
+  if (!spaces.ok()) return spaces.status();
   const uint32_t tokens = static_cast<uint32_t>(token_ids.size());
   std::vector<uint32_t> ends(cuts.begin(), cuts.end());
   if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
-  const SharedPrompt prompt{
-      *space, model->layout,
-      MakeChain(model->layout, RootKey(fingerprint, tenant, (*space)->secret()), token_ids, cuts,
-                tokens, ends),
-      token_ids};
   std::vector<std::string> names;
-  for (const ObjectId& id : ids) {
-    if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
+  for (const SharedSpaces::SpacePtr& space : *spaces) {
+    const Digest root = RootKey(fingerprint, tenant, space->secret());
+    const SharedPrompt prompt{space, model->layout,
+                              MakeChain(model->layout, root, token_ids, cuts, tokens, ends),
+                              token_ids};
+    for (const ObjectId& id : ids) {
+      if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
+    }
   }
   absl::Status status;
   for (const absl::Status& erased : engine_->Erase(names, Deadline())) status.Update(erased);

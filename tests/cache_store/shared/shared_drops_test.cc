@@ -71,6 +71,47 @@ TEST_F(SharedDropsTest, OfAllHoldForTheSecretsThatWereBefore) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u) << "dropped here, from the engine again";
 }
 
+TEST_F(SharedDropsTest, OfOneAndQuarantinesHoldForTheSecretsThatWereBefore) {
+  const std::string first(kSecretBytes, '1'), second(kSecretBytes, '2');
+  std::string secret = first;
+  kit_.read_secret = [&] { return secret; };
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  Publish(&one, Prompt(2), {64});
+  const size_t heads = Heads();
+  secret = second;
+  kit_.clock.Advance(absl::Seconds(2));
+  Digest id{};
+  for (const RestorePoint& point : one.store->List("default")) {
+    if (one.store->FetchById(point.id, "default").value()->plan().token_ids[0] ==
+        Prompt(1).tokens[0]) {
+      id = point.id;
+    }
+  }
+  ASSERT_EQ(one.store->Drop(id, "default", true)->dropped, 1u);
+  EXPECT_EQ(Heads(), heads - 1);
+  const std::vector<ObjectId> wrong = {{0, 16, LayerGroup::kGlobal}};
+  ASSERT_TRUE(one.store->Quarantine(KitQuery(model_, Prompt(2)), wrong).ok());
+  EXPECT_EQ(Heads(), heads - 2);
+  secret = first;
+  kit_.clock.Advance(absl::Seconds(2));
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "dropped while another secret was";
+  EXPECT_EQ(Fetch(&other, Prompt(2)), 0u) << "quarantined while another secret was";
+}
+
+TEST_F(SharedDropsTest, OfOneThatCannotBeMadeUnderASecretFromBeforeAreToBeRepeated) {
+  const std::string first(kSecretBytes, '1'), second(kSecretBytes, '2');
+  std::string secret = first;
+  kit_.read_secret = [&] { return secret; };
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  secret = second;
+  kit_.clock.Advance(absl::Seconds(2));
+  one.engine->SetSilent({SharedSpace(first, "default", 0).GenerationName()});
+  const auto point = one.store->List("default")[0];
+  EXPECT_TRUE(absl::IsUnavailable(one.store->Drop(point.id, "default", true).status()));
+}
+
 TEST_F(SharedDropsTest, OfAllLeaveWhatIsPinnedInTheEngine) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
