@@ -99,6 +99,10 @@ SharedLookup::Brought SharedLookup::BringUntil(const PrefixQuery& query, uint32_
   Question question;
   question.query = &query;
   question.deadline = deadline;
+  // What is here is not served before the engine told once that it was not dropped.
+  for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
+    if (!tenant->empty()) parts_.spaces->HearFirst(*tenant, deadline);
+  }
   question.model = FindOrRead(query, question.deadline);
   if (question.model == nullptr || tokens == 0) return {};
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);

@@ -27,10 +27,8 @@ void SharedSpaces::ForgetSome() {
   std::vector<Entry> entries;
   for (auto it = known_.begin(); it != known_.end(); ++it) entries.push_back(it);
   const auto is_before = [](const Entry& a, const Entry& b) {
-    const auto rank = [](const Known& known) {
-      return std::make_pair(known.heard > 0, std::max(known.read_at, known.due_at));
-    };
-    return rank(a->second) < rank(b->second);
+    const auto used = [](const Known& known) { return std::max(known.read_at, known.due_at); };
+    return used(a->second) < used(b->second);
   };
   const auto end = entries.begin() + static_cast<ptrdiff_t>(entries.size() / 4);
   std::nth_element(entries.begin(), end, entries.end(), is_before);
@@ -98,8 +96,11 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     const std::string secret = Secret();
     const SharedSpace plain(secret, tenant, 0);
     const Told told = Ask(plain, deadline);
-    if (absl::Status done = Hear(tenant, told.dropped); !done.ok()) return done;
-    if (told.is_mark_read()) MarkAgain(plain, tenant, told.dropped, deadline);
+    // Before anybody writes what is here under the new generation.
+    const absl::Status done = drops_->Hear(plain.DropName(), tenant, told.dropped);
+    if (told.is_mark_read()) NoteTold(tenant);
+    if (!done.ok()) return done;
+    if (told.is_mark_read()) MarkAgain(plain, told.dropped, deadline);
     const uint64_t last = LastOf(tenant);
     // A drop that was acknowledged set both: one of them is enough to know that there was none.
     const bool is_mark_needed = told.number == 0 || told.number > last;
@@ -151,52 +152,40 @@ uint64_t SharedSpaces::NumberAfter(uint64_t generation) const {
   return std::max(static_cast<uint64_t>(now), generation + 1);
 }
 
-absl::Status SharedSpaces::Hear(const std::string& tenant, uint64_t dropped) {
-  {
-    absl::MutexLock lock(&mu_);
-    const auto it = known_.find(tenant);
-    if (dropped <= (it == known_.end() ? 0 : it->second.heard)) return absl::OkStatus();
-    // Known before the drop, so that what is loaded meanwhile does not stay.
-    uint64_t& dropping = KnownOf(tenant).dropping;
-    dropping = std::max(dropping, dropped);
-  }
-  // Before anybody writes what is here under the new generation.
-  if (absl::Status done = on_dropped_(tenant); !done.ok()) return done;
-  NoteHeard(tenant, dropped);
-  return absl::OkStatus();
-}
-
 bool SharedSpaces::DropsIfOld(const std::string& tenant, const SharedSpace& space) {
+  uint64_t last = drops_->HeardOf(space.DropName(), tenant);
   {
     absl::MutexLock lock(&mu_);
     const auto it = known_.find(tenant);
-    if (it == known_.end() || space.secret() != secret_) return false;
-    const Known& known = it->second;
-    const uint64_t generation = known.space == nullptr ? 0 : known.space->generation();
-    if (std::max(generation, known.dropping) <= space.generation()) return false;
+    const bool is_known = it != known_.end() && it->second.space != nullptr;
+    if (is_known && space.secret() == secret_)
+      last = std::max(last, it->second.space->generation());
   }
-  on_dropped_(tenant).IgnoreError();
+  if (last <= space.generation()) return false;
+  drops_->DropAgain(tenant).IgnoreError();
   return true;
 }
 
-void SharedSpaces::MarkAgain(const SharedSpace& space, const std::string& tenant, uint64_t dropped,
-                             absl::Time deadline) {
-  uint64_t heard = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto it = known_.find(tenant);
-    // What was heard is of the secret that is known now.
-    if (it != known_.end() && space.secret() == secret_) heard = it->second.heard;
-  }
-  if (dropped >= heard) return;
-  const std::string mark = space.DropName(), sealed = space.Seal(mark, absl::StrCat(heard));
+void SharedSpaces::MarkAgain(const SharedSpace& space, uint64_t dropped, absl::Time deadline) {
+  const std::string mark = space.DropName();
+  const uint64_t done = drops_->DoneOf(mark);
+  if (dropped >= done) return;
+  const std::string sealed = space.Seal(mark, absl::StrCat(done));
   engine_->Set({SharedValue{mark, sealed}}, deadline);
 }
 
-void SharedSpaces::NoteHeard(const std::string& tenant, uint64_t dropped) {
+void SharedSpaces::NoteTold(const std::string& tenant) {
   absl::MutexLock lock(&mu_);
-  uint64_t& heard = KnownOf(tenant).heard;
-  heard = std::max(heard, dropped);
+  KnownOf(tenant).was_told = true;
+}
+
+void SharedSpaces::HearFirst(const std::string& tenant, absl::Time deadline) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = known_.find(tenant);
+    if (it != known_.end() && it->second.was_told) return;
+  }
+  if (IsDue(tenant)) Of(tenant, deadline).status().IgnoreError();
 }
 
 bool SharedSpaces::IsDue(const std::string& tenant) {
@@ -251,14 +240,16 @@ absl::StatusOr<std::vector<SharedSpaces::SpacePtr>> SharedSpaces::OfEachSecret(
   return spaces;
 }
 
-absl::Status SharedSpaces::DropAll(const std::string& tenant, absl::Time deadline) {
+absl::Status SharedSpaces::DropAll(const std::string& tenant, bool is_done, absl::Time deadline) {
   absl::Status status;
-  for (const std::string& secret : Secrets()) status.Update(DropUnder(secret, tenant, deadline));
+  for (const std::string& secret : Secrets()) {
+    status.Update(DropUnder(secret, tenant, is_done, deadline));
+  }
   return status;
 }
 
 absl::Status SharedSpaces::DropUnder(const std::string& secret, const std::string& tenant,
-                                     absl::Time deadline) {
+                                     bool is_done, absl::Time deadline) {
   const SharedSpace space(secret, tenant, 0);
   const std::string mark = space.DropName(), name = space.GenerationName();
   uint64_t generation = 0;
@@ -267,7 +258,9 @@ absl::Status SharedSpaces::DropUnder(const std::string& secret, const std::strin
     if (!told.is_mark_read()) return told.dropped_status;
     if (generation > 0 && told.dropped >= generation) {
       // What is here is dropped by who calls, also what another store's drop is of.
-      NoteHeard(tenant, told.dropped);
+      if (is_done) drops_->NoteDone(mark, told.dropped);
+      if (!drops_->Hear(mark, tenant, told.dropped).ok())
+        return absl::OkStatus();  // who looks tries
       Adopt(secret, tenant, std::max(told.number, told.dropped));
       return absl::OkStatus();
     }

@@ -8,7 +8,7 @@
 // lost is given back to it by a store that read it a moment ago; else a new one begins, and what
 // was there is of no use.
 //
-// Thread safety: all methods from any thread. Ownership: borrows engine and clocks.
+// Thread safety: all methods from any thread. Ownership: borrows engine, drops and clocks.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
 
@@ -27,6 +27,7 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/shared_space.h"
+#include "cache_store/shared/tier/shared_drops.h"
 
 namespace hearth {
 
@@ -34,29 +35,26 @@ class SharedSpaces {
  public:
   using SpacePtr = std::shared_ptr<const SharedSpace>;
   // Tenants remembered; each takes some 400 bytes. Beyond, a quarter is forgotten, and read again:
-  // those of which no drop was heard, the longest unused first. Only where all were dropped once
-  // one of them may hear of its drop again.
+  // the longest unused.
   static constexpr size_t kMaxTenants = 4096;
   // A generation that was read within this is believed where the engine does not tell it.
   static constexpr absl::Duration kBelieved = absl::Minutes(1);
 
-  // Drops what the store has of the tenant. An error: not all of it.
-  using OnDropped = std::function<absl::Status(const std::string& tenant)>;
   // Secrets remembered.
   static constexpr size_t kMaxSecrets = 8;
 
-  // `on_dropped`: told, under no lock, of a tenant all of whose prefixes another store dropped;
-  // also where that may have been before this store knew the tenant.
+  // `drops`: told, under no lock, of a tenant all of whose prefixes another store dropped; also
+  // where that may have been before this store knew the tenant.
   // `secret`: as it is now. `clock`: generations are its times. `steady`: by which they are read
   // again.
-  SharedSpaces(SharedEngine* engine, Clock* clock, Clock* steady,
-               std::function<std::string()> secret, absl::Duration age, OnDropped on_dropped)
+  SharedSpaces(SharedEngine* engine, SharedDrops* drops, Clock* clock, Clock* steady,
+               std::function<std::string()> secret, absl::Duration age)
       : engine_(engine),
+        drops_(drops),
         clock_(clock),
         steady_(steady),
         read_secret_(std::move(secret)),
-        age_(age),
-        on_dropped_(std::move(on_dropped)) {}
+        age_(age) {}
 
   // For who reads. kNotFound: the engine has nothing of the tenant. Another error: it does not
   // tell, nor did it within kBelieved.
@@ -77,18 +75,20 @@ class SharedSpaces {
   bool IsDue(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Nobody looked after all.
   void SetDue(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // Asks whether all of the tenant was dropped, unless the engine told it before.
+  void HearFirst(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether a later generation than this space's has begun, so that what was opened with it is not
   // to stay; then what the store has of the tenant was dropped once more.
   bool DropsIfOld(const std::string& tenant, const SharedSpace& space) ABSL_LOCKS_EXCLUDED(mu_);
   // Begins a new generation: what is in the engine is of no use any more. Also under the secrets
-  // that this process had before.
-  absl::Status DropAll(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // that this process had before. `is_done`: what is here was dropped.
+  absl::Status DropAll(const std::string& tenant, bool is_done, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Known {
     SpacePtr space;
-    uint64_t heard = 0;     // the last drop of all that this store heard of, and did here
-    uint64_t dropping = 0;  // or does
+    bool was_told = false;  // whether it was dropped
     absl::Time read_at = absl::InfinitePast(), due_at = absl::InfinitePast();
   };
   // As it is now. With another one all that is remembered is forgotten.
@@ -112,14 +112,11 @@ class SharedSpaces {
   Told Ask(const SharedSpace& space, absl::Time deadline);
   // Later than `generation`, and than now.
   uint64_t NumberAfter(uint64_t generation) const;
-  // An error: what is here could not be dropped; the next who looks tries again.
-  absl::Status Hear(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
   // The engine lost the mark of a drop that this store heard of, and others may not have heard.
-  void MarkAgain(const SharedSpace& space, const std::string& tenant, uint64_t dropped,
-                 absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status DropUnder(const std::string& secret, const std::string& tenant, absl::Time deadline)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void NoteHeard(const std::string& tenant, uint64_t dropped) ABSL_LOCKS_EXCLUDED(mu_);
+  void MarkAgain(const SharedSpace& space, uint64_t dropped, absl::Time deadline);
+  absl::Status DropUnder(const std::string& secret, const std::string& tenant, bool is_done,
+                         absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteTold(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Not one before the last. It was read now.
   SpacePtr Adopt(const std::string& secret, const std::string& tenant, uint64_t generation)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -130,11 +127,11 @@ class SharedSpaces {
   Known& KnownOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SharedEngine* const engine_;
+  SharedDrops* const drops_;
   Clock* const clock_;
   Clock* const steady_;
   const std::function<std::string()> read_secret_;
   const absl::Duration age_;
-  const OnDropped on_dropped_;
   absl::Mutex mu_;
   std::string secret_ ABSL_GUARDED_BY(mu_);                // of all that is known
   std::vector<std::string> secrets_ ABSL_GUARDED_BY(mu_);  // the last ones, this one behind

@@ -18,6 +18,23 @@ absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
       why.message()));
 }
 
+constexpr char kDroppedElsewhere[] =
+    "all of the tenant was dropped at another store, and is dropped here once the index is loaded";
+
+void HideAll(ExplainReport* report) {
+  for (BoundaryReport& boundary : report->boundaries) {
+    if (!boundary.usable) continue;
+    const uint32_t tokens = boundary.boundary;
+    boundary = BoundaryReport();
+    boundary.boundary = tokens;
+    boundary.miss = MissReason::kRemoved;
+    boundary.removed = Removal::kDropped;
+    boundary.reason = kDroppedElsewhere;
+  }
+  report->usable_tokens = 0;
+  report->summary = absl::StrCat("miss: ", kDroppedElsewhere);
+}
+
 }  // namespace
 
 // A publish into the store behind, and then into the engine.
@@ -83,8 +100,9 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                                        : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
-      spaces_(engine_.get(), clock_, steady_, seams.TakeSecretOr(secret), options.generation_age,
-              [this](const auto& tenant) { return DropHere(tenant); }),
+      drops_([this](const auto& tenant) { return DropHere(tenant); }),
+      spaces_(engine_.get(), &drops_, clock_, steady_, seams.TakeSecretOr(secret),
+              options.generation_age),
       reader_(engine_.get(), clock_, &counters_, options,
               [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
       lookup_({&reader_, &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options),
@@ -106,10 +124,16 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
                                                                  uint32_t max_tokens) {
-  // Who asks again could not use what was found: it is here.
-  if (query.again) return store_->Fetch(query, above_tokens, max_tokens);
   PrefixQuery asked = query;
-  const SharedLookup::Brought brought = lookup_.Bring(query, above_tokens, max_tokens);
+  SharedLookup::Brought brought;
+  // Who asks again could not use what was found: it is here.
+  if (!query.again && !drops_.IsHidden(query.tenant)) {
+    brought = lookup_.Bring(query, above_tokens, max_tokens);
+  }
+  if (drops_.IsHidden(query.public_tenant)) asked.public_tenant.clear();
+  // A miss, counted as any: no restore point is above that.
+  if (drops_.IsHidden(query.tenant)) return store_->Fetch(asked, kMaxPromptTokens, max_tokens);
+  if (query.again) return store_->Fetch(asked, above_tokens, max_tokens);
   asked.known_tokens = brought.known_tokens;
   if (brought.is_hit) asked.loaded_from = Tier::kShared;
   auto session = store_->Fetch(asked, above_tokens, max_tokens);
@@ -126,7 +150,15 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
   return session;
 }
 
+absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::FetchById(const Digest& id,
+                                                                     const std::string& tenant) {
+  if (drops_.IsHidden(tenant)) return absl::NotFoundError(kDroppedElsewhere);
+  return store_->FetchById(id, tenant);
+}
+
 absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec spec) {
+  // What is dropped now is not to take what is published next.
+  drops_.IsHidden(spec.tenant);
   lookup_.Observe(spec.fingerprint);
   SharedWork work;
   work.fingerprint = spec.fingerprint.digest();
@@ -144,6 +176,12 @@ absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec
 }
 
 absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, ClaimRequest ask) {
+  if (drops_.IsHidden(query.tenant)) return ClaimDecision();
+  if (drops_.IsHidden(query.public_tenant)) {
+    PrefixQuery alone = query;
+    alone.public_tenant.clear();
+    return Claim(alone, std::move(ask));
+  }
   // Who comes back from a wait: what another store computed is in the engine.
   if (ask.waited_for > 0) lookup_.Bring(query, ask.above_tokens, ask.max_tokens);
   const ClaimRequest asked = ask;
@@ -174,6 +212,10 @@ absl::StatusOr<RestorePoint> SharedStore::SetPinned(const Digest& id, const std:
 absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
   absl::StatusOr<ExplainReport> report = store_->Explain(query);
   if (!report.ok()) return report;
+  if (drops_.IsHidden(query.tenant)) {
+    HideAll(&*report);
+    return report;
+  }
   uint32_t own = 0;
   for (const BoundaryReport& boundary : report->boundaries) {
     if (boundary.usable && !boundary.from_public) own = boundary.boundary;
@@ -269,7 +311,7 @@ absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool 
   // Here before, so that nothing of it is written under the new generation, and after, for what was
   // brought back meanwhile.
   absl::StatusOr<DropResult> dropped = store_->DropAll(tenant, force);
-  const absl::Status everywhere = spaces_.DropAll(tenant, Deadline());
+  const absl::Status everywhere = spaces_.DropAll(tenant, dropped.ok(), Deadline());
   if (dropped.ok()) {
     const absl::StatusOr<DropResult> again = store_->DropAll(tenant, force);
     if (!again.ok()) return again;

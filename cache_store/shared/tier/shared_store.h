@@ -22,6 +22,7 @@
 #include "cache_store/base/repeating_thread.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_drops.h"
 #include "cache_store/shared/tier/shared_leases.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_options.h"
@@ -61,9 +62,7 @@ class SharedStore final : public TieredStore {
                                                       uint32_t above_tokens,
                                                       uint32_t max_tokens) override;
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
-                                                          const std::string& tenant) override {
-    return store_->FetchById(id, tenant);
-  }
+                                                          const std::string& tenant) override;
   absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
@@ -120,6 +119,7 @@ class SharedStore final : public TieredStore {
   Counters counters_;
   const std::unique_ptr<TieredStore> store_;
   const std::unique_ptr<SharedEngine> engine_;
+  SharedDrops drops_;
   SharedSpaces spaces_;
   SharedEnds ends_;
   SharedReader reader_;

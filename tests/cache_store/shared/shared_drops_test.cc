@@ -12,7 +12,6 @@ namespace hearth {
 namespace {
 
 using SharedDropsTest = SharedStoreTest;
-using LoadingDropsTest = StoreLoad;
 
 // What a lookup read before the drop is not to stay.
 TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoDropped) {
@@ -162,52 +161,114 @@ TEST_F(SharedDropsTest, OfAllAreHeardOfBesideAllThatWaitsToBeWritten) {
   EXPECT_LE(served, 2) << "seconds";
 }
 
-TEST_F(LoadingDropsTest, OfAllThatAreHeardOfWhileTheIndexLoadsAreDoneThen) {
-  const TestFolder folder;
-  const std::string file = folder.path() + "/secret";
-  const std::string secret = ReadOrMakeSecret(file).value();
-  {
-    StoreOptions o = Options(false);
-    o.secret_file = file;
-    store_ = TieredStore::Open(o).value();
+// A store whose index loads, in front of which lies an engine that another store uses, too.
+class LoadingDropsTest : public StoreLoad {
+ protected:
+  void SetUp() override {
+    secret_ = ReadOrMakeSecret(file_).value();
+    StoreOptions options = Options(false);
+    options.secret_file = file_;
+    store_ = TieredStore::Open(options).value();
     for (uint64_t p = 0; p < kPrompts; ++p) ASSERT_TRUE(Publish(p).ok());
     store_.reset();
   }
-  FakeSharedMemory memory;
-  FakeSharedEngine engine(&memory, &clock_);
-  SharedSpaces theirs(
-      &engine, &clock_, &clock_, [&] { return secret; }, absl::Seconds(1),
-      [](const std::string&) { return absl::OkStatus(); });
-  ASSERT_TRUE(theirs.DropAll("default", clock_.Now() + absl::Seconds(1)).ok());  // at another host
-  clock_.Advance(absl::Minutes(1));
-  // This one starts again, with a large index.
-  StoreSeams seams = SteppedSeams(&executor_, &clock_);
-  seams.load_patience = absl::ZeroDuration();
-  StoreOptions o = Options(true);
-  o.secret_file = file;
-  auto behind = OpenStore(o, std::move(seams)).value();
-  auto* stepped = static_cast<SteppedStore*>(behind.get());
-  auto writes = std::make_unique<ManualExecutor>();
-  auto looks = std::make_unique<ManualExecutor>();
-  auto *w = writes.get(), *l = looks.get();
-  SharedStore shared(
-      std::move(behind), std::make_unique<FakeSharedEngine>(&memory, &clock_), secret,
-      SharedOptions(),
-      SharedStore::Seams{&clock_, nullptr, std::move(writes), std::make_unique<ManualExecutor>(),
-                         std::move(looks), nullptr});
-  KitFetch(&shared, model_, Prompt(3)).status().IgnoreError();  // hears
-  w->RunAll();
-  while (stepped->is_loading()) stepped->LoadStep();
+  // At another host.
+  void DropThere() {
+    SharedDrops drops([](const std::string&) { return absl::OkStatus(); });
+    SharedSpaces theirs(
+        &engine_, &drops, &clock_, &clock_, [&] { return secret_; }, absl::Seconds(1));
+    ASSERT_TRUE(theirs.DropAll("default", true, clock_.Now() + absl::Seconds(1)).ok());
+    clock_.Advance(absl::Minutes(1));
+  }
+  void Start() {
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    seams.load_patience = absl::ZeroDuration();
+    StoreOptions options = Options(true);
+    options.secret_file = file_;
+    auto behind = OpenStore(options, std::move(seams)).value();
+    stepped_ = static_cast<SteppedStore*>(behind.get());
+    auto writes = std::make_unique<ManualExecutor>();
+    auto looks = std::make_unique<ManualExecutor>();
+    writes_ = writes.get();
+    looks_ = looks.get();
+    shared_.reset();
+    shared_ = std::make_unique<SharedStore>(
+        std::move(behind), std::make_unique<FakeSharedEngine>(&memory_, &clock_), secret_,
+        SharedOptions(),
+        SharedStore::Seams{&clock_, nullptr, std::move(writes), std::make_unique<ManualExecutor>(),
+                           std::move(looks), nullptr});
+  }
+  void Load() {
+    while (stepped_->is_loading()) stepped_->LoadStep();
+  }
+  // Of all prompts.
+  uint32_t Served() {
+    uint32_t served = 0;
+    for (uint64_t p = 0; p < kPrompts; ++p) {
+      served += KitFetch(shared_.get(), model_, Prompt(p)).value() > 0;
+    }
+    return served;
+  }
+
+  const TestFolder secrets_;
+  const std::string file_ = secrets_.path() + "/secret";
+  std::string secret_;
+  FakeSharedMemory memory_;
+  FakeSharedEngine engine_{&memory_, &clock_};
+  SteppedStore* stepped_ = nullptr;
+  ManualExecutor *writes_ = nullptr, *looks_ = nullptr;
+  std::unique_ptr<SharedStore> shared_;
+};
+
+TEST_F(LoadingDropsTest, OfAllThatAreHeardOfWhileTheIndexLoadsAreDoneThen) {
+  DropThere();
+  Start();
+  KitFetch(shared_.get(), model_, Prompt(3)).status().IgnoreError();  // hears
+  writes_->RunAll();
+  Load();
   uint32_t there = 0;
   for (int round = 0; round < 3; ++round) {
     clock_.Advance(absl::Minutes(10));
-    there = 0;
-    for (uint64_t p = 0; p < kPrompts; ++p)
-      there += KitFetch(&shared, model_, Prompt(p)).value() > 0;
-    w->RunAll();
-    l->RunAll();
+    there = Served();
+    writes_->RunAll();
+    looks_->RunAll();
   }
   EXPECT_EQ(there, 0u) << "dropped restore points are served half an hour later";
+}
+
+TEST_F(LoadingDropsTest, OfAllThatWereMadeBeforeTheStartAreServedByNoLookup) {
+  Start();
+  Load();
+  const std::vector<RestorePoint> points = shared_->List("default");
+  EXPECT_EQ(Served(), kPrompts);
+  shared_.reset();
+  DropThere();
+  Start();
+  EXPECT_EQ(Served(), 0u) << "while the index loads";
+  ASSERT_TRUE(stepped_->is_loading());
+  EXPECT_TRUE(absl::IsNotFound(shared_->FetchById(points[0].id, "default").status()));
+  PrefixQuery again = KitQuery(model_, Prompt(5));
+  again.again = true;
+  EXPECT_EQ(shared_->Fetch(again, 0, 0).value()->plan().usable_tokens, 0u);
+  EXPECT_EQ(shared_->Claim(KitQuery(model_, Prompt(5)), ClaimRequest())->usable_tokens, 0u);
+  EXPECT_EQ(shared_->Explain(KitQuery(model_, Prompt(5)))->usable_tokens, 0u);
+  PrefixQuery theirs = KitQuery(model_, Prompt(5));
+  theirs.public_tenant = std::exchange(theirs.tenant, "another");
+  EXPECT_EQ(shared_->Fetch(theirs, 0, 0).value()->plan().usable_tokens, 0u);
+  Load();
+  EXPECT_EQ(Served(), 0u) << "once it is loaded";
+  EXPECT_TRUE(shared_->List("default").empty());
+  EXPECT_TRUE(KitPublish(shared_.get(), model_, Prompt(5), {kLast}).ok());
+  EXPECT_EQ(KitFetch(shared_.get(), model_, Prompt(5)).value(), kLast);
+}
+
+TEST_F(LoadingDropsTest, OfAllHereAreDoneOnceTheIndexIsLoaded) {
+  Start();
+  EXPECT_TRUE(absl::IsUnavailable(shared_->DropAll("default", false).status()));
+  EXPECT_EQ(Served(), 0u) << "the other stores were told";
+  Load();
+  EXPECT_EQ(Served(), 0u);
+  EXPECT_TRUE(shared_->List("default").empty());
 }
 
 }  // namespace

@@ -13,13 +13,9 @@ namespace {
 
 class SharedSpacesTest : public ::testing::Test {
  protected:
-  SharedSpaces Spaces() {
+  SharedSpaces Spaces(SharedDrops* drops) {
     return SharedSpaces(
-        &engine_, &clock_, &clock_, [] { return std::string(32, 's'); }, absl::Seconds(1),
-        [this](const std::string& tenant) {
-          ++dropped_[tenant];
-          return absl::OkStatus();
-        });
+        &engine_, drops, &clock_, &clock_, [] { return std::string(32, 's'); }, absl::Seconds(1));
   }
   absl::Time Soon() { return clock_.Now() + absl::Seconds(1); }
   // As many tenants as there is room for, a moment apart.
@@ -34,12 +30,17 @@ class SharedSpacesTest : public ::testing::Test {
   FakeSharedMemory memory_;
   FakeSharedEngine engine_{&memory_, &clock_};
   std::map<std::string, int> dropped_;
+  SharedDrops drops_{[this](const std::string& tenant) {
+    ++dropped_[tenant];
+    return absl::OkStatus();
+  }};
+  SharedDrops their_drops_{[](const std::string&) { return absl::OkStatus(); }};
 };
 
 TEST_F(SharedSpacesTest, ADropOfAllIsNotHeardOfTwiceHoweverManyTenantsThereAre) {
-  SharedSpaces spaces = Spaces(), theirs = Spaces();
+  SharedSpaces spaces = Spaces(&drops_), theirs = Spaces(&their_drops_);
   ASSERT_TRUE(spaces.Begin("dropped", Soon()).ok());
-  ASSERT_TRUE(theirs.DropAll("dropped", Soon()).ok());
+  ASSERT_TRUE(theirs.DropAll("dropped", true, Soon()).ok());
   clock_.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
   EXPECT_EQ(dropped_["dropped"], 1);
@@ -49,14 +50,14 @@ TEST_F(SharedSpacesTest, ADropOfAllIsNotHeardOfTwiceHoweverManyTenantsThereAre) 
   ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
   EXPECT_EQ(dropped_["dropped"], 1);
   // The next one is.
-  ASSERT_TRUE(theirs.DropAll("dropped", Soon()).ok());
+  ASSERT_TRUE(theirs.DropAll("dropped", true, Soon()).ok());
   clock_.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
   EXPECT_EQ(dropped_["dropped"], 2);
 }
 
 TEST_F(SharedSpacesTest, TheLongestUnusedTenantsAreForgottenAlone) {
-  SharedSpaces spaces = Spaces();
+  SharedSpaces spaces = Spaces(&drops_);
   ASSERT_TRUE(spaces.Begin("first", Soon()).ok());
   LookForOthers(&spaces);
   const int before = engine_.gets();

@@ -1,0 +1,63 @@
+// SharedDrops: the drops of all that this store heard of from others, and those that it did here.
+//
+// A drop that was heard of and could not be done yet, such as while the index loads, hides all of
+// the tenant until it is. Drops are told apart by the name of their mark in the engine, which is of
+// one tenant under one secret, and ordered by number.
+//
+// Thread safety: all methods from any thread. `drop` is called under no lock, maybe by several
+// threads at a time. Ownership: values.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_DROPS_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_DROPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+class SharedDrops {
+ public:
+  // Marks remembered, some 150 bytes each. Beyond, the oldest is forgotten, and done once more.
+  static constexpr size_t kMaxMarks = 4096;
+
+  // Drops what the store has of the tenant. An error: not all of it.
+  using Drop = std::function<absl::Status(const std::string& tenant)>;
+  explicit SharedDrops(Drop drop) : drop_(std::move(drop)) {}
+
+  // The engine has this number under `mark`; 0: none. Does the drop, unless it was done. An error:
+  // it is still to be done.
+  absl::Status Hear(const std::string& mark, const std::string& tenant, uint64_t number)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Who calls did it.
+  void NoteDone(const std::string& mark, uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  // The last one that was done here; 0: none.
+  uint64_t DoneOf(const std::string& mark) ABSL_LOCKS_EXCLUDED(mu_);
+  // The last one that was heard of, done or not.
+  uint64_t HeardOf(const std::string& mark, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether a drop is still to be done, also now that this has tried.
+  bool IsHidden(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // For what came beside a drop that was done: once more.
+  absl::Status DropAgain(const std::string& tenant) { return drop_(tenant); }
+
+ private:
+  using Numbers = std::map<std::string, uint64_t>;  // by mark
+
+  absl::Status DoHeard(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteLocked(const std::string& mark, uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Drop drop_;
+  absl::Mutex mu_;
+  Numbers done_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Numbers> undone_ ABSL_GUARDED_BY(mu_);  // by tenant
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_DROPS_H_
