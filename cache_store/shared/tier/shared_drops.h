@@ -2,7 +2,9 @@
 //
 // A drop that was heard of and could not be done yet, such as while the index loads, hides all of
 // the tenant until it is. Drops are told apart by the name of their mark in the engine, which is of
-// one tenant under one secret, and ordered by number.
+// one tenant under one secret, and ordered by number. What was done is remembered as a text, which
+// its owner keeps: else all that was ever dropped would be dropped again after a start. A line for
+// each mark: its name and the number. Lines that are anything else are of no use.
 //
 // Thread safety: all methods from any thread. `drop` is called under no lock, maybe by several
 // threads at a time. Ownership: values.
@@ -18,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
 namespace hearth {
@@ -29,7 +32,11 @@ class SharedDrops {
 
   // Drops what the store has of the tenant. An error: not all of it.
   using Drop = std::function<absl::Status(const std::string& tenant)>;
-  explicit SharedDrops(Drop drop) : drop_(std::move(drop)) {}
+  // Keeps a text that takes the place of the one before; called by one thread at a time.
+  using Keep = std::function<void(const std::string& text)>;
+  // `kept`: the last text that was.
+  SharedDrops(Drop drop, Keep keep, absl::string_view kept);
+  explicit SharedDrops(Drop drop) : SharedDrops(std::move(drop), nullptr, "") {}
 
   // The engine has this number under `mark`; 0: none. Does the drop, unless it was done. An error:
   // it is still to be done.
@@ -50,10 +57,15 @@ class SharedDrops {
   using Numbers = std::map<std::string, uint64_t>;  // by mark
 
   absl::Status DoHeard(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // What is done now, unless another thread keeps it: then that one does once more.
+  void KeepDone() ABSL_LOCKS_EXCLUDED(mu_);
   void NoteLocked(const std::string& mark, uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Drop drop_;
+  const Keep keep_;
   absl::Mutex mu_;
+  bool is_kept_ ABSL_GUARDED_BY(mu_) = true;  // done_, as it is now
+  bool is_keeping_ ABSL_GUARDED_BY(mu_) = false;
   Numbers done_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Numbers> undone_ ABSL_GUARDED_BY(mu_);  // by tenant
 };

@@ -18,6 +18,7 @@ absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
       why.message()));
 }
 
+constexpr char kDropsNote[] = "drops of the shared tier";  // on disk: never change it
 constexpr char kDroppedElsewhere[] =
     "all of the tenant was dropped at another store, and is dropped here once the index is loaded";
 
@@ -100,7 +101,9 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                                        : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
-      drops_([this](const auto& tenant) { return DropHere(tenant); }),
+      drops_([this](const auto& tenant) { return DropHere(tenant); },
+             [this](const auto& text) { store_->WriteNote(kDropsNote, text).IgnoreError(); },
+             store_->ReadNote(kDropsNote).value_or("")),
       spaces_(engine_.get(), &drops_, clock_, steady_, seams.TakeSecretOr(secret),
               options.generation_age),
       reader_(engine_.get(), clock_, &counters_, options,

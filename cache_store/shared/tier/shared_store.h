@@ -98,6 +98,12 @@ class SharedStore final : public TieredStore {
     return store_->ChunksOf(id, tenant, first, most_tokens);
   }
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override { return store_->BackUp(to); }
+  absl::StatusOr<std::string> ReadNote(const std::string& name) override {
+    return store_->ReadNote(name);
+  }
+  absl::Status WriteNote(const std::string& name, const std::string& text) override {
+    return store_->WriteNote(name, text);
+  }
   absl::Status Flush(absl::Time deadline) override;
 
  private:

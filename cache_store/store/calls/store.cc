@@ -308,6 +308,15 @@ std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& ten
   return ChunkRunOf(*point, first, most_tokens);
 }
 
+absl::StatusOr<std::string> Store::ReadNote(const std::string& name) {
+  if (core_->tiers.disk == nullptr) return std::string();
+  return core_->tiers.disk->ReadNote(name);
+}
+
+absl::Status Store::WriteNote(const std::string& name, const std::string& text) {
+  return core_->tiers.disk == nullptr ? absl::OkStatus() : core_->tiers.disk->WriteNote(name, text);
+}
+
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   if (core_->tiers.disk == nullptr) {
     return absl::FailedPreconditionError("no disk tier: nothing to back up");

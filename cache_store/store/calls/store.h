@@ -85,6 +85,8 @@ class Store : public SteppedStore {
   std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
                                    uint32_t most_tokens) override;
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
+  absl::StatusOr<std::string> ReadNote(const std::string& name) override;
+  absl::Status WriteNote(const std::string& name, const std::string& text) override;
   absl::Status Flush(absl::Time deadline) override;
 
   absl::Duration ScrubStep() override { return scrubber_.Step(); }

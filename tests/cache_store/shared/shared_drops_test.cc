@@ -181,6 +181,7 @@ class LoadingDropsTest : public StoreLoad {
     clock_.Advance(absl::Minutes(1));
   }
   void Start() {
+    shared_.reset();
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
     seams.load_patience = absl::ZeroDuration();
     StoreOptions options = Options(true);
@@ -191,7 +192,6 @@ class LoadingDropsTest : public StoreLoad {
     auto looks = std::make_unique<ManualExecutor>();
     writes_ = writes.get();
     looks_ = looks.get();
-    shared_.reset();
     shared_ = std::make_unique<SharedStore>(
         std::move(behind), std::make_unique<FakeSharedEngine>(&memory_, &clock_), secret_,
         SharedOptions(),
@@ -269,6 +269,34 @@ TEST_F(LoadingDropsTest, OfAllHereAreDoneOnceTheIndexIsLoaded) {
   Load();
   EXPECT_EQ(Served(), 0u);
   EXPECT_TRUE(shared_->List("default").empty());
+}
+
+TEST_F(LoadingDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
+  Start();
+  EXPECT_EQ(Served(), kPrompts);
+  Load();
+  DropThere();
+  EXPECT_EQ(Served(), 0u);
+  ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(5), {kLast}).ok());
+  ASSERT_TRUE(shared_->Flush(absl::Now() + absl::Minutes(1)).ok());
+  for (int start = 0; start < 2; ++start) {
+    Start();
+    EXPECT_EQ(Served(), 1u) << start;
+    Load();
+    EXPECT_EQ(Served(), 1u) << start;
+  }
+  // Its own, too; and where the engine lost the mark it hears of it again.
+  ASSERT_TRUE(shared_->DropAll("default", false).ok());
+  ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(6), {kLast}).ok());
+  ASSERT_TRUE(shared_->Flush(absl::Now() + absl::Minutes(1)).ok());
+  memory_.entries.clear();
+  Start();
+  EXPECT_EQ(Served(), 1u);
+  EXPECT_EQ(memory_.entries.count(SharedSpace(secret_, "default", 0).DropName()), 1u);
+  // The next one is done.
+  Load();
+  DropThere();
+  EXPECT_EQ(Served(), 0u);
 }
 
 }  // namespace
