@@ -9,49 +9,63 @@
 
 namespace hearth {
 
+std::optional<DropMark> DropMark::Parse(absl::string_view text) {
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  DropMark mark;
+  if (words.size() > 2 || !absl::SimpleAtoi(words[0], &mark.number)) return std::nullopt;
+  if (words.size() == 2 && !absl::SimpleAtoi(words[1], &mark.forced)) return std::nullopt;
+  if (mark.number == 0 || mark.forced > mark.number) return std::nullopt;
+  return mark;
+}
+
+std::string DropMark::Text() const {
+  return forced == 0 ? absl::StrCat(number) : absl::StrCat(number, " ", forced);
+}
+
 SharedDrops::SharedDrops(Drop drop, Keep keep, absl::string_view kept)
     : drop_(std::move(drop)), keep_(std::move(keep)) {
   absl::MutexLock lock(&mu_);
   for (const absl::string_view line : absl::StrSplit(kept, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-    uint64_t number = 0;
-    if (words.size() == 2 && absl::SimpleAtoi(words[1], &number)) {
-      NoteLocked(std::string(words[0]), number);
-    }
+    const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    const std::optional<DropMark> mark = DropMark::Parse(words.back());
+    if (words.size() == 2 && mark.has_value()) NoteLocked(words[0], *mark);
   }
   is_kept_ = true;
 }
 
 absl::Status SharedDrops::Hear(const std::string& mark, const std::string& tenant,
-                               uint64_t number) {
+                               const DropMark& told) {
+  if (!DoneOf(mark).Lacks(told)) return absl::OkStatus();
   {
-    absl::MutexLock lock(&mu_);
-    const auto done = done_.find(mark);
-    if (number <= (done == done_.end() ? 0 : done->second)) return absl::OkStatus();
     // Known before it is done, so that what is loaded meanwhile does not stay.
-    uint64_t& heard = undone_[tenant][mark];
-    heard = std::max(heard, number);
+    absl::MutexLock lock(&mu_);
+    undone_[tenant][mark].Join(told);
   }
   return DoHeard(tenant);
 }
 
 absl::Status SharedDrops::DoHeard(const std::string& tenant) {
-  Numbers heard;
+  Marks heard;
+  bool force = false;
   {
     absl::MutexLock lock(&mu_);
     const auto it = undone_.find(tenant);
     if (it == undone_.end()) return absl::OkStatus();
     heard = it->second;
+    for (const auto& [mark, told] : heard) {
+      const auto done = done_.find(mark);
+      force |= told.forced > (done == done_.end() ? 0 : done->second.forced);
+    }
   }
-  if (absl::Status status = drop_(tenant); !status.ok()) return status;
+  if (absl::Status status = drop_(tenant, force); !status.ok()) return status;
   {
     absl::MutexLock lock(&mu_);
-    Numbers& undone = undone_[tenant];
-    for (const auto& [mark, number] : heard) {
-      NoteLocked(mark, number);
+    Marks& undone = undone_[tenant];
+    for (const auto& [mark, told] : heard) {
+      NoteLocked(mark, told);
       // Unless a later one came meanwhile.
       const auto it = undone.find(mark);
-      if (it != undone.end() && it->second <= number) undone.erase(it);
+      if (it != undone.end() && !told.Lacks(it->second)) undone.erase(it);
     }
     if (undone.empty()) undone_.erase(tenant);
   }
@@ -69,43 +83,44 @@ void SharedDrops::KeepDone() {
       is_keeping_ = !is_kept_;
       if (is_kept_) return;
       is_kept_ = true;
-      for (const auto& [mark, number] : done_) absl::StrAppend(&text, mark, " ", number, "\n");
+      for (const auto& [mark, done] : done_) absl::StrAppend(&text, mark, " ", done.Text(), "\n");
     }
     keep_(text);
   }
 }
 
-void SharedDrops::NoteLocked(const std::string& mark, uint64_t number) {
-  uint64_t& done = done_[mark];
-  is_kept_ &= number <= done;
-  done = std::max(done, number);
+void SharedDrops::NoteLocked(const std::string& mark, const DropMark& told) {
+  DropMark& done = done_[mark];
+  is_kept_ &= !done.Lacks(told);
+  done.Join(told);
   if (done_.size() <= kMaxMarks) return;
-  done_.erase(std::min_element(done_.begin(), done_.end(),
-                               [](const auto& a, const auto& b) { return a.second < b.second; }));
+  done_.erase(std::min_element(done_.begin(), done_.end(), [](const auto& a, const auto& b) {
+    return a.second.number < b.second.number;
+  }));
 }
 
-void SharedDrops::NoteDone(const std::string& mark, uint64_t number) {
+void SharedDrops::NoteDone(const std::string& mark, const DropMark& done) {
   {
     absl::MutexLock lock(&mu_);
-    NoteLocked(mark, number);
+    NoteLocked(mark, done);
   }
   KeepDone();
 }
 
-uint64_t SharedDrops::DoneOf(const std::string& mark) {
+DropMark SharedDrops::DoneOf(const std::string& mark) {
   absl::MutexLock lock(&mu_);
   const auto it = done_.find(mark);
-  return it == done_.end() ? 0 : it->second;
+  return it == done_.end() ? DropMark() : it->second;
 }
 
 uint64_t SharedDrops::HeardOf(const std::string& mark, const std::string& tenant) {
   absl::MutexLock lock(&mu_);
   const auto done = done_.find(mark);
-  uint64_t heard = done == done_.end() ? 0 : done->second;
+  const uint64_t heard = done == done_.end() ? 0 : done->second.number;
   const auto it = undone_.find(tenant);
   if (it == undone_.end()) return heard;
   const auto undone = it->second.find(mark);
-  return undone == it->second.end() ? heard : std::max(heard, undone->second);
+  return undone == it->second.end() ? heard : std::max(heard, undone->second.number);
 }
 
 bool SharedDrops::IsHidden(const std::string& tenant) {

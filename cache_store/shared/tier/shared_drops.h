@@ -4,17 +4,19 @@
 // the tenant until it is. Drops are told apart by the name of their mark in the engine, which is of
 // one tenant under one secret, and ordered by number. What was done is remembered as a text, which
 // its owner keeps: else all that was ever dropped would be dropped again after a start. A line for
-// each mark: its name and the number. Lines that are anything else are of no use.
+// each mark: its name and its text. Lines that are anything else are of no use.
 //
 // Thread safety: all methods from any thread. `drop` is called under no lock, maybe by several
 // threads at a time. Ownership: values.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_DROPS_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_DROPS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,49 +27,64 @@
 
 namespace hearth {
 
+// The last drops of all of a tenant, as the engine has them: the generation that the last one
+// began, and the last one that took what is pinned, too. As a text: "NUMBER", or "NUMBER FORCED".
+struct DropMark {
+  uint64_t number = 0, forced = 0;  // 0: none
+
+  // None: not a text of a mark.
+  static std::optional<DropMark> Parse(absl::string_view text);
+  std::string Text() const;
+  bool Lacks(const DropMark& other) const { return number < other.number || forced < other.forced; }
+  void Join(const DropMark& other) {
+    number = std::max(number, other.number);
+    forced = std::max(forced, other.forced);
+  }
+};
+
 class SharedDrops {
  public:
   // Marks remembered, some 150 bytes each. Beyond, the oldest is forgotten, and done once more.
   static constexpr size_t kMaxMarks = 4096;
 
-  // Drops what the store has of the tenant. An error: not all of it.
-  using Drop = std::function<absl::Status(const std::string& tenant)>;
+  // Drops what the store has of the tenant; `force`: what is pinned, too. An error: not all of it.
+  using Drop = std::function<absl::Status(const std::string& tenant, bool force)>;
   // Keeps a text that takes the place of the one before; called by one thread at a time.
   using Keep = std::function<void(const std::string& text)>;
   // `kept`: the last text that was.
   SharedDrops(Drop drop, Keep keep, absl::string_view kept);
   explicit SharedDrops(Drop drop) : SharedDrops(std::move(drop), nullptr, "") {}
 
-  // The engine has this number under `mark`; 0: none. Does the drop, unless it was done. An error:
-  // it is still to be done.
-  absl::Status Hear(const std::string& mark, const std::string& tenant, uint64_t number)
+  // The engine has this under the name `mark`. Does the drop, unless it was done. An error: it is
+  // still to be done.
+  absl::Status Hear(const std::string& mark, const std::string& tenant, const DropMark& told)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Who calls did it.
-  void NoteDone(const std::string& mark, uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  // The last one that was done here; 0: none.
-  uint64_t DoneOf(const std::string& mark) ABSL_LOCKS_EXCLUDED(mu_);
-  // The last one that was heard of, done or not.
+  void NoteDone(const std::string& mark, const DropMark& done) ABSL_LOCKS_EXCLUDED(mu_);
+  // The last ones that were done here.
+  DropMark DoneOf(const std::string& mark) ABSL_LOCKS_EXCLUDED(mu_);
+  // The number of the last one that was heard of, done or not.
   uint64_t HeardOf(const std::string& mark, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether a drop is still to be done, also now that this has tried.
   bool IsHidden(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // For what came beside a drop that was done: once more.
-  absl::Status DropAgain(const std::string& tenant) { return drop_(tenant); }
+  absl::Status DropAgain(const std::string& tenant) { return drop_(tenant, false); }
 
  private:
-  using Numbers = std::map<std::string, uint64_t>;  // by mark
+  using Marks = std::map<std::string, DropMark>;  // by name
 
   absl::Status DoHeard(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // What is done now, unless another thread keeps it: then that one does once more.
   void KeepDone() ABSL_LOCKS_EXCLUDED(mu_);
-  void NoteLocked(const std::string& mark, uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteLocked(const std::string& mark, const DropMark& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Drop drop_;
   const Keep keep_;
   absl::Mutex mu_;
   bool is_kept_ ABSL_GUARDED_BY(mu_) = true;  // done_, as it is now
   bool is_keeping_ ABSL_GUARDED_BY(mu_) = false;
-  Numbers done_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, Numbers> undone_ ABSL_GUARDED_BY(mu_);  // by tenant
+  Marks done_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Marks> undone_ ABSL_GUARDED_BY(mu_);  // by tenant
 };
 
 }  // namespace hearth

@@ -11,6 +11,7 @@ namespace {
 
 // "9223372036854775807".
 constexpr uint64_t kMaxNumberBytes = 19;
+constexpr uint64_t kMaxMarkBytes = 2 * kMaxNumberBytes + 1;
 // No number of ours is near it, and those after it are numbers still.
 constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
 // Drops of one tenant by several stores at a time take turns.
@@ -67,7 +68,7 @@ uint64_t SharedSpaces::LastOf(const std::string& tenant) {
 SharedSpaces::Told SharedSpaces::Ask(const SharedSpace& space, absl::Time deadline) {
   const std::string mark = space.DropName();
   std::vector<absl::StatusOr<std::string>> got = engine_->Get(
-      {space.GenerationName(), mark}, SharedSpace::kSealBytes + kMaxNumberBytes, deadline);
+      {space.GenerationName(), mark}, SharedSpace::kSealBytes + kMaxMarkBytes, deadline);
   Told told;
   uint64_t number = 0;
   told.number_status = got[0].status();
@@ -79,10 +80,10 @@ SharedSpaces::Told SharedSpaces::Ask(const SharedSpace& space, absl::Time deadli
   told.dropped_status = got[1].status();
   if (got[1].ok()) {
     const absl::StatusOr<std::string> text = space.Open(mark, *got[1]);
-    if (text.ok() && absl::SimpleAtoi(*text, &number)) told.dropped = number;
+    if (text.ok()) told.dropped = DropMark::Parse(*text).value_or(DropMark());
   }
   // A mark of somebody else's says as much as none.
-  const bool is_ours = told.dropped > 0;
+  const bool is_ours = told.dropped.number > 0;
   if ((got[1].ok() || absl::IsDataLoss(told.dropped_status)) && !is_ours) {
     told.dropped_status = absl::NotFoundError("no mark of a store's");
   }
@@ -104,7 +105,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     const uint64_t last = LastOf(tenant);
     // A drop that was acknowledged set both: one of them is enough to know that there was none.
     const bool is_mark_needed = told.number == 0 || told.number > last;
-    const bool is_told = told.number > 0 || told.dropped > 0 || last > 0 || told.is_lost();
+    const bool is_told = told.number > 0 || told.dropped.number > 0 || last > 0 || told.is_lost();
     if ((is_mark_needed && !told.is_mark_read()) || !is_told) {
       if (SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved)) return believed;
       return told.is_mark_read() ? told.number_status : told.dropped_status;
@@ -114,7 +115,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
       if (!space.ok() || *space != nullptr) return space;
       continue;
     }
-    const uint64_t generation = std::max({told.number, told.dropped, last});
+    const uint64_t generation = std::max({told.number, told.dropped.number, last});
     if (told.number > 0 && told.number < generation) {
       const std::string name = plain.GenerationName();
       const std::string known = absl::StrCat(generation);
@@ -132,10 +133,10 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Replace(const std::string& 
   const std::string name = SharedSpace(secret, tenant, 0).GenerationName();
   uint64_t number = 0;
   if (const SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved); believed != nullptr) {
-    number = std::max(believed->generation(), told.dropped);
+    number = std::max(believed->generation(), told.dropped.number);
   } else if (begins) {
     // Not one from before: there may have been drops that neither this store nor the engine knows.
-    number = NumberAfter(std::max(LastOf(tenant), told.dropped));
+    number = NumberAfter(std::max(LastOf(tenant), told.dropped.number));
   } else {
     return absl::NotFoundError("the engine has nothing of the tenant");
   }
@@ -166,11 +167,12 @@ bool SharedSpaces::DropsIfOld(const std::string& tenant, const SharedSpace& spac
   return true;
 }
 
-void SharedSpaces::MarkAgain(const SharedSpace& space, uint64_t dropped, absl::Time deadline) {
+void SharedSpaces::MarkAgain(const SharedSpace& space, DropMark dropped, absl::Time deadline) {
   const std::string mark = space.DropName();
-  const uint64_t done = drops_->DoneOf(mark);
-  if (dropped >= done) return;
-  const std::string sealed = space.Seal(mark, absl::StrCat(done));
+  const DropMark done = drops_->DoneOf(mark);
+  if (!dropped.Lacks(done)) return;
+  dropped.Join(done);
+  const std::string sealed = space.Seal(mark, dropped.Text());
   engine_->Set({SharedValue{mark, sealed}}, deadline);
 }
 
@@ -233,40 +235,45 @@ absl::StatusOr<std::vector<SharedSpaces::SpacePtr>> SharedSpaces::OfEachSecret(
     const Told told = Ask(SharedSpace(secret, tenant, 0), deadline);
     if (!told.is_mark_read()) return told.dropped_status;
     if (told.number == 0 && !told.is_lost()) return told.number_status;
-    const uint64_t generation = std::max(told.number, told.dropped);
+    const uint64_t generation = std::max(told.number, told.dropped.number);
     if (generation == 0) continue;
     spaces.push_back(std::make_shared<const SharedSpace>(secret, tenant, generation));
   }
   return spaces;
 }
 
-absl::Status SharedSpaces::DropAll(const std::string& tenant, bool is_done, absl::Time deadline) {
+absl::Status SharedSpaces::DropAll(const std::string& tenant, bool force, bool is_done,
+                                   absl::Time deadline) {
   absl::Status status;
   for (const std::string& secret : Secrets()) {
-    status.Update(DropUnder(secret, tenant, is_done, deadline));
+    status.Update(DropUnder(secret, tenant, force, is_done, deadline));
   }
   return status;
 }
 
 absl::Status SharedSpaces::DropUnder(const std::string& secret, const std::string& tenant,
-                                     bool is_done, absl::Time deadline) {
+                                     bool force, bool is_done, absl::Time deadline) {
   const SharedSpace space(secret, tenant, 0);
   const std::string mark = space.DropName(), name = space.GenerationName();
-  uint64_t generation = 0;
+  DropMark ours;
   for (int tries = 0; tries < kMaxTries; ++tries) {
     const Told told = Ask(space, deadline);
     if (!told.is_mark_read()) return told.dropped_status;
-    if (generation > 0 && told.dropped >= generation) {
-      // What is here is dropped by who calls, also what another store's drop is of.
-      if (is_done) drops_->NoteDone(mark, told.dropped);
-      if (!drops_->Hear(mark, tenant, told.dropped).ok())
-        return absl::OkStatus();  // who looks tries
-      Adopt(secret, tenant, std::max(told.number, told.dropped));
+    if (ours.number > 0 && !told.dropped.Lacks(ours)) {
+      // What is here is dropped by who calls, also what another store's drop is of, but not what is
+      // pinned, unless this one is of that, too.
+      const DropMark done{told.dropped.number, force ? told.dropped.forced : 0};
+      if (is_done) drops_->NoteDone(mark, done);
+      // Where that fails, who looks next tries it again.
+      if (!drops_->Hear(mark, tenant, told.dropped).ok()) return absl::OkStatus();
+      Adopt(secret, tenant, std::max(told.number, told.dropped.number));
       return absl::OkStatus();
     }
     // The first time; and where another store's drop, which knew less, took the place of this one.
-    generation = NumberAfter(std::max({told.number, told.dropped, generation, LastOf(tenant)}));
-    const std::string text = absl::StrCat(generation), sealed = space.Seal(mark, text);
+    ours.Join(told.dropped);
+    ours.number = NumberAfter(std::max({told.number, ours.number, LastOf(tenant)}));
+    if (force) ours.forced = ours.number;
+    const std::string text = absl::StrCat(ours.number), sealed = space.Seal(mark, ours.Text());
     const auto marked = engine_->Set({SharedValue{mark, sealed}}, deadline);
     if (!marked[0].ok()) return marked[0].status();
     const auto set = engine_->Set({SharedValue{name, text}}, deadline);

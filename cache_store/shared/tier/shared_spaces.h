@@ -2,11 +2,11 @@
 //
 // A generation is a number that never comes twice: the microseconds of Unix time at which it began,
 // or one more than the one before it. The engine has it as a plain number, which whoever publishes
-// first sets, and a drop of all also seals it as a mark, before the number: the generation is the
-// larger one of both, so a store that looks between the two hears of the drop. It never goes back
-// here, so that who sets the engine's number back brings nothing back. A number that the engine
-// lost is given back to it by a store that read it a moment ago; else a new one begins, and what
-// was there is of no use.
+// first sets, and a drop of all also seals it as a mark (DropMark), before the number: the
+// generation is the larger one of both, so a store that looks between the two hears of the drop. It
+// never goes back here, so that who sets the engine's number back brings nothing back. A number
+// that the engine lost is given back to it by a store that read it a moment ago; else a new one
+// begins, and what was there is of no use.
 //
 // Thread safety: all methods from any thread. Ownership: borrows engine, drops and clocks.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
@@ -81,8 +81,9 @@ class SharedSpaces {
   // to stay; then what the store has of the tenant was dropped once more.
   bool DropsIfOld(const std::string& tenant, const SharedSpace& space) ABSL_LOCKS_EXCLUDED(mu_);
   // Begins a new generation: what is in the engine is of no use any more. Also under the secrets
-  // that this process had before. `is_done`: what is here was dropped.
-  absl::Status DropAll(const std::string& tenant, bool is_done, absl::Time deadline)
+  // that this process had before. `force`: stores that hear of it also drop what is pinned.
+  // `is_done`: what is here was dropped.
+  absl::Status DropAll(const std::string& tenant, bool force, bool is_done, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -96,13 +97,14 @@ class SharedSpaces {
   std::vector<std::string> Secrets() ABSL_LOCKS_EXCLUDED(mu_);
   // What the engine says. 0: nothing, and the status why: kNotFound, or it may be another time.
   struct Told {
-    uint64_t number = 0, dropped = 0;
+    uint64_t number = 0;
+    DropMark dropped;
     absl::Status number_status, dropped_status;
     // There is none, or what is there is not a store's.
     bool is_lost() const {
       return absl::IsNotFound(number_status) || absl::IsDataLoss(number_status);
     }
-    bool is_mark_read() const { return dropped > 0 || absl::IsNotFound(dropped_status); }
+    bool is_mark_read() const { return dropped.number > 0 || absl::IsNotFound(dropped_status); }
   };
   absl::StatusOr<SpacePtr> Find(const std::string& tenant, bool begins, absl::Time deadline);
   // A generation for a tenant whose number the engine does not have. Null: another store was
@@ -113,9 +115,9 @@ class SharedSpaces {
   // Later than `generation`, and than now.
   uint64_t NumberAfter(uint64_t generation) const;
   // The engine lost the mark of a drop that this store heard of, and others may not have heard.
-  void MarkAgain(const SharedSpace& space, uint64_t dropped, absl::Time deadline);
-  absl::Status DropUnder(const std::string& secret, const std::string& tenant, bool is_done,
-                         absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  void MarkAgain(const SharedSpace& space, DropMark dropped, absl::Time deadline);
+  absl::Status DropUnder(const std::string& secret, const std::string& tenant, bool force,
+                         bool is_done, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteTold(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Not one before the last. It was read now.
   SpacePtr Adopt(const std::string& secret, const std::string& tenant, uint64_t generation)

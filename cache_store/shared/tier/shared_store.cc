@@ -101,7 +101,7 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                                        : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
-      drops_([this](const auto& tenant) { return DropHere(tenant); },
+      drops_([this](const auto& tenant, bool force) { return DropHere(tenant, force); },
              [this](const auto& text) { store_->WriteNote(kDropsNote, text).IgnoreError(); },
              store_->ReadNote(kDropsNote).value_or("")),
       spaces_(engine_.get(), &drops_, clock_, steady_, seams.TakeSecretOr(secret),
@@ -300,12 +300,12 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
   return dropped;
 }
 
-absl::Status SharedStore::DropHere(const std::string& tenant) {
+absl::Status SharedStore::DropHere(const std::string& tenant, bool force) {
   // A lookup does not wait for it.
   if (store_->Stats().Of(Counter::kUnloadedRestorePoints) > 0) {
     return absl::UnavailableError("what was dropped cannot be dropped here: the index is loaded");
   }
-  if (absl::Status status = store_->DropAll(tenant, false).status(); !status.ok()) return status;
+  if (absl::Status status = store_->DropAll(tenant, force).status(); !status.ok()) return status;
   if (options_.pin_bytes > 0) pins_.Renew();  // under the new generation
   return absl::OkStatus();
 }
@@ -314,7 +314,7 @@ absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool 
   // Here before, so that nothing of it is written under the new generation, and after, for what was
   // brought back meanwhile.
   absl::StatusOr<DropResult> dropped = store_->DropAll(tenant, force);
-  const absl::Status everywhere = spaces_.DropAll(tenant, dropped.ok(), Deadline());
+  const absl::Status everywhere = spaces_.DropAll(tenant, force, dropped.ok(), Deadline());
   if (dropped.ok()) {
     const absl::StatusOr<DropResult> again = store_->DropAll(tenant, force);
     if (!again.ok()) return again;

@@ -114,7 +114,7 @@ class SharedStore final : public TieredStore {
                           absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
                           absl::Span<const ObjectId> ids);
   // Of a tenant all of whose prefixes another store dropped.
-  absl::Status DropHere(const std::string& tenant);
+  absl::Status DropHere(const std::string& tenant, bool force);
   absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }
 
   const SharedOptions options_;

@@ -122,6 +122,34 @@ TEST_F(SharedDropsTest, OfAllLeaveWhatIsPinnedInTheEngine) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "pinned at one";
 }
 
+TEST_F(SharedDropsTest, OfAllByForceTakeWhatIsPinnedAtOtherStores) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
+  for (SharedNode* node : {&one, &other}) {
+    const auto point = node->store->List("default")[0];
+    ASSERT_TRUE(node->store->SetPinned(point.id, "default", true).ok());
+    node->writes->RunAll();
+  }
+  kit_.clock.Advance(absl::Seconds(2));
+  ASSERT_TRUE(one.store->DropAll("default", true).ok());
+  // Whatever looks first: a renewal of its pins alone.
+  other.store->RenewPins();
+  other.writes->RunAll();
+  EXPECT_TRUE(other.store->List("default").empty());
+  kit_.clock.Advance(absl::Seconds(2));
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
+  // Once: what is pinned now is not.
+  Publish(&other, Prompt(1), {64});
+  ASSERT_TRUE(other.store->SetPinned(other.store->List("default")[0].id, "default", true).ok());
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  kit_.clock.Advance(absl::Seconds(2));
+  other.store->RenewPins();
+  other.writes->RunAll();
+  EXPECT_EQ(other.store->List("default").size(), 1u);
+}
+
 TEST_F(SharedDropsTest, OfOneTakeWhatIsBeingWritten) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   const auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
@@ -174,10 +202,10 @@ class LoadingDropsTest : public StoreLoad {
   }
   // At another host.
   void DropThere() {
-    SharedDrops drops([](const std::string&) { return absl::OkStatus(); });
+    SharedDrops drops([](const std::string&, bool) { return absl::OkStatus(); });
     SharedSpaces theirs(
         &engine_, &drops, &clock_, &clock_, [&] { return secret_; }, absl::Seconds(1));
-    ASSERT_TRUE(theirs.DropAll("default", true, clock_.Now() + absl::Seconds(1)).ok());
+    ASSERT_TRUE(theirs.DropAll("default", false, true, clock_.Now() + absl::Seconds(1)).ok());
     clock_.Advance(absl::Minutes(1));
   }
   void Start() {

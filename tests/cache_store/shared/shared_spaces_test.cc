@@ -30,17 +30,17 @@ class SharedSpacesTest : public ::testing::Test {
   FakeSharedMemory memory_;
   FakeSharedEngine engine_{&memory_, &clock_};
   std::map<std::string, int> dropped_;
-  SharedDrops drops_{[this](const std::string& tenant) {
+  SharedDrops drops_{[this](const std::string& tenant, bool) {
     ++dropped_[tenant];
     return absl::OkStatus();
   }};
-  SharedDrops their_drops_{[](const std::string&) { return absl::OkStatus(); }};
+  SharedDrops their_drops_{[](const std::string&, bool) { return absl::OkStatus(); }};
 };
 
 TEST_F(SharedSpacesTest, ADropOfAllIsNotHeardOfTwiceHoweverManyTenantsThereAre) {
   SharedSpaces spaces = Spaces(&drops_), theirs = Spaces(&their_drops_);
   ASSERT_TRUE(spaces.Begin("dropped", Soon()).ok());
-  ASSERT_TRUE(theirs.DropAll("dropped", true, Soon()).ok());
+  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
   clock_.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
   EXPECT_EQ(dropped_["dropped"], 1);
@@ -50,7 +50,7 @@ TEST_F(SharedSpacesTest, ADropOfAllIsNotHeardOfTwiceHoweverManyTenantsThereAre) 
   ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
   EXPECT_EQ(dropped_["dropped"], 1);
   // The next one is.
-  ASSERT_TRUE(theirs.DropAll("dropped", true, Soon()).ok());
+  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
   clock_.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
   EXPECT_EQ(dropped_["dropped"], 2);
