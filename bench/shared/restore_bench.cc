@@ -18,6 +18,7 @@
 #include "bench/turns.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/shared/redis/redis_cluster.h"
+#include "cache_store/shared/tier/shared_spaces.h"
 #include "cache_store/shared/tier/shared_store.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
@@ -41,7 +42,7 @@ struct Bench {
   // One that has served before: its connections stand.
   std::unique_ptr<RedisCluster> Engine() const {
     auto engine = RedisCluster::Open(redis).value();
-    const std::vector<std::string> names = Names();
+    const std::vector<std::string> names = Names(engine.get());
     engine->Exists(names, Soon());
     for (auto& value : engine->Get(names, 1 << 20, Soon())) {
       if (value.ok()) engine->Recycle(*std::move(value));
@@ -61,11 +62,17 @@ struct Bench {
     store->WaitForMemory();
     return store;
   }
-  // The values of the prompt's restore point.
-  std::vector<std::string> Names() const {
+  // The values of the prompt's restore point; none while nothing is published.
+  std::vector<std::string> Names(SharedEngine* engine) const {
     const std::string secret = ReadSecret(folder.path() + "/secret").value();
     const KvLayout layout = model.Layout().value();
-    const SharedPrompt named{std::make_shared<const SharedSpace>(secret, prompt.tenant, 0), layout,
+    SystemClock clock;
+    SharedSpaces spaces(
+        engine, &clock, &clock, [&] { return secret; }, absl::Minutes(1),
+        [](const std::string&) { return absl::OkStatus(); });
+    const auto space = spaces.Of(prompt.tenant, Soon());
+    if (absl::IsNotFound(space.status())) return {};
+    const SharedPrompt named{*space, layout,
                              MakeChain(layout, RootKey(model.digest(), prompt.tenant, secret),
                                        prompt.tokens, {}, kTokens, {}),
                              prompt.tokens};
@@ -91,12 +98,12 @@ struct Times {
 
 void Turn(const Bench& bench, BareRedis* hiredis, Times* bare, Times* client, Times* restore,
           uint64_t* bytes) {
-  const std::vector<std::string> names = bench.Names();
+  const auto engine = bench.Engine();
+  const std::vector<std::string> names = bench.Names(engine.get());
   *bytes = 0;
   bare->Add([&] {
     for (const auto& reply : hiredis->Ask("GET", names)) *bytes += reply->len;
   });
-  const auto engine = bench.Engine();
   client->Add([&] {
     auto values = engine->Get(names, 1 << 20, Soon());
     for (const auto& value : values) RequireOk(value.status());
