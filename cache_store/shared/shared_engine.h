@@ -12,7 +12,11 @@
 #define HEARTH_CACHE_STORE_SHARED_SHARED_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,13 +50,25 @@ struct SharedEngineStats {
 
 class SharedEngine {
  public:
+  using Values = std::vector<absl::StatusOr<std::string>>;
+  using Later = std::function<Values()>;
+
   virtual ~SharedEngine() = default;
 
   virtual std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                                    absl::Time deadline) = 0;
   // `max_bytes`: of one value; a longer one, or one that is no value at all, is kDataLoss.
-  virtual std::vector<absl::StatusOr<std::string>> Get(absl::Span<const std::string> keys,
-                                                       uint64_t max_bytes, absl::Time deadline) = 0;
+  virtual Values Get(absl::Span<const std::string> keys, uint64_t max_bytes,
+                     absl::Time deadline) = 0;
+  // As Get, but returns at once; what it returns waits for the values, and is called at most once,
+  // before the engine goes.
+  virtual Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) {
+    auto values = std::make_shared<std::future<Values>>(
+        std::async(std::launch::async, [this, max_bytes, deadline, keys = std::move(keys)] {
+          return Get(keys, max_bytes, deadline);
+        }));
+    return [values] { return values->get(); };
+  }
   // Whether each was written; false: it was to be absent and is not.
   virtual std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                                 absl::Time deadline) = 0;

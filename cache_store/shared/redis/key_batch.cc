@@ -47,8 +47,11 @@ Lane KeyCommand::lane() const {
 
 uint64_t KeyCommand::Cost() const { return kWordsBytes + key.size() + value.size() + max_bytes; }
 
-KeyBatch::KeyBatch(std::vector<KeyCommand> commands)
-    : commands_(std::move(commands)), answers_(commands_.size()), left_(commands_.size()) {
+KeyBatch::KeyBatch(std::vector<KeyCommand> commands, std::shared_ptr<const void> texts)
+    : texts_(std::move(texts)),
+      commands_(std::move(commands)),
+      answers_(commands_.size()),
+      left_(commands_.size()) {
   for (size_t i = 0; i < commands_.size(); ++i) answers_[i].slot = KeySlot(commands_[i].key);
   if (left_ == 0) all_.Notify();
 }

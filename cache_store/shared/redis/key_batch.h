@@ -2,7 +2,8 @@
 //
 // Made by the caller, who then waits; everything else is done by the loop's thread, until all
 // commands are finished. Ownership: shared by the caller and whoever still has a command of it; the
-// texts of commands are the caller's, and are not looked at once all are finished.
+// texts of commands are the caller's, and are not looked at once all are finished, or what is given
+// with them owns them.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_KEY_BATCH_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_KEY_BATCH_H_
 
@@ -47,7 +48,8 @@ struct KeyCommand {
 
 class KeyBatch {
  public:
-  explicit KeyBatch(std::vector<KeyCommand> commands);
+  // `texts`: the owner of the commands' texts, unless they outlive the call.
+  explicit KeyBatch(std::vector<KeyCommand> commands, std::shared_ptr<const void> texts = nullptr);
 
   size_t size() const { return commands_.size(); }
   const KeyCommand& command(uint32_t index) const { return commands_[index]; }
@@ -77,6 +79,7 @@ class KeyBatch {
     int tries = 0;
   };
 
+  const std::shared_ptr<const void> texts_;
   const std::vector<KeyCommand> commands_;
   std::vector<Answer> answers_;
   size_t left_;

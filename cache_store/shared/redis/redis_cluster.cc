@@ -88,12 +88,15 @@ absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Open(const RedisOpti
 
 RedisCluster::~RedisCluster() { parts_->loop.Stop(); }
 
+void RedisCluster::Submit(const std::shared_ptr<KeyBatch>& batch, absl::Time deadline) {
+  const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitMax);
+  if (batch->size() == 0) return;
+  parts_->loop.Post([this, batch, wait] { router_->Submit(batch, wait); });
+}
+
 std::shared_ptr<KeyBatch> RedisCluster::Run(std::vector<KeyCommand> commands, absl::Time deadline) {
   auto batch = std::make_shared<KeyBatch>(std::move(commands));
-  const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitMax);
-  if (batch->size() > 0) {
-    parts_->loop.Post([this, batch, wait] { router_->Submit(batch, wait); });
-  }
+  Submit(batch, deadline);
   batch->Wait();
   return batch;
 }
@@ -109,18 +112,27 @@ std::vector<absl::StatusOr<bool>> RedisCluster::Exists(absl::Span<const std::str
   return results;
 }
 
-std::vector<absl::StatusOr<std::string>> RedisCluster::Get(absl::Span<const std::string> keys,
-                                                           uint64_t max_bytes,
-                                                           absl::Time deadline) {
+RedisCluster::Values RedisCluster::Get(absl::Span<const std::string> keys, uint64_t max_bytes,
+                                       absl::Time deadline) {
+  return GetLater({keys.begin(), keys.end()}, max_bytes, deadline)();
+}
+
+RedisCluster::Later RedisCluster::GetLater(std::vector<std::string> keys, uint64_t max_bytes,
+                                           absl::Time deadline) {
   assert(max_bytes > 0 && max_bytes <= kValueBytesMax);
-  std::vector<KeyCommand> commands = CommandsOf(Verb::kGet, keys);
+  const auto texts = std::make_shared<const std::vector<std::string>>(std::move(keys));
+  std::vector<KeyCommand> commands = CommandsOf(Verb::kGet, *texts);
   for (KeyCommand& command : commands) command.max_bytes = max_bytes;
-  const auto batch = Run(std::move(commands), deadline);
-  std::vector<absl::StatusOr<std::string>> results;
-  for (uint32_t i = 0; i < keys.size(); ++i) {
-    results.push_back(TakeValue(&batch->answer(i), max_bytes));
-  }
-  return results;
+  auto batch = std::make_shared<KeyBatch>(std::move(commands), texts);
+  Submit(batch, deadline);
+  return [batch, max_bytes] {
+    batch->Wait();
+    Values values;
+    for (uint32_t i = 0; i < batch->size(); ++i) {
+      values.push_back(TakeValue(&batch->answer(i), max_bytes));
+    }
+    return values;
+  };
 }
 
 std::vector<absl::StatusOr<bool>> RedisCluster::Set(absl::Span<const SharedValue> values,

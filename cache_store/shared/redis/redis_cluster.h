@@ -37,8 +37,8 @@ class RedisCluster : public SharedEngine {
 
   std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                            absl::Time deadline) override;
-  std::vector<absl::StatusOr<std::string>> Get(absl::Span<const std::string> keys,
-                                               uint64_t max_bytes, absl::Time deadline) override;
+  Values Get(absl::Span<const std::string> keys, uint64_t max_bytes, absl::Time deadline) override;
+  Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override;
   std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                         absl::Time deadline) override;
   std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
@@ -49,6 +49,8 @@ class RedisCluster : public SharedEngine {
 
  private:
   explicit RedisCluster(const RedisOptions& options);
+  // Returns at once.
+  void Submit(const std::shared_ptr<KeyBatch>& batch, absl::Time deadline);
   // Returns when all are finished.
   std::shared_ptr<KeyBatch> Run(std::vector<KeyCommand> commands, absl::Time deadline);
 

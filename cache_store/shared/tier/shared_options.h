@@ -20,7 +20,7 @@ struct SharedOptions {
   absl::Duration generation_age = absl::Seconds(1);
   // Of each round trip of what is written behind.
   absl::Duration write_timeout = absl::Seconds(5);
-  // Written in one round trip. An eighth of it is asked for in one, and three are under way.
+  // Written in one round trip. A sixteenth of it is asked for in one, and six are under way.
   uint64_t max_in_flight_bytes = uint64_t{32} << 20;
   // Read from the engine and not yet in RAM, all lookups together.
   uint64_t max_loading_bytes = uint64_t{1} << 30;

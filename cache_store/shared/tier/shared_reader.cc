@@ -7,7 +7,9 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kBatchesUnderWay = 3;
+constexpr size_t kBatchesUnderWay = 6;
+// Of max_in_flight_bytes, in one batch: what is opened soon after it came, a cache still has.
+constexpr uint64_t kBatchShare = 16;
 
 }  // namespace
 
@@ -71,7 +73,7 @@ void SharedReader::Load(const SharedPrompt& prompt, absl::Span<const ObjectId> i
       asked = under_way.back().end;
     }
     if (under_way.empty()) break;
-    Values values = under_way.front().values.get();
+    Values values = under_way.front().values();
     const size_t begin = under_way.front().begin;
     under_way.pop_front();
     for (size_t i = 0; i < values.size(); ++i) {
@@ -102,12 +104,10 @@ SharedReader::Batch SharedReader::Ask(const SharedPrompt& prompt, absl::Span<con
   for (uint64_t bytes = 0; batch.end < parts.size(); ++batch.end) {
     const PartOf& part = parts[batch.end];
     bytes += SharedSpace::kSealBytes + part.object->object.shape.TextBytes(part.part);
-    if (batch.end > begin && bytes > options_.max_in_flight_bytes / 8) break;
+    if (batch.end > begin && bytes > options_.max_in_flight_bytes / kBatchShare) break;
     names.push_back(prompt.NameOf(part.object->object.shape.id, part.part));
   }
-  batch.values = std::async(std::launch::async, [this, deadline, names = std::move(names)] {
-    return engine_->Get(names, SharedSpace::kMaxValueBytes, deadline);
-  });
+  batch.values = engine_->GetLater(std::move(names), SharedSpace::kMaxValueBytes, deadline);
   return batch;
 }
 

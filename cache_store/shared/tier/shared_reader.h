@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -68,10 +67,10 @@ class SharedReader {
     Reading* object = nullptr;
     uint32_t part = 0;
   };
-  using Values = std::vector<absl::StatusOr<std::string>>;
+  using Values = SharedEngine::Values;
   // Parts [begin, end) of a list, on their way.
   struct Batch {
-    std::future<Values> values;
+    SharedEngine::Later values;
     size_t begin = 0, end = 0;
   };
   Batch Ask(const SharedPrompt& prompt, absl::Span<const PartOf> parts, size_t begin,

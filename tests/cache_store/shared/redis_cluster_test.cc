@@ -83,6 +83,28 @@ TEST_P(RedisClusterTest, GivesBackWhatItWasGiven) {
   EXPECT_GT(stats.received_bytes, 1048512u);
 }
 
+TEST_P(RedisClusterTest, WhatIsAskedForAtOnceComesToWhoAsked) {
+  std::vector<std::string> keys, contents;
+  std::vector<SharedValue> values;
+  for (int i = 0; i < 40; ++i) {
+    keys.push_back(absl::StrCat("h1:{", i, "}:g:0"));
+    contents.push_back(std::string(100000 + i, static_cast<char>(i)));
+  }
+  for (int i = 0; i < 40; ++i) values.push_back({keys[i], contents[i]});
+  for (const auto& written : engine_->Set(values, Soon())) EXPECT_TRUE(written.value());
+  std::vector<SharedEngine::Later> asked;
+  for (int i = 0; i < 40; i += 2) {
+    asked.push_back(engine_->GetLater({keys[i], keys[i + 1]}, 1 << 20, Soon()));
+  }
+  asked[7] = nullptr;  // nobody wants it any more
+  for (int i = 38; i >= 0; i -= 2) {
+    if (asked[i / 2] == nullptr) continue;
+    const SharedEngine::Values got = asked[i / 2]();
+    ASSERT_EQ(got.size(), 2u);
+    EXPECT_TRUE(got[0].value() == contents[i] && got[1].value() == contents[i + 1]) << i;
+  }
+}
+
 TEST_P(RedisClusterTest, WritesOnlyIfAbsentWhereAskedTo) {
   const std::vector<std::string> key = {"once"};
   EXPECT_TRUE(engine_->Set({{key[0], "first", absl::InfiniteDuration(), true}}, Soon())[0].value());
