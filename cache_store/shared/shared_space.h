@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -60,7 +62,14 @@ class SharedSpace {
   // The same, with the text in `pieces`, one after the other, which have its size all together.
   // After an error what is in them is of no use.
   absl::Status OpenInto(absl::string_view name, absl::string_view value,
-                        absl::Span<const absl::Span<std::byte>> pieces) const;
+                        absl::Span<const absl::Span<std::byte>> pieces) const {
+    return OpenInto(name, value, pieces, [](absl::Span<const std::byte>) {});
+  }
+  // `opened`: called for each block of a piece while a cache still has it, before it is known to be
+  // genuine.
+  using Opened = absl::FunctionRef<void(absl::Span<const std::byte> block)>;
+  absl::Status OpenInto(absl::string_view name, absl::string_view value,
+                        absl::Span<const absl::Span<std::byte>> pieces, Opened opened) const;
 
   uint64_t generation() const { return generation_; }
   const std::string& secret() const { return secret_; }

@@ -323,7 +323,8 @@ absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const Lo
   for (uint32_t place = 0; place < layers.size(); ++place) {
     const std::shared_ptr<std::byte>& slice = object.slices[place];
     const absl::Span<const std::byte> bytes(slice.get(), object.shape.slice_bytes);
-    absl::Status status = session->PutSlice(index, layers[place], {slice, bytes});
+    absl::Status status =
+        session->PutHashedSlice(index, layers[place], {slice, bytes}, object.digests[place]);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

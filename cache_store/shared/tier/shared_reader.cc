@@ -4,6 +4,8 @@
 #include <list>
 #include <utility>
 
+#include "proto/slice_hasher.h"
+
 namespace hearth {
 namespace {
 
@@ -13,12 +15,21 @@ constexpr uint64_t kBatchShare = 16;
 
 }  // namespace
 
-// One object while its parts come.
+// One object while its parts come, in their order.
 struct SharedReader::Reading {
   LoadedObject object;
+  SliceHasher hasher;  // of the slice that the next part goes on with
   uint32_t parts_left = 0;
   bool is_torn = false;     // a part was missing, or was not what it has to be
   bool is_unknown = false;  // the engine did not say
+
+  // Of one slice.
+  void Hash(absl::Span<const std::byte> bytes) {
+    hasher.Add(bytes.data(), bytes.size());
+    if (hasher.bytes() < object.shape.slice_bytes) return;
+    object.digests.push_back(hasher.digest());
+    hasher.Begin();
+  }
 };
 
 absl::StatusOr<Fingerprint> SharedReader::ReadFingerprint(const SharedSpace& space,
@@ -142,7 +153,11 @@ absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& p
   std::vector<absl::Span<std::byte>> pieces = shape.PiecesOf(part.part, slices);
   std::string head(part.part == 0 ? shape.head_bytes() : 0, '\0');
   pieces.insert(pieces.begin(), {reinterpret_cast<std::byte*>(head.data()), head.size()});
-  absl::Status status = prompt.space->OpenInto(prompt.NameOf(shape.id, part.part), value, pieces);
+  const auto hash = [&](absl::Span<const std::byte> block) {
+    if (block.data() != pieces[0].data()) part.object->Hash(block);
+  };
+  absl::Status status =
+      prompt.space->OpenInto(prompt.NameOf(shape.id, part.part), value, pieces, hash);
   if (!status.ok()) return status;
   if (part.part == 0) {
     absl::StatusOr<SharedFacts> facts = shape.ParseHead(head);

@@ -27,13 +27,14 @@
 
 namespace hearth {
 
-// An object from the engine, its parts opened. Its slices are still to be compared with their
-// digests: parts of two publishers, each sealed, need not be of the same bytes in every class of
-// exactness.
+// An object from the engine, its parts opened. The digests of its slices are still to be compared
+// with those of its head: parts of two publishers, each sealed, need not be of the same bytes in
+// every class of exactness.
 struct LoadedObject {
   SharedShape shape;
   SharedFacts facts;
   std::vector<std::shared_ptr<std::byte>> slices;  // in the ascending order of layers
+  std::vector<uint64_t> digests;                   // of these bytes
 };
 using LoadedObjects = std::map<ObjectId, LoadedObject>;
 

@@ -51,6 +51,10 @@ class SharedStore::Session final : public PublishSession {
   absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override {
     return session_->PutSlice(object, layer, std::move(slice));
   }
+  absl::Status PutHashedSlice(uint32_t object, uint32_t layer, SliceView slice,
+                              uint64_t digest) override {
+    return session_->PutHashedSlice(object, layer, std::move(slice), digest);
+  }
   absl::StatusOr<PublishResult> Commit() override {
     absl::StatusOr<PublishResult> result = CommitHere();
     if (MustWait(result)) Note(store_->writer_.Write(work_), &*result);

@@ -161,7 +161,9 @@ absl::StatusOr<std::shared_ptr<std::byte>> PublishSessionImpl::AllocateSlice(siz
   return memory;
 }
 
-absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, SliceView slice) {
+absl::Status PublishSessionImpl::Put(uint32_t object, uint32_t layer, SliceView slice,
+                                     std::optional<uint64_t> digest) {
+  assert(!digest.has_value() || slice.owner != nullptr);
   if (committed_) return CommittedAlready();
   if (object >= content_.items.size() || !content_.items[object].needed) {
     return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not asked for"));
@@ -191,8 +193,8 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
     slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
   }
   // After the copy, so that what was verified is what is kept.
-  if (SliceDigest(slice.bytes.data(), slice.bytes.size()) !=
-      content_.spec.objects[object].slice_digests[place]) {
+  if (!digest.has_value()) digest = SliceDigest(slice.bytes.data(), slice.bytes.size());
+  if (*digest != content_.spec.objects[object].slice_digests[place]) {
     core_->Count(Counter::kDigestMismatches);
     return absl::DataLossError(absl::StrCat("object ", object, ", layer ", layer,
                                             ": bytes do not match the announced digest"));

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,11 +44,20 @@ class PublishSessionImpl : public PublishSession {
   ~PublishSessionImpl() override;
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
-  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override;
+  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override {
+    return Put(object, layer, std::move(slice), std::nullopt);
+  }
+  absl::Status PutHashedSlice(uint32_t object, uint32_t layer, SliceView slice,
+                              uint64_t digest) override {
+    return Put(object, layer, std::move(slice), digest);
+  }
   absl::StatusOr<PublishResult> Commit() override;
 
  private:
   absl::Status Stage(uint64_t bytes);
+  // `digest`: the slice's, where it was computed already.
+  absl::Status Put(uint32_t object, uint32_t layer, SliceView slice,
+                   std::optional<uint64_t> digest);
   // Fills chain and items from the spec; kInvalidArgument names the mistake.
   absl::Status Prepare();
   absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);

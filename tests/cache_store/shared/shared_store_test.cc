@@ -38,6 +38,16 @@ TEST_F(SharedStoreTest, WhatOneStoreWasGivenIsRestoredFromAnotherOnItsFirstReque
   }
 }
 
+TEST_F(SharedStoreTest, AnObjectOfSeveralPartsIsRestored) {
+  KitModel large;
+  large.head_dim = 4096;  // slices of 512 KiB
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  ASSERT_TRUE(KitPublish(one.store.get(), large.Make(), Prompt(1, 17), {16}).ok());
+  one.writes->RunAll();
+  EXPECT_GT(kit_.memory.Count(":l:1"), 0);
+  EXPECT_EQ(KitFetch(other.store.get(), large.Make(), Prompt(1, 17)).value(), 16);
+}
+
 TEST_F(SharedStoreTest, ALookupGoesOnFromWhatIsHere) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});

@@ -68,7 +68,12 @@ TEST(SharedValues, ComeBackAsTheyWereWhateverTheirLength) {
       std::vector<std::byte> head(part == 0 ? shape.head_bytes() : 0);
       auto pieces = shape.PiecesOf(part, {slices[0].data(), slices[1].data()});
       pieces.insert(pieces.begin(), absl::MakeSpan(head));
-      ASSERT_TRUE(space.OpenInto(name, value, pieces).ok());
+      std::string seen;
+      const auto see = [&](absl::Span<const std::byte> block) {
+        seen.append(reinterpret_cast<const char*>(block.data()), block.size());
+      };
+      ASSERT_TRUE(space.OpenInto(name, value, pieces, see).ok());
+      EXPECT_TRUE(seen == *opened);
       pieces.pop_back();
       EXPECT_TRUE(absl::IsDataLoss(space.OpenInto(name, value, pieces))) << "of another length";
     }

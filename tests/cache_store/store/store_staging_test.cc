@@ -88,6 +88,28 @@ TEST_F(StagingTest, ASliceThatWasAllocatedIsCountedOnce) {
   EXPECT_TRUE(session->Commit().ok());
 }
 
+TEST_F(StagingTest, ADigestThatTheCallerComputedIsComparedWithTheAnnouncedOne) {
+  Open(2 * WholeBytes());
+  const KitPrompt prompt{KitTokens(1, kStagedTokens), {}};
+  const PublishSpec spec = Spec(1);
+  for (const bool is_right : {false, true}) {
+    const auto session = store_->Publish(spec).value();
+    for (const uint32_t i : session->needed()) {
+      const ObjectId& id = spec.objects[i].id;
+      for (const uint32_t layer : model_.Layout()->LayersOf(id.group)) {
+        const SliceView slice = KitSlice(model_, prompt, id, layer);
+        const uint64_t digest = SliceDigest(slice.bytes.data(), slice.bytes.size());
+        const absl::Status put =
+            session->PutHashedSlice(i, layer, slice, is_right ? digest : digest ^ 1);
+        EXPECT_TRUE(is_right ? put.ok() : absl::IsDataLoss(put)) << put;
+      }
+    }
+    EXPECT_EQ(session->Commit().value().boundaries.empty(), !is_right);
+  }
+  const KitPrompt longer{KitTokens(1, kStagedTokens + 1), {}};
+  EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), kStagedTokens);
+}
+
 TEST_F(StagingTest, AQuotaIsLookedAtBeforeBytesCome) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_bytes = WholeBytes() - 1;
