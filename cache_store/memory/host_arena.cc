@@ -96,12 +96,16 @@ void HostArena::AskForHugePages() {
       "` as root and a restart allow them, `--huge-pages auto` goes on without a word"));
 }
 
-bool HostArena::ShouldGrow() const {
+bool HostArena::Lacks(uint64_t bytes) const {
   mu_.AssertHeld();
-  return free_.free_bytes() < options_.ahead_bytes && resident_bytes_ < layout_.data_bytes;
+  return free_.free_bytes() < bytes && resident_bytes_ < layout_.data_bytes;
 }
 
-// The grower's life: one slab after the other, for as long as less is free than is to be ahead.
+bool HostArena::ShouldGrow() const { return grows_ || Lacks(options_.ahead_bytes / 2); }
+
+// The grower's life: one slab after the other, from when less than half of what is to be ahead is
+// free until all of it is. Who has just taken memory is filling it: clearing pages beside that
+// takes the time that was to be saved.
 void HostArena::Grow() {
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || ShouldGrow();
@@ -113,8 +117,10 @@ void HostArena::Grow() {
     uint64_t offset = 0;
     {
       absl::MutexLock lock(&mu_);
+      if (!Lacks(options_.ahead_bytes)) grows_ = false;
       mu_.Await(absl::Condition(&has_work));
       if (stopping_) return;
+      grows_ = true;
       offset = resident_bytes_;
     }
     absl::Status grown = MakeResident(offset, options_.slab_bytes);
@@ -200,14 +206,15 @@ HostArena::Usage HostArena::usage() const {
   usage.used_bytes = resident_bytes_ - free_.free_bytes();
   usage.growth = growth_;
   usage.failed_growths = failed_growths_;
+  usage.grows = ShouldGrow();
   return usage;
 }
 
 void HostArena::WaitUntilAhead() {
-  const auto ahead = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !growth_.ok() || !ShouldGrow();
-  };
+  const auto ahead = [this]()
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !growth_.ok() || !grows_; };
   absl::MutexLock lock(&mu_);
+  if (Lacks(options_.ahead_bytes)) grows_ = true;
   mu_.Await(absl::Condition(&ahead));
 }
 

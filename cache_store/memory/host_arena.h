@@ -36,7 +36,7 @@ namespace hearth {
 
 struct ArenaOptions {
   uint64_t capacity_bytes = 0;  // rounded up to whole slabs
-  uint64_t ahead_bytes = 0;     // kept resident and free
+  uint64_t ahead_bytes = 0;     // made resident and free, once less than half of it is
   uint64_t slab_bytes = uint64_t{32} << 20;
   bool shared = false;
   HugePages huge_pages = HugePages::kAuto;
@@ -79,6 +79,7 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
     uint64_t capacity_bytes = 0, resident_bytes = 0, used_bytes = 0;
     absl::Status growth;          // of the last slab that was tried
     uint64_t failed_growths = 0;  // slabs that could not be had when they were tried
+    bool grows = false;           // more is being made resident
   };
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until `ahead_bytes` are resident and free, or no more can be had for now.
@@ -92,6 +93,8 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
   void Grow() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeResident(uint64_t offset, uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether fewer are free, and more can be had.
+  bool Lacks(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ShouldGrow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ArenaOptions options_;
@@ -102,6 +105,7 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
   mutable absl::Mutex mu_;
   RangeAllocator free_ ABSL_GUARDED_BY(mu_);
   uint64_t resident_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the data's first bytes
+  bool grows_ ABSL_GUARDED_BY(mu_) = true;            // until all of ahead_bytes is free
   absl::Status growth_ ABSL_GUARDED_BY(mu_);
   uint64_t failed_growths_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

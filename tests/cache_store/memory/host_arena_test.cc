@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -49,6 +50,26 @@ TEST(HostArena, GrowsAheadOfUseAndNoFurther) {
   arena->WaitUntilAhead();
   EXPECT_EQ(arena->usage().resident_bytes, 6 * kMiB);
   EXPECT_EQ(arena->usage().used_bytes, 2 * kMiB);
+}
+
+TEST(HostArena, GrowsAgainOnceMoreThanHalfOfWhatIsAheadWasTaken) {
+  absl::Notification goes_on;
+  ArenaOptions options = Small(false);
+  options.ahead_bytes = 4 * kMiB;
+  options.populate = [&, slabs = 0](void*, size_t) mutable {
+    if (++slabs > 2) goes_on.WaitForNotification();
+    return 0;
+  };
+  auto arena = *HostArena::Create(options);
+  arena->WaitUntilAhead();
+  const auto half = arena->Allocate(2 * kMiB);
+  EXPECT_FALSE(arena->usage().grows);
+  const auto more = arena->Allocate(kMiB);
+  EXPECT_TRUE(arena->usage().grows);
+  EXPECT_EQ(arena->usage().resident_bytes, 4 * kMiB);
+  goes_on.Notify();
+  arena->WaitUntilAhead();
+  EXPECT_EQ(arena->usage().resident_bytes, 8 * kMiB);
 }
 
 TEST(HostArena, GivesNothingThatIsNotResidentOrTooSmall) {
