@@ -5,6 +5,7 @@ Run as: python readme_test.py BIN_DIR. The model is models/gemma-3-270m.
 
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -153,6 +154,11 @@ class WrongPages(unittest.TestCase):
         self.assertIn("exit status 1", findings(block("sh", "false"), {})[0])
         self.assertIn("exit status 127", findings(block("console", "$ hearthcat", "..."), {})[0])
         self.assertIn("exit status more", findings(block("sh", "echo 'a"), {})[0])
+        self.assertEqual(findings(block("console", "$ sh -c 'echo a; cat'", "a", "^C"), {}), [])
+
+    def test_an_interrupt_where_this_test_ignores_it(self):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         self.assertEqual(findings(block("console", "$ sh -c 'echo a; cat'", "a", "^C"), {}), [])
 
     def test_lists(self):

@@ -6,6 +6,7 @@ import pty
 import re
 import secrets
 import select
+import signal
 import termios
 import time
 
@@ -40,6 +41,8 @@ class ShellTerminal:
         self._pid, self._file = pty.fork()
         if self._pid == 0:
             os.chdir(folder)
+            # What a shell starts in the background ignores it, and hands that down.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment)
         termios.tcsetwinsize(self._file, (40, 120))
         self.finish()
