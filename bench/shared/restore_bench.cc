@@ -67,9 +67,9 @@ struct Bench {
     const std::string secret = ReadSecret(folder.path() + "/secret").value();
     const KvLayout layout = model.Layout().value();
     SystemClock clock;
+    SharedDrops drops([](const std::string&, bool) { return absl::OkStatus(); });
     SharedSpaces spaces(
-        engine, &clock, &clock, [&] { return secret; }, absl::Minutes(1),
-        [](const std::string&) { return absl::OkStatus(); });
+        engine, &drops, &clock, &clock, [&] { return secret; }, absl::Minutes(1));
     const auto space = spaces.Of(prompt.tenant, Soon());
     if (absl::IsNotFound(space.status())) return {};
     const SharedPrompt named{*space, layout,
