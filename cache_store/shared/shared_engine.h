@@ -75,6 +75,7 @@ class SharedEngine {
   // Puts the end of a key's life off, and never nearer. A key that is gone stays gone.
   virtual std::vector<absl::Status> PutOff(absl::Span<const SharedExpiry> expiries,
                                            absl::Time deadline) = 0;
+  // After what was set by this engine before, even where nobody waits for that any more.
   virtual std::vector<absl::Status> Erase(absl::Span<const std::string> keys,
                                           absl::Time deadline) = 0;
   // Takes back a value that Get gave, so that its memory serves the next one.

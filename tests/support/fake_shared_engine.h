@@ -53,6 +53,13 @@ class FakeSharedEngine : public SharedEngine {
   void SetDelay(absl::Duration delay) { delay_ = delay; }
   void SetUnreachable(bool unreachable) { unreachable_ = unreachable; }
   void SetFull(bool full) { full_ = full; }
+  // What is set arrives, without an answer in time, when ArriveLate is called or with the next
+  // Erase, which comes after it.
+  void SetLate(bool late) { late_ = late; }
+  void ArriveLate() {
+    absl::MutexLock lock(&memory_->mu);
+    ArriveLocked();
+  }
   // Keys whose shard is not reached.
   void SetSilent(std::set<std::string> keys) { silent_ = std::move(keys); }
   // Called before each Get, with the number of those that were.
@@ -95,6 +102,14 @@ class FakeSharedEngine : public SharedEngine {
                                         absl::Time deadline) override {
     if (absl::Status status = Answer(deadline); !status.ok()) return {values.size(), status};
     if (full_) return {values.size(), absl::ResourceExhaustedError("no memory")};
+    if (late_) {
+      absl::MutexLock lock(&memory_->mu);
+      for (const SharedValue& value : values) {
+        on_their_way_[std::string(value.key)] = {std::string(value.value),
+                                                 clock_->Now() + value.ttl};
+      }
+      return {values.size(), absl::DeadlineExceededError("too late")};
+    }
     std::vector<absl::StatusOr<bool>> results;
     {
       absl::MutexLock lock(&memory_->mu);
@@ -126,6 +141,7 @@ class FakeSharedEngine : public SharedEngine {
                                   absl::Time deadline) override {
     if (absl::Status status = Answer(deadline); !status.ok()) return {keys.size(), status};
     absl::MutexLock lock(&memory_->mu);
+    ArriveLocked();
     for (const std::string& key : keys) memory_->entries.erase(key);
     return std::vector<absl::Status>(keys.size());
   }
@@ -143,6 +159,10 @@ class FakeSharedEngine : public SharedEngine {
     clock_->Advance(std::max(absl::ZeroDuration(), deadline - now));
     return absl::DeadlineExceededError("too late");
   }
+  void ArriveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_->mu) {
+    for (auto& [key, entry] : on_their_way_) memory_->entries[key] = std::move(entry);
+    on_their_way_.clear();
+  }
   FakeSharedMemory::Entry* Find(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_->mu) {
     const auto it = memory_->entries.find(key);
     if (it == memory_->entries.end()) return nullptr;
@@ -154,7 +174,8 @@ class FakeSharedEngine : public SharedEngine {
   FakeSharedMemory* const memory_;
   FakeClock* const clock_;
   absl::Duration delay_;
-  bool unreachable_ = false, full_ = false;
+  bool unreachable_ = false, full_ = false, late_ = false;
+  std::map<std::string, FakeSharedMemory::Entry> on_their_way_;
   std::set<std::string> silent_;
   std::atomic<int> round_trips_{0}, gets_{0};
   std::function<void(int)> on_get_;

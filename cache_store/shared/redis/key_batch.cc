@@ -41,7 +41,7 @@ FormattedCommand KeyCommand::Format() const {
 }
 
 Lane KeyCommand::lane() const {
-  if (value.size() > kShortValueBytes) return Lane::kWrite;
+  if (value.size() > kShortValueBytes || after_writes) return Lane::kWrite;
   return max_bytes > kShortValueBytes ? Lane::kRead : Lane::kShort;
 }
 

@@ -38,6 +38,7 @@ struct KeyCommand {
   int64_t ttl_ms = 0;           // kSet, kPutOff; 0: for ever
   bool only_if_absent = false;  // kSet
   uint64_t max_bytes = 0;       // kGet
+  bool after_writes = false;    // kErase: in the lane of values that are written
 
   FormattedCommand Format() const;
   ReplyLimits Limits() const { return {verb == Verb::kGet ? max_bytes + 1 : 0, 0}; }

@@ -174,9 +174,19 @@ std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> ex
 
 std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys,
                                               absl::Time deadline) {
-  const auto batch = Run(CommandsOf(Verb::kErase, keys), deadline);
+  // A write of the key that nobody waits for any more may still be on its way, in either lane.
+  const uint32_t count = static_cast<uint32_t>(keys.size());
+  std::vector<KeyCommand> commands = CommandsOf(Verb::kErase, keys);
+  for (uint32_t i = 0; i < count; ++i) {
+    commands.push_back(commands[i]);
+    commands.back().after_writes = true;
+  }
+  const auto batch = Run(std::move(commands), deadline);
   std::vector<absl::Status> results;
-  for (uint32_t i = 0; i < keys.size(); ++i) results.push_back(TakeStatus(&batch->answer(i)));
+  for (uint32_t i = 0; i < count; ++i) {
+    results.push_back(TakeStatus(&batch->answer(i)));
+    results.back().Update(TakeStatus(&batch->answer(count + i)));
+  }
   return results;
 }
 

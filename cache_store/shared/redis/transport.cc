@@ -32,6 +32,9 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Connect(const SocketAddres
   if (fd < 0) return Broken(errno);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // What was not sent when it is closed is not to arrive minutes later.
+  const linger none = {1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
   if (ssl != nullptr) SSL_set_fd(ssl.get(), fd);
   std::unique_ptr<Transport> transport(new Transport(fd, std::move(ssl)));
   const auto* to = reinterpret_cast<const sockaddr*>(&address.storage);

@@ -156,11 +156,13 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   if (!added.ok()) return added;
   std::vector<ObjectId> kept;
   std::vector<std::string> written;
-  for (size_t i = 0; i < objects.size(); ++i) {
+  absl::Status sent;
+  for (size_t i = 0; i < objects.size() && sent.ok(); ++i) {
     if (stopping_) return absl::CancelledError("the store ends");
     if (!there[i].ok()) {
       parts_.counters->Add(Counter::kSharedWritesFailed);
-      return there[i].status();
+      sent = there[i].status();
+      break;
     }
     const FetchSession& point = **session;
     const ObjectId& id = point.plan().objects[objects[i]].id;
@@ -169,17 +171,19 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
       continue;
     }
     const ObjectWrite write{objects[i], *there[i], work.pinned};
-    const absl::Status status = WriteObject(prompt, session->get(), write, &batch);
-    if (!status.ok()) return status;
     written.push_back(heads[i]);
+    sent = WriteObject(prompt, session->get(), write, &batch);
   }
-  PutOffObjects(prompt, kept, work.pinned);
-  if (absl::Status sent = batch.Send(); !sent.ok()) return sent;
-  if (drops_.load() == drops) return absl::OkStatus();
-  // It may have been this point's: then its heads were erased before they were there.
+  if (sent.ok()) {
+    PutOffObjects(prompt, kept, work.pinned);
+    sent = batch.Send();
+  }
+  if (drops_.load() == drops) return sent;
+  // It may have been this point's: then its heads were erased before they were there, or are still
+  // on their way.
   const auto still = parts_.store->FetchById(last->key, work.tenant);
   if (still.ok()) NoteExport();
-  if (!absl::IsNotFound(still.status())) return absl::OkStatus();
+  if (!absl::IsNotFound(still.status())) return sent;
   parts_.engine->Erase(written, Deadline());
   return still.status();
 }

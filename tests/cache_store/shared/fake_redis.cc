@@ -84,6 +84,7 @@ void FakeRedis::Run() {
     if (polled[0].revents != 0) return;
     for (size_t i = guests_.size(); i-- > 0;) {
       const short events = polled[2 + i].revents;
+      resets_ += (events & POLLERR) != 0;
       bool stays = (events & ~POLLOUT) == 0 || Serve(guests_[i].get());
       stays = stays && Send(guests_[i].get());
       if (!stays) guests_.erase(guests_.begin() + static_cast<ptrdiff_t>(i));

@@ -35,6 +35,7 @@ class FakeRedis {
 
   const NodeAddress& address() const { return address_; }
   int connections() const { return connections_; }  // accepted so far
+  int resets() const { return resets_; }            // of those, what the other end cut off
 
   // An answer to CLUSTER SLOTS: as many equal shares as there are nodes.
   static std::string Slots(const std::vector<NodeAddress>& nodes);
@@ -51,7 +52,7 @@ class FakeRedis {
   const std::string first_words_;
   NodeAddress address_;
   int listener_ = -1, wake_ = -1;
-  std::atomic<int> connections_{0};
+  std::atomic<int> connections_{0}, resets_{0};
   std::vector<std::unique_ptr<Guest>> guests_;
   std::thread thread_;
 };

@@ -168,6 +168,32 @@ TEST_F(SharedDropsTest, OfOneTakeWhatIsBeingWritten) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
 }
 
+TEST_F(SharedDropsTest, OfOneTakeWhatArrivesAfterItsTime) {
+  SharedNode one = kit_.Node();
+  // In the middle of its writing, and before: each time what was sent last arrives late.
+  for (const bool is_begun : {true, false}) {
+    ASSERT_TRUE(KitPublish(one.store.get(), model_, Prompt(1), {64}).ok());
+    const auto drop = [&] {
+      one.engine->OnWritten(nullptr);
+      const auto point = one.store->List("default")[0];
+      EXPECT_EQ(one.store->Drop(point.id, "default", true)->dropped, 1u);
+    };
+    int n = 0;
+    one.engine->OnWritten([&] {
+      if (++n != (is_begun ? 2 : 1)) return;
+      if (is_begun) drop();
+      one.engine->SetLate(true);
+    });
+    one.writes->RunAll();
+    EXPECT_GE(n, 1);
+    if (!is_begun) drop();
+    one.engine->SetLate(false);
+    one.engine->ArriveLate();
+    EXPECT_EQ(Fetch(&one, Prompt(1)), 0u) << is_begun;
+    kit_.clock.Advance(absl::Seconds(2));
+  }
+}
+
 TEST_F(SharedDropsTest, OfAllAreHeardOfBesideAllThatWaitsToBeWritten) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});

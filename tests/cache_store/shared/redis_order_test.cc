@@ -1,0 +1,41 @@
+// The order of what the shared engine is told: an erase is done after the writes that left before.
+#include <gtest/gtest.h>
+
+#include "tests/cache_store/shared/fake_redis.h"
+#include "tests/cache_store/shared/redis_kit.h"
+
+namespace hearth {
+namespace {
+
+using Answer = FakeRedis::Answer;
+using Words = FakeRedis::Words;
+
+absl::Time Shortly() { return absl::Now() + absl::Milliseconds(100); }
+
+TEST(RedisOrder, AnEraseIsNotDoneBeforeAWriteThatNobodyWaitsForAnyMore) {
+  for (const size_t bytes : {size_t{100}, size_t{100'000}}) {
+    FakeRedis redis([](const Words& words) -> Answer {
+      if (words[0] == "CLUSTER") return {"-ERR This instance has cluster support disabled\r\n"};
+      if (words[0] == "SET") return {"", false, false, /*is_deaf=*/true};
+      return {":0\r\n"};
+    });
+    RedisOptions options;
+    options.addresses = {redis.address()};
+    options.silence = absl::Milliseconds(300);
+    const auto engine = RedisCluster::Open(options).value();
+    const std::string value(bytes, 'v');
+    EXPECT_FALSE(engine->Set({{"key", value}}, Shortly())[0].ok());
+    EXPECT_FALSE(engine->Erase({"key"}, Shortly())[0].ok()) << bytes;
+    // Nor does the rest of the write come once its connection was given up.
+    const absl::Time limit = Soon();
+    bool is_erased = false;
+    while ((!is_erased || redis.resets() == 0) && absl::Now() < limit) {
+      is_erased = engine->Erase({"key"}, limit)[0].ok();
+    }
+    EXPECT_TRUE(is_erased) << bytes;
+    EXPECT_GE(redis.resets(), 1) << bytes;
+  }
+}
+
+}  // namespace
+}  // namespace hearth
