@@ -93,19 +93,25 @@ std::string SharedSpace::GenerationName() const {
 
 std::string SharedSpace::DropName() const { return absl::StrCat(NameOf("dropped"), ":d"); }
 
-std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
-                                  uint32_t part) const {
+std::string SharedSpace::SegmentName(const Digest& segment_key) const {
   std::string what;
   AppendU64(&what, generation_);
   absl::StrAppend(&what, DigestBytes(segment_key));
-  return absl::StrCat(NameOf(what), group == LayerGroup::kGlobal ? ":g:" : ":l:", part);
+  return NameOf(what);
+}
+
+std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
+                                  uint32_t part) const {
+  const char* const kind = group == LayerGroup::kGlobal ? ":g:" : ":l:";
+  return absl::StrCat(SegmentName(segment_key), kind, part);
 }
 
 std::string SharedSpace::LeaseName(const Digest& segment_key) const {
-  std::string what;
-  AppendU64(&what, generation_);
-  absl::StrAppend(&what, DigestBytes(segment_key));
-  return absl::StrCat(NameOf(what), ":w");
+  return absl::StrCat(SegmentName(segment_key), ":w");
+}
+
+std::string SharedSpace::ForcedName(const Digest& segment_key) const {
+  return absl::StrCat(SegmentName(segment_key), ":x");
 }
 
 std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {

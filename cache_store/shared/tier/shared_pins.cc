@@ -28,7 +28,7 @@ void SharedPins::Add(const RestorePoint& point) {
     absl::MutexLock lock(&mu_);
     if (!MakeRoom(point)) return;
   }
-  RenewPoint(point);
+  RenewPoint(point, true);
 }
 
 void SharedPins::Remove(const Digest& id) {
@@ -58,10 +58,10 @@ void SharedPins::Renew() {
     };
     points.erase(std::remove_if(points.begin(), points.end(), has_no_room), points.end());
   }
-  for (const RestorePoint& point : points) RenewPoint(point);
+  for (const RestorePoint& point : points) RenewPoint(point, false);
 }
 
-void SharedPins::RenewPoint(const RestorePoint& point) {
+void SharedPins::RenewPoint(const RestorePoint& point, bool is_new) {
   const auto session = parts_.store->FetchById(point.id, point.tenant);
   if (!session.ok()) return;  // it left meanwhile
   parts_.writer->NoteExport();
@@ -74,6 +74,7 @@ void SharedPins::RenewPoint(const RestorePoint& point) {
   work.cuts = plan.cuts;
   work.boundaries = {plan.usable_tokens};
   work.pinned = true;
+  work.is_new_pin = is_new;
   parts_.writer->WriteBehind(std::move(work));
   parts_.counters->Add(Counter::kSharedPinsRenewed);
 }

@@ -43,7 +43,7 @@ class SharedPins {
  private:
   // Whether there is room for it.
   bool MakeRoom(const RestorePoint& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RenewPoint(const RestorePoint& point);
+  void RenewPoint(const RestorePoint& point, bool is_new);
 
   const Parts parts_;
   const SharedOptions options_;

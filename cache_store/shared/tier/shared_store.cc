@@ -117,8 +117,11 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options),
       pins_({store_.get(), &writer_, &counters_}, options),
-      writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
-              secret, seams.TakeExecutor(), seams.TakeWaiting(), seams.TakeLooks()) {
+      writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_,
+               [this](const auto& id, const auto& tenant) {
+                 DropPoint(id, tenant, true, false).status().IgnoreError();
+               }},
+              options, secret, seams.TakeExecutor(), seams.TakeWaiting(), seams.TakeLooks()) {
   if (seams.clock != nullptr || options.pin_bytes == 0) return;
   // The index is being loaded at first.
   renewals_ = std::make_unique<RepeatingThread>([this, is_first = true]() mutable {
@@ -262,7 +265,7 @@ absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
 absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::string& tenant,
                                      absl::Span<const uint32_t> token_ids,
                                      absl::Span<const uint32_t> cuts,
-                                     absl::Span<const ObjectId> ids) {
+                                     absl::Span<const ObjectId> ids, bool force) {
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(fingerprint);
   if (model == nullptr || ids.empty()) return absl::OkStatus();
   const auto spaces = spaces_.OfEachSecret(tenant, Deadline());
@@ -270,7 +273,7 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
   const uint32_t tokens = static_cast<uint32_t>(token_ids.size());
   std::vector<uint32_t> ends(cuts.begin(), cuts.end());
   if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
-  std::vector<std::string> names;
+  std::vector<std::string> names, forced, sealed;
   for (const SharedSpaces::SpacePtr& space : *spaces) {
     const Digest root = RootKey(fingerprint, tenant, space->secret());
     const SharedPrompt prompt{space, model->layout,
@@ -279,14 +282,26 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
     for (const ObjectId& id : ids) {
       if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
     }
+    if (!force) continue;
+    const Digest& end = prompt.chain.EndingAt(tokens, model->layout.chunk_tokens)->key;
+    forced.push_back(space->ForcedName(end));
+    sealed.push_back(space->Seal(forced.back(), "x"));
+  }
+  // Before, so that no store writes it again; until each that has it pinned renewed it.
+  std::vector<SharedValue> values;
+  for (size_t i = 0; i < forced.size(); ++i) {
+    values.push_back({forced[i], sealed[i], SharedLives::PinnedLifeOf(options_.ttl, 0)});
   }
   absl::Status status;
+  if (force) {
+    for (const auto& set : engine_->Set(values, Deadline())) status.Update(set.status());
+  }
   for (const absl::Status& erased : engine_->Erase(names, Deadline())) status.Update(erased);
   return status;
 }
 
-absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string& tenant,
-                                             bool force) {
+absl::StatusOr<DropResult> SharedStore::DropPoint(const Digest& id, const std::string& tenant,
+                                                  bool force, bool tells) {
   LookupPlan plan;
   if (auto session = store_->FetchById(id, tenant); session.ok()) {
     plan = (*session)->plan();
@@ -299,7 +314,7 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
   // segment.
   lookup_.Observe(plan.fingerprint);
   const absl::Status erased = EraseHeads(plan.fingerprint.digest(), tenant, plan.token_ids,
-                                         plan.cuts, {plan.objects.back().id});
+                                         plan.cuts, {plan.objects.back().id}, tells);
   if (!erased.ok()) return NotEverywhere("dropped", erased);
   return dropped;
 }
@@ -335,7 +350,7 @@ absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& quer
   absl::StatusOr<QuarantineResult> result = store_->Quarantine(query, objects);
   if (absl::IsCancelled(result.status()) || absl::IsInvalidArgument(result.status())) return result;
   const absl::Status erased =
-      EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects);
+      EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects, false);
   if (result.ok() && !erased.ok()) return NotEverywhere("quarantined", erased);
   return result;
 }

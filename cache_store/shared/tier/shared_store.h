@@ -71,7 +71,10 @@ class SharedStore final : public TieredStore {
                                          bool pinned) override;
   void RenewPins() { pins_.Renew(); }
   // kUnavailable: removed here, and maybe not from the engine; call again.
-  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
+  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
+                                  bool force) override {
+    return DropPoint(id, tenant, force, force);
+  }
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override;
@@ -109,10 +112,13 @@ class SharedStore final : public TieredStore {
  private:
   class Session;
 
-  // Heads of these objects of a prompt.
+  // Heads of these objects of a prompt. `force`: stores that have its end pinned drop it, too.
   absl::Status EraseHeads(const Digest& fingerprint, const std::string& tenant,
                           absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
-                          absl::Span<const ObjectId> ids);
+                          absl::Span<const ObjectId> ids, bool force);
+  // `tells`: by force, which other stores are to hear of.
+  absl::StatusOr<DropResult> DropPoint(const Digest& id, const std::string& tenant, bool force,
+                                       bool tells);
   // Of a tenant all of whose prefixes another store dropped.
   absl::Status DropHere(const std::string& tenant, bool force);
   absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }

@@ -129,6 +129,10 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   // The store behind knows its points by the secret that it was opened with.
   const PromptChain own = prompt.space->secret() == secret_ ? prompt.chain : ChainOf(work, secret_);
   const KeyedSegment* const last = own.EndingAt(boundary, work.layout.chunk_tokens);
+  if (work.pinned && IsForcedOut(work, prompt, boundary)) {
+    parts_.drop_forced(last->key, work.tenant);
+    return absl::NotFoundError("it was dropped by force");
+  }
   auto session = parts_.store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
     parts_.counters->Add(Counter::kSharedWritesSkipped);
@@ -186,6 +190,19 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   if (!absl::IsNotFound(still.status())) return sent;
   parts_.engine->Erase(written, Deadline());
   return still.status();
+}
+
+bool SharedWriter::IsForcedOut(const SharedWork& work, const SharedPrompt& prompt,
+                               uint32_t boundary) {
+  const Digest& key = prompt.chain.EndingAt(boundary, work.layout.chunk_tokens)->key;
+  const std::string name = prompt.space->ForcedName(key);
+  if (work.is_new_pin) {
+    parts_.engine->Erase({name}, Deadline());
+    return false;
+  }
+  const auto got = parts_.engine->Get({name}, SharedSpace::kSealBytes + 1, Deadline());
+  // Somebody else's is none.
+  return got[0].ok() && prompt.space->Open(name, *got[0]).ok();
 }
 
 bool SharedWriter::EndsSooner(const SharedPrompt& prompt, const ObjectId& id,

@@ -42,6 +42,7 @@ struct SharedWork {
   std::vector<uint32_t> token_ids, cuts;
   std::vector<uint32_t> boundaries;  // restore points of this store, ascending
   bool pinned = false;               // their values outlive what is not
+  bool is_new_pin = false;           // since now: no drop by force before is of it
 };
 
 class SharedWriter {
@@ -53,6 +54,8 @@ class SharedWriter {
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
+    // Of a pinned point that another store dropped by force.
+    std::function<void(const Digest& id, const std::string& tenant)> drop_forced;
   };
   // Writes that somebody waits for: so many at a time, and so many more in turn.
   static constexpr int kWaitedFor = 4;
@@ -99,6 +102,9 @@ class SharedWriter {
   static PromptChain ChainOf(const SharedWork& work, const std::string& secret);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
+  // Whether the pinned point that ends there was dropped by force, at any store, and not pinned
+  // since.
+  bool IsForcedOut(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary);
   // Whether an object that is there ends long before a publish that expires then.
   bool EndsSooner(const SharedPrompt& prompt, const ObjectId& id, const std::string& head,
                   absl::Time expires);

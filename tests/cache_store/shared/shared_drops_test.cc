@@ -176,7 +176,7 @@ TEST_F(SharedDropsTest, OfOneTakeWhatArrivesAfterItsTime) {
     const auto drop = [&] {
       one.engine->OnWritten(nullptr);
       const auto point = one.store->List("default")[0];
-      EXPECT_EQ(one.store->Drop(point.id, "default", true)->dropped, 1u);
+      EXPECT_EQ(one.store->Drop(point.id, "default", false)->dropped, 1u);
     };
     int n = 0;
     one.engine->OnWritten([&] {

@@ -99,6 +99,43 @@ TEST_F(SharedPinsTest, WhatAStorePinnedThatIsGoneEndsByItself) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
 }
 
+TEST_F(SharedPinsTest, WhatIsDroppedByForceElsewhereIsDroppedAtTheNextRenewal) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
+  SetPinned(&one, Prompt(1), true);
+  SetPinned(&other, Prompt(1), true);
+  const Digest id = one.store->List("default").at(0).id;
+  ASSERT_EQ(one.store->Drop(id, "default", true)->dropped, 1);
+  Renew(&other);
+  EXPECT_TRUE(other.store->List("default").empty());
+  EXPECT_FALSE(IsRestorable(Prompt(1), 64));
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
+  // Who pins it after that means it, at any store.
+  Publish(&other, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
+  SetPinned(&one, Prompt(1), true);
+  for (int i = 0; i < 3; ++i) {
+    kit_.clock.Advance(ttl_ / SharedLives::kPinRenewals);
+    Renew(&one);
+    EXPECT_GT(Left(Prompt(1)), ttl_) << i;
+  }
+}
+
+TEST_F(SharedPinsTest, ADropByForceIsNotBelievedWhereItIsNotSealed) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  SetPinned(&one, Prompt(1), true);
+  const ObjectId end = NeededObjects(model_.Layout().value(), 64).back();
+  std::string name = Name(Prompt(1), end);
+  name = name.substr(0, name.find('}') + 1) + ":x";
+  kit_.memory.entries[name] = {std::string(SharedSpace::kSealBytes + 1, 'x')};
+  Renew(&one);
+  EXPECT_EQ(one.store->List("default").size(), 1);
+  EXPECT_GT(Left(Prompt(1)), ttl_);
+}
+
 TEST_F(SharedPinsTest, BeyondTheLimitAPinIsCountedAndLivesAsAnyOther) {
   SharedNode unlimited = kit_.Node();
   Publish(&unlimited, Prompt(1), {64});
