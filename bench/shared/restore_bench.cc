@@ -51,7 +51,6 @@ struct Bench {
   }
   std::unique_ptr<SharedStore> Store() const {
     StoreOptions options;
-    options.host_bytes = 512 * kMiB;
     options.secret_file = folder.path() + "/secret";
     const std::string secret = ReadOrMakeSecret(options.secret_file).value();
     SharedOptions shared;
