@@ -150,9 +150,8 @@ CommandFlag PeerFlags::DeclareOptional(CommandFlags* command, const std::string&
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
-  grpc::ChannelArguments arguments = ClientTransport();
-  arguments.SetInt("grpc.min_reconnect_backoff_ms",
-                   static_cast<int>(absl::ToInt64Milliseconds(kAttempt)));
+  const grpc::ChannelArguments arguments =
+      ClientTransport(static_cast<int>(absl::ToInt64Milliseconds(kAttempt)));
   auto connected = ConnectAs(*flags.access, flags.address, arguments);
   if (!connected.ok()) return connected.status();
   const std::shared_ptr<grpc::Channel> channel = *std::move(connected);

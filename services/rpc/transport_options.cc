@@ -36,7 +36,7 @@ void SetCommon(Set set) {
 
 }  // namespace
 
-grpc::ChannelArguments ClientTransport() {
+grpc::ChannelArguments ClientTransport(int connect_timeout_ms) {
   grpc::ChannelArguments arguments;
   SetCommon([&](const char* name, int value) { arguments.SetInt(name, value); });
   arguments.SetInt("grpc.http2.lookahead_bytes", kStreamWindowBytes);
@@ -45,7 +45,7 @@ grpc::ChannelArguments ClientTransport() {
   arguments.SetInt("grpc.experimental.tcp_max_read_chunk_size", kMaxTcpReadBytes);
   arguments.SetInt("grpc.initial_reconnect_backoff_ms", kFirstReconnectBackoffMs);
   arguments.SetInt("grpc.max_reconnect_backoff_ms", kMaxReconnectBackoffMs);
-  arguments.SetInt("grpc.min_reconnect_backoff_ms", kConnectTimeoutMs);
+  arguments.SetInt("grpc.min_reconnect_backoff_ms", connect_timeout_ms);
   arguments.SetInt("grpc.keepalive_time_ms", kKeepaliveMs);
   arguments.SetInt("grpc.keepalive_timeout_ms", kKeepaliveTimeoutMs);
   // The cache decides what a failure means; a retry inside gRPC would hide it and buffer messages.

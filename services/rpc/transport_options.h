@@ -21,7 +21,7 @@ namespace hearth {
 
 inline constexpr int kFirstReconnectBackoffMs = 50;
 inline constexpr int kMaxReconnectBackoffMs = 1000;
-// How long one attempt to connect may take.
+// How long one attempt of a cache to connect may take.
 inline constexpr int kConnectTimeoutMs = 1000;
 // The loss of a store that did not close its connection is noticed within the sum of these.
 inline constexpr int kKeepaliveMs = 10000;
@@ -30,7 +30,8 @@ inline constexpr int kKeepaliveTimeoutMs = 5000;
 // connection to its store, and at most a fetch, a lease and a publish for each request it runs.
 inline constexpr int kMaxConnectionStreams = 256;
 
-grpc::ChannelArguments ClientTransport();
+// `connect_timeout_ms`: of one attempt. Of arguments that are set twice gRPC takes the first.
+grpc::ChannelArguments ClientTransport(int connect_timeout_ms = kConnectTimeoutMs);
 // `unfinished_bytes`: the most that unfinished messages may hold, of all connections together.
 void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes);
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "services/rpc/transport_options.h"
 #include "tests/services/hearthctl/run_cli.h"
 #include "tests/services/store/store_server.h"
 
@@ -30,12 +32,16 @@ class HangUp {
     EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(fd_, 8), 0);
   }
-  // Returns when somebody has called; from then on nobody listens.
-  void TakeOneCall() {
+  // Returns when somebody has called; from then on nobody listens. Before it hangs up it says
+  // nothing for `silent_ms`, and tells whether the caller bore that.
+  bool TakeOneCall(int silent_ms = 0) {
     const int caller = accept(fd_, nullptr, nullptr);
     unlink(path_.c_str());
     close(fd_);
+    pollfd leaves = {caller, POLLRDHUP, 0};
+    const bool stayed = poll(&leaves, 1, silent_ms) == 0;
     close(caller);
+    return stayed;
   }
 
  private:
@@ -67,6 +73,16 @@ TEST(ConnectionTest, GivesUpAtTheFirstRefusalWhenNotToldToWait) {
   client.join();
   EXPECT_EQ(result.code, kExitFailed);
   EXPECT_THAT(result.err, HasSubstr("no store at unix:" + path));
+}
+
+// As one on a busy machine does; a cache would have given up by then.
+TEST(ConnectionTest, BearsAServerThatAnswersLate) {
+  TestFolder folder;
+  const std::string path = folder.path() + "/s";
+  HangUp late(path);
+  std::thread client([&] { RunCli({"stats", "--store", "unix:" + path}); });
+  EXPECT_TRUE(late.TakeOneCall(kConnectTimeoutMs + kConnectTimeoutMs / 2));
+  client.join();
 }
 
 }  // namespace
