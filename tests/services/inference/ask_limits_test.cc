@@ -10,9 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/rpc/client_access.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/ask_kit.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/serving/blocked_pool.h"
 #include "tests/support/test_certificates.h"
 
@@ -79,8 +79,7 @@ TEST(AskLimits, ATenantHasFourCallsAndOthersTheirs) {
   const auto stub_as = [&](const std::string& name) {
     ClientAccess access;
     access.token_file = folder.Write("token-" + name, "token-" + name);
-    return v1::Inference::NewStub(
-        *ConnectAs(access, server.runner()->address(), ClientTransport()));
+    return v1::Inference::NewStub(ConnectedTo(server.runner()->address(), access));
   };
   const auto a = stub_as("a"), b = stub_as("b");
   BlockedPool blocked(server.service()->prompts());

@@ -6,8 +6,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/scripted_store.h"
+#include "tests/services/rpc/connected_to.h"
 
 namespace hearth {
 namespace {
@@ -22,7 +22,7 @@ TEST(BlockingStream, ItsPatienceEndsACallThatMayLiveLonger) {
     return grpc::Status::OK;
   };
   grpc::ClientContext context;
-  Stream stream(ConnectToStore(store.address()), "/hearth.v1.CacheStore/Fetch", &context,
+  Stream stream(ConnectedTo(store.address()), "/hearth.v1.CacheStore/Fetch", &context,
                 absl::Now() + absl::Milliseconds(50));
   stream.WriteLast(MessageBytes(v1::FetchRequest()));
   grpc::ByteBuffer bytes;

@@ -14,9 +14,9 @@
 #include "services/inference/fetch_client.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "services/inference/store_connection.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/scripted_plan.h"
 #include "tests/services/inference/scripted_store.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/support/fake_clock.h"
 
@@ -80,7 +80,7 @@ class SilentStoreTest : public testing::Test {
   absl::StatusCode FetchStopped(absl::Duration before, bool* left_alone) {
     const absl::Time deadline = absl::Now() + absl::Hours(1);
     clock_.Advance(deadline - before - clock_.Now());
-    StoreConnection connection(ConnectToStore(store_.address()), SmallFingerprint(), &clock_);
+    StoreConnection connection(ConnectedTo(store_.address()), SmallFingerprint(), &clock_);
     FetchClient client(&connection, SmallLayout(), &counters_, SharedMemoryUse::kOff, nullptr);
     const absl::Time start = SteadyClock().Now();
     uint64_t bytes = 0;
@@ -94,7 +94,7 @@ class SilentStoreTest : public testing::Test {
   // Whose deadlines, an hour from now, are all over.
   std::unique_ptr<RemotePrefixCache> LateCache() {
     clock_.Advance(absl::Now() + absl::Hours(2) - clock_.Now());
-    return std::make_unique<RemotePrefixCache>(ConnectToStore(store_.address()), SmallFingerprint(),
+    return std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
                                                SmallLayout(), &counters_, SharedMemoryUse::kOff,
                                                nullptr, &clock_);
   }
@@ -111,7 +111,7 @@ class SilentStoreTest : public testing::Test {
 };
 
 TEST_F(SilentStoreTest, FetchAndLeaseReturnWhenTheCallerLeaves) {
-  RemotePrefixCache cache(ConnectToStore(store_.address()), SmallFingerprint(), SmallLayout(),
+  RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
                           &counters_);
   StopOnceAsked(
       [&] { EXPECT_EQ(cache.Fetch(prefix_, 0, 39, absl::InfiniteFuture()).usable_tokens, 0u); });

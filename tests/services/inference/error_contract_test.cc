@@ -19,6 +19,7 @@
 #include "services/rpc/proto_conversion.h"
 #include "tests/services/inference/scripted_store.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/test_folder.h"
@@ -30,9 +31,8 @@ struct StoreWorker {
   explicit StoreWorker(const std::string& address,
                        WorkerServer::Options options = WorkerServer::Options())
       : server(std::move(options)) {
-    cache =
-        std::make_unique<RemotePrefixCache>(ConnectToStore(address), server.engine()->fingerprint(),
-                                            server.engine()->layout(), &counters);
+    cache = std::make_unique<RemotePrefixCache>(
+        ConnectedTo(address), server.engine()->fingerprint(), server.engine()->layout(), &counters);
     server.SetCache(cache.get());
   }
   CacheCounters counters;

@@ -10,8 +10,8 @@
 #include "services/inference/remote_prefix_cache.h"
 #include "services/rpc/client_access.h"
 #include "services/rpc/request_id.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/test_certificates.h"
@@ -73,7 +73,7 @@ class Stack {
   std::shared_ptr<grpc::Channel> ChannelAs(const std::string& name, const std::string& address) {
     ClientAccess access;
     access.token_file = folder_.Write("token-" + name, "token-" + name);
-    return *ConnectAs(access, address, ClientTransport());
+    return ConnectedTo(address, access);
   }
 
   const SecretFolder& folder_;

@@ -10,6 +10,7 @@
 #include "services/inference/remote_prefix_cache.h"
 #include "services/programs/local_prefix_cache.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 
@@ -86,7 +87,7 @@ struct Worker {
   Worker(const std::string& address, Start* start, bool publishes = true, uint64_t pool_bytes = 0)
       : server(Sharing(pool_bytes)) {
     cache = std::make_unique<StartingCache>(
-        std::make_unique<RemotePrefixCache>(ConnectToStore(address), server.engine()->fingerprint(),
+        std::make_unique<RemotePrefixCache>(ConnectedTo(address), server.engine()->fingerprint(),
                                             server.engine()->layout(), &counters),
         start, publishes);
     server.SetCache(cache.get());

@@ -5,9 +5,9 @@
 #include "absl/synchronization/notification.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "services/rpc/status_conversion.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/scripted_store.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 
 namespace hearth {
@@ -23,8 +23,8 @@ TEST(RemoteExplainTest, EndsWithTheCache) {
     return grpc::Status::OK;
   };
   CacheCounters counters;
-  auto cache = std::make_unique<RemotePrefixCache>(ConnectToStore(store.address()),
-                                                   SmallFingerprint(), SmallLayout(), &counters);
+  auto cache = std::make_unique<RemotePrefixCache>(ConnectedTo(store.address()), SmallFingerprint(),
+                                                   SmallLayout(), &counters);
   PrefixRequest prefix;
   prefix.token_ids = CountingTokens(40);
   prefix.tenant = "default";

@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "services/inference/calls/inference_conversion.h"
 #include "services/inference/remote_prefix_cache.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/scripted_plan.h"
 #include "tests/services/inference/scripted_store.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 
 namespace hearth {
@@ -23,7 +23,7 @@ constexpr uint32_t kStored = 32;
 class RemoteLoadTest : public testing::Test {
  protected:
   RemoteLoadTest()
-      : cache_(ConnectToStore(store_.address()), SmallFingerprint(), SmallLayout(), &counters_) {
+      : cache_(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(), &counters_) {
     prefix_.token_ids = CountingTokens(kPromptTokens);
     prefix_.tenant = "default";
     store_.fetch = [this](grpc::ServerContext* context, const v1::FetchRequest& request,

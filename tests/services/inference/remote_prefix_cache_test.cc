@@ -9,9 +9,9 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/scripted_plan.h"
 #include "tests/services/inference/scripted_store.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 
 namespace hearth {
@@ -31,8 +31,8 @@ class RemotePrefixCacheTest : public testing::Test {
       SendSlices(stream);
       return grpc::Status::OK;
     };
-    cache_ = std::make_unique<RemotePrefixCache>(ConnectToStore(store_.address()),
-                                                 SmallFingerprint(), SmallLayout(), &counters_);
+    cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
+                                                 SmallLayout(), &counters_);
   }
 
   static v1::FetchResponse Plan() { return ScriptedPlan(kBoundary, kBoundary + 3); }

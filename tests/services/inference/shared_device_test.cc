@@ -13,6 +13,7 @@
 #include "services/inference/remote_prefix_cache.h"
 #include "services/inference/shared_fetch.h"
 #include "services/store/segment_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/fake_device.h"
@@ -52,9 +53,9 @@ class SharedDeviceTest : public testing::Test {
   }
   static PrefixRequest Prompt() { return {CountingTokens(kStored + 3), {kStored}, "default"}; }
   std::unique_ptr<RemotePrefixCache> Client(ImportDevice import) {
-    return std::make_unique<RemotePrefixCache>(
-        ConnectToStore(server_->address()), SmallFingerprint(), SmallLayout(), &counters_,
-        SharedMemoryUse::kLend, std::make_unique<DeviceClient>(std::move(import)));
+    return std::make_unique<RemotePrefixCache>(ConnectedTo(server_->address()), SmallFingerprint(),
+                                               SmallLayout(), &counters_, SharedMemoryUse::kLend,
+                                               std::make_unique<DeviceClient>(std::move(import)));
   }
   // Whatever it brings is right.
   FetchOutcome Fetch(RemotePrefixCache* cache) {

@@ -18,6 +18,7 @@
 #include "services/inference/remote_prefix_cache.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/store/segment_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/test_folder.h"
@@ -70,8 +71,8 @@ class SharedMemoryTest : public testing::Test {
     cache_ = NewClient();
   }
   std::unique_ptr<RemotePrefixCache> NewClient() {
-    return std::make_unique<RemotePrefixCache>(ConnectToStore(server_->address()),
-                                               WideFingerprint(), WideLayout(), &counters_);
+    return std::make_unique<RemotePrefixCache>(ConnectedTo(server_->address()), WideFingerprint(),
+                                               WideLayout(), &counters_);
   }
   // The arena makes its first memory resident in the background.
   void Publish() {
@@ -195,7 +196,7 @@ TEST_F(SharedMemoryTest, AStoreThatShutsDownDoesNotWaitForLoans) {
 TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
   Start();
   Publish();
-  RemotePrefixCache copies(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
+  RemotePrefixCache copies(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
                            &counters_, SharedMemoryUse::kCopy);
   ExpectHit(&copies);
   FetchOutcome outcome = copies.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
@@ -223,7 +224,7 @@ TEST_F(SharedMemoryTest, WhatComesFromDiskIsSharedFromThenOn) {
 TEST_F(SharedMemoryTest, AClientThatWantsNoneGetsNone) {
   Start();
   Publish();
-  RemotePrefixCache plain(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
+  RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
                           &counters_, SharedMemoryUse::kOff);
   ExpectHit(&plain);
   ExpectHit(&plain);
@@ -309,7 +310,7 @@ TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
 TEST_F(SharedMemoryTest, WhatRotsInRamTheReaderFindsAndTheStoreQuarantines) {
   Start();
   Publish();
-  RemotePrefixCache plain(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
+  RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
                           &counters_, SharedMemoryUse::kOff);
   ExpectHit(&plain);
   FlipABitInRam();

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/rpc/status_conversion.h"
-#include "services/rpc/transport_options.h"
+#include "tests/services/rpc/connected_to.h"
 #include "worker/text/tokenizer_loader.h"
 
 namespace hearth {
@@ -54,7 +54,7 @@ WorkerServer::WorkerServer(Options options) {
       ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", service_.get()}}, &gate_);
   assert(runner.ok());
   runner_ = *std::move(runner);
-  channel_ = ConnectToStore(runner_->address());
+  channel_ = ConnectedTo(runner_->address());
   stub_ = v1::Inference::NewStub(channel_);
 }
 

@@ -11,6 +11,7 @@
 #include "services/inference/remote_prefix_cache.h"
 #include "services/programs/local_prefix_cache.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/fake_device.h"
@@ -23,9 +24,8 @@ namespace {
 struct StoreWorker {
   explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {})
       : server(options) {
-    cache =
-        std::make_unique<RemotePrefixCache>(ConnectToStore(address), server.engine()->fingerprint(),
-                                            server.engine()->layout(), &counters);
+    cache = std::make_unique<RemotePrefixCache>(
+        ConnectedTo(address), server.engine()->fingerprint(), server.engine()->layout(), &counters);
     server.SetCache(cache.get());
   }
   CacheCounters counters;

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/rpc/client_access.h"
-#include "services/rpc/transport_options.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/support/memory_prefix_cache.h"
 #include "tests/support/test_certificates.h"
 
@@ -32,8 +32,7 @@ class WorkerTenantsTest : public testing::Test {
   std::unique_ptr<v1::Inference::Stub> StubAs(const std::string& token) {
     ClientAccess access;
     access.token_file = folder_.Write("token", token);
-    return v1::Inference::NewStub(
-        *ConnectAs(access, server_->runner()->address(), ClientTransport()));
+    return v1::Inference::NewStub(ConnectedTo(server_->runner()->address(), access));
   }
   v1::PrefillRequest Request() {
     v1::PrefillRequest request;

@@ -15,6 +15,7 @@
 #include "proto/reflection.grpc.pb.h"
 #include "services/rpc/transport_options.h"
 #include "services/serving/server/server_runner.h"
+#include "tests/services/rpc/connected_to.h"
 
 namespace hearth {
 namespace {
@@ -70,7 +71,7 @@ class ReflectionServiceTest : public testing::Test {
     auto runner = ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", &service_}}, &gate_);
     ASSERT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
-    channel_ = ConnectToStore(runner_->address());
+    channel_ = ConnectedTo(runner_->address());
   }
   ServerReflectionResponse Answer(const ServerReflectionRequest& request,
                                   const char* method = kV1) {

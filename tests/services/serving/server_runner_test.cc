@@ -13,7 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "proto/cache_store.grpc.pb.h"
-#include "services/rpc/transport_options.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {
@@ -46,7 +46,7 @@ class ServerRunnerTest : public testing::Test {
     auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_);
     ASSERT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
-    channel_ = ConnectToStore(runner_->address());
+    channel_ = ConnectedTo(runner_->address());
   }
   grpc::Status Stats(v1::StatsResponse* response) {
     grpc::ClientContext context;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/store/store_calls.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -168,7 +169,7 @@ TEST_F(FetchCallTest, AllStreamsTogetherAreLimitedAndThoseOfAConnection) {
   const v1::FetchRequest request = SharingRequest(SmallModel());
   for (int i = 0; i < kMaxFetchStreams; ++i) {
     if (i % kMaxConnectionStreams == 0) {
-      stubs.push_back(v1::CacheStore::NewStub(ConnectToStore(server_->address())));
+      stubs.push_back(v1::CacheStore::NewStub(ConnectedTo(server_->address())));
     }
     calls.push_back(std::make_unique<Call>(stubs.back().get(), request));
     ASSERT_TRUE(calls.back()->reader->Read(&calls.back()->message)) << i;

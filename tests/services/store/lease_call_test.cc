@@ -13,6 +13,7 @@
 #include "services/rpc/proto_conversion.h"
 #include "services/store/cache_service.h"
 #include "services/store/store_calls.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/serving/blocked_pool.h"
 #include "tests/services/store/store_peer.h"
 #include "tests/services/store/store_server.h"
@@ -79,7 +80,7 @@ TEST_F(LeaseCallTest, OfEightThatMissTogetherOneComputes) {
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) {
     clients.emplace_back([&] {
-      const auto stub = v1::CacheStore::NewStub(ConnectToStore(server_.address()));
+      const auto stub = v1::CacheStore::NewStub(ConnectedTo(server_.address()));
       Stream stream(stub.get(), Request());
       v1::LeaseResponse response = stream.Next();
       answered.DecrementCount();
@@ -206,7 +207,7 @@ class RefusedLeaseTest : public TenantsFixture {};
 TEST_F(RefusedLeaseTest, OneForWhichThereIsNoPlaceIsNotParsed) {
   StoreServer server(options_, access_);
   BlockedPool blocked(server.service()->lookups());
-  const auto channel = *ConnectAs(As("a"), server.address(), ClientTransport());
+  const auto channel = ConnectedTo(server.address(), As("a"));
   using Leasing = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
   const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // no LeaseRequest
   const grpc::ByteBuffer request(&slice, 1);

@@ -12,6 +12,7 @@
 #include "cache_store/shared/tier/shared_store.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/store/store_calls.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_shared_engine.h"
@@ -51,7 +52,7 @@ v1::PublishRequest WideBegin(const PublishSpec& spec) {
 class Publisher {
  public:
   Publisher(StoreServer* server, uint64_t seed, Durability durability = Durability::kMemory)
-      : stub_(v1::CacheStore::NewStub(ConnectToStore(server->address()))),
+      : stub_(v1::CacheStore::NewStub(ConnectedTo(server->address()))),
         spec_(KitSpec(WideModel(), {KitTokens(seed, kHarmTokens), {}}, {kHarmTokens})),
         seed_(seed),
         durability_(durability),

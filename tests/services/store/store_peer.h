@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/rpc/client_access.h"
 #include "services/rpc/proto_conversion.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/test_certificates.h"
@@ -41,7 +42,7 @@ inline v1::Prefix PrefixOf(uint32_t tokens, const std::string& weights = "a",
 class Peer {
  public:
   Peer(const StoreServer& server, const ClientAccess& access)
-      : stub_(v1::CacheStore::NewStub(*ConnectAs(access, server.address(), ClientTransport()))) {}
+      : stub_(v1::CacheStore::NewStub(PatientChannel(server.address(), access))) {}
 
   std::string Fetch(const v1::FetchRequest& request) {
     grpc::ClientContext context;

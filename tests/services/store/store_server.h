@@ -13,12 +13,12 @@
 
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
-#include "services/rpc/transport_options.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/door/server_access.h"
 #include "services/serving/server/server_runner.h"
 #include "services/store/cache_service.h"
 #include "services/store/segment_server.h"
+#include "tests/services/rpc/connected_to.h"
 
 namespace hearth {
 
@@ -53,7 +53,7 @@ class StoreServer {
                                       access_.credentials);
     assert(runner.ok());
     runner_ = *std::move(runner);
-    channel_ = ConnectToStore(runner_->address());
+    channel_ = PatientChannel(runner_->address());
     stub_ = v1::CacheStore::NewStub(channel_);
   }
   StoreServer(const StoreOptions& options, const AccessFlags& access,

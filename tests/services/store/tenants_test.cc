@@ -9,6 +9,7 @@
 #include "services/store/store_metrics.h"
 #include "services/store/store_status.h"
 #include "services/store/tenants_file.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/store_peer.h"
 
 namespace hearth {
@@ -133,7 +134,7 @@ TEST_F(TenantsTest, NoMetricAndNoPageNamesATenantOrItsTokens) {
 
 TEST_F(TenantsTest, OneTenantsStreamsLeaveRoomForOthers) {
   StoreServer server(options_, access_);
-  const auto b = v1::CacheStore::NewStub(*ConnectAs(As("b"), server.address(), ClientTransport()));
+  const auto b = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchEvent>>> watches;
   v1::WatchEvent event;
@@ -211,7 +212,7 @@ TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
 TEST_F(TenantsTest, StreamsEndWithTheirCallersIdentity) {
   StoreServer server(options_, access_);
   const auto stub_of = [&](const std::string& name) {
-    return v1::CacheStore::NewStub(*ConnectAs(As(name), server.address(), ClientTransport()));
+    return v1::CacheStore::NewStub(ConnectedTo(server.address(), As(name)));
   };
   const auto a = stub_of("a"), b = stub_of("b"), worker = stub_of("worker"), root = stub_of("root");
   v1::LeaseRequest lease;

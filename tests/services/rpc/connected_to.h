@@ -1,0 +1,40 @@
+// ConnectedTo and PatientChannel: connections of tests, whose servers may be slow to answer: an
+// attempt of a cache's own to connect ends after a second.
+#ifndef HEARTH_TESTS_SERVICES_RPC_CONNECTED_TO_H_
+#define HEARTH_TESTS_SERVICES_RPC_CONNECTED_TO_H_
+
+#include <grpcpp/channel.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "services/rpc/client_access.h"
+#include "services/rpc/transport_options.h"
+
+namespace hearth {
+
+inline constexpr int kConnectPatienceMs = 120000;
+
+// Connects when used.
+inline std::shared_ptr<grpc::Channel> PatientChannel(const std::string& address,
+                                                     const ClientAccess& access = {}) {
+  grpc::ChannelArguments arguments = ClientTransport(kConnectPatienceMs);
+  arguments.SetInt("grpc.use_local_subchannel_pool", 1);
+  return *ConnectAs(access, address, arguments);
+}
+
+// Is connected: a cache that uses it does not find its store unreachable.
+inline std::shared_ptr<grpc::Channel> ConnectedTo(const std::string& address,
+                                                  const ClientAccess& access = {}) {
+  std::shared_ptr<grpc::Channel> channel = PatientChannel(address, access);
+  const absl::Time limit = absl::Now() + absl::Milliseconds(kConnectPatienceMs);
+  EXPECT_TRUE(channel->WaitForConnected(absl::ToChronoTime(limit))) << address;
+  return channel;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SERVICES_RPC_CONNECTED_TO_H_
