@@ -71,9 +71,10 @@ class Run:
         self.terminal.wait_for(re.escape(command) + "\r\n")  # the echo
         seen = ""
         for before, prompt, typed in step.keys():
-            # The lines as README shows them come with escapes around them, and with spaces.
+            # The lines as README shows them come with escapes around them, and with spaces. Their
+            # ends may be written by themselves: what is typed sooner is echoed within the line.
             for pattern in filter(None, (before and readme_page.line_pattern(
-                    self.command(before)), prompt)):
+                    self.command(before)) + r"[^\n]*\n", prompt)):
                 text, found = self.terminal.wait_for(pattern)
                 seen += text + found[0]
             self.terminal.type(typed)
