@@ -35,7 +35,7 @@ class RedisClusterTest : public testing::TestWithParam<bool> {
     for (int i = 0; i < cluster_->size(); ++i) cluster_->at(i).Ask({"FLUSHALL"});
     single_->Ask({"FLUSHALL"});
     const std::string addresses = IsCluster() ? cluster_->addresses() : single_->address();
-    engine_ = OpenRedis(addresses);
+    engine_ = OpenPatiently(addresses);
   }
   RedisProcess& OwnerOf(const std::string& key) {
     return IsCluster() ? cluster_->at(cluster_->ShareOf(KeySlot(key))) : *single_;
