@@ -55,7 +55,7 @@ class PricedCache final : public MemoryPrefixCache {
 
   uint64_t bytes = 1;
   uint32_t first_most = 0;  // if any: a request's first fetch finds no more, at
-  uint64_t first_bytes = kMiB;
+  uint64_t first_bytes = 1;
   std::vector<LoadReport> judged;  // by fetch; of one request at a time
   bool cuts_off = false;
   int leases = 0;
@@ -124,7 +124,8 @@ TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
   EXPECT_EQ(worker.Counter("fetch_misses"), misses);
 }
 
-// It looks again after its wait for another's computation, and finds what is too dear.
+// It looks again after its wait for another's computation, and finds what is too dear. However slow
+// this machine is: what is loaded first is of a byte, where a MiB was measured.
 TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
@@ -143,7 +144,7 @@ TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
   EXPECT_EQ(run->started.cached_tokens, 20u);
   EXPECT_EQ(run->started.load.decision, LoadDecision::kLoad);
   EXPECT_EQ(run->started.load.boundary, 20u);
-  EXPECT_EQ(run->started.load.bytes, kMiB);
+  EXPECT_EQ(run->started.load.bytes, 1u);
   EXPECT_EQ(worker.Counter("loads"), loads + 1);
   EXPECT_EQ(worker.Counter("loads_declined"), 0u);
 }
