@@ -174,7 +174,6 @@ TEST_F(SharedDropsTest, OfOneTakeWhatArrivesAfterItsTime) {
   for (const bool is_begun : {true, false}) {
     ASSERT_TRUE(KitPublish(one.store.get(), model_, Prompt(1), {64}).ok());
     const auto drop = [&] {
-      one.engine->OnWritten(nullptr);
       const auto point = one.store->List("default")[0];
       EXPECT_EQ(one.store->Drop(point.id, "default", false)->dropped, 1u);
     };
@@ -185,6 +184,7 @@ TEST_F(SharedDropsTest, OfOneTakeWhatArrivesAfterItsTime) {
       one.engine->SetLate(true);
     });
     one.writes->RunAll();
+    one.engine->OnWritten(nullptr);
     EXPECT_GE(n, 1);
     if (!is_begun) drop();
     one.engine->SetLate(false);
