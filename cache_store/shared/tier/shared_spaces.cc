@@ -182,12 +182,14 @@ void SharedSpaces::NoteTold(const std::string& tenant) {
 }
 
 void SharedSpaces::HearFirst(const std::string& tenant, absl::Time deadline) {
+  const absl::Time now = steady_->Now();
   {
     absl::MutexLock lock(&mu_);
-    const auto it = known_.find(tenant);
-    if (it != known_.end() && it->second.was_told) return;
+    Known& known = KnownOf(tenant);
+    if (known.was_told) return;
+    known.due_at = now;  // for who would ask behind an answer; who has none yet asks, too
   }
-  if (IsDue(tenant)) Of(tenant, deadline).status().IgnoreError();
+  Of(tenant, deadline).status().IgnoreError();
 }
 
 bool SharedSpaces::IsDue(const std::string& tenant) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/fake_shared_engine.h"
@@ -54,6 +55,26 @@ TEST_F(SharedSpacesTest, ADropOfAllIsNotHeardOfTwiceHoweverManyTenantsThereAre) 
   clock_.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
   EXPECT_EQ(dropped_["dropped"], 2);
+}
+
+// Many look at once after a start: none of them is to go on before the engine told.
+TEST_F(SharedSpacesTest, WhoLooksWhileAnotherAsksFirstHearsOfADropToo) {
+  SharedSpaces spaces = Spaces(&drops_), theirs = Spaces(&their_drops_);
+  ASSERT_TRUE(spaces.Begin("another", Soon()).ok());
+  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
+  int heard = -1;
+  engine_.OnGet([&](int) {
+    if (std::exchange(heard, 0) >= 0) return;
+    spaces.HearFirst("dropped", Soon());
+    heard = dropped_["dropped"];
+  });
+  spaces.HearFirst("dropped", Soon());
+  EXPECT_EQ(heard, 1);
+  EXPECT_EQ(dropped_["dropped"], 1);
+  // Once that is known nobody asks.
+  const int gets = engine_.gets();
+  spaces.HearFirst("dropped", Soon());
+  EXPECT_EQ(engine_.gets(), gets);
 }
 
 TEST_F(SharedSpacesTest, TheLongestUnusedTenantsAreForgottenAlone) {
