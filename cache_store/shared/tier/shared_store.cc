@@ -162,6 +162,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::FetchById(const Digest& id,
                                                                      const std::string& tenant) {
+  if (!lookup_.is_paused()) spaces_.HearFirst(tenant, clock_->Now() + options_.fetch_budget);
   if (drops_.IsHidden(tenant)) return absl::NotFoundError(kDroppedElsewhere);
   return store_->FetchById(id, tenant);
 }

@@ -316,6 +316,18 @@ TEST_F(LoadingDropsTest, OfAllThatWereMadeBeforeTheStartAreServedByNoLookup) {
   EXPECT_EQ(KitFetch(shared_.get(), model_, Prompt(5)).value(), kLast);
 }
 
+TEST_F(LoadingDropsTest, OfAllThatWereMadeBeforeTheStartAreExportedByNobody) {
+  Start();
+  Load();
+  const std::vector<RestorePoint> points = shared_->List("default");
+  EXPECT_TRUE(shared_->FetchById(points[0].id, "default").ok());
+  shared_.reset();
+  DropThere();
+  Start();
+  Load();
+  EXPECT_TRUE(absl::IsNotFound(shared_->FetchById(points[0].id, "default").status()));
+}
+
 TEST_F(LoadingDropsTest, OfAllHereAreDoneOnceTheIndexIsLoaded) {
   Start();
   EXPECT_TRUE(absl::IsUnavailable(shared_->DropAll("default", false).status()));
