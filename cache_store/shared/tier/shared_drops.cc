@@ -94,9 +94,12 @@ void SharedDrops::NoteLocked(const std::string& mark, const DropMark& told) {
   is_kept_ &= !done.Lacks(told);
   done.Join(told);
   if (done_.size() <= kMaxMarks) return;
-  done_.erase(std::min_element(done_.begin(), done_.end(), [](const auto& a, const auto& b) {
-    return a.second.number < b.second.number;
-  }));
+  // Not this one: it would be done again by each who looks.
+  const auto rank = [&](const auto& entry) {
+    return std::make_pair(entry.first == mark, entry.second.number);
+  };
+  done_.erase(std::min_element(done_.begin(), done_.end(),
+                               [&](const auto& a, const auto& b) { return rank(a) < rank(b); }));
 }
 
 void SharedDrops::NoteDone(const std::string& mark, const DropMark& done) {

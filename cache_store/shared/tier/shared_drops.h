@@ -44,7 +44,8 @@ struct DropMark {
 
 class SharedDrops {
  public:
-  // Marks remembered, some 150 bytes each. Beyond, the oldest is forgotten, and done once more.
+  // Marks remembered, some 150 bytes each. Beyond, the oldest of the others is forgotten, and
+  // done once more.
   static constexpr size_t kMaxMarks = 4096;
 
   // Drops what the store has of the tenant; `force`: what is pinned, too. An error: not all of it.

@@ -105,5 +105,16 @@ TEST_F(SharedMarksTest, TheOldestAreForgottenBeyondTheLimit) {
             100 + SharedDrops::kMaxMarks);
 }
 
+TEST_F(SharedMarksTest, TheOldestIsDoneOnceThoughThereIsNoRoomLeft) {
+  for (size_t i = 0; i < SharedDrops::kMaxMarks; ++i) {
+    absl::StrAppend(&kept_, "mark-", i, " ", 100 + i, "\n");
+  }
+  SharedDrops drops = Drops();
+  for (int look = 0; look < 3; ++look) {
+    EXPECT_TRUE(drops.Hear("the oldest", "tenant", {5, 0}).ok());
+    EXPECT_EQ(drops_, 1) << "each look takes what came since the last one";
+  }
+}
+
 }  // namespace
 }  // namespace hearth
