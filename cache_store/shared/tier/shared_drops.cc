@@ -14,7 +14,8 @@ std::optional<DropMark> DropMark::Parse(absl::string_view text) {
   DropMark mark;
   if (words.size() > 2 || !absl::SimpleAtoi(words[0], &mark.number)) return std::nullopt;
   if (words.size() == 2 && !absl::SimpleAtoi(words[1], &mark.forced)) return std::nullopt;
-  if (mark.number == 0 || mark.forced > mark.number) return std::nullopt;
+  if (mark.number == 0 || mark.number > kMaxNumber) return std::nullopt;
+  if (mark.forced > mark.number) return std::nullopt;
   return mark;
 }
 

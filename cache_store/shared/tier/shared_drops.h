@@ -30,6 +30,9 @@ namespace hearth {
 // The last drops of all of a tenant, as the engine has them: the generation that the last one
 // began, and the last one that took what is pinned, too. As a text: "NUMBER", or "NUMBER FORCED".
 struct DropMark {
+  // No number of ours is near it, and those after it are numbers still.
+  static constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
+
   uint64_t number = 0, forced = 0;  // 0: none
 
   // None: not a text of a mark.

@@ -12,8 +12,6 @@ namespace {
 // "9223372036854775807".
 constexpr uint64_t kMaxNumberBytes = 19;
 constexpr uint64_t kMaxMarkBytes = 2 * kMaxNumberBytes + 1;
-// No number of ours is near it, and those after it are numbers still.
-constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
 // Drops of one tenant by several stores at a time take turns.
 constexpr int kMaxTries = 8;
 
@@ -73,7 +71,7 @@ SharedSpaces::Told SharedSpaces::Ask(const SharedSpace& space, absl::Time deadli
   uint64_t number = 0;
   told.number_status = got[0].status();
   if (got[0].ok()) {
-    const bool is_number = absl::SimpleAtoi(*got[0], &number) && number <= kMaxNumber;
+    const bool is_number = absl::SimpleAtoi(*got[0], &number) && number <= DropMark::kMaxNumber;
     if (is_number) told.number = number;
     if (told.number == 0) told.number_status = NoNumber();
   }

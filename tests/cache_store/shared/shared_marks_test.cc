@@ -61,7 +61,8 @@ TEST_F(SharedMarksTest, WhatIsPinnedIsDroppedOnceToo) {
 }
 
 TEST_F(SharedMarksTest, OfAMarkOnlyItsOwnTextsAreRead) {
-  for (const char* text : {"", " ", "0", "-1", "7 8", "7 -1", "7 ", " 7", "7 6 5", "x", "7x"}) {
+  for (const char* text : {"", " ", "0", "-1", "7 8", "7 -1", "7 ", " 7", "7 6 5", "x", "7x",
+                           "4611686018427387905", "18446744073709551615"}) {
     EXPECT_FALSE(DropMark::Parse(text).has_value()) << text;
   }
   EXPECT_EQ(DropMark::Parse("7")->Text(), "7");
