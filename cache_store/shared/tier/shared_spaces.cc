@@ -271,7 +271,9 @@ absl::Status SharedSpaces::DropUnder(const std::string& secret, const std::strin
     }
     // The first time; and where another store's drop, which knew less, took the place of this one.
     ours.Join(told.dropped);
-    ours.number = NumberAfter(std::max({told.number, ours.number, LastOf(tenant)}));
+    ours.Join(drops_->DoneOf(mark));  // the engine may have lost it
+    ours.number = NumberAfter(
+        std::max({told.number, ours.number, LastOf(tenant), drops_->HeardOf(mark, tenant)}));
     if (force) ours.forced = ours.number;
     const std::string text = absl::StrCat(ours.number), sealed = space.Seal(mark, ours.Text());
     const auto marked = engine_->Set({SharedValue{mark, sealed}}, deadline);

@@ -77,6 +77,25 @@ TEST_F(SharedSpacesTest, WhoLooksWhileAnotherAsksFirstHearsOfADropToo) {
   EXPECT_EQ(engine_.gets(), gets);
 }
 
+// The engine lost the mark of one that was made by a clock ahead of this one.
+TEST_F(SharedSpacesTest, ADropOfAllIsLaterThanAnyThatWasDone) {
+  const std::string mark = SharedSpace(std::string(32, 's'), "dropped", 0).DropName();
+  const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(clock_.Now() + absl::Hours(1)));
+  bool force = false;
+  SharedDrops other_drops([&](const std::string& tenant, bool forced) {
+    ++dropped_[tenant];
+    force = forced;
+    return absl::OkStatus();
+  });
+  their_drops_.NoteDone(mark, {ahead, ahead});
+  other_drops.NoteDone(mark, {ahead, 0});
+  SharedSpaces theirs = Spaces(&their_drops_), spaces = Spaces(&other_drops);
+  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
+  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
+  EXPECT_EQ(dropped_["dropped"], 1);
+  EXPECT_TRUE(force) << "the one by force, which this one did not hear of";
+}
+
 TEST_F(SharedSpacesTest, TheLongestUnusedTenantsAreForgottenAlone) {
   SharedSpaces spaces = Spaces(&drops_);
   ASSERT_TRUE(spaces.Begin("first", Soon()).ok());
