@@ -221,9 +221,12 @@ absl::StatusOr<RestorePoint> SharedStore::SetPinned(const Digest& id, const std:
 }
 
 absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
-  absl::StatusOr<ExplainReport> report = store_->Explain(query);
+  const bool is_hidden = drops_.IsHidden(query.tenant);
+  PrefixQuery asked = query;
+  if (drops_.IsHidden(query.public_tenant)) asked.public_tenant.clear();
+  absl::StatusOr<ExplainReport> report = store_->Explain(asked);
   if (!report.ok()) return report;
-  if (drops_.IsHidden(query.tenant)) {
+  if (is_hidden) {
     HideAll(&*report);
     return report;
   }

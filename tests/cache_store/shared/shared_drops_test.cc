@@ -328,6 +328,17 @@ TEST_F(LoadingDropsTest, OfAllThatWereMadeBeforeTheStartAreExportedByNobody) {
   EXPECT_TRUE(absl::IsNotFound(shared_->FetchById(points[0].id, "default").status()));
 }
 
+TEST_F(LoadingDropsTest, OfAllAreExplainedAsTheyAreLookedUp) {
+  PrefixQuery theirs = KitQuery(model_, Prompt(5));
+  theirs.public_tenant = std::exchange(theirs.tenant, "another");
+  DropThere();
+  Start();
+  EXPECT_EQ(Served(), 0u);
+  EXPECT_EQ(shared_->Explain(theirs)->usable_tokens, 0u) << "while the index loads";
+  Load();
+  EXPECT_EQ(shared_->Explain(KitQuery(model_, Prompt(5)))->usable_tokens, 0u) << "drops it";
+}
+
 TEST_F(LoadingDropsTest, OfAllHereAreDoneOnceTheIndexIsLoaded) {
   Start();
   EXPECT_TRUE(absl::IsUnavailable(shared_->DropAll("default", false).status()));
