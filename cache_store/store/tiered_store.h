@@ -116,7 +116,8 @@ class TieredStore {
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
 
   // Small texts by name that outlive the process, and come no earlier to the disk than what was
-  // erased before; empty: never written. A store without a disk has none. For a tier in front.
+  // erased before; empty: never written, or the folder was repaired since. A store without a disk
+  // has none. For a tier in front.
   virtual absl::StatusOr<std::string> ReadNote(const std::string& name) = 0;
   virtual absl::Status WriteNote(const std::string& name, const std::string& text) = 0;
 

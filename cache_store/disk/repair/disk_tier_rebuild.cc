@@ -157,9 +157,8 @@ absl::Status Rebuild::WriteRecords(const std::string& secret_check) {
   }
   uint64_t next_note = 0;
   for (const auto& [key, value] : salvage_.meta()) {
-    const bool is_note = absl::StartsWith(key, kGonePrefix);
-    if (is_note || absl::StartsWith(key, kNotePrefix)) put(kMeta, key, value);
-    if (!is_note) continue;
+    if (!absl::StartsWith(key, kGonePrefix)) continue;
+    put(kMeta, key, value);
     const auto number = ParseNumberKey(absl::string_view(key).substr(sizeof(kGonePrefix) - 1));
     next_note = std::max(next_note, number.value_or(0) + 1);
   }

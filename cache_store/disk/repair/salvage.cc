@@ -21,10 +21,10 @@ constexpr char kManifestTagBegin[] = "MRP";
 // In a record: whether it is not in lost/, and whether its block has the right checksum.
 constexpr int kInDatabase = 1, kSure = 2;
 
+// Not notes: they tell of what was done to points, some of which may be back.
 bool IsMetaKey(absl::string_view key) {
   return absl::StartsWith(key, kPinPrefix) || absl::StartsWith(key, kUsePrefix) ||
-         absl::StartsWith(key, kNotePrefix) || absl::StartsWith(key, kGonePrefix) ||
-         key == kVersionKey || key == kSecretCheckKey;
+         absl::StartsWith(key, kGonePrefix) || key == kVersionKey || key == kSecretCheckKey;
 }
 
 std::string NameOf(const SalvageFile& file) { return fs::path(file.path).filename().string(); }

@@ -242,6 +242,18 @@ TEST_F(RepairFromLost, WhatWasPublishedAgainAndThenDroppedStaysGone) {
   }
 }
 
+// A note may say of all of a tenant that it was dropped, and what was in lost/ then is back.
+TEST_F(RepairFromLost, NotesAreForgottenSinceWhatTheyTellOfMayBeBack) {
+  CutTableOf("manifests");
+  {
+    const auto store = OpenRepaired(Dir()).value();
+    ASSERT_TRUE(store->DropAll("default", true).ok());
+    ASSERT_TRUE(store->WriteNote("drops", "all").ok());
+  }
+  EXPECT_EQ(Repaired().restore_points, kPoints / 2);
+  EXPECT_EQ(OpenRepaired(Dir()).value()->ReadNote("drops").value(), "");
+}
+
 // Two prompts with one beginning: of what they share the newer objects are named by both.
 TEST_F(RepairFromLost, WhatComesBackSharesWhatWasPublishedAgain) {
   const int shared = 3;
