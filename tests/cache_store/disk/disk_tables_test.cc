@@ -318,7 +318,9 @@ TEST_F(DiskTables, NothingIsLeftOfWhatWasErasedWhateverWriteFails) {
     disk_.Disarm();
     for (const uint64_t object : all) EXPECT_FALSE(Holds(object)) << nth;
   }
-  EXPECT_GT(failed, 4);
+  // Which of the writes are the reclaim's, and which ones of its own jobs, RocksDB chooses.
+  EXPECT_GT(disk_.struck(), 4);
+  EXPECT_GT(failed, 0);
 }
 
 TEST_F(DiskTables, AReadThatFailsKeepsNothingFromBeingErased) {
