@@ -11,11 +11,14 @@ std::string TlsMismatch(absl::string_view error, const ClientAccess& access) {
   const std::string flag = absl::StrCat("--", access.prefix, "tls-ca");
   const auto says = [&text](absl::string_view what) { return absl::StrContains(text, what); };
   if (access.tls_ca.empty()) {
-    // Our servers end a connection without TLS so; gRPC does not pass their message on.
-    return says("goaway received")
-               ? absl::StrCat("it ended the connection at once; where it speaks TLS, pass ", flag,
-                              ", the authority of its certificate")
-               : "";
+    // Our servers end a connection without TLS so; gRPC does not pass their message on, and tells
+    // of the end alone where it saw that first.
+    const char* const end = says("goaway received")    ? "it ended the connection at once"
+                            : says("transport closed") ? "the connection ended"
+                                                       : nullptr;
+    return end == nullptr ? ""
+                          : absl::StrCat(end, "; where it speaks TLS, pass ", flag,
+                                         ", the authority of its certificate");
   }
   if (says("wrong version number") || says("wrong_version_number") || says("http request") ||
       says("alert protocol version") || says("packet length too long")) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "services/rpc/client_access.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/test_certificates.h"
 
@@ -27,13 +28,10 @@ class ServerCertificatesTest : public testing::Test {
   std::string Ask(const StoreServer& server, const TestAuthority& authority) {
     ClientAccess access;
     access.tls_ca = folder_.Write("trusted.pem", authority.certificate());
-    grpc::ChannelArguments arguments = ClientTransport();
-    arguments.SetInt("grpc.use_local_subchannel_pool", 1);
-    const auto channel = ConnectAs(access, server.address(), arguments);
-    EXPECT_TRUE(channel.ok()) << channel.status();
+    const auto channel = PatientChannel(server.address(), access);
     grpc::ClientContext context;
     v1::StatsResponse response;
-    const grpc::Status status = v1::CacheStore::NewStub(*channel)->Stats(&context, {}, &response);
+    const grpc::Status status = v1::CacheStore::NewStub(channel)->Stats(&context, {}, &response);
     return status.ok() ? "" : status.error_message();
   }
   std::string WrongWith(const AccessFlags& flags) {

@@ -150,8 +150,11 @@ TEST_F(EventSocketsTest, WhoSubscribesIsToldTheLastBatchAndThenAllThatFollow) {
   EXPECT_EQ(last[1], NumberText(kFirst));
   EXPECT_EQ(last[2], *feed_.From(kFirst, 1).at(0).payload);
   for (uint64_t i = 1; i <= 20; ++i) Store(i);
+  Parts parts = subscriber->Receive();
+  // Published just as it subscribed, the last batch came by both ways.
+  if (parts == last) parts = subscriber->Receive();
   for (uint64_t i = 1; i <= 20; ++i) {
-    const Parts parts = subscriber->Receive();
+    if (i > 1) parts = subscriber->Receive();
     ASSERT_EQ(parts.size(), 3u);
     EXPECT_EQ(parts[1], NumberText(kFirst + i));
   }

@@ -1,0 +1,32 @@
+#include "services/rpc/tls_mismatch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(TlsMismatch, AnEndedConnectionWithoutTlsNamesTheFlag) {
+  ClientAccess access;
+  access.prefix = "store-";
+  for (const char* error : {"GOAWAY received; Error code: 0", "Transport closed"}) {
+    EXPECT_THAT(TlsMismatch(error, access), HasSubstr("where it speaks TLS, pass --store-tls-ca"));
+  }
+  EXPECT_EQ(TlsMismatch("Connection refused", access), "");
+  access.tls_ca = "/ca.pem";
+  EXPECT_EQ(TlsMismatch("Transport closed", access), "");
+}
+
+TEST(TlsMismatch, AServerWithoutTlsIsToldFromOneOfAnotherAuthority) {
+  ClientAccess access;
+  access.tls_ca = "/ca.pem";
+  EXPECT_THAT(TlsMismatch("SSL routines::wrong version number", access),
+              HasSubstr("it speaks no TLS; leave out --tls-ca"));
+  EXPECT_THAT(TlsMismatch("certificate verify failed", access),
+              HasSubstr("not signed by the authority in --tls-ca"));
+}
+
+}  // namespace
+}  // namespace hearth
