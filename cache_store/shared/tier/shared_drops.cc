@@ -127,12 +127,4 @@ uint64_t SharedDrops::HeardOf(const std::string& mark, const std::string& tenant
   return undone == it->second.end() ? heard : std::max(heard, undone->second.number);
 }
 
-bool SharedDrops::IsHidden(const std::string& tenant) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (undone_.count(tenant) == 0) return false;
-  }
-  return !DoHeard(tenant).ok();
-}
-
 }  // namespace hearth

@@ -69,15 +69,16 @@ class SharedDrops {
   DropMark DoneOf(const std::string& mark) ABSL_LOCKS_EXCLUDED(mu_);
   // The number of the last one that was heard of, done or not.
   uint64_t HeardOf(const std::string& mark, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // Does what was heard of and could not be done yet, if anything. An error: it still cannot.
+  absl::Status DoHeard(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether a drop is still to be done, also now that this has tried.
-  bool IsHidden(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsHidden(const std::string& tenant) { return !DoHeard(tenant).ok(); }
   // For what came beside a drop that was done: once more.
   absl::Status DropAgain(const std::string& tenant) { return drop_(tenant, false); }
 
  private:
   using Marks = std::map<std::string, DropMark>;  // by name
 
-  absl::Status DoHeard(const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // What is done now, unless another thread keeps it: then that one does once more.
   void KeepDone() ABSL_LOCKS_EXCLUDED(mu_);
   void NoteLocked(const std::string& mark, const DropMark& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

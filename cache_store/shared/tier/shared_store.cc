@@ -169,7 +169,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::FetchById(const Diges
 
 absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec spec) {
   // What is dropped now is not to take what is published next.
-  drops_.IsHidden(spec.tenant);
+  drops_.DoHeard(spec.tenant).IgnoreError();
   lookup_.Observe(spec.fingerprint);
   SharedWork work;
   work.fingerprint = spec.fingerprint.digest();
