@@ -153,8 +153,10 @@ absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& p
   std::vector<absl::Span<std::byte>> pieces = shape.PiecesOf(part.part, slices);
   std::string head(part.part == 0 ? shape.head_bytes() : 0, '\0');
   pieces.insert(pieces.begin(), {reinterpret_cast<std::byte*>(head.data()), head.size()});
+  size_t head_left = head.size();
   const auto hash = [&](absl::Span<const std::byte> block) {
-    if (block.data() != pieces[0].data()) part.object->Hash(block);
+    if (head_left == 0) return part.object->Hash(block);
+    head_left -= block.size();
   };
   absl::Status status =
       prompt.space->OpenInto(prompt.NameOf(shape.id, part.part), value, pieces, hash);
