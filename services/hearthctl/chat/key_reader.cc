@@ -20,6 +20,7 @@ constexpr absl::string_view kPasteBegin = "\x1b[200~";
 constexpr absl::string_view kPasteEnd = "\x1b[201~";
 // The rest of a key's bytes comes with the first, or soon.
 constexpr int kRestOfKeyMs = 50;
+
 size_t Utf8Length(unsigned char first) {
   if (first < 0xc0) return 1;
   if (first < 0xe0) return 2;
@@ -69,8 +70,8 @@ bool KeyReader::TakePaste() {
   size_t end = 0, searched = kPasteBegin.size();
   bool is_too_long = false;
   while ((end = bytes_.find(mark, searched)) == std::string::npos) {
-    // What ends the bytes may begin the mark.
-    searched = std::max(kPasteBegin.size(), bytes_.size() - std::min(bytes_.size(), mark.size()));
+    // What ends the bytes may begin the mark. The paste's beginning is as long.
+    searched = std::max(kPasteBegin.size(), bytes_.size() - mark.size());
     if (searched - kPasteBegin.size() > kMaxPasteBytes) {
       is_too_long = true;
       bytes_.erase(kPasteBegin.size(), searched - kPasteBegin.size());
