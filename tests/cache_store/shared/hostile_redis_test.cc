@@ -18,16 +18,6 @@ namespace {
 using Answer = FakeRedis::Answer;
 using Words = FakeRedis::Words;
 
-const char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
-
-std::unique_ptr<RedisCluster> Engine(const std::vector<NodeAddress>& addresses,
-                                     absl::Duration silence = absl::Milliseconds(300)) {
-  RedisOptions options;
-  options.addresses = addresses;
-  options.silence = silence;
-  return RedisCluster::Open(options).value();
-}
-
 // A server without a cluster that answers everything alike.
 FakeRedis::Handler Always(const std::string& bytes, bool closes = false) {
   return [=](const Words& words) -> Answer {
@@ -66,17 +56,17 @@ TEST(HostileRedis, MayNotAnswerMoreThanWasAskedFor) {
         std::string("%1\r\n+a\r\n:1\r\n"), std::string("~1\r\n:1\r\n"),
         std::string("=7\r\ntxt:abc\r\n"), std::string("|1\r\n+a\r\n:1\r\n:1\r\n")}) {
     FakeRedis redis(Always(answer));
-    const auto engine = Engine({redis.address()});
+    const auto engine = OpenAt({redis.address()});
     EXPECT_EQ(GetOne(engine.get()).code(), absl::StatusCode::kDataLoss) << answer.substr(0, 40);
   }
 }
 
 TEST(HostileRedis, MayNotSpeakUnasked) {
   FakeRedis redis(Always("$5\r\nvalue\r\n"), "+PONG\r\n+PONG\r\n+PONG\r\n");
-  const auto engine = Engine({redis.address()});
+  const auto engine = OpenAt({redis.address()});
   EXPECT_FALSE(GetOne(engine.get()).ok());
   FakeRedis chatty(Always("$5\r\nvalue\r\n$5\r\nother\r\n"));
-  const auto other = Engine({chatty.address()});
+  const auto other = OpenAt({chatty.address()});
   EXPECT_EQ(other->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");
   // The value that nobody asked for is nobody's: it ended the connection.
   EXPECT_NE(other->Get({"key"}, kMaxBytes, Soon())[0].value_or("none"), "other");
@@ -85,19 +75,19 @@ TEST(HostileRedis, MayNotSpeakUnasked) {
 TEST(HostileRedis, IsNotBelievedAnAnswerOfTheWrongKind) {
   for (const std::string answer : {"+OK\r\n", "$3\r\nabc\r\n", "$-1\r\n"}) {
     FakeRedis redis(Always(answer));
-    const auto engine = Engine({redis.address()});
+    const auto engine = OpenAt({redis.address()});
     const auto exists = engine->Exists({"key"}, Soon());
     EXPECT_TRUE(absl::IsDataLoss(exists[0].status())) << answer;
     EXPECT_TRUE(absl::IsDataLoss(engine->Erase({"key"}, Soon())[0])) << answer;
   }
   for (const std::string answer : {":1\r\n", "$3\r\nabc\r\n", "$-1\r\n"}) {
     FakeRedis redis(Always(answer));
-    const auto engine = Engine({redis.address()});
+    const auto engine = OpenAt({redis.address()});
     EXPECT_TRUE(absl::IsDataLoss(engine->Set({{"key", "v"}}, Soon())[0].status())) << answer;
   }
   for (const std::string answer : {":1\r\n", "+abc\r\n", "$-1\r\n"}) {
     FakeRedis redis(Always(answer));
-    const auto engine = Engine({redis.address()});
+    const auto engine = OpenAt({redis.address()});
     EXPECT_TRUE(absl::IsDataLoss(GetOne(engine.get()))) << answer;
   }
 }
@@ -120,7 +110,7 @@ TEST(HostileRedis, SaysWhatItLacksInItsErrors) {
   };
   for (const auto& [answer, code] : kCases) {
     FakeRedis redis(Always(answer));
-    const auto engine = Engine({redis.address()});
+    const auto engine = OpenAt({redis.address()});
     EXPECT_EQ(GetOne(engine.get()).code(), code) << answer;
   }
 }
@@ -132,7 +122,7 @@ TEST(HostileRedis, HangsUpInTheMiddleOfAnAnswer) {
     if (hangs_up) return {"$100\r\nhalf", true};
     return {"$5\r\nvalue\r\n"};
   });
-  const auto engine = Engine({redis.address()});
+  const auto engine = OpenAt({redis.address()});
   EXPECT_TRUE(absl::IsUnavailable(GetOne(engine.get())));
   hangs_up = false;
   while (!GetOne(engine.get()).ok()) {
@@ -147,7 +137,7 @@ TEST(HostileRedis, NeverAnswersWhatIsWritten) {
     if (words[0] == "SET" && words[2].size() > 1000) return {""};
     return {words[0] == "SET" ? "+OK\r\n" : words[0] == "EXISTS" ? ":1\r\n" : "$5\r\nvalue\r\n"};
   });
-  const auto engine = Engine({redis.address()});
+  const auto engine = OpenAt({redis.address()});
   const std::string content(size_t{1} << 20, 'x');
   std::atomic<bool> is_over{false};
   std::thread writer([&] {
@@ -168,7 +158,7 @@ TEST(HostileRedis, NeverAnswersWhatIsRead) {
     if (words[0] == "CLUSTER") return {kNoCluster};
     return {words[0] == "EXISTS" ? ":1\r\n" : ""};
   });
-  const auto engine = Engine({redis.address()});
+  const auto engine = OpenAt({redis.address()});
   std::atomic<bool> is_over{false};
   std::thread reader([&] {
     EXPECT_TRUE(absl::IsUnavailable(engine->Get({"key"}, 1 << 20, Soon())[0].status()));
@@ -186,7 +176,7 @@ TEST(HostileRedis, ReadsNothingMore) {
     if (words[0] == "SET") return {"", false, false, true};
     return {":1\r\n"};
   });
-  const auto engine = Engine({redis.address()});
+  const auto engine = OpenAt({redis.address()});
   const std::string content(size_t{4} << 20, 'x');
   const std::vector<std::string> keys = Keys(16);
   std::vector<SharedValue> values;
@@ -216,7 +206,7 @@ TEST(HostileRedis, NobodyListensWhereItPoints) {
 
 TEST(HostileRedis, IsNotConnectedToAgainAndAgain) {
   FakeRedis redis([](const Words&) -> Answer { return {"", true}; });
-  const auto engine = Engine({redis.address()});
+  const auto engine = OpenAt({redis.address()});
   const absl::Time start = absl::Now();
   for (int call = 0; call < 2000; ++call) EXPECT_FALSE(GetOne(engine.get()).ok());
   const absl::Duration pause = RedisOptions().probe_pause * 0.75;
@@ -262,14 +252,14 @@ class HalfHostileRedis : public testing::Test {
 
 TEST_F(HalfHostileRedis, IsSilent) {
   Answers({""});
-  const auto engine = Engine({honest_.address()});
+  const auto engine = OpenAt({honest_.address()});
   ExpectHalfFails(engine.get(), Soon());
   ExpectHalfFails(engine.get(), Soon());
 }
 
 TEST_F(HalfHostileRedis, Trickles) {
   Answers({"$100\r\n" + std::string(50, 'x'), false, true});
-  const auto engine = Engine({honest_.address()});
+  const auto engine = OpenAt({honest_.address()});
   const auto got = engine->Get(Keys(100), kMaxBytes, Soon());
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(absl::IsDataLoss(got[i].status()), IsHonests(Keys(100)[i])) << got[i].status();
@@ -278,7 +268,7 @@ TEST_F(HalfHostileRedis, Trickles) {
 
 TEST_F(HalfHostileRedis, SendsKeysBackAndForth) {
   Answers({absl::StrCat("-MOVED 1 ", hostile_.address().Text(), "\r\n")});
-  const auto engine = Engine({honest_.address()});
+  const auto engine = OpenAt({honest_.address()});
   const absl::Time start = absl::Now();
   ExpectHalfFails(engine.get(), Soon());
   Answers({absl::StrCat("-ASK 1 ", hostile_.address().Text(), "\r\n")});
@@ -290,10 +280,10 @@ TEST_F(HalfHostileRedis, SendsKeysBackAndForth) {
 
 TEST_F(HalfHostileRedis, PointsToWhereNobodyListens) {
   Answers({"-MOVED 1 127.0.0.1:1\r\n"});
-  const auto engine = Engine({honest_.address()});
+  const auto engine = OpenAt({honest_.address()});
   ExpectHalfFails(engine.get(), Soon());
   Answers({"-MOVED 1 no-such-host.invalid:7000\r\n"});
-  const auto other = Engine({honest_.address()});
+  const auto other = OpenAt({honest_.address()});
   ExpectHalfFails(other.get(), absl::Now() + absl::Seconds(2));
 }
 
@@ -305,7 +295,7 @@ TEST_F(HalfHostileRedis, PointsToAThousandPlaces) {
     return {absl::StrCat("-MOVED 1 ", Nowhere(++places).Text(), "\r\n")};
   });
   Answers({absl::StrCat("-MOVED 1 ", redis.address().Text(), "\r\n")});
-  const auto engine = Engine({honest_.address()}, absl::Seconds(30));
+  const auto engine = OpenAt({honest_.address()}, absl::Seconds(30));
   const std::vector<std::string> keys = Keys(4000);
   const auto exists = engine->Exists(keys, Soon());
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(exists[i].ok(), IsHonests(keys[i]));
@@ -323,7 +313,7 @@ TEST(HostileRedis, NamesAThousandNodes) {
     nodes.push_back(redis.address());
     return {FakeRedis::Slots(nodes)};
   });
-  const auto engine = Engine({redis.address()}, absl::Seconds(30));
+  const auto engine = OpenAt({redis.address()}, absl::Seconds(30));
   int last = 0;
   while (KeySlot(absl::StrCat(last)) != kHashSlots - 1) ++last;
   for (const auto& exists : engine->Exists(Keys(100), Soon())) EXPECT_FALSE(exists.ok());
@@ -353,7 +343,7 @@ TEST(HostileRedis, TellsNoMapThatIsNone) {
     FakeRedis redis([&](const Words& words) -> Answer {
       return {words[0] == "CLUSTER" ? map : "$5\r\nvalue\r\n"};
     });
-    const auto engine = Engine({redis.address()});
+    const auto engine = OpenAt({redis.address()});
     EXPECT_FALSE(GetOne(engine.get()).ok()) << map;
   }
 }
@@ -371,7 +361,7 @@ TEST(HostileRedis, IsOneOfTwoWithoutAClusterAndStaysThat) {
     };
   };
   FakeRedis one(named("one")), two(named("two"));
-  const auto engine = Engine({one.address(), two.address()});
+  const auto engine = OpenAt({one.address(), two.address()});
   const std::string first = engine->Get({"key"}, kMaxBytes, Soon())[0].value();
   while (maps < 8) {
     engine->Get({"loading"}, kMaxBytes, Soon());  // makes it ask for a map
@@ -382,7 +372,7 @@ TEST(HostileRedis, IsOneOfTwoWithoutAClusterAndStaysThat) {
 TEST(HostileRedis, IsLeftForOneThatTellsAMap) {
   FakeRedis liar([](const Words&) -> Answer { return {"*0\r\n"}; });
   FakeRedis honest(Always("$5\r\nvalue\r\n"));
-  const auto engine = Engine({liar.address(), honest.address()});
+  const auto engine = OpenAt({liar.address(), honest.address()});
   while (!GetOne(engine.get()).ok()) {
   }
   EXPECT_EQ(engine->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");

@@ -29,6 +29,18 @@ inline std::unique_ptr<RedisCluster> OpenPatiently(const std::string& addresses)
   return RedisCluster::Open(options).value();
 }
 
+// What a server without a cluster says when it is asked for its slots.
+inline constexpr char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
+
+// A client of these servers that counts as silent who says nothing for so long.
+inline std::unique_ptr<RedisCluster> OpenAt(const std::vector<NodeAddress>& addresses,
+                                            absl::Duration silence = absl::Milliseconds(300)) {
+  RedisOptions options;
+  options.addresses = addresses;
+  options.silence = silence;
+  return RedisCluster::Open(options).value();
+}
+
 }  // namespace hearth
 
 #endif  // HEARTH_TESTS_CACHE_STORE_SHARED_REDIS_KIT_H_

@@ -15,14 +15,11 @@ absl::Time Shortly() { return absl::Now() + absl::Milliseconds(100); }
 TEST(RedisOrder, AnEraseIsNotDoneBeforeAWriteThatNobodyWaitsForAnyMore) {
   for (const size_t bytes : {size_t{100}, size_t{100'000}}) {
     FakeRedis redis([](const Words& words) -> Answer {
-      if (words[0] == "CLUSTER") return {"-ERR This instance has cluster support disabled\r\n"};
+      if (words[0] == "CLUSTER") return {kNoCluster};
       if (words[0] == "SET") return {"", false, false, /*is_deaf=*/true};
       return {":0\r\n"};
     });
-    RedisOptions options;
-    options.addresses = {redis.address()};
-    options.silence = absl::Milliseconds(300);
-    const auto engine = RedisCluster::Open(options).value();
+    const auto engine = OpenAt({redis.address()});
     const std::string value(bytes, 'v');
     EXPECT_FALSE(engine->Set({{"key", value}}, Shortly())[0].ok());
     EXPECT_FALSE(engine->Erase({"key"}, Shortly())[0].ok()) << bytes;

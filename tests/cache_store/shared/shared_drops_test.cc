@@ -55,31 +55,22 @@ TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoHears) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "hours after every store heard of the drop";
 }
 
-TEST_F(SharedDropsTest, OfAllHoldForTheSecretsThatWereBefore) {
-  const std::string first(kSecretBytes, '1'), second(kSecretBytes, '2');
-  std::string secret = first;
-  kit_.read_secret = [&] { return secret; };
+TEST_F(SharedSecretTest, DropsOfAllHoldForTheSecretsThatWereBefore) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
-  secret = second;
-  kit_.clock.Advance(absl::Seconds(2));
+  Take(second_);
   ASSERT_TRUE(one.store->DropAll("default", true).ok());
-  secret = first;
-  kit_.clock.Advance(absl::Seconds(2));
+  Take(first_);
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u) << "dropped here, from the engine again";
 }
 
-TEST_F(SharedDropsTest, OfOneAndQuarantinesHoldForTheSecretsThatWereBefore) {
-  const std::string first(kSecretBytes, '1'), second(kSecretBytes, '2');
-  std::string secret = first;
-  kit_.read_secret = [&] { return secret; };
+TEST_F(SharedSecretTest, DropsOfOneAndQuarantinesHoldForTheSecretsThatWereBefore) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
   const size_t heads = Heads();
-  secret = second;
-  kit_.clock.Advance(absl::Seconds(2));
+  Take(second_);
   Digest id{};
   for (const RestorePoint& point : one.store->List("default")) {
     if (one.store->FetchById(point.id, "default").value()->plan().token_ids[0] ==
@@ -92,21 +83,16 @@ TEST_F(SharedDropsTest, OfOneAndQuarantinesHoldForTheSecretsThatWereBefore) {
   const std::vector<ObjectId> wrong = {{0, 16, LayerGroup::kGlobal}};
   ASSERT_TRUE(one.store->Quarantine(KitQuery(model_, Prompt(2)), wrong).ok());
   EXPECT_EQ(Heads(), heads - 2);
-  secret = first;
-  kit_.clock.Advance(absl::Seconds(2));
+  Take(first_);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "dropped while another secret was";
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0u) << "quarantined while another secret was";
 }
 
-TEST_F(SharedDropsTest, OfOneThatCannotBeMadeUnderASecretFromBeforeAreToBeRepeated) {
-  const std::string first(kSecretBytes, '1'), second(kSecretBytes, '2');
-  std::string secret = first;
-  kit_.read_secret = [&] { return secret; };
+TEST_F(SharedSecretTest, DropsOfOneThatCannotBeMadeUnderASecretFromBeforeAreToBeRepeated) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
-  secret = second;
-  kit_.clock.Advance(absl::Seconds(2));
-  one.engine->SetSilent({SharedSpace(first, "default", 0).GenerationName()});
+  Take(second_);
+  one.engine->SetSilent({SharedSpace(first_, "default", 0).GenerationName()});
   const auto point = one.store->List("default")[0];
   EXPECT_TRUE(absl::IsUnavailable(one.store->Drop(point.id, "default", true).status()));
 }

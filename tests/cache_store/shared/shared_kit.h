@@ -116,6 +116,23 @@ class SharedStoreTest : public ::testing::Test {
   const Fingerprint model_ = KitModel().Make();
 };
 
+// Stores whose secret's file changes while they run.
+class SharedSecretTest : public SharedStoreTest {
+ protected:
+  SharedSecretTest() {
+    kit_.read_secret = [this] { return secret_; };
+  }
+  // All stores have it, and look at the engine again.
+  void Take(const std::string& secret) {
+    secret_ = secret;
+    kit_.clock.Advance(2 * kit_.shared_options.generation_age);
+  }
+
+  const std::string first_ = std::string(kSecretBytes, '1'),
+                    second_ = std::string(kSecretBytes, '2');
+  std::string secret_ = first_;
+};
+
 }  // namespace hearth
 
 #endif  // HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_

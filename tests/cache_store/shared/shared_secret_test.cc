@@ -9,17 +9,13 @@
 namespace hearth {
 namespace {
 
-TEST_F(SharedStoreTest, AChangedSecretMakesMissesOfWhatWasWrittenBefore) {
-  const std::string first(kSecretBytes, '1'), second(kSecretBytes, '2');
-  std::string secret = first;
-  kit_.read_secret = [&] { return secret; };
+TEST_F(SharedSecretTest, AChangedSecretMakesMissesOfWhatWasWrittenBefore) {
   const KitPrompt before = Prompt(1), after = Prompt(2);
   SharedNode writer = kit_.Node(), early = kit_.Node();
   Publish(&writer, before, {64});
   EXPECT_EQ(Fetch(&early, before), 64u);
 
-  secret = second;
-  kit_.clock.Advance(2 * kit_.shared_options.generation_age);
+  Take(second_);
   SharedNode reader = kit_.Node();
   EXPECT_EQ(Fetch(&reader, before), 0u);
   Publish(&writer, after, {64});
@@ -27,8 +23,7 @@ TEST_F(SharedStoreTest, AChangedSecretMakesMissesOfWhatWasWrittenBefore) {
   EXPECT_EQ(Fetch(&early, after), 64u) << "which has heard of it by now";
   EXPECT_EQ(Fetch(&writer, before), 64u) << "what is here stays";
 
-  secret = first;
-  kit_.clock.Advance(2 * kit_.shared_options.generation_age);
+  Take(first_);
   SharedNode late = kit_.Node();
   EXPECT_EQ(Fetch(&late, before), 64u);
   EXPECT_EQ(Fetch(&late, after), 0u);
