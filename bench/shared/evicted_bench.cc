@@ -46,15 +46,16 @@ class WatchedEngine final : public SharedEngine {
                                            absl::Time deadline) override {
     return engine_->Exists(keys, deadline);
   }
-  std::vector<absl::StatusOr<std::string>> Get(absl::Span<const std::string> keys,
-                                               uint64_t max_bytes, absl::Time deadline) override {
-    auto values = engine_->Get(keys, max_bytes, deadline);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (!IsPart(keys[i])) continue;
-      read += values[i].ok();
-      vanished += absl::IsNotFound(values[i].status());
-    }
-    return values;
+  Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override {
+    return [this, keys, later = engine_->GetLater(keys, max_bytes, deadline)] {
+      Values values = later();
+      for (size_t i = 0; i < keys.size(); ++i) {
+        if (!IsPart(keys[i])) continue;
+        read += values[i].ok();
+        vanished += absl::IsNotFound(values[i].status());
+      }
+      return values;
+    };
   }
   std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                         absl::Time deadline) override {

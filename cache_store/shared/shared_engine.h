@@ -13,8 +13,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <future>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,17 +56,13 @@ class SharedEngine {
   virtual std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                                    absl::Time deadline) = 0;
   // `max_bytes`: of one value; a longer one, or one that is no value at all, is kDataLoss.
-  virtual Values Get(absl::Span<const std::string> keys, uint64_t max_bytes,
-                     absl::Time deadline) = 0;
+  Values Get(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) {
+    return GetLater(std::move(keys), max_bytes, deadline)();
+  }
   // As Get, but returns at once; what it returns waits for the values, and is called at most once,
   // before the engine goes.
-  virtual Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) {
-    auto values = std::make_shared<std::future<Values>>(
-        std::async(std::launch::async, [this, max_bytes, deadline, keys = std::move(keys)] {
-          return Get(keys, max_bytes, deadline);
-        }));
-    return [values] { return values->get(); };
-  }
+  virtual Later GetLater(std::vector<std::string> keys, uint64_t max_bytes,
+                         absl::Time deadline) = 0;
   // Whether each was written; false: it was to be absent and is not.
   virtual std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                                 absl::Time deadline) = 0;

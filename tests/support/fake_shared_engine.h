@@ -77,26 +77,11 @@ class FakeSharedEngine : public SharedEngine {
     for (const std::string& key : keys) results.push_back(Find(key) != nullptr);
     return results;
   }
-  std::vector<absl::StatusOr<std::string>> Get(absl::Span<const std::string> keys,
-                                               uint64_t max_bytes, absl::Time deadline) override {
-    if (on_get_) on_get_(gets_);
-    ++gets_;
-    if (absl::Status status = Answer(deadline); !status.ok()) return {keys.size(), status};
-    std::vector<absl::StatusOr<std::string>> results;
-    absl::MutexLock lock(&memory_->mu);
-    for (const std::string& key : keys) {
-      const FakeSharedMemory::Entry* const entry = Find(key);
-      if (silent_.count(key) > 0) {
-        results.push_back(absl::UnavailableError("not reached"));
-      } else if (entry == nullptr) {
-        results.push_back(absl::NotFoundError(key));
-      } else if (entry->value.size() > max_bytes) {
-        results.push_back(absl::DataLossError("too long"));
-      } else {
-        results.push_back(entry->value);
-      }
-    }
-    return results;
+  // Asked once the values are waited for.
+  Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override {
+    return [this, keys = std::move(keys), max_bytes, deadline] {
+      return GetNow(keys, max_bytes, deadline);
+    };
   }
   std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                         absl::Time deadline) override {
@@ -148,6 +133,26 @@ class FakeSharedEngine : public SharedEngine {
   SharedEngineStats Stats() const override { return {}; }
 
  private:
+  Values GetNow(absl::Span<const std::string> keys, uint64_t max_bytes, absl::Time deadline) {
+    if (on_get_) on_get_(gets_);
+    ++gets_;
+    if (absl::Status status = Answer(deadline); !status.ok()) return {keys.size(), status};
+    std::vector<absl::StatusOr<std::string>> results;
+    absl::MutexLock lock(&memory_->mu);
+    for (const std::string& key : keys) {
+      const FakeSharedMemory::Entry* const entry = Find(key);
+      if (silent_.count(key) > 0) {
+        results.push_back(absl::UnavailableError("not reached"));
+      } else if (entry == nullptr) {
+        results.push_back(absl::NotFoundError(key));
+      } else if (entry->value.size() > max_bytes) {
+        results.push_back(absl::DataLossError("too long"));
+      } else {
+        results.push_back(entry->value);
+      }
+    }
+    return results;
+  }
   absl::Status Answer(absl::Time deadline) {
     ++round_trips_;
     if (unreachable_) return absl::UnavailableError("not reached");

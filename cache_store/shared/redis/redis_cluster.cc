@@ -112,11 +112,6 @@ std::vector<absl::StatusOr<bool>> RedisCluster::Exists(absl::Span<const std::str
   return results;
 }
 
-RedisCluster::Values RedisCluster::Get(absl::Span<const std::string> keys, uint64_t max_bytes,
-                                       absl::Time deadline) {
-  return GetLater({keys.begin(), keys.end()}, max_bytes, deadline)();
-}
-
 RedisCluster::Later RedisCluster::GetLater(std::vector<std::string> keys, uint64_t max_bytes,
                                            absl::Time deadline) {
   assert(max_bytes > 0 && max_bytes <= kValueBytesMax);

@@ -37,7 +37,6 @@ class RedisCluster : public SharedEngine {
 
   std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                            absl::Time deadline) override;
-  Values Get(absl::Span<const std::string> keys, uint64_t max_bytes, absl::Time deadline) override;
   Later GetLater(std::vector<std::string> keys, uint64_t max_bytes, absl::Time deadline) override;
   std::vector<absl::StatusOr<bool>> Set(absl::Span<const SharedValue> values,
                                         absl::Time deadline) override;
