@@ -1,27 +1,18 @@
-"""The classes of C++ files, by counting braces: how many methods and fields each has, and in which
-files its methods are defined."""
+"""The classes and functions of C++ files, by counting braces: where each is declared, and in which
+files functions and methods are defined."""
 
 import re
 
-from tidy_functions import TOKEN, _blank
+from tidy_functions import TOKEN, TYPE, _blank
 
 HEAD = re.compile(r"\b(class|struct|union|enum(?:\s+(?:class|struct))?|namespace|extern)\b")
 TYPE_NAME = re.compile(r"\b(?:class|struct|union)\s+(?:ABSL_\w+\s+|alignas\([^()]*\)\s+)*([\w:]+)")
-NOT_MEMBER = re.compile(r"^\s*(friend|using|typedef|static_assert|template\s*$)\b")
 ACCESS = re.compile(r"\b(public|protected|private)\s*:(?!:)")
 MACRO = re.compile(r"\b(ABSL_[A-Z_]+|alignas|noexcept|decltype)\s*\((?:[^()]|\([^()]*\))*\)")
 
 
 DEFINED = re.compile(  # of the text before the parameters, template arguments left out
     r"^(?:[\w:<>,&*~\[\]\s]*[\s&*])?(\w+)(?:::\w+)*::(?:~?\w+|operator[^\s(]*)\s*$")
-
-
-class Class:
-    """One definition: where it is, and what it has."""
-
-    def __init__(self, name, line, is_local):
-        self.name, self.line, self.is_local = name, line, is_local
-        self.methods, self.fields = 0, 0
 
 
 def _strip_templates(text):
@@ -37,73 +28,71 @@ def _strip_templates(text):
     return "".join(kept)
 
 
-def _add_member(owner, head):
-    head = ACCESS.sub(" ", head).strip()
-    if not head or NOT_MEMBER.match(head) or HEAD.match(head):
-        return
-    text = _strip_templates(MACRO.sub(" ", head))
-    before_value = text.split("=")[0] if "operator" not in text else text
-    if "(" in before_value:
-        owner.methods += 1
-    elif not re.match(r"\s*(static\s+)?constexpr\b|\s*static\b", text):
-        owner.fields += 1 + re.sub(r"\([^()]*\)|\{[^{}]*\}", "", text).count(",")
-
-
 def classes(lines):
-    """[Class] of the file, nested ones too. `is_local`: in an unnamed namespace or a function."""
+    """[(name, line, is_local)] of the file's classes, nested ones too. `is_local`: in an unnamed
+    namespace or a function."""
     text = TOKEN.sub(_blank, "\n".join(lines))
-    found, stack, head_start = [], [], 0  # of (kind, Class or None)
+    found, stack, head_start = [], [], 0  # of (kind, the class's name)
     for match in re.finditer(r"[{};]", text):
         mark, at = match[0], match.start()
         head = text[head_start:at]
-        owner = stack[-1][1] if stack and stack[-1][0] == "class" else None
         if mark == "{":
             kind = HEAD.search(ACCESS.sub(" ", head).split("(")[0] if "(" in head else head)
             name = TYPE_NAME.search(head)
             if kind and kind[1] in ("class", "struct", "union") and name:
                 is_local = any(entry[0] in ("unnamed", "code") for entry in stack)
-                outer = owner.name + "::" if owner else ""
-                line = text.count("\n", 0, at) + 1
-                found.append(Class(outer + name[1], line, is_local))
-                stack.append(("class", found[-1]))
+                outer = stack[-1][1] + "::" if stack and stack[-1][0] == "class" else ""
+                found.append((outer + name[1], text.count("\n", 0, at) + 1, is_local))
+                stack.append(("class", outer + name[1]))
             elif kind and kind[1] == "namespace":
                 is_unnamed = re.search(r"\bnamespace\s*$", head)
                 stack.append(("unnamed" if is_unnamed else "namespace", None))
             else:
-                if owner is not None and not (kind and kind[1].startswith("enum")):
-                    _add_member(owner, head)
-                    if "(" not in _strip_templates(MACRO.sub(" ", head)):
-                        stack.append(("value", None))  # the field's, up to its semicolon
-                        continue
                 stack.append(("code", None))
-        elif mark == "}":
-            kind = stack.pop()[0] if stack else "code"
-            if kind == "value":
-                stack.append(("ending", None))
-        elif stack and stack[-1][0] == "ending":
+        elif mark == "}" and stack:
             stack.pop()
-        elif owner is not None:
-            _add_member(owner, head)
-        if not (stack and stack[-1][0] == "ending"):
-            head_start = match.end()
+        head_start = match.end()
     return found
 
 
 def homes(lines):
-    """Names of the classes whose methods are defined at the file's top level."""
+    """What is defined at the file's top level: names of the classes of methods, and of functions
+    that other files may call."""
+    found, functions = set(), set()
+    for mark, head, is_unnamed in _top_level(lines):
+        if mark != "{" or "(" not in head:
+            continue
+        before = _strip_templates(head.split("(")[0].strip())
+        name = DEFINED.match(before)
+        if name:
+            found.add(name[1])
+        elif not is_unnamed and not re.search(r"\b(static|inline|constexpr|template)\b", head):
+            functions.update(re.findall(r"[\s&*](\w+)\s*$", before))
+    return found, functions
+
+
+def declared(lines):
+    """Names of the functions that a header declares, and leaves to a .cc to define."""
+    found = set()
+    for mark, head, _ in _top_level(lines):
+        if mark == ";" and "(" in head and not TYPE.search(head) and "= delete" not in head:
+            found.update(re.findall(r"[\s&*](\w+)\s*$", _strip_templates(head.split("(")[0])))
+    return found
+
+
+def _top_level(lines):
+    """(mark, the text before it, whether in an unnamed namespace) outside of all but namespaces."""
     text = TOKEN.sub(_blank, "\n".join(lines))
-    found, depth, opened, head_start = set(), 0, [], 0
+    depth, opened, head_start = 0, [], 0
     for match in re.finditer(r"[{};]", text):
         mark, head = match[0], text[head_start:match.start()]
+        if depth == 0:
+            yield mark, head, "unnamed" in opened
         if mark == "{":
             is_namespace = bool(re.search(r"\bnamespace\b[^()]*$", head)) and depth == 0
-            opened.append(is_namespace)
-            if depth == 0 and not is_namespace and "(" in head:
-                name = DEFINED.match(_strip_templates(head.split("(")[0].strip()))
-                if name:
-                    found.add(name[1])
+            is_unnamed = is_namespace and re.search(r"\bnamespace\s*$", head)
+            opened.append("unnamed" if is_unnamed else "named" if is_namespace else "")
             depth += not is_namespace
         elif mark == "}" and opened:
             depth -= not opened.pop()
         head_start = match.end()
-    return found
