@@ -1,5 +1,5 @@
 // A layer in the shapes of a larger Gemma than is at hand: bits that depend on no step, thread or
-// instruction set, where the window slides. shape_bench asks the same of all shapes, 512 rows each.
+// instruction set, where the window slides.
 #include <gtest/gtest.h>
 
 #include <cstring>
