@@ -28,8 +28,9 @@ constexpr unsigned int kRereadSeconds = 1;
 // The token in a file, read again as it changes: Kubernetes renews its tokens.
 class TokenFile {
  public:
-  static absl::StatusOr<std::string> Read(const std::string& flag, const std::string& path) {
-    absl::StatusOr<std::string> text = ReadFlagFile(flag, path);
+  static absl::StatusOr<std::string> Read(const std::string& flag, const std::string& path,
+                                          bool pipes_too) {
+    absl::StatusOr<std::string> text = ReadFlagFile(flag, path, pipes_too);
     if (!text.ok()) return text.status();
     std::string token(absl::StripAsciiWhitespace(*text));
     for (const unsigned char c : token) {
@@ -49,7 +50,7 @@ class TokenFile {
     absl::MutexLock lock(&mutex_);
     if (SteadyClock().Now() >= next_check_) {
       next_check_ = SteadyClock().Now() + kRecheck;
-      absl::StatusOr<std::string> token = Read("", path_);
+      absl::StatusOr<std::string> token = Read("", path_, /*pipes_too=*/false);
       if (token.ok()) token_ = *std::move(token);
     }
     return token_;
@@ -114,8 +115,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TransportOf(const Clie
     return absl::InvalidArgumentError(absl::StrCat("--", flag, "cert needs --", flag,
                                                    "ca, the authority that signed the server's"));
   }
-  absl::StatusOr<TlsTexts> texts = ReadTlsFiles(
-      {flag + "cert", access.tls_cert, flag + "key", access.tls_key, flag + "ca", access.tls_ca});
+  absl::StatusOr<TlsTexts> texts =
+      ReadTlsFiles({flag + "cert", access.tls_cert, flag + "key", access.tls_key, flag + "ca",
+                    access.tls_ca, !access.rereads});
   if (!texts.ok()) return texts.status();
   if (access.rereads) return RereadingCredentials(access);
   grpc::SslCredentialsOptions options;
@@ -142,7 +144,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& acc
                      access.prefix, "tls-ca, or --", access.prefix,
                      "plaintext-tokens on where the network itself is encrypted"));
   }
-  absl::StatusOr<std::string> token = TokenFile::Read(flag, access.token_file);
+  absl::StatusOr<std::string> token = TokenFile::Read(flag, access.token_file, !access.rereads);
   if (!token.ok()) return token.status();
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> senders;
   senders.push_back(std::make_unique<TokenSenders>(

@@ -20,7 +20,7 @@ struct ClientAccess {
   std::string token_file;
   bool plaintext_tokens = false;  // a token may cross a network in clear text
   std::string prefix;             // of these flags' names: "store-"
-  bool rereads = false;           // TLS files are read again when they change
+  bool rereads = false;           // a server's: regular files, read again when they change
 };
 
 // A channel to `address`; never blocks, connects when used. The token is read again when its file

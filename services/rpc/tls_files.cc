@@ -74,9 +74,10 @@ absl::Status ReadCertificates(const std::string& flag, const std::string& file,
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   TlsTexts texts;
   if (!files.certificate.empty()) {
-    absl::StatusOr<std::string> chain = ReadFlagFile(files.certificate_flag, files.certificate);
+    absl::StatusOr<std::string> chain =
+        ReadFlagFile(files.certificate_flag, files.certificate, files.pipes_too);
     if (!chain.ok()) return chain.status();
-    absl::StatusOr<std::string> key_text = ReadFlagFile(files.key_flag, files.key);
+    absl::StatusOr<std::string> key_text = ReadFlagFile(files.key_flag, files.key, files.pipes_too);
     if (!key_text.ok()) return key_text.status();
     Certificate own;
     absl::Status status =
@@ -100,7 +101,8 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
     texts.key = *std::move(key_text);
   }
   if (!files.authority.empty()) {
-    absl::StatusOr<std::string> authority = ReadFlagFile(files.authority_flag, files.authority);
+    absl::StatusOr<std::string> authority =
+        ReadFlagFile(files.authority_flag, files.authority, files.pipes_too);
     if (!authority.ok()) return authority.status();
     const absl::Status status =
         ReadCertificates(files.authority_flag, files.authority, *authority, nullptr, &texts.lives);

@@ -19,6 +19,7 @@ struct TlsFiles {
   std::string certificate_flag, certificate;  // a chain; the first is one's own
   std::string key_flag, key;
   std::string authority_flag, authority;
+  bool pipes_too = false;  // they need not be regular files
 };
 
 struct CertificateLife {

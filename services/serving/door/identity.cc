@@ -5,13 +5,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "services/rpc/access_files.h"
 #include "services/serving/door/identities_file.h"
 #include "services/serving/logging.h"
 
@@ -95,21 +94,20 @@ Identities::FileState Identities::StateOf(const std::string& file) {
 absl::Status Identities::Load() {
   if (options_.file.empty()) return absl::OkStatus();
   const FileState state = StateOf(options_.file);
+  uint64_t reading = 0;
   {
     absl::MutexLock lock(&mutex_);
     state_ = state;  // whatever comes of it: the same wrong file is read and logged once
+    reading = ++readings_;
   }
-  if (state.bytes > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options_.file, ": ", state.bytes, " bytes; the limit is ", kMaxFileBytes));
-  }
-  std::ifstream file(options_.file);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::NotFoundError(absl::StrCat(options_.file, ": cannot be read"));
-  absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, text.str());
+  const absl::StatusOr<std::string> text = ReadBoundedFile(options_.file, kMaxFileBytes);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, *text);
   if (!entries.ok()) return entries.status();
+  if (options_.on_parsed) options_.on_parsed();
   absl::MutexLock lock(&mutex_);
+  // SIGHUP and the refresh may read at the same time: what began earlier may have read less.
+  if (reading != readings_) return absl::OkStatus();
   entries_ = std::make_shared<std::vector<IdentityEntry>>(*std::move(entries));
   return absl::OkStatus();
 }

@@ -94,6 +94,7 @@ class Identities {
     std::string file;           // empty: none
     bool certificates = false;  // a client certificate without an entry is its own tenant
     absl::Duration recheck = absl::Seconds(1);  // how often the file is looked at; 0: at each call
+    std::function<void()> on_parsed;            // for tests: before what was read is used
   };
 
   // All callers are Role::kNobody when `options` name neither. The error names file, entry and what
@@ -148,6 +149,7 @@ class Identities {
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
   FileState state_ ABSL_GUARDED_BY(mutex_);
+  uint64_t readings_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
   std::list<std::weak_ptr<Followed>> followed_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
 };

@@ -1,8 +1,12 @@
 #include "services/serving/door/identity.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -10,7 +14,9 @@
 #include "absl/synchronization/notification.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/client_access.h"
+#include "services/rpc/tls_files.h"
 #include "services/serving/door/server_access.h"
+#include "services/store/tenants_file.h"
 #include "tests/support/test_certificates.h"
 
 namespace hearth {
@@ -195,6 +201,25 @@ TEST_F(IdentityTest, AStreamThatBeginsAsTheFileChangesIsToldAtOnce) {
   EXPECT_EQ(why, absl::StatusCode::kUnauthenticated);
 }
 
+TEST_F(IdentityTest, AReadingThatBeganEarlierDoesNotBringBackARevokedIdentity) {
+  Identities::Options options;
+  options.file = folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "tb")));
+  options.recheck = absl::Hours(1);
+  std::function<void()> meanwhile;
+  options.on_parsed = [&] {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+  };
+  auto identities = Identities::Open(options);
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  meanwhile = [&] {
+    folder_.Write("identities.json", FileOf(TokenEntry("c", "tenant", "another token")));
+    (*identities)->Reload();
+  };
+  (*identities)->Reload();
+  EXPECT_FALSE((*identities)->Identify(Token("tb")).ok());
+  EXPECT_TRUE((*identities)->Identify(Token("another token")).ok());
+}
+
 TEST_F(IdentityTest, AChangedFileIsSeenWithoutACall) {
   Identities::Options options;
   options.file = folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "tb")));
@@ -264,6 +289,27 @@ TEST_F(IdentityTest, TokensDoNotCrossANetworkInClearText) {
   EXPECT_FALSE(ConnectAs(client, "127.evil.example:7080", {}).ok());
   client.plaintext_tokens = true;
   EXPECT_TRUE(ConnectAs(client, "store:7080", {}).ok());
+}
+
+TEST_F(IdentityTest, FilesThatWouldNeverEndAreRefusedByName) {
+  const std::string small = folder_.Write("small", "12345");
+  const std::string fifo = small + ".fifo", link = small + ".link";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  ASSERT_EQ(symlink(small.c_str(), link.c_str()), 0);
+  EXPECT_EQ(*ReadBoundedFile(link, 5), "12345");
+  EXPECT_FALSE(ReadBoundedFile(small, 4).ok());
+  EXPECT_FALSE(ReadBoundedFile("/dev/zero", 1000, /*pipes_too=*/true).ok());
+  EXPECT_EQ(*ReadBoundedFile("/dev/null", 1000, /*pipes_too=*/true), "");
+  for (const std::string& endless : {fifo, std::string("/dev/zero"), std::string("/tmp")}) {
+    Identities::Options options;
+    options.file = endless;
+    for (const absl::Status& status :
+         {Identities::Open(options).status(), ReadTenantsFile(endless).status(),
+          ReadTlsFiles({"tls-cert", endless, "tls-key", endless, "", ""}).status()}) {
+      EXPECT_TRUE(absl::StrContains(status.message(), endless + " is not a regular file"))
+          << status;
+    }
+  }
 }
 
 TEST_F(IdentityTest, HalfOfAPairOfFlagsIsRefusedByName) {
