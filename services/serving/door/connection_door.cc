@@ -185,6 +185,8 @@ void ConnectionDoor::Close(int fd) {
   const uint64_t received = it->second.waits ? 0 : CountedOfSocket(fd).received;
   options_.ledger->Remove(it->second.connection, clock_->Now(), received);
   streams_.Forget(it->second.connection->peer());
+  // gRPC's duplicate keeps the socket open while a call runs, and epoll would go on to tell of it.
+  epoll_ctl(poll_, EPOLL_CTL_DEL, fd, nullptr);
   close(fd);
   guests_.erase(it);
 }

@@ -13,8 +13,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -178,6 +181,32 @@ TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
     AwaitTaken(turn);
   }
   EXPECT_EQ(ledger_.connections(), kMayWait);
+}
+
+// Descriptors that all epolls of this process watch.
+size_t WatchedDescriptors() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
+    std::ifstream info(entry.path());
+    for (std::string line; std::getline(info, line);) count += line.rfind("tfd:", 0) == 0;
+  }
+  return count;
+}
+
+// Its end is reported as long as it is watched: the door's thread would do nothing else.
+TEST_F(ConnectionDoorTest, ADeadConnectionThatACallStillHoldsIsWatchedNoMore) {
+  const size_t before = WatchedDescriptors();
+  auto dies = Come();
+  dies->Say(kPreface);
+  AwaitTaken(1);
+  const linger reset{1, 0};
+  setsockopt(dies->fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  dies.reset();
+  while (ledger_.connections() > 0) std::this_thread::yield();
+  const auto next = Come();
+  next->Say(kPreface);
+  AwaitTaken(2);  // by the same thread, when it had closed the first
+  EXPECT_EQ(WatchedDescriptors(), before + 1);
 }
 
 // All descriptors that this process may have but some, until the end.
