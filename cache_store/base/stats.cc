@@ -81,6 +81,7 @@ constexpr const char* kNames[] = {
     "host_growths_failed",
     "gpu_evicted_objects",
     "unloaded_restore_points",
+    "shared_unreachable_shards",
     "last_full_scrub_unix_s",
 };
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount),

@@ -89,7 +89,8 @@ enum class Counter {
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,
   kGpuEvictedObjects,
-  kUnloadedRestorePoints,  // not 0 before changes are taken
+  kUnloadedRestorePoints,    // not 0 before changes are taken
+  kSharedUnreachableShards,  // 1 while none is known
   kLastFullScrubUnixS,
   kCount,
 };

@@ -155,7 +155,6 @@ absl::StatusOr<FetchOutcome> FetchClient::Fetch(const PrefixRequest& prefix, uin
     // The store quarantined what was asked for: the outcome is the damage, not a miss.
     if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
   }
-  connection_->NoteOutcome(outcome.status());
   return outcome;
 }
 

@@ -305,6 +305,9 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_kv_offload_used_bytes(stats.kv_offload_used_bytes);
     made.set_weights(engine.weights());
     made.set_has_tokenizer(parts_.tokenizer != nullptr);
+    if (parts_.reachability != nullptr && !parts_.reachability->is_reached()) {
+      made.set_unreachable_store(parts_.reachability->address());
+    }
     ToProto(engine.fingerprint(), made.mutable_fingerprint());
     for (const AdapterInfo& adapter : engine.adapters()) {
       v1::Adapter* const out = made.add_adapters();

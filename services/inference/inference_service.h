@@ -24,6 +24,7 @@
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/calls/stream_limit.h"
 #include "services/serving/door/identity.h"
+#include "services/serving/reachability.h"
 #include "worker/engine/engine.h"
 #include "worker/text/prompt.h"
 #include "worker/text/tokenizer.h"
@@ -32,10 +33,11 @@ namespace hearth {
 
 struct InferenceParts {
   Engine* engine = nullptr;
-  const Tokenizer* tokenizer = nullptr;  // null: serves token ids
-  Explainer* explainer = nullptr;        // null: no store
-  std::string store;                     // where that is, for people
-  ClientAccess store_access;             // how it is reached
+  const Tokenizer* tokenizer = nullptr;        // null: serves token ids
+  Explainer* explainer = nullptr;              // null: no store
+  std::string store;                           // where that is, for people
+  ClientAccess store_access;                   // how it is reached
+  const Reachability* reachability = nullptr;  // of a store in another process
   CallGate* gate = nullptr;
   Identities* identities = nullptr;  // null: every caller is the tenant `default`
   std::string model_dir;

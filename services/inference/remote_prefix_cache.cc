@@ -98,16 +98,9 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
       connection_(std::move(channel), fingerprint, clock),
       fetches_(&connection_, layout, counters, shared_memory, std::move(devices)) {}
 
+// An offer, what the store lacks of it, a commit.
 absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
                                                              absl::Time deadline) {
-  absl::StatusOr<PublishOutcome> outcome = Offer(spec, deadline);
-  connection_.NoteOutcome(outcome.status());
-  return outcome;
-}
-
-// An offer, what the store lacks of it, a commit.
-absl::StatusOr<PublishOutcome> RemotePrefixCache::Offer(const PublishRequestSpec& spec,
-                                                        absl::Time deadline) {
   if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
   v1::PublishRequest message;
   v1::PublishBegin* begin = message.mutable_begin();

@@ -53,7 +53,6 @@ class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, const LeaseTerms& terms,
                                         absl::Time deadline, bool* waited) override;
-  absl::StatusOr<PublishOutcome> Offer(const PublishRequestSpec& spec, absl::Time deadline);
 
   const KvLayout layout_;
   StoreConnection connection_;

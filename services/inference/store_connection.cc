@@ -36,14 +36,6 @@ absl::Status StoreConnection::CheckReachable(absl::Time deadline) {
   return absl::UnavailableError("the store cannot be reached");
 }
 
-void StoreConnection::NoteOutcome(const absl::Status& status) {
-  if (absl::IsUnavailable(status) && !lost_.exchange(true)) {
-    LogSometimes(&lost_rate_, LogLevel::kWarning, "store lost", {{"reason", status.message()}});
-  } else if (status.ok() && lost_.exchange(false)) {
-    LogSometimes(&lost_rate_, LogLevel::kInfo, "store found again", {});
-  }
-}
-
 void StoreConnection::ToProto(const PrefixRequest& prefix, bool with_fields,
                               v1::Prefix* out) const {
   if (with_fields) {

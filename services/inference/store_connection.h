@@ -8,7 +8,6 @@
 
 #include <grpcpp/channel.h>
 
-#include <atomic>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -18,7 +17,6 @@
 #include "proto/fingerprint.h"
 #include "services/inference/call_set.h"
 #include "services/inference/circuit_breaker.h"
-#include "services/serving/log_rate.h"
 #include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
@@ -35,8 +33,6 @@ class StoreConnection {
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
-  // Logs once that the store is lost, and once that it is back.
-  void NoteOutcome(const absl::Status& status);
   void ToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
 
   const Fingerprint& fingerprint() const { return fingerprint_; }
@@ -54,8 +50,6 @@ class StoreConnection {
   Clock* const clock_;
   CircuitBreaker breaker_;
   CallSet calls_;
-  std::atomic<bool> lost_{false};
-  LogRate lost_rate_;
 };
 
 }  // namespace hearth

@@ -26,36 +26,40 @@ v1::ReportRequest UsageOf(const EngineStats& stats) {
 }
 
 UsageReporter::UsageReporter(const std::shared_ptr<grpc::Channel>& channel,
-                             std::function<v1::ReportRequest()> totals, absl::Duration every)
+                             std::function<v1::ReportRequest()> totals, Reachability* reachability,
+                             absl::Duration every)
     : stub_(v1::CacheStore::NewStub(channel)),
       totals_(std::move(totals)),
-      every_(every),
-      thread_([this] { return Report(); }) {}
+      reachability_(reachability),
+      thread_([this, every] {
+        Report();
+        return every;
+      }) {}
 
-absl::Duration UsageReporter::Report() {
+void UsageReporter::Report() {
   const v1::ReportRequest now = totals_();
   v1::ReportRequest since;
   since.set_requests(now.requests() - said_.requests());
   since.set_prompt_tokens(now.prompt_tokens() - said_.prompt_tokens());
   since.set_cached_tokens(now.cached_tokens() - said_.cached_tokens());
   since.set_own_tokens(now.own_tokens() - said_.own_tokens());
-  if (since.requests() == 0 && since.prompt_tokens() == 0) return every_;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kPatience));
   v1::ReportResponse answered;
   const grpc::Status status = stub_->Report(&context, since, &answered);
-  if (status.ok()) {
-    said_ = now;
-    return every_;
-  }
+  if (status.ok()) said_ = now;
   const grpc::StatusCode code = status.error_code();
-  const bool is_final = code == grpc::StatusCode::UNIMPLEMENTED ||
-                        code == grpc::StatusCode::PERMISSION_DENIED ||
-                        code == grpc::StatusCode::INVALID_ARGUMENT;
-  if (!is_final) return every_;
+  const bool is_late = code == grpc::StatusCode::DEADLINE_EXCEEDED;
+  unanswered_ = is_late ? unanswered_ + 1 : 0;
+  if (!is_late || unanswered_ >= kMaxUnanswered) {
+    reachability_->Note(!is_late && code != grpc::StatusCode::UNAVAILABLE, status.error_message());
+  }
+  const bool is_refused = code == grpc::StatusCode::UNIMPLEMENTED ||
+                          code == grpc::StatusCode::PERMISSION_DENIED ||
+                          code == grpc::StatusCode::INVALID_ARGUMENT;
+  if (!is_refused || std::exchange(is_refused_, true)) return;
   Log(LogLevel::kInfo, "the store's figures lack this worker",
       {{"reason", status.error_message()}});
-  return absl::Minutes(10);
 }
 
 }  // namespace hearth

@@ -1,10 +1,10 @@
-// UsageReporter: tells a worker's store what the worker served, for the store's figures.
+// UsageReporter: tells a worker's store what the worker served, for the store's figures, and notes
+// whether the store answers.
 //
 // A store sees lookups only; what a worker restores from its own memory it learns from here. A
-// report that is not answered is sent again with what came since. A store that knows no reports, or
-// allows this worker none, is asked again ten minutes later.
+// report that is not answered is sent again with what came since.
 // Thread safety: none needed; it has a thread of its own, and asks for the totals there. Ownership:
-// what `totals` reads must outlive it.
+// `reachability` and what `totals` reads must outlive it.
 #ifndef HEARTH_SERVICES_INFERENCE_USAGE_REPORTER_H_
 #define HEARTH_SERVICES_INFERENCE_USAGE_REPORTER_H_
 
@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "cache_store/base/repeating_thread.h"
 #include "proto/cache_store.grpc.pb.h"
+#include "services/serving/reachability.h"
 #include "worker/engine/engine.h"
 
 namespace hearth {
@@ -27,20 +28,23 @@ class UsageReporter {
  public:
   static constexpr absl::Duration kEvery = absl::Seconds(2);
   static constexpr absl::Duration kPatience = absl::Milliseconds(500);
+  static constexpr int kMaxUnanswered = 3;  // on a busy machine one answer may be late
 
   UsageReporter(const std::shared_ptr<grpc::Channel>& channel,
-                std::function<v1::ReportRequest()> totals, absl::Duration every = kEvery);
+                std::function<v1::ReportRequest()> totals, Reachability* reachability,
+                absl::Duration every = kEvery);
   // Waits at most kPatience, for a report under way.
   ~UsageReporter() = default;
 
  private:
-  // The time until the next.
-  absl::Duration Report();
+  void Report();
 
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
   const std::function<v1::ReportRequest()> totals_;
-  const absl::Duration every_;
+  Reachability* const reachability_;
   v1::ReportRequest said_;
+  bool is_refused_ = false;
+  int unanswered_ = 0;      // in a row
   RepeatingThread thread_;  // last: it uses the others
 };
 

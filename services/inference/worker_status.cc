@@ -96,9 +96,10 @@ double Quantile(std::vector<double> values, double q) {
 }  // namespace
 
 WorkerStatus::WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
-                           Clock* clock)
+                           Clock* clock, const Reachability* store)
     : engine_(engine),
       cache_(cache),
+      store_(store),
       figures_("hearth-worker", std::move(version),
                {[this] { return TotalsOf(engine_->Stats().counters); },
                 [this](Json* json) { Add(json); }},
@@ -145,6 +146,7 @@ void WorkerStatus::Add(Json* to) const {
   json["latencies"] = LatenciesJson();
   json["requests"] = Pick(counters, kRequests);
   json["errors"] = ErrorsJson(counters, cache_);
+  json["errors"]["stores_unreachable"] = store_ != nullptr && !store_->is_reached() ? 1 : 0;
 }
 
 }  // namespace hearth

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/clock.h"
 #include "services/inference/cache_counters.h"
+#include "services/serving/reachability.h"
 #include "services/serving/status_figures.h"
 #include "worker/engine/engine.h"
 
@@ -25,9 +26,9 @@ class WorkerStatus {
   // Times are those of so many latest requests.
   static constexpr size_t kRecentRequests = 1000;
 
-  // `cache` null: no store. `clock` null: the system's.
+  // `cache` null: no store. `clock` null: the system's. `store` null: none in another process.
   WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
-               Clock* clock = nullptr);
+               Clock* clock = nullptr, const Reachability* store = nullptr);
 
   StatusFigures* figures() { return &figures_; }
   void RecordTimes(const FinishedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -47,6 +48,7 @@ class WorkerStatus {
 
   const Engine* const engine_;
   const CacheCounters* const cache_;
+  const Reachability* const store_;
   mutable absl::Mutex mutex_;
   // By kSeries, in milliseconds; each as long as the others.
   std::array<std::deque<double>, kSeries.size()> recent_ ABSL_GUARDED_BY(mutex_);

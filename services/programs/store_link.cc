@@ -68,17 +68,25 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
                                                &link->counters_, use, std::move(devices));
   });
   link->channel_ = *std::move(channel);
+  link->reachability_ = std::make_unique<Reachability>("store", spec);
   return link;
 }
 
 std::unique_ptr<UsageReporter> StoreLink::Reporter(const Engine& engine) const {
   if (channel_ == nullptr) return nullptr;
-  return std::make_unique<UsageReporter>(channel_, [&engine] { return UsageOf(engine.Stats()); });
+  return std::make_unique<UsageReporter>(
+      channel_, [&engine] { return UsageOf(engine.Stats()); }, reachability_.get());
 }
 
 void StoreLink::AddMetrics(Metrics* metrics) const {
   if (caches_ == nullptr) return;
   metrics->AddSource([this] { return CacheSamples(counters_.Read()); });
+  if (reachability_ != nullptr) {
+    metrics->AddSource([this]() -> std::vector<MetricSample> {
+      return {MetricSample::Gauge("hearth_worker_store_reachable", "Whether the store answers.",
+                                  reachability_->is_reached() ? 1 : 0)};
+    });
+  }
   if (store_ == nullptr) return;
   metrics->AddSource([this] { return StoreSamples(store_->Stats()); });
   metrics->AddHistograms([this] { return StoreHistograms(store_->Stats()); });

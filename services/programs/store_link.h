@@ -22,6 +22,7 @@
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/door/identity.h"
 #include "services/serving/metrics.h"
+#include "services/serving/reachability.h"
 #include "services/store/cache_service.h"
 #include "worker/engine/engine.h"
 #include "worker/prefix/prefix_cache.h"
@@ -48,8 +49,11 @@ class StoreLink {
   grpc::Service* service() const { return service_.get(); }  // null unless embedded
 
   const CacheCounters* counters() const { return caches_ == nullptr ? nullptr : &counters_; }
+  // Of a cache node, which Reporter asks; null: another store.
+  const Reachability* reachability() const { return reachability_.get(); }
   void AddMetrics(Metrics* metrics) const;
-  // Tells a cache node what the engine serves. Null for other stores. The engine must outlive it.
+  // Tells a cache node what the engine serves. Null for other stores. Engine and link must outlive
+  // it.
   std::unique_ptr<UsageReporter> Reporter(const Engine& engine) const;
   // Waits for an embedded store's write-behind.
   void Flush(absl::Time deadline) const;
@@ -62,6 +66,7 @@ class StoreLink {
 
   CacheCounters counters_;
   std::shared_ptr<grpc::Channel> channel_;  // to a cache node
+  std::unique_ptr<Reachability> reachability_;
   std::unique_ptr<TieredStore> store_;
   std::unique_ptr<CacheService> service_;
   std::unique_ptr<AdapterCaches> caches_;

@@ -14,6 +14,8 @@
 namespace hearth {
 namespace {
 
+constexpr absl::Duration kWatchEvery = absl::Seconds(1);
+
 struct FlagText {
   const char* flag;
   const std::string& text;
@@ -125,7 +127,7 @@ absl::Status CheckSharedFlags(const SharedFlags& flags, const std::string& secre
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
                                              std::unique_ptr<TieredStore> store) {
-  if (!flags.is_on()) return StoreAndEngine{std::move(store), nullptr, nullptr};
+  if (!flags.is_on()) return StoreAndEngine{std::move(store), nullptr, nullptr, nullptr};
   const auto unusable = std::make_shared<std::atomic<uint64_t>>(0);
   const FileReport report = [unusable](const absl::Status& why) {
     ++*unusable;
@@ -148,7 +150,19 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
   seams.secret = [file] { return file->Text().value(); };
   shared.store = std::make_unique<SharedStore>(std::move(store), *std::move(engine), *secret,
                                                flags.options, std::move(seams));
+  const auto reachability = std::make_shared<Reachability>("shared tier", flags.url);
+  shared.watch = std::make_unique<RepeatingThread>(
+      [engine = shared.engine, reachability, is_first = true]() mutable {
+        // Connections to one that is there take less than that.
+        if (!std::exchange(is_first, false)) NoteReached(engine->Stats(), reachability.get());
+        return kWatchEvery;
+      });
   return shared;
+}
+
+void NoteReached(const SharedEngineStats& stats, Reachability* reachability) {
+  reachability->Note(stats.shards > 0 && stats.reachable >= stats.shards,
+                     absl::StrCat(stats.reachable, " of ", stats.shards, " primaries reached"));
 }
 
 std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared) {

@@ -13,11 +13,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cache_store/base/repeating_thread.h"
 #include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/store/tiered_store.h"
 #include "services/serving/flags.h"
 #include "services/serving/metrics.h"
+#include "services/serving/reachability.h"
 
 namespace hearth {
 
@@ -38,11 +40,15 @@ struct StoreAndEngine {
   const SharedEngine* engine = nullptr;  // the store's own; null: none is shared
   // Changes of the files that flags name that could not be used.
   std::shared_ptr<const std::atomic<uint64_t>> unusable_files;
+  std::unique_ptr<RepeatingThread> watch;  // logs whether the engine is reached; last
 };
 // The store as it is when nothing is to be shared. REQUIRES: CheckSharedFlags is OK.
 absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
                                              const std::string& secret_file,
                                              std::unique_ptr<TieredStore> store);
+
+// Notes whether all primaries are reached. Of none is known where they are: so it is at the start.
+void NoteReached(const SharedEngineStats& stats, Reachability* reachability);
 
 // Without an engine: all 0.
 std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared);

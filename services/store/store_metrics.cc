@@ -22,11 +22,11 @@ const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
   return gauges;
 }
 
-// Exported by tier: a second series under its name would be summed with those.
-bool IsShownByTier(absl::string_view name) {
-  for (const Counter counter :
-       {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk, Counter::kBytesReadGpu,
-        Counter::kSharedReadBytes, Counter::kSharedWrittenBytes}) {
+// Exported by tier, or by SharedEngineSamples: a second series would be summed with those.
+bool IsShownElsewhere(absl::string_view name) {
+  for (const Counter counter : {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk,
+                                Counter::kBytesReadGpu, Counter::kSharedReadBytes,
+                                Counter::kSharedWrittenBytes, Counter::kSharedUnreachableShards}) {
     if (name == CounterName(counter)) return true;
   }
   return false;
@@ -76,7 +76,7 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
           "Restore points that left the store, by reason.", left, {{"reason", reason}});
   }
   for (const auto& [name, value] : stats.counters) {
-    if (IsShownByTier(name)) continue;
+    if (IsShownElsewhere(name)) continue;
     if (const auto found = Gauges().find(name); found != Gauges().end()) {
       gauge(found->second.first, found->second.second, value);
     } else {

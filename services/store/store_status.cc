@@ -11,10 +11,16 @@ namespace hearth {
 namespace {
 
 // Counters that should never grow.
-constexpr Counter kErrors[] = {
-    Counter::kQuarantined,    Counter::kHostCorrupt,      Counter::kTierErrors,
-    Counter::kNondeterminism, Counter::kDigestMismatches, Counter::kWriteBehindFailed,
-    Counter::kEventsLost,     Counter::kRecoveryDamage,   Counter::kRecoveryLostRestorePoints};
+constexpr Counter kErrors[] = {Counter::kQuarantined,
+                               Counter::kHostCorrupt,
+                               Counter::kTierErrors,
+                               Counter::kNondeterminism,
+                               Counter::kDigestMismatches,
+                               Counter::kWriteBehindFailed,
+                               Counter::kEventsLost,
+                               Counter::kRecoveryDamage,
+                               Counter::kRecoveryLostRestorePoints,
+                               Counter::kSharedUnreachableShards};
 constexpr Counter kPublishes[] = {Counter::kPublishes,
                                   Counter::kPublishedRestorePoints,
                                   Counter::kPublishedBytes,

@@ -4,9 +4,11 @@ Run as: python logs_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 """
 
 import json
+import re
 import signal
 import subprocess
 import time
+import urllib.request
 
 import system_support
 from http2_peer import Http2Peer
@@ -113,19 +115,35 @@ class Worker(Logs):
 
     def test_a_store_that_is_lost_and_found_again_is_said_once_each(self):
         store = self.cluster.store(self.folder / "data")
-        worker = self.worker(self.model(), store.address, *JSON)
+        worker = self.worker_with_page(store.address)
         self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
         store.kill()
-        for seed in (2, 3, 4):
-            self.cluster.generate(worker.address, prompt(100, seed))
-        self.assertEqual(len(self.wait_for(worker, lambda line: line["event"] == "store lost")), 1)
+        self.assert_unreachable(worker, store.address)
         self.cluster.store(self.folder / "data", listen=store.address)
-        end = time.monotonic() + LONG_S
-        seed = 5
-        while not any(line["event"] == "store found again" for line in self.lines(worker)):
-            self.assertLess(time.monotonic(), end, worker.log_tail())
-            self.cluster.generate(worker.address, prompt(100, seed))
-            seed += 1
+        self.wait_for(worker, lambda line: line["event"] == "store reachable")
+        self.assertEqual(self.reachable(), 1)
+
+    def test_a_worker_that_starts_without_its_store_says_its_address(self):
+        worker = self.worker_with_page("127.0.0.1:9")
+        self.assert_unreachable(worker, "127.0.0.1:9")
+
+    def reachable(self):
+        page = f"http://{self.page.read_text().strip()}/metrics"
+        text = urllib.request.urlopen(page).read().decode()
+        return int(re.search(r"^hearth_worker_store_reachable (\d)$", text, re.MULTILINE)[1])
+
+    def worker_with_page(self, store_address):
+        self.page = self.folder / "page"
+        return self.worker(self.model(), store_address, *JSON, "--metrics-listen", "127.0.0.1:0",
+                           "--metrics-address-file", self.page)
+
+    def assert_unreachable(self, worker, address):
+        lines = self.wait_for(worker, lambda line: line["event"] == "store unreachable")
+        self.assertEqual([line["address"] for line in lines], [address])
+        self.assertEqual(self.reachable(), 0)
+        with self.assertRaises(ProcessFailed) as failed:
+            self.cluster.ctl("doctor", "--no-probe", "--worker", worker.address)
+        self.assertIn(f"does not reach its store, {address}", str(failed.exception))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ def free_port():
 
 
 class Redis:
-    def __init__(self, folder):
+    def __init__(self, folder, port=None):
         folder.mkdir()
-        self.port = free_port()
+        self.port = port or free_port()
         self.popen = subprocess.Popen(
             ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
              "--dir", folder, "--logfile", folder / "log"], executable=REDIS)

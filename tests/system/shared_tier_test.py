@@ -9,8 +9,9 @@ import time
 
 import redis_process
 import system_support
+from log_waits import wait_for_log
 from redis_process import LONG_S, Redis
-from system_support import ROOT, SystemTest
+from system_support import ROOT, ProcessFailed, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
 
@@ -71,6 +72,19 @@ class SharedTier(SystemTest):
         self.assertEqual(self.fetched_tokens(two), 20)
         three = self.store("three")
         self.assertEqual(self.fetched_tokens(three), 0)
+
+    def test_a_redis_that_is_lost_and_found_again_is_said(self):
+        store = self.store("one")
+        address = f"redis://127.0.0.1:{self.redis.port}"
+        self.redis.kill()
+        wait_for_log(store, lambda text: f"shared tier unreachable address={address}" in text)
+        with self.assertRaises(ProcessFailed) as failed:
+            self.cluster.ctl("doctor", "--store", store.address, "--no-probe")
+        self.assertIn("shared_unreachable_shards is 1", str(failed.exception))
+        self.redis = Redis(self.folder / "again", self.redis.port)
+        self.addCleanup(self.redis.kill)
+        wait_for_log(store, lambda text: f"shared tier reachable address={address}" in text)
+        self.assertEqual(self.count(store, "shared_unreachable_shards"), 0)
 
     def test_a_silent_redis_costs_its_budget_and_is_used_again_when_it_speaks(self):
         one, two = self.store("one"), self.store("two", "--shared-fetch-budget", "200ms")

@@ -362,6 +362,9 @@ absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& quer
 StoreStats SharedStore::Stats() {
   StoreStats stats = store_->Stats();
   for (const auto& [name, count] : counters_.Snapshot()) stats.counters[name] += count;
+  const SharedEngineStats engine = engine_->Stats();
+  stats.counters[CounterName(Counter::kSharedUnreachableShards)] =
+      std::max<uint32_t>(engine.shards, 1) - std::min(engine.reachable, engine.shards);
   uint64_t& exports = stats.counters[CounterName(Counter::kExports)];
   exports -= std::min(exports, writer_.exports());
   if (stats.tiers.empty() || stats.tiers.back().tier != Tier::kShared) {

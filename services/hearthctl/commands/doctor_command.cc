@@ -111,6 +111,12 @@ std::vector<Worker> ReachWorkers(const DoctorFlags& flags, Findings* findings) {
     worker.model = *std::move(model);
     CheckVersion(absl::StrCat("worker at ", address), worker.model.version(), flags.version,
                  findings);
+    if (!worker.model.unreachable_store().empty()) {
+      findings->Bad("store",
+                    absl::StrCat("worker at ", address, " does not reach its store, ",
+                                 worker.model.unreachable_store()),
+                    "start it, or look at the worker's log: it says why");
+    }
     if (!worker.model.why_not_invariant().empty()) {
       findings->Odd(
           "exactness",
@@ -191,12 +197,15 @@ void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
       {"quarantined_objects", "bytes rotted: look at the disk and the memory"},
       {"recovery_damage", "stop the store and run hearthctl repair"},
       {"recovery_lost_restore_points", "acknowledged points were lost: look at the disk"},
+      {"shared_unreachable_shards", "look at Redis, and at the store's log"},
       {"nondeterminism", "one worker computes other bits: hearthctl explain, docs/security.md"},
   };
   for (const auto& [name, what] : advice) {
     const auto counter = stats.counters().find(name);
     if (counter == stats.counters().end() || counter->second == 0) continue;
-    findings->Odd("counter", absl::StrCat(name, " is ", counter->second), what);
+    // All others count since the start.
+    const auto tell = absl::EndsWith(name, "unreachable_shards") ? &Findings::Bad : &Findings::Odd;
+    (findings->*tell)("counter", absl::StrCat(name, " is ", counter->second), what);
   }
 }
 

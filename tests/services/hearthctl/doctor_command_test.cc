@@ -70,6 +70,14 @@ TEST_F(DoctorCommandTest, WhoIsNotThereIsNamedAndTheRestIsLookedAt) {
   EXPECT_TRUE(is_named && is_looked_at) << result.out;
 }
 
+TEST_F(DoctorCommandTest, AStoreThatAWorkerDoesNotReachIsNamed) {
+  one_.unreachable_store = "store:7080";
+  const CliResult result = Look({one_.address()}, {"--no-probe"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("wrong  store"), HasSubstr(one_.address()), HasSubstr("store:7080")));
+}
+
 TEST_F(DoctorCommandTest, ClocksThatShowTheSameAreSaidTo) {
   const CliResult result = Look({one_.address()}, {"--no-probe"});
   EXPECT_EQ(result.code, kExitOk);

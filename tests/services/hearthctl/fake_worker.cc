@@ -202,6 +202,7 @@ grpc::Status FakeWorker::GetModel(grpc::ServerContext* context, const v1::GetMod
     fields.push_back(dtype);
     ToProto(Fingerprint::Create(fields).value(), response->mutable_fingerprint());
   }
+  response->set_unreachable_store(unreachable_store);
   if (!weights_sha256.empty()) {
     v1::FingerprintField* weights = response->mutable_fingerprint()->add_fields();
     weights->set_name("weights_sha256");

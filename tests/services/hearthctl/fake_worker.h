@@ -39,6 +39,7 @@ class FakeWorker final : public v1::Inference::Service {
   std::set<std::string> unanswerable;        // ids of questions whose answer is an error
   int most_answers = 1 << 20;                // of one Ask, which ends with UNAVAILABLE then
   std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
+  std::string unreachable_store;             // that GetModel names, if any
   std::string weights_sha256;                // that GetModel names, if any
   absl::Duration clock_ahead;                // of the clock that GetModel's answer tells
   std::string weights_after_ask;             // the same, once an Ask has ended

@@ -102,13 +102,14 @@ TEST_F(WorkerStatusTest, WhatItServesItsStoreLearns) {
   absl::Notification asked_again;
   {
     // The second time totals are asked for, the first report has been answered.
+    Reachability reachability("store", "s:1");
     const UsageReporter reporter(
         store_.channel(),
         [&, times = 0]() mutable {
           if (++times == 2) asked_again.Notify();
           return UsageOf(worker_->engine()->Stats());
         },
-        absl::Milliseconds(1));
+        &reachability, absl::Milliseconds(1));
     asked_again.WaitForNotification();
   }
   const WorkerReports::Sums said = store_.service()->reports().Read();
@@ -126,6 +127,7 @@ TEST(UsageReporter, SaysAgainWhatAStoreDidNotHear) {
   absl::Notification tried, heard;
   std::atomic<StoreServer*> server{nullptr};
   std::unique_ptr<StoreServer> store;
+  Reachability reachability("store", address);
   const UsageReporter reporter(
       ConnectToStore(address),
       [&, times = 0]() mutable {
@@ -135,12 +137,28 @@ TEST(UsageReporter, SaysAgainWhatAStoreDidNotHear) {
         if (!heard.HasBeenNotified()) heard.Notify();
         return totals;
       },
-      absl::Milliseconds(1));
+      &reachability, absl::Milliseconds(1));
   tried.WaitForNotification();  // nobody listened
+  EXPECT_FALSE(reachability.is_reached());
   store = std::make_unique<StoreServer>(StoreServer::SmallStore(""), address);
   server = store.get();
   heard.WaitForNotification();
   EXPECT_EQ(store->service()->reports().Read().requests, 1u);
+  EXPECT_TRUE(reachability.is_reached());
+}
+
+TEST_F(WorkerStatusTest, AStoreThatIsNotReachedIsAnErrorOfThePage) {
+  Reachability reachability("store", "s:1");
+  WorkerStatus status(worker_->engine(), &counters_, "1.2.3", &clock_, &reachability);
+  const auto shown = [&] {
+    clock_.Advance(absl::Minutes(1));
+    return nlohmann::json::parse(status.figures()->JsonText())["errors"]["stores_unreachable"];
+  };
+  EXPECT_EQ(shown(), 0);
+  reachability.Note(false, "refused");
+  EXPECT_EQ(shown(), 1);
+  reachability.Note(true, "");
+  EXPECT_EQ(shown(), 0);
 }
 
 }  // namespace

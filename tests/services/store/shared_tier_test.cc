@@ -123,7 +123,31 @@ class LonelySharedTier : public ::testing::Test {
 
 TEST_F(LonelySharedTier, AStoreStartsAndServesThoughTheEngineIsNotThere) {
   ASSERT_NE(added_.engine, nullptr);
-  EXPECT_EQ(added_.store->Stats().restore_points, 0);
+  const StoreStats stats = added_.store->Stats();
+  EXPECT_EQ(stats.restore_points, 0);
+  EXPECT_EQ(stats.Of(Counter::kSharedUnreachableShards), 1);
+}
+
+TEST(SharedTier, AnEngineThatIsLostAndFoundAgainIsSaidOnceEachWithItsAddress) {
+  SetUpLogging(LogLevel::kInfo, LogFormat::kText);
+  Reachability reachability("shared tier", "redis://r:1");
+  SharedEngineStats stats;
+  stats.shards = stats.reachable = 2;
+  const auto said = [&] {
+    testing::internal::CaptureStderr();
+    NoteReached(stats, &reachability);
+    NoteReached(stats, &reachability);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(), "");
+  stats.reachable = 1;
+  EXPECT_THAT(said(), HasSubstr("warning shared tier unreachable address=redis://r:1 reason=\"1 of "
+                                "2 primaries reached\"\n"));
+  EXPECT_FALSE(reachability.is_reached());
+  stats.reachable = 2;
+  EXPECT_THAT(said(), HasSubstr("info shared tier reachable address=redis://r:1"));
+  stats.shards = stats.reachable = 0;
+  EXPECT_THAT(said(), HasSubstr("unreachable")) << "none is known";
 }
 
 TEST_F(LonelySharedTier, ASecretThatIsHalfWrittenIsCountedAndTheOneBeforeItUsed) {

@@ -1,0 +1,41 @@
+// Reachability: whether a server reaches another one that it depends on; a change is logged.
+//
+// Thread safety: all methods from any thread.
+#ifndef HEARTH_SERVICES_SERVING_REACHABILITY_H_
+#define HEARTH_SERVICES_SERVING_REACHABILITY_H_
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "services/serving/log_rate.h"
+
+namespace hearth {
+
+class Reachability {
+ public:
+  // `what` begins the lines: "store"; `address`: without secrets.
+  Reachability(absl::string_view what, std::string address)
+      : what_(what), address_(std::move(address)) {}
+
+  // Nothing is logged of one that is reached from the start.
+  void Note(bool is_reached, absl::string_view reason) {
+    if (is_reached_.exchange(is_reached) == is_reached) return;
+    LogSometimes(&rate_, is_reached ? LogLevel::kInfo : LogLevel::kWarning,
+                 absl::StrCat(what_, is_reached ? " reachable" : " unreachable"),
+                 {{"address", address_}, {"reason", reason}});
+  }
+  bool is_reached() const { return is_reached_.load(); }
+  const std::string& address() const { return address_; }
+
+ private:
+  const std::string what_, address_;
+  std::atomic<bool> is_reached_{true};
+  LogRate rate_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_REACHABILITY_H_
