@@ -181,13 +181,12 @@ int Main(int argc, char** argv) {
   StoreFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
-  BlockStopSignals();
   BlockSignal(SIGUSR1);
-  KeepFreedMemory();
-  RaiseOpenFileLimit();
-  SetUpLogging(flags.server.log_level, flags.server.log_format);
-  LogWarnings(flags.server.mistyped_variables);
-
+  SetUpServer(flags.server);
+  ClaimedPorts ports;
+  if (absl::Status status = ports.Claim(flags.server); !status.ok()) {
+    return FailToStart(kProgram, status);
+  }
   const absl::Time start = absl::Now();
   flags.store.shared_memory = flags.shared_memory != "off";
   absl::StatusOr<TenantQuotas> quotas = ReadTenantsFile(flags.tenants_file);

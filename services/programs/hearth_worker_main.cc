@@ -1,5 +1,7 @@
 // hearth-worker: serves one Gemma 3 model, with prefixes from a store.
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -167,6 +169,19 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   return true;
 }
 
+// What is wrong already before minutes of loading.
+absl::Status CheckStart(const WorkerFlags& flags, ClaimedPorts* ports) {
+  if (absl::Status status = flags.engine.Validate(); !status.ok()) return status;
+  struct stat info {};
+  if (stat(flags.engine.model_dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return absl::NotFoundError(
+        absl::StrCat("--model: ", flags.engine.model_dir,
+                     " is no folder; if a hub knows a model by this id, download its files (hf "
+                     "download), and give the folder they are in"));
+  }
+  return ports->Claim(flags.server);
+}
+
 // For the log: a tokenizer that is several times slower than others says why.
 std::string TokenizerNote(const Tokenizer* tokenizer) {
   if (tokenizer == nullptr) return "none";
@@ -201,14 +216,10 @@ int Main(int argc, char** argv) {
   WorkerFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
-  BlockStopSignals();
-  KeepFreedMemory();
-  RaiseOpenFileLimit();
-  SetUpLogging(flags.server.log_level, flags.server.log_format);
-  LogWarnings(flags.server.mistyped_variables);
-
+  SetUpServer(flags.server);
   const absl::Time start = absl::Now();
-  if (absl::Status status = flags.engine.Validate(); !status.ok()) {
+  ClaimedPorts ports;
+  if (absl::Status status = CheckStart(flags, &ports); !status.ok()) {
     return FailToStart(kProgram, status);
   }
   auto tokenizer = LoadTokenizer(flags.engine.model_dir);
@@ -228,7 +239,8 @@ int Main(int argc, char** argv) {
   (*engine)->SetCache((*link)->cache());
   (*link)->AddMetrics(&metrics);
   metrics.AddSource([&engine] { return EngineSamples((*engine)->Stats()); });
-  WorkerStatus status(engine->get(), (*link)->counters(), kVersion);
+  WorkerStatus status(engine->get(), (*link)->counters(), kVersion, nullptr,
+                      (*link)->reachability());
   status.figures()->AddPages(&metrics);
   if (!flags.server.metrics_listen.empty()) status.figures()->Start();
 
@@ -238,6 +250,7 @@ int Main(int argc, char** argv) {
   parts.explainer = (*link)->explainer();
   parts.store = flags.store;
   parts.store_access = flags.store_access;
+  parts.reachability = (*link)->reachability();
   parts.gate = &gate;
   parts.identities = access->identities.get();
   parts.model_dir = flags.engine.model_dir;

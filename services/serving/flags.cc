@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "services/serving/near_words.h"
 #include "services/serving/program_text.h"
 #include "services/serving/version.h"
@@ -257,16 +259,28 @@ std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* a
 
 // A flag that is not known comes first: what else is said may follow from it.
 std::string FlagSet::WhatIsWrong(const std::string& parser_message) const {
-  for (const std::string& word : app_->remaining()) {
-    if (word.size() < 2 || word[0] != '-') continue;
-    const std::string flag = word.substr(0, word.find('='));
+  const auto is_no_flag = [this](const std::string& flag, const char* dashes) {
     std::vector<std::string> known;
     for (const CLI::Option* option : app_->get_options()) {
-      known.push_back("--" + option->get_lnames().front());
+      known.push_back(dashes + option->get_lnames().front());
     }
     return absl::StrCat(flag, " is no flag of ", app_->get_name(), DidYouMean(flag, known));
+  };
+  for (const std::string& word : app_->remaining()) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    return is_no_flag(word.substr(0, word.find('=')), "--");
   }
-  return parser_message;
+  absl::string_view key = parser_message;
+  if (!absl::ConsumePrefix(&key, CLI::ConfigError::Extras("").what())) return parser_message;
+  const auto path = app_->get_config_ptr()->as<std::string>();
+  std::ifstream file(path);
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    const absl::string_view text = absl::StripLeadingAsciiWhitespace(line);
+    if (absl::StartsWith(text, key.substr(key.rfind('.') + 1))) break;
+  }
+  return absl::StrCat(path, ":", number, ": ", is_no_flag(std::string(key), ""));
 }
 
 bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {

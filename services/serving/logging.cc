@@ -63,14 +63,15 @@ Json NumberOf(const std::string& text) {
   return absl::SimpleAtod(text, &number) ? Json(number) : Json();
 }
 
-// gRPC's own lines, which name sockets and source files, only help to debug gRPC; but a failed
-// handshake is reported nowhere else.
+// Of gRPC's own lines, which name sockets and source files, only errors help to debug Hearth; but a
+// failed handshake is reported nowhere else.
 void LogGrpc(gpr_log_func_args* line) {
   static LogRate& rate = *new LogRate();
   const std::string failure = HandshakeFailure(line->file, line->message);
   if (!failure.empty()) {
     return LogSometimes(&rate, LogLevel::kWarning, "TLS handshake failed", {{"reason", failure}});
   }
+  if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
   Log(LogLevel::kDebug, "grpc", {{"message", line->message}, {"file", line->file}});
 }
 

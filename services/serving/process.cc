@@ -8,7 +8,11 @@
 #include <cstdio>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_replace.h"
+#include "absl/synchronization/mutex.h"
+#include "services/serving/logging.h"
+#include "services/serving/signal_thread.h"
 
 namespace hearth {
 namespace {
@@ -31,41 +35,54 @@ sigset_t StopSignals() {
   return signals;
 }
 
-int WaitForSignal() {
+const char* SignalName(int signal) {
+  return signal == SIGTERM ? "SIGTERM" : signal == SIGQUIT ? "SIGQUIT" : "SIGINT";
+}
+
+struct StopState {
+  absl::Mutex mutex;
+  bool is_awaited ABSL_GUARDED_BY(mutex) = false;
+  int came ABSL_GUARDED_BY(mutex) = 0;
+};
+
+StopState& Stop() {
+  static StopState& stop = *new StopState;
+  return stop;
+}
+
+void TakeStopSignals() {
   const sigset_t signals = StopSignals();
-  int signal = 0;
-  sigwait(&signals, &signal);
-  return signal;
+  for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+    absl::MutexLock lock(&Stop().mutex);
+    if (!Stop().is_awaited) {
+      Log(LogLevel::kInfo, "stopped before it was ready", {{"signal", SignalName(signal)}});
+      _exit(0);
+    }
+    if (Stop().came != 0) _exit(1);
+    Stop().came = signal;
+  }
 }
 
 }  // namespace
 
-void BlockStopSignals() {
+void HandleStopSignals() {
   sigset_t signals = StopSignals();
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGUSR1, SIG_IGN);
+  if (!IsSignalBlocked(SIGUSR1)) std::signal(SIGUSR1, SIG_IGN);
   std::signal(SIGUSR2, SIG_IGN);
   // A caller that goes away while it is written to is an error of that write, not of the process.
   std::signal(SIGPIPE, SIG_IGN);
+  std::thread(&TakeStopSignals).detach();
 }
 
 std::string WaitForStopSignal() {
-  switch (WaitForSignal()) {
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGQUIT:
-      return "SIGQUIT";
-    default:
-      return "SIGINT";
-  }
-}
-
-void ExitAtNextStopSignal() {
-  std::thread([] {
-    WaitForSignal();
-    _exit(1);
-  }).detach();
+  StopState& stop = Stop();
+  absl::MutexLock lock(&stop.mutex);
+  stop.is_awaited = true;
+  stop.mutex.Await(absl::Condition(
+      +[](StopState* state) ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->came != 0; }, &stop));
+  return SignalName(stop.came);
 }
 
 void KeepFreedMemory() {

@@ -11,14 +11,14 @@
 
 namespace hearth {
 
-// Blocks SIGTERM, SIGINT and SIGQUIT, which the functions below wait for, and SIGHUP, which a
-// SignalThread does; ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.
-// REQUIRES: before any other thread starts; threads inherit the mask.
-void BlockStopSignals();
-// Returns the name of the stop signal that came.
+// Blocks SIGTERM, SIGINT and SIGQUIT, which a thread of its own takes from now on, and SIGHUP,
+// which a SignalThread does; ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.
+// Until somebody waits for a stop signal one ends the process at once, with exit code 0: a start
+// may take minutes. REQUIRES: before any other thread starts; threads inherit the mask.
+void HandleStopSignals();
+// Returns the name of the stop signal that came. The next one ends the process at once, with exit
+// code 1. To be called once.
 std::string WaitForStopSignal();
-// From now on a stop signal ends the process at once, with exit code 1.
-void ExitAtNextStopSignal();
 
 // Keeps freed memory instead of handing it back to the system: buffers of megabytes come and go
 // with every request, and touching fresh memory costs more than copying into it.

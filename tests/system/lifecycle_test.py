@@ -34,10 +34,20 @@ class Start(SystemTest):
         said = self.fails_to_start("hearth-store", "--data-dir", "", "--listen", store.address)
         self.assertIn(store.address, said)
 
+    def test_an_address_in_use_is_named_before_a_model_is_loaded(self):
+        store = self.cluster.store(self.folder / "data")
+        model = self.model()
+        (model / "model.safetensors").write_bytes(b"torn")
+        for flag in ("--listen", "--metrics-listen"):
+            said = self.fails_to_start("hearth-worker", "--model", model, "--store", "none",
+                                       "--listen", "127.0.0.1:0", flag, store.address)
+            self.assertIn(flag[2:] + ": cannot listen on " + store.address, said)
+
     def test_a_missing_model_folder_is_named(self):
         said = self.fails_to_start("hearth-worker", "--model", self.folder / "nowhere", "--store",
                                    "none", "--listen", "127.0.0.1:0")
-        self.assertIn("nowhere", said)
+        self.assertIn("nowhere is no folder", said)
+        self.assertIn("hf download", said)
 
     def test_a_torn_weights_file_is_named(self):
         model = self.model()

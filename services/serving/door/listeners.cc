@@ -53,6 +53,12 @@ absl::Status Listeners::Open() {
   return OpenTcp(host, listen_.substr(colon + 1));
 }
 
+absl::Status Listeners::Claim() {
+  if (absl::StartsWith(listen_, "unix:") || absl::EndsWith(listen_, ":0")) return absl::OkStatus();
+  only_claims_ = true;
+  return Open();
+}
+
 absl::Status Listeners::Fail(const std::string& why) const {
   return CannotListen(listen_, "; is the address this machine's, and the port free?", why);
 }
@@ -129,7 +135,7 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
   }
   socklen_t bytes = sizeof(storage);
   if (bind(fd, reinterpret_cast<sockaddr*>(&storage), static_cast<socklen_t>(address_bytes)) != 0 ||
-      listen(fd, SOMAXCONN) != 0 ||
+      (!only_claims_ && listen(fd, SOMAXCONN) != 0) ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) {
     const std::string why = std::strerror(errno);
     close(fd);

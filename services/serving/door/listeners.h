@@ -29,6 +29,10 @@ class Listeners {
 
   // kUnavailable. Replaces a socket's file that a dead server left. To be called once.
   absl::Status Open();
+  // Instead of Open: takes a port without listening there, so that nobody else gets it and one that
+  // is taken is an error. Others of this process may Open it meanwhile. Port 0 and unix sockets are
+  // left alone.
+  absl::Status Claim();
 
   const std::vector<int>& fds() const { return fds_; }
   int port() const { return port_; }  // 0: a unix socket
@@ -42,6 +46,7 @@ class Listeners {
   absl::Status OpenLocal(const std::string& path);
 
   const std::string listen_;
+  bool only_claims_ = false;
   std::vector<int> fds_;
   int port_ = 0;
   std::string path_;  // of a unix socket

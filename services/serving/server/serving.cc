@@ -34,6 +34,23 @@ absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
 
 }  // namespace
 
+void SetUpServer(const ServerFlags& flags) {
+  HandleStopSignals();
+  KeepFreedMemory();
+  RaiseOpenFileLimit();
+  SetUpLogging(flags.log_level, flags.log_format);
+  LogWarnings(flags.mistyped_variables);
+}
+
+absl::Status ClaimedPorts::Claim(const ServerFlags& flags) {
+  claims_.push_back(std::make_unique<Listeners>(flags.listen));
+  if (absl::Status status = claims_.back()->Claim(); !status.ok()) return status;
+  if (flags.metrics_listen.empty()) return absl::OkStatus();
+  claims_.push_back(std::make_unique<Listeners>(flags.metrics_listen));
+  const absl::Status status = claims_.back()->Claim();
+  return absl::Status(status.code(), absl::StrCat("metrics-", status.message()));
+}
+
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    CallGate* gate, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time)>& flush, StoppedLine* stopped) {
@@ -59,7 +76,6 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   Log(LogLevel::kInfo, "ready", {{"address", (*runner)->address()}, {"version", kVersion}});
 
   const std::string signal = WaitForStopSignal();
-  ExitAtNextStopSignal();
   const absl::Time start = absl::Now();
   Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", gate->running()}});
   const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);

@@ -20,6 +20,21 @@
 
 namespace hearth {
 
+// The process's signals, allocator, open files and log. REQUIRES: after BlockSignal, and before any
+// other thread starts.
+void SetUpServer(const ServerFlags& flags);
+
+// The fixed ports of a server's addresses, taken before a model is loaded or a store opened: one
+// that is somebody else's is an error at once, and nobody is listened to before all is ready.
+class ClaimedPorts {
+ public:
+  // kUnavailable names the flag and the address.
+  absl::Status Claim(const ServerFlags& flags);
+
+ private:
+  std::vector<std::unique_ptr<Listeners>> claims_;
+};
+
 // Returns after a drain with OK, or with the reason why the server could not start. `flush` is
 // called when no call is running any more. `stopped` is told, and logs when the caller has ended.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,

@@ -130,11 +130,15 @@ TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
 TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
   const TestFolder folder;
   // It is written with a dash.
-  const std::string path = folder.Write("flags.toml", "host_bytes = \"1MiB\"\n");
+  const std::string path =
+      folder.Write("flags.toml", "# Sizes\ncount = 2\n  host_bytes = \"1MiB\"\n");
   TestFlags flags;
   testing::internal::CaptureStderr();
   EXPECT_EQ(Parse({"--config", path}, &flags), 2);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("host_bytes"), std::string::npos);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find(path + ":3: host_bytes is no flag of hearth-test; did you mean host-bytes?"),
+            std::string::npos)
+      << said;
 }
 
 TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {

@@ -41,5 +41,18 @@ TEST(Logging, OfGrpcsLinesThoseOfFailedHandshakesAreForEverybody) {
   EXPECT_EQ(HandshakeFailure("elsewhere.cc", "Handshake failed with fatal error"), "");
 }
 
+TEST(Logging, AtDebugOnlyErrorsOfGrpcAreShown) {
+  testing::internal::CaptureStderr();
+  SetUpLogging(LogLevel::kDebug, LogFormat::kText);
+  gpr_log("a.cc", 1, GPR_LOG_SEVERITY_DEBUG, "of a socket");
+  gpr_log("a.cc", 1, GPR_LOG_SEVERITY_INFO, "of a channel");
+  gpr_log("a.cc", 1, GPR_LOG_SEVERITY_ERROR, "of a failure");
+  SetUpLogging(LogLevel::kInfo, LogFormat::kText);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("of a socket"), said.npos) << said;
+  EXPECT_EQ(said.find("of a channel"), said.npos) << said;
+  EXPECT_NE(said.find("of a failure"), said.npos) << said;
+}
+
 }  // namespace
 }  // namespace hearth

@@ -4,6 +4,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
+
+#include "tests/support/run_in_child.h"
 
 namespace hearth {
 namespace {
@@ -20,6 +23,16 @@ TEST(Process, OpensAsManyFilesAsItMay) {
   EXPECT_EQ(after.rlim_cur, before.rlim_max);
   EXPECT_EQ(after.rlim_max, before.rlim_max);
   setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(Process, AStopSignalEndsAStartAtOnce) {
+  const int end = RunInChild([] {
+    HandleStopSignals();
+    kill(getpid(), SIGTERM);
+    for (;;) pause();
+  });
+  EXPECT_TRUE(WIFEXITED(end));
+  EXPECT_EQ(WEXITSTATUS(end), 0);
 }
 
 }  // namespace

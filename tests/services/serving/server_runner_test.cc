@@ -124,6 +124,27 @@ TEST_F(ServerRunnerTest, NamesAnAddressThatIsTaken) {
   EXPECT_TRUE(absl::StrContains(second.status().message(), runner_->address()));
 }
 
+TEST_F(ServerRunnerTest, AClaimedPortIsTakenAndListenedAtOnlyWhenServed) {
+  Start();
+  Listeners taken(runner_->address());
+  EXPECT_TRUE(absl::StrContains(taken.Claim().message(), runner_->address()));
+  const std::string address = runner_->address();
+  channel_.reset();
+  runner_.reset();
+  Listeners claim(address);
+  ASSERT_TRUE(claim.Claim().ok());
+  grpc::ClientContext context;
+  EXPECT_EQ(
+      v1::CacheStore::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))
+          ->Stats(&context, {}, nullptr)
+          .error_code(),
+      grpc::StatusCode::UNAVAILABLE);
+  CallGate gate;
+  TestService service(&gate);
+  auto serves = ServerRunner::Start(address, {{"hearth.v1.CacheStore", &service}}, &gate);
+  EXPECT_TRUE(serves.ok()) << serves.status();
+}
+
 TEST_F(ServerRunnerTest, AnswersHealthForTheServerAndEachService) {
   Start();
   for (const char* name : {"", "hearth.v1.CacheStore"}) {
