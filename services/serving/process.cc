@@ -41,7 +41,7 @@ const char* SignalName(int signal) {
 
 struct StopState {
   absl::Mutex mutex;
-  bool is_awaited ABSL_GUARDED_BY(mutex) = false;
+  bool is_kept ABSL_GUARDED_BY(mutex) = false;
   int came ABSL_GUARDED_BY(mutex) = 0;
 };
 
@@ -54,7 +54,7 @@ void TakeStopSignals() {
   const sigset_t signals = StopSignals();
   for (int signal = 0; sigwait(&signals, &signal) == 0;) {
     absl::MutexLock lock(&Stop().mutex);
-    if (!Stop().is_awaited) {
+    if (!Stop().is_kept) {
       Log(LogLevel::kInfo, "stopped before it was ready", {{"signal", SignalName(signal)}});
       _exit(0);
     }
@@ -76,10 +76,14 @@ void HandleStopSignals() {
   std::thread(&TakeStopSignals).detach();
 }
 
+void KeepStopSignal() {
+  absl::MutexLock lock(&Stop().mutex);
+  Stop().is_kept = true;
+}
+
 std::string WaitForStopSignal() {
   StopState& stop = Stop();
   absl::MutexLock lock(&stop.mutex);
-  stop.is_awaited = true;
   stop.mutex.Await(absl::Condition(
       +[](StopState* state) ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->came != 0; }, &stop));
   return SignalName(stop.came);

@@ -13,11 +13,13 @@ namespace hearth {
 
 // Blocks SIGTERM, SIGINT and SIGQUIT, which a thread of its own takes from now on, and SIGHUP,
 // which a SignalThread does; ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.
-// Until somebody waits for a stop signal one ends the process at once, with exit code 0: a start
-// may take minutes. REQUIRES: before any other thread starts; threads inherit the mask.
+// Until KeepStopSignal a stop signal ends the process at once, with exit code 0: a start may take
+// minutes. REQUIRES: before any other thread starts; threads inherit the mask.
 void HandleStopSignals();
-// Returns the name of the stop signal that came. The next one ends the process at once, with exit
-// code 1. To be called once.
+// From now on the first stop signal is for WaitForStopSignal; a second one ends the process at
+// once, with exit code 1.
+void KeepStopSignal();
+// Returns the name of the stop signal that came.
 std::string WaitForStopSignal();
 
 // Keeps freed memory instead of handing it back to the system: buffers of megabytes come and go

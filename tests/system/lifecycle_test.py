@@ -38,10 +38,10 @@ class Start(SystemTest):
         store = self.cluster.store(self.folder / "data")
         model = self.model()
         (model / "model.safetensors").write_bytes(b"torn")
-        for flag in ("--listen", "--metrics-listen"):
-            said = self.fails_to_start("hearth-worker", "--model", model, "--store", "none",
-                                       "--listen", "127.0.0.1:0", flag, store.address)
-            self.assertIn(flag[2:] + ": cannot listen on " + store.address, said)
+        for flags in (("--listen", store.address),
+                      ("--listen", "127.0.0.1:0", "--metrics-listen", store.address)):
+            said = self.fails_to_start("hearth-worker", "--model", model, "--store", "none", *flags)
+            self.assertIn(flags[-2][2:] + ": cannot listen on " + store.address, said)
 
     def test_a_missing_model_folder_is_named(self):
         said = self.fails_to_start("hearth-worker", "--model", self.folder / "nowhere", "--store",

@@ -56,6 +56,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
                    const std::function<void(absl::Time)>& flush, StoppedLine* stopped) {
   const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
   if (!limits.ok()) return limits.status();
+  KeepStopSignal();
   if (!flags.metrics_listen.empty()) {
     absl::StatusOr<std::string> address = metrics->Serve(flags.metrics_listen);
     if (!address.ok()) return address.status();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
 #include "tests/support/run_in_child.h"
 
@@ -33,6 +34,17 @@ TEST(Process, AStopSignalEndsAStartAtOnce) {
   });
   EXPECT_TRUE(WIFEXITED(end));
   EXPECT_EQ(WEXITSTATUS(end), 0);
+}
+
+TEST(Process, AStopSignalThatCameBeforeItIsWaitedForIsKept) {
+  const int end = RunInChild([] {
+    HandleStopSignals();
+    KeepStopSignal();
+    kill(getpid(), SIGTERM);
+    std::_Exit(WaitForStopSignal() == "SIGTERM" ? 3 : 4);
+  });
+  EXPECT_TRUE(WIFEXITED(end));
+  EXPECT_EQ(WEXITSTATUS(end), 3);
 }
 
 }  // namespace
