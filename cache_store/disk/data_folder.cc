@@ -45,6 +45,40 @@ absl::Status CheckIsFree(const std::string& dir) {
       absl::StrCat(dir, " is not empty; name a folder that is, or is not there"));
 }
 
+std::string MakePrivate(const std::string& dir) {
+  namespace fs = std::filesystem;
+  struct stat info {};
+  if (::stat(dir.c_str(), &info) != 0) return "";
+  const mode_t taken = (info.st_mode & S_ISGID) != 0 ? S_IRWXO : S_IRWXG | S_IRWXO;
+  const auto take = [&](const std::string& path) {
+    struct stat is {};
+    if (::lstat(path.c_str(), &is) != 0 || S_ISLNK(is.st_mode)) return;
+    if (is.st_uid == ::geteuid() && (is.st_mode & taken) != 0) {
+      ::chmod(path.c_str(), is.st_mode & 07777 & ~taken);
+    }
+  };
+  std::string readable;
+  for (const std::string& path : {dir, dir + "/db"}) {
+    take(path);
+    const bool is_open = ::stat(path.c_str(), &info) == 0 && (info.st_mode & S_IRWXO) != 0;
+    if (!is_open || !readable.empty()) continue;
+    readable = absl::StrCat(
+        path, " can be read by every user of this machine (mode ",
+        absl::Hex((info.st_mode >> 6 & 7) << 8 | (info.st_mode >> 3 & 7) << 4 | (info.st_mode & 7)),
+        ", owner ", info.st_uid, ", not this process's user ", ::geteuid(),
+        "): prompts are in it; chmod o-rwx it");
+  }
+  std::error_code error;
+  for (const char* part : {"/db", "/lost", "/tables.tmp", "/promises", "/reserve"}) {
+    take(dir + part);
+    for (fs::recursive_directory_iterator it(dir + part, error), end; !error && it != end;
+         it.increment(error)) {
+      take(it->path().string());
+    }
+  }
+  return readable;
+}
+
 bool IsEmptyFolder(const std::string& dir) {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/disk_tier_load.h"
@@ -375,6 +376,8 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
   std::unique_ptr<Database> db;
   if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, &db, options);
   if (!status.ok()) return status;
+  const std::string readable = MakePrivate(dir);
+  if (!readable.empty() && options.warnings != nullptr) options.warnings->Say("disk", readable);
   // The file is there before the version says that it is.
   const absl::StatusOr<bool> has_promises = HasPromises(*db, dir);
   if (!has_promises.ok()) return has_promises.status();

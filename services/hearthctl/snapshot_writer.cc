@@ -1,7 +1,6 @@
 #include "services/hearthctl/snapshot_writer.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
@@ -67,10 +66,7 @@ absl::Status SnapshotWriter::Commit() {
     absl::Status status = VerifySnapshotFile((*written)->bytes());
     if (!status.ok()) return status;
   }
-  // A snapshot is as readable as any other file.
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  return file_->Commit(0666 & ~mask);
+  return file_->Commit();
 }
 
 }  // namespace hearth

@@ -26,6 +26,7 @@
 
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <map>
@@ -190,6 +191,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
       if (!moved.ok()) return Retryable(moved);
     }
     rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
+    if (status.ok()) ::chmod(path.c_str(), kPrivateFile);
     if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
       const auto make = [target = this->target(), path, options](DeferredLogFile::File* made) {
         return target->NewWritableFile(path, options, made, nullptr);
@@ -285,6 +287,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     } else {
       status = target()->NewWritableFile(path, options, &file, dbg);  // not on this file system
     }
+    if (status.ok()) ::chmod(path.c_str(), kPrivateFile);
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(file));
     return Retryable(status);
   }

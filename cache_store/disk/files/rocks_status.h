@@ -5,6 +5,7 @@
 
 #include <rocksdb/file_system.h>
 #include <rocksdb/status.h>
+#include <sys/stat.h>
 
 #include <memory>
 #include <string>
@@ -20,6 +21,10 @@ namespace hearth {
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
 inline const rocksdb::IOOptions kPlain;
+
+// The modes of what a store makes in its data folder: prompts are in it.
+inline constexpr mode_t kPrivateFolder = S_IRWXU;
+inline constexpr mode_t kPrivateFile = S_IRUSR | S_IWUSR;
 
 // Puts the names in a folder on stable storage.
 inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::string& folder) {
