@@ -29,11 +29,14 @@
 namespace hearth {
 namespace {
 
-// Slices are 0.1 to 16 MiB, so one write buffer takes a few to a few hundred of them. Four bound
-// RAM to 128 MiB; the log, and with it what a restart replays, is bounded to three (0.2 to 0.5 s).
-constexpr size_t kWriteBufferBytes = size_t{32} << 20;
+// Bounds the memory for unflushed writes, and how much a restart replays. A flush begins when the
+// log has this many bytes; up to kWriteBuffers times as many are in logs while flushes run.
+constexpr uint64_t kMaxLogBytes = uint64_t{24} << 20;
 constexpr int kWriteBuffers = 4;
-constexpr uint64_t kMaxLogBytes = uint64_t{96} << 20;
+// Larger than a log: kMaxLogBytes decides when a flush begins, not the size of a family's buffer.
+constexpr size_t kWriteBufferBytes = 2 * kMaxLogBytes;
+// An entry takes at most so many times the bytes in memory that it takes in a log.
+constexpr uint64_t kMemoryPerLogByte = 8;
 // Eviction takes the oldest numbers first, so whole blob files empty together. Small enough that
 // one dies soon, large enough that 64 GiB are 1,024 files.
 constexpr uint64_t kBlobFileBytes = uint64_t{64} << 20;
@@ -55,11 +58,8 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   table.checksum = rocksdb::kXXH3;
   if (family == kTables) table.block_cache = PinningCache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  if (family != kSlices) {
-    options.write_buffer_size = size_t{8} << 20;
-    return options;
-  }
   options.write_buffer_size = kWriteBufferBytes;
+  if (family != kSlices) return options;
   options.max_write_buffer_number = kWriteBuffers;
   options.enable_blob_files = true;
   options.min_blob_size = kMinBlobBytes;
@@ -172,6 +172,20 @@ bool LacksRoom(const rocksdb::Status& status) {
   return status.IsNoSpace() || absl::StrContains(status.ToString(), std::strerror(ENOSPC));
 }
 
+uint64_t LogBytes(rocksdb::FileSystem* files, const std::string& path) {
+  std::vector<std::string> names;
+  files->GetChildren(path, kPlain, &names, nullptr).PermitUncheckedError();
+  uint64_t sum = 0;
+  for (const std::string& name : names) {
+    uint64_t bytes = 0;
+    if (!absl::EndsWith(name, ".log")) continue;
+    if (files->GetFileSize(absl::StrCat(path, "/", name), kPlain, &bytes, nullptr).ok()) {
+      sum += bytes;
+    }
+  }
+  return sum;
+}
+
 // Of versions that let RocksDB write its log beside the data.
 void RemoveInfoLogs(rocksdb::FileSystem* files, const std::string& path) {
   std::vector<std::string> names;
@@ -280,14 +294,16 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
   rocksdb::Status status = Mend(dir, boot);
   if (LacksRoom(status) && reserve_->GiveUp()) status = Mend(dir, boot);
   if (!status.ok()) return status;
+  // A start writes no table, for which there may be no room: all entries of the logs fit in memory.
+  // The buffers stay as large, since the log's limit is what bounds them.
+  const uint64_t replayed_bytes = kMemoryPerLogByte * LogBytes(files_.get(), path);
+  for (rocksdb::ColumnFamilyDescriptor& family : families) {
+    family.options.write_buffer_size = kWriteBufferBytes + replayed_bytes;
+  }
   const auto open = [&] {
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
     if (!LacksRoom(opened)) return opened;
     reserve_->GiveUp();  // unless a mend took it
-    // Entries of the log stay in memory, for there is no room for their tables.
-    for (rocksdb::ColumnFamilyDescriptor& family : families) {
-      family.options.write_buffer_size = 2 * kMaxLogBytes;
-    }
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
   status = open();
@@ -317,7 +333,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
 
 rocksdb::Status Database::Mend(const std::string& dir, const BootId& boot) {
   const std::string path = DatabasePath(dir);
-  files_->CreateDirIfMissing(path, kPlain, nullptr).PermitUncheckedError();
+  mkdir(path.c_str(), kPrivateFolder);
   // RocksDB takes it for itself, later.
   const FolderLock lock(files_.get(), path);
   if (!lock.status().ok()) return lock.status();
