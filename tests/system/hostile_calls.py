@@ -17,7 +17,7 @@ import zlib
 
 import hostile_messages as say
 from hostile_kinds import (MIB, STORE, STREAMS, WORKER, Calls, Connects, Frames, HalfSent, Leases,
-                           ResetReconnects, Resets, Staging, Target, Trickle, Unread)
+                           Resets, Staging, Target, Trickle, Unread)
 from http2_peer import CONTINUATION, HEADERS, PING, PREFACE, SETTINGS, frame, header
 
 
@@ -106,10 +106,10 @@ STORE_ATTACKS = {
     "lease-flood": lambda t: Calls(t, [(STORE + "Lease", say.lease(say.prefix(range(200))))], 200),
     "lease-endless": Leases,
     "list-watch": lambda t: Calls(t, [(STORE + "List", b""), (STORE + "Watch", b"")], 100),
-    # Last: who does it waits at the door for a while.
-    "reset-reconnect": lambda t: ResetReconnects(t, STORE + "Stats"),
     "rapid-reset": lambda t: Resets(t, STORE + "Stats"),
 }
+# What a proxy between strangers and a server is there for (docs/security.md).
+BEHIND_PROXY = ("connect-close", "tls-abandoned", "tls-half-hello", "rapid-reset")
 # Attacks that need no method of the store.
 ANY = ("connect-close", "connect-silent", "connect-preface", "garbage", "tls-half-hello", "pings",
        "settings", "many-headers")

@@ -125,39 +125,6 @@ class Resets(Peers):
             peer.streams.clear()
 
 
-class ResetReconnects(Attack):
-    """A connection more, with 300 calls that are given up as they begin; the last few stay."""
-
-    def __init__(self, target, path, keep=4):
-        super().__init__(target)
-        self.path, self.keep, self.peers = path, keep, []
-
-    def unit(self):
-        self.units += 1
-        try:
-            peer = Http2Peer(self.target.address)
-        except OSError:
-            self.unconnected += 1
-            return
-        for _ in range(300):
-            peer.reset(peer.call(self.path, b"", self.target.fields()))
-        peer.streams.clear()
-        self.peers.append(peer)
-        while len(self.peers) > self.keep:
-            self.closed += self.peers[0].ended
-            self.peers.pop(0).close()
-        self.pump()
-
-    def pump(self):
-        for peer in self.peers:
-            while not peer.ended and peer.step():
-                pass
-
-    def close(self):
-        for peer in self.peers:
-            peer.close()
-
-
 class Leases(Peers):
     """A lease more, on a prompt of its own; the oldest is given up when as many are open as may."""
 

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/serving/calls/long_slice.h"
 
 namespace hearth {
 namespace {
@@ -124,12 +122,7 @@ void FairPool::Work() {
       assert(tenant.running < options_.threads);  // one is free of each tenant
       tenant.last_turn = ++turns_;
     }
-    {
-      // Others' small jobs, and threads that answer, need not wait for the end of its slice.
-      std::optional<LongSlice> slice;
-      if (turn.bytes > kLargeBytes) slice.emplace();
-      turn.job();
-    }
+    turn.job();
     turn.job = nullptr;  // what it holds goes before its place does
     absl::MutexLock lock(&mutex_);
     const auto it = tenants_.find(name);

@@ -42,19 +42,6 @@ constexpr char kThisIsTls[] =
     "this server speaks TLS";
 static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
 
-// gRPC is asked how many calls a connection gave up once it sent this much: 16 KiB are 500 to 600
-// of the smallest calls. The first time comes sooner, so that a connection of a few hundred calls
-// is counted. For a watched host it is ten calls: not less, because each question costs some JSON.
-constexpr uint64_t kBusyBytes = uint64_t{16} << 10;
-constexpr uint64_t kFirstBytes = uint64_t{1} << 10;
-constexpr uint64_t kWatchedBytes = 256;
-
-// A connection that waits to be let in has got no answer yet: it sends a hello or a preface, and
-// settings. It is kept for two looks at least.
-constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
-constexpr size_t kMaxHeld = 64;  // of a host
-constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options options) {
@@ -82,7 +69,7 @@ ConnectionDoor::~ConnectionDoor() {
   }
   // Those that were handed over are gRPC's to end.
   for (const auto& [fd, guest] : guests_) {
-    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection, clock_->Now());
+    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection);
     close(fd);
   }
   if (poll_ >= 0) close(poll_);
@@ -174,17 +161,14 @@ void ConnectionDoor::Rest() {
 
 void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
   options_.on_refused(guest.connection->peer(), why);
-  options_.ledger->Remove(guest.connection, clock_->Now());
+  options_.ledger->Remove(guest.connection);
   close(fd);
 }
 
 void ConnectionDoor::Close(int fd) {
   const auto it = guests_.find(fd);
   if (it == guests_.end()) return;
-  // One that was not handed to gRPC began no calls.
-  const uint64_t received = it->second.waits ? 0 : CountedOfSocket(fd).received;
-  options_.ledger->Remove(it->second.connection, clock_->Now(), received);
-  streams_.Forget(it->second.connection->peer());
+  options_.ledger->Remove(it->second.connection);
   // gRPC's duplicate keeps the socket open while a call runs, and epoll would go on to tell of it.
   epoll_ctl(poll_, EPOLL_CTL_DEL, fd, nullptr);
   close(fd);
@@ -204,7 +188,6 @@ void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {
   // Both ways are shut: gRPC is done with it, or its peer is gone.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
   if (it->second.leaves) return Drain(fd);
-  if (it->second.holds) return Close(fd);  // gone before its turn
   if (it->second.waits) OnFirstByte(fd, &it->second);
 }
 
@@ -212,30 +195,11 @@ void ConnectionDoor::OnFirstByte(int fd, Guest* guest) {
   unsigned char first = 0;
   if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
   if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
-  if (!options_.ledger->Watches(guest->connection->peer(), clock_->Now()))
-    return HandOver(fd, guest);
-  guest->holds = true;
-  if (!Watch(fd, EPOLLRDHUP, false, guest->number)) return CloseForLack(fd);
-  BoundHeld(HostOfPeer(guest->connection->peer()));
-}
-
-// Closes one at random: the oldest waited longest, and the youngest may be here for the first time.
-void ConnectionDoor::BoundHeld(const std::string& host) {
-  std::vector<int> held;
-  for (const auto& [fd, guest] : guests_) {
-    if (guest.holds && HostOfPeer(guest.connection->peer()) == host) held.push_back(fd);
-  }
-  if (held.size() <= kMaxHeld) return;
-  const int goes = held[std::uniform_int_distribution<size_t>(0, held.size() - 1)(lots_)];
-  options_.on_refused(guests_.at(goes).connection->peer(),
-                      absl::StrCat("its host gives up too many calls, and has more than ", kMaxHeld,
-                                   " connections that wait for a turn"));
-  Close(goes);
+  HandOver(fd, guest);
 }
 
 void ConnectionDoor::HandOver(int fd, Guest* guest) {
   assert(guest->waits && !guest->leaves);
-  guest->holds = false;
   const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (handed < 0) return CloseForLack(fd);
   if (!Watch(fd, 0, false, guest->number)) {  // from now on only its end is waited for
@@ -250,25 +214,6 @@ void ConnectionDoor::HandOver(int fd, Guest* guest) {
     guest->connection->CallBegins();
   }
   options_.take(guest->listener, handed);
-}
-
-// By lot: in order of arrival, the most frequent callers would have all the turns.
-void ConnectionDoor::LetHeldIn(absl::Time now) {
-  std::vector<int> held;
-  for (const auto& [fd, guest] : guests_) {
-    if (guest.holds) held.push_back(fd);
-  }
-  std::shuffle(held.begin(), held.end(), lots_);
-  for (const int fd : held) {
-    Guest& guest = guests_.at(fd);
-    const std::string& peer = guest.connection->peer();
-    if (CountedOfSocket(fd).received > kHeldBytes) {
-      options_.on_refused(peer, "its host gives up too many calls, and it begins before its turn");
-      Close(fd);
-    } else if (now - guest.since > kHeldAtLeast && options_.ledger->LetsIn(peer, now)) {
-      HandOver(fd, &guest);
-    }
-  }
 }
 
 // One end has TLS and the other not: answers in the client's protocol.
@@ -293,22 +238,6 @@ void ConnectionDoor::Drain(int fd) {
   if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) Close(fd);
 }
 
-ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection, bool exactly) {
-  const auto it = guests_.find(connection.fd());
-  if (it == guests_.end() || it->second.waits) return {};  // nothing of it is gRPC's
-  ConnectionLedger::Counted counted = CountedOfSocket(connection.fd());
-  const bool is_watched = options_.ledger->Watches(connection.peer(), clock_->Now());
-  const uint64_t few = is_watched              ? kWatchedBytes
-                       : it->second.asked == 0 ? kFirstBytes
-                                               : kBusyBytes;
-  if (!exactly && counted.received - it->second.asked < few) return counted;
-  it->second.asked = counted.received;
-  const StreamCounts::Counts streams = streams_.Of(connection.peer());
-  counted.streams = streams.alive;
-  counted.given_up = streams.given_up;
-  return counted;
-}
-
 void ConnectionDoor::LookAtAll(absl::Time now) {
   if (std::exchange(rests_, false)) {
     for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, false);
@@ -317,20 +246,13 @@ void ConnectionDoor::LookAtAll(absl::Time now) {
   for (const auto& [fd, guest] : guests_) {
     if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);
   }
-  for (const int fd : silent) {
-    const Guest& guest = guests_.at(fd);
-    if (guest.holds) {
-      options_.on_refused(guest.connection->peer(),
-                          absl::StrCat("its host gives up too many calls, and its turn did not "
-                                       "come within ",
-                                       absl::FormatDuration(options_.first_byte)));
-    }
-    Close(fd);
-  }
-  LetHeldIn(now);
-  streams_.BeginRound();
-  const auto verdicts = options_.ledger->Judge(
-      now, [this](const Connection& asked, bool exactly) { return CountedOf(asked, exactly); });
+  for (const int fd : silent) Close(fd);
+  const auto verdicts = options_.ledger->Judge(now, [this](const Connection& asked) {
+    const auto it = guests_.find(asked.fd());
+    // Of one that waits nothing is gRPC's.
+    if (it == guests_.end() || it->second.waits) return ConnectionLedger::Counted();
+    return CountedOfSocket(asked.fd());
+  });
   for (const ConnectionLedger::Verdict& verdict : verdicts) {
     options_.on_refused(verdict.connection->peer(), verdict.why);
     CutSocket(verdict.connection->fd());

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,7 +23,6 @@
 #include "cache_store/base/clock.h"
 #include "services/serving/door/connection_ledger.h"
 #include "services/serving/door/listeners.h"
-#include "services/serving/door/stream_counts.h"
 
 namespace hearth {
 
@@ -57,10 +55,8 @@ class ConnectionDoor {
     std::shared_ptr<Connection> connection;
     int listener = -1;
     uint32_t number = 0;
-    bool waits = true;    // for its first byte, or its host's turn
-    bool holds = false;   // said something, and waits for its host's turn
+    bool waits = true;    // for its first byte
     bool leaves = false;  // was told why
-    uint64_t asked = 0;   // bytes received when gRPC was asked for its streams
     absl::Time since;
   };
 
@@ -71,8 +67,6 @@ class ConnectionDoor {
   void OnReady(int fd, uint32_t number, uint32_t events);
   void OnFirstByte(int fd, Guest* guest);
   void HandOver(int fd, Guest* guest);
-  void BoundHeld(const std::string& host);
-  void LetHeldIn(absl::Time now);
   void ShowOut(int fd, Guest* guest);
   void Drain(int fd);
   void Close(int fd);
@@ -80,17 +74,14 @@ class ConnectionDoor {
   void TurnAway(int fd, const Guest& guest, const std::string& why);
   bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
   void LookAtAll(absl::Time now);
-  ConnectionLedger::Counted CountedOf(const Connection& connection, bool exactly);
 
   const Options options_;
   SteadyClock steady_clock_;
   Clock* const clock_;
   int poll_ = -1, wake_ = -1;
   Listeners listeners_;
-  StreamCounts streams_;
   absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
   uint32_t last_number_ = 0;
-  std::minstd_rand lots_;
   absl::Time trimmed_ = absl::InfinitePast();
   bool closed_some_ = false;
   bool rests_ = false;  // from its listeners, until the next look

@@ -7,9 +7,8 @@
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
 // Invariants: (1) once the connections that Judge named are closed, the others hold at most
 // `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,
-// unless it is over a limit of bytes. An open call that gRPC has not handed to us, or answers
-// itself, counts as `open_call_bytes`, though its caller sent only a dozen. (3) A connection is
-// named for the sum of all only after gRPC was asked, in the same Judge, which calls it has open.
+// unless it is over a limit of bytes. Calls whose caller sent no message, or gave them up, are not
+// counted: they are a proxy's to bound (docs/security.md).
 #ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 #define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 
@@ -17,18 +16,15 @@
 #include <cassert>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "services/serving/door/given_up_calls.h"
 
 namespace hearth {
 
@@ -43,21 +39,11 @@ struct ConnectionLimits {
   absl::Duration message_time = absl::Seconds(30);
   absl::Duration idle_time = absl::Seconds(10);
   uint64_t slack_bytes = uint64_t{64} << 10;
-  // Unfinished calls of one connection. Twice as many as may be open: a call that was given up
-  // stays until gRPC ends it.
-  uint64_t streams = 512;
-  // The most open calls that gRPC allows a connection, the fewest bytes that begin one, and the
-  // memory that gRPC keeps for one (measured: 11.5 KiB).
-  uint64_t open_calls = 256, least_call_bytes = 15, open_call_bytes = uint64_t{12} << 10;
   // Bytes of frames that are no message: for each call, each second, and as a share of the bytes
   // sent.
   uint64_t call_bytes = 512;
   uint64_t second_bytes = 256;
   uint64_t sent_share = 256;
-  // Bytes of a call that is given up at once, and of a connection before its first call: TLS's
-  // hello with a certificate, settings.
-  uint64_t reset_bytes = 32, hello_bytes = uint64_t{4} << 10;
-  GivenUpLimits given_up;
 };
 
 // One connection, and what its calls report about it.
@@ -65,7 +51,7 @@ class Connection {
  public:
   // `fd` is not used here, only handed back to the owner.
   Connection(std::string peer, int fd, absl::Time since)
-      : peer_(std::move(peer)), fd_(fd), since_(since), given_up_(since) {}
+      : peer_(std::move(peer)), fd_(fd), since_(since) {}
   const std::string& peer() const { return peer_; }
   int fd() const { return fd_; }
 
@@ -97,11 +83,6 @@ class Connection {
   // The ledger's, under its mutex.
   uint64_t received_ = 0, consumed_ = 0;  // consumed: taken, or no message
   uint64_t seen_sent_ = 0;
-  uint64_t alive_ = 0;          // streams, when gRPC was last asked
-  bool asked_ = false;          // whether gRPC was asked for the calls given up
-  uint64_t asked_untaken_ = 0;  // at that time
-  uint64_t asked_read_ = 0;     // by gRPC at that time: these bytes begin no further calls
-  GivenUpCalls::Tally given_up_;
   uint64_t mark_ = 0;  // received by mark_time_; to be consumed within message_time
   absl::Time mark_time_ = absl::InfinitePast();
   absl::Time looked_ = absl::InfinitePast();
@@ -117,37 +98,26 @@ class ConnectionLedger {
   // `peer`: gRPC's name, "ipv4:127.0.0.1:4711"; for a unix socket, whose bytes the kernel does not
   // count, a name of our own.
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
-  // `received`: the kernel's count at its end. Bytes that no call took since gRPC was last asked
-  // count as calls that were given up, as many as they can have been.
-  void Remove(const std::shared_ptr<Connection>& connection, absl::Time now, uint64_t received = 0);
+  void Remove(const std::shared_ptr<Connection>& connection);
   // Null where `peer` is no TCP connection, or was removed.
   std::shared_ptr<Connection> Find(const std::string& peer) const;
 
+  // The kernel's figures of a connection.
   struct Counted {
     uint64_t received = 0, sent = 0;
-    uint64_t streams = 0;              // unfinished calls; if gRPC was asked
-    std::optional<uint64_t> given_up;  // ended before their answer; none: gRPC was not asked
-    uint64_t unread = 0;               // of the received bytes, by gRPC
   };
   struct Verdict {
     std::shared_ptr<Connection> connection;
     std::string why;
   };
-  // The kernel's figures of a connection, and gRPC's where worth their cost, or always if
-  // `exactly`.
-  using Count = absl::FunctionRef<Counted(const Connection& connection, bool exactly)>;
+  using Count = absl::FunctionRef<Counted(const Connection& connection)>;
   // The connections to be closed, the worst first; each is named once.
   std::vector<Verdict> Judge(absl::Time now, Count count);
   // At the limit of connections: the one to be closed for `newcomer`. The oldest that was not
   // authenticated, else one without a call for `idle_time`; null when there is neither.
   std::shared_ptr<Connection> WhoMakesRoom(const Connection& newcomer, absl::Time now);
 
-  // A newcomer from a host that gives up too many calls waits for its turn. True is a turn taken.
-  bool LetsIn(const std::string& peer, absl::Time now);
-  // Whether its given-up calls must be counted without delay.
-  bool Watches(const std::string& peer, absl::Time now) const;
-
-  uint64_t untaken_bytes() const;  // at the last Judge; with those of open calls
+  uint64_t untaken_bytes() const;  // at the last Judge
   size_t connections() const;
 
  private:
@@ -155,40 +125,18 @@ class ConnectionLedger {
     assert(connection.consumed_ <= connection.received_);
     return connection.received_ - connection.consumed_;
   }
-  // Bytes of untaken messages and open calls, with as many calls as gRPC last reported; with as
-  // many as there may be by now.
-  uint64_t Held(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  uint64_t MayHold(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  uint64_t HeldWith(uint64_t open, const Connection& connection) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  using Connections = std::vector<std::shared_ptr<Connection>>;
-  using Holders = std::vector<std::pair<std::shared_ptr<Connection>, uint64_t>>;
-  // The connections without which the others stay below `all_bytes`, with the bytes of each.
-  Holders WhoIsTooMuch(const Connections& of) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NameTheWorst(const Connections& left, std::vector<Verdict>* verdicts)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NameWhoGivesUp(absl::Time now, Connections* left, std::vector<Verdict>* verdicts)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  uint64_t GivenUpUnasked(Connection* connection, uint64_t received, absl::Time now) const
+  // Names those without which the others stay below `all_bytes`.
+  void NameTheWorst(std::vector<std::shared_ptr<Connection>> left, std::vector<Verdict>* verdicts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enter(Connection* connection, const Counted& counted, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  using Entries = std::vector<std::pair<std::shared_ptr<Connection>, Counted>>;
-  void EnterAll(absl::Time now, Count count, bool exactly, Entries* entries)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Asks gRPC about connections that may hold too much, or that would be named for the sum of all.
-  void AskWhereItMatters(absl::Time now, Count count) ABSL_LOCKS_EXCLUDED(mutex_);
-  Entries WhoMayHoldTooMuch() const ABSL_LOCKS_EXCLUDED(mutex_);
-  Entries WhoWouldGoUnasked(const absl::flat_hash_set<const Connection*>& asked) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  std::string WhatIsWrong(Connection* connection, absl::Time now)
+  std::string WhatIsWrong(const Connection& connection, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
-  GivenUpCalls given_up_ ABSL_GUARDED_BY(mutex_);
   uint64_t untaken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,6 +1,6 @@
-// PeerName: a connection's other end as gRPC names it, and the host that it belongs to.
+// PeerName: a connection's other end as gRPC names it.
 //
-// Thread safety: functions without state.
+// A pure function.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_PEER_NAME_H_
 #define HEARTH_SERVICES_SERVING_DOOR_PEER_NAME_H_
 
@@ -12,10 +12,6 @@ namespace hearth {
 
 // "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711": the same as a call's, to find its connection.
 std::string PeerName(const sockaddr_storage& address);
-
-// "ipv4:127.0.0.1" of the peer "ipv4:127.0.0.1:4711". For an IPv6 address its /64, which one
-// subscriber has.
-std::string HostOfPeer(const std::string& peer);
 
 }  // namespace hearth
 

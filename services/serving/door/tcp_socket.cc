@@ -2,13 +2,10 @@
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 
 namespace hearth {
 
@@ -17,10 +14,7 @@ ConnectionLedger::Counted CountedOfSocket(int fd) {
   std::memset(&info, 0, sizeof(info));
   socklen_t bytes = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
-  int unread = 0;
-  ioctl(fd, FIONREAD, &unread);
-  return {info.tcpi_bytes_received, info.tcpi_bytes_acked, 0, std::nullopt,
-          static_cast<uint64_t>(std::max(unread, 0))};
+  return {info.tcpi_bytes_received, info.tcpi_bytes_acked};
 }
 
 void CutSocket(int fd) {

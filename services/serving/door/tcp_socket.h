@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-// Bytes received, sent and unread; zeros when it is no TCP socket.
+// Bytes received and sent; zeros when it is no TCP socket.
 ConnectionLedger::Counted CountedOfSocket(int fd);
 
 // Shuts both directions. A duplicate of the descriptor sees the end, and no unread bytes.

@@ -1,4 +1,4 @@
-// ConnectionDoor on a clock that stands: who says nothing, and who waits for its host's turn.
+// ConnectionDoor on a clock that stands: who says nothing, and who is gone.
 #include "services/serving/door/connection_door.h"
 
 #include <fcntl.h>
@@ -32,8 +32,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kHangS = 120;      // only a hang takes it
-constexpr size_t kMayWait = 64;  // of a host: operations.md says so
+constexpr int kHangS = 120;  // only a hang takes it
 
 // A connection of somebody's. Closed at the end.
 class DoorCaller {
@@ -99,17 +98,6 @@ class ConnectionDoorTest : public testing::Test {
     for (const int fd : taken_) close(fd);
   }
   std::unique_ptr<DoorCaller> Come() { return std::make_unique<DoorCaller>(door_->port()); }
-  // As the door would, had it seen it do that.
-  void HostWasOver() {
-    const auto connection = ledger_.Add("ipv4:127.0.0.1:1", -1, clock_.Now());
-    const uint64_t too_many = ledger_.limits().streams + 1;
-    ledger_.Judge(clock_.Now(), [&](const Connection& asked, bool) {
-      return &asked == connection.get() ? ConnectionLedger::Counted{1, 0, too_many, too_many}
-                                        : ConnectionLedger::Counted{};
-    });
-    ledger_.Remove(connection, clock_.Now());
-    ASSERT_TRUE(ledger_.Watches("ipv4:127.0.0.1:2", clock_.Now()));
-  }
   void AwaitTaken(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taken_.size() == count; };
@@ -158,29 +146,6 @@ TEST_F(ConnectionDoorTest, WhoSaysNothingIsClosedByTheDoorsClockAndNoOther) {
   clock_.Advance(absl::Hours(2));
   EXPECT_TRUE(silent->IsClosed());
   EXPECT_FALSE(talks->IsClosedAlready());
-}
-
-TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
-  HostWasOver();
-  constexpr size_t kTooMany = 10;
-  std::vector<std::unique_ptr<DoorCaller>> callers;
-  for (size_t i = 0; i < kMayWait + kTooMany; ++i) {
-    callers.push_back(Come());
-    callers.back()->Say(kPreface);
-  }
-  AwaitRefused(kTooMany);
-  // The last connection was judged: nobody comes after it, and the clock stands.
-  EXPECT_THAT(refused(), Each(HasSubstr("more than 64 connections that wait for a turn")));
-  ASSERT_EQ(refused().size(), kTooMany);
-  AwaitClosed(callers, kTooMany);  // told, then closed
-  EXPECT_EQ(ledger_.connections(), kMayWait);
-  AwaitTaken(0);
-  // One for each pause, however many wait.
-  for (size_t turn = 1; turn <= 3; ++turn) {
-    clock_.Advance(ledger_.limits().given_up.longest_pause);
-    AwaitTaken(turn);
-  }
-  EXPECT_EQ(ledger_.connections(), kMayWait);
 }
 
 // Descriptors that all epolls of this process watch.

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -26,21 +25,19 @@ class ConnectionLedgerTest : public testing::Test {
     limits_.slack_bytes = kUnit / 2;
     limits_.call_bytes = 1;
     limits_.second_bytes = 0;
-    limits_.open_call_bytes = 0;
     ledger_.SetLimits(limits_);
   }
   std::shared_ptr<Connection> Add(const std::string& peer) { return ledger_.Add(peer, 0, now_); }
   // Looks, and says of whom it named why.
   std::map<std::string, std::string> Judge() {
     std::map<std::string, std::string> named;
-    const auto counted = [this](const Connection& connection, bool) {
-      return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()],
-                                       streams_[connection.peer()], given_up_[connection.peer()]};
+    const auto counted = [this](const Connection& connection) {
+      return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()]};
     };
     for (const auto& verdict : ledger_.Judge(now_, counted)) {
       named[verdict.connection->peer()] = verdict.why;
       received_.erase(verdict.connection->peer());
-      ledger_.Remove(verdict.connection, now_);
+      ledger_.Remove(verdict.connection);
     }
     return named;
   }
@@ -48,7 +45,7 @@ class ConnectionLedgerTest : public testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1000);
   ConnectionLimits limits_;
   ConnectionLedger ledger_;
-  std::map<std::string, uint64_t> received_, sent_, streams_, given_up_;
+  std::map<std::string, uint64_t> received_, sent_;
 };
 
 TEST_F(ConnectionLedgerTest, WhatCallsTakeIsNotHeld) {
@@ -119,149 +116,6 @@ TEST_F(ConnectionLedgerTest, WhoHasNextToNothingDoesNotGoForThoseWhoHaveMuch) {
   EXPECT_EQ(named.count("stranger"), 0u);
 }
 
-TEST_F(ConnectionLedgerTest, WhoGivesCallsUpAsFastAsItBeginsThemGoes) {
-  Add("a")->Known();
-  streams_["a"] = limits_.streams;
-  EXPECT_TRUE(Judge().empty());
-  streams_["a"] = limits_.streams + 1;
-  EXPECT_THAT(Judge().at("a"), HasSubstr("513 calls that are not over"));
-}
-
-// Of open calls that nobody took. 20 bytes began one at least, and each counts as 1,000.
-class OpenCallsTest : public ConnectionLedgerTest {
- protected:
-  OpenCallsTest() {
-    limits_.open_calls = 10;
-    limits_.least_call_bytes = 20;
-    limits_.open_call_bytes = kUnit;
-    ledger_.SetLimits(limits_);
-  }
-  // Who is named. gRPC is asked only where it must be, and whom it was asked of is in asked_.
-  std::vector<std::string> LookAgain() {
-    asked_.clear();
-    const auto count = [this](const Connection& connection, bool exactly) {
-      ConnectionLedger::Counted counted;
-      counted.received = received_[connection.peer()];
-      counted.unread = unread_[connection.peer()];
-      if (!exactly && asked_anyway_.count(connection.peer()) == 0) return counted;
-      asked_.push_back(connection.peer());
-      counted.streams = streams_[connection.peer()];
-      counted.given_up = 0;
-      return counted;
-    };
-    std::vector<std::string> named;
-    for (const auto& verdict : ledger_.Judge(now_, count)) {
-      EXPECT_THAT(verdict.why, HasSubstr("unfinished messages and calls of all"));
-      named.push_back(verdict.connection->peer());
-      ledger_.Remove(verdict.connection, now_);
-    }
-    return named;
-  }
-  // With what it takes to begin them.
-  std::shared_ptr<Connection> AddWithCalls(const std::string& peer, uint64_t calls) {
-    received_[peer] = calls * limits_.least_call_bytes;
-    streams_[peer] = calls;
-    return Add(peer);
-  }
-
-  // Of calls that were handed to us, and asked about while they were.
-  std::shared_ptr<Connection> AddWithOurCalls(const std::string& peer, uint64_t calls) {
-    const auto connection = AddWithCalls(peer, calls);
-    connection->Known();
-    for (uint64_t i = 0; i < calls; ++i) connection->CallBegins();
-    return connection;
-  }
-  // As of those from whom much came.
-  void LookAndAskAbout(const std::set<std::string>& peers) {
-    asked_anyway_ = peers;
-    EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-    asked_anyway_.clear();
-  }
-  void EndCalls(Connection* connection) {
-    for (uint64_t& left = streams_[connection->peer()]; left > 0; --left) connection->CallEnds();
-  }
-
-  std::map<std::string, uint64_t> unread_;
-  std::vector<std::string> asked_;
-  std::set<std::string> asked_anyway_;
-};
-
-TEST_F(OpenCallsTest, CountForTheirConnectionThoughTheirCallerSaidNextToNothing) {
-  const auto a = AddWithCalls("a", 9), b = AddWithCalls("b", 10), c = AddWithCalls("c", 10);
-  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-  EXPECT_THAT(asked_, ::testing::IsEmpty()) << "all that they may have begun is not too much";
-  EXPECT_EQ(ledger_.untaken_bytes(), 29 * kUnit + 580);
-  const auto d = AddWithCalls("d", 10);
-  EXPECT_EQ(LookAgain().size(), 1u);
-  EXPECT_GE(asked_.size(), 1u);
-  EXPECT_LE(ledger_.untaken_bytes(), limits_.all_bytes);
-}
-
-TEST_F(OpenCallsTest, WhoMayHaveBegunManyIsAskedAboutNotClosed) {
-  std::vector<std::shared_ptr<Connection>> all;
-  for (const char* peer : {"a", "b", "c", "d", "e", "f"}) {
-    all.push_back(AddWithCalls(peer, 10));
-    streams_[peer] = 1;  // the others are over
-  }
-  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-  EXPECT_FALSE(asked_.empty());
-  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-  EXPECT_THAT(asked_, ::testing::IsEmpty()) << "nothing came since";
-}
-
-TEST_F(OpenCallsTest, WhatGrpcHasNotReadYetIsAsGoodAsBegunOfStrangersOnly) {
-  std::vector<std::shared_ptr<Connection>> all;
-  for (const char* peer : {"a", "b", "c", "d"}) {
-    all.push_back(AddWithCalls(peer, 10));
-    streams_[peer] = 0;
-    unread_[peer] = received_[peer];
-    all.back()->Known();
-  }
-  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-  for (const char* peer : {"e", "f", "g", "h"}) {
-    all.push_back(AddWithCalls(peer, 10));
-    streams_[peer] = 0;
-    unread_[peer] = received_[peer];
-  }
-  const auto named = LookAgain();
-  EXPECT_EQ(named.size(), 2u);
-  EXPECT_THAT(named, ::testing::Each(::testing::Ge("e")));
-}
-
-TEST_F(OpenCallsTest, ThoseThatWereHandedToUsDoNotCount) {
-  std::vector<std::shared_ptr<Connection>> all;
-  for (const char* peer : {"a", "b", "c", "d"}) {
-    all.push_back(AddWithCalls(peer, 10));
-    for (int i = 0; i < 10; ++i) all.back()->CallBegins();
-  }
-  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-}
-
-// A call of ours may end without a byte from its caller: what gRPC said before is no longer so.
-TEST_F(OpenCallsTest, ThoseThatAreOverCloseNobodyThoughNothingCameSince) {
-  std::vector<std::shared_ptr<Connection>> all;
-  for (const char* peer : {"a", "b", "c", "d", "e"}) all.push_back(AddWithOurCalls(peer, 10));
-  LookAndAskAbout({"a", "b", "c", "d", "e"});
-  for (const auto& connection : all) EndCalls(connection.get());
-  for (int i = 0; i < 3; ++i) EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-  EXPECT_LE(ledger_.untaken_bytes(), limits_.all_bytes);
-}
-
-// "guessed" may hold enough that without it all would be well, and holds most of that.
-TEST_F(OpenCallsTest, NobodyGoesForThemWhoWasNotAskedAboutNow) {
-  const auto over = AddWithOurCalls("over", 10);
-  LookAndAskAbout({"over"});
-  EndCalls(over.get());
-  const auto b = AddWithCalls("b", 9), c = AddWithCalls("c", 9);
-  for (const auto& connection : {b, c}) connection->Known();
-  LookAndAskAbout({"b", "c"});
-  const auto guessed = AddWithCalls("guessed", 10);
-  guessed->Known();
-  streams_["guessed"] = 8;
-  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
-  EXPECT_THAT(asked_, ::testing::Contains("over"));
-}
-
 TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {
   const auto a = Add("a");
   received_["a"] = kUnit;
@@ -309,16 +163,14 @@ TEST_F(ConnectionLedgerTest, StrangersMakeRoomThenWhoIsIdleAndNobodyElse) {
 TEST_F(ConnectionLedgerTest, APortThatIsUsedAgainIsAnotherConnection) {
   const auto first = Add("a");
   const auto second = Add("a");
-  ledger_.Remove(first, now_);
+  ledger_.Remove(first);
   EXPECT_EQ(ledger_.Find("a"), second);
 }
 
 TEST(CallGateConnections, ACallSaysWhatItWasGiven) {
   CallGate gate;
   const auto connection = gate.connections().Add("a", 0, absl::Now());
-  const auto counted = [](const Connection&, bool) {
-    return ConnectionLedger::Counted{1000000, 0, 0, 0};
-  };
+  const auto counted = [](const Connection&) { return ConnectionLedger::Counted{1000000, 0}; };
   gate.connections().Judge(absl::Now(), counted);
   const uint64_t held = gate.connections().untaken_bytes();
   auto call = gate.Enter("Fetch");

@@ -11,7 +11,6 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "services/serving/calls/long_slice.h"
 
 namespace hearth {
 namespace {
@@ -60,35 +59,6 @@ TEST(FairPool, LargeJobsOfATenantRunOneByOne) {
   second.WaitBegun();
   second.LetGo();
   other.LetGo();
-}
-
-// Threads that wake beside a large job run at once: long_slice.h.
-TEST(FairPool, OnlyLargeJobsRunInLongSlices) {
-  const auto slice_ns = [] {
-    SchedulingAttributes now;
-    return syscall(SYS_sched_getattr, 0, &now, sizeof(now), 0) == 0 ? now.runtime_ns : 0;
-  };
-  const uint64_t usual = slice_ns();
-  {
-    const LongSlice here;
-    if (slice_ns() != kLongSliceNs) GTEST_SKIP() << "no slices of a length that is asked for";
-  }
-  EXPECT_EQ(slice_ns(), usual);
-  std::vector<uint64_t> slices;
-  {
-    FairPool pool("prompts", Small(2));
-    for (const uint64_t bytes : {uint64_t{1}, uint64_t{1} << 20, uint64_t{1}}) {
-      absl::Notification ran;
-      ASSERT_TRUE(pool.Submit("a", bytes,
-                              [&] {
-                                slices.push_back(slice_ns());
-                                ran.Notify();
-                              })
-                      .ok());
-      ran.WaitForNotification();
-    }
-  }
-  EXPECT_THAT(slices, ElementsAre(usual, kLongSliceNs, usual));
 }
 
 TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
