@@ -31,15 +31,11 @@ void PublishRevealer::Reveal() {
   for (PublishBoundary& kept : plan_->boundaries) {
     // A point that was there already is left out when it was dropped while this wrote.
     const RestorePointEntry* known = state_->catalog.Find(kept.segment->key);
-    if (kept.held && (known == nullptr || known->number != kept.number)) {
-      plan_->notes.push_back(
-          absl::StrCat("boundary ", kept.boundary, " left out: it was dropped meanwhile"));
-      if (kept.write) state_->objects.DiscardManifest(kept.manifest);
-      continue;
-    }
-    if (!IsWhole(kept)) {
-      plan_->notes.push_back(
-          absl::StrCat("boundary ", kept.boundary, " left out: an object was lost meanwhile"));
+    const bool is_dropped = kept.held && (known == nullptr || known->number != kept.number);
+    if (is_dropped || !IsWhole(kept)) {
+      plan_->notes.push_back(absl::StrCat(
+          "boundary ", kept.boundary,
+          " left out: ", is_dropped ? "it was dropped meanwhile" : "an object was lost meanwhile"));
       if (kept.write) state_->objects.DiscardManifest(kept.manifest);
       continue;
     }
@@ -58,8 +54,10 @@ void PublishRevealer::Reveal() {
       state_->catalog.Renew(point, kept.expires);
       if (point->durable) plan_->renewed.push_back(point->id);
     }
-    const bool is_made_durable = kept.write && !point->durable && point->number == kept.number;
+    const bool is_made_durable = kept.write && !point->durable;
     if (is_made_durable) {
+      // A lookup may have made the point meanwhile: this manifest is its.
+      state_->catalog.SetManifest(point, kept.manifest);
       state_->catalog.SetDurable(point);
       if (point->pinned) plan_->newly_durable_pins.push_back(point->manifest);
     }
