@@ -58,7 +58,7 @@ class Stopwatch {
   std::chrono::nanoseconds Elapsed() const { return std::chrono::steady_clock::now() - start_; }
 
  private:
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace hearth

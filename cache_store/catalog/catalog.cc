@@ -36,6 +36,7 @@ const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::st
   if (!is_adopting_) feed_.Add(point, now);
   for (const StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
+    point->object_bytes += object->bytes();
     objects_->Charge(object, point->account);
     ChangeNames(Retention::Scope::kStore, object, point, 1);
   }
@@ -227,9 +228,13 @@ void Catalog::SetResident(const RestorePointEntry* point) {
 }
 
 void Catalog::Demote(const RestorePointEntry* point) {
+  if (point->in_host) ++demoted_;
+  SetNotResident(point);
+}
+
+void Catalog::SetNotResident(const RestorePointEntry* point) {
   if (!point->in_host) return;
   Own(point)->in_host = false;
-  ++demoted_;
   for (const StoredObject* object : point->objects) {
     ChangeNames(Retention::Scope::kHost, object, point, -1);
     objects_->DropUnneeded(object);

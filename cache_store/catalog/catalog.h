@@ -100,6 +100,8 @@ class Catalog {
   void SetResident(const RestorePointEntry* point);
   // Stops counting it as resident; drops RAM copies that nothing else needs and the disk has.
   void Demote(const RestorePointEntry* point);
+  // The same, on the way out: not counted as demoted.
+  void SetNotResident(const RestorePointEntry* point);
   void SetPinned(const RestorePointEntry* point, bool pinned);
   // The bytes that pinning it would add to StorageSums::pinned_bytes.
   static uint64_t BytesToPin(const RestorePointEntry& point);

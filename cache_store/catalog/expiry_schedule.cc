@@ -11,12 +11,14 @@ constexpr absl::Duration kUnderPin = absl::Minutes(10);
 
 }  // namespace
 
+absl::Time InheritedEnd(const StoredObject& object, absl::Time now) {
+  return object.pins == 0 ? object.keep_until : std::max(object.keep_until, now + kUnderPin);
+}
+
 absl::Time InheritedExpiry(const std::vector<const StoredObject*>& objects, absl::Time now) {
   absl::Time expires = absl::InfiniteFuture();
   for (const StoredObject* object : objects) {
-    absl::Time until = object->keep_until;
-    if (object->pins > 0) until = std::max(until, now + kUnderPin);
-    expires = std::min(expires, until);
+    expires = std::min(expires, InheritedEnd(*object, now));
   }
   return expires;
 }

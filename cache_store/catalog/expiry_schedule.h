@@ -17,6 +17,7 @@
 namespace hearth {
 
 // The end of a point that nobody published as a whole: the first end among its objects.
+absl::Time InheritedEnd(const StoredObject& object, absl::Time now);
 absl::Time InheritedExpiry(const std::vector<const StoredObject*>& objects, absl::Time now);
 
 // It has an end, and is neither pinned nor about to be renewed.

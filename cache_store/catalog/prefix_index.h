@@ -58,13 +58,6 @@ class PrefixIndex {
   // Removes `node` and then its ancestors, up to the first that something needs.
   void Prune(SegmentNode* node);
 
-  // Longest common token prefix of `prompt` and anything below `root`, whatever its cuts.
-  static uint32_t MatchedTokens(const SegmentNode* root, absl::Span<const uint32_t> prompt,
-                                uint32_t chunk_tokens);
-  // The deepest restore point below `root` whose tokens begin `prompt`, whatever its cuts, and
-  // which leaves a token to compute. Null when there is none.
-  static const SegmentNode* DeepestPoint(const SegmentNode* root, absl::Span<const uint32_t> prompt,
-                                         uint32_t chunk_tokens);
   // Children of `chunk` shorter than C that are prefixes of `rest`, longest first.
   static std::vector<SegmentNode*> RemaindersOf(const SegmentNode* chunk,
                                                 absl::Span<const uint32_t> rest,
@@ -77,6 +70,38 @@ class PrefixIndex {
  private:
   mutable uint64_t finds_ = 0;
   absl::flat_hash_map<Digest, std::unique_ptr<SegmentNode>> nodes_;
+};
+
+// How far a prompt goes along what is stored below a root, whatever its cuts: a chunk at a time, so
+// that the store's lock can be let go in between. Borrows the index and the prompt.
+class PromptMatch {
+ public:
+  PromptMatch(const PrefixIndex* index, const Digest& root, absl::Span<const uint32_t> prompt,
+              uint32_t chunk_tokens);
+
+  // False: at the end.
+  bool Next();
+  // To be called after others may have changed the index.
+  void Resume();
+
+  bool has_root() const { return has_root_; }
+  // The longest common token prefix so far.
+  uint32_t tokens() const;
+  // Ends the deepest restore point so far whose tokens begin the prompt, and which leaves a token
+  // to compute. Null when there is none.
+  const SegmentNode* point() const;
+
+ private:
+  void Consider(const SegmentNode* node);
+
+  const PrefixIndex* const index_;
+  const absl::Span<const uint32_t> prompt_;
+  const uint32_t chunk_tokens_;
+  std::vector<const SegmentNode*> level_;  // ends of the same tokens under different cuts
+  std::vector<Digest> level_keys_;
+  const bool has_root_;
+  uint32_t tokens_ = 0, point_end_ = 0;
+  Digest point_key_{};
 };
 
 }  // namespace hearth

@@ -2,83 +2,122 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
+#include "cache_store/catalog/expiry_schedule.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
-namespace {
 
-// How far presence reaches at the end of some segment.
-struct Reach {
-  bool globals = true;
-  uint32_t local_run_begin = 0;  // local objects are present from here to the end
-};
+void PromptWalk::Sums::Add(const Sums& other, uint64_t times) {
+  bytes += times * other.bytes;
+  cold += times * other.cold;
+  off_device += times * other.off_device;
+}
 
-class Walker {
- public:
-  explicit Walker(const KvLayout& layout)
-      : layout_(layout),
-        has_global_(!layout.LayersOf(LayerGroup::kGlobal).empty()),
-        has_local_(!layout.LayersOf(LayerGroup::kLocal).empty()) {}
+PromptWalk::PromptWalk(const PrefixIndex* index, const KvLayout* layout, const PromptChain* chain,
+                       absl::Span<const uint32_t> token_ids, uint32_t max_boundary, absl::Time now,
+                       OnDevice on_device)
+    : index_(index),
+      layout_(layout),
+      chain_(chain),
+      token_ids_(token_ids),
+      max_boundary_(max_boundary),
+      now_(now),
+      on_device_(std::move(on_device)),
+      has_global_(!layout->LayersOf(LayerGroup::kGlobal).empty()),
+      has_local_(!layout->LayersOf(LayerGroup::kLocal).empty()),
+      parent_(index->Find(chain->root)) {}
 
-  // `end`: where the segment ends, stored or not.
-  Reach Extend(const Reach& before, const SegmentNode* node, uint32_t end) const {
-    Reach after = before;
-    if (has_global_ && (node == nullptr || node->objects[0] == nullptr)) after.globals = false;
-    if (has_local_ && (node == nullptr || node->objects[1] == nullptr)) after.local_run_begin = end;
-    return after;
+void PromptWalk::Resume() {
+  parent_ = begin_ == 0
+                ? index_->Find(chain_->root)
+                : index_->Find(chain_->chunks[begin_ / layout_->chunk_tokens - 1], token_ids_);
+}
+
+PromptWalk::Local PromptWalk::Count(const StoredObject* object, uint32_t end) const {
+  const bool is_off_device = on_device_ == nullptr || !on_device_(object);
+  return {end, {object->bytes(), !object->in_host, is_off_device}, InheritedEnd(*object, now_)};
+}
+
+void PromptWalk::Leave(uint32_t end) {
+  const uint32_t tail_begin = LocalTailBegin(*layout_, end);
+  for (; !tail_.empty() && tail_.front().end <= tail_begin; tail_.pop_front()) {
+    local_sums_.Add(tail_.front().sums, uint64_t{0} - 1);
   }
-  BoundaryState State(const Reach& reach, SegmentNode* node, uint32_t end) const {
-    BoundaryState state;
-    state.boundary = end;
-    state.node = node;
-    state.globals_present = node != nullptr && reach.globals;
-    state.tail_present = node != nullptr && reach.local_run_begin <= LocalTailBegin(layout_, end);
-    return state;
-  }
+  while (!earliest_.empty() && earliest_.front().end <= tail_begin) earliest_.pop_front();
+}
 
- private:
-  const KvLayout& layout_;
-  const bool has_global_, has_local_;
-};
-
-}  // namespace
-
-std::vector<BoundaryState> WalkPrompt(const PrefixIndex& index, const KvLayout& layout,
-                                      const PromptChain& chain,
-                                      absl::Span<const uint32_t> token_ids, uint32_t max_boundary) {
-  const uint32_t chunk_tokens = layout.chunk_tokens;
-  const Walker walker(layout);
-  std::vector<BoundaryState> states;
-  Reach reach;
-  SegmentNode* parent = index.Find(chain.root);
-  auto remainder = chain.remainders.begin();
-  for (uint32_t begin = 0; begin < max_boundary; begin += chunk_tokens) {
-    const uint32_t limit = std::min(begin + chunk_tokens - 1, max_boundary);
-    if (!CutsAreKeyed(layout.exactness)) {
-      if (parent != nullptr) {
-        std::vector<SegmentNode*> found = PrefixIndex::RemaindersOf(
-            parent, token_ids.subspan(begin, limit - begin), chunk_tokens);
-        for (auto it = found.rbegin(); it != found.rend(); ++it) {
-          const uint32_t end = (*it)->end();
-          states.push_back(walker.State(walker.Extend(reach, *it, end), *it, end));
-        }
-      }
-    } else {
-      const auto stop = chain.remainders.end();
-      for (; remainder != stop && remainder->segment.end() <= limit; ++remainder) {
-        const uint32_t end = remainder->segment.end();
-        SegmentNode* node = parent == nullptr ? nullptr : index.Find(*remainder, token_ids);
-        states.push_back(walker.State(walker.Extend(reach, node, end), node, end));
-      }
+// Of a chunk's end, what lies before begin_ is then before the next chunk.
+BoundaryState PromptWalk::StateAt(SegmentNode* node, uint32_t end, bool is_chunk) {
+  const auto object_of = [node](LayerGroup group) {
+    return node == nullptr ? nullptr : node->objects[static_cast<size_t>(group)];
+  };
+  const StoredObject* const global = object_of(LayerGroup::kGlobal);
+  const StoredObject* const local = object_of(LayerGroup::kLocal);
+  const bool globals = globals_ && (!has_global_ || global != nullptr);
+  const uint32_t run_begin = has_local_ && local == nullptr ? end : local_run_begin_;
+  Leave(end);
+  BoundaryState state;
+  state.boundary = end;
+  state.node = node;
+  state.globals_present = node != nullptr && globals;
+  state.tail_present = node != nullptr && run_begin <= LocalTailBegin(*layout_, end);
+  Sums sums = global_sums_;
+  sums.Add(local_sums_, 1);
+  state.until = earliest_.empty() ? until_ : std::min(until_, earliest_.front().until);
+  for (const StoredObject* object : {global, local}) {
+    if (object == nullptr) continue;
+    const Local counted = Count(object, end);
+    sums.Add(counted.sums, 1);
+    state.until = std::min(state.until, counted.until);
+    if (!is_chunk) continue;
+    if (object == global) {
+      global_sums_.Add(counted.sums, 1);
+      until_ = std::min(until_, counted.until);
+      continue;
     }
-    if (begin + chunk_tokens > max_boundary) break;
-    const KeyedSegment& chunk = chain.chunks[begin / chunk_tokens];
-    parent = parent == nullptr ? nullptr : index.Find(chunk, token_ids);
-    reach = walker.Extend(reach, parent, chunk.segment.end());
-    states.push_back(walker.State(reach, parent, chunk.segment.end()));
+    local_sums_.Add(counted.sums, 1);
+    tail_.push_back(counted);
+    while (!earliest_.empty() && earliest_.back().until >= counted.until) earliest_.pop_back();
+    earliest_.push_back(counted);
   }
-  return states;
+  state.bytes = sums.bytes;
+  state.tier = sums.off_device == 0 ? Tier::kGpu : sums.cold == 0 ? Tier::kHost : Tier::kDisk;
+  if (is_chunk) {
+    globals_ = globals;
+    local_run_begin_ = run_begin;
+  }
+  return state;
+}
+
+bool PromptWalk::Next(std::vector<BoundaryState>* states) {
+  const uint32_t chunk_tokens = layout_->chunk_tokens;
+  states->clear();
+  if (begin_ >= max_boundary_) return false;
+  const uint32_t limit = std::min(begin_ + chunk_tokens - 1, max_boundary_);
+  if (CutsAreKeyed(layout_->exactness)) {
+    const std::vector<KeyedSegment>& remainders = chain_->remainders;
+    for (; remainder_ < remainders.size(); ++remainder_) {
+      const KeyedSegment& remainder = remainders[remainder_];
+      if (remainder.segment.end() > limit) break;
+      SegmentNode* node = parent_ == nullptr ? nullptr : index_->Find(remainder, token_ids_);
+      states->push_back(StateAt(node, remainder.segment.end(), false));
+    }
+  } else if (parent_ != nullptr) {
+    const std::vector<SegmentNode*> found = PrefixIndex::RemaindersOf(
+        parent_, token_ids_.subspan(begin_, limit - begin_), chunk_tokens);
+    for (auto it = found.rbegin(); it != found.rend(); ++it) {
+      states->push_back(StateAt(*it, (*it)->end(), false));
+    }
+  }
+  if (begin_ + chunk_tokens <= max_boundary_) {
+    const KeyedSegment& chunk = chain_->chunks[begin_ / chunk_tokens];
+    parent_ = parent_ == nullptr ? nullptr : index_->Find(chunk, token_ids_);
+    states->push_back(StateAt(parent_, chunk.segment.end(), true));
+  }
+  begin_ += chunk_tokens;
+  return true;
 }
 
 std::vector<const StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last) {

@@ -15,12 +15,6 @@ uint64_t StoredObject::disk_cost_bytes() const {
   return stored_bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
 }
 
-uint64_t RestorePointEntry::bytes() const {
-  uint64_t sum = 0;
-  for (const StoredObject* object : objects) sum += object->bytes();
-  return sum;
-}
-
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
                            const std::vector<const StoredObject*>& objects) {
   // Tokens and, at worst, as many cuts; of an object its id, number and digests.

@@ -122,9 +122,10 @@ struct RestorePointEntry {
   Uses uses;
   Expiry expiry;
   uint64_t manifest_cost_bytes = 0;
+  uint64_t object_bytes = 0;  // of all it names
 
   uint32_t tokens() const { return node->end(); }
-  uint64_t bytes() const;
+  uint64_t bytes() const { return object_bytes; }
   Tier slowest_tier() const;
 };
 

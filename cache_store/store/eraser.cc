@@ -70,7 +70,7 @@ absl::Status Eraser::EraseNoted(absl::Span<const uint64_t> orphans, uint64_t* er
   while (true) {
     std::vector<uint64_t> manifests;
     {
-      absl::MutexLock lock(&state_->mu);
+      StateLock lock(state_);
       manifests = state_->erasures.SomeManifests();
       if (manifests.empty()) {
         objects = state_->erasures.TakeObjects();
@@ -79,7 +79,7 @@ absl::Status Eraser::EraseNoted(absl::Span<const uint64_t> orphans, uint64_t* er
     }
     absl::Status status = tiers_->disk->EraseManifests(manifests);
     if (!status.ok()) return status;
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     state_->erasures.ManifestsErased(manifests);
   }
   absl::Status status;
@@ -92,7 +92,7 @@ absl::Status Eraser::EraseNoted(absl::Span<const uint64_t> orphans, uint64_t* er
     *erased_bytes = objects.bytes;
     return status;
   }
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   state_->erasures.AddObjects(numbers, objects.bytes);
   return status;
 }
@@ -100,7 +100,7 @@ absl::Status Eraser::EraseNoted(absl::Span<const uint64_t> orphans, uint64_t* er
 void Eraser::ReclaimLater(uint64_t erased_bytes) {
   if (erased_bytes == 0) return;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     unreclaimed_bytes_ += erased_bytes;
     const uint64_t worthwhile = std::min(disk_limit_bytes_ / kReclaimDivisor, kReclaimBytes);
     if (unreclaimed_bytes_ < worthwhile || reclaim_queued_) return;
@@ -108,13 +108,13 @@ void Eraser::ReclaimLater(uint64_t erased_bytes) {
   }
   Executor* const executor = reclaimer_ != nullptr ? reclaimer_.get() : executor_;
   if (executor->TrySchedule(0, [this] { Reclaim(); })) return;
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   reclaim_queued_ = false;
 }
 
 void Eraser::Reclaim() {
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     reclaim_queued_ = false;
     unreclaimed_bytes_ = 0;
   }

@@ -11,6 +11,9 @@ namespace hearth {
 namespace {
 
 constexpr size_t kShownTokens = 8;
+// Of a long restore point's objects the history has the first and the last ones: one removal is not
+// to make it forget all others.
+constexpr size_t kRecordedEnds = 1024;
 
 }  // namespace
 
@@ -88,7 +91,10 @@ void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
   state.mu.AssertHeld();
   const absl::Time now = clock->Now();
   state.history.Record(point.id, why, now);
-  for (const StoredObject* object : point.objects) {
+  const size_t count = point.objects.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (i == kRecordedEnds && count > 2 * kRecordedEnds) i = count - kRecordedEnds;
+    const StoredObject* object = point.objects[i];
     if (object->names.count == 1) state.history.Record(object->key, why, now);
   }
   meters.AddRemoved(why);

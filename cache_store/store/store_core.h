@@ -75,11 +75,11 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
   explicit StoreLock(StoreCore* core, OnDisk on_disk = kInBackground)
       ABSL_EXCLUSIVE_LOCK_FUNCTION(core->state.mu)
       : core_(core), on_disk_(on_disk) {
-    core_->state.mu.Lock();
+    core_->state.Lock();
   }
   ~StoreLock() ABSL_UNLOCK_FUNCTION() {
     const Eraser::Rest rest = core_->eraser.CarryOut(core_->state.objects.TakeGarbage());
-    core_->state.mu.Unlock();
+    core_->state.Unlock();
     if (on_disk_ == kInBackground) core_->eraser.Finish(rest);
   }
   StoreLock(const StoreLock&) = delete;

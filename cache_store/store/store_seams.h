@@ -47,6 +47,9 @@ class SteppedStore : public TieredStore {
   // Asserts the catalog's invariants against the tiers.
   virtual void CheckInvariants() = 0;
   virtual uint64_t index_finds() = 0;  // PrefixIndex::finds
+  // How often a long walk let others have the lock, and how long one held it since the last call.
+  virtual uint64_t lock_yields() = 0;
+  virtual absl::Duration TakeLongestHold() = 0;
 };
 
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,

@@ -2,13 +2,19 @@
 //
 // `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks; calls of the RAM
 // tier under it move pointers only. Order: `mu` before the tiers' and the event hub's own mutexes.
+// What grows with a prompt is done in steps, and others have the lock in between (Yield).
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_STATE_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_STATE_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "cache_store/base/latency.h"
 #include "cache_store/catalog/catalog.h"
 #include "cache_store/catalog/erasures.h"
 #include "cache_store/catalog/evictor.h"
@@ -18,12 +24,46 @@
 
 namespace hearth {
 
+// Called between two holds of the lock: a thread that releases it and takes it again at once leaves
+// others no chance.
+inline void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
+
 struct StoreState {
+  // Of up to a microsecond each, under one hold of the lock.
+  static constexpr size_t kStepsAHold = 2048;
+
   StoreState(const Evictor::Limits& limits, RetentionPolicy retention, TenantQuotas quotas,
              Catalog::OnRemoved on_removed)
       : objects(std::move(quotas)),
         catalog(&objects, retention, std::move(on_removed)),
         evictor(limits, &objects, &catalog) {}
+
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) {
+    mu.Lock();
+    held_ = Stopwatch();
+    steps_ = 0;
+  }
+  void Unlock() ABSL_UNLOCK_FUNCTION(mu) {
+    longest_hold = std::max(longest_hold, absl::FromChrono(held_.Elapsed()));
+    mu.Unlock();
+  }
+  // To be called after each `steps` steps of a walk. True: others had the lock, and pointers read
+  // before are stale.
+  bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    steps_ += steps;
+    if (steps_ < kStepsAHold) return false;
+    ++yields;
+    Unlock();
+    LetOthersIn();
+    Lock();
+    return true;
+  }
+  // SingleFlight::Claim: waits, without the lock.
+  void AwaitClaim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    longest_hold = std::max(longest_hold, absl::FromChrono(held_.Elapsed()));
+    flight.Claim(&mu, keys);
+    held_ = Stopwatch();
+  }
 
   absl::Mutex mu;
   ObjectTable objects ABSL_GUARDED_BY(mu);
@@ -33,6 +73,25 @@ struct StoreState {
   FingerprintBook fingerprints ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
   Erasures erasures ABSL_GUARDED_BY(mu);
+  absl::Duration longest_hold ABSL_GUARDED_BY(mu);
+  uint64_t yields ABSL_GUARDED_BY(mu) = 0;
+
+ private:
+  Stopwatch held_ ABSL_GUARDED_BY(mu);
+  size_t steps_ ABSL_GUARDED_BY(mu) = 0;  // of this hold
+};
+
+class ABSL_SCOPED_LOCKABLE StateLock {
+ public:
+  explicit StateLock(StoreState* state) ABSL_EXCLUSIVE_LOCK_FUNCTION(state->mu) : state_(state) {
+    state_->Lock();
+  }
+  ~StateLock() ABSL_UNLOCK_FUNCTION() { state_->Unlock(); }
+  StateLock(const StateLock&) = delete;
+  StateLock& operator=(const StateLock&) = delete;
+
+ private:
+  StoreState* const state_;
 };
 
 }  // namespace hearth

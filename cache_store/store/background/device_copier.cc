@@ -30,7 +30,7 @@ void DeviceCopier::NoteFetched(const StoredObject* object) {
 void DeviceCopier::Copy(uint64_t number) {
   const StoredObject* object = nullptr;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     object = state_->objects.Find(number);
     if (object == nullptr || object->retired || !object->in_host) {
       if (object != nullptr) state_->objects.SetQueuedForDevice(object, false);

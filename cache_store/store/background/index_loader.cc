@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 namespace hearth {
 namespace {
@@ -14,10 +13,6 @@ namespace {
 constexpr size_t kObjectsAtOnce = 1024;  // objects, or restore points
 // After an error of the disk.
 constexpr absl::Duration kReadAgain = absl::Seconds(1);
-
-// Called between two holds of the lock: a thread that releases it and takes it again at once leaves
-// others no chance.
-void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
 
 // An object of it was found wrong while the index loaded, and is gone.
 bool NamesRetired(const ManifestRecord& record, const UnloadedIndex::Objects& objects) {
@@ -30,7 +25,7 @@ bool NamesRetired(const ManifestRecord& record, const UnloadedIndex::Objects& ob
 }  // namespace
 
 std::shared_ptr<UnloadedIndex> IndexLoader::SharedUnloaded() {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   return unloaded_;
 }
 
@@ -44,7 +39,7 @@ absl::Status IndexLoader::Recover() {
   const auto returned = std::move(contents->returned);
   auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     for (const auto& promise : lost) NoteLost(promise.id);
     state_->objects.ReserveNumbersBelow(unloaded->next_number());
     // All of them: the book forgets entries above its limit that no restore point refers to.
@@ -89,7 +84,7 @@ bool IndexLoader::NoteDropped(const UnloadedIndex& unloaded) {
   size_t lost = 0;
   for (const UnloadedPoint& dropped : unloaded.DroppedPromises()) {
     manifests.push_back(dropped.manifest);
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     // Of two that a crash left one is of no use.
     if (state_->catalog.Find(dropped.point) != nullptr) {
       if (damage_.empty()) state_->erasures.AddManifests({dropped.manifest});
@@ -120,7 +115,7 @@ absl::Duration IndexLoader::Step() {
 absl::StatusOr<bool> IndexLoader::LoadNext() {
   std::vector<uint64_t> numbers;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     numbers = unloaded_->Next(kManifestsAtOnce);
   }
   if (numbers.empty()) return false;
@@ -136,7 +131,7 @@ absl::StatusOr<bool> IndexLoader::LoadNext() {
     }
     core_->Count(Counter::kTierErrors);
     failed = std::move(status);
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     unloaded_->Postpone(number);
   }
   if (any || failed.ok()) return true;
@@ -147,7 +142,7 @@ void IndexLoader::LoadFor(const PromptChain& chain, const KvLayout& layout) {
   if (!is_loading_.load()) return;
   std::vector<uint64_t> numbers;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     if (unloaded_ == nullptr) return;
     numbers = unloaded_->Touching(chain, layout.exactness);
   }
@@ -162,7 +157,7 @@ absl::Status IndexLoader::LoadPoint(const Digest& id) {
   if (!is_loading_.load()) return absl::OkStatus();
   std::vector<uint64_t> numbers;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     if (unloaded_ == nullptr) return absl::OkStatus();
     numbers = unloaded_->EndingAt(id);
   }
@@ -173,7 +168,7 @@ absl::Status IndexLoader::LoadPoint(const Digest& id) {
 
 absl::Status IndexLoader::WaitUntilLoaded() {
   if (!is_loading_.load()) return absl::OkStatus();
-  absl::MutexLock lock(&state_->mu);
+  absl::MutexLock lock(&state_->mu);  // not counted: it waits
   const auto is_loaded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     return unloaded_ == nullptr;
   };
@@ -190,7 +185,7 @@ absl::Status IndexLoader::Finish() {
   std::shared_ptr<UnloadedIndex> unloaded;
   std::vector<Digest> points;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     unloaded = unloaded_;
     points = write_behind_->deferred();
   }
@@ -212,7 +207,7 @@ absl::Status IndexLoader::Finish() {
   Garbage garbage;
   for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     for (const StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
       state_->objects.Release(object);
     }
@@ -223,7 +218,7 @@ absl::Status IndexLoader::Finish() {
   AdoptUses(points);
   std::vector<Digest> write_behind;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     state_->catalog.EndAdopting(absl::MakeConstSpan(write_behind_->deferred()).subspan(known),
                                 core_->clock->Now());
     // Opened with a smaller limit than it was filled under.
@@ -243,7 +238,7 @@ absl::Status IndexLoader::Finish() {
   }
   unloaded = nullptr;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     state_->fingerprints.Trim();
   }
   for (const Digest& id : write_behind) write_behind_->Schedule({id}, 0);
@@ -256,7 +251,7 @@ void IndexLoader::AdoptUses(absl::Span<const Digest> points) {
   uses.reserve(points.size());
   for (size_t i = 0; i < points.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     const std::vector<Catalog::PastUse> some =
         state_->catalog.UsesOf(points.subspan(i, kObjectsAtOnce));
     uses.insert(uses.end(), some.begin(), some.end());
@@ -264,7 +259,7 @@ void IndexLoader::AdoptUses(absl::Span<const Digest> points) {
   std::sort(uses.rbegin(), uses.rend());
   for (size_t i = 0; i < uses.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     state_->catalog.AdoptUses(absl::MakeSpan(uses).subspan(i, kObjectsAtOnce), core_->clock->Now());
   }
 }
@@ -286,7 +281,7 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
       read[i] = adopter_.Check(std::move(record), *unloaded);
     }
     {
-      absl::MutexLock lock(&state_->mu);
+      StateLock lock(state_);
       if (unloaded_ == nullptr) break;
       for (size_t i = 0; i < some.size(); ++i) {
         if (unloaded_->MarkDone(some[i]) && !adopter_.Adopt(read[i], unloaded_.get())) {

@@ -104,7 +104,7 @@ absl::Status ManifestWriter::Rewrite(const Digest& id, bool sync) {
   ManifestRecord record;
   FingerprintRecord fingerprint;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     const RestorePointEntry* point = state_->catalog.Find(id);
     if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
     record = RecordOf(*point);
@@ -113,13 +113,13 @@ absl::Status ManifestWriter::Rewrite(const Digest& id, bool sync) {
   const absl::Status status = core_->tiers.disk->CommitManifests({record}, {}, fingerprint, sync);
   bool gone = false;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     const RestorePointEntry* point = state_->catalog.Find(id);
     gone = point == nullptr || point->manifest != record.number;
   }
   // Its erase may have come before the write.
   const bool left = gone && !core_->tiers.disk->EraseManifests({record.number}).ok();
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   if (left) state_->erasures.AddManifests({record.number});
   return status;
 }

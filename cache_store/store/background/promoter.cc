@@ -26,7 +26,7 @@ void Promoter::Skip(Promotion* promotion) {
 }
 
 bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   if (object->in_host || object->reads.promoting || object->retired) return false;
   if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
     Skip(promotion);
@@ -48,7 +48,7 @@ void Promoter::Unclaim(const StoredObject* object) {
 void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
                        std::vector<SliceView> views) {
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     assert(object->reads.promoting && object->sessions > 0 &&
            views.size() == object->layers.size());
     state_->objects.Hold(object);
@@ -58,7 +58,7 @@ void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject*
       0, [this, promotion, object, views] { InsertIntoHost(promotion.get(), object, views); });
   if (scheduled) return;
   Skip(promotion.get());
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   Unclaim(object);
   state_->objects.Release(object);  // the session holds it, too
 }

@@ -41,7 +41,7 @@ bool AreAmong(const std::vector<const StoredObject*>& objects,
 
 std::vector<uint64_t> Quarantiner::PendingOf(const std::vector<uint64_t>& manifests) {
   std::vector<uint64_t> pending;
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   for (const uint64_t number : manifests) {
     if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPending(number)) {
       pending.push_back(number);
@@ -78,44 +78,52 @@ absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& obje
   return absl::OkStatus();
 }
 
-std::vector<const StoredObject*> Quarantiner::FindObjects(const PrefixQuery& query,
-                                                          const PromptChain& chain,
-                                                          const KvLayout& layout,
-                                                          absl::Span<const ObjectId> objects) {
+bool Quarantiner::HoldObjects(const PrefixQuery& query, const PromptChain& chain,
+                              const KvLayout& layout, absl::Span<const ObjectId> objects,
+                              std::vector<const StoredObject*>* found) {
   state_->mu.AssertHeld();
-  std::vector<const StoredObject*> found;
+  absl::flat_hash_set<const StoredObject*> held;
   for (const ObjectId& id : objects) {
     const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
     const SegmentNode* node =
         segment == nullptr ? nullptr : state_->catalog.index().Find(*segment, query.token_ids);
     const StoredObject* object =
         node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
-    const bool is_it = object != nullptr && object->id == id;
-    if (is_it && std::find(found.begin(), found.end(), object) == found.end()) {
-      found.push_back(object);
+    if (object != nullptr && object->id == id && held.insert(object).second) {
+      // One may be there only because another's restore points are.
+      state_->objects.Hold(object);
+      found->push_back(object);
     }
+    if (state_->Yield(1) && query.stopped && query.stopped()) return false;
   }
-  return found;
+  return true;
+}
+
+void Quarantiner::Release(const std::vector<const StoredObject*>& held) {
+  for (const StoredObject* object : held) {
+    state_->objects.Release(object);
+    state_->Yield(1);
+  }
 }
 
 void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
                           QuarantineResult* result) {
   state_->mu.AssertHeld();
-  // One may be there only because another's restore points are.
-  for (const StoredObject* object : objects) state_->objects.Hold(object);
+  const std::vector<const StoredObject*> freed = RemoveNaming(objects);
   for (const StoredObject* object : objects) {
     const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
     QuarantineLocked(object);
     ++result->objects;
     std::vector<std::string>& names = result->publishers;
     if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
+    state_->Yield(1);
   }
-  for (const StoredObject* object : objects) state_->objects.Release(object);
+  Release(freed);
 }
 
 void Quarantiner::RetireUnloaded(const std::vector<UnloadedPoint>& names) {
   for (size_t begin = 0; begin < names.size(); begin += kRetiredAtOnce) {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     if (loader_->unloaded() == nullptr) return;
     for (const UnloadedPoint& name : absl::MakeConstSpan(names).subspan(begin, kRetiredAtOnce)) {
       if (loader_->unloaded()->MarkDone(name.manifest)) {
@@ -131,7 +139,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   std::shared_ptr<const KnownFingerprint> model;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     model = state_->fingerprints.Find(query.fingerprint, query.tenant);
   }
   if (model == nullptr) return absl::NotFoundError("nothing is stored for this fingerprint");
@@ -151,12 +159,14 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
     absl::flat_hash_set<uint64_t> wrong;
     {
       StoreLock lock(core_, StoreLock::kErasesItself);
-      const std::vector<const StoredObject*> found = FindObjects(query, chain, layout, objects);
-      if (loader_->unloaded() == nullptr || AreAmong(found, looked_for)) {
-        TakeOut(found, &result);
-        break;
-      }
+      std::vector<const StoredObject*> found;
+      const bool is_whole = HoldObjects(query, chain, layout, objects, &found);
+      const bool is_all = loader_->unloaded() == nullptr || AreAmong(found, looked_for);
+      if (is_whole && is_all) TakeOut(found, &result);
       for (const StoredObject* object : found) wrong.insert(object->number);
+      Release(found);
+      if (!is_whole) return CallerGone();
+      if (is_all) break;
     }
     const absl::Status looked = FindUnloaded(wrong, query.stopped, &unloaded_names);
     if (absl::IsCancelled(looked)) {
@@ -183,7 +193,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
 // or memory says nothing about the object.
 bool Quarantiner::IsReadFailureForGood(const StoredObject* object, const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) return false;
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   return state_->objects.CountReadFailure(object) >= kMaxReadFailures;
 }
 
@@ -220,11 +230,79 @@ bool Quarantiner::QuarantineLocked(const StoredObject* object) {
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);
   state_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
-  for (const RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
-    state_->catalog.Remove(point, Removal::kQuarantined);
+  const std::vector<const StoredObject*> freed = RemoveNaming({object});
+  const bool is_new = !object->retired;  // nor by another, meanwhile
+  if (is_new) state_->objects.Retire(object);
+  Release(freed);
+  return is_new;
+}
+
+void Quarantiner::RemoveHeld(const RestorePointEntry* point,
+                             std::vector<const StoredObject*>* freed) {
+  state_->mu.AssertHeld();
+  const auto is_there = [this, id = point->id, number = point->number] {
+    const RestorePointEntry* known = state_->catalog.Find(id);
+    return known != nullptr && known->number == number;
+  };
+  const size_t count = point->objects.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (const StoredObject* object = point->objects[i]; object->names.count == 1) {
+      state_->objects.Hold(object);
+      freed->push_back(object);
+    }
+    if (state_->Yield(1) && !is_there()) return;
   }
-  state_->objects.Retire(object);
-  return true;
+  state_->catalog.SetNotResident(point);
+  if (state_->Yield(count) && !is_there()) return;
+  state_->catalog.Remove(point, Removal::kQuarantined);
+  state_->Yield(count);
+}
+
+// Each of these lies on one path or at its ends. A restore point names the global ones above it,
+// and the local ones of its tail. Points that were added behind the walk are found by the next one.
+std::vector<const StoredObject*> Quarantiner::RemoveNaming(
+    const std::vector<const StoredObject*>& objects) {
+  state_->mu.AssertHeld();
+  struct Visit {
+    Digest key;
+    bool below_global = false;  // of these objects
+    uint32_t local_end = 0;     // of the last local one above
+  };
+  std::vector<const StoredObject*> freed;
+  const absl::flat_hash_set<const StoredObject*> wrong(objects.begin(), objects.end());
+  const auto first_named = [&objects] {
+    return std::find_if(objects.begin(), objects.end(),
+                        [](const StoredObject* object) { return object->names.count > 0; });
+  };
+  for (auto named = first_named(); named != objects.end(); named = first_named()) {
+    const SegmentNode* top = (*named)->node->parent;
+    for (const StoredObject* object : objects) {
+      if (object->names.count == 0 || object->node->begin >= top->end()) continue;
+      top = object->node->parent;
+    }
+    std::vector<Visit> left;
+    const auto push_children = [&left](const SegmentNode* node, const Visit& from) {
+      for (const SegmentNode* child : node->children) {
+        left.push_back({child->key, from.below_global, from.local_end});
+      }
+    };
+    push_children(top, Visit());
+    while (!left.empty()) {
+      Visit at = left.back();
+      left.pop_back();
+      const SegmentNode* node = state_->catalog.index().Find(at.key);
+      if (node == nullptr) continue;
+      at.below_global |= wrong.contains(node->objects[0]);
+      if (wrong.contains(node->objects[1])) at.local_end = node->end();
+      push_children(node, at);
+      if (const RestorePointEntry* point = node->restore_point; point != nullptr) {
+        const uint32_t tail_begin = LocalTailBegin(point->model->layout, node->end());
+        if (at.below_global || at.local_end > tail_begin) RemoveHeld(point, &freed);
+      }
+      state_->Yield(1);
+    }
+  }
+  return freed;
 }
 
 }  // namespace hearth

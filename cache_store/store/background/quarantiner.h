@@ -42,15 +42,23 @@ class Quarantiner {
 
  private:
   bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  std::vector<const StoredObject*> FindObjects(const PrefixQuery& query, const PromptChain& chain,
-                                               const KvLayout& layout,
-                                               absl::Span<const ObjectId> objects)
+  // Others have the lock in between, as in the next three. False: the query's `stopped` says so.
+  bool HoldObjects(const PrefixQuery& query, const PromptChain& chain, const KvLayout& layout,
+                   absl::Span<const ObjectId> objects, std::vector<const StoredObject*>* found)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void Release(const std::vector<const StoredObject*>& held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Adds to `names` the manifests not loaded yet that name one of these. kCancelled by `stopped`;
   // other errors are the disk's.
   absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
                             const std::function<bool()>& stopped, std::vector<UnloadedPoint>* names)
       ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Removes all restore points that name one of these. Returns objects that nothing names any more,
+  // to be released. REQUIRES: all held, and of one prompt.
+  std::vector<const StoredObject*> RemoveNaming(const std::vector<const StoredObject*>& objects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void RemoveHeld(const RestorePointEntry* point, std::vector<const StoredObject*>* freed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void RetireUnloaded(const std::vector<UnloadedPoint>& names) ABSL_LOCKS_EXCLUDED(state_->mu);

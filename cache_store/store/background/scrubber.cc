@@ -113,7 +113,7 @@ bool Scrubber::BeginPass(absl::Time now) {
 // The object to go on with, held. Null: none among the numbers looked at.
 const StoredObject* Scrubber::HoldNext(bool* at_end) {
   uint64_t& number = scrub_.progress.next_object;
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   const uint64_t end = state_->objects.next_number();
   const uint64_t stop = std::min(end, number + kNumbersAtOnce);
   for (; number < stop; ++number, scrub_.next_slice = 0) {
@@ -162,7 +162,7 @@ void Scrubber::CheckManifest(const StoredObject* object) {
   ManifestRecord expected;
   Digest id{};
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     const RestorePointEntry* point =
         object->node == nullptr ? nullptr : object->node->restore_point;
     if (point == nullptr || !point->durable) return;
@@ -177,15 +177,15 @@ void Scrubber::CheckManifest(const StoredObject* object) {
 
 void Scrubber::RepairManifest(const Digest& id) {
   {
-    absl::MutexLock lock(&state_->mu);
-    state_->flight.Claim(&state_->mu, {id});
+    StateLock lock(state_);
+    state_->AwaitClaim({id});
   }
   const absl::Status written = manifests_->Rewrite(id, true);
   // Not there: dropped meanwhile, which is why it could not be read.
   if (!absl::IsNotFound(written)) {
     core_->Count(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
   }
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   state_->flight.Release({id});
 }
 

@@ -59,7 +59,7 @@ bool Upkeep::NoteUses() {
   if (core_->tiers.disk == nullptr) return false;
   std::vector<std::pair<uint64_t, absl::Time>> uses;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     uses = state_->catalog.TakeUses(kUsesAtOnce);
   }
   if (uses.empty()) return false;

@@ -19,7 +19,7 @@ std::vector<Digest> WriteBehind::EndDeferring() {
 
 void WriteBehind::Schedule(std::vector<Digest> points, uint64_t bytes) {
   if (is_deferring_.load()) {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     if (is_deferring_.load()) {
       deferred_.insert(deferred_.end(), points.begin(), points.end());
       return;
@@ -63,7 +63,7 @@ void WriteBehind::Write(const Digest& id) {
         if (!object->on_disk) claims.push_back(object->key);
       }
     }
-    state_->flight.Claim(&state_->mu, claims);
+    state_->AwaitClaim(claims);
     const RestorePointEntry* point = state_->catalog.Find(id);
     bool unclaimed = false;  // the point came, or came anew, while this waited
     if (point != nullptr) {
@@ -116,7 +116,7 @@ void WriteBehind::Write(const Digest& id) {
   core_->eraser.EraseFromDisk(orphans).IgnoreError();
   if (pinned) core_->tiers.disk->SetPinned(work.manifests[0].number, true).IgnoreError();
   // Last: what was erased may be another publisher's to write.
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   state_->flight.Release(claims);
 }
 

@@ -40,7 +40,7 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
   ClaimDecision turn;
   ComputeClaims::Wakes wakes;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     turn = TakeTurn(query, spaces, std::move(ask), &wakes);
   }
   Run(wakes);
@@ -77,7 +77,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
       turn.boundary = promise->tokens;
       turn.until = std::min(promise->until, ask.wait_until);
       turn.ticket = Ticket([this, id] {
-        absl::MutexLock lock(&state_->mu);
+        StateLock lock(state_);
         claims_.StopWaiting(id);
       });
       return turn;
@@ -111,7 +111,7 @@ void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
   turn->ticket = Ticket([this, id] {
     ComputeClaims::Wakes wakes;
     {
-      absl::MutexLock lock(&state_->mu);
+      StateLock lock(state_);
       claims_.End(id, &wakes);
     }
     Run(wakes);
@@ -141,7 +141,7 @@ std::shared_ptr<void> ClaimDesk::Ticket(std::function<void()> give_back) {
 void ClaimDesk::NotePublished(const std::vector<Digest>& keys) {
   ComputeClaims::Wakes wakes;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     claims_.Published(keys, &wakes);
   }
   Run(wakes);

@@ -20,27 +20,51 @@ FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, const RestorePointEn
     : parts_(parts),
       core_(parts.core),
       state_(&parts.core->state),
-      objects_(point->objects),
       point_id_(point->id),
       point_number_(point->number) {
   state_->mu.AssertHeld();
   state_->catalog.HoldPoint(point);
-  plan_.usable_tokens = point->tokens();
+  if (HoldObjects(point)) return;
+  plan_ = LookupPlan();
+  plan_.miss_reason = "it was dropped meanwhile";
+}
+
+const RestorePointEntry* FetchSessionImpl::Point() const {
+  const RestorePointEntry* point = state_->catalog.Find(point_id_);
+  return point != nullptr && point->number == point_number_ ? point : nullptr;
+}
+
+bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
+  state_->mu.AssertHeld();
   plan_.fingerprint = point->model->fingerprint;
   plan_.layout = point->model->layout;
-  plan_.token_ids = TokensOf(point->node);
   plan_.cuts = point->cuts;
   plan_.total_bytes = point->bytes();
-  plan_.slowest_tier = point->slowest_tier();
   plan_.expires = point->expiry.at;
-  for (const StoredObject* object : objects_) {
+  plan_.token_ids.resize(point->tokens());
+  plan_.slowest_tier = Tier::kHost;
+  plan_.on_device = core_->tiers.device != nullptr;
+  objects_.reserve(point->objects.size());
+  plan_.objects.reserve(point->objects.size());
+  for (const SegmentNode* node = point->node; node->parent != nullptr; node = node->parent) {
+    std::copy(node->token_ids.begin(), node->token_ids.end(),
+              plan_.token_ids.begin() + node->begin);
+    if (state_->Yield(1) && Point() == nullptr) return false;
+  }
+  while (objects_.size() < point->objects.size()) {
+    const StoredObject* object = point->objects[objects_.size()];
     state_->objects.Hold(object);
+    objects_.push_back(object);
     plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
                                           object->in_host ? Tier::kHost : Tier::kDisk});
+    if (!object->in_host) plan_.slowest_tier = Tier::kDisk;
+    plan_.on_device = plan_.on_device && core_->tiers.device->Has(object->number);
     unserved_slices_ += object->layers.size();
+    if (state_->Yield(1) && Point() == nullptr) return false;
   }
   served_.resize(objects_.size());
-  plan_.on_device = core_->tiers.AreOnDevice(objects_);
+  plan_.usable_tokens = point->tokens();
+  return true;
 }
 
 void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
@@ -58,19 +82,22 @@ void FetchSessionImpl::SetLoadedFrom(Tier tier) {
 FetchSessionImpl::~FetchSessionImpl() {
   if (point_number_ == 0) return;
   StoreLock lock(core_);
-  const RestorePointEntry* point = state_->catalog.Find(point_id_);
-  const bool present = point != nullptr && point->number == point_number_;
   for (size_t i = 0; i < kept_.size(); ++i) {
     if (!kept_[i].slices.empty()) parts_.promoter->Unclaim(objects_[i]);
   }
-  if (present) state_->catalog.ReleasePoint(point);
+  if (const RestorePointEntry* point = Point(); point != nullptr) {
+    state_->catalog.ReleasePoint(point);
+  }
+  served_.resize(objects_.size());
   for (size_t i = 0; i < objects_.size(); ++i) {
-    state_->objects.NoteRead(objects_[i], served_[i].from_host, served_[i].from_disk);
+    const Served& served = served_[i];
+    state_->objects.NoteRead(objects_[i], served.from_host, served.from_disk);
+    if (!is_export_ && (served.from_host || served.from_disk)) {
+      parts_.copier->NoteFetched(objects_[i]);
+    }
+    state_->objects.Release(objects_[i]);
+    state_->Yield(1);
   }
-  for (size_t i = 0; !is_export_ && i < objects_.size(); ++i) {
-    if (served_[i].from_host || served_[i].from_disk) parts_.copier->NoteFetched(objects_[i]);
-  }
-  for (const StoredObject* object : objects_) state_->objects.Release(object);
 }
 
 void FetchSessionImpl::NoteServed(size_t object, Tier from) {

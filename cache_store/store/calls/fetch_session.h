@@ -33,7 +33,8 @@ class FetchSessionImpl : public FetchSession {
  public:
   // A session for a miss.
   FetchSessionImpl(const FetchParts& parts, const char* miss_reason, uint32_t matched_tokens);
-  // Holds the point and all it names.
+  // Holds the point and all it names. Others have the lock in between where that is much: a miss,
+  // should the point be dropped then.
   FetchSessionImpl(const FetchParts& parts, const RestorePointEntry* point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.core->state.mu);
   ~FetchSessionImpl() override;
@@ -63,6 +64,10 @@ class FetchSessionImpl : public FetchSession {
     size_t count = 0;
   };
 
+  // Null: it was dropped.
+  const RestorePointEntry* Point() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Holds the point's objects and describes them. False: it was dropped meanwhile.
+  bool HoldObjects(const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // One more slice went out.
   void NoteServed(size_t object, Tier from);
   void NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch);

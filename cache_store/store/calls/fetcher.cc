@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "cache_store/catalog/prefix_walk.h"
+#include "proto/caller_gone.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -45,7 +47,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   if (spaces.empty()) {
     return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
   }
-  std::unique_ptr<FetchSessionImpl> session;
+  std::unique_ptr<FetchSessionImpl> session, dropped;  // they end without the lock
   std::vector<Digest> new_points;
   {
     StoreLock lock(core_);
@@ -68,7 +70,13 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     if (best.matched_tokens == 0) {
       return Miss(query, Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
     }
-    if (best.boundary > above_tokens) session = BeginFetch(*best.space, best.node, &new_points);
+    if (query.stopped && query.stopped()) return CallerGone();
+    if (best.boundary > above_tokens) {
+      // After the search in the first namespace it may be gone.
+      SegmentNode* node = state_->catalog.index().Find(best.key);
+      if (node != nullptr) session = BeginFetch(*best.space, node, &new_points);
+      if (session != nullptr && session->plan().usable_tokens == 0) std::swap(session, dropped);
+    }
     if (session == nullptr && best.boundary > 0 && best.boundary <= above_tokens) {
       return Miss(query, Counter::kMissNotAbove, "no restore point above what the caller has",
                   best.matched_tokens);
@@ -87,10 +95,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   LookupPlan& plan = *session->mutable_plan();
   if (CutsAreKeyed(plan.layout.exactness)) {
     // The keys prove that these cuts and the stored ones make the same prefill steps.
-    plan.cuts.clear();
-    for (const uint32_t cut : query.cuts) {
-      if (cut <= plan.usable_tokens) plan.cuts.push_back(cut);
-    }
+    const auto end = std::upper_bound(query.cuts.begin(), query.cuts.end(), plan.usable_tokens);
+    plan.cuts.assign(query.cuts.begin(), end);
   }
   if (!new_points.empty()) write_behind_->Schedule(new_points, 0);
   return session;
@@ -99,11 +105,15 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
 absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& id,
                                                                  const std::string& tenant) {
   if (absl::Status status = loader_->LoadPoint(id); !status.ok()) return status;
-  absl::MutexLock lock(&state_->mu);
-  const RestorePointEntry* point = core_->FindOwned(id, tenant);
-  if (point == nullptr) return NoSuchPoint();
-  core_->Count(Counter::kExports);
-  auto session = std::make_unique<FetchSessionImpl>(parts_, point);
+  std::unique_ptr<FetchSessionImpl> session;
+  {
+    StateLock lock(state_);
+    const RestorePointEntry* point = core_->FindOwned(id, tenant);
+    if (point == nullptr) return NoSuchPoint();
+    core_->Count(Counter::kExports);
+    session = std::make_unique<FetchSessionImpl>(parts_, point);
+  }
+  if (session->plan().usable_tokens == 0) return NoSuchPoint();
   session->SetExport();
   session->mutable_plan()->matched_tokens = session->plan().usable_tokens;
   return session;
@@ -134,7 +144,7 @@ const RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space
   state_->mu.AssertHeld();
   assert(node->restore_point == nullptr);
   std::vector<const StoredObject*> objects = ObjectsOf(space.model->layout, node);
-  assert(!objects.empty());
+  if (objects.empty()) return nullptr;
   for (const StoredObject* object : objects) state_->objects.Hold(object);
   const RestorePointEntry* point = nullptr;
   if (state_->evictor.Promise(space.tenant, objects)) {

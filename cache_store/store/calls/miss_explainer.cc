@@ -1,7 +1,6 @@
 #include "cache_store/store/calls/miss_explainer.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstdio>
 #include <iterator>
 
@@ -64,41 +63,29 @@ std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions&
   return "";
 }
 
-MissExplainer::MissExplainer(const Prompt& prompt) : prompt_(prompt) {
-  for (const KeyedSegment& chunk : prompt_.chain->chunks) {
-    if (!Lacks(chunk, LayerGroup::kGlobal)) continue;
-    globals_departure_ = prompt_.history->Find(chunk.key);
-    return;
-  }
-}
-
-bool MissExplainer::Lacks(const KeyedSegment& segment, LayerGroup group) const {
-  const SegmentNode* node = prompt_.index->Find(segment, prompt_.token_ids);
-  return node == nullptr || node->objects[static_cast<size_t>(group)] == nullptr;
-}
-
-// The last departure among the missing local objects before `boundary`. Null when none is known.
-const Departure* MissExplainer::TailDeparture(uint32_t boundary) const {
-  const KvLayout& layout = *prompt_.layout;
-  const Departure* latest = nullptr;
-  for (uint32_t end = boundary; end > LocalTailBegin(layout, boundary);) {
-    const KeyedSegment* segment = prompt_.chain->EndingAt(end, layout.chunk_tokens);
-    if (segment == nullptr) break;
-    const Departure* gone = prompt_.history->Find(segment->key);
-    if (gone != nullptr && Lacks(*segment, LayerGroup::kLocal) &&
-        (latest == nullptr || gone->when > latest->when)) {
-      latest = gone;
-    }
-    end = segment->segment.begin;
-  }
-  return latest;
-}
-
-void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) const {
-  assert(!state.usable());
+void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) {
   const KvLayout& layout = *prompt_.layout;
   const KeyedSegment* segment = prompt_.chain->EndingAt(state.boundary, layout.chunk_tokens);
   const Departure* gone = segment == nullptr ? nullptr : prompt_.history->Find(segment->key);
+  const auto lacks = [&](LayerGroup group) {
+    return state.node == nullptr || state.node->objects[static_cast<size_t>(group)] == nullptr;
+  };
+  const uint32_t tail_begin = LocalTailBegin(layout, state.boundary);
+  while (!tail_.empty() && tail_.front().end <= tail_begin) tail_.pop_front();
+  const Departure* last_of_tail = tail_.empty() ? nullptr : &tail_.front().departure;
+  const bool is_chunk = state.boundary % layout.chunk_tokens == 0;
+  if (gone != nullptr && lacks(LayerGroup::kLocal)) {
+    if (last_of_tail == nullptr || gone->when >= last_of_tail->when) last_of_tail = gone;
+    while (is_chunk && !tail_.empty() && tail_.back().departure.when <= gone->when) {
+      tail_.pop_back();
+    }
+    if (is_chunk) tail_.push_back({state.boundary, *gone});
+  }
+  if (is_chunk && !lacks_globals_ && lacks(LayerGroup::kGlobal)) {
+    lacks_globals_ = true;
+    if (gone != nullptr) globals_departure_ = *gone;
+  }
+  if (state.usable()) return;
   std::string subject;
   if (state.node == nullptr) {
     if (gone != nullptr) {
@@ -114,11 +101,11 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
     }
   } else if (!state.globals_present) {
     report->miss = MissReason::kGlobalsGone;
-    gone = globals_departure_;
+    if (lacks_globals_) gone = globals_departure_.has_value() ? &*globals_departure_ : nullptr;
     subject = "global objects before it are gone";
   } else {
     report->miss = MissReason::kTailGone;
-    gone = TailDeparture(state.boundary);
+    gone = last_of_tail;
     subject = absl::StrCat("tail gone: the local layers' last ", layout.window - 1,
                            " tokens are not stored here");
   }

@@ -1,12 +1,20 @@
 #include "cache_store/store/calls/prefix_finder.h"
 
-#include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "proto/caller_gone.h"
 #include "proto/prefix_key.h"
 
 namespace hearth {
+namespace {
+
+constexpr size_t kMaxUsableKept = 16;
+// A boundary without a restore point of its own gets one under one hold of the lock, within a few
+// milliseconds: up to 131,072 tokens in the smallest chunks.
+constexpr uint32_t kMaxChunksOfNew = 8192;
+
+}  // namespace
 
 absl::StatusOr<std::vector<PrefixFinder::Namespace>> PrefixFinder::NamespacesOf(
     const PrefixQuery& query, uint32_t highest) {
@@ -17,7 +25,7 @@ absl::StatusOr<std::vector<PrefixFinder::Namespace>> PrefixFinder::NamespacesOf(
     Namespace space;
     space.tenant = *tenant;
     {
-      absl::MutexLock lock(&state_->mu);
+      StateLock lock(state_);
       space.model = state_->fingerprints.Find(query.fingerprint, *tenant);
     }
     if (space.model == nullptr) continue;
@@ -30,26 +38,53 @@ absl::StatusOr<std::vector<PrefixFinder::Namespace>> PrefixFinder::NamespacesOf(
   return spaces;
 }
 
+void PrefixFinder::Match(const PrefixQuery& query, PromptMatch* match) {
+  state_->mu.AssertHeld();
+  while (match->Next()) {
+    if (!state_->Yield(1)) continue;
+    if (query.stopped && query.stopped()) return;
+    match->Resume();
+  }
+}
+
 PrefixFinder::Found PrefixFinder::Search(const PrefixQuery& query, const Namespace& space,
                                          uint32_t highest) {
   state_->mu.AssertHeld();
   Found found;
-  const SegmentNode* root = state_->catalog.index().Find(space.chain.root);
-  if (root == nullptr) return found;
+  const PrefixIndex& index = state_->catalog.index();
   const KvLayout& layout = space.model->layout;
-  found.is_known = true;
-  found.matched_tokens = PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
-  const std::vector<BoundaryState> states =
-      WalkPrompt(state_->catalog.index(), layout, space.chain, query.token_ids, highest);
+  PromptMatch match(&index, space.chain.root, query.token_ids, layout.chunk_tokens);
+  found.is_known = match.has_root();
+  Match(query, &match);
+  found.matched_tokens = match.tokens();
   const absl::Time now = core_->clock->Now();
-  const auto best = std::find_if(states.rbegin(), states.rend(), [&](const BoundaryState& state) {
-    state_->mu.AssertHeld();
-    return IsUsable(state, layout, now);
-  });
-  if (best == states.rend()) return found;
-  found.space = &space;
-  found.node = best->node;
-  found.boundary = best->boundary;
+  PromptWalk walk(&index, &layout, &space.chain, query.token_ids, highest, now);
+  std::deque<std::pair<Digest, uint32_t>> usable;  // the longest ones, by key and boundary
+  std::vector<BoundaryState> states;
+  while (found.matched_tokens > 0 && walk.Next(&states)) {
+    for (const BoundaryState& state : states) {
+      if (!IsUsable(state, layout, now)) continue;
+      usable.emplace_back(state.node->key, state.boundary);
+      if (usable.size() > kMaxUsableKept) usable.pop_front();
+    }
+    if (!state_->Yield(states.size())) continue;
+    if (query.stopped && query.stopped()) return found;
+    walk.Resume();
+  }
+  for (; !usable.empty(); usable.pop_back()) {
+    const auto& [key, boundary] = usable.back();
+    SegmentNode* node = index.Find(key);
+    if (node == nullptr) continue;
+    // What was seen under an earlier hold of the lock may be gone.
+    if (node->restore_point == nullptr) {
+      const std::vector<const StoredObject*> objects = ObjectsOf(layout, node);
+      if (objects.empty() || InheritedExpiry(objects, now) <= now) continue;
+    }
+    found.space = &space;
+    found.key = key;
+    found.boundary = boundary;
+    return found;
+  }
   return found;
 }
 
@@ -61,12 +96,13 @@ bool PrefixFinder::IsUsable(const BoundaryState& state, const KvLayout& layout,
     return !any_has_expired || !HasExpired(*point, now);
   }
   if (any_has_expired) return false;
+  if (state.boundary > kMaxChunksOfNew * layout.chunk_tokens) return false;
   // Its own pin and end are on disk and will be loaded.
   if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPendingAt(state.node->key)) {
     return false;
   }
   // Objects may outlive all restore points that named them: a session, or the loader, holds them.
-  return InheritedExpiry(ObjectsOf(layout, state.node), now) > now;
+  return state.until > now;
 }
 
 }  // namespace hearth

@@ -30,8 +30,8 @@ class PrefixFinder {
     bool is_known = false;  // something of this fingerprint is stored
     uint32_t matched_tokens = 0;
     const Namespace* space = nullptr;
-    SegmentNode* node = nullptr;  // ends the longest restore point
-    uint32_t boundary = 0;        // 0: none
+    Digest key{};           // of the segment that ends the longest restore point
+    uint32_t boundary = 0;  // 0: none
   };
 
   PrefixFinder(StoreCore* core, IndexLoader* loader, Upkeep* upkeep)
@@ -41,10 +41,15 @@ class PrefixFinder {
   // ever saw this fingerprint. kCancelled by the query's `stopped`.
   absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
       ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Others have the lock in between where a prompt has many chunks. What was found is there when
+  // this returns. Finds nothing once the query's `stopped` says so.
   Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // False for a boundary that is there only because something expired is still held.
   bool IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Walks `match` to its end, as Search walks.
+  void Match(const PrefixQuery& query, PromptMatch* match)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
  private:

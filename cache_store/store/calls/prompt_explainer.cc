@@ -77,7 +77,7 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   ExplainReport report;
   std::shared_ptr<const KnownFingerprint> model;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     model = state_->fingerprints.Find(query.fingerprint, query.tenant);
   }
   if (model == nullptr) {
@@ -92,33 +92,8 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   if (!chain.is_whole) return report;  // nobody reads it
   loader_->LoadFor(chain, layout);
   {
-    absl::MutexLock lock(&state_->mu);
-    if (const SegmentNode* root = state_->catalog.index().Find(chain.root); root != nullptr) {
-      report.matched_tokens =
-          PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
-    }
-    const MissExplainer misses({&state_->catalog.index(), &state_->history, &layout, &chain,
-                                query.token_ids, report.matched_tokens, core_->clock->Now(),
-                                &core_->options});
-    size_t silent = 0, silent_declared = 0;
-    absl::flat_hash_map<const SegmentNode*, PathSums> of_globals;
-    for (const BoundaryState& state :
-         WalkPrompt(state_->catalog.index(), layout, chain, query.token_ids, tokens)) {
-      BoundaryReport boundary = ReportOn(state, misses, layout, &of_globals);
-      // At least one token is always left to compute.
-      if (boundary.usable && state.boundary < tokens) report.usable_tokens = state.boundary;
-      if (boundary.miss == MissReason::kNeverStored) {
-        const bool declared =
-            std::binary_search(query.cuts.begin(), query.cuts.end(), state.boundary);
-        const bool is_kept =
-            declared ? ++silent_declared <= kMaxSilentDeclared : ++silent <= kMaxSilentBoundaries;
-        if (!is_kept) {
-          ++report.omitted_boundaries;
-          continue;
-        }
-      }
-      report.boundaries.push_back(std::move(boundary));
-    }
+    StateLock lock(state_);
+    WalkOwn(query, layout, chain, &report);
   }
   if (report.usable_tokens > 0) {
     report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
@@ -142,58 +117,68 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   return report;
 }
 
-// The sums of a boundary's objects, without looking at those before the last again.
-PromptExplainer::PathSums PromptExplainer::SumsOf(
-    const KvLayout& layout, const SegmentNode* last,
-    absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
-  const auto add = [](const StoredObject* object, PathSums* sums) {
-    if (object == nullptr) return;
-    sums->bytes += object->bytes();
-    sums->in_host &= object->in_host;
-  };
-  // Up to where it is known, then down again.
-  std::vector<const SegmentNode*> path;
-  const SegmentNode* node = last;
-  for (; node->parent != nullptr && !of_globals->contains(node); node = node->parent) {
-    path.push_back(node);
+void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
+                              const PromptChain& chain, ExplainReport* report) {
+  state_->mu.AssertHeld();
+  const PrefixIndex& index = state_->catalog.index();
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  PromptMatch match(&index, chain.root, query.token_ids, layout.chunk_tokens);
+  finder_->Match(query, &match);
+  report->matched_tokens = match.tokens();
+  const absl::Time now = core_->clock->Now();
+  MissExplainer misses(
+      {&state_->history, &layout, &chain, report->matched_tokens, now, &core_->options});
+  PromptWalk::OnDevice on_device;
+  if (core_->tiers.device != nullptr) {
+    on_device = [this](const StoredObject* object) {
+      return core_->tiers.device->Has(object->number);
+    };
   }
-  const auto known = of_globals->find(node);
-  PathSums sums = known == of_globals->end() ? PathSums() : known->second;
-  for (; !path.empty(); path.pop_back()) {
-    add(path.back()->objects[static_cast<size_t>(LayerGroup::kGlobal)], &sums);
-    of_globals->emplace(path.back(), sums);
+  PromptWalk walk(&index, &layout, &chain, query.token_ids, tokens, now, on_device);
+  size_t silent = 0, silent_declared = 0;
+  std::vector<BoundaryState> states;
+  while (walk.Next(&states)) {
+    for (const BoundaryState& state : states) {
+      BoundaryReport boundary = ReportOn(state, layout, now, &misses);
+      // At least one token is always left to compute.
+      if (boundary.usable && state.boundary < tokens) report->usable_tokens = state.boundary;
+      if (boundary.miss == MissReason::kNeverStored) {
+        const bool declared =
+            std::binary_search(query.cuts.begin(), query.cuts.end(), state.boundary);
+        const bool is_kept =
+            declared ? ++silent_declared <= kMaxSilentDeclared : ++silent <= kMaxSilentBoundaries;
+        if (!is_kept) {
+          ++report->omitted_boundaries;
+          continue;
+        }
+      }
+      report->boundaries.push_back(std::move(boundary));
+    }
+    if (!state_->Yield(states.size())) continue;
+    if (query.stopped && query.stopped()) return;
+    walk.Resume();
   }
-  const uint32_t tail_begin = LocalTailBegin(layout, last->end());
-  for (node = last; node->parent != nullptr && node->end() > tail_begin; node = node->parent) {
-    add(node->objects[static_cast<size_t>(LayerGroup::kLocal)], &sums);
-  }
-  return sums;
 }
 
-BoundaryReport PromptExplainer::ReportOn(
-    const BoundaryState& state, const MissExplainer& misses, const KvLayout& layout,
-    absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
+BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, const KvLayout& layout,
+                                         absl::Time now, MissExplainer* misses) {
+  state_->mu.AssertHeld();
   BoundaryReport report;
   report.boundary = state.boundary;
-  report.usable = finder_->IsUsable(state, layout, core_->clock->Now());
-  if (!report.usable && state.usable()) {
-    report.miss = MissReason::kRemoved;
-    report.removed = Removal::kExpired;
-    report.reason = "expired";
+  misses->Explain(state, &report);
+  if (!state.usable()) return report;
+  if (!finder_->IsUsable(state, layout, now)) {
+    const bool is_kept = state.node->restore_point == nullptr && state.until > now;
+    report.miss = is_kept ? MissReason::kOtherCuts : MissReason::kRemoved;
+    if (!is_kept) report.removed = Removal::kExpired;
+    report.reason = is_kept ? "no restore point of its own, and too long to get one" : "expired";
     return report;
   }
-  if (!report.usable) {
-    misses.Explain(state, &report);
-    return report;
-  }
-  const PathSums sums = SumsOf(layout, state.node, of_globals);
-  report.bytes = sums.bytes;
-  report.slowest_tier = sums.in_host ? Tier::kHost : Tier::kDisk;
-  if (core_->tiers.device != nullptr && core_->tiers.AreOnDevice(ObjectsOf(layout, state.node))) {
-    report.slowest_tier = Tier::kGpu;
-  }
+  report.usable = true;
+  report.bytes = state.bytes;
+  report.slowest_tier = state.tier;
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
-    report.age = std::max(absl::ZeroDuration(), core_->clock->Now() - point->uses.last);
+    report.age = std::max(absl::ZeroDuration(), now - point->uses.last);
     report.pinned = point->pinned;
     report.restore_point_id = point->id;
   }
@@ -204,12 +189,12 @@ BoundaryReport PromptExplainer::ReportOn(
 void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
                                   ExplainReport* report) {
   if (!CutsAreKeyed(model.layout.exactness)) return;
-  absl::MutexLock lock(&state_->mu);
-  const SegmentNode* root =
-      state_->catalog.index().Find(RootKey(query.fingerprint, query.tenant, core_->secret));
-  if (root == nullptr) return;
-  const SegmentNode* stored =
-      PrefixIndex::DeepestPoint(root, query.token_ids, model.layout.chunk_tokens);
+  StateLock lock(state_);
+  PromptMatch match(&state_->catalog.index(),
+                    RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
+                    model.layout.chunk_tokens);
+  finder_->Match(query, &match);
+  const SegmentNode* stored = match.point();
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
   const std::string cuts = absl::StrJoin(CutsOf(stored, model.layout), ", ");
   absl::StrAppend(&report->summary, "; the same tokens are stored to ", stored->end(),
@@ -221,21 +206,21 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
                                     ExplainReport* report) {
   std::vector<std::shared_ptr<const KnownFingerprint>> known;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     known = state_->fingerprints.Of(query.tenant);
   }
   for (const auto& other : known) {
+    if (query.stopped && query.stopped()) return;
     if (other->fingerprint.digest() == query.fingerprint) continue;
     uint32_t matched = 0, usable = 0;
     {
       const Digest root_key = RootKey(other->fingerprint.digest(), query.tenant, core_->secret);
-      absl::MutexLock lock(&state_->mu);
-      const SegmentNode* root = state_->catalog.index().Find(root_key);
-      if (root == nullptr) continue;
-      const uint32_t chunk_tokens = other->layout.chunk_tokens;
-      matched = PrefixIndex::MatchedTokens(root, query.token_ids, chunk_tokens);
-      const SegmentNode* deepest = PrefixIndex::DeepestPoint(root, query.token_ids, chunk_tokens);
-      if (deepest != nullptr) usable = deepest->end();
+      StateLock lock(state_);
+      PromptMatch match(&state_->catalog.index(), root_key, query.token_ids,
+                        other->layout.chunk_tokens);
+      finder_->Match(query, &match);
+      matched = match.tokens();
+      if (const SegmentNode* deepest = match.point(); deepest != nullptr) usable = deepest->end();
     }
     // Of a miss every token more says something; of a hit only what could be restored.
     const bool matches_more = report->usable_tokens == 0 && matched > report->matched_tokens;

@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "cache_store/catalog/prefix_walk.h"
 #include "cache_store/store/background/index_loader.h"
@@ -20,33 +19,27 @@ namespace hearth {
 
 class PromptExplainer {
  public:
-  PromptExplainer(StoreCore* core, const PrefixFinder* finder, IndexLoader* loader, Upkeep* upkeep)
+  PromptExplainer(StoreCore* core, PrefixFinder* finder, IndexLoader* loader, Upkeep* upkeep)
       : core_(core), state_(&core->state), finder_(finder), loader_(loader), upkeep_(upkeep) {}
 
   // TieredStore::Explain.
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
-  struct PathSums {
-    uint64_t bytes = 0;
-    bool in_host = true;  // all of it
-  };
-
   ExplainReport ExplainOwn(const PrefixQuery& query);
   void AddPublic(const ExplainReport& theirs, const PrefixQuery& query, ExplainReport* report);
   void ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);
-  static PathSums SumsOf(const KvLayout& layout, const SegmentNode* last,
-                         absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals);
-  BoundaryReport ReportOn(const BoundaryState& state, const MissExplainer& misses,
-                          const KvLayout& layout,
-                          absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Fills in the tokens that match, and the boundaries.
+  void WalkOwn(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
+               ExplainReport* report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  BoundaryReport ReportOn(const BoundaryState& state, const KvLayout& layout, absl::Time now,
+                          MissExplainer* misses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
   StoreCore* const core_;
   StoreState* const state_;
-  const PrefixFinder* const finder_;
+  PrefixFinder* const finder_;
   IndexLoader* const loader_;
   Upkeep* const upkeep_;
 };

@@ -73,7 +73,7 @@ absl::StatusOr<PublishResult> PublishCommit::Run() {
   const absl::Status renewed = WriteRenewals();
   {
     // Only now: what a failed write left was erased, and is another publisher's to write again.
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     state_->flight.Release(plan_.claims);
   }
   if (!status.ok()) return status;
@@ -107,7 +107,7 @@ void PublishCommit::Claim() {
   for (const uint32_t boundary : content_->spec.boundaries) {
     plan_.claims.push_back(content_->chain.EndingAt(boundary, chunk_tokens)->key);
   }
-  state_->flight.Claim(&state_->mu, plan_.claims);
+  state_->AwaitClaim(plan_.claims);
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.

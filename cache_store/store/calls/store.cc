@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec)
 }
 
 void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   state_->fingerprints.Learn(fingerprint, tenant);
 }
 
@@ -105,12 +105,12 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   RestorePoint described;
   uint64_t durable_number = 0;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
     if (core_->FindOwned(id, tenant) == nullptr) return NoSuchPoint();
     // Pins of one point reach the disk in the order in which they were asked for, and never beside
     // the write that makes the point durable.
-    state_->flight.Claim(&state_->mu, {id});
+    state_->AwaitClaim({id});
     const absl::Status status = PinLocked(id, tenant, pinned, &described, &durable_number);
     if (!status.ok() || durable_number == 0) state_->flight.Release({id});
     if (!status.ok()) return status;
@@ -119,7 +119,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   absl::Status status = core_->tiers.disk->SetPinned(durable_number, pinned);
   bool gone = false;
   {
-    absl::MutexLock lock(&state_->mu);
+    StateLock lock(state_);
     const RestorePointEntry* point = state_->catalog.Find(id);
     gone = point == nullptr || point->manifest != durable_number;
     if (!status.ok() && !gone) {
@@ -130,7 +130,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   }
   // A drop in between may have erased the pin before it was written.
   if (gone && pinned) status = core_->tiers.disk->SetPinned(durable_number, false);
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   state_->flight.Release({id});
   if (!status.ok()) return status;
   return described;
@@ -211,24 +211,34 @@ DropResult Store::DropPoints(const std::vector<const RestorePointEntry*>& points
 
 std::vector<RestorePoint> Store::List(const std::string& tenant) {
   upkeep_.ExpireFew();
-  absl::MutexLock lock(&state_->mu);
-  std::vector<RestorePoint> listed = DescribeAll(*core_, state_->catalog.PointsOf(tenant));
-  std::reverse(listed.begin(), listed.end());  // most recently used first
+  std::vector<RestorePoint> listed;
+  StateLock lock(state_);
+  std::vector<std::pair<Digest, uint64_t>> points;
+  for (const RestorePointEntry* point : state_->catalog.PointsOf(tenant)) {
+    points.emplace_back(point->id, point->number);
+  }
+  std::reverse(points.begin(), points.end());  // most recently used first
+  for (const auto& [id, number] : points) {
+    const RestorePointEntry* point = state_->catalog.Find(id);
+    if (point == nullptr || point->number != number) continue;
+    listed.push_back(core_->Describe(*point));
+    state_->Yield(1 + point->objects.size());
+  }
   return listed;
 }
 
 std::vector<RestorePoint> Store::Hottest(size_t limit) {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   return DescribeAll(*core_, state_->catalog.MostHit(limit));
 }
 
 std::vector<RestorePoint> Store::Pinned() {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   return DescribeAll(*core_, state_->catalog.Pinned());
 }
 
 TenantFigures Store::StatsOf(const std::string& tenant) {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   return {state_->catalog.ledger().UsageOf(tenant), state_->catalog.ledger().QuotaOf(tenant)};
 }
 
@@ -248,7 +258,7 @@ StoreStats Store::Stats() {
     stats.resident_bytes = memory.resident_bytes;
     counters[CounterName(Counter::kHostGrowthsFailed)] = memory.failed_growths;
   }
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   if (loader_.unloaded() != nullptr) stats.unloaded_restore_points = loader_.unloaded()->left();
   counters[CounterName(Counter::kUnloadedRestorePoints)] =
       loader_.unloaded() == nullptr ? 0 : std::max<uint64_t>(1, loader_.unloaded()->left());
@@ -292,7 +302,7 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
                             EventCallback callback) {
   const bool known = from.incarnation == incarnation_;
   // Events are posted under this lock: what is listed is the state after `start.sequence`.
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   WatchStart start = core_->events.Subscribe(
       tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
   if (start.resumed || !from.snapshot) return start;
@@ -302,7 +312,7 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
 
 std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
                                         uint32_t most_tokens) {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return std::nullopt;
   return ChunkRunOf(*point, first, most_tokens);
@@ -335,12 +345,22 @@ absl::Status Store::Flush(absl::Time deadline) {
 }
 
 uint64_t Store::index_finds() {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   return state_->catalog.index().finds();
 }
 
+uint64_t Store::lock_yields() {
+  StateLock lock(state_);
+  return state_->yields;
+}
+
+absl::Duration Store::TakeLongestHold() {
+  StateLock lock(state_);
+  return std::exchange(state_->longest_hold, absl::ZeroDuration());
+}
+
 void Store::CheckInvariants() {
-  absl::MutexLock lock(&state_->mu);
+  StateLock lock(state_);
   assert(core_->tiers.host.bytes() <= core_->tiers.host.capacity_bytes());
   assert(state_->objects.sums().host_bytes() <= state_->evictor.limits().host_bytes);
   // Evictions that a crash of the machine undid come back, and go again once all is loaded.

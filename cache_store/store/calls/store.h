@@ -95,6 +95,8 @@ class Store : public SteppedStore {
   bool is_loading() const override { return loader_.is_loading(); }
   void CheckInvariants() override;
   uint64_t index_finds() override;
+  uint64_t lock_yields() override;
+  absl::Duration TakeLongestHold() override;
 
  private:
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,

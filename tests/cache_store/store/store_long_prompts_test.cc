@@ -1,0 +1,170 @@
+// Prompts of many chunks: whatever walks along one lets others have the store's lock in between.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "cache_store/store/store_seams.h"
+#include "cache_store/store/store_state.h"
+#include "tests/support/faulty_tier.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kChunks = 2 * StoreState::kStepsAHold + 100, kLong = 16 * kChunks;
+
+class StoreLongPrompts : public ::testing::Test {
+ protected:
+  StoreLongPrompts() {
+    StoreOptions options;
+    options.host_bytes = 64 * kMiB;
+    options.disk_bytes = 0;
+    store_ = OpenStore(options, SteppedSeams(&executor_)).value();
+    Publish(long_, kLong);
+  }
+  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
+  void Publish(const KitPrompt& prompt, uint32_t boundary) {
+    EXPECT_TRUE(KitPublish(store_.get(), model_, prompt, {boundary}).ok());
+  }
+  uint64_t YieldsOf(const std::function<void()>& call) {
+    const uint64_t before = store()->lock_yields();
+    call();
+    return store()->lock_yields() - before;
+  }
+
+  const Fingerprint model_ = KitModel().Make();
+  const KitPrompt long_{KitTokens(1, kLong + 1), {}}, short_{KitTokens(2, 65), {}, "other"};
+  const PrefixQuery query_ = KitQuery(model_, long_);
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(StoreLongPrompts, OthersHaveTheLockWhileOneIsLookedAt) {
+  Publish(short_, 64);
+  EXPECT_GE(YieldsOf([&] {
+              EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
+            }),
+            4u)
+      << "twice along the prompt, then over all objects, there and back";
+  EXPECT_GE(YieldsOf([&] { EXPECT_EQ(store_->Explain(query_)->usable_tokens, kLong); }), 4u);
+  EXPECT_EQ(YieldsOf([&] { EXPECT_EQ(store_->List("default").size(), 1u); }), 1u);
+  EXPECT_GE(YieldsOf([&] {
+              EXPECT_TRUE(store_->Quarantine(query_, {{0, 16, LayerGroup::kGlobal}}).ok());
+            }),
+            4u);
+  EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, 0u);
+  store()->CheckInvariants();
+  EXPECT_EQ(YieldsOf([&] {
+              EXPECT_EQ(KitFetch(store_.get(), model_, short_).value(), 64u);
+              EXPECT_TRUE(store_->Explain(KitQuery(model_, short_)).ok());
+            }),
+            0u);
+}
+
+TEST_F(StoreLongPrompts, AnExplanationLooksEachChunkUpTwice) {
+  const uint64_t before = store()->index_finds();
+  ASSERT_TRUE(store_->Explain(query_).ok());
+  EXPECT_LE(store()->index_finds() - before, 2 * kChunks + 100);
+}
+
+TEST_F(StoreLongPrompts, NobodyWaitsForAnExplanationThatIsNotAskedForAnyMore) {
+  PrefixQuery query = query_;
+  int asked = 0;
+  query.stopped = [&asked] { return ++asked > 1; };
+  const uint64_t before = store()->index_finds();
+  EXPECT_TRUE(absl::IsCancelled(store_->Explain(query).status()));
+  EXPECT_LT(store()->index_finds() - before, kChunks);
+}
+
+// Whatever others do with it while the lock is theirs.
+TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    while (!stop) {
+      const uint32_t usable = store_->Fetch(query_, 0, 0).value()->plan().usable_tokens;
+      EXPECT_TRUE(usable == kLong || usable == 0) << usable;
+      EXPECT_TRUE(store_->Explain(query_).ok());
+      store_->List("default");
+    }
+  });
+  for (int round = 0; round < 6; ++round) {
+    if (round % 2 == 0) {
+      EXPECT_TRUE(store_->DropAll("default", true).ok());
+    } else {
+      EXPECT_TRUE(store_
+                      ->Quarantine(query_, {{16, 16, LayerGroup::kGlobal},
+                                            {kLong - 16, 16, LayerGroup::kLocal}})
+                      .ok());
+    }
+    Publish(long_, kLong);
+  }
+  stop = true;
+  reader.join();
+  EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
+  EXPECT_TRUE(store_->DropAll("default", true).ok());
+  store()->CheckInvariants();
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+// Calls `on_write` before a publish writes its slices.
+class HookedTier : public FaultyTier {
+ public:
+  HookedTier(SliceTier* tier, Faults* faults, const std::function<void()>* on_write)
+      : FaultyTier(tier, faults), on_write_(on_write) {}
+  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
+    if (*on_write_) (*on_write_)();
+    return FaultyTier::WriteAll(slices);
+  }
+
+ private:
+  const std::function<void()>* const on_write_;
+};
+
+TEST(StorePublishRaces, APointThatALookupMadeDuringItsPublishHasOneManifest) {
+  const TestFolder folder;
+  KitModel kit;
+  kit.window = 1000;  // the longer point names all objects of the shorter one
+  const Fingerprint model = kit.Make();
+  const KitPrompt prompt{KitTokens(1, 97), {}};
+  Faults faults;
+  std::function<void()> on_write;
+  ManualExecutor* executor = nullptr;
+  const auto open = [&] {
+    StoreOptions options;
+    options.data_dir = folder.path();
+    options.host_bytes = options.disk_bytes = kMiB;
+    options.default_durability = Durability::kDisk;
+    StoreSeams seams = SteppedSeams(&executor);
+    seams.wrap_disk = [&](SliceTier* tier) {
+      return std::make_unique<HookedTier>(tier, &faults, &on_write);
+    };
+    return OpenStore(options, std::move(seams)).value();
+  };
+  auto store = open();
+  ASSERT_TRUE(KitPublish(store.get(), model, prompt, {80}).ok());
+  on_write = [&] {
+    const KitPrompt shorter{KitTokens(1, 65), {}};
+    EXPECT_EQ(KitFetch(store.get(), model, shorter).value(), 64u);
+  };
+  ASSERT_TRUE(KitPublish(store.get(), model, prompt, {64, 96}).ok());
+  on_write = nullptr;
+  executor->RunAll();
+  ASSERT_EQ(store->List("default").size(), 3u);
+  for (const RestorePoint& point : store->List("default")) {
+    EXPECT_TRUE(point.durable);
+    if (point.tokens == 64) {
+      ASSERT_TRUE(store->Drop(point.id, "default", false).ok());
+    }
+  }
+  executor->RunAll();
+  store.reset();
+  store = open();
+  EXPECT_EQ(store->List("default").size(), 2u) << "a dropped point came back";
+}
+
+}  // namespace
+}  // namespace hearth
