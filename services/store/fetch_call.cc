@@ -196,7 +196,7 @@ void FetchCall::LosePlace(const absl::Status& why) {
 void FetchCall::OnLeaseExpired() {
   {
     absl::MutexLock lock(&mutex_);
-    if (stage_ >= Stage::kAllRead && ready() == 0) {
+    if (stage_ >= Stage::kAllRead && ready() == 0 && !writing()) {
       EndLocked(absl::OkStatus());
       return WriteNext();
     }

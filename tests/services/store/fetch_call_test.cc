@@ -30,8 +30,9 @@ Fingerprint ModelOf(uint32_t head_dim) {
   model.layer_types = "ggggggl";
   return model.Make();
 }
-Fingerprint SmallModel() { return ModelOf(64); }    // slices of 8 KiB
-Fingerprint LargeModel() { return ModelOf(4096); }  // of 512 KiB
+Fingerprint SmallModel() { return ModelOf(64); }     // slices of 8 KiB
+Fingerprint MiddleModel() { return ModelOf(1024); }  // of 128 KiB
+Fingerprint LargeModel() { return ModelOf(4096); }   // of 512 KiB
 constexpr uint64_t kSlices = 26;
 
 KitPrompt StoredPrompt() { return {KitTokens(1, kStored + 1), {}}; }
@@ -139,21 +140,29 @@ TEST_F(FetchCallTest, AReaderThatTakesNothingStopsTheReadingAndIsLetGo) {
   EXPECT_EQ(call.End().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(FetchCallTest, ALeaseIsOverThoughNotAllWasTaken) {
+class SharedObjects : public FetchCallTest, public ::testing::WithParamInterface<uint32_t> {};
+
+// Of one slice all is sent then but what the caller does not take.
+INSTANTIATE_TEST_SUITE_P(ManyAndAllButOneSlice, SharedObjects, ::testing::Values(1, 5));
+
+TEST_P(SharedObjects, ALeaseIsOverThoughNotAllWasTaken) {
   Start(absl::Minutes(10), absl::Minutes(10), folder_.path());
-  Publish(LargeModel());
+  Publish(MiddleModel());
   Start(absl::Milliseconds(200), absl::Minutes(10), folder_.path());
   // Some of it in RAM, to be shared, the rest on disk, to be streamed.
   {
-    auto session = server_->store()->Fetch(KitQuery(LargeModel(), StoredPrompt()), 0, 0).value();
-    const KvLayout layout = LargeModel().Layout().value();
-    for (const uint32_t layer : layout.LayersOf(session->plan().objects[0].id.group)) {
-      ASSERT_TRUE(session->ReadSlice(0, layer).ok());
+    auto session = server_->store()->Fetch(KitQuery(MiddleModel(), StoredPrompt()), 0, 0).value();
+    const KvLayout layout = MiddleModel().Layout().value();
+    ASSERT_EQ(session->plan().objects.size(), 6u);
+    for (uint32_t object = 0; object < GetParam(); ++object) {
+      for (const uint32_t layer : layout.LayersOf(session->plan().objects[object].id.group)) {
+        ASSERT_TRUE(session->ReadSlice(object, layer).ok());
+      }
     }
   }
   ASSERT_TRUE(server_->store()->Flush(absl::InfiniteFuture()).ok());
   const auto stub = v1::CacheStore::NewStub(NarrowChannel(server_->address()));
-  Call call(stub.get(), SharingRequest(LargeModel()));
+  Call call(stub.get(), SharingRequest(MiddleModel()));
   if (call.reader->Read(&call.message)) {
     EXPECT_GT(call.message.plan().shared().objects_size(), 0);
   }
