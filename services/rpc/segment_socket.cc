@@ -48,8 +48,12 @@ absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name) {
   if (!length.ok()) return length.status();
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return Failed(name, "socket");
+  // A store that is alive and accepts nobody answers by letting its backlog fill.
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
   if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), *length) != 0) {
-    return Failed(name, "connect");
+    const bool is_alive = errno == EAGAIN;
+    const absl::Status failed = Failed(name, "connect");
+    return is_alive ? absl::DeadlineExceededError(failed.message()) : failed;
   }
   return socket;
 }
@@ -62,7 +66,8 @@ absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name) {
   if (!socket.valid()) return Failed(name, "socket");
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
   int bound = bind(socket.get(), generic, *length);
-  if (bound != 0 && errno == EADDRINUSE && name[0] != '@' && !ConnectToUnix(name).ok()) {
+  if (bound != 0 && errno == EADDRINUSE && name[0] != '@' &&
+      absl::IsUnavailable(ConnectToUnix(name).status())) {
     struct stat found;
     if (stat(name.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) unlink(name.c_str());
     bound = bind(socket.get(), generic, *length);

@@ -1,0 +1,35 @@
+// The socket by which shared memory is handed over.
+#include "services/rpc/segment_socket.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+// A store that is stopped, or stuck: its backlog is full, and it accepts nobody.
+TEST(SegmentSocket, AConnectionToAStoreThatAcceptsNobodyTimesOut) {
+  const TestFolder folder;
+  const std::string name = absl::StrCat(folder.path(), "/segment");
+  const absl::StatusOr<FileDescriptor> listening = ListenOnUnix(name);
+  ASSERT_TRUE(listening.ok()) << listening.status();
+  std::vector<FileDescriptor> waiting;
+  absl::Status refused;
+  while (refused.ok() && waiting.size() < 100) {
+    absl::StatusOr<FileDescriptor> connected = ConnectToUnix(name);
+    refused = connected.status();
+    if (connected.ok()) waiting.push_back(*std::move(connected));
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
+  // It is alive: nobody may take its place.
+  EXPECT_FALSE(ListenOnUnix(name).ok());
+  EXPECT_EQ(access(name.c_str(), F_OK), 0);
+}
+
+}  // namespace
+}  // namespace hearth
