@@ -25,7 +25,7 @@ size_t ComputeClaims::SharedChunks(absl::Span<const KeyedSegment> chunks) const 
 
 ComputeClaims::Id ComputeClaims::Grant(absl::Span<const Boundary> boundaries,
                                        absl::Span<const KeyedSegment> chunks, absl::Time until) {
-  if (claims_.size() >= kMaxClaims) return 0;
+  if (claims_.size() >= kMaxClaims || chunks.size() > kMaxKeys - keys_) return 0;
   Claim claim;
   claim.until = until;
   const Id id = next_id_;
@@ -33,6 +33,7 @@ ComputeClaims::Id ComputeClaims::Grant(absl::Span<const Boundary> boundaries,
     if (promised_.emplace(boundary.key, id).second) claim.promised.push_back(boundary.key);
   }
   if (claim.promised.empty()) return 0;
+  keys_ += chunks.size();
   for (const KeyedSegment& chunk : chunks) {
     claim.chunks.push_back(chunk.key);
     ++chunks_[chunk.key];
@@ -58,6 +59,7 @@ void ComputeClaims::End(Id id, Wakes* wakes) {
     promised_.erase(promise);
     WakeAll(key, wakes);
   }
+  keys_ -= claim.chunks.size();
   for (const Digest& key : claim.chunks) {
     const auto chunk = chunks_.find(key);
     assert(chunk != chunks_.end());

@@ -30,8 +30,10 @@ namespace hearth {
 
 class ComputeClaims {
  public:
-  // A claim has a key for each chunk of its prompt: at 32,768 tokens 256 keys, some 16 KiB.
+  // A claim has a key for each chunk of its prompt, some 100 bytes: at 32,768 tokens 256 keys. Of
+  // all claims they take 100 MiB at most.
   static constexpr size_t kMaxClaims = 1024;
+  static constexpr size_t kMaxKeys = size_t{1} << 20;
   static constexpr size_t kMaxWaiters = 4096;
 
   using Id = uint64_t;  // of a claim or a waiter; 0: none
@@ -84,6 +86,7 @@ class ComputeClaims {
   void WakeAll(const Digest& key, Wakes* wakes);
 
   Id next_id_ = 1;
+  size_t keys_ = 0;  // of all claims
   absl::flat_hash_map<Id, Claim> claims_;
   std::set<std::pair<absl::Time, Id>> deadlines_;
   absl::flat_hash_map<Digest, Id> promised_;      // to the claim

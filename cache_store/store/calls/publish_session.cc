@@ -17,6 +17,22 @@ namespace {
 // chunks of 16 tokens of a 64k prompt would name 8 million. Each costs some 200 ns here, and a
 // fraction of that under the lock.
 constexpr uint64_t kMaxNamedObjects = uint64_t{1} << 20;
+// A begin that takes more memory counts as staged: a prompt of a million tokens in small chunks
+// takes 40 MiB. So much of each stream is in no budget.
+constexpr uint64_t kFreeBeginBytes = uint64_t{64} << 10;
+
+// Of the announcement, its chain and the bookkeeping for each object; the caller has another copy
+// of the objects.
+uint64_t BeginBytes(const PublishSpec& spec) {
+  constexpr size_t kObjectBytes =
+      2 * sizeof(PublishObject) + sizeof(PublishItem) + sizeof(KeyedSegment) + 3 * sizeof(uint64_t);
+  uint64_t bytes = (spec.token_ids.size() + spec.cuts.size()) * sizeof(uint32_t) +
+                   spec.objects.size() * kObjectBytes;
+  for (const PublishObject& object : spec.objects) {
+    bytes += object.slice_digests.size() * (sizeof(uint64_t) + sizeof(SliceView));
+  }
+  return bytes > kFreeBeginBytes ? bytes : 0;
+}
 
 absl::Status CommittedAlready() {
   return absl::FailedPreconditionError("the publish was committed already");
@@ -67,7 +83,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
   auto session = std::make_unique<PublishSessionImpl>(parts, std::move(spec));
   PublishContent& content = session->content_;
   {
-    absl::MutexLock lock(&state->mu);
+    StateLock lock(state);
     content.model = state->fingerprints.Learn(content.spec.fingerprint, content.spec.tenant);
   }
   if (content.model == nullptr) return content.spec.fingerprint.Layout().status();
@@ -75,7 +91,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
   if (!status.ok()) return status;
   parts.loader->LoadFor(content.chain, content.model->layout);
   {
-    absl::MutexLock lock(&state->mu);
+    StateLock lock(state);
     status = session->PlanNeeded();
   }
   if (!status.ok()) return status;
@@ -85,6 +101,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
 absl::Status PublishSessionImpl::Prepare() {
   const KvLayout& layout = content_.model->layout;
   if (absl::Status status = CheckPrompt(content_.spec, layout); !status.ok()) return status;
+  if (absl::Status status = Stage(BeginBytes(content_.spec)); !status.ok()) return status;
   content_.chain = MakeChain(
       layout, RootKey(content_.spec.fingerprint.digest(), content_.spec.tenant, core_->secret),
       content_.spec.token_ids, content_.spec.cuts, content_.spec.boundaries.back(),
@@ -266,7 +283,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     needed_.push_back(static_cast<uint32_t>(i));
     needed_bytes += item.slice_bytes * item.layers.size();
   }
-  if (needed_bytes > core_->options.max_staged_bytes) {
+  if (needed_bytes + staged_bytes_ > core_->options.max_staged_bytes) {
     core_->Count(Counter::kPublishesRefusedStaged);
     // Not kResourceExhausted, which asks to come back: it will not fit later either.
     return absl::InvalidArgumentError(absl::StrCat("publish of ", needed_bytes,

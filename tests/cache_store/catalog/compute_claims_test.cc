@@ -132,5 +132,18 @@ TEST_F(ComputeClaimsTest, BothTablesAreBounded) {
   EXPECT_EQ(Wait("0"), 0u);
 }
 
+TEST_F(ComputeClaimsTest, TheKeysOfAllClaimsAreBounded) {
+  const std::vector<KeyedSegment> half(ComputeClaims::kMaxKeys / 2);
+  const auto grant = [&](const std::string& key) {
+    return claims_.Grant({{16, Key(key)}}, half, absl::InfiniteFuture());
+  };
+  const auto first = grant("a");
+  EXPECT_NE(first, 0u);
+  EXPECT_NE(grant("b"), 0u);
+  EXPECT_EQ(grant("c"), 0u);
+  claims_.End(first, &wakes_);
+  EXPECT_NE(grant("c"), 0u);
+}
+
 }  // namespace
 }  // namespace hearth

@@ -139,5 +139,24 @@ TEST_F(StagingTest, WhatATenantStagesIsWithinItsQuota) {
   EXPECT_TRUE(store_->Publish(Spec(1, "a")).value()->AllocateSlice(SliceBytes()).ok());
 }
 
+TEST_F(StagingTest, ALongAnnouncementCountsAsStaged) {
+  Open(kMiB);
+  const auto announce = [&](uint64_t seed) {
+    return store_->Publish(KitSpec(model_, {KitTokens(seed, 16000), {}}, {16000}));
+  };
+  auto first = announce(1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_GT(store_->Stats().staged_bytes, 64000u + 1000u * sizeof(PublishObject));
+  std::vector<std::unique_ptr<PublishSession>> open;
+  absl::StatusOr<std::unique_ptr<PublishSession>> next = announce(2);
+  for (uint64_t seed = 3; next.ok() && seed < 20; next = announce(seed++)) {
+    open.push_back(*std::move(next));
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(next.status())) << next.status();
+  open.clear();
+  first->reset();
+  EXPECT_EQ(store_->Stats().staged_bytes, 0u);
+}
+
 }  // namespace
 }  // namespace hearth
