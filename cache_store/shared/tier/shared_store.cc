@@ -56,16 +56,19 @@ class SharedStore::Session final : public PublishSession {
     return session_->PutHashedSlice(object, layer, std::move(slice), digest);
   }
   absl::StatusOr<PublishResult> Commit() override {
+    const Stopwatch stopwatch;
     absl::StatusOr<PublishResult> result = CommitHere();
-    if (MustWait(result)) Note(store_->writer_.Write(work_), &*result);
+    if (MustWait(result)) Note(store_, stopwatch, store_->writer_.Write(work_), &*result);
     return result;
   }
   void CommitThen(std::function<void(absl::StatusOr<PublishResult>)> done) override {
+    const Stopwatch stopwatch;
     absl::StatusOr<PublishResult> result = CommitHere();
     if (!MustWait(result)) return done(std::move(result));
-    const auto acknowledge = [result = *std::move(result), done](const absl::Status& written) {
+    const auto acknowledge = [store = store_, stopwatch, result = *std::move(result),
+                              done](const absl::Status& written) {
       PublishResult noted = result;
-      Note(written, &noted);
+      Note(store, stopwatch, written, &noted);
       done(std::move(noted));
     };
     store_->writer_.WriteThen(std::move(work_), acknowledge);
@@ -82,9 +85,11 @@ class SharedStore::Session final : public PublishSession {
   bool MustWait(const absl::StatusOr<PublishResult>& result) const {
     return waits_ && result.ok() && !result->boundaries.empty();
   }
-  static void Note(const absl::Status& written, PublishResult* result) {
+  static void Note(SharedStore* store, const Stopwatch& stopwatch, const absl::Status& written,
+                   PublishResult* result) {
     if (written.ok()) {
       result->durable = Durability::kShared;
+      store->commits_.Observe(stopwatch.Elapsed());
     } else {
       result->notes.push_back(absl::StrCat("not in the shared tier: ", written.message()));
     }
@@ -370,6 +375,11 @@ StoreStats SharedStore::Stats() {
   if (stats.tiers.empty() || stats.tiers.back().tier != Tier::kShared) {
     stats.tiers.push_back({Tier::kShared});
   }
+  // As those of the store behind, which come last.
+  LatencySeries commits = stats.latencies.back();
+  commits.label_value = DurabilityName(Durability::kShared);
+  commits.counts = commits_.Read();
+  stats.latencies.push_back(std::move(commits));
   TierUsage& usage = stats.tiers.back();
   usage.read_bytes = counters_.Get(Counter::kSharedReadBytes);
   usage.written_bytes = counters_.Get(Counter::kSharedWrittenBytes);

@@ -19,6 +19,7 @@
 
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
+#include "cache_store/base/latency.h"
 #include "cache_store/base/repeating_thread.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
@@ -129,6 +130,7 @@ class SharedStore final : public TieredStore {
   Clock* const clock_;
   Clock* const steady_;
   Counters counters_;
+  LatencyHistogram commits_;  // those that reached the engine
   const std::unique_ptr<TieredStore> store_;
   const std::unique_ptr<SharedEngine> engine_;
   SharedDrops drops_;

@@ -23,6 +23,9 @@ TEST_F(SharedPublishTest, APublishIsAcknowledgedBeforeTheEngineHasItUnlessShared
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->durable, Durability::kShared);
   EXPECT_EQ(Heads(), 6);
+  const LatencySeries timed = one.store->Stats().latencies.back();
+  EXPECT_EQ(timed.name + " " + timed.label_value, "publish_commit shared");
+  EXPECT_EQ(timed.counts.count(), 1u);
   one.engine->SetFull(true);
   result = KitPublish(one.store.get(), model_, Prompt(3), {64}, Durability::kShared);
   ASSERT_TRUE(result.ok());
