@@ -110,6 +110,16 @@ float PackedWeights::Scale(int64_t panel, int64_t input, int64_t n) const {
   return scale;
 }
 
+void PackedWeights::WidenOutput(int64_t output, float* to) const {
+  assert(type_ != ElementType::kInt8 && output >= 0 && output < outputs_);
+  const int64_t panel = output / kPanelOutputs, n = output % kPanelOutputs;
+  const auto* weights = Panel<std::byte>(panel);
+  const int64_t bytes = static_cast<int64_t>(ElementBytes(type_));
+  for (int64_t input = 0; input < inputs_; ++input) {
+    WidenTo(weights + IndexInPanel(panel, input, n) * bytes, type_, 1, to + input);
+  }
+}
+
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,
                                   int64_t inputs, ParallelFor parallel, KernelArena* arena,
                                   WeightForm form) {

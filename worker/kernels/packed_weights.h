@@ -84,6 +84,8 @@ class PackedWeights {
                          static_cast<size_t>(PanelWidth(panel)) * OutputBytes(input);
     return reinterpret_cast<const T*>(bytes_.get() + bytes);
   }
+  // One output's weights as floats: inputs() of them. REQUIRES: not kInt8.
+  void WidenOutput(int64_t output, float* to) const;
   // Of kInt8: the scale of the group that an input is in, and of output number n of a panel.
   float Scale(int64_t panel, int64_t input, int64_t n) const;
 

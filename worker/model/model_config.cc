@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "worker/model/model_file.h"
 
 namespace hearth {
 namespace {
@@ -96,7 +95,7 @@ class Reader {
 };
 
 absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& file) {
-  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  Json json = ParseModelJson(text);
   if (!json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
   }
@@ -241,15 +240,6 @@ void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) 
   }
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::error_code ignored;
-  std::ifstream in(path, std::ios::binary);
-  if (!in.is_open() || !std::filesystem::is_regular_file(path, ignored)) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  }
-  return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 }  // namespace
 
 int ModelConfig::num_local_layers() const {
@@ -306,12 +296,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   const std::string file = absl::StrCat(model_dir, "/config.json");
-  absl::StatusOr<std::string> json = ReadFile(file);
+  absl::StatusOr<std::string> json = ReadModelFile(file, kMaxJsonFileBytes);
   if (!json.ok()) return json.status();
   const std::string generation_file = absl::StrCat(model_dir, "/generation_config.json");
   std::error_code ignored;
   if (!std::filesystem::exists(generation_file, ignored)) return ParseModelConfig(*json, file);
-  absl::StatusOr<std::string> generation = ReadFile(generation_file);
+  absl::StatusOr<std::string> generation = ReadModelFile(generation_file, kMaxJsonFileBytes);
   if (!generation.ok()) return generation.status();
   return ParseModelConfig(*json, file, *generation, generation_file);
 }

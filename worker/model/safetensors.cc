@@ -1,29 +1,25 @@
 #include "worker/model/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "worker/model/model_file.h"
 
 namespace hearth {
 namespace {
 
 using Json = nlohmann::json;
 
-// A header lists names and shapes: 27B's is under 200 KB. The format's own limit is 100 MB.
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+// A header lists names and shapes: 27B's is under 200 KB. The format's own limit is 100 MB, of
+// which a parsed header would be a gigabyte.
+constexpr uint64_t kMaxHeaderBytes = uint64_t{8} << 20;
 constexpr size_t kMaxRank = 8;
-constexpr size_t kLengthBytes = 8;  // the header's length, u64 little endian
+constexpr int kEntryDepth = 3;  // of data_offsets' numbers; what is deeper is not kept
 
 absl::Status Bad(const std::string& file, const std::string& what) {
   return absl::DataLossError(absl::StrCat(file, ": ", what));
@@ -36,8 +32,8 @@ TensorDtype DtypeFromText(const std::string& text) {
   return TensorDtype::kOther;
 }
 
-// Fills `view` from one header entry; `data` is the file's data section.
-absl::Status ParseEntry(const Json& entry, const std::byte* data, size_t data_bytes,
+// Fills `view` from one header entry; the file's data section begins at `data_begin`.
+absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_bytes,
                         TensorView* view) {
   const std::string tensor = absl::StrCat("tensor ", view->name, ": ");
   if (!entry.is_object()) return Bad(view->file, tensor + "entry is not an object");
@@ -71,34 +67,34 @@ absl::Status ParseEntry(const Json& entry, const std::byte* data, size_t data_by
     return Bad(view->file, absl::StrCat(tensor, end - begin, " bytes do not fit shape ",
                                         view->ShapeText(), " of ", view->dtype_text));
   }
-  view->data = data + begin;
+  view->offset = data_begin + begin;
   view->bytes = end - begin;
   return absl::OkStatus();
 }
 
 // The tensors lie one after the other in the data section: no overlap, no hole, no rest.
-absl::Status CheckCoverage(const std::string& file, const std::byte* data, size_t data_bytes,
+absl::Status CheckCoverage(const std::string& file, uint64_t data_begin, uint64_t data_bytes,
                            std::vector<const TensorView*> views) {
   std::sort(views.begin(), views.end(), [](const TensorView* a, const TensorView* b) {
-    return a->data != b->data ? a->data < b->data : a->bytes < b->bytes;
+    return a->offset != b->offset ? a->offset < b->offset : a->bytes < b->bytes;
   });
-  const std::byte* end = data;
+  uint64_t end = data_begin;
   std::string before = "the header";
   for (const TensorView* view : views) {
-    if (view->data != end) {
-      const char* what = view->data < end ? " overlaps " : " leaves unnamed bytes after ";
+    if (view->offset != end) {
+      const char* what = view->offset < end ? " overlaps " : " leaves unnamed bytes after ";
       return Bad(file, absl::StrCat("tensor ", view->name, what, before));
     }
-    end = view->data + view->bytes;
+    end = view->offset + view->bytes;
     before = absl::StrCat("tensor ", view->name);
   }
-  const size_t rest = static_cast<size_t>(data + data_bytes - end);
+  const uint64_t rest = data_begin + data_bytes - end;
   if (rest > 0) return Bad(file, absl::StrCat(rest, " bytes after ", before, " have no name"));
   return absl::OkStatus();
 }
 
 // The header as JSON. A name that comes twice would leave open which bytes are meant.
-absl::StatusOr<Json> ParseHeader(const std::string& file, const char* text, size_t bytes) {
+absl::StatusOr<Json> ParseHeader(const std::string& file, const std::string& text) {
   std::set<std::string> names;
   std::string twice;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -106,9 +102,9 @@ absl::StatusOr<Json> ParseHeader(const std::string& file, const char* text, size
         !names.insert(parsed.get<std::string>()).second) {
       twice = parsed.get<std::string>();
     }
-    return true;
+    return depth <= kEntryDepth;
   };
-  Json header = Json::parse(text, text + bytes, watch, /*allow_exceptions=*/false);
+  Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
   if (!header.is_object()) return Bad(file, "header is not a JSON object");
   if (!twice.empty()) return Bad(file, absl::StrCat("header names tensor ", twice, " twice"));
   return header;
@@ -118,10 +114,9 @@ absl::StatusOr<Json> ParseHeader(const std::string& file, const char* text, size
 using WeightMap = std::map<std::string, std::string>;
 
 absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  const Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
+  if (!text.ok()) return text.status();
+  const Json json = ParseModelJson(*text);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     return Bad(path, "has no weight_map");
   }
@@ -188,57 +183,46 @@ std::string TensorView::ShapeText() const {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-struct Safetensors::Mapping {
-  std::byte* data = nullptr;
-  size_t bytes = 0;
-  ~Mapping() {
-    if (data != nullptr) munmap(data, bytes);
-  }
-};
+SafetensorsFile::~SafetensorsFile() {
+  if (fd >= 0) close(fd);
+}
 
 absl::Status Safetensors::Add(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-  struct stat info {};
-  const bool has_size = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  if (!has_size || info.st_size < static_cast<off_t>(kLengthBytes)) {
-    close(fd);
+  const absl::StatusOr<int> fd = OpenModelFile(path);
+  if (!fd.ok()) return fd.status();
+  auto opened = std::make_shared<SafetensorsFile>();
+  opened->path = path;
+  opened->fd = *fd;
+  uint64_t header_bytes = 0;
+  if (fstat(*fd, &opened->opened) != 0 || !ReadAt(*fd, 0, sizeof(header_bytes), &header_bytes)) {
     return Bad(path, "is too short for a safetensors file");
   }
-  auto mapping = std::make_shared<Mapping>();
-  const size_t size = static_cast<size_t>(info.st_size);
-  void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  close(fd);
-  if (memory == MAP_FAILED) return Bad(path, "cannot be mapped into memory");
-  mapping->data = static_cast<std::byte*>(memory);
-  mapping->bytes = size;
-  uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, mapping->data, kLengthBytes);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > size - kLengthBytes) {
-    return Bad(path, absl::StrCat("header of ", header_bytes, " bytes does not fit the file: ",
-                                  "truncated, or not safetensors"));
+  const uint64_t rest = static_cast<uint64_t>(opened->opened.st_size) - sizeof(header_bytes);
+  std::string text;
+  if (header_bytes <= std::min(kMaxHeaderBytes, rest)) text.resize(header_bytes);
+  if (text.size() != header_bytes || !ReadAt(*fd, sizeof(header_bytes), text.size(), text.data())) {
+    return Bad(path, absl::StrCat("header of ", header_bytes, " bytes does not fit the file, or ",
+                                  kMaxHeaderBytes, " bytes: truncated, or not safetensors"));
   }
-  const char* text = reinterpret_cast<const char*>(mapping->data + kLengthBytes);
-  const absl::StatusOr<Json> header = ParseHeader(path, text, header_bytes);
+  const absl::StatusOr<Json> header = ParseHeader(path, text);
   if (!header.ok()) return header.status();
-  const std::byte* data = mapping->data + kLengthBytes + header_bytes;
-  const size_t data_bytes = size - kLengthBytes - header_bytes;
+  const uint64_t data_begin = sizeof(header_bytes) + header_bytes, data_bytes = rest - header_bytes;
   std::vector<const TensorView*> views;
   for (const auto& [name, entry] : header->items()) {
     if (name == "__metadata__") continue;
     TensorView view;
     view.name = name;
     view.file = path;
-    if (absl::Status s = ParseEntry(entry, data, data_bytes, &view); !s.ok()) return s;
+    view.fd = *fd;
+    if (absl::Status s = ParseEntry(entry, data_begin, data_bytes, &view); !s.ok()) return s;
     auto [it, added] = tensors_.emplace(name, std::move(view));
     if (!added) {
       return Bad(path, absl::StrCat("tensor ", name, " is also in ", it->second.file));
     }
     views.push_back(&it->second);
   }
-  mappings_.push_back(std::move(mapping));
-  files_.push_back(path);
-  return CheckCoverage(path, data, data_bytes, std::move(views));
+  files_.push_back(std::move(opened));
+  return CheckCoverage(path, data_begin, data_bytes, std::move(views));
 }
 
 absl::StatusOr<Safetensors> Safetensors::OpenFile(const std::string& path) {

@@ -1,13 +1,15 @@
-// Safetensors: one or several .safetensors files of a checkpoint, mapped into memory and checked.
+// Safetensors: one or several .safetensors files of a checkpoint, open, with their headers checked.
 //
 // Thread safety: immutable once opened; const use from any thread.
-// Ownership: owns the mappings; a TensorView points into them and must not outlive the object.
-// Invariants: every view's bytes lie inside its file and equal shape times dtype; a file's tensors
-// have different names and cover its data section without gap or overlap, as the format asks
-// (https://github.com/huggingface/safetensors, "Format"). A file cut short after it was opened ends
-// the process (SIGBUS), so callers copy what they keep and close.
+// Ownership: owns the open files, which a TensorView is read from (weights_reader.h) while they
+// are. Invariants: every view's bytes lie inside its file and equal shape times dtype; a file's
+// tensors have different names and cover its data section without gap or overlap, as the format
+// asks (https://github.com/huggingface/safetensors, "Format"). Nothing is mapped: what others do to
+// a file later is an error of a read, or a changed identity, never other bytes.
 #ifndef HEARTH_WORKER_MODEL_SAFETENSORS_H_
 #define HEARTH_WORKER_MODEL_SAFETENSORS_H_
+
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +32,10 @@ struct TensorView {
   TensorDtype dtype = TensorDtype::kOther;
   std::string dtype_text;  // as the file says it
   std::vector<int64_t> shape;
-  const std::byte* data = nullptr;
+  std::shared_ptr<const std::byte> data;  // null until it was read
+  uint64_t offset = 0;                    // in its file
   size_t bytes = 0;
+  int fd = -1;       // of its file
   std::string file;  // path, for messages
 
   int64_t elements() const;
@@ -40,6 +44,13 @@ struct TensorView {
 
 // kInvalidArgument: names the tensor whose dtype is none that models here have.
 absl::Status CheckDtype(const TensorView& tensor);
+
+struct SafetensorsFile {
+  std::string path;
+  int fd = -1;
+  struct stat opened {};  // before anything was read of it
+  ~SafetensorsFile();
+};
 
 class Safetensors {
  public:
@@ -50,14 +61,12 @@ class Safetensors {
   static absl::StatusOr<Safetensors> OpenFile(const std::string& path);
 
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
-  const std::vector<std::string>& files() const { return files_; }
+  const std::vector<std::shared_ptr<const SafetensorsFile>>& files() const { return files_; }
 
  private:
-  struct Mapping;
   absl::Status Add(const std::string& path);
 
-  std::vector<std::shared_ptr<const Mapping>> mappings_;
-  std::vector<std::string> files_;
+  std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   std::map<std::string, TensorView> tensors_;
 };
 

@@ -107,11 +107,27 @@ absl::Status CheckRest(const Safetensors& files, const Finder& finder, bool tied
 
 }  // namespace
 
+std::vector<TensorView*> LayerTensors::All() {
+  return {&input_norm,
+          &q,
+          &k,
+          &v,
+          &q_norm,
+          &k_norm,
+          &o,
+          &post_attention_norm,
+          &gate,
+          &pre_feedforward_norm,
+          &up,
+          &down,
+          &post_feedforward_norm};
+}
+
 absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelConfig& config) {
   const char* prefix = FindPrefix(files);
   if (prefix == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(files.files().empty() ? "checkpoint" : files.files().front(),
+        absl::StrCat(files.files().empty() ? "checkpoint" : files.files().front()->path,
                      ": tensor model.embed_tokens.weight is missing"));
   }
   Finder finder(files, prefix);
@@ -123,7 +139,8 @@ absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelCo
   for (int layer = 0; layer < config.num_layers; ++layer) {
     TakeLayer(&finder, config, layer, &result.layers[layer]);
   }
-  if (config.tie_word_embeddings) {
+  result.tied = config.tie_word_embeddings;
+  if (result.tied) {
     result.head = result.embedding;
   } else {
     const char* name = absl::StartsWith(prefix, "language_model.") ? "language_model.lm_head.weight"

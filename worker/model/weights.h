@@ -16,6 +16,8 @@
 namespace hearth {
 
 struct LayerTensors {
+  std::vector<TensorView*> All();
+
   TensorView input_norm, q, k, v, q_norm, k_norm, o, post_attention_norm;
   TensorView pre_feedforward_norm, gate, up, down, post_feedforward_norm;
 };
@@ -24,6 +26,7 @@ struct ModelTensors {
   TensorView embedding;  // [vocab, hidden]
   TensorView final_norm;
   TensorView head;  // [vocab, hidden]; equals `embedding` when tied
+  bool tied = false;
   std::vector<LayerTensors> layers;
   // All of the above, each once, by canonical name ("layers.0.self_attn.q_proj.weight").
   std::vector<TensorView> used;

@@ -40,6 +40,23 @@ TEST(PackedWeights, AsFloat32GiveTheBitsOfWhatIsStored) {
     const PackedWeights wide =
         PackedWeights::Pack(rows, type, shape.inputs, InThisThread, nullptr, WeightForm::kFloat32);
     EXPECT_EQ(wide.type(), ElementType::kFloat32);
+    std::vector<float> of_stored(shape.inputs), of_wide(shape.inputs);
+    for (int64_t output = 0; output < shape.outputs; ++output) {
+      as_stored.WidenOutput(output, of_stored.data());
+      wide.WidenOutput(output, of_wide.data());
+      const int64_t row = output < 11 ? output : output - 11;
+      for (int64_t i = 0; i < shape.inputs; ++i) {
+        const std::byte* at = stored.data() + (row * shape.inputs + i) * ElementBytes(type);
+        float value = 0;
+        uint16_t half = 0;
+        std::memcpy(type == ElementType::kFloat32 ? static_cast<void*>(&value) : &half, at,
+                    ElementBytes(type));
+        if (type == ElementType::kBFloat16) value = WidenOne(BFloat16{half});
+        if (type == ElementType::kFloat16) value = WidenOne(Float16{half});
+        ASSERT_EQ(of_stored[i], value) << output << ", " << i;
+        ASSERT_EQ(of_wide[i], value) << output << ", " << i;
+      }
+    }
     FencedRows x(9, shape.inputs), y(9, shape.outputs);
     x.Fill(&numbers);
     const std::vector<float> want = ReferenceRows(x, 9, as_stored);

@@ -6,6 +6,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -170,6 +171,27 @@ TEST(InvariantGemma, SetsTheFloatingPointMode) {
   EXPECT_EQ(FirstDifference(got.data(), want.data(), static_cast<int64_t>(want.size())), "");
 }
 #endif
+
+// By `cp` or rsync over it: the same file, other bytes.
+TEST(InvariantGemma, ComputesTheSameWhateverBecomesOfItsFiles) {
+  const std::string dir = NewTinyCheckpoint(OneLayer(), "overwritten");
+  const std::string file = dir + "/model.safetensors";
+  for (const WeightForm form : {WeightForm::kStored, WeightForm::kFloat32, WeightForm::kInt8}) {
+    InvariantGemmaOptions options;
+    options.chunk = 16;
+    options.weights = form;
+    WriteTinyCheckpoint(OneLayer(), dir);
+    const auto gemma = InvariantGemma::Load(dir, options);
+    ASSERT_TRUE(gemma.ok()) << gemma.status();
+    const std::vector<float> before = LogitsOf(**gemma);
+    TinyGeometry other = OneLayer();
+    other.seed = 2;
+    WriteTinyCheckpoint(other, dir);
+    EXPECT_EQ(LogitsOf(**gemma), before);
+    std::filesystem::resize_file(file, 16);
+    EXPECT_EQ(LogitsOf(**gemma), before);
+  }
+}
 
 }  // namespace
 }  // namespace hearth

@@ -4,10 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/test_folder.h"
 #include "tests/worker/model/file_kit.h"
@@ -130,6 +133,32 @@ TEST_F(LoraAdapters, OfAnotherModelAreRefusedByTensor) {
   model_.num_layers = 2;
   AddPair("other.layers.1.self_attn.k_proj", kHidden, 4);
   EXPECT_THAT(Error(), HasSubstr("are of one projection"));
+}
+
+TEST_F(LoraAdapters, OfMoreTensorsThanAnyModelHasAreRefusedAtOnce) {
+  std::string header = "{";
+  for (int i = 0; i < 300'000; ++i) {
+    header += absl::StrCat(i == 0 ? "" : ",", "\"", i,
+                           R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})");
+  }
+  Load().IgnoreError();
+  WriteAll(folder_.File("adapter_model.safetensors"), SafetensorsBytes(header + "}", ""));
+  const auto loaded = LoraAdapter::Load(folder_.path(), model_, &pool_);
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(loaded.status().message()),
+              AllOf(HasSubstr("adapter_model.safetensors"), HasSubstr("8388608 bytes")));
+}
+
+TEST_F(LoraAdapters, ThatArePipesAreRefused) {
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+    ASSERT_TRUE(Load().ok());
+    std::filesystem::remove(folder_.File(name));
+    ASSERT_EQ(mkfifo(folder_.File(name).c_str(), 0600), 0);
+    const auto loaded = LoraAdapter::Load(folder_.path(), model_, &pool_);
+    EXPECT_THAT(std::string(loaded.status().message()),
+                AllOf(HasSubstr(name), HasSubstr("is not a regular file")));
+    std::filesystem::remove(folder_.File(name));
+  }
 }
 
 TEST_F(LoraAdapters, LackNoTensorAndNoFile) {

@@ -233,7 +233,7 @@ TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
     const auto config = LoadModelConfig(dir);
     return config.ok() ? std::string() : std::string(config.status().message());
   };
-  EXPECT_THAT(error(), AllOf(HasSubstr(file), HasSubstr("cannot be read")));
+  EXPECT_THAT(error(), AllOf(HasSubstr(file), HasSubstr("cannot be opened")));
   WriteAll(file, "[1]");
   EXPECT_THAT(error(), AllOf(HasSubstr(file), HasSubstr("not a JSON object")));
   WriteAll(file, "{}");
@@ -244,7 +244,7 @@ TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
   EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("eos_token_id")));
   std::filesystem::remove(generation);
   std::filesystem::create_directory(generation);
-  EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("cannot be read")));
+  EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("not a regular file")));
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +19,7 @@
 #include "worker/model/safetensors.h"
 #include "worker/model/thread_pool.h"
 #include "worker/model/torch/gemma.h"
-#include "worker/model/weights_digest.h"
+#include "worker/model/weights_reader.h"
 
 namespace hearth {
 namespace {
@@ -82,6 +84,44 @@ TEST_F(CheckpointTest, SurvivesEveryTruncationAndEveryFlippedHeaderByte) {
     if (!files.ok()) {
       EXPECT_THAT(std::string(files.status().message()), HasSubstr("model.safetensors"));
     }
+  }
+}
+
+// Copying or printing a value takes a stack for each of its levels.
+TEST_F(CheckpointTest, WithDeepJsonIsRefusedByFile) {
+  const auto deep = [](const std::string& field, int levels) {
+    return "{\"" + field + "\": " + std::string(levels, '[') + std::string(levels, ']') + "}";
+  };
+  constexpr int kLevels = 1'000'000;
+  for (const auto& [name, field] :
+       {std::pair("generation_config.json", "eos_token_id"), {"config.json", "hidden_size"}}) {
+    const std::string path = absl::StrCat(dir_, "/", name);
+    WriteAll(path, deep(field, kLevels));
+    EXPECT_THAT(LoadError(), HasSubstr(path));
+  }
+  WriteAll(file_, SafetensorsBytes(deep("a", kLevels), ""));
+  EXPECT_THAT(std::string(Safetensors::Open(dir_).status().message()), HasSubstr(file_));
+  WriteAll(file_, SafetensorsBytes("{\"a\": " + deep("shape", kLevels) + "}", ""));
+  EXPECT_THAT(std::string(Safetensors::Open(dir_).status().message()), HasSubstr("tensor a"));
+  std::filesystem::remove(file_);
+  WriteAll(file_ + ".index.json", deep("weight_map", kLevels));
+  EXPECT_THAT(std::string(Safetensors::Open(dir_).status().message()), HasSubstr("weight_map"));
+}
+
+// Opening a pipe would wait for its writer.
+TEST_F(CheckpointTest, OfPipesOrDevicesIsRefusedByFileAndOfLinksIsRead) {
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    const std::string path = absl::StrCat(dir_, "/", name), kept = path + ".kept";
+    const bool is_there = std::filesystem::exists(path);
+    if (is_there) std::filesystem::rename(path, kept);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    EXPECT_THAT(LoadError(), HasSubstr(path + ": is not a regular file"));
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink("/dev/zero", path);
+    EXPECT_THAT(LoadError(), HasSubstr(path + ": is not a regular file"));
+    std::filesystem::remove(path);
+    if (is_there) std::filesystem::create_symlink(kept, path);
+    EXPECT_EQ(LoadError(), "");
   }
 }
 
@@ -180,14 +220,29 @@ class DigestTest : public CheckpointTest {
     CheckpointTest::SetUp();
     cache_ = dir_ + "/made/when/missing";
   }
-  RememberedDigest Digest(absl::Time now = absl::Now() + absl::Hours(1)) {
+  struct RememberedDigest {
+    Digest digest{};
+    bool from_cache = false;
+  };
+  // Reads all, and calls `before_end` before the files' identities are compared.
+  absl::StatusOr<RememberedDigest> Load(absl::Time now, const std::function<void()>& before_end) {
     const auto files = Safetensors::Open(dir_);
     EXPECT_TRUE(files.ok()) << files.status();
     std::vector<TensorView> tensors;
+    std::vector<TensorView*> all;
     for (const auto& [name, view] : files->tensors()) tensors.push_back(view);
-    const auto digest = DigestOfFiles(tensors, files->files(), cache_, now, &pool_);
-    EXPECT_TRUE(digest.ok()) << digest.status();
-    return *digest;
+    for (TensorView& tensor : tensors) all.push_back(&tensor);
+    WeightsReader reader(*files, tensors, cache_, &pool_);
+    if (absl::Status read = reader.Read(all); !read.ok()) return read;
+    before_end();
+    const auto digest = reader.Finish(now);
+    if (!digest.ok()) return digest.status();
+    return RememberedDigest{*digest, reader.remembers()};
+  }
+  RememberedDigest Digest(absl::Time now = absl::Now() + absl::Hours(1)) {
+    const auto loaded = Load(now, [] {});
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return *loaded;
   }
   std::string Remembered() {
     std::error_code missing;
@@ -220,6 +275,30 @@ TEST_F(DigestTest, SeesAFlippedBitBehindTheSameSizeAndTime) {
   const RememberedDigest second = Digest();
   EXPECT_FALSE(second.from_cache);
   EXPECT_NE(first.digest, second.digest);
+}
+
+TEST_F(DigestTest, ALoadFailsWhereAFileChangesBeneathIt) {
+  std::string other = bytes_;
+  other.back() = static_cast<char>(other.back() ^ 1);
+  const auto later = absl::Now() + absl::Hours(1);
+  for (const bool is_remembered : {false, true}) {
+    if (is_remembered) Digest();
+    const auto loaded = Load(later, [&] { WriteAll(file_, other); });
+    EXPECT_EQ(loaded.status().code(), absl::StatusCode::kAborted) << is_remembered;
+    EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(file_ + ": changed while"));
+    WriteAll(file_, bytes_);
+  }
+  const auto files = Safetensors::Open(dir_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  TensorView last = files->tensors().begin()->second;
+  for (const auto& [name, view] : files->tensors()) {
+    if (view.offset > last.offset) last = view;
+  }
+  WeightsReader reader(*files, {last}, "", &pool_);
+  std::filesystem::resize_file(file_, bytes_.size() - 1);
+  const absl::Status read = reader.Read({&last});
+  EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(read.message()), HasSubstr(last.name));
 }
 
 TEST_F(DigestTest, IsNotRememberedOfFilesThatJustChanged) {

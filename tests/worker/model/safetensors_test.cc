@@ -11,6 +11,8 @@
 #include "tests/support/test_folder.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/model/file_kit.h"
+#include "worker/model/thread_pool.h"
+#include "worker/model/weights_reader.h"
 
 namespace hearth {
 namespace {
@@ -121,11 +123,14 @@ TEST_F(ShardedTest, EqualsTheSameTensorsInOneFile) {
   ASSERT_TRUE(single.ok()) << single.status();
   EXPECT_EQ(single->files().size(), 1);
   ASSERT_EQ(single->tensors().size(), sharded->tensors().size());
-  for (const auto& [name, view] : single->tensors()) {
-    const TensorView& other = sharded->tensors().at(name);
+  ThreadPool pool(1);
+  WeightsReader of_single(*single, {}, "", &pool), of_sharded(*sharded, {}, "", &pool);
+  for (const auto& [name, tensor] : single->tensors()) {
+    TensorView view = tensor, other = sharded->tensors().at(name);
+    ASSERT_TRUE(of_single.Read({&view}).ok() && of_sharded.Read({&other}).ok()) << name;
     EXPECT_EQ(view.shape, other.shape) << name;
     ASSERT_EQ(view.bytes, other.bytes) << name;
-    EXPECT_EQ(std::memcmp(view.data, other.data, view.bytes), 0) << name;
+    EXPECT_EQ(std::memcmp(view.data.get(), other.data.get(), view.bytes), 0) << name;
   }
 }
 

@@ -5,8 +5,7 @@
 // On the CPU, in float32, with weights in the bits that they are stored in, or as told. It serves
 // the class `invariant`; Gemma (gemma.h) serves the others, and devices.
 //
-// Thread safety: const methods from any thread, one Step at a time. Owns its weights; the files of
-// the model stay mapped.
+// Thread safety: const methods from any thread, one Step at a time. Owns its weights.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_
 
@@ -39,7 +38,7 @@ struct InvariantGemmaOptions {
   int chunk = 128;                        // C, a multiple of 16 up to 1024
   uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
   std::string digest_cache_dir = "";      // of weight digests; empty: none
-  // Of layers and head; the embedding's rows are read as they are stored.
+  // Of layers and head; the embedding's rows have the bits that are stored.
   WeightForm weights = WeightForm::kStored;
   uint64_t offload_bytes = uint64_t{1} << 40;  // the second arena
 };

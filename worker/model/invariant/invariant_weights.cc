@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/kernels/float_mode.h"
-#include "worker/model/weights_digest.h"
+#include "worker/model/weights_reader.h"
 
 namespace hearth {
 ElementType ElementTypeOf(const TensorView& tensor) {
@@ -21,7 +21,7 @@ namespace {
 // Row `row` of a matrix of the checkpoint, as floats.
 void WidenRow(const TensorView& tensor, int64_t row, int64_t columns, float* to) {
   const ElementType type = ElementTypeOf(tensor);
-  const std::byte* at = tensor.data + static_cast<size_t>(row * columns) * ElementBytes(type);
+  const std::byte* at = tensor.data.get() + static_cast<size_t>(row * columns) * ElementBytes(type);
   if (type == ElementType::kFloat32) {
     std::memcpy(to, at, static_cast<size_t>(columns) * sizeof(float));
     return;
@@ -53,14 +53,16 @@ absl::Status CheckOneType(const std::vector<TensorView>& parts) {
 PackedWeights PackStacked(const std::vector<TensorView>& parts, WeightForm form,
                           ParallelFor parallel, KernelArena* arena) {
   std::vector<WeightRows> matrices;
-  for (const TensorView& part : parts) matrices.push_back({part.data, part.shape[0]});
+  for (const TensorView& part : parts) matrices.push_back({part.data.get(), part.shape[0]});
   return PackedWeights::Pack(matrices, ElementTypeOf(parts[0]), parts[0].shape[1], parallel, arena,
                              form);
 }
 
 }  // namespace
 
-absl::Status InvariantWeights::Pack(const ModelTensors& tensors, ThreadPool* pool) {
+// A layer's tensors are read, packed and freed before the next one's.
+absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* reader,
+                                    ThreadPool* pool) {
   const FloatMode mode;  // norms are widened here
   const auto parallel = [pool](int64_t parts, KernelPart body) {
     pool->Run(parts, [&](int64_t part, int) { body(part); });
@@ -69,10 +71,18 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, ThreadPool* poo
   const auto pack = [&](const std::vector<TensorView>& parts) {
     return PackStacked(parts, form_, parallel, &arena);
   };
+  TensorView embedding = tensors.embedding, head = tensors.head, final_norm = tensors.final_norm;
+  if (absl::Status s = reader->Read({&embedding, &final_norm}); !s.ok()) return s;
+  if (absl::Status s = tensors.tied ? absl::OkStatus() : reader->Read({&head}); !s.ok()) return s;
+  head_ = pack({tensors.tied ? embedding : head});
+  final_norm_ = NormScaleOf(final_norm);
+  if (!tensors.tied || form_ == WeightForm::kInt8) embedding_ = embedding;
+  head.data = embedding.data = nullptr;
   const float query_scale =
       static_cast<float>(1.0 / std::sqrt(config_.attention.query_pre_attn_scalar));
   for (int i = 0; i < config_.num_layers; ++i) {
-    const LayerTensors& from = tensors.layers[static_cast<size_t>(i)];
+    LayerTensors from = tensors.layers[static_cast<size_t>(i)];
+    if (absl::Status s = reader->Read(from.All()); !s.ok()) return s;
     InvariantLayer layer;
     layer.local = config_.is_local(i);
     layer.input_norm = NormScaleOf(from.input_norm);
@@ -90,31 +100,28 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, ThreadPool* poo
     layer.down = pack({from.down});
     layers_.push_back(std::move(layer));
   }
-  head_ = pack({tensors.head});
-  final_norm_ = NormScaleOf(tensors.final_norm);
   return absl::OkStatus();
 }
 
 void InvariantWeights::WidenEmbedding(int32_t token, float* to) const {
+  if (embedding_.data == nullptr) return head_.WidenOutput(token, to);
   WidenRow(embedding_, token, config_.hidden_size, to);
 }
 
 absl::StatusOr<std::unique_ptr<InvariantWeights>> InvariantWeights::Load(
     const std::string& model_dir, ModelConfig config, WeightForm form,
     const std::string& digest_cache_dir, ThreadPool* pool) {
-  absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
+  const absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, config);
   if (!tensors.ok()) return tensors.status();
-  const absl::StatusOr<RememberedDigest> digest =
-      DigestOfFiles(tensors->used, files->files(), digest_cache_dir, absl::Now(), pool);
-  if (!digest.ok()) return digest.status();
   std::unique_ptr<InvariantWeights> weights(new InvariantWeights(std::move(config), form));
-  weights->digest_ = digest->digest;
   weights->notes_ = tensors->notes;
-  weights->embedding_ = tensors->embedding;
-  if (absl::Status packed = weights->Pack(*tensors, pool); !packed.ok()) return packed;
-  weights->files_ = std::make_unique<Safetensors>(*std::move(files));
+  WeightsReader reader(*files, tensors->used, digest_cache_dir, pool);
+  if (absl::Status packed = weights->Pack(*tensors, &reader, pool); !packed.ok()) return packed;
+  const absl::StatusOr<Digest> digest = reader.Finish(absl::Now());
+  if (!digest.ok()) return digest.status();
+  weights->digest_ = *digest;
   return weights;
 }
 
@@ -125,8 +132,9 @@ absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, Weig
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
   if (!tensors.ok()) return tensors.status();
-  uint64_t bytes = 0;
+  uint64_t bytes = !tensors->tied || form == WeightForm::kInt8 ? tensors->embedding.bytes : 0;
   for (const TensorView& tensor : tensors->used) {
+    if (!tensors->tied && tensor.name == tensors->embedding.name) continue;  // as stored
     const auto elements = static_cast<uint64_t>(tensor.elements());
     if (tensor.shape.size() == 1 || form == WeightForm::kFloat32) {  // norms are widened
       bytes += elements * sizeof(float);

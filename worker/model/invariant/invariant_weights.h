@@ -1,7 +1,8 @@
 // InvariantWeights: a checkpoint as the class invariant computes with it: matrices packed for the
-// kernels, norms widened, the embedding as it lies in the files.
+// kernels, norms widened, the embedding in the head's panels or as it was stored.
 //
-// Thread safety: const use from any thread. Ownership: owns all it gives; the files stay mapped.
+// Thread safety: const use from any thread. Ownership: owns all it gives. Once loaded, nothing of
+// the files is read again.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
 
@@ -20,6 +21,8 @@
 #include "worker/model/weights.h"
 
 namespace hearth {
+
+class WeightsReader;
 
 // Of a tensor that CheckDtype took.
 ElementType ElementTypeOf(const TensorView& tensor);
@@ -55,20 +58,19 @@ class InvariantWeights {
 
  private:
   InvariantWeights(ModelConfig config, WeightForm form) : config_(std::move(config)), form_(form) {}
-  absl::Status Pack(const ModelTensors& tensors, ThreadPool* pool);
+  absl::Status Pack(const ModelTensors& tensors, WeightsReader* reader, ThreadPool* pool);
 
   const ModelConfig config_;
   const WeightForm form_;
   Digest digest_{};
   std::vector<std::string> notes_;
-  std::unique_ptr<Safetensors> files_;
-  TensorView embedding_;
+  TensorView embedding_;  // as stored; without data where the head has its bits
   std::vector<InvariantLayer> layers_;
   std::vector<float> final_norm_;
   PackedWeights head_;
 };
 
-// The memory that the packed weights of a checkpoint take, without packing them.
+// The memory that the weights of a checkpoint take, without reading them.
 absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form);
 
 }  // namespace hearth

@@ -4,24 +4,23 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <map>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/model_file.h"
 #include "worker/model/safetensors.h"
-#include "worker/model/weights_digest.h"
+#include "worker/model/weights_reader.h"
 
 namespace hearth {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxRank = 4096, kMaxDepth = 16;
+constexpr int kMaxRank = 4096;
 constexpr double kMaxScale = 1e6;
 constexpr char kConfigFile[] = "/adapter_config.json", kTensorFile[] = "/adapter_model.safetensors";
 
@@ -45,22 +44,14 @@ bool IsUnset(const Json& value) {
 }
 
 absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
-  std::error_code ignored;
-  const bool is_file = std::filesystem::is_regular_file(path, ignored);
-  std::ifstream in;
-  if (is_file) in.open(path, std::ios::binary);
-  if (!in.is_open()) {
-    return absl::NotFoundError(absl::StrCat(
-        path, ": cannot be read; an adapter is a folder as PEFT's save_pretrained writes it"));
+  const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(), absl::StrCat(text.status().message(),
+                                                           "; an adapter is a folder as PEFT's "
+                                                           "save_pretrained writes it"));
   }
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  bool is_deep = false;  // what is copied or written out takes a stack for each level
-  const auto flat = [&](int depth, Json::parse_event_t, Json&) {
-    is_deep |= depth > kMaxDepth;
-    return depth <= kMaxDepth;
-  };
-  const Json json = Json::parse(text, flat, /*allow_exceptions=*/false);
-  if (is_deep || !json.is_object())
+  const Json json = ParseModelJson(*text);
+  if (!json.is_object())
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object of a few levels"));
   const auto refuse = [&](const char* field, const char* why) {
     const Json value = json.value(field, Json());
@@ -128,56 +119,26 @@ absl::Status CheckTensor(const TensorView& view, int64_t rows, int64_t columns) 
 }
 
 PackedWeights PackOne(const TensorView& view, ParallelFor parallel) {
-  const WeightRows rows{view.data, view.shape[0]};
+  const WeightRows rows{view.data.get(), view.shape[0]};
   return PackedWeights::Pack({&rows, 1}, ElementTypeOf(view), view.shape[1], parallel);
 }
 
-// Takes an adapter's pairs of tensors out of its file, by the end of their names: PEFT puts the
-// names of the classes that it wraps a model in before it.
-class PairFinder {
- public:
-  explicit PairFinder(const Safetensors& files) : files_(files) {}
-
-  // The tensor whose name ends with `end`; null: there is none. An error: there are two.
-  absl::StatusOr<const TensorView*> Take(const std::string& end) {
-    const TensorView* found = nullptr;
-    for (const auto& [name, view] : files_.tensors()) {
-      if (!absl::EndsWith(name, end)) continue;
-      if (found != nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat(view.file, ": tensors ", found->name,
-                                                       " and ", name, " are of one projection"));
-      }
-      found = &view;
+// An adapter's tensors, by the end of their names, as of "layers.0.mlp.up_proj.lora_A.weight": PEFT
+// puts the names of the classes that it wraps a model in before it.
+absl::StatusOr<std::map<std::string, TensorView>> ByCanonicalName(const Safetensors& files) {
+  std::map<std::string, TensorView> tensors;
+  for (const auto& [name, view] : files.tensors()) {
+    const size_t begin = name.rfind(".layers.");
+    const std::string canonical = begin == name.npos ? name : name.substr(begin + 1);
+    const auto [at, added] = tensors.emplace(canonical, view);
+    if (!added) {
+      return absl::InvalidArgumentError(absl::StrCat(view.file, ": tensors ", at->second.name,
+                                                     " and ", name, " are of one projection"));
     }
-    if (found == nullptr) return nullptr;
-    TensorView used = *found;
-    used.name = end.substr(1);
-    used_.push_back(std::move(used));
-    taken_.push_back(found->name);
-    return found;
   }
-  absl::Status CheckAllTaken() const {
-    for (const auto& [name, view] : files_.tensors()) {
-      if (std::find(taken_.begin(), taken_.end(), name) != taken_.end()) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(view.file, ": tensor ", name, " is of no projection of the model's layers"));
-    }
-    if (!taken_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(files_.files().at(0), " has no tensors"));
-  }
-  // By canonical name, in order.
-  std::vector<TensorView> used() const {
-    std::vector<TensorView> sorted = used_;
-    std::sort(sorted.begin(), sorted.end(),
-              [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
-    return sorted;
-  }
-
- private:
-  const Safetensors& files_;
-  std::vector<TensorView> used_;
-  std::vector<std::string> taken_;
-};
+  if (!tensors.empty()) return tensors;
+  return absl::InvalidArgumentError(absl::StrCat(files.files().at(0)->path, " has no tensors"));
+}
 
 }  // namespace
 
@@ -193,42 +154,59 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoraAdapter::Load(const std::
   if (!read.ok()) return read.status();
   const absl::StatusOr<Safetensors> files = Safetensors::OpenFile(dir + kTensorFile);
   if (!files.ok()) return files.status();
+  auto tensors = ByCanonicalName(*files);
+  if (!tensors.ok()) return tensors.status();
   const auto parallel = [pool](int64_t parts, KernelPart body) {
     pool->Run(parts, [&](int64_t part, int) { body(part); });
   };
   std::shared_ptr<LoraAdapter> adapter(new LoraAdapter());
   adapter->rank_ = read->rank;
-  PairFinder finder(*files);
+  std::vector<TensorView> used;
+  for (auto& [name, view] : *tensors) {
+    used.push_back(view);
+    used.back().name = name;
+  }
+  WeightsReader reader(*files, used, /*cache_dir=*/"", pool);
   for (int number = 0; number < config.num_layers; ++number) {
     AdapterLayer& layer = adapter->layers_.emplace_back();
     for (const Projection& to : ProjectionsOf(config)) {
-      const std::string name = absl::StrCat(".layers.", number, ".", to.name);
-      const auto a = finder.Take(name + ".lora_A.weight"), b = finder.Take(name + ".lora_B.weight");
-      if (!a.ok()) return a.status();
-      if (!b.ok()) return b.status();
-      if (*a == nullptr && *b == nullptr) continue;
-      if (*a == nullptr || *b == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat(dir, kTensorFile, ": ", name.substr(1),
-                                                       " has one of lora_A and lora_B only"));
+      const std::string name = absl::StrCat("layers.", number, ".", to.name);
+      const auto at_a = tensors->find(name + ".lora_A.weight");
+      const auto at_b = tensors->find(name + ".lora_B.weight");
+      if (at_a == tensors->end() && at_b == tensors->end()) continue;
+      if (at_a == tensors->end() || at_b == tensors->end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(dir, kTensorFile, ": ", name, " has one of lora_A and lora_B only"));
       }
-      absl::Status fits = CheckTensor(**a, read->rank, to.inputs);
-      if (fits.ok()) fits = CheckTensor(**b, to.outputs, read->rank);
+      TensorView a = at_a->second, b = at_b->second;
+      absl::Status fits = CheckTensor(a, read->rank, to.inputs);
+      if (fits.ok()) fits = CheckTensor(b, to.outputs, read->rank);
+      a.name = at_a->first;
+      b.name = at_b->first;
+      if (fits.ok()) fits = reader.Read({&a, &b});
       if (!fits.ok()) return fits;
       LowRank& delta = (layer.*to.place).emplace_back();
-      delta.a = PackOne(**a, parallel);
-      delta.b = PackOne(**b, parallel);
+      delta.a = PackOne(a, parallel);
+      delta.b = PackOne(b, parallel);
       delta.scale = static_cast<float>(read->scale);
       delta.first_output = to.first_output;
       adapter->bytes_ += delta.a.bytes() + delta.b.bytes();
+      tensors->erase(at_a);
+      tensors->erase(at_b);
     }
   }
-  if (absl::Status taken = finder.CheckAllTaken(); !taken.ok()) return taken;
+  if (!tensors->empty()) {
+    const TensorView& view = tensors->begin()->second;
+    return absl::InvalidArgumentError(absl::StrCat(view.file, ": tensor ", view.name,
+                                                   " is of no projection of the model's layers"));
+  }
+  const absl::StatusOr<Digest> digest = reader.Finish(absl::Now());
+  if (!digest.ok()) return digest.status();
   const float scale = static_cast<float>(read->scale);
   char bits[sizeof(scale)];
   std::memcpy(bits, &scale, sizeof(scale));
-  adapter->digest_ =
-      Sha256(absl::StrCat("hearth.adapter.v1", DigestBytes(DigestOfTensors(finder.used(), pool)),
-                          absl::string_view(bits, sizeof(bits))));
+  adapter->digest_ = Sha256(absl::StrCat("hearth.adapter.v1", DigestBytes(*digest),
+                                         absl::string_view(bits, sizeof(bits))));
   return std::shared_ptr<const LoraAdapter>(std::move(adapter));
 }
 

@@ -22,7 +22,7 @@
 #include "worker/model/torch/layers.h"
 #include "worker/model/torch/linear.h"
 #include "worker/model/weights.h"
-#include "worker/model/weights_digest.h"
+#include "worker/model/weights_reader.h"
 
 namespace hearth {
 namespace {
@@ -140,18 +140,15 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   rep->device_kind = compute->device.is_cpu() ? "cpu" : "cuda";
   rep->compute_version = ComputeVersion(compute->device);
   if (compute->device.is_cpu()) rep->cpu_capability = CpuCapability();
-  {
-    ThreadPool pool(rep->threads);
-    absl::StatusOr<RememberedDigest> digest =
-        DigestOfFiles(tensors->used, files->files(), options.digest_cache_dir, absl::Now(), &pool);
-    if (!digest.ok()) return digest.status();
-    rep->weights_digest = digest->digest;
-  }
+  ThreadPool pool(rep->threads);
+  WeightsReader reader(*files, tensors->used, options.digest_cache_dir, &pool);
+  TensorView embedding = tensors->embedding, head = tensors->head, final_norm = tensors->final_norm;
+  if (absl::Status s = reader.Read({&embedding, &final_norm}); !s.ok()) return s;
+  if (absl::Status s = tensors->tied ? absl::OkStatus() : reader.Read({&head}); !s.ok()) return s;
   try {
     const c10::InferenceMode inference;
     at::set_num_threads(rep->threads);
-    rep->embedding =
-        ToTensor(tensors->embedding, StoredType(tensors->embedding.dtype), compute->device);
+    rep->embedding = ToTensor(embedding, StoredType(embedding.dtype), compute->device);
     // Rounded to the dtype that the model computes in, as transformers does.
     rep->embedding_scale = at::scalar_tensor(std::sqrt(static_cast<double>(config->hidden_size)),
                                              at::TensorOptions().dtype(at::kFloat))
@@ -159,15 +156,21 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
                                .to(at::kFloat)
                                .item<float>();
     for (int i = 0; i < config->num_layers; ++i) {
-      rep->layers.push_back(MakeLayer(tensors->layers[i], *config, i, *compute));
+      LayerTensors layer = tensors->layers[i];
+      if (absl::Status s = reader.Read(layer.All()); !s.ok()) return s;
+      rep->layers.push_back(MakeLayer(layer, *config, i, *compute));
     }
-    rep->final_norm = RmsNorm(tensors->final_norm, config->rms_norm_eps, *compute);
-    rep->head = Linear({tensors->head}, compute->dtype, compute->device, /*rows_hint=*/1);
+    rep->final_norm = RmsNorm(final_norm, config->rms_norm_eps, *compute);
+    rep->head = Linear({tensors->tied ? embedding : head}, compute->dtype, compute->device,
+                       /*rows_hint=*/1);
     rep->global_rope = Rope(config->rope.global, config->attention.head_dim, *compute);
     rep->local_rope = Rope(config->rope.local, config->attention.head_dim, *compute);
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat(model_dir, ": loading the weights: ", OneLine(error)));
   }
+  const absl::StatusOr<Digest> digest = reader.Finish(absl::Now());
+  if (!digest.ok()) return digest.status();
+  rep->weights_digest = *digest;
   rep->config = *std::move(config);
   return std::unique_ptr<Gemma>(new Gemma(std::move(rep)));
 }

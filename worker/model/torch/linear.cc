@@ -42,9 +42,9 @@ at::ScalarType CheckpointType(TensorDtype dtype) {
 
 at::Tensor ToTensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
   // Not written to: copied before anything else sees it.
-  const at::Tensor mapped = at::from_blob(const_cast<std::byte*>(view.data), view.shape,
+  const at::Tensor stored = at::from_blob(const_cast<std::byte*>(view.data.get()), view.shape,
                                           at::TensorOptions().dtype(CheckpointType(view.dtype)));
-  return mapped.to(at::TensorOptions().dtype(dtype).device(device), /*non_blocking=*/false,
+  return stored.to(at::TensorOptions().dtype(dtype).device(device), /*non_blocking=*/false,
                    /*copy=*/true);
 }
 

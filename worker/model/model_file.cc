@@ -1,0 +1,73 @@
+#include "worker/model/model_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace hearth {
+namespace {
+
+constexpr int kMaxDepth = 16;
+
+}  // namespace
+
+absl::StatusOr<int> OpenModelFile(const std::string& path) {
+  // Opening a pipe for reading would wait for its writer.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
+  }
+  struct stat info {};
+  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
+  close(fd);
+  return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file"));
+}
+
+bool ReadAt(int fd, uint64_t offset, size_t bytes, void* to) {
+  while (bytes > 0) {
+    const ssize_t now = pread(fd, to, bytes, static_cast<off_t>(offset));
+    if (now < 0 && errno == EINTR) continue;
+    if (now <= 0) return false;
+    to = static_cast<char*>(to) + now;
+    offset += static_cast<uint64_t>(now);
+    bytes -= static_cast<size_t>(now);
+  }
+  return true;
+}
+
+absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_bytes) {
+  const absl::StatusOr<int> fd = OpenModelFile(path);
+  if (!fd.ok()) return fd.status();
+  const absl::Cleanup close_file = [&fd] { close(*fd); };
+  std::string text;
+  char piece[1 << 16];
+  ssize_t bytes = 0;
+  while ((bytes = read(*fd, piece, sizeof(piece))) > 0) {
+    text.append(piece, static_cast<size_t>(bytes));
+    if (text.size() > max_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, ": is larger than ", max_bytes, " bytes"));
+    }
+  }
+  if (bytes < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be read"));
+  return text;
+}
+
+nlohmann::json ParseModelJson(absl::string_view text) {
+  using Json = nlohmann::json;
+  bool is_deep = false;
+  const auto watch = [&is_deep](int depth, Json::parse_event_t, Json&) {
+    is_deep |= depth > kMaxDepth;
+    return depth <= kMaxDepth;
+  };
+  Json json = Json::parse(text, watch, /*allow_exceptions=*/false);
+  return is_deep ? Json(Json::value_t::discarded) : json;
+}
+
+}  // namespace hearth
