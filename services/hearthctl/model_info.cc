@@ -38,6 +38,7 @@ void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& consol
             {"vocab_size", model.vocab_size()},
             {"window", model.window()},
             {"has_tokenizer", model.has_tokenizer()},
+            {"why_no_tokenizer", model.why_no_tokenizer()},
             {"fingerprint", HexText(model.fingerprint().digest())},
             {"adapters", Json::array()}};
   for (const v1::Adapter& adapter : model.adapters()) {

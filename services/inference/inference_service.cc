@@ -64,7 +64,7 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
   const ModelConfig& config = parts_.engine->config();
   const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
                             static_cast<uint32_t>(config.max_position_embeddings),
-                            [context] { return context->IsCancelled(); }};
+                            [context] { return context->IsCancelled(); }, parts_.why_no_tokenizer};
   return BuildPrompt(*source, purpose, parts_.tokenizer, limits);
 }
 
@@ -94,7 +94,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   if (absl::Status status = ValidateStopStrings(stop); !status.ok()) return status;
   if (!stop.empty() && parts_.tokenizer == nullptr) {
     return absl::FailedPreconditionError(
-        "stop: the model folder has no tokenizer.model, so there is no text to look in");
+        absl::StrCat("stop: ", parts_.why_no_tokenizer, ", so there is no text to look in"));
   }
   if (request.max_new_tokens() == 0) {
     return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
@@ -305,6 +305,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_kv_offload_used_bytes(stats.kv_offload_used_bytes);
     made.set_weights(engine.weights());
     made.set_has_tokenizer(parts_.tokenizer != nullptr);
+    made.set_why_no_tokenizer(parts_.why_no_tokenizer);
     if (parts_.reachability != nullptr && !parts_.reachability->is_reached()) {
       made.set_unreachable_store(parts_.reachability->address());
     }

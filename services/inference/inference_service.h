@@ -33,7 +33,8 @@ namespace hearth {
 
 struct InferenceParts {
   Engine* engine = nullptr;
-  const Tokenizer* tokenizer = nullptr;        // null: serves token ids
+  const Tokenizer* tokenizer = nullptr;  // null: serves token ids, for this reason:
+  std::string why_no_tokenizer = "";
   Explainer* explainer = nullptr;              // null: no store
   std::string store;                           // where that is, for people
   ClientAccess store_access;                   // how it is reached

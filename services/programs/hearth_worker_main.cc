@@ -183,13 +183,13 @@ absl::Status CheckStart(const WorkerFlags& flags, ClaimedPorts* ports) {
 }
 
 // For the log: a tokenizer that is several times slower than others says why.
-std::string TokenizerNote(const Tokenizer* tokenizer) {
-  if (tokenizer == nullptr) return "none";
-  const std::string& why = tokenizer->why_not_proven();
+std::string TokenizerNote(const LoadedTokenizer& loaded) {
+  if (loaded.tokenizer == nullptr) return "none: " + loaded.why_none;
+  const std::string& why = loaded.tokenizer->why_not_proven();
   return why.empty() ? "tokenizer.model" : "tokenizer.model, by SentencePiece alone: " + why;
 }
 
-void LogLoaded(const WorkerFlags& flags, const Engine& engine, const Tokenizer* tokenizer,
+void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedTokenizer& tokenizer,
                absl::Duration took) {
   Log(LogLevel::kInfo, "loaded",
       {{"model", flags.engine.model_dir},
@@ -222,7 +222,7 @@ int Main(int argc, char** argv) {
   if (absl::Status status = CheckStart(flags, &ports); !status.ok()) {
     return FailToStart(kProgram, status);
   }
-  auto tokenizer = LoadTokenizer(flags.engine.model_dir);
+  const auto tokenizer = LoadTokenizer(flags.engine.model_dir);
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
@@ -246,7 +246,8 @@ int Main(int argc, char** argv) {
 
   InferenceParts parts;
   parts.engine = engine->get();
-  parts.tokenizer = tokenizer->get();
+  parts.tokenizer = tokenizer->tokenizer.get();
+  parts.why_no_tokenizer = tokenizer->why_none;
   parts.explainer = (*link)->explainer();
   parts.store = flags.store;
   parts.store_access = flags.store_access;
@@ -263,7 +264,7 @@ int Main(int argc, char** argv) {
   InferenceService service(std::move(parts));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
-  LogLoaded(flags, **engine, tokenizer->get(), absl::Now() - start);
+  LogLoaded(flags, **engine, *tokenizer, absl::Now() - start);
   std::unique_ptr<UsageReporter> reporter = (*link)->Reporter(**engine);
   const absl::Status served = Serve(
       flags.server, services, &gate, &metrics, *access,

@@ -93,7 +93,6 @@ constexpr uint64_t kBpe = 2;
 
 bool IsPlainBpe(std::string_view model, const std::vector<PieceType>& types) {
   const std::string_view trainer = LastOf(model, kTrainerField).bytes;
-  const std::string_view normalizer = LastOf(model, kNormalizerField).bytes;
   size_t bytes = 0;
   for (const PieceType type : types) {
     if (type == PieceType::kUnused) return false;
@@ -101,7 +100,11 @@ bool IsPlainBpe(std::string_view model, const std::vector<PieceType>& types) {
   }
   return bytes == 256 && LastOf(trainer, kModelTypeField).varint == kBpe &&
          LastOf(trainer, kFallbackField).varint != 0 && LastOf(trainer, kSuffixField).varint == 0 &&
-         LastOf(normalizer, kCharsmapField).bytes.empty();
+         !HasNormalizer(model);
+}
+
+bool HasNormalizer(std::string_view model) {
+  return !LastOf(LastOf(model, kNormalizerField).bytes, kCharsmapField).bytes.empty();
 }
 
 std::optional<std::vector<PieceType>> ReadPieceTypes(std::string_view model) {

@@ -32,10 +32,19 @@ inline bool MayBecomeText(PieceType type) {
   return type == PieceType::kNormal || type == PieceType::kUserDefined;
 }
 
+// Whether texts are divided at pieces of this type before anything else.
+inline bool IsNeverMerged(PieceType type) {
+  return type == PieceType::kControl || type == PieceType::kUnknown ||
+         type == PieceType::kUserDefined;
+}
+
 // Whether a text becomes tokens by merging neighbours, best score first, and nothing else: BPE,
 // unchanged text, bytes for characters without a piece, no piece that is only an intermediate
 // result.
 bool IsPlainBpe(std::string_view model, const std::vector<PieceType>& types);
+
+// Whether it changes a text by a table (precompiled_charsmap) before it makes pieces of it.
+bool HasNormalizer(std::string_view model);
 
 // By id. Nothing when the bytes are no well-formed message or hold a type outside the enum.
 std::optional<std::vector<PieceType>> ReadPieceTypes(std::string_view model);

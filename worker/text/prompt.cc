@@ -247,7 +247,7 @@ absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose pur
   }
   if (tokenizer == nullptr) {
     return absl::FailedPreconditionError(
-        "prompt: this worker's model folder has no tokenizer.model; send token ids");
+        absl::StrCat("prompt: ", std::string(limits.why_no_tokenizer), "; send token ids"));
   }
   if (const auto* text = std::get_if<std::string>(&source.input)) {
     return FromText(*text, source.breakpoints, *tokenizer, limits);

@@ -49,6 +49,8 @@ struct PromptLimits {
   uint32_t context_tokens = 0;
   // Asked every few milliseconds: true ends the work with kCancelled. Null: it goes to its end.
   std::function<bool()> stopped = nullptr;
+  // For the errors of texts, where there is no tokenizer.
+  std::string_view why_no_tokenizer = "this worker has no tokenizer";
 };
 
 // Only a prefill may end in a system message; its turn is then left open.
@@ -62,7 +64,7 @@ struct Prompt {
   std::string text;  // the rendered prompt; empty for token ids
 };
 
-// `tokenizer` is null for a model folder without one.
+// `tokenizer` is null for a model folder without one that can be used.
 // A text is read no further than the context reaches. kInvalidArgument naming field and limit;
 // kFailedPrecondition for text or chat without a tokenizer, or for a chat when the tokenizer has no
 // turn markers.

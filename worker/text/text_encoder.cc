@@ -1,7 +1,6 @@
 #include "worker/text/text_encoder.h"
 
 #include <algorithm>
-#include <cassert>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -177,16 +176,18 @@ bool TextEncoder::Words(size_t begin, size_t end) {
   BeginSegment(begin);
   // A word that no piece can join to what is before its space begins a segment of its own. A
   // literal U+2581 or an unknown character hides how long a token is: the stretch stays whole.
-  size_t at = begin;
-  const bool divide = stretch.find(kSpaceMark) == std::string_view::npos &&
-                      std::none_of(encoded.begin(), encoded.end(),
-                                   [this](int id) { return vocabulary_.token(id).unknown; });
+  size_t at = begin, bytes = 0;
+  bool is_known = stretch.find(kSpaceMark) == std::string_view::npos;
+  for (const int id : encoded) {
+    is_known &= !vocabulary_.token(id).unknown;
+    bytes += vocabulary_.token(id).bytes.size();
+  }
+  const bool divide = is_known && bytes == stretch.size();
   for (const int id : encoded) {
     if (divide && at > begin && IsWordBegin(at)) BeginSegment(at);
     ids.push_back(id);
     at += divide ? vocabulary_.token(id).bytes.size() : 0;
   }
-  assert(!divide || at == end);
   return true;
 }
 

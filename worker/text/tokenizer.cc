@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <set>
 #include <utility>
 
 #include "sentencepiece_processor.h"
@@ -75,7 +76,13 @@ std::unique_ptr<Tokenizer> Tokenizer::Parse(std::string_view model, std::string*
     return nullptr;
   }
   std::vector<VocabularyPiece> pieces;
+  std::set<std::string_view> whole;  // SentencePiece looks for those of one type alone
   for (int id = 0; id < processor->GetPieceSize(); ++id) {
+    const bool is_whole = IsNeverMerged((*types)[id]);
+    if (is_whole && !whole.insert(processor->IdToPiece(id)).second) {
+      *error = "piece \"" + processor->IdToPiece(id) + "\" has two types";
+      return nullptr;
+    }
     pieces.push_back({processor->IdToPiece(id), (*types)[id], processor->GetScore(id)});
   }
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(

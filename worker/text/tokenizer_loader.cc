@@ -1,39 +1,34 @@
 #include "worker/text/tokenizer_loader.h"
 
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker/model/model_file.h"
+#include "worker/text/piece_types.h"
 
 namespace hearth {
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& model_dir) {
-  const std::filesystem::path path = std::filesystem::path(model_dir) / "tokenizer.model";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error) && !error) return std::unique_ptr<Tokenizer>();
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) {
-    return absl::FailedPreconditionError(absl::StrCat(path.string(), ": ", error.message()));
+absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model_dir) {
+  const std::string path = absl::StrCat(model_dir, "/tokenizer.model");
+  const absl::StatusOr<std::string> bytes = ReadModelFile(path, kMaxTokenizerModelBytes);
+  if (absl::IsNotFound(bytes.status())) {
+    return LoadedTokenizer{nullptr, "this worker's model folder has no tokenizer.model"};
   }
-  if (size > kMaxTokenizerModelBytes) {
-    return absl::FailedPreconditionError(absl::StrCat(path.string(), ": a tokenizer of ", size,
-                                                      " bytes; the limit is ",
-                                                      kMaxTokenizerModelBytes));
+  if (!bytes.ok()) return bytes.status();
+  if (HasNormalizer(*bytes)) {
+    return LoadedTokenizer{nullptr,
+                           absl::StrCat(path,
+                                        " has a normalizer, which changes a text before tokens are "
+                                        "made of it; Gemma's has none")};
   }
-  std::string bytes(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(bytes.data(), static_cast<std::streamsize>(size))) {
-    return absl::FailedPreconditionError(absl::StrCat(path.string(), ": cannot be read"));
-  }
+  LoadedTokenizer loaded;
   std::string reason;
-  std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Parse(bytes, &reason);
-  if (tokenizer == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(path.string(), ": ", reason));
+  loaded.tokenizer = Tokenizer::Parse(*bytes, &reason);
+  if (loaded.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": ", reason));
   }
-  return tokenizer;
+  return loaded;
 }
 
 }  // namespace hearth

@@ -62,7 +62,7 @@ void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
     token.bytes = type == PieceType::kByte ? ByteOf(text) : Replaced(text, kSpaceMark, " ");
     token.special = control || IsMarker(text);
     token.unknown = type == PieceType::kUnknown;
-    if (control || type == PieceType::kUserDefined) whole.push_back({std::string(text), id});
+    if (IsNeverMerged(type)) whole.push_back({std::string(text), id});
     if (type == PieceType::kUserDefined && IsRunOfSpaces(token.bytes)) {
       runs.emplace(token.bytes.size(), id);
     }

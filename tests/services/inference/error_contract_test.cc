@@ -131,6 +131,10 @@ TEST(ErrorContract, TextAndChatNeedATokenizer) {
   grpc::ClientContext context;
   EXPECT_EQ(server.stub()->Tokenize(&context, tokenize, &response).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
+  v1::GetModelResponse model;
+  grpc::ClientContext asking;
+  ASSERT_TRUE(server.stub()->GetModel(&asking, v1::GetModelRequest(), &model).ok());
+  EXPECT_EQ(model.why_no_tokenizer(), "DIR/tokenizer.model has a normalizer");
   const Generation ids = server.Generate(IdsRequest(CountingTokens(20)));
   EXPECT_TRUE(ids.status.ok()) << "token ids are served";
   EXPECT_EQ(ids.text, "");

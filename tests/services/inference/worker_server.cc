@@ -25,8 +25,8 @@ WorkerServer::WorkerServer(Options options) {
   static std::atomic<int> count{0};
   if (options.with_tokenizer) {
     auto tokenizer = LoadTokenizer(HEARTH_TEST_DATA_DIR "/tiny_tokenizer");
-    assert(tokenizer.ok() && *tokenizer != nullptr);
-    tokenizer_ = *std::move(tokenizer);
+    assert(tokenizer.ok() && tokenizer->tokenizer != nullptr);
+    tokenizer_ = std::move(tokenizer->tokenizer);
     options.geometry.vocab_size = tokenizer_->size();
   }
   options.engine.model_dir =
@@ -38,6 +38,7 @@ WorkerServer::WorkerServer(Options options) {
   InferenceParts parts;
   parts.engine = engine_.get();
   parts.tokenizer = tokenizer_.get();
+  if (tokenizer_ == nullptr) parts.why_no_tokenizer = "DIR/tokenizer.model has a normalizer";
   parts.explainer = options.explainer;
   parts.store = options.store;
   parts.store_access.prefix = "store-";

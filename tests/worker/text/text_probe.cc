@@ -108,15 +108,13 @@ Json Answer(const Json& request, const Tokenizer& tokenizer) {
 }
 
 int Main(const std::string& model_dir) {
-  auto tokenizer = LoadTokenizer(model_dir);
-  if (!tokenizer.ok() || *tokenizer == nullptr) {
-    std::cerr << (tokenizer.ok() ? "no tokenizer.model in " + model_dir
-                                 : tokenizer.status().ToString())
-              << "\n";
+  const auto loaded = LoadTokenizer(model_dir);
+  if (!loaded.ok() || loaded->tokenizer == nullptr) {
+    std::cerr << (loaded.ok() ? loaded->why_none : loaded.status().ToString()) << "\n";
     return 1;
   }
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << Answer(Json::parse(line), **tokenizer).dump() << std::endl;
+    std::cout << Answer(Json::parse(line), *loaded->tokenizer).dump() << std::endl;
   }
   return 0;
 }

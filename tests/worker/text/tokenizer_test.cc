@@ -1,5 +1,7 @@
 #include "worker/text/tokenizer.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -261,12 +263,22 @@ TEST(Tokenizer, RefusesWhatIsNoModel) {
   EXPECT_EQ(Tokenizer::Parse(model.substr(0, model.size() / 2), &error), nullptr);
 }
 
+// As a control piece and as a user-defined one, which SentencePiece looks for apart.
+TEST(Tokenizer, RefusesAPieceOfTwoTypes) {
+  std::string error;
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  const std::string piece("\x0A\x05<bos>\x18\x04", 9);  // type: USER_DEFINED
+  EXPECT_EQ(Tokenizer::Parse(model + "\x0A\x09" + piece, &error), nullptr);
+  EXPECT_THAT(error, HasSubstr("piece \"<bos>\" has two types"));
+}
+
 TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
   const TestFolder folder;
   const std::filesystem::path dir = folder.path();
   auto none = LoadTokenizer(dir);
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ(*none, nullptr) << "a folder without a tokenizer serves token ids";
+  EXPECT_EQ(none->tokenizer, nullptr) << "a folder without a tokenizer serves token ids";
+  EXPECT_THAT(none->why_none, HasSubstr("no tokenizer.model"));
 
   std::ofstream(dir / "tokenizer.model") << "broken";
   auto broken = LoadTokenizer(dir);
@@ -277,7 +289,17 @@ TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
       << ReadTestFile("tiny_tokenizer/tokenizer.model");
   auto whole = LoadTokenizer(dir);
   ASSERT_TRUE(whole.ok()) << whole.status();
-  EXPECT_EQ((*whole)->size(), TinyTokenizer().size());
+  EXPECT_EQ(whole->tokenizer->size(), TinyTokenizer().size());
+  EXPECT_EQ(whole->why_none, "");
+  // A later part of a message is added to it: normalizer_spec { precompiled_charsmap: ... }.
+  std::ofstream(dir / "tokenizer.model", std::ios::binary | std::ios::app) << "\x1A\x03\x12\x01x";
+  auto normalizing = LoadTokenizer(dir);
+  ASSERT_TRUE(normalizing.ok()) << normalizing.status();
+  EXPECT_EQ(normalizing->tokenizer, nullptr);
+  EXPECT_THAT(normalizing->why_none, HasSubstr("tokenizer.model has a normalizer"));
+  std::filesystem::remove(dir / "tokenizer.model");
+  ASSERT_EQ(mkfifo((dir / "tokenizer.model").c_str(), 0600), 0);
+  EXPECT_THAT(std::string(LoadTokenizer(dir).status().message()), HasSubstr("not a regular file"));
   std::filesystem::remove_all(dir);
 }
 
