@@ -241,8 +241,8 @@ absl::Status EngineImpl::TryBegin(const SequencePtr& sequence) {
   sequence->kept.lease = std::move(taken.lease);
   LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
   if (taken.pool_again) {
-    sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
-    if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
+    OfferPooled(keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary()), sequence->pooled,
+                &fetched);
   }
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));

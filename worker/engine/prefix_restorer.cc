@@ -41,6 +41,14 @@ bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& l
 
 }  // namespace
 
+void OfferPooled(PooledPrefix now, const PooledPrefix& paid, FetchOutcome* fetched) {
+  fetched->matched_tokens = std::max(fetched->matched_tokens, now.matched_tokens);
+  if (now.boundary <= std::max(paid.boundary, fetched->usable_tokens)) return;
+  fetched->usable_tokens = now.boundary;
+  fetched->objects = std::move(now.objects);
+  fetched->slowest_tier = Tier::kWorker;
+}
+
 absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache) {
   ChooseSource(sequence, std::move(fetched));
   uint32_t& matched = sequence->pooled.matched_tokens;
@@ -95,14 +103,15 @@ void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
       sequence->restored.objects = std::move(fetched.objects);
       sequence->restored.from = fetched.slowest_tier;
       // A cache that does not say where it reads from is at least not this worker.
-      if (sequence->restored.from < Tier::kGpu) sequence->restored.from = Tier::kHost;
+      if (sequence->restored.from == Tier::kNone) sequence->restored.from = Tier::kHost;
+      if (sequence->restored.from == Tier::kWorker) counters_->Add(EngineCounter::kPoolHits);
       return;
     }
     counters_->Add(EngineCounter::kFetchesRefused);
   }
   if (sequence->pooled.boundary > 0) {
     counters_->Add(EngineCounter::kPoolHits);
-    sequence->restored.boundary = sequence->pooled.boundary;
+    sequence->restored.boundary = std::exchange(sequence->pooled.boundary, 0);
     sequence->restored.objects = std::move(sequence->pooled.objects);
     sequence->restored.from = Tier::kWorker;
   }
@@ -156,7 +165,6 @@ absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
 // Back to what the worker has itself.
 void PrefixRestorer::DropRestored(Sequence* sequence) {
   counters_->Add(EngineCounter::kRestoreFailures);
-  if (sequence->restored.from == Tier::kWorker) sequence->pooled.boundary = 0;
   sequence->kept.staged.reset();
   sequence->step_ends.clear();
   sequence->restored.objects.clear();

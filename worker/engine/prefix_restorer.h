@@ -15,6 +15,10 @@
 
 namespace hearth {
 
+// What the pool has by now, as if it had been fetched, where it is more than what was, and than
+// `paid`, for which memory is set aside: if there is no room for it, that is still there.
+void OfferPooled(PooledPrefix now, const PooledPrefix& paid, FetchOutcome* fetched);
+
 class PrefixRestorer {
  public:
   PrefixRestorer(const KvLayout& layout, ModelRunner* model, PrefixKeeper* keeper, KvRoom* room,

@@ -11,9 +11,12 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/restore_rule.h"
 #include "tests/support/test_folder.h"
 #include "tests/worker/engine/engine_harness.h"
 #include "worker/engine/runner/exactness_choice.h"
+#include "worker/engine/runner/invariant_runner.h"
+#include "worker/model/model_layout.h"
 
 namespace hearth {
 namespace {
@@ -181,6 +184,55 @@ TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
     EXPECT_EQ(run->tokens, cold->tokens);
     EXPECT_GT(worker.Counter("staging_skips"), 0u);
     EXPECT_THAT(run->outcome.note, HasSubstr("boundaries were left out"));
+  }
+}
+
+// Two that restore the same prefix, with room for what is set aside for each and not a byte more:
+// the first leaves the restored window while the second still holds it.
+TEST(EngineRoomTest, ASequenceKeepsWhatIsSetAsideForItBesideAnotherOfItsPrefix) {
+  TinyGeometry geometry;
+  geometry.layer_types = "lg";
+  geometry.context_tokens = 2048;
+  geometry.seed = 81;
+  constexpr int kTokens = 1200, kRestored = 64;
+  const auto runner = [&](uint64_t kv_bytes) {
+    InvariantGemmaOptions options;
+    options.chunk = 16;
+    options.kv_bytes = kv_bytes;
+    auto gemma = InvariantGemma::Load(ModelDir(geometry), options);
+    EXPECT_TRUE(gemma.ok()) << gemma.status();
+    return std::make_unique<InvariantRunner>(*std::move(gemma), KvChoice(),
+                                             std::vector<std::string>());
+  };
+  const std::vector<int32_t> prompt = Prompt(kTokens);
+  const auto step = [&prompt](InvariantRunner* of, SequenceKv* kv, int tokens) {
+    StepPart part;
+    part.kv = kv;
+    part.tokens = absl::MakeConstSpan(prompt).subspan(kv->length(), tokens);
+    return of->Step({&part, 1});
+  };
+  const auto wide = runner(uint64_t{1} << 40);
+  const auto first = wide->NewKv(kTokens, {}, {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const uint64_t bytes = wide->kv_bytes().reserved;
+  ASSERT_TRUE(step(wide.get(), first->get(), kRestored).ok());
+  const KvLayout layout = LayoutOf(wide->config(), KvDtype::kFloat32, 16, Exactness::kInvariant);
+  KvObjects objects;
+  for (const ObjectId& id : NeededObjects(layout, kRestored)) {
+    const auto object = NewObject(layout, id);
+    CopyRows(layout, **first, id.begin, kRestored, object.get());
+    SealObject(layout, object.get());
+    objects.push_back(object);
+  }
+  const auto tight = runner(2 * bytes);
+  const auto one = tight->NewKv(kTokens, {}, {}), two = tight->NewKv(kTokens, {}, {});
+  ASSERT_TRUE(one.ok() && two.ok()) << two.status();
+  for (const auto* kv : {&*one, &*two}) {
+    ASSERT_TRUE(tight->Restore(layout, kRestored, objects, kv->get()).ok());
+  }
+  for (const int tokens : {512, 512, kTokens - kRestored - 1024}) {
+    const absl::Status status = step(tight.get(), one->get(), tokens);
+    EXPECT_TRUE(status.ok()) << (*one)->length() << ": " << status;
   }
 }
 

@@ -172,6 +172,25 @@ TEST(InvariantGemma, SetsTheFloatingPointMode) {
 }
 #endif
 
+TEST(InvariantGemma, SaysOfAStepOfSeveralHowMuchMemoryIsLacking) {
+  const std::string dir = NewTinyCheckpoint(OneLayer(), "lacking");
+  const uint64_t block = LoadOrDie(dir)->NewKv().layout().ObjectBytes(16, LayerGroup::kGlobal);
+  InvariantGemmaOptions options;
+  options.chunk = 16;
+  options.kv_bytes = block + 1;
+  const auto gemma = InvariantGemma::Load(dir, options);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  InvariantGemma::Kv one = (*gemma)->NewKv(), two = (*gemma)->NewKv();
+  const std::vector<int32_t> tokens = {3, 1, 4};
+  const std::vector<InvariantGemma::Part> parts = {{&one, tokens, 0, nullptr},
+                                                   {&two, tokens, 0, nullptr}};
+  const absl::Status status = (*gemma)->Step(parts);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("part 1 of 2"));
+  ASSERT_TRUE(LackingKvBytes(status).has_value());
+  EXPECT_EQ(LackingKvBytes(status)->bytes, block - 1);
+}
+
 // By `cp` or rsync over it: the same file, other bytes.
 TEST(InvariantGemma, ComputesTheSameWhateverBecomesOfItsFiles) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "overwritten");

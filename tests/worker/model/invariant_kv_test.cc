@@ -91,6 +91,20 @@ TEST(KvBlocks, MemoryOfOthersComesAndGoesOnTwoThreads) {
   EXPECT_EQ(theirs.use_count(), 1);
 }
 
+// The first leaves it while the second still has it.
+TEST(KvBlocks, WhoTakesABlockAlonePaysForItByItself) {
+  KvBlocks arena(1000);
+  KvBlocks::Reservation first, second;
+  ASSERT_TRUE(arena.Reserve(500, &first).ok() && arena.Reserve(500, &second).ok());
+  const KvBlock theirs(new std::byte[500]);
+  auto of_first = arena.Adopt(theirs, 500, &first, /*alone=*/true);
+  const auto of_second = arena.Adopt(theirs, 500, &second, /*alone=*/true);
+  ASSERT_TRUE(of_first.ok() && of_second.ok()) << of_second.status();
+  EXPECT_EQ(of_first->get(), of_second->get());
+  of_first = KvBlock();
+  EXPECT_TRUE(arena.Take({500}, &first).ok());
+}
+
 TEST(KvBlocks, ABlockMayOutliveItsArena) {
   auto arena = std::make_unique<KvBlocks>(1000);
   KvBlock block = arena->Take({64})->front();

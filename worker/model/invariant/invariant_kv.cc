@@ -212,8 +212,11 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   // It stands in for one that was taken ahead, unless that was not taken for it.
   if (!arena->Counts(bytes, size_bytes))
     TakeSpare(offloaded ? &spare_sealed_ : &Of(spare_, id.group));
+  // The window leaves blocks of local layers. Counted once for all, they would go to whoever has
+  // them still, and not back to the one who paid for them.
   absl::StatusOr<KvBlock> block =
-      arena->Adopt(std::move(bytes), size_bytes, offloaded ? &second_reserved_ : &reserved_);
+      arena->Adopt(std::move(bytes), size_bytes, offloaded ? &second_reserved_ : &reserved_,
+                   /*alone=*/id.group == LayerGroup::kLocal);
   if (!block.ok()) return block.status();
   auto& blocks = Seals(id.group) ? Of(sealed_, id.group) : Blocks(id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);

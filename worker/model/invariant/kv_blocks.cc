@@ -205,7 +205,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
 }
 
 absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes,
-                                        const Reservation* reserved) {
+                                        const Reservation* reserved, bool alone) {
   assert(memory != nullptr);
   const std::shared_ptr<Aside> aside = reserved == nullptr ? nullptr : reserved->aside_;
   if (Owns(memory)) return memory;
@@ -215,7 +215,7 @@ absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes,
   {
     const std::lock_guard<std::mutex> lock(account_->mu);
     const auto known = account_->adopted.find(key);
-    if (known != account_->adopted.end()) {
+    if (known != account_->adopted.end() && !alone) {
       if (KvBlock living = known->second.lock(); living != nullptr) return living;
     }
     const absl::StatusOr<uint64_t> used = account_->Use(size_bytes, aside.get());
@@ -224,6 +224,7 @@ absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes,
   }
   // Not under the lock, which its end takes. Two that adopt at the same moment may both count it.
   KvBlock block(at, Release{account_, size_bytes, aside, from_aside, std::move(memory)});
+  if (alone) return block;
   const std::lock_guard<std::mutex> lock(account_->mu);
   account_->adopted[key] = block;
   return block;

@@ -50,9 +50,10 @@ class KvBlocks {
   absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes,
                                             const Reservation* reserved = nullptr);
   // Makes a block of foreign memory: it is counted, and held, while the block lives, and once for
-  // all that adopt it meanwhile. A block of this arena is counted already and returned unchanged.
+  // all that adopt it meanwhile; `alone`: for this caller by itself, who pays for its being left. A
+  // block of this arena is counted already and returned unchanged.
   absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes,
-                                const Reservation* reserved = nullptr);
+                                const Reservation* reserved = nullptr, bool alone = false);
   // Sets `bytes` more aside, or changes nothing.
   absl::Status Reserve(uint64_t bytes, Reservation* reserved);
 
