@@ -111,7 +111,8 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "step to verify, class invariant: same answers, fewer steps where they repeat; 0: "
       "none");
   set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
-  set->AddBytes("staging-bytes", &engine->memory.staging_bytes, "Prefixes waiting to be published");
+  set->AddBytes("staging-bytes", &engine->memory.staging_bytes,
+                "Prefixes waiting to be published; 0: two tails of the model, at least 1 GiB");
   set->AddDuration("fetch-budget", &engine->cache.fetch_budget,
                    "A fetch that takes longer is given up and the prefix computed");
   set->AddChoice("load", &engine->cache.load, {"auto", "always", "never"},

@@ -12,8 +12,10 @@
 #include "worker/engine/runner/gemma_runner.h"
 #include "worker/engine/runner/invariant_runner.h"
 #include "worker/engine/scheduler.h"
+#include "worker/engine/staging.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/model_layout.h"
 #include "worker/model/thread_pool.h"
 
 namespace hearth {
@@ -70,6 +72,12 @@ KvMemory ChooseKvMemory(const EngineOptions& options, std::vector<std::string>* 
   // A file that cannot be read is an error of the load, which follows.
   const uint64_t weights =
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
+  uint64_t staging = given.staging_bytes;
+  if (staging == 0 && config.ok()) {
+    staging = DefaultStagingBytes(
+        LayoutOf(*config, KvDtype::kFloat32, options.chunk_tokens, Exactness::kInvariant));
+  }
   const uint64_t memory = MemoryBytes();
   if (chosen.kv_bytes == 0) {
     chosen.kv_bytes = DefaultKvBytes(memory, weights, given.pool_bytes);
@@ -78,8 +86,8 @@ KvMemory ChooseKvMemory(const EngineOptions& options, std::vector<std::string>* 
                                   MiBText(given.pool_bytes)));
   }
   if (chosen.offload_bytes == 0) {
-    chosen.offload_bytes = DefaultOffloadBytes(
-        memory, weights + given.pool_bytes + given.staging_bytes, chosen.kv_bytes);
+    chosen.offload_bytes =
+        DefaultOffloadBytes(memory, weights + given.pool_bytes + staging, chosen.kv_bytes);
   }
   return chosen;
 }

@@ -41,9 +41,9 @@ namespace hearth {
 // Memory for keys and values, in bytes.
 struct MemoryLimits {
   uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the machine's memory
-  uint64_t kv_offload_bytes = 0;               // the second arena of those offloaded; likewise
-  uint64_t pool_bytes = uint64_t{512} << 20;   // restored prefixes kept in the worker; 0: none
-  uint64_t staging_bytes = uint64_t{1} << 30;  // tails waiting to be published
+  uint64_t kv_offload_bytes = 0;              // the second arena of those offloaded; likewise
+  uint64_t pool_bytes = uint64_t{512} << 20;  // restored prefixes kept in the worker; 0: none
+  uint64_t staging_bytes = 0;  // tails waiting to be published; 0: two of the model's, or 1 GiB
 };
 
 // How the engine uses its PrefixCache, and how long it waits for it.

@@ -37,8 +37,10 @@ KvLayout LayoutFor(const ModelRunner& model, uint32_t chunk_tokens) {
   return layout;
 }
 
-EngineOptions WithPlaces(EngineOptions options, Exactness exactness) {
-  options.max_running = options.PlacesOf(exactness);
+EngineOptions WithDefaults(EngineOptions options, const KvLayout& layout) {
+  options.max_running = options.PlacesOf(layout.exactness);
+  uint64_t& staging = options.memory.staging_bytes;
+  if (staging == 0) staging = DefaultStagingBytes(layout);
   return options;
 }
 
@@ -61,7 +63,7 @@ class EngineImpl::Handle : public EngineRequestHandle {
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model,
                        std::string why_not_invariant)
-    : options_(WithPlaces(options, model->exactness())),
+    : options_(WithDefaults(options, LayoutFor(*model, options.chunk_tokens))),
       model_(std::move(model)),
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutFor(*model_, options.chunk_tokens)),

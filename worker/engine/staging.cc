@@ -1,5 +1,6 @@
 #include "worker/engine/staging.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -19,6 +20,11 @@ std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& i
 }
 
 }  // namespace
+
+uint64_t DefaultStagingBytes(const KvLayout& layout) {
+  const uint64_t tail = layout.ObjectBytes(layout.window + layout.chunk_tokens, LayerGroup::kLocal);
+  return std::max(uint64_t{1} << 30, 2 * tail);
+}
 
 StagingBudget::Lease& StagingBudget::Lease::operator=(Lease&& other) noexcept {
   if (this == &other) return *this;
@@ -60,14 +66,16 @@ StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint3
                                  StagingBudget* budget, bool shares_chunks, ReserveFunction reserve)
     : layout_(layout), shares_chunks_(shares_chunks) {
   for (const auto& object : restored) restored_[object->id] = object;
-  for (uint32_t boundary : kept) {
-    assert(boundary > restored_boundary);
-    if (Plan(boundary, restored_boundary, budget, reserve)) {
-      boundaries_.push_back(boundary);
+  // A next turn goes on from the highest: it is the last to be left out.
+  for (auto boundary = kept.rbegin(); boundary != kept.rend(); ++boundary) {
+    assert(*boundary > restored_boundary);
+    if (Plan(*boundary, restored_boundary, budget, reserve)) {
+      boundaries_.push_back(*boundary);
     } else {
       ++skipped_;
     }
   }
+  std::reverse(boundaries_.begin(), boundaries_.end());
 }
 
 bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget,

@@ -30,6 +30,9 @@
 
 namespace hearth {
 
+// Of two prompts' tails, and at least 1 GiB.
+uint64_t DefaultStagingBytes(const KvLayout& layout);
+
 class StagingBudget {
  public:
   // Granted bytes; the destructor gives them back.
@@ -65,7 +68,8 @@ class StagedSnapshots {
  public:
   // Plans the objects of `kept` boundaries (ascending, each above `restored_boundary`) for a
   // sequence that goes on from `restored_boundary` with `restored` objects (0 and none when cold).
-  // Boundaries that do not fit the budget are left out and counted in skipped(). `shares_chunks`:
+  // Boundaries that do not fit the budget, from the highest down, are left out and counted in
+  // skipped(). `shares_chunks`:
   // the KV gives whole chunks by reference (SequenceKv::Share). Those of global layers then cost
   // nothing, as the sequence has them to its end; those of local ones cost their bytes, which
   // `reserve` must grant too: the sequence leaves them and takes others.

@@ -101,6 +101,29 @@ TEST_P(StagingTest, WhatDoesNotFitTheBudgetIsSkippedAndCounted) {
   EXPECT_EQ(budget.used_bytes(), 0u);
 }
 
+TEST_P(StagingTest, TheHighestBoundaryIsTheLastToBeLeftOut) {
+  uint64_t last_bytes = 0;
+  for (const ObjectId& id : NeededObjects(layout_, 75)) {
+    last_bytes += layout_.ObjectBytes(id.tokens, id.group);
+  }
+  StagingBudget budget(last_bytes);
+  StagedSnapshots staged(layout_, {23, 75}, 0, {}, &budget);
+  EXPECT_EQ(staged.boundaries(), std::vector<uint32_t>{75});
+  EXPECT_EQ(staged.skipped(), 1u);
+}
+
+TEST(StagingBytes, AreTwoTailsOfTheModelAndAtLeastAGibibyte) {
+  KvLayout layout;
+  layout.kv_heads = 16;
+  layout.head_dim = 128;
+  layout.window = 1024;
+  layout.chunk_tokens = 128;
+  layout.layers.assign(52, LayerGroup::kLocal);
+  EXPECT_EQ(DefaultStagingBytes(layout), uint64_t{2} * 52 * 1152 * 2 * 16 * 128 * 4);
+  layout.layers.resize(22);
+  EXPECT_EQ(DefaultStagingBytes(layout), uint64_t{1} << 30);
+}
+
 TEST_P(StagingTest, ObjectsNeitherStagedNorRestoredAreAbsent) {
   // Went on from 32 without the objects at hand.
   StagedSnapshots staged(layout_, {48}, 32, {}, &budget_);
