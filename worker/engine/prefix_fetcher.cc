@@ -155,7 +155,7 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
   LeaseTerms terms = terms_.compute;
   if (!sequence->writes()) terms.lease = absl::ZeroDuration();
   const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
-  if (!takes_part || max_boundary < have + terms.min_tokens) return fetched;
+  if (!takes_part || max_boundary < uint64_t{have} + terms.min_tokens) return fetched;
   // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
   if (!sequence->fetch.PutOff(deadline + terms.wait + terms_.fetch_budget)) return fetched;
   // A loan is bounded in time, and the wait by its own budget.

@@ -109,7 +109,7 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = ask.max_tokens == 0 ? tokens - 1 : std::min(ask.max_tokens, tokens);
   const uint32_t have = std::max(decision.usable_tokens, ask.above_tokens);
-  const uint32_t least = have + std::max<uint32_t>(ask.min_tokens, 1);
+  const uint32_t least = have + std::clamp<uint32_t>(ask.min_tokens, 1, UINT32_MAX - have);
   std::vector<uint32_t> promised =
       KeptBoundaries(tokens, query.cuts, decision.matched_tokens, have, layout.chunk_tokens);
   if (promised.size() > kMaxBoundaries) {

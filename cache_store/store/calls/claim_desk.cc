@@ -67,7 +67,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
     stored = std::max(stored, found.matched_tokens);
   }
   const uint32_t have = std::max(turn.usable_tokens, ask.above_tokens);
-  const uint32_t least = have + std::max<uint32_t>(ask.min_tokens, 1);
+  const uint32_t least = have + std::clamp<uint32_t>(ask.min_tokens, 1, UINT32_MAX - have);
   const auto promise = claims_.Find(Named(RestoreCandidates(highest, query.cuts, chunk_tokens),
                                           chain, chunk_tokens, least, highest));
   if (promise.has_value() && now < ask.wait_until) {
