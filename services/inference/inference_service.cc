@@ -35,6 +35,16 @@ absl::Status InEach(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("each.", status.message()));
 }
 
+// A chat has automatic ones too, at the ends of its turns, which nobody asked for.
+bool DeclaresBreakpoints(const v1::PromptInput& prompt) {
+  for (const v1::ChatMessage& message : prompt.chat().messages()) {
+    for (const v1::ContentPart& part : message.parts()) {
+      if (part.cache_breakpoint()) return true;
+    }
+  }
+  return prompt.breakpoints_size() > 0;
+}
+
 // The store's error as the worker's own: it names the store, and its silence is kUnavailable.
 absl::Status AboutStore(const absl::Status& status, const std::string& store,
                         const ClientAccess& access) {
@@ -149,7 +159,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
     converted->request_id = request_id;
     converted =
         WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kGenerate, context);
-    if (converted.ok()) options->recent = recent_.Begin(*converted);
+    if (!converted.ok()) return converted;
+    if (DeclaresBreakpoints(parsed.prompt())) converted->asked = converted->breakpoints;
+    options->recent = recent_.Begin(*converted);
     return converted;
   };
   reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);

@@ -115,6 +115,9 @@ enum class FinishReason { kLength, kEos, kStop };
 struct EngineRequest {
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> breakpoints;  // declared and automatic, strictly increasing
+  // Boundaries to be kept below a restored one too, ascending: as far as its objects have what they
+  // need, or the cache does; the rest is to be computed, by a request that ends there.
+  std::vector<uint32_t> asked;
   std::string tenant = "default";
   std::string adapter;  // one of EngineOptions::adapters; empty: none
   SamplingParams sampling;

@@ -9,12 +9,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/restore_rule.h"
 #include "proto/snapshot_format.h"
 #include "proto/state_format.h"
 #include "worker/engine/runner/snapshot_file.h"
 
 namespace hearth {
 namespace {
+
+bool Contains(const std::vector<uint32_t>& ascending, uint32_t boundary) {
+  return std::binary_search(ascending.begin(), ascending.end(), boundary);
+}
 
 // `objects` in ascending order.
 PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
@@ -158,11 +163,49 @@ PrefixPool::InsertResult PrefixKeeper::InsertIntoPool(const PrefixRequest& prefi
   return result;
 }
 
+// What a boundary below a restored one needs, as far as that has it: whole objects, and first rows.
+// The rest has no bytes: the cache may have it.
+KvObjects PrefixKeeper::CutOut(const KvObjects& restored, uint32_t boundary,
+                               StagingBudget::Lease* lease) {
+  KvObjects objects;
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    const auto same = std::find_if(restored.begin(), restored.end(), [&id](const auto& object) {
+      return object->id.begin == id.begin && object->id.group == id.group &&
+             object->id.tokens >= id.tokens;
+    });
+    if (same != restored.end() && (*same)->id == id) {
+      objects.push_back(*same);
+      continue;
+    }
+    auto cut = std::make_shared<KvObject>();
+    cut->id = id;
+    const bool has_rows =
+        same != restored.end() && (*same)->bytes != nullptr && !layout_.quantization.is_on();
+    if (has_rows && staging_.Extend(layout_.ObjectBytes(id.tokens, id.group), lease)) {
+      cut = NewObject(layout_, id);
+      CopyRows(layout_, **same, cut.get());
+      SealObject(layout_, cut.get());
+    }
+    objects.push_back(std::move(cut));
+  }
+  return objects;
+}
+
 void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::shared_ptr<PublishedNotice> notice = sequence->kept.published;
+  std::vector<uint32_t> boundaries;  // asked for, and below what was restored
+  for (const uint32_t boundary : sequence->request.asked) {
+    if (boundary < sequence->restored.boundary) boundaries.push_back(boundary);
+  }
+  const std::vector<uint32_t> asked = sequence->generates() ? boundaries : std::vector<uint32_t>();
   const uint32_t skipped = sequence->kept.staged->skipped();
   const bool in_blocks = layout_.exactness == Exactness::kInvariant;
-  const auto done = [notice, skipped, in_blocks](PublishOutcome outcome) {
+  const auto done = [notice, skipped, in_blocks, asked](PublishOutcome outcome) {
+    for (const uint32_t boundary : asked) {
+      if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
+      absl::StrAppend(&outcome.note, outcome.note.empty() ? "" : "; ", "boundary ", boundary,
+                      " not kept: needs computing, use Prefill");
+    }
     if (skipped > 0) {
       absl::StrAppend(&outcome.note, outcome.note.empty() ? "" : "; ", skipped,
                       " boundaries were left out: staging-bytes", in_blocks ? " or kv-bytes" : "",
@@ -170,7 +213,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     }
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
-  std::vector<uint32_t> boundaries = sequence->kept.staged->boundaries();
+  const std::vector<uint32_t>& staged = sequence->kept.staged->boundaries();
+  StagingBudget::Lease lease = sequence->kept.staged->TakeLease();
   KvObjects offered;
   std::set<ObjectId> included;
   const auto include = [&](const KvObjects& objects) {
@@ -181,14 +225,16 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   // A point from the pool is offered again: the store may have lost it since, and learns that it is
   // in use. So is a restored point when there is nothing new, to learn how durable it is.
   const bool offer_restored = sequence->restored.boundary > 0 &&
-                              (sequence->restored.from == Tier::kWorker || boundaries.empty());
+                              (sequence->restored.from == Tier::kWorker || staged.empty());
+  for (const uint32_t boundary : boundaries) {
+    include(CutOut(sequence->restored.objects, boundary, &lease));
+  }
   if (offer_restored) {
     include(sequence->restored.objects);
-    boundaries.insert(boundaries.begin(), sequence->restored.boundary);
+    boundaries.push_back(sequence->restored.boundary);
   }
-  for (uint32_t boundary : sequence->kept.staged->boundaries()) {
-    include(sequence->kept.staged->ObjectsOf(boundary));
-  }
+  for (const uint32_t boundary : staged) include(sequence->kept.staged->ObjectsOf(boundary));
+  boundaries.insert(boundaries.end(), staged.begin(), staged.end());
   if (cache == nullptr || boundaries.empty()) {
     PublishOutcome nothing;
     if (cache == nullptr) {
@@ -203,7 +249,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   PublishJob job;
   job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
   job.done = done;
-  job.lease = sequence->kept.staged->TakeLease();
+  job.lease = std::move(lease);
   job.compute_lease = std::move(sequence->kept.lease);
   publisher_.Submit(cache, std::move(job));
 }

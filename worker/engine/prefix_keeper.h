@@ -64,6 +64,7 @@ class PrefixKeeper {
   PrefixPool::InsertResult InsertIntoPool(const PrefixRequest& prefix, uint32_t boundary,
                                           const KvObjects& objects);
   void Publish(Sequence* sequence, PrefixCache* cache);
+  KvObjects CutOut(const KvObjects& restored, uint32_t boundary, StagingBudget::Lease* lease);
   bool KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const;
 
   const MemoryLimits& memory_;

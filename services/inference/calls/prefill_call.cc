@@ -1,7 +1,9 @@
 #include "services/inference/calls/prefill_call.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
 #include "services/inference/calls/inference_conversion.h"
 #include "services/rpc/slice_wire.h"
@@ -27,7 +29,7 @@ EngineCallbacks PrefillCall::Callbacks() {
   // A prefill ends at its last boundary worth keeping: only the end says how far it went.
   callbacks.on_finished = [self](const FinishedInfo& info) {
     absl::MutexLock lock(&self->mutex_);
-    self->answer_.set_computed_tokens(info.computed_tokens);
+    self->answer_.set_computed_tokens(self->answer_.computed_tokens() + info.computed_tokens);
   };
   callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
   callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
@@ -36,21 +38,22 @@ EngineCallbacks PrefillCall::Callbacks() {
 
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> PrefillCall::Submit(Engine* engine,
                                                                          EngineRequest request) {
-  {
-    absl::MutexLock lock(&mutex_);
+  if (engine_ == nullptr) {
+    engine_ = engine;
     // The boundaries that a first, uncached run of the request keeps.
-    for (const uint32_t boundary :
-         KeptBoundaries(request.token_ids.size(), request.breakpoints, /*matched_tokens=*/0,
-                        /*restored_tokens=*/0, engine->layout().chunk_tokens)) {
-      answer_.add_boundaries(boundary);
-    }
+    request.asked =
+        KeptBoundaries(request.token_ids.size(), request.breakpoints,
+                       /*matched_tokens=*/0, /*restored_tokens=*/0, engine->layout().chunk_tokens);
+    first_ = request;
+    absl::MutexLock lock(&mutex_);
+    answer_.mutable_boundaries()->Add(request.asked.begin(), request.asked.end());
   }
   return engine->Submit(std::move(request), Callbacks());
 }
 
 void PrefillCall::OnStarted(const StartedInfo& info) {
   absl::MutexLock lock(&mutex_);
-  if (ended()) return;
+  if (ended() || !is_first_) return;
   answer_.set_prompt_tokens(info.prompt_tokens);
   answer_.set_cached_tokens(info.cached_tokens);
   NoteStart(info, call()->note());
@@ -70,10 +73,44 @@ void PrefillCall::OnProgress(uint32_t ready_tokens) {
   WriteNext();
 }
 
+// A first request says what the store lacks below the boundary that it restored, if it has a store.
+bool PrefillCall::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
+  const auto has = [&outcome](uint32_t boundary) {
+    return std::binary_search(outcome.boundaries.begin(), outcome.boundaries.end(), boundary);
+  };
+  if (is_first_) {
+    published_ = outcome;
+    for (const uint32_t boundary : first_.asked) {
+      const bool is_below = boundary < answer_.cached_tokens() && !outcome.boundaries.empty();
+      if (is_below && !has(boundary)) missing_.insert(missing_.begin(), boundary);
+    }
+    if (!missing_.empty()) published_.note.clear();  // of them
+  } else if (has(computing_)) {
+    published_.durable = std::min(published_.durable, outcome.durable);
+  } else {
+    absl::StrAppend(&published_.note, published_.note.empty() ? "" : "; ", outcome.note);
+  }
+  is_first_ = false;
+  if (missing_.empty()) return false;
+  computing_ = missing_.back();
+  missing_.pop_back();
+  *next = first_;
+  next->asked.clear();
+  next->token_ids.resize(computing_);
+  auto& cuts = next->breakpoints;
+  cuts.erase(std::upper_bound(cuts.begin(), cuts.end(), computing_), cuts.end());
+  return true;
+}
+
 void PrefillCall::OnPublished(const PublishOutcome& outcome) {
+  EngineRequest next;
   {
-    absl::MutexLock lock(&mutex_);
-    OutcomeToProto(outcome, answer_.mutable_published());
+    absl::ReleasableMutexLock lock(&mutex_);
+    if (TakeNext(outcome, &next)) {
+      lock.Release();
+      return Begin(engine_, std::move(next));
+    }
+    OutcomeToProto(published_, answer_.mutable_published());
     answer_.set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - start_));
     PushLocked(MessageBytes(answer_));
     WriteNext();

@@ -1,4 +1,6 @@
-// PrefillCall: one Prefill call, answered when its prefix was published, or could not be.
+// PrefillCall: one Prefill call, answered when its prefix was published, or could not be. A
+// boundary that the store lacks below a restored one is computed by a request of its own, which
+// ends there.
 //
 // Thread safety and ownership: request_call.h.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_PREFILL_CALL_H_
@@ -10,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -38,12 +41,21 @@ class PrefillCall final : public RequestCall {
   void OnStarted(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnProgress(uint32_t ready_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is left to compute; false: nothing.
+  bool TakeNext(const PublishOutcome& outcome, EngineRequest* next)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const absl::Time start_ = absl::Now();
   absl::Duration progress_pause_ = absl::InfiniteDuration();  // set while the prompt is prepared
   std::optional<ProgressPace> pace_;                          // of the engine's thread
 
+  Engine* engine_ = nullptr;  // set, with first_, before anything is called back
+  EngineRequest first_;
   v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
+  PublishOutcome published_ ABSL_GUARDED_BY(mutex_);       // by all requests so far
+  std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);  // descending; the last is computed next
+  uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;         // the one that is
+  bool is_first_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace hearth

@@ -18,16 +18,21 @@ void RequestCall::Follow(FairPool* pool, const std::string& tenant, uint64_t byt
 }
 
 void RequestCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
-  using Handle = std::shared_ptr<EngineRequestHandle>;
-  const absl::StatusOr<Handle> handle =
-      prepared.ok() ? Submit(engine, *std::move(prepared)) : prepared.status();
-  if (!handle.ok()) End(handle.status());
-  absl::MutexLock lock(&mutex_);
-  if (handle.ok()) {
-    handle_ = *handle;
-    if (cancelled_) handle_->Cancel();
+  if (prepared.ok()) {
+    Begin(engine, *std::move(prepared));
+  } else {
+    End(prepared.status());
   }
+  absl::MutexLock lock(&mutex_);
   Release();
+}
+
+void RequestCall::Begin(Engine* engine, EngineRequest request) {
+  const auto handle = Submit(engine, std::move(request));
+  if (!handle.ok()) return End(handle.status());
+  absl::MutexLock lock(&mutex_);
+  handle_ = *handle;
+  if (cancelled_) handle_->Cancel();
 }
 
 void RequestCall::OnGone() {

@@ -32,6 +32,8 @@ class RequestCall : public StreamCall {
   // Hands the request, with what is to be called of it, to the engine.
   virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(Engine* engine,
                                                                       EngineRequest request) = 0;
+  // Submits a request, the first or one that follows it, and keeps its handle.
+  void Begin(Engine* engine, EngineRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnGone() final;
 
  private:

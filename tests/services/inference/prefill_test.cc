@@ -1,8 +1,10 @@
 // Prompts that are computed: what Prefill says at its end, and what callers hear meanwhile.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 
@@ -25,6 +27,49 @@ TEST(Prefill, PublishesAndComputesNothingTheSecondTime) {
   EXPECT_EQ(second.cached_tokens(), 40u);
   EXPECT_EQ(second.computed_tokens(), 0u);
   EXPECT_EQ(second.published().published_tokens(), 40u);
+}
+
+v1::PrefillRequest RequestOf(uint32_t tokens, const std::vector<uint32_t>& breakpoints) {
+  v1::PrefillRequest request;
+  for (uint32_t id : CountingTokens(tokens)) {
+    request.mutable_prompt()->mutable_token_ids()->add_ids(id);
+  }
+  for (const uint32_t at : breakpoints) request.mutable_prompt()->add_breakpoints(at);
+  return request;
+}
+
+// The end is restored, and the new breakpoints lie before the window that came with it.
+TEST(Prefill, ComputesABreakpointThatWasAddedToAWarmPrompt) {
+  CachedWorker worker;
+  v1::PrefillResponse first, more, again;
+  ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &first).ok());
+  ASSERT_EQ(first.computed_tokens(), 200u);
+  const v1::PrefillRequest asked = RequestOf(200, {32, 64, 200});
+  ASSERT_TRUE(Prefill(worker.server.stub(), asked, &more).ok());
+  EXPECT_EQ(more.cached_tokens(), 200u);
+  EXPECT_EQ(more.computed_tokens(), 64u) << "32, and 32 more";
+  EXPECT_EQ(more.published().published_tokens(), 200u);
+  EXPECT_EQ(more.published().note(), "");
+  ASSERT_TRUE(Prefill(worker.server.stub(), asked, &again).ok());
+  EXPECT_EQ(again.computed_tokens(), 0u) << "they are stored";
+  EXPECT_EQ(again.published().note(), "");
+}
+
+TEST(Generate, SaysOfABreakpointOfAWarmPromptThatItNeedsComputing) {
+  CachedWorker worker;
+  v1::PrefillResponse warm;
+  ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &warm).ok());
+  v1::GenerateRequest request = IdsRequest(CountingTokens(210));
+  request.set_wait_published(true);
+  request.mutable_prompt()->add_breakpoints(32);
+  request.mutable_prompt()->add_breakpoints(200);
+  const Generation answer = worker.server.Generate(request);
+  ASSERT_TRUE(answer.status.ok());
+  EXPECT_EQ(answer.started.cached_tokens(), 200u);
+  const std::string& note = answer.published.note();
+  EXPECT_TRUE(absl::StrContains(note, "boundary 32 not kept: needs computing, use Prefill"))
+      << note;
+  EXPECT_FALSE(absl::StrContains(note, "boundary 200")) << note;
 }
 
 // SmallEngine computes 16 tokens a step.

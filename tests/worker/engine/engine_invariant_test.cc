@@ -135,6 +135,27 @@ TEST_P(EngineInvariantTest, AnAnswerIsRestoredAndIsWhatPrefillGives) {
   EXPECT_EQ(one.cache()->conflicts(), 0);
 }
 
+// The last rows of what is restored hold what a breakpoint before them needs.
+TEST_P(EngineInvariantTest, ABreakpointAddedToAWarmPromptIsCutOutOfWhatIsRestored) {
+  TestWorker worker(Dir(), Invariant());
+  worker.Run(Request(Prompt(70), {70}, 0));
+  EngineRequest request = Request(Prompt(75), {67, 70}, 2);
+  request.asked = request.breakpoints;
+  const auto warm = worker.Run(request);
+  ASSERT_TRUE(warm->error.ok()) << warm->error;
+  EXPECT_EQ(warm->started.cached_tokens, 70u);
+  EXPECT_EQ(warm->finished.computed_tokens, 5u);
+  EXPECT_THAT(warm->outcome.boundaries, ::testing::Contains(67u)) << warm->outcome.note;
+  EXPECT_EQ(warm->outcome.note, "");
+  const auto cold = TestWorker(Dir(), Invariant()).Run(Request(Prompt(69), {67}, 3));
+  TestWorker other(Dir(), Invariant(), worker.cache());
+  const auto restored = other.Run(Request(Prompt(69), {67}, 3));
+  EXPECT_EQ(restored->started.cached_tokens, 67u);
+  EXPECT_EQ(restored->tokens, cold->tokens);
+  EXPECT_EQ(restored->finished.first_logits_sha256, cold->finished.first_logits_sha256);
+  EXPECT_EQ(worker.cache()->conflicts(), 0);
+}
+
 TEST_P(EngineInvariantTest, AnAnswerThatWasStoppedIsKeptToo) {
   TestWorker worker(Dir(), Invariant());
   const auto all = worker.Run(Request(Prompt(30), {}, 12));

@@ -178,7 +178,6 @@ void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint
 
 void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to) {
   assert(from.id.begin == to->id.begin && from.id.group == to->id.group);
-  assert(from.id.tokens <= to->id.tokens);
   // One run of rows for each layer, K or V, and KV head: [token][head_dim] is contiguous.
   const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
   const size_t from_stride = from.id.tokens * row_bytes;
@@ -187,7 +186,7 @@ void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to) {
   assert(runs * from_stride == from.size_bytes && runs * to_stride == to->size_bytes);
   for (size_t run = 0; run < runs; ++run) {
     std::memcpy(to->bytes.get() + run * to_stride, from.bytes.get() + run * from_stride,
-                from_stride);
+                std::min(from_stride, to_stride));
   }
 }
 
