@@ -167,8 +167,8 @@ absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   return KvCache(std::move(rep));
 }
 
-absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vector<float>* logits,
-                         const std::function<absl::Status(int layer)>&) const {
+absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
+                         std::vector<float>* logits) const {
   KvCacheRep& rep = *kv->rep_;
   const int begin = rep.length, end = begin + static_cast<int>(tokens.size());
   assert(!tokens.empty() && end <= rep.capacity);

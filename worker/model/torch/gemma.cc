@@ -70,9 +70,7 @@ at::ScalarType StoredType(TensorDtype dtype) {
 }  // namespace
 
 struct Gemma::Rep {
-  at::Tensor Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens, bool want_logits,
-                     const std::function<absl::Status(int)>& before_layer,
-                     absl::Status* stopped) const;
+  at::Tensor Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens, bool want_logits) const;
 
   ModelConfig config;
   Compute compute;
@@ -90,9 +88,8 @@ struct Gemma::Rep {
   mutable std::mutex step_mutex;  // one set of compute threads
 };
 
-at::Tensor Gemma::Rep::Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens, bool want_logits,
-                               const std::function<absl::Status(int)>& before_layer,
-                               absl::Status* stopped) const {
+at::Tensor Gemma::Rep::Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens,
+                               bool want_logits) const {
   const int n = static_cast<int>(tokens.size()), begin = kv->length;
   const at::Tensor ids =
       at::from_blob(const_cast<int32_t*>(tokens.data()), {n}, at::TensorOptions().dtype(at::kInt))
@@ -103,10 +100,6 @@ at::Tensor Gemma::Rep::Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens,
   const StepView local_step =
       MakeStepView(begin, n, true, config.attention.sliding_window, local_rope, compute);
   for (int i = 0; i < config.num_layers; ++i) {
-    if (before_layer) {
-      *stopped = before_layer(i);
-      if (!stopped->ok()) return {};
-    }
     const Layer& layer = layers[i];
     const StepView& step = layer.local ? local_step : global_step;
     const at::Tensor attended = layer.attention(layer.input_norm(x), step, &kv->layers[i], kv);
@@ -175,8 +168,8 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   return std::unique_ptr<Gemma>(new Gemma(std::move(rep)));
 }
 
-absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vector<float>* logits,
-                         const std::function<absl::Status(int layer)>& before_layer) const {
+absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
+                         std::vector<float>* logits) const {
   KvCacheRep* rows = kv->rep_.get();
   const size_t room = static_cast<size_t>(rows->capacity - rows->length);
   if (tokens.empty() || tokens.size() > room || tokens.size() > kMaxStepTokens) {
@@ -190,9 +183,7 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vec
     const c10::InferenceMode inference;
     // The setting belongs to the calling thread.
     if (at::get_num_threads() != rep_->threads) at::set_num_threads(rep_->threads);
-    absl::Status stopped;
-    const at::Tensor last = rep_->Forward(rows, tokens, logits != nullptr, before_layer, &stopped);
-    if (!stopped.ok()) return stopped;
+    const at::Tensor last = rep_->Forward(rows, tokens, logits != nullptr);
     if (logits != nullptr) {
       logits->resize(last.numel());
       std::memcpy(logits->data(), last.data_ptr<float>(), last.numel() * sizeof(float));

@@ -66,12 +66,10 @@ class Gemma {
 
   // Runs `tokens` at positions [kv->length(), kv->length() + n) and appends their keys and values.
   // `logits`, if not null, becomes vocab_size float32 values for the last position.
-  // `before_layer`, if set, is called with each layer's number just before that layer first reads
-  // the cache, so that a restore may still be arriving for later layers; its error ends the step.
   // After an error the cache's length is unchanged, and Reset or BeginRestore makes it usable.
   // REQUIRES: 1 <= n, and the rows fit kv->capacity(). Token ids are checked.
-  absl::Status Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vector<float>* logits,
-                    const std::function<absl::Status(int layer)>& before_layer = nullptr) const;
+  absl::Status Step(KvCache* kv, absl::Span<const int32_t> tokens,
+                    std::vector<float>* logits) const;
 
  private:
   struct Rep;
