@@ -4,7 +4,7 @@
 // other, so that they come from memory as in a step of the model. A ratio is the median over turns
 // of theirs / ours, each of one turn, so that what else the machine did weighs on both; times are
 // the medians.
-// Of the fused kernels (gelu, argmax) theirs are our own kernels one after the other.
+// Of the fused kernel (gelu) theirs are our own kernels one after the other.
 //   kernel_bench [avx2] [THREADS...]       default: 1 2, on the best instruction set
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -172,9 +172,9 @@ PackedWeights RandomWeights(int64_t outputs, int64_t inputs) {
                              InThisThread);
 }
 
-// Gate and up of 270M with GELU, and its head with argmax: one kernel against one after the other.
-void CompareFused(const PackedWeights& gate, const PackedWeights& up, const PackedWeights& head,
-                  int64_t rows, ThreadPool* pool) {
+// Gate and up of 270M with GELU: one kernel against one after the other.
+void CompareFused(const PackedWeights& gate, const PackedWeights& up, int64_t rows,
+                  ThreadPool* pool) {
   const auto parallel = [pool](int64_t parts, KernelPart body) {
     pool->Run(parts, [&](int64_t part, int) { body(part); });
   };
@@ -195,20 +195,6 @@ void CompareFused(const PackedWeights& gate, const PackedWeights& up, const Pack
               });
             }),
         1, 4.0 * rows * gate.outputs() * gate.inputs(), 2.0 * gate.bytes());
-  std::vector<float> logits(static_cast<size_t>(rows * head.outputs()));
-  const Rows all{logits.data(), rows, head.outputs()};
-  std::vector<TopOutput> top(static_cast<size_t>(rows));
-  Print("argmax", rows, pool->threads(),
-        Turns(
-            kTurns, [&] { TopOfProduct(x, head, 0, 1, absl::MakeSpan(top), &workspace, parallel); },
-            [&] {
-              Product(x, head, all, &workspace, parallel);
-              for (int64_t row = 0; row < rows; ++row) {
-                top[static_cast<size_t>(row)].output =
-                    std::max_element(all.Row(row), all.Row(row) + head.outputs()) - all.Row(row);
-              }
-            }),
-        1, 2.0 * rows * head.outputs() * head.inputs(), head.bytes());
 }
 
 // As worker/model/torch/attention.cc has it: two batched products, and a softmax between them.
@@ -296,10 +282,9 @@ int Main(int argc, char** argv) {
   }
   {
     const PackedWeights gate = RandomWeights(2048, 640), up = RandomWeights(2048, 640);
-    const PackedWeights head = RandomWeights(262144, 640);
     for (const int count : threads) {
       ThreadPool pool(count);
-      for (const int64_t rows : {1, 8, 128}) CompareFused(gate, up, head, rows, &pool);
+      for (const int64_t rows : {1, 8, 128}) CompareFused(gate, up, rows, &pool);
     }
   }
   for (const Shape& shape : kShapes) {

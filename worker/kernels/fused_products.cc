@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <vector>
 
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
@@ -22,9 +21,7 @@
 namespace hearth {
 
 // Tiles of one part at most; as product.cc has them, but twice as many chains wait.
-constexpr int64_t kGeluPartTiles = 16, kTopPartTiles = 8;
-// Panels of one part of a top: enough that merging the parts' tops is nothing beside them.
-constexpr int64_t kTopPartPanels = 16;
+constexpr int64_t kGeluPartTiles = 16;
 
 struct GeluProductCall {
   ConstRows x;
@@ -32,46 +29,6 @@ struct GeluProductCall {
   Rows y;
   Workspace* workspace;
   KernelPhases* phases;
-};
-
-// A part's first outputs for one row: [part of the panels][row][count].
-struct TopCall {
-  ConstRows x;
-  const PackedWeights* weights;
-  float softcap;
-  int64_t count;
-  TopOutput* found;
-  Workspace* workspace;
-  KernelPhases* phases;
-
-  int64_t panel_parts() const { return (weights->panels() + kTopPartPanels - 1) / kTopPartPanels; }
-  TopOutput* Found(int64_t panel_part, int64_t row) const {
-    return found + (panel_part * x.rows + row) * count;
-  }
-};
-
-// The first `room` of the added outputs, in order.
-class TopList {
- public:
-  TopList(TopOutput* list, int64_t room) : list_(list), room_(room) {}
-  bool full() const { return size_ == room_; }
-  int64_t size() const { return size_; }
-  // REQUIRES: full.
-  const TopOutput& last() const {
-    assert(full());
-    return list_[room_ - 1];
-  }
-  void Add(const TopOutput& one) {
-    if (full() && !ComesBefore(one, last())) return;
-    if (!full()) ++size_;
-    int64_t at = size_ - 1;
-    for (; at > 0 && ComesBefore(one, list_[at - 1]); --at) list_[at] = list_[at - 1];
-    list_[at] = one;
-  }
-
- private:
-  TopOutput* list_;
-  int64_t room_, size_ = 0;
 };
 
 }  // namespace hearth
@@ -118,59 +75,6 @@ void GeluProductOf(const GeluProductCall& call) {
   });
 }
 
-// Whether all of a panel's values may be passed over: none comes before the list's last. Values are
-// added in ascending order of outputs, so one that equals the last comes after it.
-HWY_INLINE bool NoneIsGreater(const float* values, int64_t real, const TopList& top) {
-  if (!top.full() || real < product::kWidth) return false;
-  const V last = Constant(top.last().value);
-  auto not_greater = hn::Le(hn::Load(D(), values), last);
-  for (int64_t at = kLanes; at < product::kWidth; at += kLanes) {
-    not_greater = hn::And(not_greater, hn::Le(hn::Load(D(), values + at), last));
-  }
-  return hn::AllTrue(D(), not_greater);
-}
-
-HWY_INLINE void AddPanel(float* values, int64_t first_output, int64_t real, float softcap,
-                         TopList* top) {
-  if (softcap > 0) {
-    for (int64_t at = 0; at < product::kWidth; at += kLanes) {
-      const V value = hn::Div(hn::Load(D(), values + at), Constant(softcap));
-      hn::Store(hn::Mul(TanhOf(value), Constant(softcap)), D(), values + at);
-    }
-  }
-  if (NoneIsGreater(values, real, *top)) return;
-  for (int64_t i = 0; i < real; ++i) top->Add({values[i], first_output + i});
-}
-
-template <typename T>
-void TopOf(const TopCall& call) {
-  const int64_t panel_parts = call.panel_parts(), tiles = product::Tiles(call.x.rows);
-  const int64_t groups = (tiles + kTopPartTiles - 1) / kTopPartTiles;
-  product::AddPacking(call.x, call.weights->inputs(), call.workspace, call.phases);
-  call.phases->Add(panel_parts * groups, [call, panel_parts, tiles](int64_t part) {
-    const FloatMode mode;
-    const PackedWeights& weights = *call.weights;
-    const PackedRows x = product::Packed(call.x, weights.inputs(), call.workspace);
-    constexpr int64_t kRows = kTopPartTiles * product::kTileRows;
-    alignas(kKernelAlignBytes) float chains[kRows * product::kWidth] = {};
-    const int64_t panel_part = part % panel_parts, first = part / panel_parts * kTopPartTiles;
-    const int64_t end = std::min(first + kTopPartTiles, tiles);
-    const int64_t first_row = x.FirstRow(first), rows = x.FirstRow(end) - first_row;
-    std::vector<TopList> tops;
-    for (int64_t i = 0; i < rows; ++i) {
-      tops.emplace_back(call.Found(panel_part, first_row + i), call.count);
-    }
-    const int64_t panel_end = std::min(weights.panels(), (panel_part + 1) * kTopPartPanels);
-    for (int64_t panel = panel_part * kTopPartPanels; panel < panel_end; ++panel) {
-      product::PanelOfRows<T>(x, weights, panel, first, end, chains);
-      for (int64_t i = 0; i < rows; ++i) {
-        AddPanel(chains + i * product::kWidth, panel * product::kWidth, weights.PanelReal(panel),
-                 call.softcap, &tops[static_cast<size_t>(i)]);
-      }
-    }
-  });
-}
-
 }  // namespace
 
 void GeluProductForTarget(const GeluProductCall& call) {
@@ -183,19 +87,6 @@ void GeluProductForTarget(const GeluProductCall& call) {
       return GeluProductOf<Float16>(call);
     case ElementType::kInt8:
       return GeluProductOf<Int8>(call);
-  }
-}
-
-void TopForTarget(const TopCall& call) {
-  switch (call.weights->type()) {
-    case ElementType::kFloat32:
-      return TopOf<float>(call);
-    case ElementType::kBFloat16:
-      return TopOf<BFloat16>(call);
-    case ElementType::kFloat16:
-      return TopOf<Float16>(call);
-    case ElementType::kInt8:
-      return TopOf<Int8>(call);
   }
 }
 
@@ -215,23 +106,6 @@ void GeluProductForTarget(const GeluProductCall& call) {
   });
 }
 
-void TopForTarget(const TopCall& call) {
-  call.phases->Add(call.panel_parts() * call.x.rows, [call](int64_t part) {
-    const FloatMode mode;
-    const int64_t row = part / call.panel_parts(), panel_part = part % call.panel_parts();
-    TopList top(call.Found(panel_part, row), call.count);
-    constexpr int64_t kOutputs = kTopPartPanels * PackedWeights::kPanelOutputs;
-    const int64_t begin = panel_part * kOutputs;
-    const int64_t end = std::min(begin + kOutputs, call.weights->outputs());
-    for (int64_t output = begin; output < end; ++output) {
-      float value = 0;
-      reference::ProductRow(call.x.Row(row), *call.weights, output, output + 1, &value);
-      if (call.softcap > 0) value = reference::Tanh(value / call.softcap) * call.softcap;
-      top.Add({value, output});
-    }
-  });
-}
-
 #endif  // HEARTH_KERNELS_VECTORS
 
 }  // namespace HWY_NAMESPACE
@@ -242,7 +116,6 @@ HWY_AFTER_NAMESPACE();
 namespace hearth {
 
 HWY_EXPORT(GeluProductForTarget);
-HWY_EXPORT(TopForTarget);
 
 void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
                     const Rows& y, Workspace* workspace, KernelPhases* phases) {
@@ -258,28 +131,6 @@ void GeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeig
   KernelPhases phases;
   AddGeluProduct(x, gate, up, y, workspace, &phases);
   phases.Run(parallel);
-}
-
-void TopOfProduct(const ConstRows& x, const PackedWeights& weights, float softcap, int64_t count,
-                  absl::Span<TopOutput> top, Workspace* workspace, ParallelFor parallel) {
-  assert(count >= 1 && count <= weights.outputs());
-  assert(static_cast<int64_t>(top.size()) == x.rows * count);
-  if (x.rows == 0) return;
-  KernelPhases phases;
-  TopCall call{x, &weights, softcap, count, nullptr, workspace, &phases};
-  const int64_t parts = call.panel_parts();
-  // Places that no part filled have the output -1.
-  std::vector<TopOutput> found(static_cast<size_t>(parts * x.rows * count));
-  call.found = found.data();
-  HWY_DYNAMIC_DISPATCH(TopForTarget)(call);
-  phases.Run(parallel);
-  for (int64_t row = 0; row < x.rows; ++row) {
-    TopList merged(top.data() + row * count, count);
-    for (int64_t part = 0; part < parts; ++part) {
-      const TopOutput* one = call.Found(part, row);
-      for (int64_t i = 0; i < count && one[i].output >= 0; ++i) merged.Add(one[i]);
-    }
-  }
 }
 
 }  // namespace hearth
