@@ -57,10 +57,6 @@ bool EngineAudit::HasWork() const {
   return fetched_.has_value();
 }
 
-uint64_t EngineAudit::set_aside_bytes(absl::string_view arena) const {
-  return audit_ != nullptr && audit_->kv != nullptr ? audit_->kv->set_aside_bytes(arena) : 0;
-}
-
 void EngineAudit::Step(PrefixCache* cache) {
   assert(cache != nullptr && HasWork());
   absl::Status status;

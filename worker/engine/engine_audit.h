@@ -41,8 +41,6 @@ class EngineAudit {
   // REQUIRES: HasWork().
   void Step(PrefixCache* cache);
   bool is_under_way() const { return audit_ != nullptr; }
-  // Of an arena for keys and values, by its name.
-  uint64_t set_aside_bytes(absl::string_view arena) const;
   // Gives up the one that is under way. REQUIRES: there is one.
   void Skip();
   // Ends calls to the cache; the last of the methods.

@@ -89,11 +89,14 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
   return room;
 }
 
-// Where the audit and the pool hold the memory that is lacking, they give it up, one after the
-// other, until there is enough. Where they do not, nobody gives anything up.
+// An audit gives its memory up, and where the pool holds what is still lacking, that too, until
+// there is enough. Where it does not, it gives nothing up.
 absl::Status KvRoom::With(absl::FunctionRef<absl::Status()> use) {
   absl::Status status = use();
-  if (!absl::IsResourceExhausted(status)) return status;
+  if (absl::IsResourceExhausted(status) && audit_->is_under_way()) {
+    audit_->Skip();
+    status = use();
+  }
   // Of the arena that lacks it; the next try may lack it in the other one.
   const auto frees = [&](const KvObject& object) {
     const std::optional<LackingKv> lacking = LackingKvBytes(status);
@@ -102,14 +105,8 @@ absl::Status KvRoom::With(absl::FunctionRef<absl::Status()> use) {
   const auto may_suffice = [&] {
     const std::optional<LackingKv> lacking = LackingKvBytes(status);
     return !lacking.has_value() ||
-           lacking->bytes <= keeper_->pool().EvictableBytes(frees, lacking->bytes) +
-                                 audit_->set_aside_bytes(lacking->arena);
+           lacking->bytes <= keeper_->pool().EvictableBytes(frees, lacking->bytes);
   };
-  if (!may_suffice()) return status;
-  if (audit_->is_under_way()) {
-    audit_->Skip();
-    status = use();
-  }
   // Asked again each time: it may be the other arena's turn.
   while (absl::IsResourceExhausted(status) && may_suffice() && keeper_->pool().EvictOne(frees))
     status = use();

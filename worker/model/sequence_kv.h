@@ -24,12 +24,6 @@ class SequenceKv {
   virtual int first_held(int layer) const = 0;
   // Bytes of the rows that are done and held, of those from position `from` on.
   virtual uint64_t held_bytes(int from) const = 0;
-  // Bytes of an arena's budget, by the arena's name, that were set aside for it alone, taken since
-  // or not; 0 where none is kept.
-  virtual uint64_t set_aside_bytes(absl::string_view arena) const {
-    (void)arena;
-    return 0;
-  }
   // Copies rows [begin, end) of one layer into `slice`, laid out as [K,V][kv_head][token][head_dim]
   // with `slice_tokens` token columns; position t goes to column t - slice_begin. Other columns are
   // left alone. The memory of `slice` is the host's; device memory is copied explicitly.

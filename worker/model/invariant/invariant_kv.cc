@@ -73,8 +73,6 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   held_ = std::exchange(other.held_, {});
   reserved_ = std::move(other.reserved_);
   second_reserved_ = std::move(other.second_reserved_);
-  second_set_aside_bytes_ = std::exchange(other.second_set_aside_bytes_, 0);
-  set_aside_bytes_ = std::exchange(other.set_aside_bytes_, 0);
   reservable_bytes_ = std::exchange(other.reservable_bytes_, 0);
   length_ = std::exchange(other.length_, 0);
   restoring_ = std::exchange(other.restoring_, 0);
@@ -138,26 +136,17 @@ absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes, const Inv
     second_reserved_ = beside->second_reserved_.Shared();
   }
   if (absl::Status room = arena_->Reserve(bytes, &reserved_); !room.ok()) return room;
-  set_aside_bytes_ += bytes;
   reservable_bytes_ = most_bytes - bytes;
   return absl::OkStatus();
 }
 
 absl::Status InvariantKv::ReserveOffloaded(uint64_t bytes) {
-  if (absl::Status room = second_->Reserve(bytes, &second_reserved_); !room.ok()) return room;
-  second_set_aside_bytes_ += bytes;
-  return absl::OkStatus();
-}
-
-uint64_t InvariantKv::set_aside_bytes(absl::string_view arena) const {
-  return second_ != nullptr && arena == second_->name() ? second_set_aside_bytes_
-                                                        : set_aside_bytes_;
+  return second_->Reserve(bytes, &second_reserved_);
 }
 
 absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
   const uint64_t more = std::min(bytes, reservable_bytes_);
   if (absl::Status room = arena_->Reserve(more, &reserved_); !room.ok()) return room;
-  set_aside_bytes_ += more;
   reservable_bytes_ -= more;
   const uint64_t local = PlainBytes(*layout_, LayerGroup::kLocal);
   return TakesAhead(strategy_) && local > 0 ? TakeAhead(0, more / local, 0, 0) : absl::OkStatus();

@@ -53,7 +53,6 @@ class InvariantKv : public SequenceKv {
   int length() const override { return length_; }
   int first_held(int layer) const override;
   uint64_t held_bytes(int from) const override;
-  uint64_t set_aside_bytes(absl::string_view arena) const override;
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
@@ -146,8 +145,6 @@ class InvariantKv : public SequenceKv {
   KvStrategy strategy_ = KvStrategy::kDynamic;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: none
   KvBlocks::Reservation reserved_, second_reserved_;
-  uint64_t set_aside_bytes_ = 0;         // of reserved_, and taken from it
-  uint64_t second_set_aside_bytes_ = 0;  // likewise
   uint64_t reservable_bytes_ = 0;        // beside reserved_, what it may come to need
   std::vector<KvBlock> held_;
   SplitBlocks blocks_;                 // null: left by the window, or sealed
