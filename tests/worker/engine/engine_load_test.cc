@@ -104,6 +104,16 @@ TEST(EngineLoadTest, WhatIsNotWorthLoadingIsComputedToTheSameBits) {
   }
 }
 
+TEST(EngineLoadTest, NobodyIsAskedForTurnsWhereMoreTokensAreWantedThanThereAre) {
+  EngineOptions options = Choosing(LoadChoice::kAlways, Exactness::kInvariant);
+  options.cache.compute.min_tokens = UINT32_MAX;
+  const auto cache = std::make_shared<PricedCache>(TestWorker(LoadDir(), options)->layout());
+  TestWorker worker(LoadDir(), options, cache);
+  worker.Run(Request(Prompt(75), {50}));
+  EXPECT_GT(worker.Run(Request(Prompt(120)))->started.cached_tokens, 0u);
+  EXPECT_EQ(cache->leases, 0);
+}
+
 TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
