@@ -157,26 +157,6 @@ TEST_P(KvCacheTest, RefusesStepsThatCannotBe) {
   EXPECT_EQ(gemma_->NewKvCache(INT32_MAX).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(KvCacheTest, AsksBeforeEachLayerAndStopsAtAnError) {
-  const std::vector<int32_t> tokens = Tokens(20);
-  KvCache kv = NewCache(20);
-  std::vector<int> asked;
-  std::vector<float> logits;
-  const absl::Status stopped = gemma_->Step(&kv, tokens, &logits, [&](int layer) {
-    asked.push_back(layer);
-    return layer == 1 ? absl::DataLossError("layer 1 did not arrive") : absl::OkStatus();
-  });
-  EXPECT_EQ(stopped, absl::DataLossError("layer 1 did not arrive"));
-  EXPECT_THAT(asked, testing::ElementsAre(0, 1));
-  EXPECT_EQ(kv.length(), 0);
-  kv.Reset();
-  ASSERT_TRUE(gemma_->Step(&kv, tokens, &logits).ok());
-  KvCache other = NewCache(20);
-  std::vector<float> expected;
-  ASSERT_TRUE(gemma_->Step(&other, tokens, &expected).ok());
-  EXPECT_EQ(logits, expected);
-}
-
 INSTANTIATE_TEST_SUITE_P(Geometries, KvCacheTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
