@@ -122,7 +122,8 @@ class Matrices {
     TensorView view;
     view.dtype = TensorDtype::kFloat32;
     view.shape = {shape.outputs, shape.inputs};
-    view.data = static_cast<const std::byte*>(wide.data_ptr());
+    view.data = {std::make_shared<at::Tensor>(wide),
+                 static_cast<const std::byte*>(wide.data_ptr())};
     for (int i = 0; i < shape.copies; ++i) {
       ours_.push_back(
           PackedWeights::Pack({rows}, ElementType::kBFloat16, shape.inputs, InThisThread));

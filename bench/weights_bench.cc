@@ -40,8 +40,8 @@ std::vector<int32_t> TokensOf(const std::string& dir, const std::string& file) {
   RequireOk(tokenizer.status());
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
-  std::vector<int32_t> tokens = {(*tokenizer)->bos_id()};
-  for (const int32_t token : (*tokenizer)->Encode(text.str().substr(0, 16 * kTextTokens))) {
+  std::vector<int32_t> tokens = {tokenizer->tokenizer->bos_id()};
+  for (const int32_t token : tokenizer->tokenizer->Encode(text.str().substr(0, 16 * kTextTokens))) {
     if (tokens.size() < kTextTokens) tokens.push_back(token);
   }
   return tokens;
