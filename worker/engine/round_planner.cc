@@ -43,18 +43,24 @@ absl::StatusOr<SequencePtr> RoundPlanner::Accept(EngineRequest request, EngineCa
     return ShuttingDown();
   }
   const SequenceId id = next_id_++;
-  if (!scheduler_.Enqueue(id, request.sequences(), request.tenant)) {
+  std::optional<SequenceId> gives_way;
+  if (!scheduler_.Enqueue(id, request.sequences(), request.tenant, &gives_way)) {
     counters_->Add(EngineCounter::kRequestsRefused);
-    return absl::ResourceExhaustedError(absl::StrCat("the request queue is full: max_queued is ",
-                                                     options_.max_queued, ", max_running ",
-                                                     options_.max_running));
+    return QueueIsFull("");
   }
+  if (gives_way.has_value()) gave_way_.insert(*gives_way);
   counters_->Add(EngineCounter::kRequests);
   auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));
   sequences_[id] = sequence;
   ++active_;
   bell_.Signal();
   return sequence;
+}
+
+absl::Status RoundPlanner::QueueIsFull(const char* more) const {
+  return absl::ResourceExhaustedError(absl::StrCat("the request queue is full", more,
+                                                   ": max_queued is ", options_.max_queued,
+                                                   ", max_running ", options_.max_running));
 }
 
 void RoundPlanner::Ring() {
@@ -116,6 +122,7 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
   for (const EngineRound::Ending& ending : round->endings) {
     scheduler_.Remove(ending.sequence->id);
     sequences_.erase(ending.sequence->id);
+    gave_way_.erase(ending.sequence->id);
   }
 }
 
@@ -124,13 +131,16 @@ absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) cons
   if (sequence.state->failed) return absl::CancelledError("another sample failed");
   if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
   if (stopping_ || out_of_time_) return ShuttingDown();
+  if (gave_way_.count(sequence.id) > 0) {
+    return QueueIsFull(", and a tenant with fewer requests has the place of this one");
+  }
   if (now >= sequence.request.deadline) {
     return absl::DeadlineExceededError("the request's deadline passed");
   }
   return absl::OkStatus();
 }
 
-bool RoundPlanner::MayAdmit(const KvRoom& room) const {
+bool RoundPlanner::MayAdmit(const KvRoom& room) {
   mu_.AssertHeld();
   const std::vector<SequenceId> candidates = scheduler_.Candidates();
   return std::any_of(candidates.begin(), candidates.end(),
@@ -177,7 +187,7 @@ absl::Time RoundPlanner::NextTimer() const {
   return timer;
 }
 
-SequencePtr RoundPlanner::Candidate(const KvRoom& room) const {
+SequencePtr RoundPlanner::Candidate(const KvRoom& room) {
   absl::MutexLock lock(&mu_);
   for (const SequenceId id : scheduler_.Candidates()) {
     if (!room.WasTried(id)) return sequences_.at(id);

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -63,7 +64,8 @@ class RoundPlanner {
   void SetCache(PrefixCache* cache) ABSL_LOCKS_EXCLUDED(mu_);
   PrefixCache* cache() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A new sequence, in the queue. kResourceExhausted: the queue is full; kUnavailable: draining.
+  // A new sequence, in the queue. kResourceExhausted: the queue is full, and no tenant has more
+  // than this one: else the newest that waits of that tenant ends so. kUnavailable: draining.
   absl::StatusOr<SequencePtr> Accept(EngineRequest request, EngineCallbacks callbacks)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Wakes the engine's thread.
@@ -76,7 +78,7 @@ class RoundPlanner {
   // The engine's thread: waits until there is something to do; nothing once all has stopped.
   std::optional<EngineRound> Next(KvRoom* room, const EngineAudit& audit) ABSL_LOCKS_EXCLUDED(mu_);
   // The next that may have a place and was not tried for memory.
-  SequencePtr Candidate(const KvRoom& room) const ABSL_LOCKS_EXCLUDED(mu_);
+  SequencePtr Candidate(const KvRoom& room) ABSL_LOCKS_EXCLUDED(mu_);
   bool RunsNobody() const ABSL_LOCKS_EXCLUDED(mu_);
   void Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The request's own prefill, and those beside it.
@@ -98,10 +100,11 @@ class RoundPlanner {
   void AddTo(EngineStats* stats) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  absl::Status QueueIsFull(const char* more) const;
   void Sweep(absl::Time now, EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WhyEnd(const Sequence& sequence, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool MayAdmit(const KvRoom& room) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayAdmit(const KvRoom& room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PlanStep(EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SequencePart PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -120,7 +123,8 @@ class RoundPlanner {
   PrefixCache* cache_ ABSL_GUARDED_BY(mu_) = nullptr;
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   std::map<SequenceId, SequencePtr> sequences_ ABSL_GUARDED_BY(mu_);
-  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, last callback not yet returned
+  std::set<SequenceId> gave_way_ ABSL_GUARDED_BY(mu_);  // to others' requests; they end
+  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;            // accepted, last callback not yet returned
   SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
+#include <tuple>
 #include <utility>
 
 namespace hearth {
@@ -13,6 +15,9 @@ constexpr uint32_t kLeastPart = 16;
 
 // Of those that wait: each that is tried costs a look into the pool.
 constexpr size_t kMaxLookedAt = 64;
+
+// Sequences, whose tenants are known.
+constexpr uint64_t kRemembered = 1024;
 
 bool Erase(std::deque<SequenceId>* ids, SequenceId id) {
   auto it = std::find(ids->begin(), ids->end(), id);
@@ -34,33 +39,82 @@ uint32_t Scheduler::running() const {
          kept_;
 }
 
-bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenant) {
+bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenant,
+                        std::optional<SequenceId>* gives_way) {
   assert(running() <= max_running_ && places >= 1 && places <= max_running_);
   const size_t room = size_t{max_queued_} + (max_running_ - running());
-  if (queue_.size() >= room) return false;
+  if (queue_.size() >= room) {
+    const Waiting* const newest = gives_way == nullptr ? nullptr : WhoGivesWay(tenant, places);
+    if (newest == nullptr) return false;
+    *gives_way = newest->id;
+    Remove(newest->id);
+  }
   queue_.push_back({id, places, tenant});
   if (places > 1) beside_[id] = places - 1;
+  tenants_[tenant].last_seen = ++accepted_;
+  if (accepted_ % kRemembered != 0) return true;
+  for (auto it = tenants_.begin(); it != tenants_.end();) {
+    const bool is_gone = it->second.running == 0 && accepted_ - it->second.last_seen >= kRemembered;
+    it = is_gone ? tenants_.erase(it) : std::next(it);
+  }
   return true;
 }
 
-std::vector<SequenceId> Scheduler::Candidates() const {
-  std::vector<const Waiting*> may;
-  const uint32_t free = max_running_ - running();
-  size_t looked_at = 0;
+// The newest that waits of the tenant that has the most places, waiting ones among them; null: none
+// has more than `tenant` would have.
+const Scheduler::Waiting* Scheduler::WhoGivesWay(const std::string& tenant, uint32_t places) const {
+  std::map<std::string, uint32_t> held;
+  for (const auto& [name, known] : tenants_) held[name] = known.running;
+  for (const Waiting& waiting : queue_) held[waiting.tenant] += waiting.places;
+  const Waiting* newest = nullptr;
+  uint32_t most = held[tenant] + places + 1;
   for (const Waiting& waiting : queue_) {
-    if (free == 0 || ++looked_at > kMaxLookedAt) break;
-    if (waiting.places <= free) may.push_back(&waiting);
-    if (waiting.overtaken >= kMaxOvertaken) break;
+    if (held[waiting.tenant] < most) continue;
+    most = held[waiting.tenant];
+    newest = &waiting;
   }
-  const auto overtakes = [&](const Waiting* waiting) {
-    if (waiting == &queue_.front()) return int64_t{-1};
-    const auto known = overtakers_.find(waiting->tenant);
-    return known == overtakers_.end() ? int64_t{0} : int64_t{known->second};
-  };
-  std::stable_sort(may.begin(), may.end(),
-                   [&](const Waiting* a, const Waiting* b) { return overtakes(a) < overtakes(b); });
+  return newest;
+}
+
+uint32_t Scheduler::FreeFor(const std::string& tenant) const {
+  const uint32_t free = max_running_ - running();
+  const auto known = tenants_.find(tenant);
+  const bool has_some = known != tenants_.end() && known->second.running > 0;
+  const bool leaves_one = has_some && tenants_.size() > 1 && max_running_ > 1 && free > 0;
+  return leaves_one ? free - 1 : free;
+}
+
+// Those that wait, as their turns would come if each found room; so many as are looked at.
+std::vector<Scheduler::Waiting*> Scheduler::InTurn() {
+  std::map<std::string, std::deque<Waiting*>> waiting;
+  for (Waiting& one : queue_) waiting[one.tenant].push_back(&one);
+  std::map<std::string, Tenant> turns;
+  for (const auto& [name, its] : waiting) turns[name] = tenants_[name];
+  std::vector<Waiting*> order;
+  uint64_t turn = turns_;
+  while (!turns.empty() && order.size() < kMaxLookedAt) {
+    const auto sooner = [&](const auto& a, const auto& b) {
+      return std::make_tuple(a.second.running, a.second.last_turn, waiting[a.first].front()->id) <
+             std::make_tuple(b.second.running, b.second.last_turn, waiting[b.first].front()->id);
+    };
+    const auto next = std::min_element(turns.begin(), turns.end(), sooner);
+    std::deque<Waiting*>& its = waiting[next->first];
+    order.push_back(its.front());
+    its.pop_front();
+    next->second.running += order.back()->places;
+    next->second.last_turn = ++turn;
+    if (its.empty()) turns.erase(next);
+  }
+  return order;
+}
+
+std::vector<SequenceId> Scheduler::Candidates() {
   std::vector<SequenceId> ids;
-  for (const Waiting* waiting : may) ids.push_back(waiting->id);
+  if (running() == max_running_) return ids;
+  for (const Waiting* const waiting : InTurn()) {
+    if (waiting->places <= FreeFor(waiting->tenant)) ids.push_back(waiting->id);
+    if (waiting->overtaken >= kMaxOvertaken) break;
+  }
   return ids;
 }
 
@@ -68,22 +122,26 @@ bool Scheduler::Unqueue(SequenceId id) {
   const auto place = std::find_if(queue_.begin(), queue_.end(),
                                   [&](const Waiting& waiting) { return waiting.id == id; });
   if (place == queue_.end()) return false;
-  if (place == queue_.begin()) overtakers_.clear();
   queue_.erase(place);
   return true;
 }
 
 void Scheduler::Admit(SequenceId id) {
-  for (Waiting& before : queue_) {
-    if (before.id == id) {
-      if (&before != &queue_.front()) ++overtakers_[before.tenant];
-      break;
+  assert(running() < max_running_);
+  for (Waiting* const waiting : InTurn()) {
+    if (waiting->id != id) {
+      assert(waiting->overtaken < kMaxOvertaken);
+      ++waiting->overtaken;
+      continue;
     }
-    assert(before.overtaken < kMaxOvertaken);
-    ++before.overtaken;
+    Tenant& tenant = tenants_[waiting->tenant];
+    tenant.running += waiting->places;
+    tenant.last_turn = ++turns_;
+    running_[id] = waiting->tenant;
+    break;
   }
   const bool queued = Unqueue(id);
-  assert(queued && running() < max_running_);
+  assert(queued && running_.count(id) == 1);
   (void)queued;
   idle_.insert(id);
   if (const auto beside = beside_.find(id); beside != beside_.end()) kept_ += beside->second;
@@ -94,6 +152,7 @@ void Scheduler::Fork(SequenceId id, SequenceId fork) {
   assert(beside >= 1 && kept_ >= 1);
   --beside;
   --kept_;
+  running_[fork] = running_.at(id);
   decoding_.push_back(fork);
 }
 
@@ -118,9 +177,17 @@ void Scheduler::StartDecode(SequenceId id) {
 void Scheduler::Remove(SequenceId id) {
   prefills_.erase(id);
   const bool queued = Unqueue(id);
+  uint32_t places = 1;
   if (const auto beside = beside_.find(id); beside != beside_.end()) {
+    places += beside->second;
     if (!queued) kept_ -= beside->second;
     beside_.erase(beside);
+  }
+  if (const auto known = running_.find(id); known != running_.end()) {
+    uint32_t& of_tenant = tenants_[known->second].running;
+    assert(of_tenant >= places);
+    of_tenant -= places;
+    running_.erase(known);
   }
   if (queued || idle_.erase(id) == 1 || paused_.erase(id) == 1 || Erase(&prefilling_, id)) return;
   Erase(&decoding_, id);

@@ -1,13 +1,14 @@
 // Scheduler: decides which sequences take the next step, and how many tokens of each. Pure
 // bookkeeping: no tensors, no clock, no threads.
 //
-// A sequence waits in a bounded queue, first come first served, until one of `max_running` places
-// is free (several, if it will fork). The caller knows which sequences have memory: those behind
-// one that has none may overtake it. With a place a sequence is first idle (its prefix is being
-// looked up), then prefills, then decodes. A model whose steps hold one sequence asks for Next():
-// prefilling sequences take turns, and between two prefill steps every decoding sequence takes one.
-// Others ask for NextBatch(): every decoding sequence is in every step, and prefilling ones share
-// the rest of the step's rows.
+// A sequence waits in a bounded queue until one of `max_running` places is free (several, if it
+// will fork). Tenants take turns: the one with the fewest places is next; of a tenant's, who came
+// first. The caller knows which sequences have memory: those whose turn comes later may overtake
+// one that has none. With a place a sequence is first idle (its prefix is being looked up), then
+// prefills, then decodes. A model whose steps hold one sequence asks for Next(): prefilling
+// sequences take turns, and between two prefill steps every decoding sequence takes one. Others ask
+// for NextBatch(): every decoding sequence is in every step, and prefilling ones share the rest of
+// the step's rows.
 //
 // Thread safety: none; the engine guards it.
 // Invariants:
@@ -19,12 +20,13 @@
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
 //      Guessed tokens come last: they share what is left of kRowsWithGuesses rows, or of twice as
 //      many where only one sequence decodes.
-//   5. Nobody is overtaken more than kMaxOvertaken times. Of those who overtake tenants take turns.
+//   5. Nobody is overtaken more than kMaxOvertaken times by those whose turn comes later.
 //   6. Tenants that prefill share these rows alike, but each has 16 as far as there are any; who
 //      had none in one batch is first in the next. Of a tenant's rows half, or 16 where that is
 //      more, are its oldest sequence's; where one is promised, it shares these with the oldest that
 //      is. The rest are those of the sequences that have the fewest tokens left, however few rows
 //      each gets. The smaller an id, the older.
+//   7. Where several tenants are known, one place is left for a tenant that has none.
 #ifndef HEARTH_WORKER_ENGINE_SCHEDULER_H_
 #define HEARTH_WORKER_ENGINE_SCHEDULER_H_
 
@@ -70,11 +72,14 @@ class Scheduler {
   Scheduler(uint32_t max_running, uint32_t max_queued);
 
   // False when the queue is full. Free places count as room: a queue of 0 still serves idle places.
+  // `gives_way`: if a tenant has more places, and sequences that wait for some, than this one would
+  // have, the newest of these sequences is removed instead, and told here; null: it is not.
   // REQUIRES: 1 <= places <= max_running.
-  bool Enqueue(SequenceId id, uint32_t places = 1, const std::string& tenant = "");
-  // The sequences that may have a place now, in the order in which to try them: the one that has
-  // waited longest, then those that may overtake.
-  std::vector<SequenceId> Candidates() const;
+  bool Enqueue(SequenceId id, uint32_t places = 1, const std::string& tenant = "",
+               std::optional<SequenceId>* gives_way = nullptr);
+  // The sequences that may have a place now, in the order in which to try them: the one whose turn
+  // it is, then those that may overtake.
+  std::vector<SequenceId> Candidates();
   // Gives a candidate its place; it is idle now. REQUIRES: `id` is one of the candidates.
   void Admit(SequenceId id);
   // `tokens`, `tenant` and `promised` matter to batches alone; `promised`: others, here or
@@ -121,6 +126,13 @@ class Scheduler {
     std::string tenant;
     bool promised = false;
   };
+  struct Tenant {
+    uint32_t running = 0;  // places
+    uint64_t last_turn = 0, last_seen = 0;
+  };
+  std::vector<Waiting*> InTurn();
+  const Waiting* WhoGivesWay(const std::string& tenant, uint32_t places) const;
+  uint32_t FreeFor(const std::string& tenant) const;
   std::map<std::string, SequenceId> OldestPromised() const;  // by tenant, where there is one
   std::map<SequenceId, uint32_t> Shares(uint32_t rows) const;
   static void AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch);
@@ -130,9 +142,11 @@ class Scheduler {
   const uint32_t max_running_;
   const uint32_t max_queued_;
   std::deque<Waiting> queue_;
-  std::map<std::string, uint32_t> overtakers_;  // by tenant, while the same one is in front
-  std::map<SequenceId, uint32_t> beside_;       // places beside its own, where there are any
-  uint32_t kept_ = 0;                           // of them, those of sequences that have their place
+  std::map<std::string, Tenant> tenants_;      // of the last 1,024 sequences at least
+  std::map<SequenceId, std::string> running_;  // whose tenants have a place for them
+  uint64_t accepted_ = 0, turns_ = 0;
+  std::map<SequenceId, uint32_t> beside_;  // places beside its own, where there are any
+  uint32_t kept_ = 0;                      // of them, those of sequences that have their place
   std::set<SequenceId> idle_;
   std::deque<SequenceId> prefilling_;       // front is next; in a batch, its tenant
   std::map<SequenceId, Prefill> prefills_;  // of each of them

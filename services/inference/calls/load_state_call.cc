@@ -89,8 +89,10 @@ absl::Status LoadStateCall::TakeMessage() {
   }
   file_ += chunk.data();
   if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
-    if (status = TakeRoom(); !status.ok()) return status;
+    if (status = ReadPrelude(); !status.ok()) return status;
   }
+  // As a file, and as the objects that are made of it.
+  if (status = room_.GrowTo(2 * file_.size()); !status.ok()) return status;
   {
     absl::MutexLock lock(&end_mutex_);
     announced_ = file_bytes_;
@@ -100,7 +102,7 @@ absl::Status LoadStateCall::TakeMessage() {
   return absl::OkStatus();
 }
 
-absl::Status LoadStateCall::TakeRoom() {
+absl::Status LoadStateCall::ReadPrelude() {
   const absl::StatusOr<StatePrelude> prelude = ParseStatePrelude(file_);
   if (!prelude.ok()) return prelude.status();
   if (prelude->file_bytes < file_.size()) {
@@ -109,10 +111,9 @@ absl::Status LoadStateCall::TakeRoom() {
   if (prelude->file_bytes > UINT64_MAX / 2) {
     return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
   }
-  // As a file, and as the objects that are made of it.
-  absl::StatusOr<std::shared_ptr<void>> room = service_.room->Take(2 * prelude->file_bytes);
-  if (!room.ok()) return room.status();
-  room_ = *std::move(room);
+  // There has to be room for all of it now, but what does not come keeps none.
+  const absl::Status fits = StateRoom::Part(service_.room).GrowTo(2 * prelude->file_bytes);
+  if (!fits.ok()) return fits;
   file_bytes_ = prelude->file_bytes;
   try {
     file_.reserve(file_bytes_);
@@ -175,8 +176,11 @@ bool LoadStateCall::IsLate() const {
   if (taken > service_.timeout) return true;
   if (taken < service_.patience) return false;
   if (announced_ == 0) return true;
-  return static_cast<double>(received_) / static_cast<double>(announced_) <
-         absl::FDivDuration(taken - service_.patience, service_.timeout);
+  const auto announced = static_cast<double>(announced_);
+  const absl::Duration counted = taken - service_.patience;
+  const double due = std::max(announced * absl::FDivDuration(counted, service_.timeout),
+                              kLeastStateBytesPerS * absl::ToDoubleSeconds(counted));
+  return static_cast<double>(received_) < std::min(due, announced);
 }
 
 void LoadStateCall::OnAlarm() {
@@ -195,7 +199,7 @@ void LoadStateCall::End(absl::Status status) {
     if (alarm_ != nullptr) alarm_->Cancel();
   }
   std::string().swap(file_);
-  room_.reset();
+  room_.Clear();
   place_.reset();
   if (call_ != nullptr) status = call_->Finish(std::move(status));
   Finish(ToGrpcStatus(status, context_));

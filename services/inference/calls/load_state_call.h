@@ -3,9 +3,9 @@
 //
 // Thread safety: gRPC calls the reactor from its threads, one read at a time. Ownership: keeps
 // itself until OnDone; the service must outlive it.
-// Invariants: (1) nothing is read beyond the first message before there is room for all that the
-// file announces; (2) Finish is called once; (3) a call whose bytes come so slowly that the file
-// would take longer than kStateTimeout is cancelled.
+// Invariants: (1) there is room for all that was received before more is read; (2) Finish is called
+// once; (3) a call whose bytes come more slowly than kLeastStateBytesPerS, or so that the file
+// would take longer than kStateTimeout, is cancelled.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
 
@@ -42,7 +42,7 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     absl::Duration timeout = kStateTimeout, patience = kStatePatience;
   };
   LoadStateCall(Service service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
-      : service_(service), context_(context), response_(response) {}
+      : service_(service), context_(context), response_(response), room_(service.room) {}
 
   void Start();
 
@@ -54,7 +54,7 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
  private:
   absl::Status TakeMessage();
   // Once the first bytes are there: how many there will be.
-  absl::Status TakeRoom();
+  absl::Status ReadPrelude();
   absl::Status ReceivedAll();
   absl::Status Load();  // on the pool
   absl::Status EndedEarly() ABSL_LOCKS_EXCLUDED(end_mutex_);
@@ -70,7 +70,8 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   std::shared_ptr<LoadStateCall> self_;   // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
   std::string tenant_;
-  std::shared_ptr<void> place_, room_;
+  std::shared_ptr<void> place_;
+  StateRoom::Part room_;
   grpc::ByteBuffer message_;
   std::string file_;
   uint64_t file_bytes_ = 0;  // that it announces; 0: not known yet

@@ -91,13 +91,13 @@ absl::Status SaveStateCall::Begin(const grpc::ByteBuffer& request) {
         "the inference kept its keys and values in another class than the worker's: it has no "
         "saved state");
   }
-  absl::StatusOr<std::shared_ptr<void>> room =
-      service_.room->Take(SnapshotBytes(layout, static_cast<uint32_t>(rest.token_ids.size() - 1)));
-  if (!room.ok()) return room.status();
+  const auto tokens = static_cast<uint32_t>(rest.token_ids.size() - 1);
+  auto room = std::make_unique<StateRoom::Part>(service_.room);
+  if (absl::Status fits = room->GrowTo(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;
   {
     absl::MutexLock lock(&mutex_);
     if (ended()) return CallerGone();
-    room_ = *std::move(room);
+    room_ = std::move(room);
   }
   return Submit(std::move(rest), answer->request().token_ids.size());
 }

@@ -63,7 +63,7 @@ class SaveStateCall final : public StreamCall {
 
   Service service_;
   std::shared_ptr<void> place_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<void> room_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StateRoom::Part> room_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool made_ ABSL_GUARDED_BY(mutex_) = false;

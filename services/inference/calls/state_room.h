@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -19,8 +18,10 @@ namespace hearth {
 
 // Of a whole call that saves or loads a state, for a caller who hardly reads or sends.
 inline constexpr absl::Duration kStateTimeout = absl::Minutes(5);
-// A caller who sends a state may be late by this against one who needs all of that time.
+// A caller who sends a state may be late by this against one who needs all of that time, and
+// against one who sends so many bytes a second: meanwhile it keeps one of a few places.
 inline constexpr absl::Duration kStatePatience = absl::Seconds(10);
+inline constexpr double kLeastStateBytesPerS = 256 << 10;
 
 // Counted by a pool for the work on a state, which makes it a long one: StateRoom counts the bytes.
 inline constexpr uint64_t kStateJobBytes = uint64_t{4} << 20;
@@ -30,20 +31,37 @@ class StateRoom {
   // Room for a state that fills the pool, twice: as a file, and as what is made of it.
   explicit StateRoom(uint64_t pool_bytes) : limit_bytes_(2 * std::max(pool_bytes, kLeastBytes)) {}
 
-  // Bytes until the last copy is destroyed. kResourceExhausted names the limit.
-  absl::StatusOr<std::shared_ptr<void>> Take(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    if (bytes > limit_bytes_ - used_bytes_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("a state of ", bytes, " bytes: ", used_bytes_, " of ", limit_bytes_,
-                       " for states are in use (twice --pool-bytes)"));
+  // Of one state. Thread safety: one thread at a time.
+  class Part {
+   public:
+    explicit Part(StateRoom* room) : room_(room) {}
+    ~Part() { Clear(); }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+    // No less than it has. kResourceExhausted names the limit, and changes nothing.
+    absl::Status GrowTo(uint64_t bytes) {
+      absl::MutexLock lock(&room_->mutex_);
+      const uint64_t others = room_->used_bytes_ - bytes_;
+      if (bytes > room_->limit_bytes_ - others) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("a state of ", bytes, " bytes: ", others, " of ", room_->limit_bytes_,
+                         " for states are in use (twice --pool-bytes)"));
+      }
+      room_->used_bytes_ += bytes - bytes_;
+      bytes_ = bytes;
+      return absl::OkStatus();
     }
-    used_bytes_ += bytes;
-    return std::shared_ptr<void>(this, [this, bytes](void*) {
-      absl::MutexLock released(&mutex_);
-      used_bytes_ -= bytes;
-    });
-  }
+
+    void Clear() {
+      absl::MutexLock lock(&room_->mutex_);
+      room_->used_bytes_ -= std::exchange(bytes_, 0);
+    }
+
+   private:
+    StateRoom* const room_;
+    uint64_t bytes_ = 0;
+  };
 
  private:
   static constexpr uint64_t kLeastBytes = uint64_t{128} << 20;

@@ -38,19 +38,23 @@ absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) cons
         absl::StrCat(kind_, ": ", what..., ", which is the limit; try again later"));
   };
   const auto it = tenants_.find(tenant);
-  const size_t own_waiting = it == tenants_.end() ? 0 : it->second.waiting.size();
-  const uint64_t own_bytes = it == tenants_.end() ? 0 : it->second.bytes;
+  const bool has_some = it != tenants_.end();
+  const size_t own_waiting = has_some ? it->second.waiting.size() : 0;
+  const uint64_t own_bytes = has_some ? it->second.bytes : 0;
+  // The rest is for tenants that have nothing here.
+  const size_t most_waiting = has_some ? options_.max_waiting - 1 : options_.max_waiting;
+  const uint64_t most_bytes = has_some ? options_.max_bytes / 8 * 7 : options_.max_bytes;
   if (own_waiting >= options_.max_waiting_each) {
     return refuse(options_.max_waiting_each, " of tenant \"", tenant, "\" wait");
   }
-  if (waiting_ >= options_.max_waiting) return refuse(options_.max_waiting, " wait");
+  if (waiting_ >= most_waiting) return refuse(most_waiting, " wait");
   // A job that is too large by itself is let in alone.
   if (own_bytes > 0 &&
       bytes > options_.max_bytes_each - std::min(own_bytes, options_.max_bytes_each)) {
     return refuse(options_.max_bytes_each, " bytes of tenant \"", tenant, "\" wait");
   }
-  if (bytes_ > 0 && bytes > options_.max_bytes - std::min(bytes_, options_.max_bytes)) {
-    return refuse(options_.max_bytes, " bytes wait");
+  if (bytes_ > 0 && bytes > most_bytes - std::min(bytes_, most_bytes)) {
+    return refuse(most_bytes, " bytes wait");
   }
   return absl::OkStatus();
 }

@@ -7,7 +7,8 @@
 // Thread safety: all methods from any thread. Jobs may submit jobs.
 // Invariants: (1) an accepted job runs once; (2) of `threads` at least one is free of each tenant;
 // (3) at most max_waiting jobs wait, of one tenant at most max_waiting_each; those that wait or run
-// keep at most max_bytes alive, those of one tenant max_bytes_each.
+// keep at most max_bytes alive, those of one tenant max_bytes_each; (4) the last place and an
+// eighth of the bytes are for tenants that have no job here.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 

@@ -29,7 +29,9 @@ absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller,
   if (!tenant.empty() && each_tenant_ > 0 && open_of_[tenant] + weight > each_tenant_) {
     return TenantIsAtLimit(kind_, each_tenant_, tenant);
   }
-  if (all_ > 0 && open_ + weight > all_) return AllAreAtLimit(kind_, all_);
+  const bool has_some = open_of_.contains(tenant) && open_of_[tenant] > 0;
+  const int most = has_some && all_ > 1 ? all_ - 1 : all_;
+  if (all_ > 0 && open_ + weight > most) return AllAreAtLimit(kind_, all_);
   open_ += weight;
   if (!tenant.empty()) open_of_[tenant] += weight;
   return std::shared_ptr<void>(this, [this, tenant, weight](void*) { Release(tenant, weight); });

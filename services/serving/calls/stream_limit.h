@@ -1,5 +1,6 @@
 // StreamLimit: limits how many streams of one kind are open at a time, all together and for each
-// tenant that calls for itself, so that one tenant cannot keep the others out.
+// tenant that calls for itself; the last place of all is for a tenant that has none. So neither one
+// tenant nor all others keep one out.
 //
 // Thread safety: all methods from any thread. Ownership: places outlive neither it nor their call.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_LIMIT_H_

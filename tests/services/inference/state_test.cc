@@ -252,6 +252,22 @@ TEST(StatesOfSlowCallers, AreGivenUp) {
   EXPECT_NE(status.error_code(), grpc::StatusCode::OK);
 }
 
+TEST_F(States, WhatIsAnnouncedAndNotSentTakesNoRoom) {
+  std::string huge = saved_.substr(0, kStatePreludeBytes);
+  const uint64_t bytes = uint64_t{128} << 20;  // half of the room: it counts twice
+  huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
+  v1::StateChunk chunk;
+  chunk.set_data(huge);
+  grpc::ClientContext context;
+  v1::LoadStateResponse response;
+  const auto silent = second_.stub()->LoadState(&context, &response);
+  ASSERT_TRUE(silent->Write(chunk));
+  const grpc::Status loaded = Load(&second_, saved_).status;
+  EXPECT_TRUE(loaded.ok()) << loaded.error_message();
+  context.TryCancel();
+  EXPECT_FALSE(silent->Finish().ok());
+}
+
 // The room for states is one state's.
 TEST_F(States, OfACallerWhoAnnouncesMuchAndSendsNothingKeepNobodyOut) {
   WorkerServer::Options options = Invariant();

@@ -61,6 +61,20 @@ TEST(FairPool, LargeJobsOfATenantRunOneByOne) {
   other.LetGo();
 }
 
+TEST(FairPool, TheLastPlaceIsForATenantThatHasNone) {
+  BlockingJob a, b;
+  FairPool pool("prompts", Small(2, /*max_waiting=*/4, /*max_waiting_each=*/2));
+  ASSERT_TRUE(pool.Submit("a", 1, a.job()).ok());
+  a.WaitBegun();
+  ASSERT_TRUE(pool.Submit("b", 1, b.job()).ok());
+  b.WaitBegun();
+  for (const char* tenant : {"a", "a", "b"}) EXPECT_TRUE(pool.Submit(tenant, 1, [] {}).ok());
+  EXPECT_FALSE(pool.Submit("b", 1, [] {}).ok());
+  EXPECT_TRUE(pool.Submit("c", 1, [] {}).ok());
+  a.LetGo();
+  b.LetGo();
+}
+
 TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
   FairPoolOptions options = Small(2);
   options.max_waiting_each = 0;
@@ -133,8 +147,8 @@ TEST(FairPool, RefusesWhatIsOverItsLimitsAndNamesThem) {
   const absl::Status each = pool.Submit("a", 0, nothing);
   EXPECT_EQ(each.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 2 of tenant \"a\" wait")) << each;
-  EXPECT_TRUE(pool.Submit("b", 0, nothing).ok());
-  const absl::Status all = pool.Submit("c", 0, nothing);
+  EXPECT_TRUE(pool.Submit("c", 0, nothing).ok());
+  const absl::Status all = pool.Submit("d", 0, nothing);
   EXPECT_EQ(all.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 3 wait")) << all;
   of_a.LetGo();

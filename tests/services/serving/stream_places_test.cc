@@ -169,6 +169,21 @@ TEST_F(StreamPlacesTest, RoomIsMadeForWhatPlacesHold) {
   EXPECT_EQ(places_.open(), 1);
 }
 
+TEST(StreamLimit, TheLastPlaceIsForATenantThatHasNone) {
+  StreamLimit limit("state", 4, 2);
+  const auto caller = [](const char* tenant) {
+    Identity identity;
+    identity.tenant = tenant;
+    identity.role = Role::kTenant;
+    return identity;
+  };
+  const auto a = limit.Enter(caller("a")), more = limit.Enter(caller("a"));
+  const auto b = limit.Enter(caller("b"));
+  EXPECT_FALSE(limit.Enter(caller("b")).ok());
+  EXPECT_TRUE(limit.Enter(caller("c")).ok());
+  EXPECT_TRUE(limit.Enter(Identity()).ok()) << "one who is asked for no identity is no tenant";
+}
+
 TEST(StreamLimit, WhatHoldsMoreTakesMorePlaces) {
   StreamLimit limit("lease", 10, 4);
   Identity tenant;

@@ -67,6 +67,29 @@ TEST(EngineLifeTest, AFullQueueAnswersResourceExhaustedWithTheLimit) {
   EXPECT_EQ(worker.Counter("requests_refused"), 1u);
 }
 
+TEST(EngineLifeTest, InAFullQueueTheLargestTenantsNewestRequestGivesWay) {
+  TestWorker worker(LivingDir(), OnePlace(2));
+  Gate gate(worker.cache().get());
+  Collector running, first, newest, other;
+  EngineRequest request = Request(Prompt(40));
+  request.tenant = "many";
+  worker.Submit(request, &running);
+  gate.WaitEntered();
+  worker.Submit(request, &first);
+  worker.Submit(request, &newest);
+  request.tenant = "few";
+  worker.Submit(request, &other);
+  newest.WaitEnd();
+  EXPECT_EQ(newest.error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(newest.error.message()), HasSubstr("a tenant with fewer requests"));
+  gate.Release();
+  for (Collector* answered : {&running, &other, &first}) {
+    answered->WaitEnd();
+    EXPECT_TRUE(answered->error.ok()) << answered->error;
+  }
+  EXPECT_EQ(worker.Counter("requests_refused"), 0u);
+}
+
 TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
   TestWorker worker(LivingDir(), OnePlace(1));
   Gate gate(worker.cache().get());

@@ -193,6 +193,50 @@ TEST(SchedulerTest, TenantsOvertakeInTurn) {
   EXPECT_EQ(overtaking, (Ids{2, 6, 3, 7, 4, 5}));
 }
 
+TEST(SchedulerTest, TheTenantWithTheFewestPlacesIsNext) {
+  Scheduler scheduler(4, 100);
+  for (SequenceId id = 1; id <= 10; ++id) scheduler.Enqueue(id, 1, "many");
+  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2, 3, 4})) << "a lone tenant has all";
+  for (SequenceId id : {11, 12}) scheduler.Enqueue(id, 1, "few");
+  scheduler.Remove(1);
+  EXPECT_EQ(Admit(&scheduler), Ids{11});
+  scheduler.Remove(2);
+  EXPECT_EQ(Admit(&scheduler), Ids{}) << "both have some, and one place is a third tenant's";
+  scheduler.Remove(3);
+  EXPECT_EQ(Admit(&scheduler), Ids{5}) << "they have one each, and this one's last turn is older";
+  scheduler.Enqueue(13, 1, "third");
+  EXPECT_EQ(Admit(&scheduler), Ids{13});
+}
+
+TEST(SchedulerTest, SequencesWithForksCountWithAllTheirPlaces) {
+  Scheduler scheduler(9, 100);
+  scheduler.Enqueue(1, 4, "wide");
+  for (SequenceId id : {2, 3, 4}) scheduler.Enqueue(id, 1, "few");
+  scheduler.Enqueue(5, 4, "wide");
+  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2, 3, 4})) << "of the two places left one is kept";
+  scheduler.StartDecode(1);
+  scheduler.Fork(1, 11);
+  scheduler.Remove(1);
+  scheduler.Enqueue(6, 1, "few");
+  EXPECT_EQ(Admit(&scheduler), Ids{5}) << "of its four places one is used, and three are free";
+}
+
+TEST(SchedulerTest, InAFullQueueTheNewestOfTheLargestTenantGivesWay) {
+  Scheduler scheduler(2, 3);
+  for (SequenceId id = 1; id <= 5; ++id) EXPECT_TRUE(scheduler.Enqueue(id, 1, "many"));
+  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2}));
+  std::optional<SequenceId> gives_way;
+  EXPECT_FALSE(scheduler.Enqueue(6, 1, "many", &gives_way));
+  EXPECT_TRUE(scheduler.Enqueue(7, 1, "few", &gives_way));
+  EXPECT_EQ(gives_way, 5u);
+  EXPECT_TRUE(scheduler.Enqueue(8, 1, "few", &gives_way));
+  EXPECT_EQ(gives_way, 4u) << "it has four, and this one would have two";
+  EXPECT_FALSE(scheduler.Enqueue(9, 1, "few", &gives_way)) << "it would have as many as the other";
+  EXPECT_FALSE(scheduler.Enqueue(9, 1, "third")) << "where nobody may give way";
+  scheduler.Remove(1);
+  EXPECT_EQ(Admit(&scheduler), Ids{7});
+}
+
 // Random arrivals, steps and departures: limits hold, nobody waits for more than one prefill step
 // between two decoded tokens, and every prefilling sequence keeps moving.
 TEST(SchedulerTest, KeepsItsInvariantsUnderRandomUse) {
