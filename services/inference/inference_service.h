@@ -20,9 +20,9 @@
 #include "services/inference/calls/state_room.h"
 #include "services/inference/explainer.h"
 #include "services/rpc/client_access.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
-#include "services/serving/calls/stream_limit.h"
 #include "services/serving/door/identity.h"
 #include "services/serving/reachability.h"
 #include "worker/engine/engine.h"
@@ -99,11 +99,11 @@ class InferenceService final : public InferenceServiceBase {
 
   const InferenceParts parts_;
   // Explanations under way: each holds its prompt's ids until the store answers.
-  StreamLimit explains_{"explain", 64, 8};
+  Admission explains_{{"explain", 64, 8}};
   // A message of 3 MiB has up to 12 MiB once it is parsed, until the last of its answers.
-  StreamLimit asks_{"ask", 16, 4};
+  Admission asks_{{"ask", 16, 4}};
   // Each holds a file in memory, which state_room_ counts.
-  StreamLimit states_{"state", 4, 2};
+  Admission states_{{"state", 4, 2}};
   StateRoom state_room_;
   RecentAnswers recent_;
   FairPool prompts_{"prompts"};

@@ -23,10 +23,9 @@
 #include "cache_store/base/repeating_thread.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
-#include "services/serving/calls/stream_limit.h"
-#include "services/serving/calls/stream_places.h"
 #include "services/serving/door/identity.h"
 #include "services/store/store_calls.h"
 #include "services/store/worker_reports.h"
@@ -134,12 +133,12 @@ class CacheService final : public CacheServiceBase {
   const absl::Time start_;
   SharedMemoryOffer offer_;
   WorkerReports reports_;
-  StreamPlaces publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
-  StreamPlaces fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
-  StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};
-  StreamLimit lease_streams_{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams};
-  StreamLimit explain_calls_{"explain", kMaxExplainCalls, kMaxTenantExplainCalls};
-  StreamLimit list_streams_{"list", kMaxListStreams, kMaxTenantListStreams};
+  Admission publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
+  Admission fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
+  Admission watch_streams_{{"watch", kMaxWatchStreams, kMaxTenantWatchStreams}};
+  Admission lease_streams_{{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams}};
+  Admission explain_calls_{{"explain", kMaxExplainCalls, kMaxTenantExplainCalls}};
+  Admission list_streams_{{"list", kMaxListStreams, kMaxTenantListStreams}};
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};

@@ -36,7 +36,7 @@ class LeaseCall final : public StreamCall {
   LeaseCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
       : StreamCall(context), parts_(parts) {}
 
-  void Start(StreamLimit* streams, const grpc::ByteBuffer& bytes);
+  void Start(Admission* streams, const grpc::ByteBuffer& bytes);
 
  private:
   // The caller is done, or died.
@@ -76,12 +76,12 @@ uint32_t MsUntil(absl::Time when) {
   return static_cast<uint32_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(when - absl::Now())));
 }
 
-void LeaseCall::Start(StreamLimit* streams, const grpc::ByteBuffer& bytes) {
+void LeaseCall::Start(Admission* streams, const grpc::ByteBuffer& bytes) {
   const absl::StatusOr<Identity> caller =
       Enter(parts_.gate, parts_.identities, "Lease", bytes.Length());
   if (!caller.ok()) return End(caller.status());
   absl::StatusOr<std::shared_ptr<void>> place =
-      streams->Enter(*caller, 1 + static_cast<int>(bytes.Length() / kLeaseBytes));
+      streams->Enter(*caller, nullptr, 1 + static_cast<int>(bytes.Length() / kLeaseBytes));
   if (!place.ok()) return End(place.status());
   KeepUntilDone(*std::move(place));
   share_name_ = caller->ShareName();
@@ -238,7 +238,7 @@ void LeaseCall::Stop(absl::Status status) {
 
 }  // namespace
 
-ByteStream* StartLease(const StoreCallParts& parts, StreamLimit* streams,
+ByteStream* StartLease(const StoreCallParts& parts, Admission* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<LeaseCall>(parts, context);
   call->Start(streams, TakeRequest(request));

@@ -18,7 +18,7 @@ class ListCall final : public StreamCall {
   ListCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
       : StreamCall(context, parts.patience) {}
 
-  void Start(const StoreCallParts& parts, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
+  void Start(const StoreCallParts& parts, Admission* streams, const grpc::ByteBuffer& bytes) {
     const absl::StatusOr<Identity> caller =
         Enter(parts.gate, parts.identities, "List", bytes.Length());
     if (!caller.ok()) return End(caller.status());
@@ -62,7 +62,7 @@ class ListCall final : public StreamCall {
 
 }  // namespace
 
-ByteStream* StartList(const StoreCallParts& parts, StreamLimit* streams,
+ByteStream* StartList(const StoreCallParts& parts, Admission* streams,
                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<ListCall>(parts, context);
   call->Start(parts, streams, TakeRequest(request));

@@ -70,7 +70,7 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
   return result;
 }
 
-grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, StreamLimit* calls,
+grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Admission* calls,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) {

@@ -28,10 +28,10 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 // so that no thread of gRPC's blocks.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
 // one message beside what the store counts as staged; (3) Finish is called once;
-// (4) a stream that hardly moves is cancelled (stream_places.h).
+// (4) a stream that hardly moves is cancelled (admission.h).
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
-  PublishCall(const StoreCallParts& parts, Executor* committers, StreamPlaces* places,
+  PublishCall(const StoreCallParts& parts, Executor* committers, Admission* places,
               grpc::CallbackServerContext* context)
       : parts_(parts), committers_(committers), places_(places), context_(context) {}
 
@@ -208,11 +208,11 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   const StoreCallParts parts_;
   Executor* const committers_;
-  StreamPlaces* const places_;
+  Admission* const places_;
   grpc::CallbackServerContext* const context_;
-  std::shared_ptr<PublishCall> self_;           // held for gRPC
-  std::unique_ptr<CallGate::Call> call_;        // null when the gate is closed
-  std::unique_ptr<StreamPlaces::Place> place_;  // null when there is none
+  std::shared_ptr<PublishCall> self_;        // held for gRPC
+  std::unique_ptr<CallGate::Call> call_;     // null when the gate is closed
+  std::unique_ptr<Admission::Place> place_;  // null when there is none
   std::unique_ptr<PublishSession> session_;
   absl::StatusOr<Identity> caller_ = absl::UnknownError("not asked yet");
   std::optional<SliceAssembler> assembler_;  // from the begin on
@@ -226,7 +226,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
 }  // namespace
 
-Reactor* StartPublish(const StoreCallParts& parts, Executor* committers, StreamPlaces* places,
+Reactor* StartPublish(const StoreCallParts& parts, Executor* committers, Admission* places,
                       grpc::CallbackServerContext* context) {
   return std::make_shared<PublishCall>(parts, committers, places, context)->Start();
 }

@@ -18,11 +18,10 @@
 #include "cache_store/base/executor.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/calls/stream_call.h"
-#include "services/serving/calls/stream_limit.h"
-#include "services/serving/calls/stream_places.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
@@ -53,21 +52,21 @@ inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 using ByteStream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
 ByteStream* StartFetch(const StoreCallParts& parts, Executor* readers,
-                       const SharedMemoryOffer* offer, StreamPlaces* places,
+                       const SharedMemoryOffer* offer, Admission* places,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
-    const StoreCallParts& parts, Executor* committers, StreamPlaces* places,
+    const StoreCallParts& parts, Executor* committers, Admission* places,
     grpc::CallbackServerContext* context);
-ByteStream* StartLease(const StoreCallParts& parts, StreamLimit* streams,
+ByteStream* StartLease(const StoreCallParts& parts, Admission* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-ByteStream* StartList(const StoreCallParts& parts, StreamLimit* streams,
+ByteStream* StartList(const StoreCallParts& parts, Admission* streams,
                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 // The stream ends with UNAVAILABLE when the gate closes, with UNAUTHENTICATED or PERMISSION_DENIED
 // when the caller's identity changes.
-ByteStream* StartWatch(const StoreCallParts& parts, StreamLimit* streams,
+ByteStream* StartWatch(const StoreCallParts& parts, Admission* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 
-grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, StreamLimit* calls,
+grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Admission* calls,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
 // An audit found wrong objects: the log names their publishers.

@@ -74,7 +74,7 @@ class WatchCall final : public StreamCall {
   WatchCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
       : StreamCall(context, parts.patience) {}
 
-  void Start(const StoreCallParts& parts, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
+  void Start(const StoreCallParts& parts, Admission* streams, const grpc::ByteBuffer& bytes) {
     const absl::StatusOr<Identity> caller =
         Enter(parts.gate, parts.identities, "Watch", bytes.Length());
     if (!caller.ok()) return End(caller.status());
@@ -189,7 +189,7 @@ class WatchCall final : public StreamCall {
 
 }  // namespace
 
-ByteStream* StartWatch(const StoreCallParts& parts, StreamLimit* streams,
+ByteStream* StartWatch(const StoreCallParts& parts, Admission* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<WatchCall>(parts, context);
   call->Start(parts, streams, TakeRequest(request));

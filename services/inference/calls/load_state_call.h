@@ -21,9 +21,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "services/inference/calls/state_room.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
-#include "services/serving/calls/stream_limit.h"
 #include "services/serving/door/identity.h"
 #include "worker/engine/engine.h"
 
@@ -36,7 +36,7 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     Engine* engine = nullptr;
     FairPool* pool = nullptr;
     StateRoom* room = nullptr;
-    StreamLimit* places = nullptr;
+    Admission* places = nullptr;
     CallGate* gate = nullptr;
     Identities* identities = nullptr;
     absl::Duration timeout = kStateTimeout, patience = kStatePatience;

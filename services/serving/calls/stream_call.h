@@ -37,7 +37,7 @@
 namespace hearth {
 
 // The time in which a publish must send, and a fetch receive, a least number of bytes, since both
-// hold memory (stream_places.h); any other stream must receive a message.
+// hold memory (admission.h); any other stream must receive a message.
 inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 
 class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,

@@ -1,14 +1,15 @@
-// StreamPlaces: limits the open streams of one kind that hold memory for their callers, and ends
-// those that hardly move.
+// Admission: decides which calls of one kind are let in, so that no caller keeps others out.
 //
-// A stream that moves less than `floor_bytes` in a `window` in which it waits for its caller is
-// ended. Where there is no place for a new one, the slowest stream is ended, first among those of a
-// tenant with more than its share; one that moves well never is.
-// Thread safety: all methods from any thread. Ownership: places must not outlive it; the clock
-// must. Invariants: (1) at most `all` streams are counted, and `each_tenant` of a tenant that calls
-// for itself; (2) `end` is called once at most, under no lock of this class's.
-#ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_PLACES_H_
-#define HEARTH_SERVICES_SERVING_CALLS_STREAM_PLACES_H_
+// At most `all` places are taken at a time, and `each_tenant` by a tenant that calls for itself.
+// The last place of all is for a tenant that has none. A call that holds memory for its caller can
+// be ended: one that moves less than `floor_bytes` in a `window` in which it waits for its caller
+// is, and where there is no place for a new one the slowest is, first among those of a tenant with
+// more than its share; one that moves well never is. Thread safety: all methods from any thread.
+// Ownership: places must not outlive it; the clock must. Invariants: (1) of all places, and of a
+// tenant's, no more are counted than that; (2) `end` is called once at most, under no lock of this
+// class's.
+#ifndef HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
+#define HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 
 #include <atomic>
 #include <cstdint>
@@ -28,7 +29,7 @@
 
 namespace hearth {
 
-class StreamPlaces {
+class Admission {
  public:
   struct Options {
     std::string kind;  // "publish"
@@ -41,7 +42,7 @@ class StreamPlaces {
   };
   using EndStream = std::function<void(const absl::Status&)>;
 
-  // The place of one stream.
+  // The place of one call.
   class Place {
    public:
     ~Place() { places_->Release(this); }
@@ -56,17 +57,19 @@ class StreamPlaces {
     absl::Status BelongsTo(const std::string& tenant) { return places_->Assign(this, tenant); }
 
    private:
-    friend class StreamPlaces;
-    Place(StreamPlaces* places, bool is_worker, EndStream end)
-        : places_(places), is_worker_(is_worker), end_(std::move(end)) {}
+    friend class Admission;
+    Place(Admission* places, bool is_worker, EndStream end, int weight)
+        : places_(places), is_worker_(is_worker), end_(std::move(end)), weight_(weight) {}
 
-    StreamPlaces* const places_;
+    Admission* const places_;
     const bool is_worker_;  // the caller names others' tenants
-    const EndStream end_;
+    const EndStream end_;   // null: it cannot be ended
+    const int weight_;
     std::atomic<uint64_t> moved_{0};
     std::atomic<bool> waits_{true};
 
     // Under places_->mutex_.
+    std::list<Place*>::iterator at_;
     std::string tenant_;
     bool counted_ = true;
     absl::Time since_;
@@ -75,19 +78,21 @@ class StreamPlaces {
     bool has_rate_ = false;
   };
 
-  // `clock` null: a SteadyClock.
-  explicit StreamPlaces(Options options, Clock* clock = nullptr);
-  ~StreamPlaces();
-  StreamPlaces(const StreamPlaces&) = delete;
-  StreamPlaces& operator=(const StreamPlaces&) = delete;
+  // `clock` null: a SteadyClock. A limit of 0 is none.
+  explicit Admission(Options options, Clock* clock = nullptr);
+  ~Admission();
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
 
   void SetClock(Clock* clock);  // before any stream
   // How long a stream may move less than `floor_bytes`. Before any stream.
   void SetWindow(absl::Duration window);
 
-  // `end` ends the stream; it may outlive the place. kResourceExhausted names the limit.
-  absl::StatusOr<std::unique_ptr<Place>> Enter(const Identity& caller, EndStream end)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // A place, which counts as `weight` places. `end` ends the call, and may outlive the place.
+  // Workers and administrators, and everybody where no identities are asked for, are limited by
+  // `all` only. kResourceExhausted names the limit.
+  absl::StatusOr<std::unique_ptr<Place>> Enter(const Identity& caller, EndStream end = nullptr,
+                                               int weight = 1) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the streams below the floor. To be called now and then.
   void EndSlow() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the slowest stream, if one is slow, since a caller lacks memory that streams hold.
@@ -104,6 +109,9 @@ class StreamPlaces {
   // caller must end it. Null when none is slow.
   EndStream TakeSlowest(const std::string* tenant, const std::string& newcomer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // OK: there is room, and *ends was taken for it where it is set.
+  absl::Status MakePlace(const std::string& tenant, bool can_end, int weight, EndStream* ends)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Displaced() const;
 
   Options options_;
@@ -117,4 +125,4 @@ class StreamPlaces {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_CALLS_STREAM_PLACES_H_
+#endif  // HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_

@@ -1,4 +1,4 @@
-#include "services/serving/calls/stream_places.h"
+#include "services/serving/calls/admission.h"
 
 #include <algorithm>
 #include <cassert>
@@ -6,35 +6,34 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/serving/calls/stream_limit.h"
 
 namespace hearth {
 
-StreamPlaces::StreamPlaces(Options options, Clock* clock)
+Admission::Admission(Options options, Clock* clock)
     : options_(std::move(options)), clock_(clock == nullptr ? &steady_clock_ : clock) {}
 
-StreamPlaces::~StreamPlaces() {
+Admission::~Admission() {
   absl::MutexLock lock(&mutex_);
   assert(places_.empty() && open_ == 0);
 }
 
-void StreamPlaces::SetClock(Clock* clock) {
+void Admission::SetClock(Clock* clock) {
   assert(open() == 0);
   clock_ = clock;
 }
 
-void StreamPlaces::SetWindow(absl::Duration window) {
+void Admission::SetWindow(absl::Duration window) {
   assert(open() == 0);
   options_.window = window;
 }
 
-void StreamPlaces::BeginWindow(Place* place, absl::Time now) {
+void Admission::BeginWindow(Place* place, absl::Time now) {
   mutex_.AssertHeld();
   place->since_ = now;
   place->moved_before_ = place->moved_.load(std::memory_order_relaxed);
 }
 
-double StreamPlaces::RateOf(const Place& place, absl::Time now) const {
+double Admission::RateOf(const Place& place, absl::Time now) const {
   mutex_.AssertHeld();
   const absl::Duration time = now - place.since_;
   if (time < options_.grace && place.has_rate_) return place.bytes_per_s_;
@@ -42,8 +41,8 @@ double StreamPlaces::RateOf(const Place& place, absl::Time now) const {
   return static_cast<double>(moved) / absl::ToDoubleSeconds(time);
 }
 
-StreamPlaces::EndStream StreamPlaces::TakeSlowest(const std::string* tenant,
-                                                  const std::string& newcomer) {
+Admission::EndStream Admission::TakeSlowest(const std::string* tenant,
+                                            const std::string& newcomer) {
   mutex_.AssertHeld();
   const absl::Time now = clock_->Now();
   const int tenants = static_cast<int>(of_tenant_.size()) + (of_tenant_.count(newcomer) == 0);
@@ -52,7 +51,8 @@ StreamPlaces::EndStream StreamPlaces::TakeSlowest(const std::string* tenant,
   bool slowest_is_over = false;
   double slowest_rate = 0;
   for (Place* const place : places_) {
-    if (!place->counted_ || !place->waits_.load(std::memory_order_relaxed)) continue;
+    if (!place->counted_ || place->end_ == nullptr) continue;
+    if (!place->waits_.load(std::memory_order_relaxed)) continue;
     if (tenant != nullptr && place->tenant_ != *tenant) continue;
     if (now - place->since_ < options_.grace && !place->has_rate_) continue;
     const double rate = RateOf(*place, now);
@@ -70,7 +70,7 @@ StreamPlaces::EndStream StreamPlaces::TakeSlowest(const std::string* tenant,
   return slowest->end_;
 }
 
-absl::Status StreamPlaces::Displaced() const {
+absl::Status Admission::Displaced() const {
   return absl::ResourceExhaustedError(
       absl::StrCat(options_.kind,
                    ": another caller has its place now, since this one was the "
@@ -78,38 +78,53 @@ absl::Status StreamPlaces::Displaced() const {
                    options_.all, "; try again later"));
 }
 
-absl::StatusOr<std::unique_ptr<StreamPlaces::Place>> StreamPlaces::Enter(const Identity& caller,
-                                                                         EndStream end) {
+absl::Status Admission::MakePlace(const std::string& tenant, bool can_end, int weight,
+                                  EndStream* ends) {
+  mutex_.AssertHeld();
+  const auto known = of_tenant_.find(tenant);
+  const int own = tenant.empty() || known == of_tenant_.end() ? 0 : known->second;
+  const int all = own > 0 && !can_end && options_.all > 1 ? options_.all - 1 : options_.all;
+  const auto refuse = [this](int limit, const std::string& whose) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.kind, ": ", limit, " streams ", whose, "; try again later"));
+  };
+  if (!tenant.empty() && options_.each_tenant > 0 && own + weight > options_.each_tenant) {
+    *ends = can_end ? TakeSlowest(&tenant, tenant) : nullptr;
+    if (*ends == nullptr) {
+      return refuse(options_.each_tenant,
+                    absl::StrCat("of tenant \"", tenant, "\" are open, which is its limit"));
+    }
+  } else if (options_.all > 0 && open_ + weight > all) {
+    *ends = can_end ? TakeSlowest(nullptr, tenant) : nullptr;
+    if (*ends == nullptr) return refuse(all, "are open, which is the limit");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Admission::Place>> Admission::Enter(const Identity& caller,
+                                                                   EndStream end, int weight) {
+  assert(weight >= 1 && (end == nullptr || weight == 1));
   const bool is_worker = caller.sees_all() && caller.role != Role::kNobody;
   const std::string tenant = caller.sees_all() ? "" : caller.tenant;
   EndStream displaced;
   std::unique_ptr<Place> place;
   {
     absl::MutexLock lock(&mutex_);
-    const auto of_tenant = of_tenant_.find(tenant);
-    if (!tenant.empty() && options_.each_tenant > 0 && of_tenant != of_tenant_.end() &&
-        of_tenant->second >= options_.each_tenant) {
-      displaced = TakeSlowest(&tenant, tenant);
-      if (displaced == nullptr) {
-        return TenantIsAtLimit(options_.kind, options_.each_tenant, tenant);
-      }
-    } else if (options_.all > 0 && open_ >= options_.all) {
-      displaced = TakeSlowest(nullptr, tenant);
-      if (displaced == nullptr) return AllAreAtLimit(options_.kind, options_.all);
-    }
-    place.reset(new Place(this, is_worker, std::move(end)));
+    const absl::Status made = MakePlace(tenant, end != nullptr, weight, &displaced);
+    if (!made.ok()) return made;
+    place.reset(new Place(this, is_worker, std::move(end), weight));
     place->tenant_ = tenant;
     BeginWindow(place.get(), clock_->Now());
-    places_.push_back(place.get());
-    ++of_tenant_[tenant];
-    ++open_;
+    place->at_ = places_.insert(places_.end(), place.get());
+    of_tenant_[tenant] += weight;
+    open_ += weight;
     assert(options_.all <= 0 || open_ <= options_.all);
   }
   if (displaced != nullptr) displaced(Displaced());
   return place;
 }
 
-absl::Status StreamPlaces::Assign(Place* place, const std::string& tenant) {
+absl::Status Admission::Assign(Place* place, const std::string& tenant) {
   EndStream displaced;
   {
     absl::MutexLock lock(&mutex_);
@@ -127,22 +142,22 @@ absl::Status StreamPlaces::Assign(Place* place, const std::string& tenant) {
       }
     }
     const auto before = of_tenant_.find(place->tenant_);
-    assert(before != of_tenant_.end() && before->second > 0);
-    if (--before->second == 0) of_tenant_.erase(before);
+    assert(before != of_tenant_.end() && before->second >= place->weight_);
+    if ((before->second -= place->weight_) == 0) of_tenant_.erase(before);
     place->tenant_ = tenant;
-    ++of_tenant_[tenant];
+    of_tenant_[tenant] += place->weight_;
   }
   if (displaced != nullptr) displaced(Displaced());
   return absl::OkStatus();
 }
 
-void StreamPlaces::EndSlow() {
+void Admission::EndSlow() {
   std::vector<std::pair<EndStream, absl::Status>> ended;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_->Now();
     for (Place* const place : places_) {
-      if (!place->counted_) continue;
+      if (!place->counted_ || place->end_ == nullptr) continue;
       const bool waits = place->waits_.load(std::memory_order_relaxed);
       if (waits && now - place->since_ < options_.window) continue;
       const uint64_t moved = place->moved_.load(std::memory_order_relaxed) - place->moved_before_;
@@ -165,7 +180,7 @@ void StreamPlaces::EndSlow() {
   for (const auto& [end, status] : ended) end(status);
 }
 
-void StreamPlaces::MakeRoom() {
+void Admission::MakeRoom() {
   EndStream displaced;
   {
     absl::MutexLock lock(&mutex_);
@@ -174,24 +189,24 @@ void StreamPlaces::MakeRoom() {
   if (displaced != nullptr) displaced(Displaced());
 }
 
-int StreamPlaces::open() const {
+int Admission::open() const {
   absl::MutexLock lock(&mutex_);
   return open_;
 }
 
-void StreamPlaces::Uncount(Place* place) {
+void Admission::Uncount(Place* place) {
   mutex_.AssertHeld();
   if (!std::exchange(place->counted_, false)) return;
   const auto it = of_tenant_.find(place->tenant_);
-  assert(open_ > 0 && it != of_tenant_.end() && it->second > 0);
-  --open_;
-  if (--it->second == 0) of_tenant_.erase(it);
+  assert(open_ >= place->weight_ && it != of_tenant_.end() && it->second >= place->weight_);
+  open_ -= place->weight_;
+  if ((it->second -= place->weight_) == 0) of_tenant_.erase(it);
 }
 
-void StreamPlaces::Release(Place* place) {
+void Admission::Release(Place* place) {
   absl::MutexLock lock(&mutex_);
   Uncount(place);
-  places_.remove(place);
+  places_.erase(place->at_);
 }
 
 }  // namespace hearth

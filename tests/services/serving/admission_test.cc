@@ -1,4 +1,4 @@
-#include "services/serving/calls/stream_places.h"
+#include "services/serving/calls/admission.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/serving/calls/stream_limit.h"
 #include "tests/support/fake_clock.h"
 
 namespace hearth {
@@ -17,15 +16,15 @@ using ::testing::HasSubstr;
 Identity Tenant(const std::string& name) { return Identity{name, Role::kTenant, name, ""}; }
 Identity Worker() { return Identity{"worker", Role::kWorker, kDefaultTenant, ""}; }
 
-class StreamPlacesTest : public testing::Test {
+class AdmissionTest : public testing::Test {
  protected:
   struct Stream {
-    std::unique_ptr<StreamPlaces::Place> place;
+    std::unique_ptr<Admission::Place> place;
     absl::Status ended;
   };
 
-  static StreamPlaces::Options Small() {
-    StreamPlaces::Options options;
+  static Admission::Options Small() {
+    Admission::Options options;
     options.kind = "publish";
     options.all = 4;
     options.each_tenant = 3;
@@ -55,11 +54,11 @@ class StreamPlacesTest : public testing::Test {
   }
 
   FakeClock clock_;
-  StreamPlaces places_{Small(), &clock_};
+  Admission places_{Small(), &clock_};
   absl::Status refusal_;
 };
 
-TEST_F(StreamPlacesTest, AByteNowAndThenIsBelowTheFloor) {
+TEST_F(AdmissionTest, AByteNowAndThenIsBelowTheFloor) {
   const auto trickles = Enter(Identity());
   const auto steady = Enter(Identity());
   for (int i = 0; i < 5; ++i) {
@@ -72,7 +71,7 @@ TEST_F(StreamPlacesTest, AByteNowAndThenIsBelowTheFloor) {
   EXPECT_EQ(places_.open(), 1);
 }
 
-TEST_F(StreamPlacesTest, WhatTheServerTakesItsTimeForIsNotTheCallers) {
+TEST_F(AdmissionTest, WhatTheServerTakesItsTimeForIsNotTheCallers) {
   const auto commits = Enter(Identity());
   commits->place->WaitsForCaller(false);
   for (int i = 0; i < 10; ++i) {
@@ -88,7 +87,7 @@ TEST_F(StreamPlacesTest, WhatTheServerTakesItsTimeForIsNotTheCallers) {
   EXPECT_FALSE(commits->ended.ok());
 }
 
-TEST_F(StreamPlacesTest, TheSlowestMakesRoomForOneMore) {
+TEST_F(AdmissionTest, TheSlowestMakesRoomForOneMore) {
   std::vector<std::shared_ptr<Stream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
   EXPECT_EQ(Enter(Identity()), nullptr);
@@ -105,7 +104,7 @@ TEST_F(StreamPlacesTest, TheSlowestMakesRoomForOneMore) {
   EXPECT_TRUE(streams[3]->ended.ok());
 }
 
-TEST_F(StreamPlacesTest, NobodyWhoMovesWellAndNobodyWhoJustCameMakesRoom) {
+TEST_F(AdmissionTest, NobodyWhoMovesWellAndNobodyWhoJustCameMakesRoom) {
   std::vector<std::shared_ptr<Stream>> fast;
   for (int i = 0; i < 4; ++i) fast.push_back(Enter(Identity()));
   EXPECT_EQ(Enter(Identity()), nullptr) << "they just came";
@@ -121,7 +120,7 @@ TEST_F(StreamPlacesTest, NobodyWhoMovesWellAndNobodyWhoJustCameMakesRoom) {
   EXPECT_FALSE(fast[3]->ended.ok());
 }
 
-TEST_F(StreamPlacesTest, WhoHasMoreThanItsShareGoesFirst) {
+TEST_F(AdmissionTest, WhoHasMoreThanItsShareGoesFirst) {
   const auto b = Enter(Tenant("b"));
   std::vector<std::shared_ptr<Stream>> of_a;
   for (int i = 0; i < 3; ++i) of_a.push_back(Enter(Tenant("a")));
@@ -131,7 +130,7 @@ TEST_F(StreamPlacesTest, WhoHasMoreThanItsShareGoesFirst) {
   EXPECT_TRUE(b->ended.ok());
 }
 
-TEST_F(StreamPlacesTest, AtItsOwnLimitATenantDisplacesItsOwn) {
+TEST_F(AdmissionTest, AtItsOwnLimitATenantDisplacesItsOwn) {
   const auto b = Enter(Tenant("b"));
   std::vector<std::shared_ptr<Stream>> of_a;
   for (int i = 0; i < 3; ++i) of_a.push_back(Enter(Tenant("a")));
@@ -143,7 +142,7 @@ TEST_F(StreamPlacesTest, AtItsOwnLimitATenantDisplacesItsOwn) {
   EXPECT_TRUE(b->ended.ok());
 }
 
-TEST_F(StreamPlacesTest, ThroughWorkersATenantHasThreeQuarters) {
+TEST_F(AdmissionTest, ThroughWorkersATenantHasThreeQuarters) {
   std::vector<std::shared_ptr<Stream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(streams[i]->place->BelongsTo("a").ok());
@@ -156,7 +155,7 @@ TEST_F(StreamPlacesTest, ThroughWorkersATenantHasThreeQuarters) {
   for (const auto& stream : streams) EXPECT_TRUE(stream->place->BelongsTo("default").ok());
 }
 
-TEST_F(StreamPlacesTest, RoomIsMadeForWhatPlacesHold) {
+TEST_F(AdmissionTest, RoomIsMadeForWhatPlacesHold) {
   const auto slow = Enter(Identity());
   const auto fast = Enter(Identity());
   places_.MakeRoom();
@@ -169,8 +168,8 @@ TEST_F(StreamPlacesTest, RoomIsMadeForWhatPlacesHold) {
   EXPECT_EQ(places_.open(), 1);
 }
 
-TEST(StreamLimit, TheLastPlaceIsForATenantThatHasNone) {
-  StreamLimit limit("state", 4, 2);
+TEST(Admission, TheLastPlaceIsForATenantThatHasNone) {
+  Admission limit({"state", 4, 2});
   const auto caller = [](const char* tenant) {
     Identity identity;
     identity.tenant = tenant;
@@ -184,20 +183,20 @@ TEST(StreamLimit, TheLastPlaceIsForATenantThatHasNone) {
   EXPECT_TRUE(limit.Enter(Identity()).ok()) << "one who is asked for no identity is no tenant";
 }
 
-TEST(StreamLimit, WhatHoldsMoreTakesMorePlaces) {
-  StreamLimit limit("lease", 10, 4);
+TEST(Admission, WhatHoldsMoreTakesMorePlaces) {
+  Admission limit({"lease", 10, 4});
   Identity tenant;
   tenant.tenant = "a";
   tenant.role = Role::kTenant;
-  auto large = limit.Enter(tenant, 3);
+  auto large = limit.Enter(tenant, nullptr, 3);
   ASSERT_TRUE(large.ok());
-  EXPECT_FALSE(limit.Enter(tenant, 2).ok());
+  EXPECT_FALSE(limit.Enter(tenant, nullptr, 2).ok());
   EXPECT_TRUE(limit.Enter(tenant).ok());
-  EXPECT_FALSE(limit.Enter(Identity(), 8).ok());
-  EXPECT_TRUE(limit.Enter(Identity(), 7).ok());
+  EXPECT_FALSE(limit.Enter(Identity(), nullptr, 8).ok());
+  EXPECT_TRUE(limit.Enter(Identity(), nullptr, 7).ok());
   large->reset();
-  EXPECT_TRUE(limit.Enter(tenant, 4).ok());
-  EXPECT_TRUE(limit.Enter(Identity(), 10).ok()) << "all was given back";
+  EXPECT_TRUE(limit.Enter(tenant, nullptr, 4).ok());
+  EXPECT_TRUE(limit.Enter(Identity(), nullptr, 10).ok()) << "all was given back";
 }
 
 }  // namespace
