@@ -78,20 +78,20 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
   return BuildPrompt(*source, purpose, parts_.tokenizer, limits);
 }
 
-absl::StatusOr<EngineRequest> InferenceService::WithPrompt(
-    absl::StatusOr<EngineRequest> converted, const v1::PromptInput& input, PromptPurpose purpose,
-    const grpc::CallbackServerContext* context) const {
-  if (!converted.ok()) return converted.status();
+absl::Status InferenceService::AddPrompt(const v1::PromptInput& input, PromptPurpose purpose,
+                                         const grpc::CallbackServerContext* context,
+                                         EngineRequest* request) const {
   absl::StatusOr<Prompt> prompt = PromptFrom(input, purpose, context);
   if (!prompt.ok()) return prompt.status();
-  converted->token_ids = std::move(prompt->token_ids);
-  converted->breakpoints = std::move(prompt->breakpoints);
-  converted->deadline = DeadlineOf(*context);
-  return converted;
+  request->token_ids = std::move(prompt->token_ids);
+  request->breakpoints = std::move(prompt->breakpoints);
+  request->deadline = DeadlineOf(*context);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
-    const v1::GenerateRequest& request, GenerateOptions* options) const {
+absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& request,
+                                                   EngineRequest* converted,
+                                                   GenerateOptions* options) const {
   absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
   if (!sampling.ok()) return sampling.status();
   absl::StatusOr<BeamOptions> search = SearchFromProto(request);
@@ -114,58 +114,71 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
                                                    request.max_new_tokens(), " more are over ",
                                                    kMaxDraws));
   }
-  EngineRequest converted;
-  converted.sampling = *sampling;
-  converted.first_draw = request.first_draw();
-  converted.max_new_tokens = request.max_new_tokens();
-  converted.samples = request.n() == 0 ? 1 : request.n();
-  converted.search = *search;
-  converted.adapter = request.adapter();
-  converted.ignore_eos = request.ignore_eos();
-  converted.hash_logits = request.hash_logits();
-  converted.cache = *cache;
-  converted.kv_wish = {request.kv_cache(), request.kv_quantization()};
-  if (request.has_speculate()) converted.speculate = request.speculate();
-  converted.durability = *durability;
-  if (absl::Status kv = parts_.engine->Complete(&converted); !kv.ok()) return kv;
+  converted->sampling = *sampling;
+  converted->first_draw = request.first_draw();
+  converted->max_new_tokens = request.max_new_tokens();
+  converted->samples = request.n() == 0 ? 1 : request.n();
+  converted->search = *search;
+  converted->adapter = request.adapter();
+  converted->ignore_eos = request.ignore_eos();
+  converted->hash_logits = request.hash_logits();
+  converted->cache = *cache;
+  converted->kv_wish = {request.kv_cache(), request.kv_quantization()};
+  if (request.has_speculate()) converted->speculate = request.speculate();
+  converted->durability = *durability;
+  if (absl::Status kv = parts_.engine->Complete(converted); !kv.ok()) return kv;
   options->sampling = *sampling;
   options->tokenizer = parts_.tokenizer;
   options->stop = stop;
   options->wait_published = request.wait_published();
   if (request.report_progress()) options->progress_pause = parts_.progress_pause;
-  options->writes = converted.cache == CacheMode::kDefault || converted.cache == CacheMode::kWrite;
+  options->writes =
+      converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
   options->on_finished = parts_.on_finished;
-  return converted;
+  return absl::OkStatus();
+}
+
+template <typename Call, typename Request, typename Convert>
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Follow(const char* method,
+                                                                     Context* context,
+                                                                     const Bytes* request,
+                                                                     Convert convert) {
+  const size_t request_bytes = request->Length();
+  const auto call = std::make_shared<Call>(context);
+  const absl::StatusOr<Identity> caller =
+      call->Enter(parts_.gate, parts_.identities, method, request_bytes);
+  if (!caller.ok()) {
+    call->End(caller.status());
+    return call.get();
+  }
+  // Held by the pool's job.
+  const auto make = [convert, context, raw = call.get(), bytes = TakeRequest(request),
+                     tenant = caller->tenant,
+                     id = call->call()->note()->request_id]() -> absl::StatusOr<EngineRequest> {
+    Request parsed;
+    if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
+    EngineRequest made;
+    made.tenant = tenant;
+    made.request_id = id;
+    const absl::Status converted = convert(parsed, raw, &made);
+    return converted.ok() ? absl::StatusOr<EngineRequest>(std::move(made)) : converted;
+  };
+  call->Follow(parts_.engine, &prompts_, caller->tenant, request_bytes, make);
+  return call.get();
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
                                                                        const Bytes* request) {
-  const size_t request_bytes = request->Length();
-  const auto reactor = std::make_shared<GenerateCall>(context);
-  const absl::StatusOr<Identity> caller =
-      reactor->Enter(parts_.gate, parts_.identities, "Generate", request_bytes);
-  if (!caller.ok()) {
-    reactor->End(caller.status());
-    return reactor.get();
-  }
-  const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
-                     request_id = reactor->call()->note()->request_id](
-                        GenerateOptions* options) -> absl::StatusOr<EngineRequest> {
-    v1::GenerateRequest parsed;
-    if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
-    absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed, options);
-    if (!converted.ok()) return converted.status();
-    converted->tenant = tenant;
-    converted->request_id = request_id;
-    converted =
-        WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kGenerate, context);
-    if (!converted.ok()) return converted;
-    if (DeclaresBreakpoints(parsed.prompt())) converted->asked = converted->breakpoints;
-    options->recent = recent_.Begin(*converted);
-    return converted;
+  const auto convert = [this, context](const v1::GenerateRequest& parsed, GenerateCall* call,
+                                       EngineRequest* made) {
+    absl::Status status = GenerateRequestFrom(parsed, made, call->options());
+    if (status.ok()) status = AddPrompt(parsed.prompt(), PromptPurpose::kGenerate, context, made);
+    if (!status.ok()) return status;
+    if (DeclaresBreakpoints(parsed.prompt())) made->asked = made->breakpoints;
+    call->options()->recent = recent_.Begin(*made);
+    return status;
   };
-  reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
-  return reactor.get();
+  return Follow<GenerateCall, v1::GenerateRequest>("Generate", context, request, convert);
 }
 
 absl::StatusOr<AskPlan> InferenceService::PlanFrom(const grpc::CallbackServerContext& context,
@@ -175,9 +188,8 @@ absl::StatusOr<AskPlan> InferenceService::PlanFrom(const grpc::CallbackServerCon
   if (status.ok()) status = ParseAwaited(context, bytes, &plan.request);
   if (status.ok()) status = CheckAsk(plan.request);
   if (!status.ok()) return status;
-  absl::StatusOr<EngineRequest> each = GenerateRequestFrom(plan.request.each(), &plan.options);
-  if (!each.ok()) return InEach(each.status());
-  plan.each = *std::move(each);
+  status = GenerateRequestFrom(plan.request.each(), &plan.each, &plan.options);
+  if (!status.ok()) return InEach(status);
   plan.each.deadline = DeadlineOf(context);
   return plan;
 }
@@ -244,33 +256,18 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* 
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Prefill(Context* context,
                                                                       const Bytes* request) {
-  const size_t request_bytes = request->Length();
-  const auto reactor = std::make_shared<PrefillCall>(context);
-  const absl::StatusOr<Identity> caller =
-      reactor->Enter(parts_.gate, parts_.identities, "Prefill", request_bytes);
-  if (!caller.ok()) {
-    reactor->End(caller.status());
-    return reactor.get();
-  }
-  const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
-                     request_id = reactor->call()->note()->request_id](
-                        absl::Duration* progress_pause) -> absl::StatusOr<EngineRequest> {
-    v1::PrefillRequest parsed;
-    if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
-    absl::StatusOr<Durability> durability = FromProto(parsed.durability());
+  const auto convert = [this, context](const v1::PrefillRequest& parsed, PrefillCall* call,
+                                       EngineRequest* made) {
+    const absl::StatusOr<Durability> durability = FromProto(parsed.durability());
     if (!durability.ok()) return durability.status();
-    EngineRequest converted;
-    converted.tenant = tenant;
-    converted.request_id = request_id;
-    if (parsed.report_progress()) *progress_pause = parts_.progress_pause;
-    converted.max_new_tokens = 0;
-    converted.durability = *durability;
-    converted.ttl_s = parsed.ttl_s();
-    converted.adapter = parsed.adapter();
-    return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kPrefill, context);
+    if (parsed.report_progress()) *call->progress_pause() = parts_.progress_pause;
+    made->max_new_tokens = 0;
+    made->durability = *durability;
+    made->ttl_s = parsed.ttl_s();
+    made->adapter = parsed.adapter();
+    return AddPrompt(parsed.prompt(), PromptPurpose::kPrefill, context, made);
   };
-  reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
-  return reactor.get();
+  return Follow<PrefillCall, v1::PrefillRequest>("Prefill", context, request, convert);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,

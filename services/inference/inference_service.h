@@ -84,13 +84,15 @@ class InferenceService final : public InferenceServiceBase {
   // On the pool; ends early once the call of `context` is cancelled.
   absl::StatusOr<Prompt> PromptFrom(const v1::PromptInput& input, PromptPurpose purpose,
                                     const grpc::CallbackServerContext* context) const;
-  // `converted` with its prompt.
-  absl::StatusOr<EngineRequest> WithPrompt(absl::StatusOr<EngineRequest> converted,
-                                           const v1::PromptInput& input, PromptPurpose purpose,
-                                           const grpc::CallbackServerContext* context) const;
+  absl::Status AddPrompt(const v1::PromptInput& input, PromptPurpose purpose,
+                         const grpc::CallbackServerContext* context, EngineRequest* request) const;
   // Everything but the prompt and the tenant; fills in `options`.
-  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request,
-                                                    GenerateOptions* options) const;
+  absl::Status GenerateRequestFrom(const v1::GenerateRequest& request, EngineRequest* converted,
+                                   GenerateOptions* options) const;
+  // A call that follows one request of the engine, which `convert` makes of the message.
+  template <typename Call, typename Request, typename Convert>
+  grpc::ServerWriteReactor<Bytes>* Follow(const char* method, Context* context,
+                                          const Bytes* request, Convert convert);
   absl::StatusOr<AskPlan> PlanFrom(const grpc::CallbackServerContext& context,
                                    const Bytes& bytes) const;
   absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,

@@ -32,6 +32,37 @@ v1::Answer Failure(const absl::Status& why) {
 
 }  // namespace
 
+// Makes one answer of a run's messages, which come one after the other.
+class AskCall::Collector final : public GenerateSink {
+ public:
+  Collector(std::shared_ptr<AskCall> call, uint32_t number,
+            std::function<void(v1::Answer)> answered)
+      : call_(std::move(call)), number_(number), answered_(std::move(answered)) {}
+
+  bool OnMessage(const v1::GenerateResponse& message) override {
+    Collect(message, &answer_);
+    return true;
+  }
+  void OnEnd(const absl::Status& status) override {
+    {
+      absl::MutexLock lock(&call_->mutex_);
+      call_->running_.erase(number_);
+    }
+    // It gave way to another tenant's request before it began: as if it had been refused.
+    if (absl::IsResourceExhausted(status) && !answer_.has_started() && number_ != kContext) {
+      call_->Refused(number_, status);
+      return call_->BeginQuestions();
+    }
+    answered_(status.ok() ? std::move(answer_) : Failure(status));
+  }
+
+ private:
+  const std::shared_ptr<AskCall> call_;
+  const uint32_t number_;
+  const std::function<void(v1::Answer)> answered_;
+  v1::Answer answer_;
+};
+
 void AskCall::Start(Service service, uint64_t bytes, std::shared_ptr<void> place) {
   service_ = std::move(service);
   {
@@ -149,21 +180,8 @@ absl::Status AskCall::Run(uint32_t number, EngineRequest request, const Generate
     const bool begins = running_.emplace(number, nullptr).second;
     assert(begins);
   }
-  // Of the engine's events, which come one after the other.
-  const auto answer = std::make_shared<v1::Answer>();
-  GenerateEvents events;
-  events.message = [answer](const v1::GenerateResponse& message) {
-    Collect(message, answer.get());
-    return true;
-  };
-  events.ended = [self = Shared(this), number, answer, answered](const absl::Status& status) {
-    {
-      absl::MutexLock lock(&self->mutex_);
-      self->running_.erase(number);
-    }
-    answered(status.ok() ? std::move(*answer) : Failure(status));
-  };
-  auto handle = RunGenerate(service_.engine, std::move(request), options, std::move(events));
+  auto handle = RunGenerate(service_.engine, std::move(request), options,
+                            std::make_shared<Collector>(Shared(this), number, std::move(answered)));
   absl::MutexLock lock(&mutex_);
   if (!handle.ok()) {
     running_.erase(number);

@@ -48,6 +48,7 @@ class AskCall final : public StreamCall {
   void OnWriteDone(bool ok) override;
 
  private:
+  class Collector;
   using Handle = std::shared_ptr<EngineRequestHandle>;
   static constexpr uint32_t kContext = UINT32_MAX;  // in place of a question's number
 

@@ -8,25 +8,11 @@
 
 namespace hearth {
 
-void GenerateCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
-                         Engine* engine) {
-  const std::shared_ptr<GenerateCall> self = Shared(this);
-  Follow(
-      pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->options_); },
-      engine);
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> GenerateCall::Submit(EngineRequest request) {
+  return RunGenerate(engine(), std::move(request), std::move(options_), Shared(this));
 }
 
-absl::StatusOr<std::shared_ptr<EngineRequestHandle>> GenerateCall::Submit(Engine* engine,
-                                                                          EngineRequest request) {
-  const std::shared_ptr<GenerateCall> self = Shared(this);
-  GenerateEvents events;
-  events.started = [self](const StartedInfo& info) { self->Note(info); };
-  events.message = [self](const v1::GenerateResponse& message) { return self->Send(message); };
-  events.ended = [self](const absl::Status& status) { self->End(status); };
-  return RunGenerate(engine, std::move(request), std::move(options_), std::move(events));
-}
-
-bool GenerateCall::Send(const v1::GenerateResponse& message) {
+bool GenerateCall::OnMessage(const v1::GenerateResponse& message) {
   grpc::ByteBuffer bytes = MessageBytes(message);
   {
     absl::MutexLock lock(&mutex_);
@@ -40,7 +26,7 @@ bool GenerateCall::Send(const v1::GenerateResponse& message) {
   return false;
 }
 
-void GenerateCall::Note(const StartedInfo& info) {
+void GenerateCall::OnStarted(const StartedInfo& info) {
   absl::MutexLock lock(&mutex_);
   if (!ended()) NoteStart(info, call()->note());
 }

@@ -8,10 +8,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -19,28 +16,24 @@
 #include "proto/inference.pb.h"
 #include "services/inference/calls/generate_run.h"
 #include "services/inference/calls/request_call.h"
-#include "services/serving/calls/fair_pool.h"
 #include "worker/engine/engine.h"
 
 namespace hearth {
 
-class GenerateCall final : public RequestCall {
+class GenerateCall final : public RequestCall, public GenerateSink {
  public:
   using RequestCall::RequestCall;
 
-  // Makes the request and its options from a message of `bytes`, on `pool`, then submits and
-  // follows it, or ends the call with the refusal. `make` may use the call, which does not end
-  // before it returns.
-  using Make = std::function<absl::StatusOr<EngineRequest>(GenerateOptions* options)>;
-  void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make, Engine* engine);
+  // To be set while the request is made.
+  GenerateOptions* options() { return &options_; }
 
  private:
-  absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(Engine* engine,
-                                                              EngineRequest request) override;
-  void Note(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Send(const v1::GenerateResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request) override;
+  void OnStarted(const StartedInfo& info) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool OnMessage(const v1::GenerateResponse& message) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEnd(const absl::Status& status) override { End(status); }
 
-  GenerateOptions options_;  // set while the prompt is prepared
+  GenerateOptions options_;
 };
 
 }  // namespace hearth

@@ -12,9 +12,10 @@ namespace {
 // Shared by the engine's callbacks.
 class GenerateRun {
  public:
-  GenerateRun(const EngineRequest& request, GenerateOptions options, GenerateEvents events)
+  GenerateRun(const EngineRequest& request, GenerateOptions options,
+              std::shared_ptr<GenerateSink> sink)
       : options_(std::move(options)),
-        events_(std::move(events)),
+        sink_(std::move(sink)),
         prompt_tokens_(static_cast<uint32_t>(request.token_ids.size())),
         together_(request.searches()),
         pace_(options_.progress_pause) {
@@ -25,10 +26,10 @@ class GenerateRun {
   }
 
   void OnStarted(const StartedInfo& info) {
-    if (events_.started) events_.started(info);
+    sink_->OnStarted(info);
     v1::GenerateResponse message;
     StartedToProto(info, message.mutable_started());
-    events_.message(message);
+    sink_->OnMessage(message);
   }
 
   bool wants_progress() const { return pace_.is_wanted(); }
@@ -36,7 +37,7 @@ class GenerateRun {
     if (!pace_.IsDue()) return;
     v1::GenerateResponse message;
     message.mutable_progress()->set_ready_tokens(ready_tokens);
-    events_.message(message);
+    sink_->OnMessage(message);
   }
 
   bool OnToken(const SampledToken& token) {
@@ -47,7 +48,7 @@ class GenerateRun {
     assert(texts_.empty() || token.sample < texts_.size());
     TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
     if (text != nullptr) message.mutable_token()->mutable_text()->append(text->Push(token.id));
-    if (!together_ && !events_.message(message)) return false;
+    if (!together_ && !sink_->OnMessage(message)) return false;
     return text == nullptr || !text->stopped();
   }
 
@@ -69,32 +70,32 @@ class GenerateRun {
       v1::GenerateResponse message;
       message.mutable_token()->set_text(std::move(rest));
       message.mutable_token()->set_sample(static_cast<uint32_t>(i));
-      events_.message(message);
+      sink_->OnMessage(message);
     }
-    if (answer_.has_token()) events_.message(answer_);
+    if (answer_.has_token()) sink_->OnMessage(answer_);
     v1::GenerateResponse message;
     FinishedToProto(info, prompt_tokens_, message.mutable_finished());
-    events_.message(message);
-    if (!options_.wait_published) return events_.ended(absl::OkStatus());
+    sink_->OnMessage(message);
+    if (!options_.wait_published) return sink_->OnEnd(absl::OkStatus());
     if (options_.writes) return;
     PublishOutcome nothing;
     nothing.note = "the request's cache mode does not write";
     OnPublished(nothing);
   }
 
-  void OnError(const absl::Status& status) { events_.ended(status); }
+  void OnError(const absl::Status& status) { sink_->OnEnd(status); }
 
   void OnPublished(const PublishOutcome& outcome) {
     if (!options_.wait_published) return;
     v1::GenerateResponse message;
     OutcomeToProto(outcome, message.mutable_published());
-    events_.message(message);
-    events_.ended(absl::OkStatus());
+    sink_->OnMessage(message);
+    sink_->OnEnd(absl::OkStatus());
   }
 
  private:
   const GenerateOptions options_;
-  const GenerateEvents events_;
+  const std::shared_ptr<GenerateSink> sink_;
   const uint32_t prompt_tokens_;
   const bool together_;  // all tokens come at the end, in one message:
   v1::GenerateResponse answer_;
@@ -105,11 +106,10 @@ class GenerateRun {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(Engine* engine,
-                                                                 EngineRequest request,
-                                                                 GenerateOptions options,
-                                                                 GenerateEvents events) {
-  const auto run = std::make_shared<GenerateRun>(request, std::move(options), std::move(events));
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(
+    Engine* engine, EngineRequest request, GenerateOptions options,
+    std::shared_ptr<GenerateSink> sink) {
+  const auto run = std::make_shared<GenerateRun>(request, std::move(options), std::move(sink));
   EngineCallbacks callbacks;
   callbacks.on_started = [run](const StartedInfo& info) { run->OnStarted(info); };
   if (run->wants_progress()) {

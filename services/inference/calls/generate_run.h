@@ -1,8 +1,8 @@
 // GenerateRun: submits a request to the engine and turns its events into messages of the API.
 //
 // Thread safety: the events come from the engine's threads, never under a lock, in this order:
-// started, progress*, token*, finished, published. Ownership: the engine keeps the events, and all
-// that they hold, until the last one: a publish may end after the call did. The engine need not
+// started, progress*, token*, finished, published. Ownership: the engine keeps the sink
+// until the last event: a publish may end after the call did. The engine need not
 // outlive the run, the tokenizer must.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
@@ -38,18 +38,20 @@ struct GenerateOptions {
   std::shared_ptr<RecentAnswer> recent;                  // gets the first answer's tokens; or null
 };
 
-struct GenerateEvents {
-  std::function<void(const StartedInfo&)> started;  // before its message; may be null
+// Takes what comes of a request.
+class GenerateSink {
+ public:
+  virtual ~GenerateSink() = default;
+  virtual void OnStarted(const StartedInfo&) {}  // before its message
   // False: a token's sample ends there.
-  std::function<bool(const v1::GenerateResponse&)> message;
-  std::function<void(const absl::Status&)> ended;  // the last event; an error may come at any time
+  virtual bool OnMessage(const v1::GenerateResponse& message) = 0;
+  virtual void OnEnd(const absl::Status& status) = 0;  // the last; an error may come at any time
 };
 
 // The handle of the request, or the engine's refusal, after which there are no events.
-absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(Engine* engine,
-                                                                 EngineRequest request,
-                                                                 GenerateOptions options,
-                                                                 GenerateEvents events);
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(
+    Engine* engine, EngineRequest request, GenerateOptions options,
+    std::shared_ptr<GenerateSink> sink);
 
 }  // namespace hearth
 

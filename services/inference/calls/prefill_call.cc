@@ -10,14 +10,6 @@
 
 namespace hearth {
 
-void PrefillCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
-                        Engine* engine) {
-  const std::shared_ptr<PrefillCall> self = Shared(this);
-  Follow(
-      pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->progress_pause_); },
-      engine);
-}
-
 EngineCallbacks PrefillCall::Callbacks() {
   const std::shared_ptr<PrefillCall> self = Shared(this);
   EngineCallbacks callbacks;
@@ -36,19 +28,17 @@ EngineCallbacks PrefillCall::Callbacks() {
   return callbacks;
 }
 
-absl::StatusOr<std::shared_ptr<EngineRequestHandle>> PrefillCall::Submit(Engine* engine,
-                                                                         EngineRequest request) {
-  if (engine_ == nullptr) {
-    engine_ = engine;
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> PrefillCall::Submit(EngineRequest request) {
+  if (!first_.has_value()) {
     // The boundaries that a first, uncached run of the request keeps.
-    request.asked =
-        KeptBoundaries(request.token_ids.size(), request.breakpoints,
-                       /*matched_tokens=*/0, /*restored_tokens=*/0, engine->layout().chunk_tokens);
+    request.asked = KeptBoundaries(request.token_ids.size(), request.breakpoints,
+                                   /*matched_tokens=*/0, /*restored_tokens=*/0,
+                                   engine()->layout().chunk_tokens);
     first_ = request;
     absl::MutexLock lock(&mutex_);
     answer_.mutable_boundaries()->Add(request.asked.begin(), request.asked.end());
   }
-  return engine->Submit(std::move(request), Callbacks());
+  return engine()->Submit(std::move(request), Callbacks());
 }
 
 void PrefillCall::OnStarted(const StartedInfo& info) {
@@ -80,7 +70,7 @@ bool PrefillCall::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
   };
   if (is_first_) {
     published_ = outcome;
-    for (const uint32_t boundary : first_.asked) {
+    for (const uint32_t boundary : first_->asked) {
       const bool is_below = boundary < answer_.cached_tokens() && !outcome.boundaries.empty();
       if (is_below && !has(boundary)) missing_.insert(missing_.begin(), boundary);
     }
@@ -94,7 +84,7 @@ bool PrefillCall::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
   if (missing_.empty()) return false;
   computing_ = missing_.back();
   missing_.pop_back();
-  *next = first_;
+  *next = *first_;
   next->asked.clear();
   next->token_ids.resize(computing_);
   auto& cuts = next->breakpoints;
@@ -108,7 +98,7 @@ void PrefillCall::OnPublished(const PublishOutcome& outcome) {
     absl::ReleasableMutexLock lock(&mutex_);
     if (TakeNext(outcome, &next)) {
       lock.Release();
-      return Begin(engine_, std::move(next));
+      return Begin(std::move(next));
     }
     OutcomeToProto(published_, answer_.mutable_published());
     answer_.set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - start_));

@@ -8,10 +8,8 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -21,7 +19,6 @@
 #include "proto/inference.pb.h"
 #include "services/inference/calls/progress_pace.h"
 #include "services/inference/calls/request_call.h"
-#include "services/serving/calls/fair_pool.h"
 #include "worker/engine/engine.h"
 
 namespace hearth {
@@ -30,14 +27,12 @@ class PrefillCall final : public RequestCall {
  public:
   using RequestCall::RequestCall;
 
-  // As GenerateCall::Start. `make` sets the pause between messages with progress, if it wants them.
-  using Make = std::function<absl::StatusOr<EngineRequest>(absl::Duration* progress_pause)>;
-  void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make, Engine* engine);
+  // Between messages with progress. To be set while the request is made, if they are wanted.
+  absl::Duration* progress_pause() { return &progress_pause_; }
 
  private:
   EngineCallbacks Callbacks();
-  absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(Engine* engine,
-                                                              EngineRequest request) override;
+  absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request) override;
   void OnStarted(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnProgress(uint32_t ready_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -46,11 +41,10 @@ class PrefillCall final : public RequestCall {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const absl::Time start_ = absl::Now();
-  absl::Duration progress_pause_ = absl::InfiniteDuration();  // set while the prompt is prepared
-  std::optional<ProgressPace> pace_;                          // of the engine's thread
+  absl::Duration progress_pause_ = absl::InfiniteDuration();
+  std::optional<ProgressPace> pace_;  // of the engine's thread
 
-  Engine* engine_ = nullptr;  // set, with first_, before anything is called back
-  EngineRequest first_;
+  std::optional<EngineRequest> first_;  // set before anything is called back
   v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
   PublishOutcome published_ ABSL_GUARDED_BY(mutex_);       // by all requests so far
   std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);  // descending; the last is computed next

@@ -4,31 +4,25 @@
 
 namespace hearth {
 
-void RequestCall::Follow(FairPool* pool, const std::string& tenant, uint64_t bytes,
-                         MakeRequest make, Engine* engine) {
-  {
-    absl::MutexLock lock(&mutex_);
-    Hold();
-  }
-  const std::shared_ptr<RequestCall> self = Shared(this);
-  PrepareRequest(pool, tenant, bytes, std::move(make),
-                 [self, engine](absl::StatusOr<EngineRequest> prepared) {
-                   self->Prepared(engine, std::move(prepared));
-                 });
+void RequestCall::Follow(Engine* engine, FairPool* pool, const std::string& tenant, uint64_t bytes,
+                         Make make) {
+  engine_ = engine;
+  Delegate([&] {
+    return pool->SubmitRequest(tenant, bytes, [self = Shared(this), make = std::move(make)] {
+      absl::StatusOr<EngineRequest> made = make();
+      if (made.ok()) {
+        self->Begin(*std::move(made));
+      } else {
+        self->End(made.status());
+      }
+      absl::MutexLock lock(&self->mutex_);
+      self->Release();
+    });
+  });
 }
 
-void RequestCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
-  if (prepared.ok()) {
-    Begin(engine, *std::move(prepared));
-  } else {
-    End(prepared.status());
-  }
-  absl::MutexLock lock(&mutex_);
-  Release();
-}
-
-void RequestCall::Begin(Engine* engine, EngineRequest request) {
-  const auto handle = Submit(engine, std::move(request));
+void RequestCall::Begin(EngineRequest request) {
+  const auto handle = Submit(std::move(request));
   if (!handle.ok()) return End(handle.status());
   absl::MutexLock lock(&mutex_);
   handle_ = *handle;

@@ -1,4 +1,5 @@
-// RequestCall: a stream that follows one request of the engine, from its message to its end.
+// RequestCall: a stream that prepares a request from its message, submits it to the engine, and
+// follows it to its end.
 //
 // Thread safety: stream_call.h. Ownership: shared by gRPC, until OnDone, and by the request's
 // callbacks.
@@ -8,12 +9,12 @@
 #define HEARTH_SERVICES_INFERENCE_CALLS_REQUEST_CALL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "services/inference/calls/prompt_work.h"
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/calls/stream_call.h"
 #include "worker/engine/engine.h"
@@ -24,21 +25,23 @@ class RequestCall : public StreamCall {
  public:
   using StreamCall::StreamCall;
 
+  // Makes the engine's request, its prompt included, or an error.
+  using Make = std::function<absl::StatusOr<EngineRequest>()>;
+  // Has `make` read the message of `bytes` on the pool, in its tenant's turn, then submits what it
+  // made, or ends the call with the refusal. The call does not end before `make` returns.
+  void Follow(Engine* engine, FairPool* pool, const std::string& tenant, uint64_t bytes, Make make)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
  protected:
-  // Makes the request from a message of `bytes`, on `pool`, then submits it and keeps its handle,
-  // or ends the call with the refusal. The call does not end before `make` returns.
-  void Follow(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
-              Engine* engine) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Hands the request, with what is to be called of it, to the engine.
-  virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(Engine* engine,
-                                                                      EngineRequest request) = 0;
+  // Hands the request to the engine, with what is to be called of it.
+  virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request) = 0;
   // Submits a request, the first or one that follows it, and keeps its handle.
-  void Begin(Engine* engine, EngineRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Begin(EngineRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnGone() final;
+  Engine* engine() const { return engine_; }  // once Follow was called
 
  private:
-  void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
-
+  Engine* engine_ = nullptr;
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };

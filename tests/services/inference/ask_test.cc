@@ -218,6 +218,28 @@ TEST(Ask, AFullWorkerHasTheRestWait) {
   for (const v1::Answer& answer : asked.answers) EXPECT_EQ(answer.error(), "") << answer.id();
 }
 
+TEST(Ask, AQuestionThatGivesWayToAnotherTenantWaitsAgain) {
+  WorkerServer::Options options = Pooled();
+  options.engine.max_running = 1;
+  options.engine.max_queued = 1;
+  WorkerServer server(options);
+  grpc::ClientContext context;
+  const auto reader = server.stub()->Ask(&context, IdsAsk(24, 16));
+  EngineRequest other;
+  for (const uint32_t id : CountingTokens(20)) other.token_ids.push_back(static_cast<int32_t>(id));
+  other.max_new_tokens = 1;
+  other.tenant = "other";
+  uint32_t answers = 0;
+  for (v1::AskResponse message; reader->Read(&message);) {
+    if (message.has_answer()) {
+      EXPECT_EQ(message.answer().error(), "") << ++answers;
+    }
+    server.engine()->Submit(other, {}).IgnoreError();  // one of its own may wait already
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 TEST(QuestionLine, OneThatFoundNoPlaceComesAgainWhenAnotherEnds) {
   QuestionLine line(3, 2);
   EXPECT_EQ(line.Take(), 0u);
