@@ -95,8 +95,7 @@ if ((flips + moments > 0)); then
   cmake -S . -B build -G Ninja -DHEARTH_WITH_WORKER=OFF >/dev/null
   ninja -C build hearth_flip_test hearth_store_test
   if ((flips > 0)); then
-    # Of ten flips one folder is damaged in several places at once, and repaired.
-    HEARTH_FLIPS=$flips HEARTH_REPAIRS=$((flips / 10)) build/tests/hearth_flip_test
+    HEARTH_FLIPS=$flips build/tests/hearth_flip_test
   fi
   if ((moments > 0)); then
     HEARTH_FULL_MOMENTS=$moments build/tests/hearth_store_test --gtest_filter='*FullMo*'

@@ -45,8 +45,7 @@ MENTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])\b")
 # Flags of hearthctl whose name is another flag in another command.
 OF_ITS_COMMAND = {
     "--data-dir": "what is read, what is made, and what stands in for a running store",
-    "--secret-file": "of a stopped store, and of one that is mended",
-    "--to": "of a backup, and of a repair",
+    "--secret-file": "of a stopped store",
 }
 # Of the parser; and of connection.cc, which makes it of the kind of server.
 OTHER_FLAGS = {"help", "version", "man", "config", "worker"}

@@ -19,8 +19,7 @@ ALLOWED = [
 ] + [
     (path, "stray", "parted from its header's file for a limit that is gone: join") for path in (
         "cache_store/catalog/catalog_check.cc", "cache_store/disk/disk_tier_backup_check.cc",
-        "cache_store/disk/promises/disk_tier_promise_rewrite.cc",
-        "cache_store/disk/repair/salvage_table.cc", "cache_store/retention/unit_class.cc",
+        "cache_store/retention/unit_class.cc",
         "cache_store/simulate/simulate_optimum.cc", "cache_store/store/calls/publish_revealer.cc",
         "proto/manifest_rule.cc", "worker/kernels/reference_attend.cc")
 ]
@@ -48,10 +47,7 @@ ROOMS = {
     "cache_store/shared/tier": {"cache_store/base", "cache_store/catalog", "cache_store/shared",
                                 "cache_store/store"},
     "cache_store/disk/files": {"cache_store/base"},
-    "cache_store/disk/promises": {"cache_store/base", "cache_store/disk/files"},
-    "cache_store/disk": {"cache_store/base", "cache_store/disk/files", "cache_store/disk/promises"},
-    "cache_store/disk/repair": {"cache_store/base", "cache_store/disk", "cache_store/disk/files",
-                                "cache_store/disk/promises"},
+    "cache_store/disk": {"cache_store/base", "cache_store/disk/files"},
     "cache_store/shared/redis": {"cache_store/base", "cache_store/shared"},
     "cache_store/catalog": {"cache_store/base", "cache_store/retention"},
     "cache_store/store": {"cache_store/base", "cache_store/memory", "cache_store/disk",

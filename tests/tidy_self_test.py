@@ -19,7 +19,7 @@ GOOD = {
     "cache_store/base/b.cc": '#include "cache_store/base/b.h"\n#include "proto/a.h"\n',
     "cache_store/base/b.h": "// B.\n",
     "cache_store/catalog/c.h": '#include "cache_store/base/b.h"\n',
-    "cache_store/disk/repair/r.h": '#include "cache_store/disk/d.h"\n#include <rocksdb/db.h>\n',
+    "cache_store/disk/d.h": '#include "cache_store/disk/files/f.h"\n#include <rocksdb/db.h>\n',
     "services/rpc/CMakeLists.txt": "add_executable(s s.cc)\n",
     "services/rpc/s.cc":
         '#include <grpcpp/grpcpp.h>\n// TODO(#4): more\n'
@@ -60,8 +60,8 @@ BAD = {
         "cache_store/memory/m.h", '#include "cache_store/disk/d.h"\n', "may not see"),
     "a room looks inside": (
         "cache_store/store/s.h", '#include "cache_store/disk/files/f.h"\n', "may not see"),
-    "a disk that looks at its repair": (
-        "cache_store/disk/d.h", '#include "cache_store/disk/repair/r.h"\n', "may not see"),
+    "files that look at their disk": (
+        "cache_store/disk/files/f.h", '#include "cache_store/disk/d.h"\n', "may not see"),
     "a room that nobody named": (
         "cache_store/attic/x.h", '#include "cache_store/base/b.h"\n', "name the room"),
     "an include of a room that nobody named": (

@@ -29,8 +29,8 @@ absl::Status CheckCanBeOpened(const std::string& dir) {
   std::error_code error;
   if (std::filesystem::exists(dir + "/db/CURRENT", error)) return absl::OkStatus();
   if (absl::Status is_one = CheckIsDataFolder(dir); !is_one.ok()) return is_one;
-  return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; hearthctl repair ", dir,
-                                          " rebuilds what is still right in the folder"));
+  return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; a start of the store mends ",
+                                          dir, ", or begins with an empty database"));
 }
 
 absl::Status CheckIsFree(const std::string& dir) {
@@ -69,7 +69,7 @@ std::string MakePrivate(const std::string& dir) {
         "): prompts are in it; chmod o-rwx it");
   }
   std::error_code error;
-  for (const char* part : {"/db", "/lost", "/tables.tmp", "/promises", "/reserve"}) {
+  for (const char* part : {"/db", "/tables.tmp", "/points", "/reserve"}) {
     take(dir + part);
     for (fs::recursive_directory_iterator it(dir + part, error), end; !error && it != end;
          it.increment(error)) {

@@ -15,9 +15,8 @@
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/disk_tier_load.h"
-#include "cache_store/disk/disk_tier_promises.h"
 #include "cache_store/disk/disk_tier_reclaim.h"
-#include "cache_store/disk/disk_tier_salvage.h"
+#include "cache_store/disk/disk_tier_recovery.h"
 #include "cache_store/disk/disk_tier_tables.h"
 
 namespace hearth {
@@ -25,23 +24,21 @@ namespace {
 
 // Below this a value is copied into memory of its own; above, the read's buffer is handed out.
 constexpr size_t kPinBytes = 4096;
-// Manifests erased before the tables have it, and at once. The promises still name twice as many.
-constexpr size_t kErasedInLog = kMaxRecentlyErased / 2;
 // Of erased objects at once in the log: a KiB or two an object.
 constexpr size_t kEraseBytes = size_t{256} << 10;
 
 class RocksDiskTier : public DiskTier {
  public:
   RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir,
-                std::unique_ptr<DiskPromises> promises, const DiskTierOptions& options)
+                std::unique_ptr<PointCount> count, DiskContents contents,
+                const DiskTierOptions& options)
       : db_(std::move(db)),
         dir_(dir),
         tables_(db_.get(), dir),
-        promises_(std::move(promises)),
+        count_(std::move(count)),
+        contents_(std::move(contents)),
         min_table_bytes_(options.min_table_bytes),
-        patience_(options.patience),
-        erased_in_log_(std::min(kErasedInLog, promises_->recently_erased())) {}
-  ~RocksDiskTier() override { promises_->Close(); }
+        patience_(options.patience) {}
 
   Tier kind() const override { return Tier::kDisk; }
 
@@ -95,19 +92,29 @@ class RocksDiskTier : public DiskTier {
     batch.Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
               fingerprint.fingerprint.Serialize());
     // With `sync` the whole log up to here, slices included.
-    return promises_->Commit(manifests, points, sync,
-                             [&] { return WriteBatch("write of manifests", &batch, sync); });
+    const absl::Status written = WriteBatch("write of manifests", &batch, sync);
+    if (written.ok()) count_->Add(points.size());
+    return written;
   }
 
   absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
-    absl::Status status;
-    for (size_t i = 0; status.ok() && i < manifests.size(); i += kErasedInLog) {
-      status = EraseSomeManifests(manifests.subspan(i, kErasedInLog));
+    rocksdb::WriteBatch batch;
+    for (const uint64_t number : manifests) {
+      batch.Delete(db_->family(kManifests), NumberKey(number));
+      batch.Delete(db_->family(kMeta), PinKey(number));
+      batch.Delete(db_->family(kMeta), UseKey(number));
     }
-    return status;
+    count_->Remove(manifests.size());
+    return WriteBatch("erase of manifests", &batch, false);
   }
 
-  void Unpromise(absl::Span<const uint64_t> manifests) override { promises_->Release(manifests); }
+  absl::Status SettleErases() override {
+    const absl::MutexLock lock(&settle_mu_);
+    const uint64_t drops = count_->drops() + 1;
+    absl::Status settled = Put("end of a drop", kManifests, kDropsKey, absl::StrCat(drops));
+    if (settled.ok()) settled = Flush();
+    return settled.ok() ? count_->NoteDrops(drops) : settled;
+  }
 
   absl::Status SetPinned(uint64_t manifest, bool pinned) override {
     const std::string key = PinKey(manifest);
@@ -129,7 +136,7 @@ class RocksDiskTier : public DiskTier {
     // Not SyncWAL: after a log that could not be written it asserts, where a write is refused.
     rocksdb::WriteBatch batch;
     batch.PutLogData("sync");
-    return promises_->Sync([&] { return WriteBatch("sync", &batch, true); });
+    return WriteBatch("sync", &batch, true);
   }
 
   absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) override {
@@ -153,22 +160,7 @@ class RocksDiskTier : public DiskTier {
     return Put("write of a note", kMeta, absl::StrCat(kNotePrefix, name), text);
   }
 
-  absl::StatusOr<DiskContents> Load() override {
-    absl::StatusOr<DiskContents> contents = LoadContents(*db_);
-    if (!contents.ok()) return contents;
-    if (absl::Status dropped = DropDoubtedObjects(*db_, &*contents); !dropped.ok()) return dropped;
-    const auto keep = [this](DiskContents* compared) {
-      const bool is_damaged = !compared->damage.empty();
-      if (is_damaged) tables_.KeepDead();
-      const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
-      if (!let_go.ok()) compared->damage.push_back(let_go.ToString());
-      SettleLogs(db_->files(), dir_);
-    };
-    promises_->CompareWithContents(&*contents, keep);
-    // A full disk takes no erase.
-    if (EraseManifests(contents->returned).ok()) contents->returned.clear();
-    return contents;
-  }
+  DiskContents Load() override { return std::move(contents_); }
 
   absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) override {
@@ -181,6 +173,7 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status ReclaimSpace(uint64_t max_bytes) override {
     if (stopped_.load()) return absl::CancelledError("stopped");
+    RemoveSetAside(dir_, FileBytes() > max_bytes ? absl::ZeroDuration() : kKeptSetAside);
     if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
     uint64_t table_bytes = 0;
     absl::Status reclaimed = tables_.Reclaim(max_bytes, &table_bytes);
@@ -211,31 +204,10 @@ class RocksDiskTier : public DiskTier {
     if ((*db_)->GetSortedWalFiles(logs).ok()) {
       for (const auto& log : logs) log_bytes += log->SizeFileBytes();
     }
-    return tables + blobs + log_bytes;
+    return tables + blobs + log_bytes + SetAsideBytes(dir_);
   }
 
  private:
-  // At most kErasedInLog.
-  absl::Status EraseSomeManifests(absl::Span<const uint64_t> manifests) {
-    assert(manifests.size() <= kErasedInLog);
-    rocksdb::WriteBatch batch;
-    for (const uint64_t number : manifests) {
-      batch.Delete(db_->family(kManifests), NumberKey(number));
-      batch.Delete(db_->family(kMeta), PinKey(number));
-      batch.Delete(db_->family(kMeta), UseKey(number));
-    }
-    // Before any more: by then the promises may have forgotten these.
-    const absl::MutexLock lock(&erase_mu_);
-    // After a change that failed only the next one tells RocksDB to go on, which flushes too.
-    if (erased_in_log_ + manifests.size() > kErasedInLog && !failed_.load()) {
-      if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
-      erased_in_log_ = 0;
-    }
-    erased_in_log_ += manifests.size();
-    return promises_->Erase(manifests, &batch,
-                            [&] { return WriteBatch("erase of manifests", &batch, false); });
-  }
-
   // All families: a log file goes only when nothing in it is waiting to be flushed.
   absl::Status Flush() {
     const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
@@ -263,6 +235,7 @@ class RocksDiskTier : public DiskTier {
     HaveSomethingToFlush();
     const rocksdb::Status status = change();
     if (!status.ok()) failed_.store(true);
+    if (status.IsNoSpace()) RemoveSetAside(dir_, absl::ZeroDuration());
     if (status.ok()) db_->reserve()->NoteWrite();
     return FromRocks(status, what);
   }
@@ -349,15 +322,14 @@ class RocksDiskTier : public DiskTier {
   const std::unique_ptr<Database> db_;
   const std::string dir_;
   SliceTables tables_;
-  const std::unique_ptr<DiskPromises> promises_;
+  const std::unique_ptr<PointCount> count_;
+  DiskContents contents_;  // until Load
   std::atomic<bool> stopped_{false};
   const uint64_t min_table_bytes_;
   const absl::Duration patience_;
   std::atomic<bool> gave_up_{false};
   std::atomic<bool> failed_{false};  // the last change
-  absl::Mutex erase_mu_;
-  // Manifests erased since the last flush; at the start an upper bound.
-  size_t erased_in_log_ ABSL_GUARDED_BY(erase_mu_);
+  absl::Mutex settle_mu_;
   absl::Mutex resume_mu_;  // shared by changes
   bool keeps_files_ ABSL_GUARDED_BY(resume_mu_) = false;
   // Since RocksDB was told to go on, it takes no more tables: version 7.8 numbers the next one 0,
@@ -367,24 +339,74 @@ class RocksDiskTier : public DiskTier {
 
 }  // namespace
 
+namespace {
+
+// As LoadContents; kDataLoss where the database is from before a drop that was answered, too.
+absl::StatusOr<DiskContents> LoadCompared(const Database& db, const PointCount& count,
+                                          const BootId& boot) {
+  absl::StatusOr<DiskContents> contents = LoadContents(db);
+  if (!contents.ok()) return contents;
+  const PointCount::Noted& before = count.before();
+  if (contents->drops < before.drops && !contents->manifests.empty()) {
+    return absl::DataLossError("it is from before restore points were dropped");
+  }
+  if (!db.found().empty()) TakeLostObjects(db, &*contents);
+  const uint64_t found = contents->manifests.size();
+  // What was not synced a crash of the machine may take.
+  const bool is_same_boot = before.boot == boot;
+  if (is_same_boot) {
+    contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
+  }
+  if (is_same_boot || !contents->damage.empty()) {
+    contents->lost_points = before.points - std::min(before.points, found);
+  }
+  if (contents->lost_points > 0) {
+    contents->damage.push_back(
+        absl::StrCat(contents->lost_points, " of ", before.points, " restore points are lost"));
+  }
+  return contents;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
                                                          const std::string& secret_check,
                                                          const DiskTierOptions& options) {
-  rocksdb::Env* const env = options.env != nullptr ? options.env : rocksdb::Env::Default();
-  // Opening the database already changes it.
-  absl::Status status = CheckPromisesVersion(env->GetFileSystem().get(), dir);
+  const BootId boot = options.boot.value_or(ThisBoot());
+  RemoveSetAside(dir, kKeptSetAside);
   std::unique_ptr<Database> db;
-  if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, &db, options);
+  absl::Status status = Database::Open(dir, Database::Mode::kOwn, &db, options);
   if (!status.ok()) return status;
   const std::string readable = MakePrivate(dir);
   if (!readable.empty() && options.warnings != nullptr) options.warnings->Say("disk", readable);
-  // The file is there before the version says that it is.
-  const absl::StatusOr<bool> has_promises = HasPromises(*db, dir);
-  if (!has_promises.ok()) return has_promises.status();
-  auto promises = std::make_unique<DiskPromises>(db.get(), dir, options, !*has_promises);
-  if (status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<PointCount>> count = PointCount::Open(dir, boot);
+  if (!count.ok()) return count.status();
+  std::vector<std::string> lines;
+  absl::StatusOr<DiskContents> contents = DiskContents();
+  for (int attempt = 0;; ++attempt) {
+    if (status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
+    contents = LoadCompared(*db, **count, boot);
+    if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
+    db = nullptr;
+    status = SetAside(dir, std::string(contents.status().message()), &lines);
+    if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, &db, options);
+    if (!status.ok()) return status;
+    db->Found(std::move(lines));
+  }
+  if (!contents.ok()) return contents.status();
+  (*count)->Begin(contents->manifests.size(), contents->drops);
+  if (contents->drops < (*count)->drops()) {  // an empty one, which has seen all drops
+    const rocksdb::Status noted = (*db)->Put(rocksdb::WriteOptions(), db->family(kManifests),
+                                             kDropsKey, absl::StrCat((*count)->drops()));
+    if (!noted.ok()) return FromRocks(noted, "write of the number of drops");
+  }
+  // So that no later start finds them torn. There may be no room for it.
+  if (!db->cut_logs().empty()) {
+    (*db)->Flush(rocksdb::FlushOptions(), db->families()).PermitUncheckedError();
+  }
   if (status = SliceTables::Prepare(dir); !status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(promises), options);
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, *std::move(count),
+                                         *std::move(contents), options);
 }
 
 }  // namespace hearth

@@ -26,7 +26,7 @@
 #include "cache_store/base/tier.h"
 #include "cache_store/base/warnings.h"
 #include "cache_store/disk/backup.h"
-#include "cache_store/disk/promises/promises.h"
+#include "cache_store/disk/point_count.h"
 #include "cache_store/disk/stored_records.h"
 
 namespace rocksdb {
@@ -34,12 +34,6 @@ class Env;
 }
 
 namespace hearth {
-
-// The manifests of one erase, noted in its own batch.
-struct GoneManifests {
-  std::string key;
-  std::vector<uint64_t> manifests;
-};
 
 // The contents of a folder, read once at start: records only, no slice bytes, and of manifests only
 // the numbers of their objects.
@@ -53,16 +47,11 @@ struct DiskContents {
   // No number in use on disk is higher, not even one without a readable record, such as that of a
   // table that outlived its object's record.
   uint64_t last_number = 0;
-  std::vector<GoneManifests> gone;
-  // Acknowledged, and not there any more. `damage` names them; they are no longer promised.
-  std::vector<Promise> lost;
-  // Manifests on disk that were not promised: never acknowledged, or of an older version.
-  absl::flat_hash_set<uint64_t> unpromised;
-  // Manifests that were erased, came back, and could not be erased again. In no list above.
-  std::vector<uint64_t> returned;
-  // Damage beside the above, a line for each: files, and ranges of records.
+  uint64_t drops = 0;  // the number of the last one
+  // Restore points that were there when the count was last noted (point_count.h), and are not.
+  uint64_t lost_points = 0;
+  // Damage, a line for each: files, and ranges of records.
   std::vector<std::string> damage;
-  std::vector<std::string> mended;  // the lines of `damage` that lost nothing
 };
 
 struct DiskTierOptions {
@@ -82,20 +71,17 @@ struct DiskTierOptions {
 
 class DiskTier : public SliceTier {
  public:
-  // Raised when an older program could not read this one's folders. 2: tables. 3: compressed
-  // slices. 4: manifests that expire. 5: promises (promises.h), which an older program would not
-  // keep in step. 6: manifests of points that nobody published as a whole. Opening an older folder
-  // raises its version.
-  static constexpr uint64_t kFormatVersion = 6;
+  // Another version's folder is refused. 7: a count of restore points, and no promises.
+  static constexpr uint64_t kFormatVersion = 7;
 
-  // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check` is
-  // stored on creation and compared on every later open.
+  // A damaged database is mended, or set aside whole (disk_tier_recovery.h). kFailedPrecondition:
+  // held by another process, another version, or other secret. `secret_check` is stored on creation
+  // and compared on every later open.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const std::string& dir,
                                                         const std::string& secret_check,
                                                         const DiskTierOptions& options = {});
-  // Reads the records, and compares them with the promises; until then no file of the database is
-  // deleted. The first call, once. kDataLoss only when the folder cannot be read at all.
-  virtual absl::StatusOr<DiskContents> Load() = 0;
+  // The records, as they were read when it was opened. The first call, once.
+  virtual DiskContents Load() = 0;
   // Each of these as it is on disk now; none where it is absent or damaged. An error says nothing
   // about them: read again.
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
@@ -108,15 +94,15 @@ class DiskTier : public SliceTier {
   // Announces an object whose slices follow. Not visible until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;
   // One atomic batch. With `sync`, everything written before is on stable storage too. `points`:
-  // the ids of the manifests' restore points, which are promised from then on; empty where they
-  // were promised before. After an error some of it may be on disk.
+  // the ids of new restore points among the manifests', which are counted. After an error some of
+  // it may be on disk.
   virtual absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
                                        absl::Span<const Digest> points,
                                        const FingerprintRecord& fingerprint, bool sync) = 0;
   // Not atomic: an error may leave some erased.
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
-  // Their loss was found and reported: the next start does not report it again.
-  virtual void Unpromise(absl::Span<const uint64_t> manifests) = 0;
+  // What was erased so far stays erased, whatever is damaged later.
+  virtual absl::Status SettleErases() = 0;
   virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
   // Notes when manifests were last used, as one small batch that may be lost. Does not try to
   // resume a database that stopped after an error.

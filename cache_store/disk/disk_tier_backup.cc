@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <utility>
@@ -15,7 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/disk/data_folder.h"
-#include "cache_store/disk/promises/promises.h"
+#include "cache_store/disk/disk_tier_load.h"
+#include "cache_store/disk/point_count.h"
 
 namespace hearth {
 namespace {
@@ -174,18 +174,24 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
 
 absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::string& to) {
   if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
-  const absl::Status promised = CheckPromised(dir);
-  if (!promised.ok() && !FolderHolder(dir).has_value()) return promised;
+  const uint64_t noted = FolderHolder(dir).has_value() ? 0 : PointCount::Read(dir).points;
   std::unique_ptr<Database> db;
   DiskTierOptions options;
   options.background_bytes_per_s = 0;  // nobody else uses it
   // As it is: a program that could open it before can do so after, and open the backup.
   const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
   if (!status.ok()) return status;
-  if (const auto& found = db->found().lines; !found.empty()) {
-    return absl::DataLossError(absl::StrCat("no backup was made: ", found[0]));
+  const absl::StatusOr<DiskContents> contents = LoadContents(*db);
+  if (!contents.ok()) return contents.status();
+  std::vector<std::string> damage = contents->damage;
+  damage.insert(damage.end(), db->cut_logs().begin(), db->cut_logs().end());
+  if (contents->manifests.size() < noted) {
+    damage.push_back(MissingPoints(noted - contents->manifests.size()));
   }
-  if (absl::Status there = CheckNothingWasToGo(*db); !there.ok()) return there;
+  if (!damage.empty()) {
+    return absl::DataLossError(absl::StrCat("no backup was made: ", damage[0],
+                                            "; a start of the store gives up what is lost"));
+  }
   return BackUpDatabase(*db, dir, to);
 }
 
@@ -211,8 +217,6 @@ absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std:
       if (absl::Status kept = CopySecret(*secret, part + "/secret"); !kept.ok()) return kept;
       report.has_secret = true;
     }
-    // Promises are what it has: the first start writes them down.
-    std::ofstream(PromisesPath(part), std::ios::binary) << SerializePromise(PromisesHeader());
     absl::StatusOr<VerifyReport> verified = VerifyDataDir(part);
     if (!verified.ok()) return verified.status();
     report.verified = *std::move(verified);

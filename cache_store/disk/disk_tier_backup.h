@@ -34,13 +34,6 @@ FolderFiles FilesUnder(const std::string& folder);
 absl::Status CheckBackup(const Database& source, const rocksdb::BackupInfo& info,
                          const FolderFiles& before, const FolderFiles& after);
 
-// Only reads the folder of a stopped store. kDataLoss: promised restore points are missing.
-absl::Status CheckPromised(const std::string& dir);
-
-// For a database that is open and holds deletes back. kDataLoss names files that RocksDB would have
-// deleted.
-absl::Status CheckNothingWasToGo(const Database& source);
-
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_

@@ -11,8 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_load.h"
-#include "cache_store/disk/disk_tier_promises.h"
-#include "cache_store/disk/disk_tier_salvage.h"
 #include "cache_store/disk/stored_records.h"
 
 namespace hearth {
@@ -97,40 +95,6 @@ FolderFiles FilesUnder(const std::string& folder) {
     if (entry.is_regular_file(error)) files[entry.path().string()] = entry.file_size(error);
   }
   return files;
-}
-
-absl::Status CheckPromised(const std::string& dir) {
-  // Read first: later promises cannot be missing then.
-  const BootId boot = ThisBoot();
-  PromiseBook book;
-  std::vector<std::string> ignored;
-  LookAtPromises(rocksdb::FileSystem::Default().get(), dir, boot, &book, &ignored)
-      .PermitUncheckedError();
-  std::unique_ptr<Database> db;
-  // A folder that cannot be opened is reported elsewhere.
-  if (!Database::Open(dir, Database::Mode::kLook, &db).ok()) return absl::OkStatus();
-  absl::StatusOr<DiskContents> contents = LoadContents(*db);
-  if (!contents.ok()) return absl::OkStatus();
-  TakeReturned(book, &*contents);
-  if (!contents->returned.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no backup was made: ", contents->returned.size(),
-        " restore points that were erased are in the database of ", dir,
-        " again, and would be in the backup; start the store with it, which erases them anew"));
-  }
-  const size_t missing = MissedPromises(book, *contents, boot).size();
-  if (missing == 0) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      "no backup was made: ", missing, " restore points that were acknowledged are not there; ",
-      "hearthctl repair ", dir, " looks for them, a start of the store gives them up"));
-}
-
-absl::Status CheckNothingWasToGo(const Database& source) {
-  absl::StatusOr<DiskContents> contents = LoadContents(source);
-  if (!contents.ok()) return contents.status();
-  if (absl::Status looked = DropDoubtedObjects(source, &*contents); !looked.ok()) return looked;
-  if (contents->damage.empty()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("no backup was made: ", contents->damage[0]));
 }
 
 absl::Status CheckBackup(const Database& source, const rocksdb::BackupInfo& info,

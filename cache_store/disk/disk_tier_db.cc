@@ -14,17 +14,17 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "cache_store/disk/data_folder.h"
-#include "cache_store/disk/disk_tier_lost.h"
-#include "cache_store/disk/disk_tier_salvage.h"
-#include "cache_store/disk/files/disk_tier_manifest.h"
-#include "cache_store/disk/promises/disk_tier_promise_file.h"
+#include "cache_store/disk/disk_tier_recovery.h"
+#include "cache_store/disk/files/disk_tier_records.h"
 
 namespace hearth {
 namespace {
@@ -145,8 +145,6 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.listeners.push_back(std::make_shared<RotIsNoReasonToStop>());
-  // A stand-in (disk_tier_lost.h) has another; every block has a checksum.
-  options.verify_sst_unique_id_in_manifest = false;
   // A restore point's slices lie one after the other: what the system reads ahead is read next.
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;
@@ -172,28 +170,53 @@ bool LacksRoom(const rocksdb::Status& status) {
   return status.IsNoSpace() || absl::StrContains(status.ToString(), std::strerror(ENOSPC));
 }
 
-uint64_t LogBytes(rocksdb::FileSystem* files, const std::string& path) {
-  std::vector<std::string> names;
+std::vector<std::string> LogsIn(rocksdb::FileSystem* files, const std::string& path) {
+  std::vector<std::string> names, logs;
   files->GetChildren(path, kPlain, &names, nullptr).PermitUncheckedError();
-  uint64_t sum = 0;
   for (const std::string& name : names) {
-    uint64_t bytes = 0;
-    if (!absl::EndsWith(name, ".log")) continue;
-    if (files->GetFileSize(absl::StrCat(path, "/", name), kPlain, &bytes, nullptr).ok()) {
-      sum += bytes;
-    }
+    if (absl::EndsWith(name, ".log")) logs.push_back(absl::StrCat(path, "/", name));
   }
-  return sum;
+  return logs;
 }
 
-// Of versions that let RocksDB write its log beside the data.
-void RemoveInfoLogs(rocksdb::FileSystem* files, const std::string& path) {
-  std::vector<std::string> names;
-  files->GetChildren(path, kPlain, &names, nullptr).PermitUncheckedError();
-  for (const std::string& name : names) {
-    if (name != "LOG" && !absl::StartsWith(name, "LOG.old.")) continue;
-    files->DeleteFile(absl::StrCat(path, "/", name), kPlain, nullptr).PermitUncheckedError();
+// Cuts the logs behind their last whole records, where a process that was killed left a part of
+// one: RocksDB reads the next log only if that begins with the number that is due then, and its
+// numbers have gaps. And syncs them: RocksDB syncs what it writes itself, never what another
+// process left in the page cache, which what is acknowledged as `sync` later stands on. `*bytes`:
+// of all.
+rocksdb::IOStatus SettleLogs(rocksdb::FileSystem* files, const std::string& path, uint64_t* bytes) {
+  const std::vector<std::string> logs = LogsIn(files, path);
+  for (const std::string& log : logs) {
+    std::string content;
+    std::unique_ptr<rocksdb::FSWritableFile> file;
+    rocksdb::IOStatus status = rocksdb::ReadFileToString(files, log, &content);
+    if (!status.ok()) return status;
+    RecordEnds records;
+    records.Feed(content);
+    *bytes += records.end();
+    status = files->ReopenWritableFile(log, rocksdb::FileOptions(), &file, nullptr);
+    if (status.ok() && records.end() < content.size()) {
+      status = file->Truncate(records.end(), kPlain, nullptr);
+    }
+    if (status.ok()) status = file->Sync(kPlain, nullptr);
+    if (!status.ok()) return status;
   }
+  return logs.empty() ? rocksdb::IOStatus::OK() : SyncFolder(files, path);
+}
+
+// Of a database that lost the name of its manifest RocksDB would make an empty one.
+bool LacksCurrent(const std::string& dir) {
+  std::error_code error;
+  if (std::filesystem::exists(DatabasePath(dir) + "/CURRENT", error)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(DatabasePath(dir), error)) {
+    const std::string kind = entry.path().extension().string();
+    if (kind == ".sst" || kind == ".blob" || kind == ".log") return true;
+  }
+  return false;
+}
+
+bool IsDamage(const rocksdb::Status& status) {
+  return status.IsCorruption() || status.IsPathNotFound() || status.IsNotFound();
 }
 
 absl::Status CannotOpen(const std::string& dir, Database::Mode mode,
@@ -209,15 +232,15 @@ absl::Status CannotOpen(const std::string& dir, Database::Mode mode,
                      holder.has_value() ? absl::StrCat("its id is ", *holder) : text, ")"));
   }
   if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "data folder ", dir, " was written by a newer version of this program (", text, ")"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir, " was written by another version of this program (", text,
+                     "); empty it (rm -r ", DatabasePath(dir), "), or use that version"));
   }
   const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
   if (status.IsCorruption() || status.IsPathNotFound()) {
     if (mode == Database::Mode::kLookAtCopy) return absl::DataLossError(message);
-    return absl::DataLossError(absl::StrCat(message, "; hearthctl repair ", dir,
-                                            " rebuilds what is still right in it, or restore a "
-                                            "backup"));
+    return absl::DataLossError(
+        absl::StrCat(message, "; a start of the store mends it, or begins with an empty one"));
   }
   return absl::Status(FromRocks(status, "").code(), message);
 }
@@ -236,7 +259,6 @@ rocksdb::ReadOptions VerifiedReads() {
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
   rocksdb::DBOptions options = DatabaseOptions(mode, tier);
-  const BootId boot = tier.boot.value_or(ThisBoot());
   const auto log = std::make_shared<DatabaseLog>(tier.warnings);
   options.info_log = log;
   std::unique_ptr<Database> database(new Database);
@@ -261,21 +283,15 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn) {
-    status = database->OpenAtAnyRate(dir, boot, options, families);
+    status = database->OpenAtAnyRate(dir, options, families);
   } else if (mode == Mode::kAsIs) {
-    // Until it is closed: a repair may need it, and the next start deletes it, or keeps it.
-    database->files_->HoldBack();
-    // Damage that RocksDB would not report.
-    const absl::Status looked =
-        SalvageLogs(database->files_.get(), dir, boot, &database->found_, nullptr);
-    if (!looked.ok()) return looked;
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
     status =
         rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_, &database->db_);
   }
   if (!status.ok()) return CannotOpen(dir, mode, status);
-  for (std::string& line : log->dropped()) database->found_.Add(std::move(line));
+  database->cut_logs_ = log->dropped();
   for (int i = 0; i < kFamilies; ++i) {
     if (!is_there(static_cast<Family>(i))) {
       database->handles_.insert(database->handles_.begin() + i, nullptr);
@@ -285,65 +301,44 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   return absl::OkStatus();
 }
 
-rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& boot,
-                                        const rocksdb::DBOptions& options,
+rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families) {
   const std::string path = DatabasePath(dir);
-  files_->HoldBack();
+  mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
-  rocksdb::Status status = Mend(dir, boot);
-  if (LacksRoom(status) && reserve_->GiveUp()) status = Mend(dir, boot);
-  if (!status.ok()) return status;
+  uint64_t log_bytes = 0;
+  {
+    const FolderLock lock(files_.get(), path);  // RocksDB takes it for itself, later
+    if (!lock.status().ok()) return lock.status();
+    const rocksdb::IOStatus settled = SettleLogs(files_.get(), path, &log_bytes);
+    if (!settled.ok()) return settled;
+  }
   // A start writes no table, for which there may be no room: all entries of the logs fit in memory.
   // The buffers stay as large, since the log's limit is what bounds them.
-  const uint64_t replayed_bytes = kMemoryPerLogByte * LogBytes(files_.get(), path);
   for (rocksdb::ColumnFamilyDescriptor& family : families) {
-    family.options.write_buffer_size = kWriteBufferBytes + replayed_bytes;
+    family.options.write_buffer_size = kWriteBufferBytes + kMemoryPerLogByte * log_bytes;
   }
   const auto open = [&] {
+    if (LacksCurrent(dir)) return rocksdb::Status::Corruption("CURRENT is gone");
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
-    if (!LacksRoom(opened)) return opened;
-    reserve_->GiveUp();  // unless a mend took it
+    if (!LacksRoom(opened) || !reserve_->GiveUp()) return opened;
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
-  status = open();
-  const rocksdb::Options any(options, FamilyOptions(kDefault));
-  const bool is_torn = status.ok() ? !AllTablesOpen(db_, any, {kFamilyNames[kTables]})
-                                   : status.IsCorruption() || status.IsPathNotFound();
-  if (is_torn) {
-    Close();
-    const FolderLock lock(files_.get(), path);
-    if (!lock.status().ok()) return lock.status();
-    absl::Status replaced = ReplaceLostTables(options, path, families, &found_);
-    if (absl::IsResourceExhausted(replaced) && reserve_->GiveUp()) {
-      replaced = ReplaceLostTables(options, path, families, &found_);
+  rocksdb::Status status = open();
+  if (IsDamage(status)) {
+    const std::string why = status.ToString();
+    if (RecoverInChild(options, path, families, &found_)) status = open();
+    if (IsDamage(status)) {
+      const FolderLock lock(files_.get(), path);
+      if (!lock.status().ok()) return lock.status();
+      const absl::Status aside = SetAside(dir, why, &found_);
+      if (!aside.ok()) return rocksdb::Status::IOError(aside.ToString());
+      mkdir(path.c_str(), kPrivateFolder);
     }
-    if (absl::IsResourceExhausted(replaced)) {
-      return rocksdb::Status::NoSpace(std::string(replaced.message()));
-    }
-    if (!replaced.ok() && status.ok()) status = rocksdb::Status::IOError(replaced.ToString());
-    if (!replaced.ok()) return status;
+    if (!status.ok()) status = open();
   }
-  if (is_torn) status = open();
-  if (!status.ok()) return status;
-  RemoveInfoLogs(files_.get(), path);
-  reserve_->MakeFile();
+  if (status.ok()) reserve_->MakeFile();
   return status;
-}
-
-rocksdb::Status Database::Mend(const std::string& dir, const BootId& boot) {
-  const std::string path = DatabasePath(dir);
-  mkdir(path.c_str(), kPrivateFolder);
-  // RocksDB takes it for itself, later.
-  const FolderLock lock(files_.get(), path);
-  if (!lock.status().ok()) return lock.status();
-  absl::Status mended = MendManifest(files_.get(), path, &found_);
-  if (mended.ok()) mended = SalvageLogs(files_.get(), dir, boot, &found_, &logged_);
-  if (mended.ok()) return rocksdb::Status::OK();
-  const std::string text(mended.message());
-  if (absl::IsDataLoss(mended)) return rocksdb::Status::Corruption(text);
-  if (absl::IsResourceExhausted(mended)) return rocksdb::Status::NoSpace(text);
-  return rocksdb::Status::IOError(text);
 }
 
 void Database::Close() {

@@ -6,9 +6,7 @@
 #include <rocksdb/db.h>
 
 #include <memory>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,9 +60,6 @@ class FolderLock {
   rocksdb::Status status_;
 };
 
-// Records in logs that lost some: the family's id, and the number at the key's beginning.
-using LoggedNumbers = std::set<std::pair<uint32_t, uint64_t>>;
-
 // An open database; closes it when it goes.
 class Database {
  public:
@@ -85,18 +80,20 @@ class Database {
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   RocksFileSystem* files() const { return files_.get(); }
   // The damage found at opening, a line for each.
-  const FoundDamage& found() const { return found_; }
-  const LoggedNumbers& logged() const { return logged_; }
+  const std::vector<std::string>& found() const { return found_; }
+  // Logs that RocksDB read no further than damage: of a machine that stopped they may be torn.
+  const std::vector<std::string>& cut_logs() const { return cut_logs_; }
+  void Found(std::vector<std::string> lines) {
+    found_.insert(found_.begin(), lines.begin(), lines.end());
+  }
   // Null unless the mode is kOwn.
   Reserve* reserve() const { return reserve_.get(); }
 
  private:
   Database() = default;
-  // Repairs what it can, replaces lost tables, and copes with a full disk.
-  rocksdb::Status OpenAtAnyRate(const std::string& dir, const BootId& boot,
-                                const rocksdb::DBOptions& options,
+  // Mends what is damaged, or sets it aside, and copes with a full disk.
+  rocksdb::Status OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families);
-  rocksdb::Status Mend(const std::string& dir, const BootId& boot);
   void Close();
 
   std::shared_ptr<RocksFileSystem> files_;
@@ -104,8 +101,7 @@ class Database {
   std::unique_ptr<Reserve> reserve_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
-  FoundDamage found_;
-  LoggedNumbers logged_;
+  std::vector<std::string> found_, cut_logs_;
 };
 
 // Reads that check each block's checksum first, since RocksDB asserts that a block makes sense:

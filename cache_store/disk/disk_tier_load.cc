@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "proto/byte_codec.h"
 #include "proto/caller_gone.h"
 
 namespace hearth {
@@ -160,12 +159,6 @@ void TakeMeta(absl::string_view key, absl::string_view value, DiskContents* cont
   } else if (absl::ConsumePrefix(&key, kPinPrefix)) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (number.ok()) contents->pinned.push_back(*number);
-  } else if (absl::StartsWith(key, kGonePrefix)) {
-    GoneManifests& gone = contents->gone.emplace_back();
-    gone.key = std::string(key);
-    for (; value.size() >= 8; value.remove_prefix(8)) {
-      gone.manifests.push_back(LoadU64(value.substr(0, 8)));
-    }
   }
 }
 
@@ -186,16 +179,17 @@ std::string UseKey(uint64_t manifest) { return absl::StrCat(kUsePrefix, NumberKe
 
 absl::Status CheckVersion(const std::string& dir, const std::string& version) {
   uint64_t number = 0;
-  if (!absl::SimpleAtoi(version, &number) || number > DiskTier::kFormatVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "data folder ", dir, " has format version ", version, "; this program reads ",
-        DiskTier::kFormatVersion, " and older: use the newer program, or another folder"));
+  if (!absl::SimpleAtoi(version, &number) || number != DiskTier::kFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir, " has format version ", version, "; this program reads ",
+                     DiskTier::kFormatVersion, " alone: empty it (rm -r ", DatabasePath(dir),
+                     "), or use the ", "program that wrote it"));
   }
   return absl::OkStatus();
 }
 
 // Where the block is damaged that they lie in, they are written anew: with another secret than the
-// folder's nothing of it is found, and nothing damaged is erased (IndexLoader).
+// folder's nothing of it is found.
 absl::Status CheckMeta(const Database& db, const std::string& dir,
                        const std::string& secret_check) {
   const std::string current = absl::StrCat(DiskTier::kFormatVersion);
@@ -211,8 +205,7 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
     return FromRocks(db->Write(options, &batch), "write of the version");
   }
   if (!status.ok()) return FromRocks(status, "read of the version");
-  absl::Status checked = CheckVersion(dir, version);
-  if (checked.ok() && version != current) checked = PutSynced(db, kVersionKey, current);
+  const absl::Status checked = CheckVersion(dir, version);
   if (!checked.ok()) return checked;
   status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
   if (status.IsCorruption()) return PutSynced(db, kSecretCheckKey, secret_check);
@@ -228,8 +221,7 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   DiskContents contents;
-  contents.damage = db.found().lines;
-  contents.mended = db.found().mended;
+  contents.damage = db.found();
   contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
   absl::Status status;
   const auto each = [&](Family family, const Visit& visit) {
@@ -248,6 +240,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   each(kManifests, [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
+    if (key == kDropsKey && !absl::SimpleAtoi(value, &contents.drops)) contents.drops = 0;
   });
   const size_t before = contents.damage.size();
   each(kFingerprints, [&](absl::string_view key, absl::string_view value) {

@@ -17,11 +17,11 @@ namespace hearth {
 std::string FingerprintKey(const FingerprintRecord& record);
 std::string PinKey(uint64_t manifest);
 std::string UseKey(uint64_t manifest);
-// kFailedPrecondition when `version` is newer than this program's, or not a number.
+// kFailedPrecondition when `version` is not this program's.
 absl::Status CheckVersion(const std::string& dir, const std::string& version);
 
-// Writes this format's version and the secret's check into a new or older folder, else compares
-// them. kFailedPrecondition: newer, or another secret.
+// Writes this format's version and the secret's check into a new folder, else compares them.
+// kFailedPrecondition: another version, or another secret.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check);
 
 // Everything but the bytes of slices; of manifests only their objects' numbers.

@@ -66,13 +66,6 @@ uint64_t BytesOf(const std::vector<Table>& tables) {
   return bytes;
 }
 
-// Of what is to be kept, all counts as live.
-void Keep(const std::set<std::string>& first_keys, std::vector<Table>* tables) {
-  for (Table& table : *tables) {
-    if (first_keys.count(table.first) > 0) table.live_bytes = table.bytes;
-  }
-}
-
 // The tables that are dead and have no live one among their keys: a drop takes whatever lies in its
 // range. `tables` in order of their first keys.
 std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
@@ -140,7 +133,7 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
     ordered.emplace_back(SliceKey(write.slice.object, write.slice.layer), &write);
   }
   std::sort(ordered.begin(), ordered.end());
-  const std::string path = NewPath();
+  const std::string path = absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
   rocksdb::EnvOptions file_options;
   file_options.writable_file_max_buffer_size = kFileBufferBytes;
   rocksdb::SstFileWriter writer(file_options, (*db_)->GetOptions(db_->family(kTables)),
@@ -155,10 +148,6 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
   if (status.ok()) return TakeOver(path);
   Remove(path);
   return status;
-}
-
-std::string SliceTables::NewPath() {
-  return absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
 }
 
 rocksdb::Status SliceTables::TakeOver(const std::string& path) {
@@ -205,30 +194,16 @@ rocksdb::Status GetSlice(const Database& db, const std::string& key,
   return db->Get(options, db.family(kSlices), key, value);
 }
 
-void SliceTables::KeepDead() {
-  const absl::MutexLock lock(&ranges_mu_);
-  const absl::StatusOr<std::vector<Table>> tables = ListTables(*db_);
-  if (!tables.ok()) return;  // nor does Reclaim drop any
-  for (const Table& table : *tables) {
-    if (table.live_bytes == 0) kept_.insert(table.first);
-  }
-}
-
 absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {
   absl::StatusOr<std::vector<Table>> tables;
   {
     const absl::MutexLock lock(&ranges_mu_);
     tables = ListTables(*db_);
     if (!tables.ok()) return tables.status();
-    Keep(kept_, &*tables);
     if (absl::Status status = DropDead(*db_, &*tables); !status.ok()) return status;
   }
   tables = ListTables(*db_);
   if (!tables.ok()) return tables.status();
-  {
-    const absl::MutexLock lock(&ranges_mu_);
-    Keep(kept_, &*tables);
-  }
   std::sort(tables->begin(), tables->end(), [](const Table& a, const Table& b) {
     return static_cast<double>(a.dead_bytes()) * static_cast<double>(b.bytes) >
            static_cast<double>(b.dead_bytes()) * static_cast<double>(a.bytes);

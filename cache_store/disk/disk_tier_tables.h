@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <set>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -31,20 +30,14 @@ class SliceTables {
   // REQUIRES: the records of the slices' objects were written.
   rocksdb::Status Write(absl::Span<const SliceWrite> slices);
 
-  // Tables without live slices are not dropped by this process: the records that named them may be
-  // lost.
-  void KeepDead();
-  // The path for a file that TakeOver will get.
-  std::string NewPath();
-  // As Write, for a table that Write made before, in this folder or another. Moves the file.
-  rocksdb::Status TakeOver(const std::string& path);
-
   // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
   // rewrites those that are mostly dead. `*left_bytes`: what tables take afterwards. kCancelled:
   // manual compactions were disabled.
   absl::Status Reclaim(uint64_t max_bytes, uint64_t* left_bytes);
 
  private:
+  // Links the table that was written to `path` into the database.
+  rocksdb::Status TakeOver(const std::string& path);
   void Remove(const std::string& path);
 
   const Database* const db_;
@@ -52,7 +45,6 @@ class SliceTables {
   std::atomic<uint64_t> next_file_{0};
   // Tables are dropped by range of keys: none may enter a range between its check and its drop.
   absl::Mutex ranges_mu_;
-  std::set<std::string> kept_ ABSL_GUARDED_BY(ranges_mu_);  // first keys
 };
 
 // Reads a slice from either family.

@@ -6,9 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/disk_tier_load.h"
-#include "cache_store/disk/disk_tier_promises.h"
-#include "cache_store/disk/disk_tier_salvage.h"
 #include "cache_store/disk/disk_tier_tables.h"
+#include "cache_store/disk/point_count.h"
 #include "cache_store/disk/slice_codec.h"
 #include "cache_store/disk/verify.h"
 #include "proto/restore_rule.h"
@@ -23,23 +22,22 @@ struct CheckedObject {
 
 class Verifier {
  public:
-  // `book`: of before the database was opened, so that nothing is missed that is promised later.
-  Verifier(const Database& db, const PromiseBook& book, const BootId& boot)
-      : db_(db), book_(book), boot_(boot) {}
+  // `noted`: read before the database was opened, so that nothing later is missed.
+  Verifier(const Database& db, const PointCount::Noted& noted) : db_(db), noted_(noted) {}
 
-  // `apart`: lines about what the database is not to blame for.
-  absl::StatusOr<VerifyReport> Run(const std::vector<std::string>& apart) {
+  absl::StatusOr<VerifyReport> Run() {
     absl::StatusOr<DiskContents> contents = LoadContents(db_);
     if (!contents.ok()) return contents.status();
-    for (const std::string& line : apart) Problem(line);
-    TakeReturned(book_, &*contents);
-    const std::vector<Promise> missed = MissedPromises(book_, *contents, boot_);
-    report_.missing_points = missed.size();
-    if (!missed.empty()) Problem(MissedLine(missed, "not there"));
-    report_.promise_problems = report_.problem_count;
-    // Not what the log ends with: after a crash of the machine that may be anything.
-    for (size_t i = db_.found().lines.size(); i < contents->damage.size(); ++i) {
-      Problem(contents->damage[i]);
+    for (const std::string& line : contents->damage) Problem(line);
+    const uint64_t found = contents->manifests.size();
+    // After a crash of the machine neither the logs' ends nor the count tell anything.
+    const bool is_same_boot = noted_.boot == ThisBoot();
+    for (const std::string& line : db_.cut_logs()) {
+      if (is_same_boot) Problem(line);
+    }
+    if (is_same_boot && found < noted_.points) {
+      report_.missing_points = noted_.points - found;
+      Problem(MissingPoints(report_.missing_points));
     }
     for (const uint64_t number : contents->unreadable_objects) {
       Problem(absl::StrCat("object ", number, ": record unreadable"));
@@ -140,8 +138,7 @@ class Verifier {
   }
 
   const Database& db_;
-  const PromiseBook& book_;
-  const BootId boot_;
+  const PointCount::Noted noted_;
   absl::flat_hash_map<Digest, KvLayout> layouts_;
   absl::flat_hash_map<uint64_t, CheckedObject> objects_;
   VerifyReport report_;
@@ -151,12 +148,7 @@ class Verifier {
 
 absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
   if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
-  const std::shared_ptr<rocksdb::FileSystem> files = rocksdb::FileSystem::Default();
-  if (absl::Status read = CheckPromisesVersion(files.get(), dir); !read.ok()) return read;
-  const BootId boot = ThisBoot();
-  PromiseBook book;
-  std::vector<std::string> damage;
-  LookAtPromises(files.get(), dir, boot, &book, &damage).PermitUncheckedError();
+  const PointCount::Noted noted = PointCount::Read(dir);
   std::unique_ptr<Database> db;
   if (absl::Status status = Database::Open(dir, Database::Mode::kLook, &db); !status.ok())
     return status;
@@ -168,11 +160,7 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
     return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
   }
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
-  FoundDamage apart;
-  if (MakesPromises(version)) apart.lines = std::move(damage);  // else there are none yet
-  // RocksDB reads no further than the damage. Of a store that is running a log may go meanwhile.
-  SalvageLogs(files.get(), dir, boot, &apart, nullptr).IgnoreError();
-  return Verifier(*db, book, boot).Run(apart.lines);
+  return Verifier(*db, noted).Run();
 }
 
 }  // namespace hearth

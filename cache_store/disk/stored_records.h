@@ -66,7 +66,8 @@ inline constexpr char kSecretCheckKey[] = "secret_check";
 inline constexpr char kPinPrefix[] = "pin/";
 inline constexpr char kUsePrefix[] = "use/";
 inline constexpr char kNotePrefix[] = "note/";
-inline constexpr char kGonePrefix[] = "gone/";  // + number: numbers of manifests, 8 bytes each
+// Of the family `manifests`: the number of the last drop that was answered, as text.
+inline constexpr char kDropsKey[] = "drops";
 
 std::string SerializeObject(const ObjectRecord& object);
 absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);

@@ -1,5 +1,5 @@
 // Offline check of a store's data folder: every manifest, every object, every slice's bytes, and
-// every promise.
+// the count of restore points.
 //
 // Only reads, and needs no secret. May run on a folder that a store has open, though writes in
 // progress can then show as problems. Pure function of the folder.
@@ -25,14 +25,11 @@ struct VerifyReport {
   uint64_t unreferenced_objects = 0;  // no problem: the next start collects them
   uint64_t missing_points = 0;        // acknowledged, and not there: one problem for all
   uint64_t problem_count = 0;
-  uint64_t promise_problems = 0;  // of these, in promises and logs: the next start repairs them
   std::vector<std::string> problems;
   bool ok() const { return problem_count == 0; }
-  // Everything that is there is right.
-  bool is_whole() const { return problem_count == promise_problems; }
 };
 
-// kFailedPrecondition: no such folder, or a newer format. Corruption is in the report.
+// kFailedPrecondition: no such folder, or another format. Corruption is in the report.
 absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir);
 
 }  // namespace hearth

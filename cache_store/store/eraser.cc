@@ -59,6 +59,12 @@ absl::Status Eraser::EraseFromDisk(absl::Span<const uint64_t> orphans) {
   return status;
 }
 
+absl::Status Eraser::EraseForGood() {
+  absl::Status status = EraseFromDisk();
+  if (status.ok() && tiers_->disk != nullptr) status = tiers_->disk->SettleErases();
+  return status;
+}
+
 absl::Status Eraser::EraseAtEnd() {
   uint64_t erased_bytes = 0;
   return EraseNoted({}, &erased_bytes);

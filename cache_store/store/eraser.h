@@ -41,6 +41,8 @@ class Eraser {
   // keys the caller has claimed.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
       ABSL_LOCKS_EXCLUDED(state_->mu);
+  // As EraseFromDisk; what was erased stays so, whatever is damaged later.
+  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(state_->mu);
   // The same for the last time: nothing is reclaimed.
   absl::Status EraseAtEnd() ABSL_LOCKS_EXCLUDED(state_->mu);
 

@@ -80,7 +80,6 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddDiffCommand(&commands);
   AddSimulateCommand(&commands);
   AddBackupCommands(&commands);
-  AddRepairCommand(&commands);
   AddDoctorCommand(&commands);
   AddCompletionCommands(&commands);
   const std::vector<std::string> names = line.names();

@@ -73,13 +73,12 @@ void AddEventsCommand(CommandSet* commands);
 void AddExportCommand(CommandSet* commands);
 void AddImportCommand(CommandSet* commands);
 // Without a server (snapshot_commands.cc, diff_command.cc, simulate_command.cc,
-// backup_commands.cc, repair_command.cc).
+// backup_commands.cc).
 void AddInspectCommand(CommandSet* commands);
 void AddVerifyCommand(CommandSet* commands);
 void AddDiffCommand(CommandSet* commands);
 void AddSimulateCommand(CommandSet* commands);
 void AddBackupCommands(CommandSet* commands);
-void AddRepairCommand(CommandSet* commands);
 
 }  // namespace hearth
 

@@ -170,7 +170,6 @@ void Node::Die(Ledger::Death death) {
   }
   guests_.clear();
   const int struck = disk_.struck();
-  keeps_all_ = store_->Stats().counters.at("recovery_damage") > 0;
   store_.reset();
   const bool is_clean = struck == struck_at_opening_ && disk_.struck() == struck && !was_loading;
   ledger_.Died(death, is_clean, listed);
@@ -214,15 +213,12 @@ void Node::AfterLoading() {
     time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
   }
   told_at_openings_ = 0;
-  // A repair may have proved points that an earlier start did not serve because of damage.
-  const bool may_be_back = is_asked_ || (std::exchange(is_repaired_, false) && is_damaged_);
-  ledger_.Reopened(listed, is_damaged_, may_be_back);
+  ledger_.Reopened(listed, is_damaged_, is_asked_);
 }
 
 // Of what it lost: a line, or a counter.
 bool Node::SaidSomething() {
-  const uint64_t counted = *warnings_ - warnings_at_opening_ + std::exchange(repair_told_, 0);
-  return counted + told_at_openings_ + CountedDamage() > 0;
+  return *warnings_ - warnings_at_opening_ + told_at_openings_ + CountedDamage() > 0;
 }
 
 uint64_t Node::CountedDamage() {

@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "cache_store/disk/repair/repair.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
@@ -82,18 +81,10 @@ class Node {
   void SetDamaged() { is_damaged_ = true; }
   // A lookup came, which may make points of stored objects.
   void SetAsked() { is_asked_ = true; }
-  // The folder was repaired, with this report.
-  void NoteRepair(const RepairReport& report) {
-    repair_told_ += report.lost_points + report.damaged_files;
-    is_repaired_ |= !report.was_healthy;
-  }
   bool is_damaged() const { return is_damaged_; }
   bool is_roomy() const { return is_roomy_; }
   // Anything that the disk refused, ever, or reads that it failed.
   bool was_struck() const { return disk_.struck() > 0; }
-
-  // The last start found damage: points without their objects were neither served nor erased.
-  bool kept_all() const { return keeps_all_; }
 
   // Passes the store's events since the last time to the ledger.
   void TakeEvents();
@@ -149,11 +140,10 @@ class Node {
   FaultyDisk disk_;
   bool is_draining_ = false;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
-  bool keeps_all_ = false, is_repaired_ = false;
   BootId boot_ = {1};  // of the machine: another after it went down
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
-  uint64_t warnings_at_opening_ = 0, told_at_openings_ = 0, repair_told_ = 0;
+  uint64_t warnings_at_opening_ = 0, told_at_openings_ = 0;
   Jobs* jobs_ = nullptr;                         // the store's
   std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<NodeGuest>> guests_;

@@ -194,7 +194,7 @@ void World::CheckAll() {
   // A damaged folder may be one that only a start can open, which replaces what is lost.
   const bool may_fail = node_.is_damaged() && absl::IsDataLoss(verified.status());
   if (!verified.ok() && !may_fail) return time_.Violated(5, verified.status().ToString());
-  if (verified.ok() && !verified->ok() && !node_.is_damaged() && !node_.kept_all())
+  if (verified.ok() && !verified->ok() && !node_.is_damaged())
     time_.Violated(5, verified->problems[0]);
   node_.Open();
   if (!time_.failed() && node_.is_up()) node_.LoadAll();

@@ -72,7 +72,6 @@ class World {
 
   // world_damage.cc
   void Damage(Dice* dice);
-  void Repair(Dice* dice);
 
   // world_faults.cc
   void StartFaults();

@@ -180,7 +180,6 @@ void World::EndStore(Ledger::Death death, Dice dice) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
   }
   if (damages_ && death != Ledger::Death::kMachine && !node_.is_damaged()) Damage(&dice);
-  if (dice.Roll(100) < (node_.is_damaged() ? 50 : 10)) Repair(&dice);
   time_.After(down, [this, loads_at_once] {
     if (!node_.is_up()) node_.Open();
     if (loads_at_once && node_.is_up()) LoadAndCompare();

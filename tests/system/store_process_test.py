@@ -106,24 +106,18 @@ class Backup(StoreTest):
         self.assertFalse(restored.exists())
 
 
-class Repair(StoreTest):
+class Damaged(StoreTest):
 
-    def test_a_store_that_lost_its_manifest_names_the_repair_and_serves_after_it(self):
+    def test_a_store_that_lost_its_manifest_starts_says_what_it_lost_and_serves(self):
         store = self.filled_store()
-        self.assertIn("is held by another process", self.refused("repair", self.data))
         store.popen.kill()
         store.popen.wait(LONG_S)
         for manifest in (self.data / "db").glob("MANIFEST-*"):
             manifest.unlink()
-        with self.assertRaises(ProcessFailed) as failed:
-            self.store(self.data)
-        self.assertIn(f"hearthctl repair {self.data}", str(failed.exception))
-        planned = self.cluster.ctl("repair", self.data, "--dry-run")
-        self.assertEqual((planned["healthy"], planned["repaired"]), (False, False))
-        report = self.cluster.ctl("repair", self.data)
-        self.assertEqual((report["repaired"], report["restore_points"], report["lost_points"]),
-                         (True, 1, 0))
-        self.assert_serves_the_snapshot(self.data)
+        self.store(self.data)
+        counters = self.cluster.ctl("stats")["counters"]
+        self.assertEqual(counters["recovery_lost_restore_points"], 1)
+        self.assertEqual(len(list(self.data.glob("db.damaged-*"))), 1)
 
 
 class Signals(StoreTest):

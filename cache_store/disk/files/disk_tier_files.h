@@ -12,11 +12,6 @@
 // at all. With a retryable error the decision is ours (disk_tier.cc): when resumed, it writes its
 // memory to new files, and begins a new log and a new manifest.
 //
-// While a database is opened, and until its contents were compared with the promises, nothing is
-// deleted: when a manifest lost its end, RocksDB deletes every file that only the end named.
-// Afterwards the files that it meant to delete are deleted, or, if something is lost, kept in the
-// folder "lost" of the data folder.
-//
 // Tables on their way into the database, in kTablesFolder, are written past the page cache where
 // the file system can do that (disk_tier_direct.h); RocksDB's reads before it links them go past it
 // too.
@@ -40,9 +35,8 @@
 #include "absl/synchronization/mutex.h"
 #include "cache_store/disk/files/disk_tier_blocks.h"
 #include "cache_store/disk/files/disk_tier_direct.h"
-#include "cache_store/disk/files/disk_tier_lost_folder.h"
-#include "cache_store/disk/files/disk_tier_manifest.h"
 #include "cache_store/disk/files/disk_tier_wal.h"
+#include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 
@@ -143,39 +137,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     linking_.clear();
   }
 
-  // From now on nothing of the database is deleted, until LetGo.
-  void HoldBack() {
-    absl::MutexLock lock(&mu_);
-    holds_back_ = true;
-  }
-  std::set<std::string> held_back() {
-    absl::MutexLock lock(&mu_);
-    return held_back_;
-  }
-  // With `is_damaged` the files are kept in the folder "lost", or if they cannot be moved, where
-  // they are while the process lives: the status says why.
-  rocksdb::IOStatus LetGo(bool is_damaged) {
-    std::set<std::string> held;
-    {
-      absl::MutexLock lock(&mu_);
-      holds_back_ = false;
-      held.swap(held_back_);
-    }
-    rocksdb::IOStatus all;
-    for (const std::string& path : held) {
-      if (!is_damaged) {
-        DeleteFile(path, kPlain, nullptr).PermitUncheckedError();
-        continue;
-      }
-      const rocksdb::IOStatus moved = MoveToLost(target(), path);
-      if (moved.ok()) continue;
-      if (all.ok()) all = moved;
-      absl::MutexLock lock(&mu_);
-      kept_.insert(path);
-    }
-    return all;
-  }
-
   // The new table is linked, or given up.
   void Forget(const std::string& path) {
     absl::MutexLock lock(&mu_);
@@ -186,10 +147,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     rocksdb::IODebugContext* dbg) override {
     if (IsNewTable(path)) return NewTable(path, options, out, dbg);
-    if (IsHeldBack(path)) {
-      rocksdb::IOStatus moved = MoveToLost(target(), path);
-      if (!moved.ok()) return Retryable(moved);
-    }
     rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
     if (status.ok()) ::chmod(path.c_str(), kPrivateFile);
     if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
@@ -198,15 +155,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
       };
       *out = std::make_unique<DeferredLogFile>(path, &log_health_, std::move(*out), make);
       return rocksdb::IOStatus::OK();
-    }
-    if (status.ok() && IsManifest(path)) {
-      const std::string copy_path = path + kCopySuffix;
-      CopiedFile::File copy;
-      // A copy left over from another manifest of this number is no copy of this one.
-      if (!target()->NewWritableFile(copy_path, options, &copy, dbg).ok()) {
-        target()->DeleteFile(copy_path, options.io_options, dbg).PermitUncheckedError();
-      }
-      *out = std::make_unique<CopiedFile>(std::move(*out), std::move(copy), target(), copy_path);
     }
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
     return Retryable(status);
@@ -254,27 +202,11 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     {
       absl::MutexLock lock(&mu_);
       if (linking_.count(path) > 0 || kept_.count(path) > 0) return rocksdb::IOStatus::OK();
-      if (holds_back_ && IsData(path)) {
-        held_back_.insert(path);
-        return rocksdb::IOStatus::OK();
-      }
-    }
-    if (IsManifest(path)) {
-      target()->DeleteFile(path + kCopySuffix, options, dbg).PermitUncheckedError();
     }
     return target()->DeleteFile(path, options, dbg);
   }
 
  private:
-  static bool IsData(const std::string& path) {
-    return absl::EndsWith(path, ".sst") || absl::EndsWith(path, ".blob") ||
-           absl::EndsWith(path, ".log");
-  }
-  // Also files that RocksDB does not know of and creates again, since it lost its next number.
-  bool IsHeldBack(const std::string& path) {
-    absl::MutexLock lock(&mu_);
-    return holds_back_ && IsData(path) && target()->FileExists(path, kPlain, nullptr).ok();
-  }
   rocksdb::IOStatus NewTable(const std::string& path, const rocksdb::FileOptions& options,
                              std::unique_ptr<rocksdb::FSWritableFile>* out,
                              rocksdb::IODebugContext* dbg) {
@@ -297,8 +229,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
   absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<NewTableReads>> new_tables_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> linking_ ABSL_GUARDED_BY(mu_), kept_ ABSL_GUARDED_BY(mu_);
-  bool holds_back_ ABSL_GUARDED_BY(mu_) = false;
-  std::set<std::string> held_back_ ABSL_GUARDED_BY(mu_);  // that RocksDB meant to delete
 };
 
 }  // namespace hearth

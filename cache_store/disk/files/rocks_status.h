@@ -9,8 +9,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -32,18 +30,6 @@ inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::strin
   const rocksdb::IOStatus opened = files->NewDirectory(folder, kPlain, &names, nullptr);
   return opened.ok() ? names->Fsync(kPlain, nullptr) : opened;
 }
-
-// The damage of a data folder, a line for each.
-struct FoundDamage {
-  std::vector<std::string> lines;
-  std::vector<std::string> mended;  // of these, damage that was repaired without loss
-
-  void Add(std::string line) { lines.push_back(std::move(line)); }
-  void AddMended(std::string line) {
-    mended.push_back(line);
-    lines.push_back(std::move(line));
-  }
-};
 
 }  // namespace hearth
 

@@ -32,21 +32,17 @@ std::shared_ptr<UnloadedIndex> IndexLoader::SharedUnloaded() {
 absl::Status IndexLoader::Recover() {
   assert(!is_loading_.load());
   if (core_->tiers.disk == nullptr) return absl::OkStatus();
-  absl::StatusOr<DiskContents> contents = core_->tiers.disk->Load();
-  if (!contents.ok()) return contents.status();
-  NoteDamage(std::move(contents->damage), contents->mended);
-  const auto lost = std::move(contents->lost);
-  const auto returned = std::move(contents->returned);
-  auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
+  DiskContents contents = core_->tiers.disk->Load();
+  NoteDamage(std::move(contents.damage));
+  core_->Count(Counter::kRecoveryLostRestorePoints, contents.lost_points);
+  auto unloaded = std::make_shared<UnloadedIndex>(std::move(contents));
   {
     StateLock lock(state_);
-    for (const auto& promise : lost) NoteLost(promise.id);
     state_->objects.ReserveNumbersBelow(unloaded->next_number());
     // All of them: the book forgets entries above its limit that no restore point refers to.
     for (const auto& [name, model] : unloaded->models()) {
       if (model != nullptr) state_->fingerprints.Remember(model, name.first);
     }
-    state_->erasures.AddManifests(returned);
     unloaded_ = std::move(unloaded);
     state_->catalog.BeginAdopting();
     write_behind_->BeginDeferring();
@@ -60,46 +56,30 @@ absl::Status IndexLoader::Recover() {
   return more.status();
 }
 
-void IndexLoader::NoteDamage(std::vector<std::string> damage,
-                             const std::vector<std::string>& mended) {
+void IndexLoader::NoteDamage(std::vector<std::string> damage) {
   core_->Count(Counter::kRecoveryDamage, damage.size());
-  for (const std::string& line : damage) {
-    core_->warnings.Say("damage", line);
-    const bool is_mended = std::find(mended.begin(), mended.end(), line) != mended.end();
-    if (!is_mended && unmended_.empty()) unmended_ = line;
-  }
+  for (const std::string& line : damage) core_->warnings.Say("damage", line);
   damage_ = std::move(damage);
 }
 
-void IndexLoader::NoteLost(const Digest& id) {
-  state_->mu.AssertHeld();
-  core_->Count(Counter::kRecoveryLostRestorePoints);
-  core_->meters.AddRemoved(Removal::kLost);
-  state_->history.Record(id, Removal::kLost, core_->clock->Now());
-}
-
-bool IndexLoader::NoteDropped(const UnloadedIndex& unloaded) {
-  std::vector<uint64_t> manifests;
+// Of the restore points of no use: a crash may leave two of one id.
+void IndexLoader::NoteLost() {
   std::string first;
   size_t lost = 0;
-  for (const UnloadedPoint& dropped : unloaded.DroppedPromises()) {
-    manifests.push_back(dropped.manifest);
-    StateLock lock(state_);
-    // Of two that a crash left one is of no use.
-    if (state_->catalog.Find(dropped.point) != nullptr) {
-      if (damage_.empty()) state_->erasures.AddManifests({dropped.manifest});
-      continue;
-    }
-    NoteLost(dropped.point);
-    if (lost++ == 0) first = DigestHex(dropped.point).substr(0, 16);
+  StateLock lock(state_);
+  for (const Digest& id : useless_) {
+    if (state_->catalog.Find(id) != nullptr) continue;
+    core_->Count(Counter::kRecoveryLostRestorePoints);
+    core_->meters.AddRemoved(Removal::kLost);
+    state_->history.Record(id, Removal::kLost, core_->clock->Now());
+    if (lost++ == 0) first = DigestHex(id).substr(0, 16);
   }
-  core_->tiers.disk->Unpromise(manifests);
-  if (lost == 0) return true;
+  useless_.clear();
+  if (lost == 0) return;
   core_->warnings.Say("damage", absl::StrCat(lost,
                                              " restore points that were acknowledged do not match "
                                              "their objects and are lost, the first is ",
                                              first));
-  return false;
 }
 
 absl::Duration IndexLoader::Step() {
@@ -168,7 +148,7 @@ absl::Status IndexLoader::LoadPoint(const Digest& id) {
 
 absl::Status IndexLoader::WaitUntilLoaded() {
   if (!is_loading_.load()) return absl::OkStatus();
-  absl::MutexLock lock(&state_->mu);  // not counted: it waits
+  StateLock lock(state_);  // not counted: it waits
   const auto is_loaded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     return unloaded_ == nullptr;
   };
@@ -190,10 +170,10 @@ absl::Status IndexLoader::Finish() {
     points = write_behind_->deferred();
   }
   core_->Count(Counter::kRecoveryUnreadManifests, unloaded->given_up());
-  const bool all_there = NoteDropped(*unloaded);
-  const bool may_erase = damage_.empty() && all_there && unloaded->given_up() == 0;
+  NoteLost();
+  const bool may_erase = unloaded->given_up() == 0;
   std::vector<uint64_t> collected;
-  if (damage_.empty() && all_there) collected = unloaded->unreadable_objects();
+  if (may_erase) collected = unloaded->unreadable_objects();
   std::vector<const StoredObject*> held;
   for (const auto& [number, object] : unloaded->objects()) {
     if (object.adopted != nullptr) {
@@ -299,18 +279,13 @@ void IndexLoader::NoteUseless(uint64_t number, const ReadManifest& read) {
   state_->mu.AssertHeld();
   if (NamesRetired(read.record, unloaded_->objects())) return NoteRetired(number, read.point());
   core_->Count(Counter::kRecoveryDroppedManifests);
-  if (unloaded_->WasPromised(number)) {
-    unloaded_->NoteDropped(number);
-  } else if (damage_.empty()) {
-    // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
-    state_->erasures.AddManifests({number});
-  }
+  useless_.push_back(read.point());
+  state_->erasures.AddManifests({number});
 }
 
 // Known, and said then: it goes as those went that were there.
 void IndexLoader::NoteRetired(uint64_t number, const Digest& point) {
   state_->mu.AssertHeld();
-  retired_unloaded_.fetch_add(1);
   core_->Count(Counter::kRecoveryDroppedManifests);
   core_->meters.AddRemoved(Removal::kQuarantined);
   if (point != Digest{} && state_->catalog.Find(point) == nullptr) {
@@ -319,30 +294,12 @@ void IndexLoader::NoteRetired(uint64_t number, const Digest& point) {
   state_->erasures.AddManifests({number});
 }
 
-// Nothing is erased from a damaged folder: it holds the files that the start gave up, and manifests
-// not read yet may be lost with a table. Neither holds if all was repaired and every restore point
-// was read.
 absl::Status IndexLoader::CheckIsWhole() const {
-  const bool is_loading = is_loading_.load();  // what it counts is counted before it ends
-  const bool has_lost = core_->meters.counters().Get(Counter::kRecoveryLostRestorePoints) > 0;
-  // Quarantined points are not those that the start gave up.
-  const bool has_given_up =
-      core_->meters.counters().Get(Counter::kRecoveryDroppedManifests) > retired_unloaded_.load() ||
-      core_->meters.counters().Get(Counter::kRecoveryUnreadManifests) > 0;
-  if (!has_lost && unmended_.empty() && !damage_.empty() && is_loading) {
-    return absl::UnavailableError(
-        absl::StrCat("no backup was made: ", damage_[0],
-                     "; whether all is there is known once the index is loaded: try again then"));
-  }
-  if (!has_lost && unmended_.empty() && (damage_.empty() || !has_given_up)) {
-    return absl::OkStatus();
-  }
+  if (damage_.empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      "no backup was made: ",
-      unmended_.empty() ? "restore points do not match their objects, or could not be read"
-                        : unmended_,
-      "; this start found it: start the store again, and if that finds it too, repair the folder "
-      "(hearthctl repair)"));
+      "no backup was made: ", damage_[0],
+      "; this start found it, and older backups may have what is lost: start the store again to "
+      "back up what is left"));
 }
 
 }  // namespace hearth

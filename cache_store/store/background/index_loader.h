@@ -73,12 +73,10 @@ class IndexLoader {
   absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(state_->mu);
   absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(state_->mu);
   absl::Status Finish() ABSL_LOCKS_EXCLUDED(state_->mu);
-  void NoteDamage(std::vector<std::string> damage, const std::vector<std::string>& mended);
-  void NoteLost(const Digest& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void NoteDamage(std::vector<std::string> damage);
+  void NoteLost() ABSL_LOCKS_EXCLUDED(state_->mu);
   void NoteUseless(uint64_t number, const ReadManifest& read)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Notes acknowledged manifests that turned out to be of no use. True: there was none.
-  bool NoteDropped(const UnloadedIndex& unloaded) ABSL_LOCKS_EXCLUDED(state_->mu);
   void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(state_->mu);
 
   StoreCore* const core_;
@@ -90,8 +88,8 @@ class IndexLoader {
   std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(state_->mu);
   std::atomic<bool> is_loading_{false};  // follows unloaded_: saves taking the lock
   std::vector<std::string> damage_;
-  std::string unmended_;  // the first line of it by which something may be lost
-  std::atomic<uint64_t> retired_unloaded_{0};  // manifests that a quarantine took while they loaded
+  // Ids of manifests that were not adopted; zeros: unknown.
+  std::vector<Digest> useless_ ABSL_GUARDED_BY(state_->mu);
 };
 
 }  // namespace hearth

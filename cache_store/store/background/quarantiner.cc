@@ -181,10 +181,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   }
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
   RetireUnloaded(unloaded_names);
-  result.on_disk.Update(core_->eraser.EraseFromDisk());
-  if (core_->tiers.disk != nullptr && result.on_disk.ok()) {
-    result.on_disk = core_->tiers.disk->Sync();
-  }
+  result.on_disk.Update(core_->eraser.EraseForGood());
   return result;
 }
 

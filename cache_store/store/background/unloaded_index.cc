@@ -9,7 +9,6 @@ UnloadedIndex::UnloadedIndex(DiskContents contents)
     : pinned_(contents.pinned.begin(), contents.pinned.end()),
       uses_(contents.uses.begin(), contents.uses.end()),
       unreadable_objects_(std::move(contents.unreadable_objects)),
-      unpromised_(std::move(contents.unpromised)),
       next_number_(contents.last_number + 1) {
   const auto above = [this](uint64_t number) { next_number_ = std::max(next_number_, number + 1); };
   for (const FingerprintRecord& record : contents.fingerprints) {
@@ -88,17 +87,6 @@ std::vector<UnloadedIndex::Pending>::const_iterator UnloadedIndex::Find(uint64_t
       manifests_.begin(), manifests_.end(), manifest,
       [](const Pending& pending, uint64_t number) { return pending.number < number; });
   return found != manifests_.end() && found->number == manifest ? found : manifests_.end();
-}
-
-std::vector<UnloadedPoint> UnloadedIndex::DroppedPromises() const {
-  std::vector<UnloadedPoint> found;
-  if (dropped_.empty()) return found;
-  auto left = dropped_;
-  for (const auto& [key, manifest] : ending_at_) {
-    if (left.erase(manifest) > 0) found.push_back({manifest, key});
-  }
-  for (const uint64_t manifest : left) found.push_back({manifest, {}});
-  return found;
 }
 
 bool UnloadedIndex::IsPending(uint64_t manifest) const {

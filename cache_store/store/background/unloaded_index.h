@@ -59,12 +59,6 @@ class UnloadedIndex {
   // Objects whose record could not be read.
   const std::vector<uint64_t>& unreadable_objects() const { return unreadable_objects_; }
 
-  // It was acknowledged, and is of no use.
-  void NoteDropped(uint64_t manifest) { dropped_.insert(manifest); }
-  bool WasPromised(uint64_t manifest) const { return !unpromised_.contains(manifest); }
-  // Takes a pass over all manifests.
-  std::vector<UnloadedPoint> DroppedPromises() const;
-
   size_t manifests() const { return manifests_.size(); }
   size_t left() const { return left_; }
   // Ids of the restore points that the manifests may belong to.
@@ -106,7 +100,6 @@ class UnloadedIndex {
   absl::flat_hash_map<uint64_t, uint64_t> uses_;
   std::vector<uint64_t> stray_uses_;
   std::vector<uint64_t> unreadable_objects_;
-  absl::flat_hash_set<uint64_t> unpromised_, dropped_;
   uint64_t next_number_ = 1;
 
   std::vector<Pending> manifests_;  // ascending by number

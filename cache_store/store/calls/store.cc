@@ -168,7 +168,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
     if (point == nullptr) return NoSuchPoint();
     result = DropPoints({point}, force);
   }
-  if (absl::Status status = core_->eraser.EraseFromDisk(); !status.ok()) return status;
+  if (absl::Status status = core_->eraser.EraseForGood(); !status.ok()) return status;
   return result;
 }
 
@@ -179,7 +179,7 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
     StoreLock lock(core_, StoreLock::kErasesItself);
     result = DropPoints(state_->catalog.PointsOf(tenant), force);
   }
-  if (absl::Status status = core_->eraser.EraseFromDisk(); !status.ok()) return status;
+  if (absl::Status status = core_->eraser.EraseForGood(); !status.ok()) return status;
   return result;
 }
 

@@ -195,7 +195,7 @@ void ReadCounters(const v1::StatsResponse& stats, Findings* findings) {
       {"write_behind_failed", kLookAtDisk},
       {"tier_errors", kLookAtDisk},
       {"quarantined_objects", "bytes rotted: look at the disk and the memory"},
-      {"recovery_damage", "stop the store and run hearthctl repair"},
+      {"recovery_damage", "a start gave up what was damaged: look at the disk"},
       {"recovery_lost_restore_points", "acknowledged points were lost: look at the disk"},
       {"shared_unreachable_shards", "look at Redis, and at the store's log"},
       {"nondeterminism", "one worker computes other bits: hearthctl explain, docs/security.md"},

@@ -138,12 +138,10 @@ int CheckDataDir(const std::string& dir, bool json, Console& console) {
     console.out << std::flush;
   }
   if (report->ok()) return kExitOk;
-  return Fail(console, absl::DataLossError(absl::StrCat(
-                           dir, ": ", report->problem_count, " problems; a store that opens it ",
-                           report->is_whole() ? "says so and goes on: all that is there is whole"
-                                              : "serves none of them, and computes and stores "
-                                                "those prefixes again",
-                           open)));
+  return Fail(console,
+              absl::DataLossError(absl::StrCat(
+                  dir, ": ", report->problem_count, " problems; a store that opens it ",
+                  "serves none of them, and computes and stores those prefixes again", open)));
 }
 
 int RunVerify(const FileFlags& flags, Console& console) {

@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/backup.h"
 #include "cache_store/disk/disk_tier_db.h"
-#include "cache_store/disk/promises/promises.h"
 #include "cache_store/disk/verify.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
@@ -89,7 +88,7 @@ class Flips {
     fs::remove_all(Work());
     fs::copy(Base(), Work(), fs::copy_options::recursive);
     std::mt19937_64 random(flip);
-    *what = Flip(&random, flip % 16 == 7);
+    *what = Flip(&random, flip % 32 == 7);
     VerifyDataDir(Work()).status().IgnoreError();
     if (flip % 8 == 0) {
       fs::remove_all(Work() + ".backup");
@@ -118,14 +117,14 @@ class Flips {
   }
 
   // One bit of one file; half of them where a table or a manifest has what all else hangs on.
-  std::string Flip(std::mt19937_64* random, bool in_promises) {
+  std::string Flip(std::mt19937_64* random, bool in_count) {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(Work() + "/db")) {
       if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
     fs::path path = files[(*random)() % files.size()];
-    if (in_promises) path = PromisesPath(Work());
+    if (in_count) path = Work() + "/points";
     const uint64_t size = fs::file_size(path);
     constexpr uint64_t kEnd = 1500;
     uint64_t at = (*random)() % size;

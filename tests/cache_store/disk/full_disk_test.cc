@@ -3,11 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <memory>
 #include <random>
 
-#include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
@@ -189,50 +187,6 @@ TEST_P(FullDisk, TheRoomThatIsKeptIsSyncedThoughTheFirstSyncsFail) {
     EXPECT_EQ(Fetch(1), 64u) << nth;
     disk_.SetRoom(FaultyDisk::kAmple);
   }
-}
-
-// The stand-in for it needs room (disk_tier_lost.h).
-TEST_P(FullDisk, ALostTableCostsItsOwnObjectsThereToo) {
-  const auto lose_records = [&] {
-    store_.reset();
-    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
-      if (entry.path().extension() == ".sst") std::filesystem::remove(entry.path());
-    }
-  };
-  const auto flush = [&] {
-    store_.reset();
-    std::unique_ptr<Database> db;
-    ASSERT_TRUE(Database::Open(folder_.path(), Database::Mode::kOwn, &db).ok());
-    ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
-  };
-  Open();
-  ASSERT_TRUE(Publish(1).ok());
-  flush();
-  Open();
-  ASSERT_TRUE(Publish(2).ok());  // in the log, or in a table of its own
-  lose_records();
-  disk_.SetRoom(0);
-  Open();
-  EXPECT_EQ(Fetch(1), 0u);
-  const auto second = KitFetch(store_.get(), model_, Prompt(2));
-  EXPECT_EQ(second.value_or(0), GetParam() > 2 ? 0u : 64u) << second.status();
-  // Without what is kept for a start it says what is lacking, and goes on where there is room.
-  disk_.SetRoom(FaultyDisk::kAmple);
-  ASSERT_TRUE(Publish(3).ok());
-  flush();
-  lose_records();
-  std::filesystem::remove(folder_.path() + "/reserve");
-  disk_.SetRoom(0);
-  StoreOptions options;
-  options.data_dir = folder_.path();
-  StoreSeams seams;
-  seams.disk_env = disk_.env();
-  const absl::Status refused = OpenStore(options, std::move(seams)).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("replacing the lost table"));
-  disk_.SetRoom(FaultyDisk::kAmple);
-  Open();
-  EXPECT_EQ(Fetch(3), 0u);
 }
 
 // Its manifest could not be erased, and then its objects could: not in that order.

@@ -29,10 +29,9 @@ TEST(UsageTest, EventsAreNotPublishedWhereNobodyCanListen) {
 }
 
 TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
-  for (const char* command :
-       {"generate", "ask",     "chat",   "tokenize", "warm",        "explain", "stats",
-        "ls",       "pin",     "unpin",  "drop",     "fingerprint", "model",   "export",
-        "import",   "inspect", "verify", "diff",     "simulate",    "repair"}) {
+  for (const char* command : {"generate", "ask", "chat", "tokenize", "warm", "explain", "stats",
+                              "ls", "pin", "unpin", "drop", "fingerprint", "model", "export",
+                              "import", "inspect", "verify", "diff", "simulate"}) {
     const CliResult result = RunCli({command, "--help"});
     EXPECT_EQ(result.code, kExitOk) << command;
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;

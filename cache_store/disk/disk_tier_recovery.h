@@ -1,0 +1,43 @@
+// What a start does with a database that cannot be opened for damage. Private to disk/.
+//
+// RocksDB mends it where it can, in a child process, since it may assert on what it reads: tables
+// of slices that cannot be opened are dropped, and with a damaged manifest best-efforts recovery
+// goes back to the newest state whose files are all there. What cannot be mended is set aside
+// whole, as `db.damaged-TIME` beside the database: one is kept, for a week, and goes first where
+// room is lacking.
+#ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
+#define HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
+
+#include <rocksdb/db.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/disk/disk_tier_db.h"
+
+namespace hearth {
+
+// True: the database at `path`, which is not open, can be opened again; some of it may be lost.
+// Adds a line for each table that was dropped. The child has a few minutes.
+bool RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
+                    const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                    std::vector<std::string>* lines);
+
+// Takes objects out of `*contents` whose slices were in tables that were dropped.
+void TakeLostObjects(const Database& db, DiskContents* contents);
+
+// Renames the database of `dir`, which is not open, and says so in a line. Removes an older one.
+absl::Status SetAside(const std::string& dir, const std::string& why,
+                      std::vector<std::string>* lines);
+uint64_t SetAsideBytes(const std::string& dir);
+// One older than `age`.
+void RemoveSetAside(const std::string& dir, absl::Duration age);
+inline constexpr absl::Duration kKeptSetAside = absl::Hours(7 * 24);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_

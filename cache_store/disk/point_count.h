@@ -1,0 +1,67 @@
+// PointCount: how many restore points a store's database holds, noted in a small file beside it, so
+// that a start can say how many damage took.
+//
+// DIR/points, little endian: points u64, drops u64, the machine's boot (16 bytes), XXH3-64 of all
+// that. The count is written with each change and not synced: after the machine stopped it counts
+// as a hint, which is used only where damage is found. The number of the last drop is synced before
+// the drop is answered: a database that has a lower one would bring back what was dropped. Thread
+// safe.
+#ifndef HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
+#define HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+using BootId = std::array<uint8_t, 16>;
+BootId ThisBoot();
+
+// For people.
+std::string MissingPoints(uint64_t points);
+
+class PointCount {
+ public:
+  struct Noted {
+    uint64_t points = 0, drops = 0;
+    BootId boot{};
+  };
+  // Zeros where there is no file, or it is damaged.
+  static Noted Read(const std::string& dir);
+
+  static absl::StatusOr<std::unique_ptr<PointCount>> Open(const std::string& dir,
+                                                          const BootId& boot);
+  ~PointCount();
+  PointCount(const PointCount&) = delete;
+  PointCount& operator=(const PointCount&) = delete;
+
+  const Noted& before() const { return before_; }  // as it was opened
+  // What a start found; its number of drops may be higher.
+  void Begin(uint64_t points, uint64_t drops);
+  // After points were committed, and before they are erased.
+  void Add(uint64_t points);
+  void Remove(uint64_t points);
+  uint64_t drops() const;
+  // On stable storage when it returns.
+  absl::Status NoteDrops(uint64_t drops);
+
+ private:
+  PointCount(int file, const Noted& before) : file_(file), before_(before) {}
+  absl::Status Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int file_;
+  const Noted before_;
+  mutable absl::Mutex mu_;
+  Noted now_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
