@@ -8,7 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "worker/engine/request_check.h"
+#include "worker/engine/request/request_check.h"
 #include "worker/engine/runner/model_fingerprint.h"
 
 namespace hearth {

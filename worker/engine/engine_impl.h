@@ -32,7 +32,7 @@
 #include "worker/engine/prefix_fetcher.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/prefix_restorer.h"
-#include "worker/engine/request_check.h"
+#include "worker/engine/request/request_check.h"
 #include "worker/engine/round_planner.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/sequence.h"

@@ -11,9 +11,9 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "worker/engine/engine.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/prefix_pool.h"
+#include "worker/engine/request/engine_options.h"
 #include "worker/engine/sequence.h"
 #include "worker/engine/task_queue.h"
 #include "worker/prefix/load_model.h"

@@ -17,10 +17,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/fingerprint.h"
-#include "worker/engine/engine.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/prefix_pool.h"
 #include "worker/engine/publisher.h"
+#include "worker/engine/request/engine_options.h"
+#include "worker/engine/request/engine_request.h"
 #include "worker/engine/sequence.h"
 #include "worker/engine/staging.h"
 

@@ -6,10 +6,10 @@
 #define HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
 
 #include "absl/status/status.h"
-#include "worker/engine/engine.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/kv_room.h"
 #include "worker/engine/prefix_keeper.h"
+#include "worker/engine/request/engine_request.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/sequence.h"
 

@@ -1,4 +1,4 @@
-#include "worker/engine/request_check.h"
+#include "worker/engine/request/request_check.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
+#include "worker/model/torch/kv_cache.h"
 
 namespace hearth {
 namespace {

@@ -14,10 +14,11 @@
 #include "absl/types/span.h"
 #include "proto/kv_layout.h"
 #include "worker/model/sequence_kv.h"
-#include "worker/model/torch/kv_cache.h"
 #include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
+
+class KvCache;
 
 using KvObjects = std::vector<std::shared_ptr<const KvObject>>;
 
@@ -57,8 +58,8 @@ std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
 void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
               KvObject* object);
 
-// Copies all rows of `from` into `to`: a remainder into a longer segment that begins where it does.
-// REQUIRES: same begin and group; from.tokens <= to->tokens.
+// Copies the rows that both have: a remainder's into a longer segment, or the first ones of that.
+// REQUIRES: same begin and group; neither is quantized.
 void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to);
 
 // Computes the slices' digests. REQUIRES: all rows are filled.

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker/model/torch/gemma.h"
+
 namespace hearth {
 namespace {
 

@@ -13,9 +13,11 @@
 #include "proto/kv_layout.h"
 #include "worker/model/model_config.h"
 #include "worker/model/model_layout.h"
-#include "worker/model/torch/gemma.h"
 
 namespace hearth {
+
+class Gemma;
+class KvCache;
 
 // Everything that decides the last bit of a KV computed here, beside the model itself.
 struct ComputeIdentity {

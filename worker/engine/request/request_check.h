@@ -1,12 +1,13 @@
 // Checks a request against the model's limits before anything is spent on it. Pure, thread safe.
-#ifndef HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_
-#define HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_
+#ifndef HEARTH_WORKER_ENGINE_REQUEST_REQUEST_CHECK_H_
+#define HEARTH_WORKER_ENGINE_REQUEST_REQUEST_CHECK_H_
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "worker/engine/engine.h"
+#include "worker/engine/request/engine_options.h"
+#include "worker/engine/request/engine_request.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/model/model_config.h"
 
@@ -38,4 +39,4 @@ inline constexpr size_t kMaxTenantBytes = 256;
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_
+#endif  // HEARTH_WORKER_ENGINE_REQUEST_REQUEST_CHECK_H_

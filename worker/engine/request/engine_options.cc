@@ -1,0 +1,77 @@
+#include "worker/engine/request/engine_options.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/plain_name.h"
+#include "worker/engine/request/request_check.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kMaxAdapterNameBytes = 64;
+
+}  // namespace
+
+absl::Status CacheTerms::Validate() const {
+  if (fetch_budget < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("fetch_budget: negative");
+  }
+  if (publish_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("publish_timeout: not positive");
+  }
+  if (compute.wait < absl::ZeroDuration() || compute.lease < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("compute_wait, compute_lease: negative");
+  }
+  if (!(audit_rate >= 0 && audit_rate <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("audit_rate: ", audit_rate, " is not a share, from 0 to 1"));
+  }
+  return absl::OkStatus();
+}
+
+std::string EngineOptions::FlagsOfInvariant() const {
+  std::vector<std::string> given;
+  if (memory.kv_bytes > 0) given.push_back("--kv-bytes");
+  if (memory.kv_offload_bytes > 0) given.push_back("--kv-offload-bytes");
+  if (step_tokens > 0) given.push_back("--step-tokens");
+  if (speculate > 0 && speculate != kDefaultSpeculate) given.push_back("--speculate");
+  return absl::StrJoin(given, " and ");
+}
+
+absl::Status EngineOptions::Validate() const {
+  if (model_dir.empty()) return absl::InvalidArgumentError("model: no folder given");
+  if (chunk_tokens < kMinChunkTokens || chunk_tokens > kMaxChunkTokens ||
+      (chunk_tokens & (chunk_tokens - 1)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", chunk_tokens,
+                                                   " is not a power of two in [", kMinChunkTokens,
+                                                   ", ", kMaxChunkTokens, "]"));
+  }
+  if (exactness == ExactnessChoice::kInvariant) {
+    if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
+  }
+  if (absl::Status may = MayHaveWeights(weights, exactness, device, dtype); !may.ok()) return may;
+  for (const auto& [name, dir] : adapters) {
+    if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {
+      return absl::InvalidArgumentError(absl::StrCat("adapter: \"", name, "\" is no name: 1 to ",
+                                                     kMaxAdapterNameBytes,
+                                                     " letters, digits, \".\", \"_\" and \"-\""));
+    }
+  }
+  if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
+  if (max_running > kMaxRunning) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_running: ", max_running, " is not in [0, ", kMaxRunning, "]"));
+  }
+  if (step_tokens != 0 &&
+      (step_tokens < kMinSharedStepTokens || step_tokens > kMaxSharedStepTokens)) {
+    return absl::InvalidArgumentError(absl::StrCat("step_tokens: ", step_tokens,
+                                                   " is not 0 or in [", kMinSharedStepTokens, ", ",
+                                                   kMaxSharedStepTokens, "]"));
+  }
+  if (absl::Status may = CheckSpeculate(speculate); !may.ok()) return may;
+  return cache.Validate();
+}
+
+}  // namespace hearth
