@@ -194,7 +194,7 @@ TEST(EngineRoomTest, ASequenceKeepsWhatIsSetAsideForItBesideAnotherOfItsPrefix) 
   geometry.layer_types = "lg";
   geometry.context_tokens = 2048;
   geometry.seed = 81;
-  constexpr int kTokens = 1200, kRestored = 64;
+  constexpr int kRestored = 64, kTokens = kRestored + 2 * 512;  // the last step takes the most
   const auto runner = [&](uint64_t kv_bytes) {
     InvariantGemmaOptions options;
     options.chunk = 16;
@@ -230,9 +230,9 @@ TEST(EngineRoomTest, ASequenceKeepsWhatIsSetAsideForItBesideAnotherOfItsPrefix) 
   for (const auto* kv : {&*one, &*two}) {
     ASSERT_TRUE(tight->Restore(layout, kRestored, objects, kv->get()).ok());
   }
-  for (const int tokens : {512, 512, kTokens - kRestored - 1024}) {
-    const absl::Status status = step(tight.get(), one->get(), tokens);
-    EXPECT_TRUE(status.ok()) << (*one)->length() << ": " << status;
+  while ((*one)->length() < kTokens) {
+    const absl::Status status = step(tight.get(), one->get(), 512);
+    ASSERT_TRUE(status.ok()) << (*one)->length() << ": " << status;
   }
 }
 
