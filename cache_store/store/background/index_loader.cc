@@ -45,7 +45,7 @@ absl::Status IndexLoader::Recover() {
     }
     unloaded_ = std::move(unloaded);
     state_->catalog.BeginAdopting();
-    write_behind_->BeginDeferring();
+    writer_->BeginDeferring();
   }
   is_loading_.store(true);
   if (core_->options.load_in_background) return absl::OkStatus();
@@ -167,7 +167,7 @@ absl::Status IndexLoader::Finish() {
   {
     StateLock lock(state_);
     unloaded = unloaded_;
-    points = write_behind_->deferred();
+    points = writer_->deferred();
   }
   core_->Count(Counter::kRecoveryUnreadManifests, unloaded->given_up());
   NoteLost();
@@ -199,7 +199,7 @@ absl::Status IndexLoader::Finish() {
   std::vector<Digest> write_behind;
   {
     StateLock lock(state_);
-    state_->catalog.EndAdopting(absl::MakeConstSpan(write_behind_->deferred()).subspan(known),
+    state_->catalog.EndAdopting(absl::MakeConstSpan(writer_->deferred()).subspan(known),
                                 core_->clock->Now());
     // Opened with a smaller limit than it was filled under.
     if (!state_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
@@ -213,7 +213,7 @@ absl::Status IndexLoader::Finish() {
     core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
     core_->eraser.CarryOut(garbage);
     unloaded_ = nullptr;
-    write_behind = write_behind_->EndDeferring();
+    write_behind = writer_->EndDeferring();
     is_loading_.store(false);
   }
   unloaded = nullptr;
@@ -221,7 +221,7 @@ absl::Status IndexLoader::Finish() {
     StateLock lock(state_);
     state_->fingerprints.Trim();
   }
-  for (const Digest& id : write_behind) write_behind_->Schedule({id}, 0);
+  for (const Digest& id : write_behind) writer_->Schedule({id}, 0);
   return core_->eraser.EraseFromDisk();
 }
 

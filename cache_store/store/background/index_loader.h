@@ -23,7 +23,6 @@
 #include "cache_store/store/background/manifest_adopter.h"
 #include "cache_store/store/background/unloaded_index.h"
 #include "cache_store/store/background/upkeep.h"
-#include "cache_store/store/background/write_behind.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
@@ -34,10 +33,10 @@ class IndexLoader {
   static constexpr size_t kManifestsAtOnce = 8;
 
   // `patience`: how long calls that change the store wait for the index.
-  IndexLoader(StoreCore* core, WriteBehind* write_behind, Upkeep* upkeep, absl::Duration patience)
+  IndexLoader(StoreCore* core, DiskWriter* writer, Upkeep* upkeep, absl::Duration patience)
       : core_(core),
         state_(&core->state),
-        write_behind_(write_behind),
+        writer_(writer),
         upkeep_(upkeep),
         patience_(patience),
         adopter_(core) {}
@@ -81,7 +80,7 @@ class IndexLoader {
 
   StoreCore* const core_;
   StoreState* const state_;
-  WriteBehind* const write_behind_;
+  DiskWriter* const writer_;
   Upkeep* const upkeep_;
   const absl::Duration patience_;
   ManifestAdopter adopter_;

@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "cache_store/base/prompt_chain.h"
-#include "cache_store/store/background/manifest_writer.h"
+#include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/unloaded_index.h"
 #include "cache_store/store/store_core.h"
 

@@ -167,7 +167,7 @@ void Scrubber::CheckManifest(const StoredObject* object) {
         object->node == nullptr ? nullptr : object->node->restore_point;
     if (point == nullptr || !point->durable) return;
     id = point->id;
-    expected = ManifestWriter::RecordOf(*point);
+    expected = DiskWriter::RecordOf(*point);
   }
   const absl::StatusOr<ManifestRecord> stored = core_->tiers.disk->ReadManifest(expected.number);
   if (stored.ok() ? !SameManifest(*stored, expected) : IsRotten(stored.status())) {
@@ -180,7 +180,7 @@ void Scrubber::RepairManifest(const Digest& id) {
     StateLock lock(state_);
     state_->AwaitClaim({id});
   }
-  const absl::Status written = manifests_->Rewrite(id, true);
+  const absl::Status written = writer_->Rewrite(id, true);
   // Not there: dropped meanwhile, which is why it could not be read.
   if (!absl::IsNotFound(written)) {
     core_->Count(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);

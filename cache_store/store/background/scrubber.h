@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache_store/store/background/index_loader.h"
-#include "cache_store/store/background/manifest_writer.h"
+#include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/store_core.h"
 
@@ -52,12 +52,12 @@ absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use);
 class Scrubber {
  public:
   Scrubber(StoreCore* core, const IndexLoader* loader, Quarantiner* quarantiner,
-           ManifestWriter* manifests)
+           DiskWriter* writer)
       : core_(core),
         state_(&core->state),
         loader_(loader),
         quarantiner_(quarantiner),
-        manifests_(manifests) {}
+        writer_(writer) {}
 
   // SteppedStore::ScrubStep.
   absl::Duration Step() ABSL_LOCKS_EXCLUDED(state_->mu);
@@ -77,7 +77,7 @@ class Scrubber {
   StoreState* const state_;
   const IndexLoader* const loader_;
   Quarantiner* const quarantiner_;
-  ManifestWriter* const manifests_;
+  DiskWriter* const writer_;
   ScrubState scrub_;
   std::atomic<int64_t> finished_unix_s_{0};
 };

@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     const auto end = std::upper_bound(query.cuts.begin(), query.cuts.end(), plan.usable_tokens);
     plan.cuts.assign(query.cuts.begin(), end);
   }
-  if (!new_points.empty()) write_behind_->Schedule(new_points, 0);
+  if (!new_points.empty()) writer_->Schedule(new_points, 0);
   return session;
 }
 

@@ -13,7 +13,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "cache_store/store/background/index_loader.h"
-#include "cache_store/store/background/write_behind.h"
 #include "cache_store/store/calls/fetch_session.h"
 #include "cache_store/store/calls/prefix_finder.h"
 
@@ -22,13 +21,13 @@ namespace hearth {
 class Fetcher {
  public:
   Fetcher(const FetchParts& parts, PrefixFinder* finder, IndexLoader* loader,
-          WriteBehind* write_behind)
+          DiskWriter* writer)
       : parts_(parts),
         core_(parts.core),
         state_(&parts.core->state),
         finder_(finder),
         loader_(loader),
-        write_behind_(write_behind) {}
+        writer_(writer) {}
 
   // TieredStore::Fetch and FetchById.
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
@@ -55,7 +54,7 @@ class Fetcher {
   StoreState* const state_;
   PrefixFinder* const finder_;
   IndexLoader* const loader_;
-  WriteBehind* const write_behind_;
+  DiskWriter* const writer_;
 };
 
 }  // namespace hearth

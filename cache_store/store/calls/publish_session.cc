@@ -4,7 +4,9 @@
 #include <cassert>
 #include <cstring>
 #include <map>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
 #include "proto/prefix_key.h"
@@ -12,6 +14,7 @@
 
 namespace hearth {
 namespace {
+
 
 // Objects that the boundaries of one publish name, one by one: a boundary in each of the 4,096
 // chunks of 16 tokens of a 64k prompt would name 8 million. Each costs some 200 ns here, and a
@@ -25,7 +28,7 @@ constexpr uint64_t kFreeBeginBytes = uint64_t{64} << 10;
 // of the objects.
 uint64_t BeginBytes(const PublishSpec& spec) {
   constexpr size_t kObjectBytes =
-      2 * sizeof(PublishObject) + sizeof(PublishItem) + sizeof(KeyedSegment) + 3 * sizeof(uint64_t);
+      2 * sizeof(PublishObject) + sizeof(PublishSessionImpl::Item) + sizeof(KeyedSegment) + 3 * sizeof(uint64_t);
   uint64_t bytes = (spec.token_ids.size() + spec.cuts.size()) * sizeof(uint32_t) +
                    spec.objects.size() * kObjectBytes;
   for (const PublishObject& object : spec.objects) {
@@ -75,23 +78,22 @@ std::string ObjectText(const ObjectId& id) {
                       uint64_t{id.begin} + id.tokens, ")");
 }
 
+absl::Status TierFull(absl::string_view tier, uint64_t new_bytes, uint64_t limit_bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(tier, " tier full: ", new_bytes, " bytes do not fit in ", tier, "_bytes, ",
+                   limit_bytes, ", beside what is pinned or in use"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const PublishParts& parts,
                                                                           PublishSpec spec) {
-  StoreState* const state = &parts.commit.core->state;
   auto session = std::make_unique<PublishSessionImpl>(parts, std::move(spec));
-  PublishContent& content = session->content_;
-  {
-    StateLock lock(state);
-    content.model = state->fingerprints.Learn(content.spec.fingerprint, content.spec.tenant);
-  }
-  if (content.model == nullptr) return content.spec.fingerprint.Layout().status();
   absl::Status status = session->Prepare();
   if (!status.ok()) return status;
-  parts.loader->LoadFor(content.chain, content.model->layout);
+  parts.loader->LoadFor(session->chain_, session->model_->layout);
   {
-    StateLock lock(state);
+    StateLock lock(&parts.core->state);
     status = session->PlanNeeded();
   }
   if (!status.ok()) return status;
@@ -99,26 +101,31 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
 }
 
 absl::Status PublishSessionImpl::Prepare() {
-  const KvLayout& layout = content_.model->layout;
-  if (absl::Status status = CheckPrompt(content_.spec, layout); !status.ok()) return status;
-  if (absl::Status status = Stage(BeginBytes(content_.spec)); !status.ok()) return status;
-  content_.chain = MakeChain(
-      layout, RootKey(content_.spec.fingerprint.digest(), content_.spec.tenant, core_->secret),
-      content_.spec.token_ids, content_.spec.cuts, content_.spec.boundaries.back(),
-      content_.spec.boundaries, content_.spec.stopped);
-  if (!content_.chain.is_whole) return CallerGone();
+  {
+    StateLock lock(state_);
+    model_ = state_->fingerprints.Learn(spec_.fingerprint, spec_.tenant);
+  }
+  if (model_ == nullptr) return spec_.fingerprint.Layout().status();
+  const KvLayout& layout = model_->layout;
+  if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
+  if (absl::Status status = Stage(BeginBytes(spec_)); !status.ok()) return status;
+  chain_ = MakeChain(
+      layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret),
+      spec_.token_ids, spec_.cuts, spec_.boundaries.back(),
+      spec_.boundaries, spec_.stopped);
+  if (!chain_.is_whole) return CallerGone();
   std::map<ObjectId, size_t> announced;
-  for (size_t i = 0; i < content_.spec.objects.size(); ++i) {
-    if (!announced.emplace(content_.spec.objects[i].id, i).second) {
+  for (size_t i = 0; i < spec_.objects.size(); ++i) {
+    if (!announced.emplace(spec_.objects[i].id, i).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("objects: ", ObjectText(content_.spec.objects[i].id), " twice"));
+          absl::StrCat("objects: ", ObjectText(spec_.objects[i].id), " twice"));
     }
   }
-  content_.items.resize(content_.spec.objects.size());
-  content_.needs.reserve(content_.spec.boundaries.size());
-  std::vector<bool> wanted(content_.spec.objects.size(), false);
-  for (const uint32_t boundary : content_.spec.boundaries) {
-    std::vector<size_t>& needs = content_.needs.emplace_back();
+  items_.resize(spec_.objects.size());
+  needs_.reserve(spec_.boundaries.size());
+  std::vector<bool> wanted(spec_.objects.size(), false);
+  for (const uint32_t boundary : spec_.boundaries) {
+    std::vector<size_t>& needs = needs_.emplace_back();
     for (const ObjectId& id : NeededObjects(layout, boundary)) {
       const auto it = announced.find(id);
       if (it == announced.end()) {
@@ -128,9 +135,9 @@ absl::Status PublishSessionImpl::Prepare() {
       needs.push_back(it->second);
       if (wanted[it->second]) continue;
       wanted[it->second] = true;
-      const PublishObject& object = content_.spec.objects[it->second];
-      PublishItem& item = content_.items[it->second];
-      item.segment = content_.chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+      const PublishObject& object = spec_.objects[it->second];
+      Item& item = items_[it->second];
+      item.segment = chain_.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
       item.layers = layout.LayersOf(id.group);
       item.slice_bytes = layout.SliceBytes(id.tokens);
       const bool without = object.absent && object.slice_digests.empty();
@@ -144,25 +151,25 @@ absl::Status PublishSessionImpl::Prepare() {
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (!wanted[i]) {
       return absl::InvalidArgumentError(
-          absl::StrCat("objects: no boundary needs ", ObjectText(content_.spec.objects[i].id)));
+          absl::StrCat("objects: no boundary needs ", ObjectText(spec_.objects[i].id)));
     }
-    assert(content_.items[i].segment != nullptr);
+    assert(items_[i].segment != nullptr);
   }
   return absl::OkStatus();
 }
 
-std::vector<uint32_t> PublishContent::CutsUpTo(uint32_t boundary) const {
+std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
   std::vector<uint32_t> cuts;
-  if (!CutsAreKeyed(model->layout.exactness)) return cuts;
-  for (const uint32_t cut : spec.cuts) {
+  if (!CutsAreKeyed(model_->layout.exactness)) return cuts;
+  for (const uint32_t cut : spec_.cuts) {
     if (cut <= boundary) cuts.push_back(cut);
   }
   return cuts;
 }
 
 absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
-  const uint64_t most_of_tenant = core_->options.quotas.Of(content_.spec.tenant).max_bytes;
-  const absl::Status status = parts_.staged->Reserve(content_.spec.tenant, bytes, most_of_tenant);
+  const uint64_t most_of_tenant = core_->options.quotas.Of(spec_.tenant).max_bytes;
+  const absl::Status status = parts_.staged->Reserve(spec_.tenant, bytes, most_of_tenant);
   if (!status.ok()) {
     core_->Count(Counter::kPublishesRefusedStaged);
     return status;
@@ -182,10 +189,10 @@ absl::Status PublishSessionImpl::Put(uint32_t object, uint32_t layer, SliceView 
                                      std::optional<uint64_t> digest) {
   assert(!digest.has_value() || slice.owner != nullptr);
   if (committed_) return CommittedAlready();
-  if (object >= content_.items.size() || !content_.items[object].needed) {
+  if (object >= items_.size() || !items_[object].needed) {
     return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not asked for"));
   }
-  PublishItem& item = content_.items[object];
+  Item& item = items_[object];
   const auto it = std::lower_bound(item.layers.begin(), item.layers.end(), layer);
   if (it == item.layers.end() || *it != layer) {
     return absl::InvalidArgumentError(
@@ -211,7 +218,7 @@ absl::Status PublishSessionImpl::Put(uint32_t object, uint32_t layer, SliceView 
   }
   // After the copy, so that what was verified is what is kept.
   if (!digest.has_value()) digest = SliceDigest(slice.bytes.data(), slice.bytes.size());
-  if (*digest != content_.spec.objects[object].slice_digests[place]) {
+  if (*digest != spec_.objects[object].slice_digests[place]) {
     core_->Count(Counter::kDigestMismatches);
     return absl::DataLossError(absl::StrCat("object ", object, ", layer ", layer,
                                             ": bytes do not match the announced digest"));
@@ -232,8 +239,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
   }
   committed_ = true;
   const Stopwatch stopwatch;
-  absl::StatusOr<PublishResult> result =
-      PublishCommit(parts_.commit, &content_, received_bytes_).Run();
+  absl::StatusOr<PublishResult> result = RunCommit();
   if (result.ok()) {
     core_->meters.ObserveCommit(result->durable, stopwatch.Elapsed());
   }
@@ -242,20 +248,19 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
 
 absl::Status PublishSessionImpl::PlanNeeded() {
   state_->mu.AssertHeld();
-  const PublishSpec& spec = content_.spec;
-  for (size_t i = 0; i < content_.items.size(); ++i) {
-    PublishItem& item = content_.items[i];
-    const ObjectId& id = spec.objects[i].id;
-    SegmentNode* node = state_->catalog.index().Find(*item.segment, spec.token_ids);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    const ObjectId& id = spec_.objects[i].id;
+    SegmentNode* node = state_->catalog.index().Find(*item.segment, spec_.token_ids);
     const StoredObject* object =
         node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
-      item.needed = !spec.objects[i].absent;
+      item.needed = !spec_.objects[i].absent;
       continue;
     }
-    const std::vector<uint64_t>& digests = spec.objects[i].slice_digests;
+    const std::vector<uint64_t>& digests = spec_.objects[i].slice_digests;
     if (!digests.empty() && digests != object->slice_digests &&
-        BitsFollowKeys(content_.model->layout.exactness)) {
+        BitsFollowKeys(model_->layout.exactness)) {
       core_->Count(Counter::kNondeterminism);
       return absl::AbortedError(absl::StrCat(
           ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));
@@ -264,18 +269,18 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     state_->objects.Hold(object);
   }
   // Objects that only boundaries need which cannot be completed are not asked for.
-  std::vector<bool> useful(content_.items.size(), false);
-  for (const std::vector<size_t>& needs : content_.needs) {
+  std::vector<bool> useful(items_.size(), false);
+  for (const std::vector<size_t>& needs : needs_) {
     const bool possible = std::all_of(needs.begin(), needs.end(), [&](const size_t i) {
-      const PublishItem& item = content_.items[i];
+      const Item& item = items_[i];
       return item.needed || item.object != nullptr;
     });
     if (!possible) continue;
     for (const size_t i : needs) useful[i] = true;
   }
   uint64_t needed_bytes = 0, needed_objects = 0;
-  for (size_t i = 0; i < content_.items.size(); ++i) {
-    PublishItem& item = content_.items[i];
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
     item.needed = item.needed && useful[i];
     if (!item.needed) continue;
     ++needed_objects;
@@ -292,11 +297,11 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   // Checked before a byte comes. The tenant's other points may go until the commit, which checks
   // again.
-  if (state_->catalog.ledger().FitsBesidePins(spec.tenant, needed_bytes, needed_objects)) {
+  if (state_->catalog.ledger().FitsBesidePins(spec_.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
   core_->Count(Counter::kPublishesRefusedQuota);
-  return state_->catalog.ledger().NoRoom(spec.tenant, needed_bytes, needed_objects);
+  return state_->catalog.ledger().NoRoom(spec_.tenant, needed_bytes, needed_objects);
 }
 
 PublishSessionImpl::~PublishSessionImpl() {
@@ -304,12 +309,438 @@ PublishSessionImpl::~PublishSessionImpl() {
     core_->Count(Counter::kPublishesAbandoned);
   }
   // Slices that the RAM tier took are counted there; the rest go before their room is given away.
-  for (PublishItem& item : content_.items) item.staged.clear();
-  parts_.staged->Release(content_.spec.tenant, staged_bytes_);
+  for (Item& item : items_) item.staged.clear();
+  parts_.staged->Release(spec_.tenant, staged_bytes_);
   StoreLock lock(core_);
-  for (PublishItem& item : content_.items) {
+  for (Item& item : items_) {
     if (item.object != nullptr) state_->objects.Release(item.object);
   }
+}
+
+absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
+  Durability wanted = spec_.durability;
+  if (wanted == Durability::kShared) {
+    wanted = Durability::kDisk;
+    plan_.notes.push_back("no shared tier: kept in this store only");
+  }
+  const Durability asked =
+      wanted == Durability::kDefault ? core_->options.default_durability : wanted;
+  plan_.level = core_->tiers.disk == nullptr ? Durability::kMemory : asked;
+  if (plan_.level < wanted) plan_.notes.push_back("no disk tier: kept in memory only");
+  absl::Status status;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    ClaimKeys();
+    status = AdoptStaged();
+    if (status.ok()) {
+      ChooseBoundaries();
+      status = MakeRoom();
+    }
+    if (!status.ok()) {
+      EndPlan();
+      state_->flight.Release(plan_.claims);
+    }
+  }
+  core_->eraser.EraseFromDisk().IgnoreError();
+  if (!status.ok()) return status;
+
+  if (plan_.level != Durability::kMemory) {
+    for (const StoredObject* object : plan_.work.objects) {
+      if (status.ok()) status = ViewsFor(object, &plan_.work.views.emplace_back());
+    }
+    if (status.ok()) {
+      status = parts_.writer->Write(&plan_.work, plan_.level == Durability::kSync);
+    }
+  }
+  std::vector<uint64_t> orphans;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    state_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
+    state_->evictor.UnreserveHost(plan_.host_reserved_bytes);
+    EndPlan();
+    if (status.ok()) {
+      Reveal();
+    } else {
+      orphans = parts_.writer->AbandonWrite(plan_.work);
+    }
+  }
+  if (!status.ok()) core_->Count(Counter::kTierErrors);
+  core_->eraser.EraseFromDisk(orphans).IgnoreError();
+  for (const uint64_t number : plan_.newly_durable_pins) {
+    core_->tiers.disk->SetPinned(number, true).IgnoreError();
+  }
+  const absl::Status renewed = WriteRenewals();
+  {
+    // Only now: what a failed write left was erased, and is another publisher's to write again.
+    StateLock lock(state_);
+    state_->flight.Release(plan_.claims);
+  }
+  if (!status.ok()) return status;
+  std::vector<Digest> keys;
+  for (const Boundary& kept : plan_.boundaries) keys.push_back(kept.segment->key);
+  parts_.claims->NotePublished(keys);
+  if (!renewed.ok()) return renewed;
+  if (core_->tiers.disk != nullptr && plan_.level == Durability::kMemory && !plan_.shown.empty()) {
+    parts_.writer->Schedule(plan_.shown, plan_.shown_bytes);
+  }
+  return Result();
+}
+
+PublishResult PublishSessionImpl::Result() {
+  PublishResult result;
+  result.durable = plan_.level;
+  for (const Boundary& kept : plan_.boundaries) result.boundaries.push_back(kept.boundary);
+  result.bytes_received = received_bytes_;
+  result.notes = std::move(plan_.notes);
+  core_->Count(Counter::kPublishedBytes, result.bytes_received);
+  return result;
+}
+
+void PublishSessionImpl::ClaimKeys() {
+  state_->mu.AssertHeld();
+  for (const Item& item : items_) {
+    const bool on_disk = item.object != nullptr && item.object->on_disk;
+    if (!on_disk) plan_.claims.push_back(item.segment->key);
+  }
+  const uint32_t chunk_tokens = model_->layout.chunk_tokens;
+  for (const uint32_t boundary : spec_.boundaries) {
+    plan_.claims.push_back(chain_.EndingAt(boundary, chunk_tokens)->key);
+  }
+  state_->AwaitClaim(plan_.claims);
+}
+
+// Gives every complete staged object a place, or finds that another publisher was first.
+absl::Status PublishSessionImpl::AdoptStaged() {
+  state_->mu.AssertHeld();
+  const auto publisher = std::make_shared<const std::string>(spec_.publisher);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    if (item.object != nullptr) {
+      item.lost = item.object->retired;
+      continue;
+    }
+    if (!item.complete()) continue;
+    const ObjectId& id = spec_.objects[i].id;
+    SegmentNode* known = state_->catalog.index().Find(item.segment->key);
+    SegmentNode* node = state_->catalog.index().Find(*item.segment, spec_.token_ids);
+    if (known != node) {
+      return absl::InternalError("another prompt is stored under the same key");
+    }
+    const StoredObject* object =
+        node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    if (object == nullptr) {
+      item.object = state_->objects.NewObject(state_->objects.NextNumber(), item.segment->key, id,
+                                              spec_.objects[i].slice_digests, item.layers,
+                                              item.slice_bytes, publisher);
+      continue;
+    }
+    // Portable points agree within rounding: the first stays.
+    if (object->slice_digests != spec_.objects[i].slice_digests &&
+        BitsFollowKeys(model_->layout.exactness)) {
+      core_->Count(Counter::kNondeterminism);
+      return absl::AbortedError(
+          "an object was stored meanwhile with other bytes under the same key: nondeterminism");
+    }
+    state_->objects.Hold(object);
+    item.object = object;
+  }
+  return absl::OkStatus();
+}
+
+void PublishSessionImpl::ChooseBoundaries() {
+  state_->mu.AssertHeld();
+  const KvLayout& layout = model_->layout;
+  for (size_t place = 0; place < needs_.size(); ++place) {
+    const uint32_t boundary = spec_.boundaries[place];
+    Boundary kept;
+    kept.boundary = boundary;
+    kept.segment = chain_.EndingAt(boundary, layout.chunk_tokens);
+    kept.items = needs_[place];
+    size_t missing = 0;
+    for (const size_t i : kept.items) {
+      if (items_[i].object == nullptr || items_[i].lost) ++missing;
+    }
+    if (missing > 0) {
+      plan_.notes.push_back(absl::StrCat("boundary ", boundary, " left out: ", missing, " of ",
+                                         kept.items.size(), " objects did not arrive"));
+      continue;
+    }
+    plan_.boundaries.push_back(std::move(kept));
+  }
+}
+
+absl::Status PublishSessionImpl::ReserveQuota() {
+  state_->mu.AssertHeld();
+  absl::flat_hash_set<const StoredObject*> listed;
+  uint64_t new_bytes = 0, new_objects = 0;
+  for (const Boundary& kept : plan_.boundaries) {
+    for (const size_t i : kept.items) {
+      const StoredObject* object = items_[i].object;
+      if (!listed.insert(object).second) continue;
+      plan_.promised.push_back(object);
+      if (object->names.count > 0) continue;
+      ++new_objects;
+      new_bytes += object->bytes();
+    }
+  }
+  const std::string& tenant = spec_.tenant;
+  if (state_->evictor.Promise(tenant, plan_.promised)) return absl::OkStatus();
+  plan_.promised.clear();
+  core_->Count(Counter::kPublishesRefusedQuota);
+  return state_->catalog.ledger().NoRoom(tenant, new_bytes, new_objects);
+}
+
+// Reserves RAM or disk for what is new, and lists what is to be written.
+absl::Status PublishSessionImpl::MakeRoom() {
+  state_->mu.AssertHeld();
+  uint64_t new_bytes = 0;
+  std::vector<const StoredObject*> unwritten;
+  absl::flat_hash_set<const StoredObject*> listed;
+  uint64_t disk_bytes = 0;
+  const absl::Time now = core_->clock->Now();
+  plan_.expires = ExpiryOf(now);
+  for (Boundary& kept : plan_.boundaries) {
+    const RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
+    if (point != nullptr && HasExpired(*point, now)) {
+      state_->catalog.Remove(point, Removal::kExpired);
+      point = nullptr;
+    }
+    kept.held = point != nullptr;
+    kept.expires = plan_.expires;
+    if (kept.held) {
+      state_->catalog.HoldPoint(point);
+      state_->catalog.BeginRenewal(point);
+      // The first publisher sets its end, and later ones only move it further away. A publisher
+      // without a time to live does not remove an end.
+      const bool asks = plan_.expires != absl::InfiniteFuture();
+      if (!point->expiry.inherited) {
+        kept.expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;
+      }
+    }
+    kept.number = kept.held ? point->number : state_->objects.NextNumber();
+    kept.manifest = kept.held ? point->manifest : kept.number;
+    std::vector<const StoredObject*> objects;
+    for (const size_t i : kept.items) {
+      const StoredObject* object = items_[i].object;
+      objects.push_back(object);
+      if (object->on_disk || !listed.insert(object).second) continue;
+      unwritten.push_back(object);
+      if (!object->in_host) new_bytes += object->bytes();
+      disk_bytes += object->disk_cost_bytes();
+    }
+    disk_bytes += ManifestCostBytes(kept.boundary, spec_.tenant.size(), objects);
+  }
+  if (absl::Status status = ReserveQuota(); !status.ok()) return status;
+  if (plan_.level == Durability::kMemory) {
+    if (state_->evictor.ReserveHost(new_bytes, spec_.tenant)) {
+      plan_.host_reserved_bytes = plan_.shown_bytes = new_bytes;
+      return absl::OkStatus();
+    }
+    if (core_->tiers.disk == nullptr) {
+      core_->Count(Counter::kPublishesRefusedFull);
+      return TierFull("host", new_bytes, core_->options.host_bytes);
+    }
+    plan_.level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
+  }
+  if (!state_->evictor.ReserveDisk(disk_bytes, spec_.tenant)) {
+    core_->Count(Counter::kPublishesRefusedFull);
+    return TierFull("disk", disk_bytes, core_->options.disk_bytes);
+  }
+  plan_.work.reserved_bytes = disk_bytes;
+  plan_.work.objects = std::move(unwritten);
+  plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
+  for (Boundary& kept : plan_.boundaries) {
+    kept.write = !kept.held || !state_->catalog.Find(kept.segment->key)->durable;
+    if (!kept.write) continue;
+    plan_.work.manifests.push_back(RecordFor(kept));
+    plan_.work.points.push_back(kept.segment->key);
+  }
+  return absl::OkStatus();
+}
+
+ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
+  std::vector<const StoredObject*> objects;
+  for (const size_t i : kept.items) objects.push_back(items_[i].object);
+  ManifestRecord record = DiskWriter::NewRecord(
+      kept.manifest, spec_.tenant, {spec_.token_ids.begin(), spec_.token_ids.begin() + kept.boundary},
+      objects);
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(core_->clock->Now()));
+  record.expires_unix_s = ExpiresUnixSeconds(kept.expires);
+  record.manifest.fingerprint = spec_.fingerprint.digest();
+  record.manifest.cuts = CutsUpTo(kept.boundary);
+  return record;
+}
+
+// The bytes of an object that the disk lacks: staged by this publish, or in RAM from an earlier
+// one.
+absl::Status PublishSessionImpl::ViewsFor(const StoredObject* object, std::vector<SliceView>* views) {
+  for (const Item& item : items_) {
+    if (item.object == object && item.complete()) {
+      *views = item.staged;
+      return absl::OkStatus();
+    }
+  }
+  if (core_->tiers.HostViews(object, views)) return absl::OkStatus();
+  return absl::UnavailableError("an object that was only in RAM could not be read back");
+}
+
+// Gives back the quota that was reserved, and the points that were held.
+void PublishSessionImpl::EndPlan() {
+  state_->mu.AssertHeld();
+  state_->objects.Unpromise(plan_.promised);
+  plan_.promised.clear();
+  for (const Boundary& kept : plan_.boundaries) {
+    if (!kept.held) continue;
+    const RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
+    if (point == nullptr || point->number != kept.number) continue;
+    state_->catalog.EndRenewal(point);
+    state_->catalog.ReleasePoint(point);
+  }
+}
+
+absl::Time PublishSessionImpl::ExpiryOf(absl::Time now) {
+  state_->mu.AssertHeld();
+  const TenantQuota& quota = state_->catalog.ledger().QuotaOf(spec_.tenant);
+  absl::Duration ttl = spec_.ttl;
+  if (ttl <= absl::ZeroDuration()) {
+    ttl = quota.default_ttl_s > 0 ? absl::Seconds(quota.default_ttl_s) : core_->options.default_ttl;
+  }
+  const absl::Duration most = absl::Seconds(quota.max_ttl_s);
+  if (quota.max_ttl_s > 0 && (ttl == absl::ZeroDuration() || ttl > most)) {
+    if (spec_.ttl > most) {
+      plan_.notes.push_back(
+          absl::StrCat("ttl_s lowered to the tenant's max_ttl_s, ", quota.max_ttl_s));
+    }
+    ttl = most;
+  }
+  return ttl == absl::ZeroDuration() ? absl::InfiniteFuture() : now + ttl;
+}
+
+absl::Status PublishSessionImpl::WriteRenewals() {
+  absl::Status status;
+  for (const Digest& id : plan_.renewed) {
+    absl::Status written = parts_.writer->Rewrite(id, plan_.level == Durability::kSync);
+    if (!absl::IsNotFound(written)) status.Update(std::move(written));
+  }
+  if (status.ok()) return status;
+  core_->Count(Counter::kTierErrors);
+  return plan_.level == Durability::kMemory ? absl::OkStatus() : status;
+}
+
+void PublishSessionImpl::Reveal() {
+  state_->mu.AssertHeld();
+  assert(plan_.work.objects.size() == plan_.work.compressed_bytes.size());
+  const bool written = plan_.level != Durability::kMemory;
+  for (size_t i = 0; i < plan_.work.objects.size(); ++i) {
+    state_->objects.SetOnDisk(plan_.work.objects[i], plan_.work.compressed_bytes[i]);
+  }
+  if (!written) {
+    // RAM is their only home, and was reserved: before anything else competes for it.
+    for (const Boundary& kept : plan_.boundaries) {
+      for (const size_t i : kept.items) {
+        const Item& item = items_[i];
+        if (item.complete() && !item.object->in_host && !item.object->on_disk) {
+          core_->PutInHost(item.object, item.staged);
+        }
+      }
+    }
+  }
+  state_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
+  std::vector<Boundary> shown;
+  for (Boundary& kept : plan_.boundaries) {
+    // A point that was there already is left out when it was dropped while this wrote.
+    const RestorePointEntry* known = state_->catalog.Find(kept.segment->key);
+    const bool is_dropped = kept.held && (known == nullptr || known->number != kept.number);
+    if (is_dropped || !IsWhole(kept)) {
+      plan_.notes.push_back(absl::StrCat(
+          "boundary ", kept.boundary,
+          " left out: ", is_dropped ? "it was dropped meanwhile" : "an object was lost meanwhile"));
+      if (kept.write) state_->objects.DiscardManifest(kept.manifest);
+      continue;
+    }
+    SegmentNode* end = LinkBoundary(kept);
+    std::vector<const StoredObject*> objects;
+    for (const size_t i : kept.items) objects.push_back(items_[i].object);
+    const RestorePointEntry* point = end->restore_point;
+    const bool is_new = point == nullptr;
+    if (is_new) {
+      point = state_->catalog.AddRestorePoint(
+          kept.number, spec_.tenant, model_, end, std::move(objects),
+          CutsUpTo(kept.boundary), core_->clock->Now());
+      state_->catalog.Renew(point, kept.expires);
+      core_->Count(Counter::kPublishedRestorePoints);
+    } else if (point->expiry.inherited || kept.expires > point->expiry.at) {
+      state_->catalog.Renew(point, kept.expires);
+      if (point->durable) plan_.renewed.push_back(point->id);
+    }
+    const bool is_made_durable = kept.write && !point->durable;
+    if (is_made_durable) {
+      // A lookup may have made the point meanwhile: this manifest is its.
+      state_->catalog.SetManifest(point, kept.manifest);
+      state_->catalog.SetDurable(point);
+      if (point->pinned) plan_.newly_durable_pins.push_back(point->manifest);
+    }
+    state_->catalog.HoldPoint(point);  // not evicted to make room for itself
+    if (AdmitToHost(kept)) state_->catalog.SetResident(point);
+    state_->catalog.ReleasePoint(point);
+    if (!point->durable) plan_.shown.push_back(point->id);
+    state_->catalog.Touch(point, core_->clock->Now());
+    // Only now is the record what a list would show.
+    if (is_new) {
+      core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
+    } else if (is_made_durable) {
+      core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
+    }
+    shown.push_back(std::move(kept));
+  }
+  plan_.boundaries = std::move(shown);
+}
+
+bool PublishSessionImpl::IsWhole(const Boundary& kept) const {
+  return std::all_of(kept.items.begin(), kept.items.end(), [&](const size_t i) {
+    const StoredObject* object = items_[i].object;
+    return !object->retired && (object->in_host || object->on_disk);
+  });
+}
+
+// Makes the path of a boundary and puts its new objects into it.
+SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
+  state_->mu.AssertHeld();
+  PrefixIndex& index = state_->catalog.index();
+  const uint32_t chunk_tokens = model_->layout.chunk_tokens;
+  SegmentNode* node = index.EnsureRoot(chain_.root);
+  size_t next = 0;  // items come in order of their segments
+  for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
+    node = index.Ensure(node, *chain_.EndingAt(segment.end(), chunk_tokens),
+                        spec_.token_ids);
+    assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
+    for (; next < kept.items.size(); ++next) {
+      const StoredObject* object = items_[kept.items[next]].object;
+      if (object->id.begin != segment.begin) break;
+      if (object->node == nullptr) state_->objects.Link(object, node);
+    }
+  }
+  assert(next == kept.items.size());
+  return node;
+}
+
+// Puts what this publish brought into RAM, if the whole restore point can then be read from there.
+bool PublishSessionImpl::AdmitToHost(const Boundary& kept) {
+  state_->mu.AssertHeld();
+  uint64_t bytes = 0;
+  for (const size_t i : kept.items) {
+    const Item& item = items_[i];
+    if (item.object->in_host) continue;
+    if (!item.complete()) return false;  // on the disk only: the next fetch promotes it
+    bytes += item.object->bytes();
+  }
+  if (!state_->evictor.ReserveHost(bytes, spec_.tenant)) return false;
+  state_->evictor.UnreserveHost(bytes);
+  for (const size_t i : kept.items) {
+    const Item& item = items_[i];
+    if (!item.object->in_host && !core_->PutInHost(item.object, item.staged)) return false;
+  }
+  return true;
 }
 
 }  // namespace hearth

@@ -1,32 +1,37 @@
-// PublishSessionImpl: one publish, from its announcement to its commit.
+// PublishSessionImpl: one publish, from its announcement to its acknowledgement.
 //
-// Used by one thread at a time; it changes the store under the store's lock only. It holds
-// references on objects while it lives, so none is evicted. Ownership: borrows the parts, which
-// outlive it.
+//   Begin: check, hash the chain -> lock: what the store lacks
+//   PutSlice: stage, verify
+//   Commit: lock: claim the keys, adopt what was staged, make room -> write objects, then manifests
+//           -> lock: reveal, but not before it is as durable as the caller asked
+//
+// Not thread safe: one caller uses it. Errors: kResourceExhausted where there is no room; then
+// nothing is kept. Ownership: borrows its parts; holds a reference on each object it names.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_SESSION_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_SESSION_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cache_store/base/staged_bytes.h"
 #include "cache_store/store/background/index_loader.h"
-#include "cache_store/store/calls/publish_commit.h"
-#include "cache_store/store/calls/publish_plan.h"
+#include "cache_store/store/background/disk_writer.h"
+#include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
-// The parts of the store that a session works with.
 struct PublishParts {
-  CommitParts commit;
+  StoreCore* core = nullptr;
+  DiskWriter* writer = nullptr;
+  ClaimDesk* claims = nullptr;
   IndexLoader* loader = nullptr;
   StagedBytes* staged = nullptr;
 };
@@ -38,9 +43,7 @@ class PublishSessionImpl : public PublishSession {
   static absl::StatusOr<std::unique_ptr<PublishSession>> Begin(const PublishParts& parts,
                                                                PublishSpec spec);
   PublishSessionImpl(const PublishParts& parts, PublishSpec spec)
-      : parts_(parts), core_(parts.commit.core), state_(&core_->state) {
-    content_.spec = std::move(spec);
-  }
+      : parts_(parts), core_(parts.core), state_(&core_->state), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override;
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
@@ -53,20 +56,90 @@ class PublishSessionImpl : public PublishSession {
   }
   absl::StatusOr<PublishResult> Commit() override;
 
+  // One object of the announcement.
+  struct Item {
+    const KeyedSegment* segment = nullptr;
+    const StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
+    bool needed = false;
+    bool lost = false;  // quarantined since it was promised
+    std::vector<uint32_t> layers;
+    uint64_t slice_bytes = 0;
+    std::vector<SliceView> staged;  // by place in `layers`
+    uint32_t staged_slices = 0;
+    bool complete() const { return needed && staged_slices == layers.size(); }
+  };
+
  private:
+  // A boundary that the commit will show.
+  struct Boundary {
+    uint32_t boundary = 0;
+    const KeyedSegment* segment = nullptr;
+    std::vector<size_t> items;  // NeededObjects order
+    uint64_t number = 0;        // of its restore point
+    uint64_t manifest = 0;      // its number on disk
+    bool held = false;          // a restore point exists already, and is kept from eviction
+    bool write = false;         // its manifest is to be written
+    absl::Time expires;
+  };
+  // The decisions of the commit, made between its two turns under the lock.
+  struct Plan {
+    Durability level = Durability::kMemory;
+    std::vector<Boundary> boundaries;
+    std::vector<std::string> notes;
+    absl::Time expires;                        // of what is new
+    std::vector<uint64_t> newly_durable_pins;  // pinned while they were in RAM only
+    std::vector<Digest> renewed;               // whose manifests on disk say an earlier end
+    std::vector<Digest> claims;
+    std::vector<Digest> shown;  // restore points that are not yet durable
+    uint64_t shown_bytes = 0;   // of new objects that are in RAM only
+    uint64_t host_reserved_bytes = 0;
+    std::vector<const StoredObject*> promised;  // to the tenant's quota
+    Persisting work;
+  };
+
+  // Fills chain and items from the spec; kInvalidArgument names the mistake.
+  absl::Status Prepare();
+  absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   absl::Status Stage(uint64_t bytes);
   // `digest`: the slice's, where it was computed already.
   absl::Status Put(uint32_t object, uint32_t layer, SliceView slice,
                    std::optional<uint64_t> digest);
-  // Fills chain and items from the spec; kInvalidArgument names the mistake.
-  absl::Status Prepare();
-  absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // The cuts in the key of the boundary's restore point.
+  std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
+
+  absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(state_->mu);
+  void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // The end of the published points. Adds a note where that is earlier than the caller asked.
+  absl::Time ExpiryOf(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  absl::Status ReserveQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  ManifestRecord RecordFor(const Boundary& kept);
+  absl::Status ViewsFor(const StoredObject* object, std::vector<SliceView>* views)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+  void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Makes objects and points visible; nothing here can fail. Leaves in the plan the boundaries that
+  // are visible.
+  void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool IsWhole(const Boundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  SegmentNode* LinkBoundary(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // REQUIRES: the points' ids are claimed.
+  absl::Status WriteRenewals() ABSL_LOCKS_EXCLUDED(state_->mu);
+  PublishResult Result();
 
   const PublishParts parts_;
   StoreCore* const core_;
   StoreState* const state_;
-  PublishContent content_;
+  const PublishSpec spec_;
+  std::shared_ptr<const KnownFingerprint> model_;
+  PromptChain chain_;
+  std::vector<Item> items_;  // as spec_.objects
+  // By boundary of the spec: its items, in NeededObjects order.
+  std::vector<std::vector<size_t>> needs_;
   std::vector<uint32_t> needed_;
+  Plan plan_;
   uint64_t staged_bytes_ = 0;        // counted by the store for this publish
   const void* allocated_ = nullptr;  // the slice that is counted already, until it is put
   uint64_t received_bytes_ = 0;

@@ -41,19 +41,18 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       core_(owned_core_.get()),
       state_(&core_->state),
       staged_(options.max_staged_bytes),
-      manifests_(core_),
-      write_behind_(core_, &manifests_),
+      writer_(core_),
       upkeep_(core_),
-      loader_(core_, &write_behind_, &upkeep_, seams.load_patience),
+      loader_(core_, &writer_, &upkeep_, seams.load_patience),
       finder_(core_, &loader_, &upkeep_),
       quarantiner_(core_, &loader_),
       promoter_(core_),
       copier_(core_, CopierOf(options, seams.executor != nullptr)),
       claims_(core_, &finder_),
       explainer_(core_, &finder_, &loader_, &upkeep_),
-      scrubber_(core_, &loader_, &quarantiner_, &manifests_),
+      scrubber_(core_, &loader_, &quarantiner_, &writer_),
       fetcher_(FetchParts{core_, &quarantiner_, &promoter_, &copier_}, &finder_, &loader_,
-               &write_behind_) {
+               &writer_) {
   std::unique_ptr<Executor> reclaimer;
   core_->executor = std::move(seams.executor);
   if (core_->executor == nullptr) {
@@ -90,8 +89,8 @@ void Store::StartThreads() {
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   core_->Count(Counter::kPublishes);
   upkeep_.ExpireFew();
-  const PublishParts parts{{core_, &manifests_, &write_behind_, &claims_}, &loader_, &staged_};
-  return PublishSessionImpl::Begin(parts, std::move(spec));
+  return PublishSessionImpl::Begin({core_, &writer_, &claims_, &loader_, &staged_},
+                                   std::move(spec));
 }
 
 void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {

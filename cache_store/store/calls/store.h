@@ -21,12 +21,11 @@
 #include "cache_store/base/staged_bytes.h"
 #include "cache_store/store/background/device_copier.h"
 #include "cache_store/store/background/index_loader.h"
-#include "cache_store/store/background/manifest_writer.h"
+#include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/promoter.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/background/scrubber.h"
 #include "cache_store/store/background/upkeep.h"
-#include "cache_store/store/background/write_behind.h"
 #include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/calls/prefix_finder.h"
@@ -110,8 +109,7 @@ class Store : public SteppedStore {
   StoreCore* const core_;
   StoreState* const state_;
   StagedBytes staged_;
-  ManifestWriter manifests_;
-  WriteBehind write_behind_;
+  DiskWriter writer_;
   Upkeep upkeep_;
   IndexLoader loader_;
   PrefixFinder finder_;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cache_store/store/background/device_copier.h"
-#include "cache_store/store/background/manifest_writer.h"
+#include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/promoter.h"
 #include "proto/kv_layout.h"
 #include "tests/support/fake_clock.h"
@@ -139,7 +139,7 @@ TEST_F(StoreCoreTest, WhatIsFetchedTwiceIsCopiedToTheDeviceOnce) {
 }
 
 TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
-  ManifestWriter writer(core_.get());
+  DiskWriter writer(core_.get());
   StoreLock lock(core_.get());
   Persisting work;
   work.objects = {MakeObject(), MakeObject()};

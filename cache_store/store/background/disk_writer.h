@@ -1,11 +1,14 @@
-// ManifestWriter: puts objects and manifests on the disk.
+// DiskWriter: puts objects and manifests on the disk: for a publish, for one that renews an end, and
+// in the background for restore points that are only in RAM.
 //
 // Thread safe. Errors: a failed write may leave something on disk; AbandonWrite names what is to be
-// erased. Ownership: borrows the core. REQUIRES: the store has a disk tier.
-#ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
-#define HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
+// erased. When the background's queue is full, that is counted and the restore point stays in RAM
+// only. Ownership: borrows the core, in whose executor its jobs run.
+#ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
+#define HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,9 +54,9 @@ struct Persisting {
   uint64_t reserved_bytes = 0;
 };
 
-class ManifestWriter {
+class DiskWriter {
  public:
-  explicit ManifestWriter(StoreCore* core) : core_(core), state_(&core->state) {}
+  explicit DiskWriter(StoreCore* core) : core_(core), state_(&core->state) {}
 
   // The manifest of a restore point. REQUIRES: the lock.
   static ManifestRecord RecordOf(const RestorePointEntry& point);
@@ -68,6 +71,14 @@ class ManifestWriter {
   // claimed.
   std::vector<uint64_t> AbandonWrite(const Persisting& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // In the background. `bytes`: of their objects that are only in RAM until then.
+  void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Between the two nothing is written: EndDeferring returns the points scheduled meanwhile.
+  void BeginDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) { is_deferring_.store(true); }
+  const std::vector<Digest>& deferred() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    return deferred_;
+  }
+  std::vector<Digest> EndDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Writes a restore point's manifest again. kNotFound: it is not on disk. REQUIRES: its id is
   // claimed.
   absl::Status Rewrite(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
@@ -76,11 +87,16 @@ class ManifestWriter {
   // Compresses the views of one object where the options ask for it and it saves enough. Returns
   // the compressed size, 0 when not compressed.
   uint64_t Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views);
+  void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
+  bool Prepare(const RestorePointEntry* point, Persisting* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
   StoreCore* const core_;
   StoreState* const state_;
+  std::atomic<bool> is_deferring_{false};  // changed under the lock
+  std::vector<Digest> deferred_ ABSL_GUARDED_BY(state_->mu);
 };
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
+#endif  // HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_

@@ -1,0 +1,236 @@
+#include "cache_store/store/background/disk_writer.h"
+
+#include <algorithm>
+#include <cassert>
+#include <optional>
+#include <utility>
+
+#include "cache_store/catalog/prefix_walk.h"
+#include "cache_store/disk/slice_codec.h"
+
+namespace hearth {
+
+absl::Status DiskWriter::Write(Persisting* work, bool sync) {
+  assert(core_->tiers.disk != nullptr && work->objects.size() == work->views.size());
+  std::vector<SliceWrite> slices;
+  for (size_t i = 0; i < work->objects.size(); ++i) {
+    const StoredObject& object = *work->objects[i];
+    work->compressed_bytes.push_back(Compress(work->fingerprint.fingerprint, &work->views[i]));
+    const ObjectRecord record = ObjectRecordOf(object, work->compressed_bytes[i]);
+    ++work->begun_objects;
+    if (absl::Status status = core_->tiers.disk->WriteObject(record); !status.ok()) return status;
+    for (size_t slice = 0; slice < object.layers.size(); ++slice) {
+      slices.push_back({object.Slice(slice), work->views[i][slice]});
+    }
+  }
+  if (absl::Status status = core_->tiers.disk_slices->WriteAll(slices); !status.ok()) return status;
+  if (!work->manifests.empty()) {
+    work->begun_manifests = true;
+    return core_->tiers.disk->CommitManifests(work->manifests, work->points, work->fingerprint,
+                                              sync);
+  }
+  return sync ? core_->tiers.disk->Sync() : absl::OkStatus();
+}
+
+uint64_t DiskWriter::Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views) {
+  if (core_->options.disk_compression == DiskCompression::kNone) return 0;
+  const absl::StatusOr<KvLayout> layout = fingerprint.Layout();
+  if (!layout.ok()) return 0;
+  uint64_t before = 0, after = 0;
+  for (SliceView& view : *views) {
+    before += view.bytes.size();
+    std::optional<SliceView> encoded =
+        EncodeSlice(view.bytes, static_cast<uint32_t>(KvDtypeBytes(layout->dtype)));
+    if (encoded.has_value()) view = *std::move(encoded);
+    after += view.bytes.size();
+  }
+  if (after == before) return 0;
+  core_->Count(Counter::kCompressedFromBytes, before);
+  core_->Count(Counter::kCompressedToBytes, after);
+  return after;
+}
+
+std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
+  state_->mu.AssertHeld();
+  assert(work.begun_objects <= work.objects.size());
+  assert(work.manifests.size() == work.points.size());
+  std::vector<uint64_t> orphans;
+  for (size_t i = 0; i < work.begun_objects; ++i) {
+    state_->objects.SetBegunOnDisk(work.objects[i]);
+    orphans.push_back(work.objects[i]->number);
+  }
+  if (!work.begun_manifests) return orphans;
+  for (size_t i = 0; i < work.manifests.size(); ++i) {
+    const uint64_t number = work.manifests[i].number;
+    state_->erasures.AddManifests({number});
+    // The erase may have to wait: what the point is written as next is not to be hit by it.
+    const RestorePointEntry* point = state_->catalog.Find(work.points[i]);
+    if (point != nullptr && point->manifest == number) {
+      state_->catalog.SetManifest(point, state_->objects.NextNumber());
+    }
+  }
+  return orphans;
+}
+
+ManifestRecord DiskWriter::RecordOf(const RestorePointEntry& point) {
+  ManifestRecord record =
+      NewRecord(point.manifest, point.tenant, TokensOf(point.node), point.objects);
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.uses.last));
+  record.expires_unix_s = ExpiresUnixSeconds(point.expiry.at);
+  record.inherited = point.expiry.inherited;
+  record.manifest.fingerprint = point.model->fingerprint.digest();
+  record.manifest.cuts = point.cuts;
+  return record;
+}
+
+ManifestRecord DiskWriter::NewRecord(uint64_t number, const std::string& tenant,
+                                         std::vector<uint32_t> token_ids,
+                                         const std::vector<const StoredObject*>& objects) {
+  ManifestRecord record;
+  record.number = number;
+  record.tenant = tenant;
+  Manifest& manifest = record.manifest;
+  manifest.token_count = manifest.next_position = static_cast<uint32_t>(token_ids.size());
+  manifest.token_ids = std::move(token_ids);
+  for (const StoredObject* object : objects) {
+    record.objects.push_back(object->number);
+    manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
+  }
+  return record;
+}
+
+absl::Status DiskWriter::Rewrite(const Digest& id, bool sync) {
+  assert(core_->tiers.disk != nullptr);
+  ManifestRecord record;
+  FingerprintRecord fingerprint;
+  {
+    StateLock lock(state_);
+    const RestorePointEntry* point = state_->catalog.Find(id);
+    if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
+    record = RecordOf(*point);
+    fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
+  }
+  const absl::Status status = core_->tiers.disk->CommitManifests({record}, {}, fingerprint, sync);
+  bool gone = false;
+  {
+    StateLock lock(state_);
+    const RestorePointEntry* point = state_->catalog.Find(id);
+    gone = point == nullptr || point->manifest != record.number;
+  }
+  // Its erase may have come before the write.
+  const bool left = gone && !core_->tiers.disk->EraseManifests({record.number}).ok();
+  StateLock lock(state_);
+  if (left) state_->erasures.AddManifests({record.number});
+  return status;
+}
+
+std::vector<Digest> DiskWriter::EndDeferring() {
+  state_->mu.AssertHeld();
+  is_deferring_.store(false);
+  return std::exchange(deferred_, {});
+}
+
+void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
+  if (is_deferring_.load()) {
+    StateLock lock(state_);
+    if (is_deferring_.load()) {
+      deferred_.insert(deferred_.end(), points.begin(), points.end());
+      return;
+    }
+  }
+  const auto job = [this, points = std::move(points)] {
+    for (const Digest& id : points) WriteBehind(id);
+  };
+  if (!core_->executor->TrySchedule(bytes, job)) core_->Count(Counter::kWriteBehindSkipped);
+}
+
+// Fills `work` with what the disk lacks of `point`, references and room taken.
+bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
+  state_->mu.AssertHeld();
+  assert(!point->durable);
+  uint64_t bytes = point->manifest_cost_bytes;
+  for (const StoredObject* object : point->objects) {
+    if (object->on_disk) continue;
+    work->objects.push_back(object);
+    bytes += object->disk_cost_bytes();
+  }
+  for (const StoredObject* object : work->objects) state_->objects.Hold(object);
+  state_->catalog.HoldPoint(point);
+  const bool reserved = state_->evictor.ReserveDisk(bytes, point->tenant);
+  if (reserved) work->reserved_bytes = bytes;
+  state_->catalog.ReleasePoint(point);
+  work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
+  work->manifests.push_back(RecordOf(*point));
+  work->points.push_back(point->id);
+  return reserved;
+}
+
+void DiskWriter::WriteBehind(const Digest& id) {
+  Persisting work;
+  std::vector<Digest> claims = {id};
+  bool ready = false;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    if (const RestorePointEntry* point = state_->catalog.Find(id); point != nullptr) {
+      for (const StoredObject* object : point->objects) {
+        if (!object->on_disk) claims.push_back(object->key);
+      }
+    }
+    state_->AwaitClaim(claims);
+    const RestorePointEntry* point = state_->catalog.Find(id);
+    bool unclaimed = false;  // the point came, or came anew, while this waited
+    if (point != nullptr) {
+      for (const StoredObject* object : point->objects) {
+        unclaimed |= !object->on_disk &&
+                     std::find(claims.begin(), claims.end(), object->key) == claims.end();
+      }
+    }
+    if (point == nullptr || point->durable || unclaimed) {
+      if (unclaimed) core_->Count(Counter::kWriteBehindSkipped);
+      state_->flight.Release(claims);
+      return;
+    }
+    if (!state_->evictor.IsWorthWriting(*point)) {
+      core_->Count(Counter::kWriteBehindSkipped);
+      state_->flight.Release(claims);
+      return;
+    }
+    ready = Prepare(point, &work);
+  }
+  core_->eraser.EraseFromDisk().IgnoreError();
+  // RAM reads verify digests, so they are done without the lock; references keep the copies.
+  for (const StoredObject* object : work.objects) {
+    ready = ready && core_->tiers.HostViews(object, &work.views.emplace_back());
+  }
+  const bool written = ready && Write(&work, false).ok();
+  if (!written) core_->Count(Counter::kWriteBehindFailed);
+  std::vector<uint64_t> orphans;
+  bool pinned = false;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    state_->evictor.UnreserveDisk(work.reserved_bytes);
+    const RestorePointEntry* point = state_->catalog.Find(id);
+    const bool present = point != nullptr && point->manifest == work.manifests[0].number;
+    if (written && present) {
+      state_->catalog.SetDurable(point);
+      core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
+      pinned = point->pinned;
+    } else if (written) {
+      state_->objects.DiscardManifest(work.manifests[0].number);
+    } else {
+      orphans = AbandonWrite(work);
+    }
+    for (size_t i = 0; i < work.objects.size(); ++i) {
+      const StoredObject* object = work.objects[i];
+      if (written) state_->objects.SetOnDisk(object, work.compressed_bytes[i]);
+      state_->objects.Release(object);  // may be its end
+    }
+  }
+  core_->eraser.EraseFromDisk(orphans).IgnoreError();
+  if (pinned) core_->tiers.disk->SetPinned(work.manifests[0].number, true).IgnoreError();
+  // Last: what was erased may be another publisher's to write.
+  StateLock lock(state_);
+  state_->flight.Release(claims);
+}
+
+}  // namespace hearth
