@@ -84,8 +84,8 @@ ManifestRecord DiskWriter::RecordOf(const RestorePointEntry& point) {
 }
 
 ManifestRecord DiskWriter::NewRecord(uint64_t number, const std::string& tenant,
-                                         std::vector<uint32_t> token_ids,
-                                         const std::vector<const StoredObject*>& objects) {
+                                     std::vector<uint32_t> token_ids,
+                                     const std::vector<const StoredObject*>& objects) {
   ManifestRecord record;
   record.number = number;
   record.tenant = tenant;

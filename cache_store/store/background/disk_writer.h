@@ -1,9 +1,9 @@
-// DiskWriter: puts objects and manifests on the disk: for a publish, for one that renews an end, and
-// in the background for restore points that are only in RAM.
+// DiskWriter: puts objects and manifests on the disk: for a publish, for one that renews an end,
+// and in the background for restore points that are only in RAM.
 //
 // Thread safe. Errors: a failed write may leave something on disk; AbandonWrite names what is to be
 // erased. When the background's queue is full, that is counted and the restore point stays in RAM
-// only. Ownership: borrows the core, in whose executor its jobs run.
+// only. Ownership: borrows the core, in whose executor its jobs run. REQUIRES: a disk tier.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 

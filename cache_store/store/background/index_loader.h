@@ -20,12 +20,23 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache_store/store/background/manifest_adopter.h"
+#include "cache_store/base/prompt_chain.h"
+#include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/unloaded_index.h"
 #include "cache_store/store/background/upkeep.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
+
+// A manifest on its way into the catalog. A plain value.
+struct ReadManifest {
+  // The id of its restore point; zeros when unknown.
+  Digest point() const;
+
+  ManifestRecord record;
+  std::shared_ptr<const KnownFingerprint> model;  // null: it is of no use
+  PromptChain chain;
+};
 
 class IndexLoader {
  public:
@@ -34,12 +45,7 @@ class IndexLoader {
 
   // `patience`: how long calls that change the store wait for the index.
   IndexLoader(StoreCore* core, DiskWriter* writer, Upkeep* upkeep, absl::Duration patience)
-      : core_(core),
-        state_(&core->state),
-        writer_(writer),
-        upkeep_(upkeep),
-        patience_(patience),
-        adopter_(core) {}
+      : core_(core), state_(&core->state), writer_(writer), upkeep_(upkeep), patience_(patience) {}
 
   // Rebuilds the index, or begins to. Before any other method, once.
   absl::Status Recover();
@@ -58,7 +64,9 @@ class IndexLoader {
     return unloaded_.get();
   }
   std::shared_ptr<UnloadedIndex> SharedUnloaded() ABSL_LOCKS_EXCLUDED(state_->mu);
-  const ManifestAdopter& adopter() const { return adopter_; }
+  // Hashes, so without the lock.
+  ReadManifest Check(ManifestRecord record, const UnloadedIndex& unloaded) const
+      ABSL_LOCKS_EXCLUDED(state_->mu);
   // A manifest that was not loaded names a quarantined object. `point`: its restore point's id;
   // zeros: unknown.
   void NoteRetired(uint64_t number, const Digest& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
@@ -71,6 +79,9 @@ class IndexLoader {
   // False: none is left.
   absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(state_->mu);
   absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Rebuilds the path and the restore point. False: it does not match its objects.
+  bool Adopt(const ReadManifest& read, UnloadedIndex* unloaded)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   absl::Status Finish() ABSL_LOCKS_EXCLUDED(state_->mu);
   void NoteDamage(std::vector<std::string> damage);
   void NoteLost() ABSL_LOCKS_EXCLUDED(state_->mu);
@@ -83,7 +94,6 @@ class IndexLoader {
   DiskWriter* const writer_;
   Upkeep* const upkeep_;
   const absl::Duration patience_;
-  ManifestAdopter adopter_;
   std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(state_->mu);
   std::atomic<bool> is_loading_{false};  // follows unloaded_: saves taking the lock
   std::vector<std::string> damage_;

@@ -72,7 +72,7 @@ absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& obje
                                          [&](uint64_t number) { return objects.contains(number); });
       const uint64_t number = record->number;
       if (is_naming)
-        names->push_back({number, loader_->adopter().Check(*std::move(record), *unloaded).point()});
+        names->push_back({number, loader_->Check(*std::move(record), *unloaded).point()});
     }
   }
   return absl::OkStatus();

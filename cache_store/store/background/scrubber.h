@@ -13,8 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/disk_writer.h"
+#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/store_core.h"
 
@@ -51,8 +51,7 @@ absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use);
 
 class Scrubber {
  public:
-  Scrubber(StoreCore* core, const IndexLoader* loader, Quarantiner* quarantiner,
-           DiskWriter* writer)
+  Scrubber(StoreCore* core, const IndexLoader* loader, Quarantiner* quarantiner, DiskWriter* writer)
       : core_(core),
         state_(&core->state),
         loader_(loader),

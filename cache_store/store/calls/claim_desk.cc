@@ -31,10 +31,10 @@ void Run(const ComputeClaims::Wakes& wakes) {
 absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRequest ask) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  const absl::StatusOr<std::vector<PrefixFinder::Namespace>> chained =
+  const absl::StatusOr<std::vector<Fetcher::Namespace>> chained =
       finder_->NamespacesOf(query, tokens);
   if (!chained.ok()) return chained.status();
-  const std::vector<PrefixFinder::Namespace>& spaces = *chained;
+  const std::vector<Fetcher::Namespace>& spaces = *chained;
   // A publish needs the tenant's own fingerprint.
   if (spaces.empty() || spaces[0].tenant != query.tenant) return ClaimDecision();
   ClaimDecision turn;
@@ -48,8 +48,8 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
 }
 
 ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
-                                  const std::vector<PrefixFinder::Namespace>& spaces,
-                                  ClaimRequest ask, ComputeClaims::Wakes* wakes) {
+                                  const std::vector<Fetcher::Namespace>& spaces, ClaimRequest ask,
+                                  ComputeClaims::Wakes* wakes) {
   state_->mu.AssertHeld();
   const KvLayout& layout = spaces[0].model->layout;
   const PromptChain& chain = spaces[0].chain;
@@ -61,8 +61,8 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
 
   ClaimDecision turn;
   uint32_t stored = 0;
-  for (const PrefixFinder::Namespace& space : spaces) {
-    const PrefixFinder::Found found = finder_->Search(query, space, highest);
+  for (const Fetcher::Namespace& space : spaces) {
+    const Fetcher::Found found = finder_->Search(query, space, highest);
     turn.usable_tokens = std::max(turn.usable_tokens, found.boundary);
     stored = std::max(stored, found.matched_tokens);
   }

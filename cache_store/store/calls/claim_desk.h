@@ -15,14 +15,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "cache_store/catalog/compute_claims.h"
-#include "cache_store/store/calls/prefix_finder.h"
+#include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
 class ClaimDesk {
  public:
-  ClaimDesk(StoreCore* core, PrefixFinder* finder)
+  ClaimDesk(StoreCore* core, Fetcher* finder)
       : core_(core), state_(&core->state), finder_(finder) {}
 
   // TieredStore::Claim.
@@ -32,9 +32,9 @@ class ClaimDesk {
   void NotePublished(const std::vector<Digest>& keys) ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
-  ClaimDecision TakeTurn(const PrefixQuery& query,
-                         const std::vector<PrefixFinder::Namespace>& spaces, ClaimRequest ask,
-                         ComputeClaims::Wakes* wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  ClaimDecision TakeTurn(const PrefixQuery& query, const std::vector<Fetcher::Namespace>& spaces,
+                         ClaimRequest ask, ComputeClaims::Wakes* wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
@@ -44,7 +44,7 @@ class ClaimDesk {
 
   StoreCore* const core_;
   StoreState* const state_;
-  PrefixFinder* const finder_;
+  Fetcher* const finder_;
   ComputeClaims claims_ ABSL_GUARDED_BY(state_->mu);
 };
 

@@ -2,24 +2,29 @@
 
 #include <algorithm>
 #include <cassert>
+#include <deque>
 #include <utility>
 
-#include "cache_store/catalog/prefix_walk.h"
+#include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
+#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
-
 namespace {
 
 constexpr char kUnknownFingerprint[] = "nothing stored for this fingerprint";
+constexpr size_t kMaxUsableKept = 16;
+// A boundary without a restore point of its own gets one under one hold of the lock, within a few
+// milliseconds: up to 131,072 tokens in the smallest chunks.
+constexpr uint32_t kMaxChunksOfNew = 8192;
 
 }  // namespace
 
 std::unique_ptr<FetchSession> Fetcher::Miss(const PrefixQuery& query, Counter why,
                                             const char* reason, uint32_t matched_tokens) {
   if (!query.again) core_->Count(why);
-  return std::make_unique<FetchSessionImpl>(parts_, reason,
+  return std::make_unique<FetchSessionImpl>(core_, reason,
                                             std::max(matched_tokens, query.known_tokens));
 }
 
@@ -40,10 +45,9 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   core_->Count(query.again ? Counter::kRefetches : Counter::kFetches);
   if (!query.again) core_->Count(Counter::kLookupTokens, tokens);
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
-  const absl::StatusOr<std::vector<PrefixFinder::Namespace>> chained =
-      finder_->NamespacesOf(query, highest);
+  const absl::StatusOr<std::vector<Namespace>> chained = NamespacesOf(query, highest);
   if (!chained.ok()) return chained.status();
-  const std::vector<PrefixFinder::Namespace>& spaces = *chained;
+  const std::vector<Namespace>& spaces = *chained;
   if (spaces.empty()) {
     return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
   }
@@ -51,13 +55,13 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   std::vector<Digest> new_points;
   {
     StoreLock lock(core_);
-    PrefixFinder::Found best;
+    Found best;
     bool is_known = false;
-    for (const PrefixFinder::Namespace& space : spaces) {
+    for (const Namespace& space : spaces) {
       // The tenant's own first: what is as long elsewhere is not looked for.
       if (best.space != nullptr && best.boundary == highest) break;
       if (!query.again) state_->catalog.feed().Request(space.chain, tokens, core_->clock->Now());
-      PrefixFinder::Found found = finder_->Search(query, space, highest);
+      Found found = Search(query, space, highest);
       is_known |= found.is_known || loader_->unloaded() != nullptr;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
       if (found.boundary > best.boundary) best = found;
@@ -111,7 +115,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
     const RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
     core_->Count(Counter::kExports);
-    session = std::make_unique<FetchSessionImpl>(parts_, point);
+    session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
   }
   if (session->plan().usable_tokens == 0) return NoSuchPoint();
   session->SetExport();
@@ -119,8 +123,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
   return session;
 }
 
-std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namespace& space,
-                                                      SegmentNode* node,
+std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, SegmentNode* node,
                                                       std::vector<Digest>* new_points) {
   state_->mu.AssertHeld();
   const RestorePointEntry* point = node->restore_point;
@@ -131,7 +134,7 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namesp
   }
   state_->catalog.Touch(point, core_->clock->Now());
   state_->catalog.CountHit(point);
-  auto session = std::make_unique<FetchSessionImpl>(parts_, point);
+  auto session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
   const LookupPlan& plan = session->plan();
   if (plan.slowest_tier == Tier::kDisk && !plan.on_device) session->BeginPromotion(*point);
   return session;
@@ -139,8 +142,7 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namesp
 
 // Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
 // objects that no restore point names any more are over the tenant's quota.
-const RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space,
-                                            SegmentNode* node) {
+const RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node) {
   state_->mu.AssertHeld();
   assert(node->restore_point == nullptr);
   std::vector<const StoredObject*> objects = ObjectsOf(space.model->layout, node);
@@ -159,6 +161,341 @@ const RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space
   }
   for (const StoredObject* object : objects) state_->objects.Release(object);
   return point;
+}
+
+absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const PrefixQuery& query,
+                                                                      uint32_t highest) {
+  upkeep_->ExpireFew();
+  std::vector<Namespace> spaces;
+  for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
+    if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
+    Namespace space;
+    space.tenant = *tenant;
+    {
+      StateLock lock(state_);
+      space.model = state_->fingerprints.Find(query.fingerprint, *tenant);
+    }
+    if (space.model == nullptr) continue;
+    space.chain = MakeChain(space.model->layout, RootKey(query.fingerprint, *tenant, core_->secret),
+                            query.token_ids, query.cuts, highest, query.cuts, query.stopped);
+    if (!space.chain.is_whole) return CallerGone();
+    loader_->LoadFor(space.chain, space.model->layout);
+    spaces.push_back(std::move(space));
+  }
+  return spaces;
+}
+
+void Fetcher::Match(const PrefixQuery& query, PromptMatch* match) {
+  state_->mu.AssertHeld();
+  while (match->Next()) {
+    if (!state_->Yield(1)) continue;
+    if (query.stopped && query.stopped()) return;
+    match->Resume();
+  }
+}
+
+Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) {
+  state_->mu.AssertHeld();
+  Found found;
+  const PrefixIndex& index = state_->catalog.index();
+  const KvLayout& layout = space.model->layout;
+  PromptMatch match(&index, space.chain.root, query.token_ids, layout.chunk_tokens);
+  found.is_known = match.has_root();
+  Match(query, &match);
+  found.matched_tokens = match.tokens();
+  const absl::Time now = core_->clock->Now();
+  PromptWalk walk(&index, &layout, &space.chain, query.token_ids, highest, now);
+  std::deque<std::pair<Digest, uint32_t>> usable;  // the longest ones, by key and boundary
+  std::vector<BoundaryState> states;
+  while (found.matched_tokens > 0 && walk.Next(&states)) {
+    for (const BoundaryState& state : states) {
+      if (!IsUsable(state, layout, now)) continue;
+      usable.emplace_back(state.node->key, state.boundary);
+      if (usable.size() > kMaxUsableKept) usable.pop_front();
+    }
+    if (!state_->Yield(states.size())) continue;
+    if (query.stopped && query.stopped()) return found;
+    walk.Resume();
+  }
+  for (; !usable.empty(); usable.pop_back()) {
+    const auto& [key, boundary] = usable.back();
+    SegmentNode* node = index.Find(key);
+    if (node == nullptr) continue;
+    // What was seen under an earlier hold of the lock may be gone.
+    if (node->restore_point == nullptr) {
+      const std::vector<const StoredObject*> objects = ObjectsOf(layout, node);
+      if (objects.empty() || InheritedExpiry(objects, now) <= now) continue;
+    }
+    found.space = &space;
+    found.key = key;
+    found.boundary = boundary;
+    return found;
+  }
+  return found;
+}
+
+bool Fetcher::IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const {
+  if (!state.usable()) return false;
+  const bool any_has_expired = state_->catalog.expiry().next() <= now;
+  if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
+    return !any_has_expired || !HasExpired(*point, now);
+  }
+  if (any_has_expired) return false;
+  if (state.boundary > kMaxChunksOfNew * layout.chunk_tokens) return false;
+  // Its own pin and end are on disk and will be loaded.
+  if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPendingAt(state.node->key)) {
+    return false;
+  }
+  // Objects may outlive all restore points that named them: a session, or the loader, holds them.
+  return state.until > now;
+}
+
+FetchSessionImpl::FetchSessionImpl(StoreCore* core, const char* miss_reason,
+                                   uint32_t matched_tokens)
+    : core_(core), state_(&core->state) {
+  plan_.matched_tokens = matched_tokens;
+  plan_.miss_reason = miss_reason;
+}
+
+FetchSessionImpl::FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
+                                   const RestorePointEntry* point)
+    : core_(core),
+      state_(&core->state),
+      quarantiner_(quarantiner),
+      promoter_(promoter),
+      point_id_(point->id),
+      point_number_(point->number) {
+  state_->mu.AssertHeld();
+  state_->catalog.HoldPoint(point);
+  if (HoldObjects(point)) return;
+  plan_ = LookupPlan();
+  plan_.miss_reason = "it was dropped meanwhile";
+}
+
+const RestorePointEntry* FetchSessionImpl::Point() const {
+  const RestorePointEntry* point = state_->catalog.Find(point_id_);
+  return point != nullptr && point->number == point_number_ ? point : nullptr;
+}
+
+bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
+  state_->mu.AssertHeld();
+  plan_.fingerprint = point->model->fingerprint;
+  plan_.layout = point->model->layout;
+  plan_.cuts = point->cuts;
+  plan_.total_bytes = point->bytes();
+  plan_.expires = point->expiry.at;
+  plan_.token_ids.resize(point->tokens());
+  plan_.slowest_tier = Tier::kHost;
+  plan_.on_device = core_->tiers.device != nullptr;
+  objects_.reserve(point->objects.size());
+  plan_.objects.reserve(point->objects.size());
+  for (const SegmentNode* node = point->node; node->parent != nullptr; node = node->parent) {
+    std::copy(node->token_ids.begin(), node->token_ids.end(),
+              plan_.token_ids.begin() + node->begin);
+    if (state_->Yield(1) && Point() == nullptr) return false;
+  }
+  while (objects_.size() < point->objects.size()) {
+    const StoredObject* object = point->objects[objects_.size()];
+    state_->objects.Hold(object);
+    objects_.push_back(object);
+    plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
+                                          object->in_host ? Tier::kHost : Tier::kDisk});
+    if (!object->in_host) plan_.slowest_tier = Tier::kDisk;
+    plan_.on_device = plan_.on_device && core_->tiers.device->Has(object->number);
+    unserved_slices_ += object->layers.size();
+    if (state_->Yield(1) && Point() == nullptr) return false;
+  }
+  served_.resize(objects_.size());
+  plan_.usable_tokens = point->tokens();
+  return true;
+}
+
+void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
+  state_->mu.AssertHeld();
+  assert(point.number == point_number_ && promotion_ == nullptr);
+  promotion_ = promoter_->Begin(point);
+  if (promotion_ != nullptr) kept_.resize(objects_.size());
+}
+
+void FetchSessionImpl::SetLoadedFrom(Tier tier) {
+  loaded_from_ = tier;
+  plan_.slowest_tier = std::max(plan_.slowest_tier, tier);
+}
+
+FetchSessionImpl::~FetchSessionImpl() {
+  if (point_number_ == 0) return;
+  StoreLock lock(core_);
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    if (!kept_[i].slices.empty()) promoter_->Unclaim(objects_[i]);
+  }
+  if (const RestorePointEntry* point = Point(); point != nullptr) {
+    state_->catalog.ReleasePoint(point);
+  }
+  served_.resize(objects_.size());
+  for (size_t i = 0; i < objects_.size(); ++i) {
+    const Served& served = served_[i];
+    state_->objects.NoteRead(objects_[i], served.from_host, served.from_disk);
+    if (!is_export_ && (served.from_host || served.from_disk)) {
+      promoter_->NoteFetched(objects_[i]);
+    }
+    state_->objects.Release(objects_[i]);
+    state_->Yield(1);
+  }
+}
+
+void FetchSessionImpl::NoteServed(size_t object, Tier from) {
+  Served& served = served_[object];
+  // Its bytes came from there, whatever else is read of it.
+  if (served.from_device && from != Tier::kGpu) return;
+  (from == Tier::kDisk  ? served.from_disk
+   : from == Tier::kGpu ? served.from_device
+                        : served.from_host) = true;
+  if (unserved_slices_ > 0 && --unserved_slices_ == 0 && !is_export_) CountHit();
+}
+
+// Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
+// gone. A restore point that was not read whole gave no tokens to anybody.
+void FetchSessionImpl::CountHit() {
+  Tier tier = std::max(Tier::kGpu, loaded_from_);
+  for (const Served& served : served_) {
+    if (served.from_host) tier = std::max(tier, Tier::kHost);
+    if (served.from_disk) tier = std::max(tier, Tier::kDisk);
+  }
+  core_->meters.ObserveFetch(tier, begun_.Elapsed());
+  if (!again_) core_->meters.AddHitTokens(tier, plan_.usable_tokens);
+}
+
+absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) const {
+  if (object >= objects_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, " of ", objects_.size()));
+  }
+  const StoredObject* stored = objects_[object];
+  const auto it = std::lower_bound(stored->layers.begin(), stored->layers.end(), layer);
+  if (it == stored->layers.end() || *it != layer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " is not of this object's group"));
+  }
+  return static_cast<size_t>(it - stored->layers.begin());
+}
+
+absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
+  const absl::StatusOr<size_t> place = PlaceOf(object, layer);
+  if (!place.ok()) return place.status();
+  bool from_disk = false;
+  absl::StatusOr<SliceView> view = ReadVerified(objects_[object], *place, &from_disk);
+  if (view.ok()) NoteServed(object, from_disk ? Tier::kDisk : Tier::kHost);
+  if (view.ok() && from_disk) KeepForPromotion(object, *place, *view);
+  return view;
+}
+
+absl::StatusOr<SliceView> FetchSessionImpl::ReadVerified(const StoredObject* object, size_t slice,
+                                                         bool* from_disk) {
+  const StoredSlice ref = object->Slice(slice);
+  const Stopwatch stopwatch;
+  absl::StatusOr<std::optional<SliceView>> read = core_->tiers.host_slices->Read(ref);
+  if (read.ok() && read->has_value()) {
+    core_->Count(Counter::kBytesReadHost, ref.bytes);
+    core_->meters.ObserveSliceRead(Tier::kHost, stopwatch.Elapsed());
+    return **std::move(read);
+  }
+  if (!read.ok()) {
+    // A broken RAM copy is a miss of that tier: the disk may still have the bytes.
+    core_->Count(absl::IsDataLoss(read.status()) ? Counter::kHostCorrupt : Counter::kTierErrors);
+    quarantiner_->QuarantineHostCopy(object);
+  }
+  if (core_->tiers.disk != nullptr) {
+    *from_disk = true;
+    read = core_->tiers.disk_slices->Read(ref);
+    if (read.ok() && read->has_value()) {
+      core_->Count(Counter::kBytesReadDisk, ref.bytes);
+      core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
+      return **std::move(read);
+    }
+    if (!read.ok() && !absl::IsDataLoss(read.status())) {
+      core_->Count(Counter::kTierErrors);
+      if (!quarantiner_->IsReadFailureForGood(object, read.status())) return read.status();
+      read = absl::DataLossError(absl::StrCat("failed twice: ", read.status().message()));
+    }
+  }
+  // In no tier, or not what was written: never served again.
+  const absl::Status lost =
+      !read.ok() && absl::IsDataLoss(read.status())
+          ? read.status()
+          : absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
+  quarantiner_->QuarantineObject(object, lost);
+  return lost;
+}
+
+std::optional<SliceView> FetchSessionImpl::InHost(size_t object, uint32_t layer) {
+  const absl::StatusOr<size_t> place = PlaceOf(object, layer);
+  if (!place.ok()) return std::nullopt;
+  const StoredSlice ref = objects_[object]->Slice(*place);
+  absl::StatusOr<std::optional<SliceView>> held = core_->tiers.unverified_host->Read(ref);
+  // ReadSlice finds out what is wrong with it.
+  if (!held.ok() || !held->has_value() || (*held)->bytes.size() != ref.bytes) return std::nullopt;
+  return **std::move(held);
+}
+
+std::optional<SliceView> FetchSessionImpl::PeekSlice(size_t object, uint32_t layer) {
+  const Stopwatch stopwatch;
+  std::optional<SliceView> held = InHost(object, layer);
+  if (held.has_value()) NoteUnverified(object, held->bytes.size(), stopwatch);
+  return held;
+}
+
+// Handed out from RAM without being read.
+void FetchSessionImpl::NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch) {
+  core_->Count(Counter::kBytesReadHost, bytes);
+  core_->meters.ObserveSliceRead(Tier::kHost, stopwatch.Elapsed());
+  NoteServed(object, Tier::kHost);
+}
+
+std::optional<SegmentRange> FetchSessionImpl::ShareSlice(size_t object, uint32_t layer) {
+  if (core_->tiers.arena == nullptr) return std::nullopt;
+  const Stopwatch stopwatch;
+  std::optional<SliceView> held = InHost(object, layer);
+  if (!held.has_value()) return std::nullopt;
+  const std::optional<SegmentRange> range =
+      core_->tiers.arena->RangeOf(held->bytes.data(), held->bytes.size());
+  if (!range.has_value()) return std::nullopt;
+  core_->Count(Counter::kBytesShared, held->bytes.size());
+  NoteUnverified(object, held->bytes.size(), stopwatch);
+  shared_.push_back(*std::move(held));
+  return range;
+}
+
+DeviceRef FetchSessionImpl::OnDevice(size_t object) {
+  if (core_->tiers.device == nullptr || object >= objects_.size()) return nullptr;
+  DeviceRef copy = core_->tiers.device->Find(objects_[object]->number);
+  if (copy == nullptr) return nullptr;
+  core_->Count(Counter::kBytesReadGpu, copy->range.bytes);
+  for (size_t i = 0; i < objects_[object]->layers.size(); ++i) NoteServed(object, Tier::kGpu);
+  return copy;
+}
+
+std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
+  if (core_->tiers.device == nullptr || core_->tiers.device->segment() == nullptr) {
+    return std::nullopt;
+  }
+  DeviceRef copy = OnDevice(object);
+  if (copy == nullptr) return std::nullopt;
+  const SegmentRange range = copy->range;
+  shared_on_device_.push_back(std::move(copy));
+  return range;
+}
+
+void FetchSessionImpl::KeepForPromotion(size_t object, size_t place, const SliceView& view) {
+  if (promotion_ == nullptr || promotion_->no_room) return;
+  Kept& kept = kept_[object];
+  const StoredObject* const stored = objects_[object];
+  if (!std::exchange(kept.tried, true) && promoter_->Claim(stored, promotion_.get())) {
+    kept.slices.resize(stored->layers.size());
+  }
+  if (kept.slices.empty() || kept.slices[place].owner != nullptr) return;
+  kept.slices[place] = view;
+  if (++kept.count < kept.slices.size()) return;
+  promoter_->Promote(promotion_, stored, std::move(kept.slices));
+  kept.slices.clear();
 }
 
 }  // namespace hearth

@@ -1,32 +1,126 @@
-// Fetcher: looks up a prompt and opens a session on the restore point found. The lookup takes
-// references under the lock; bytes are read outside it, by the session.
+// Fetcher: looks prompts up. FetchSessionImpl: hands out what was found.
 //
-// Thread safe. Ownership: borrows the rest.
+//   Fetch: hash the chain -> lock: walk to the longest restore point, among the tenant's prefixes
+//          and then, where callers may read one, in a public namespace; take references
+//   session: read and verify without the lock
+//
+// Thread safety: the fetcher all methods from any thread, a session one caller at a time.
+// Ownership: both borrow the rest; a session holds a reference on its restore point and all that it
+// names, so that what was promised stays until it ends.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_FETCHER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_FETCHER_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "cache_store/base/latency.h"
+#include "cache_store/catalog/prefix_walk.h"
 #include "cache_store/store/background/index_loader.h"
-#include "cache_store/store/calls/fetch_session.h"
-#include "cache_store/store/calls/prefix_finder.h"
+#include "cache_store/store/background/promoter.h"
+#include "cache_store/store/background/quarantiner.h"
+#include "cache_store/store/background/upkeep.h"
+#include "cache_store/store/store_core.h"
 
 namespace hearth {
 
+class FetchSessionImpl : public FetchSession {
+ public:
+  // A session for a miss.
+  FetchSessionImpl(StoreCore* core, const char* miss_reason, uint32_t matched_tokens);
+  // Holds the point and all it names. Others have the lock in between where that is much: a miss,
+  // should the point be dropped then.
+  FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
+                   const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->state.mu);
+  ~FetchSessionImpl() override;
+
+  // Before the session is handed out.
+  LookupPlan* mutable_plan() { return &plan_; }
+  void BeginPromotion(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void SetAgain(bool again) { again_ = again; }  // PrefixQuery::again
+  void SetLoadedFrom(Tier tier);                 // PrefixQuery::loaded_from
+  void SetExport() { is_export_ = true; }        // by id: serves nobody's prompt
+
+  const LookupPlan& plan() const override { return plan_; }
+  absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
+  std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) override;
+  std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) override;
+  DeviceRef OnDevice(size_t object) override;
+  std::optional<SegmentRange> ShareOnDevice(size_t object) override;
+
+ private:
+  struct Served {
+    bool from_device = false, from_host = false, from_disk = false;
+  };
+  // An object's slices as they were read from disk, until it is whole.
+  struct Kept {
+    bool tried = false;
+    std::vector<SliceView> slices;  // empty: not to be promoted, or on its way
+    size_t count = 0;
+  };
+
+  // Null: it was dropped.
+  const RestorePointEntry* Point() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Holds the point's objects and describes them. False: it was dropped meanwhile.
+  bool HoldObjects(const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // One more slice went out.
+  void NoteServed(size_t object, Tier from);
+  void NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch);
+  void CountHit();
+  // Of a slice of the plan; kInvalidArgument when there is none.
+  absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
+  absl::StatusOr<SliceView> ReadVerified(const StoredObject* object, size_t slice, bool* from_disk);
+  std::optional<SliceView> InHost(size_t object, uint32_t layer);
+  // Keeps a slice that was read from disk until its object can be put into RAM.
+  void KeepForPromotion(size_t object, size_t place, const SliceView& view);
+
+  StoreCore* const core_;
+  StoreState* const state_;
+  Quarantiner* const quarantiner_ = nullptr;
+  Promoter* const promoter_ = nullptr;
+  LookupPlan plan_;
+  std::vector<const StoredObject*> objects_;  // held
+  std::vector<Served> served_;                // by object
+  size_t unserved_slices_ = 0;
+  std::vector<SliceView> shared_;  // keeps what was shared where it is
+  std::vector<DeviceRef> shared_on_device_;
+  Digest point_id_{};
+  uint64_t point_number_ = 0;  // 0: none held
+  const Stopwatch begun_;
+  bool again_ = false;
+  Tier loaded_from_ = Tier::kNone;
+  bool is_export_ = false;
+  std::shared_ptr<Promotion> promotion_;  // null: nothing is to be promoted
+  std::vector<Kept> kept_;                // by object
+};
+
 class Fetcher {
  public:
-  Fetcher(const FetchParts& parts, PrefixFinder* finder, IndexLoader* loader,
-          DiskWriter* writer)
-      : parts_(parts),
-        core_(parts.core),
-        state_(&parts.core->state),
-        finder_(finder),
+  struct Namespace {  // that a prompt is looked for in
+    std::string tenant;
+    std::shared_ptr<const KnownFingerprint> model;
+    PromptChain chain;  // to the highest boundary that is of use
+  };
+  struct Found {
+    bool is_known = false;  // something of this fingerprint is stored
+    uint32_t matched_tokens = 0;
+    const Namespace* space = nullptr;
+    Digest key{};           // of the segment that ends the longest restore point
+    uint32_t boundary = 0;  // 0: none
+  };
+
+  Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, IndexLoader* loader,
+          Upkeep* upkeep, DiskWriter* writer)
+      : core_(core),
+        state_(&core->state),
+        quarantiner_(quarantiner),
+        promoter_(promoter),
         loader_(loader),
+        upkeep_(upkeep),
         writer_(writer) {}
 
   // TieredStore::Fetch and FetchById.
@@ -37,23 +131,40 @@ class Fetcher {
                                                           const std::string& tenant)
       ABSL_LOCKS_EXCLUDED(state_->mu);
 
+  // For what else asks about a prompt.
+  // The tenant's own first; all that the prompt may find there is loaded. Empty when none of them
+  // ever saw this fingerprint. kCancelled by the query's `stopped`.
+  absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Others have the lock in between where a prompt has many chunks. What was found is there when
+  // this returns. Finds nothing once the query's `stopped` says so.
+  Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // False for a boundary that is there only because something expired is still held.
+  bool IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Walks `match` to its end, as Search walks.
+  void Match(const PrefixQuery& query, PromptMatch* match)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
  private:
   absl::StatusOr<std::unique_ptr<FetchSession>> Lookup(const PrefixQuery& query,
                                                        uint32_t above_tokens, uint32_t max_tokens)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, Counter why, const char* reason,
                                      uint32_t matched_tokens);
-  std::unique_ptr<FetchSessionImpl> BeginFetch(const PrefixFinder::Namespace& space,
-                                               SegmentNode* node, std::vector<Digest>* new_points)
+  std::unique_ptr<FetchSessionImpl> BeginFetch(const Namespace& space, SegmentNode* node,
+                                               std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  const RestorePointEntry* MakePoint(const PrefixFinder::Namespace& space, SegmentNode* node)
+  const RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
-  const FetchParts parts_;
   StoreCore* const core_;
   StoreState* const state_;
-  PrefixFinder* const finder_;
+  Quarantiner* const quarantiner_;
+  Promoter* const promoter_;
   IndexLoader* const loader_;
+  Upkeep* const upkeep_;
   DiskWriter* const writer_;
 };
 

@@ -5,21 +5,59 @@
 #define HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_
 
 #include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "cache_store/catalog/history.h"
 #include "cache_store/catalog/prefix_walk.h"
 #include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/upkeep.h"
-#include "cache_store/store/calls/miss_explainer.h"
-#include "cache_store/store/calls/prefix_finder.h"
+#include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
+// Says why a boundary of a prompt cannot be used, in words and as a code: looks at the place where
+// the prompt's chain breaks, and at the history of the missing segments. Made for one walk along a
+// prompt, under the store's lock, and used there. Borrows everything.
+class MissExplainer {
+ public:
+  struct Prompt {
+    const History* history;
+    const KvLayout* layout;
+    const PromptChain* chain;
+    uint32_t matched_tokens;  // common with anything the tenant stored
+    absl::Time now;
+    const StoreOptions* options;  // limits, for the words
+  };
+  explicit MissExplainer(const Prompt& prompt) : prompt_(prompt) {}
+
+  // Learns of the next boundary of a walk, and where it cannot be used fills miss, removed,
+  // removed_ago and reason.
+  void Explain(const BoundaryState& state, BoundaryReport* report);
+
+ private:
+  struct Gone {
+    uint32_t end = 0;
+    Departure departure;
+  };
+
+  const Prompt prompt_;
+  bool lacks_globals_ = false;
+  std::optional<Departure> globals_departure_;  // of the first chunk that lacks its global object
+  // Missing local objects of the tail, those after which none left later.
+  std::deque<Gone> tail_;
+};
+
+// "evicted 12s ago: the disk was full (disk_bytes 64 GiB)".
+std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions& options);
+
 class PromptExplainer {
  public:
-  PromptExplainer(StoreCore* core, PrefixFinder* finder, IndexLoader* loader, Upkeep* upkeep)
+  PromptExplainer(StoreCore* core, Fetcher* finder, IndexLoader* loader, Upkeep* upkeep)
       : core_(core), state_(&core->state), finder_(finder), loader_(loader), upkeep_(upkeep) {}
 
   // TieredStore::Explain.
@@ -39,7 +77,7 @@ class PromptExplainer {
 
   StoreCore* const core_;
   StoreState* const state_;
-  PrefixFinder* const finder_;
+  Fetcher* const finder_;
   IndexLoader* const loader_;
   Upkeep* const upkeep_;
 };

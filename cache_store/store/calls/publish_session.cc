@@ -15,7 +15,6 @@
 namespace hearth {
 namespace {
 
-
 // Objects that the boundaries of one publish name, one by one: a boundary in each of the 4,096
 // chunks of 16 tokens of a 64k prompt would name 8 million. Each costs some 200 ns here, and a
 // fraction of that under the lock.
@@ -27,8 +26,8 @@ constexpr uint64_t kFreeBeginBytes = uint64_t{64} << 10;
 // Of the announcement, its chain and the bookkeeping for each object; the caller has another copy
 // of the objects.
 uint64_t BeginBytes(const PublishSpec& spec) {
-  constexpr size_t kObjectBytes =
-      2 * sizeof(PublishObject) + sizeof(PublishSessionImpl::Item) + sizeof(KeyedSegment) + 3 * sizeof(uint64_t);
+  constexpr size_t kObjectBytes = 2 * sizeof(PublishObject) + sizeof(PublishSessionImpl::Item) +
+                                  sizeof(KeyedSegment) + 3 * sizeof(uint64_t);
   uint64_t bytes = (spec.token_ids.size() + spec.cuts.size()) * sizeof(uint32_t) +
                    spec.objects.size() * kObjectBytes;
   for (const PublishObject& object : spec.objects) {
@@ -109,10 +108,9 @@ absl::Status PublishSessionImpl::Prepare() {
   const KvLayout& layout = model_->layout;
   if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
   if (absl::Status status = Stage(BeginBytes(spec_)); !status.ok()) return status;
-  chain_ = MakeChain(
-      layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret),
-      spec_.token_ids, spec_.cuts, spec_.boundaries.back(),
-      spec_.boundaries, spec_.stopped);
+  chain_ = MakeChain(layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret),
+                     spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries,
+                     spec_.stopped);
   if (!chain_.is_whole) return CallerGone();
   std::map<ObjectId, size_t> announced;
   for (size_t i = 0; i < spec_.objects.size(); ++i) {
@@ -562,8 +560,8 @@ ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
   std::vector<const StoredObject*> objects;
   for (const size_t i : kept.items) objects.push_back(items_[i].object);
   ManifestRecord record = DiskWriter::NewRecord(
-      kept.manifest, spec_.tenant, {spec_.token_ids.begin(), spec_.token_ids.begin() + kept.boundary},
-      objects);
+      kept.manifest, spec_.tenant,
+      {spec_.token_ids.begin(), spec_.token_ids.begin() + kept.boundary}, objects);
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(core_->clock->Now()));
   record.expires_unix_s = ExpiresUnixSeconds(kept.expires);
   record.manifest.fingerprint = spec_.fingerprint.digest();
@@ -573,7 +571,8 @@ ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
 
 // The bytes of an object that the disk lacks: staged by this publish, or in RAM from an earlier
 // one.
-absl::Status PublishSessionImpl::ViewsFor(const StoredObject* object, std::vector<SliceView>* views) {
+absl::Status PublishSessionImpl::ViewsFor(const StoredObject* object,
+                                          std::vector<SliceView>* views) {
   for (const Item& item : items_) {
     if (item.object == object && item.complete()) {
       *views = item.staged;
@@ -664,9 +663,9 @@ void PublishSessionImpl::Reveal() {
     const RestorePointEntry* point = end->restore_point;
     const bool is_new = point == nullptr;
     if (is_new) {
-      point = state_->catalog.AddRestorePoint(
-          kept.number, spec_.tenant, model_, end, std::move(objects),
-          CutsUpTo(kept.boundary), core_->clock->Now());
+      point = state_->catalog.AddRestorePoint(kept.number, spec_.tenant, model_, end,
+                                              std::move(objects), CutsUpTo(kept.boundary),
+                                              core_->clock->Now());
       state_->catalog.Renew(point, kept.expires);
       core_->Count(Counter::kPublishedRestorePoints);
     } else if (point->expiry.inherited || kept.expires > point->expiry.at) {
@@ -711,8 +710,7 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
   SegmentNode* node = index.EnsureRoot(chain_.root);
   size_t next = 0;  // items come in order of their segments
   for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
-    node = index.Ensure(node, *chain_.EndingAt(segment.end(), chunk_tokens),
-                        spec_.token_ids);
+    node = index.Ensure(node, *chain_.EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
     assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
     for (; next < kept.items.size(); ++next) {
       const StoredObject* object = items_[kept.items[next]].object;

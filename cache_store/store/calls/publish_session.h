@@ -21,8 +21,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/base/staged_bytes.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/disk_writer.h"
+#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/store_core.h"
 

@@ -44,15 +44,12 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       writer_(core_),
       upkeep_(core_),
       loader_(core_, &writer_, &upkeep_, seams.load_patience),
-      finder_(core_, &loader_, &upkeep_),
       quarantiner_(core_, &loader_),
-      promoter_(core_),
-      copier_(core_, CopierOf(options, seams.executor != nullptr)),
-      claims_(core_, &finder_),
-      explainer_(core_, &finder_, &loader_, &upkeep_),
-      scrubber_(core_, &loader_, &quarantiner_, &writer_),
-      fetcher_(FetchParts{core_, &quarantiner_, &promoter_, &copier_}, &finder_, &loader_,
-               &writer_) {
+      promoter_(core_, CopierOf(options, seams.executor != nullptr)),
+      fetcher_(core_, &quarantiner_, &promoter_, &loader_, &upkeep_, &writer_),
+      claims_(core_, &fetcher_),
+      explainer_(core_, &fetcher_, &loader_, &upkeep_),
+      scrubber_(core_, &loader_, &quarantiner_, &writer_) {
   std::unique_ptr<Executor> reclaimer;
   core_->executor = std::move(seams.executor);
   if (core_->executor == nullptr) {
@@ -66,7 +63,7 @@ Store::~Store() {
   threads_.clear();  // what they did not come to is there at the next start
   DiskTier* const disk = core_->tiers.disk.get();
   if (disk != nullptr) disk->StopReclaiming();  // the next start goes on with it
-  copier_.Stop();
+  promoter_.StopCopying();
   core_->executor.reset();  // runs what was accepted
   core_->eraser.Stop();
   if (disk == nullptr) return;

@@ -19,16 +19,14 @@
 #include "absl/base/thread_annotations.h"
 #include "cache_store/base/repeating_thread.h"
 #include "cache_store/base/staged_bytes.h"
-#include "cache_store/store/background/device_copier.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/disk_writer.h"
+#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/promoter.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/background/scrubber.h"
 #include "cache_store/store/background/upkeep.h"
 #include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/calls/fetcher.h"
-#include "cache_store/store/calls/prefix_finder.h"
 #include "cache_store/store/calls/prompt_explainer.h"
 #include "cache_store/store/calls/publish_session.h"
 #include "cache_store/store/store_core.h"
@@ -112,14 +110,12 @@ class Store : public SteppedStore {
   DiskWriter writer_;
   Upkeep upkeep_;
   IndexLoader loader_;
-  PrefixFinder finder_;
   Quarantiner quarantiner_;
   Promoter promoter_;
-  DeviceCopier copier_;
+  Fetcher fetcher_;
   ClaimDesk claims_;
   PromptExplainer explainer_;
   Scrubber scrubber_;
-  Fetcher fetcher_;
   std::vector<std::unique_ptr<RepeatingThread>> threads_;  // last: they use all else
 };
 

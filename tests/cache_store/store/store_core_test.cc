@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "cache_store/store/background/device_copier.h"
 #include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/promoter.h"
 #include "proto/kv_layout.h"
@@ -90,7 +89,7 @@ TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
 }
 
 TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
-  Promoter promoter(core_.get());
+  Promoter promoter(core_.get(), nullptr);
   Promotion promotion;
   const StoredObject *first = nullptr, *second = nullptr;
   {
@@ -114,7 +113,7 @@ TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
 }
 
 TEST_F(StoreCoreTest, WhatIsFetchedTwiceIsCopiedToTheDeviceOnce) {
-  DeviceCopier copier(core_.get(), nullptr);
+  Promoter copier(core_.get(), nullptr);
   const StoredObject *kept = nullptr, *gone = nullptr;
   {
     StoreLock lock(core_.get());

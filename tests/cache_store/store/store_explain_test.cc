@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cache_store/store/calls/miss_explainer.h"
+#include "cache_store/store/calls/prompt_explainer.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_tier.h"

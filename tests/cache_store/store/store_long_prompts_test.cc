@@ -7,6 +7,7 @@
 
 #include "cache_store/store/store_seams.h"
 #include "cache_store/store/store_state.h"
+#include "proto/restore_rule.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -24,11 +25,29 @@ class StoreLongPrompts : public ::testing::Test {
     options.host_bytes = 64 * kMiB;
     options.disk_bytes = 0;
     store_ = OpenStore(options, SteppedSeams(&executor_)).value();
-    Publish(long_, kLong);
+    PublishLong();
   }
   SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
-  void Publish(const KitPrompt& prompt, uint32_t boundary) {
-    EXPECT_TRUE(KitPublish(store_.get(), model_, prompt, {boundary}).ok());
+  // In zeros: the kit's bytes take time in proportion to all tokens before them.
+  void PublishLong() {
+    const KvLayout layout = model_.Layout().value();
+    const std::vector<std::byte> zeros(layout.SliceBytes(16));
+    PublishSpec spec;
+    spec.fingerprint = model_;
+    spec.tenant = long_.tenant;
+    spec.token_ids = long_.tokens;
+    spec.boundaries = {kLong};
+    for (const ObjectId& id : NeededObjects(layout, kLong)) {
+      spec.objects.push_back({id, std::vector<uint64_t>(layout.LayersOf(id.group).size(),
+                                                        SliceDigest(zeros.data(), zeros.size()))});
+    }
+    auto session = store_->Publish(spec).value();
+    for (const uint32_t i : session->needed()) {
+      for (const uint32_t layer : layout.LayersOf(spec.objects[i].id.group)) {
+        ASSERT_TRUE(session->PutSlice(i, layer, SliceView{nullptr, zeros}).ok());
+      }
+    }
+    ASSERT_EQ(session->Commit()->boundaries.size(), 1u);
   }
   uint64_t YieldsOf(const std::function<void()>& call) {
     const uint64_t before = store()->lock_yields();
@@ -44,7 +63,7 @@ class StoreLongPrompts : public ::testing::Test {
 };
 
 TEST_F(StoreLongPrompts, OthersHaveTheLockWhileOneIsLookedAt) {
-  Publish(short_, 64);
+  ASSERT_TRUE(KitPublish(store_.get(), model_, short_, {64}).ok());
   EXPECT_GE(YieldsOf([&] {
               EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
             }),
@@ -100,7 +119,7 @@ TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
                                             {kLong - 16, 16, LayerGroup::kLocal}})
                       .ok());
     }
-    Publish(long_, kLong);
+    PublishLong();
   }
   stop = true;
   reader.join();
