@@ -19,8 +19,7 @@ ALLOWED = [
 ] + [
     (path, "stray", "parted from its header's file for a limit that is gone: join") for path in (
         "cache_store/catalog/catalog_check.cc", "cache_store/disk/disk_tier_backup_check.cc",
-        "cache_store/retention/unit_class.cc",
-        "cache_store/simulate/simulate_optimum.cc", "cache_store/store/calls/publish_revealer.cc",
+        "cache_store/retention/unit_class.cc", "cache_store/simulate/simulate_optimum.cc",
         "proto/manifest_rule.cc", "worker/kernels/reference_attend.cc")
 ]
 

@@ -45,6 +45,7 @@ PromptChain MakeChain(const KvLayout& layout, const Digest& root,
   const uint32_t chunk_tokens = layout.chunk_tokens;
   PromptChain chain;
   chain.root = root;
+  chain.max_boundary = max_boundary;
   uint32_t hashed = 0;  // since the last question
   const auto add = [&](Segment segment, std::vector<KeyedSegment>* out) {
     KeyedSegment keyed;
@@ -71,6 +72,22 @@ PromptChain MakeChain(const KvLayout& layout, const Digest& root,
     add(Segment{begin, end - begin}, &chain.remainders);
   }
   return chain;
+}
+
+ChainPtr ChainOf(absl::Span<const ChainPtr> made, const KvLayout& layout, const Digest& root,
+                 absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
+                 uint32_t max_boundary, absl::Span<const uint32_t> ends,
+                 const std::function<bool()>& stopped) {
+  for (const ChainPtr& chain : made) {
+    if (chain->root != root || chain->max_boundary < max_boundary || !chain->is_whole) continue;
+    if (std::all_of(ends.begin(), ends.end(), [&](uint32_t end) {
+          return end > max_boundary || chain->EndingAt(end, layout.chunk_tokens) != nullptr;
+        })) {
+      return chain;
+    }
+  }
+  return std::make_shared<const PromptChain>(
+      MakeChain(layout, root, token_ids, cuts, max_boundary, ends, stopped));
 }
 
 }  // namespace hearth

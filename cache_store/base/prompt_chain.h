@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -32,6 +33,7 @@ struct PromptChain {
   Digest root{};
   std::vector<KeyedSegment> chunks;      // chunks[i] begins at i * C
   std::vector<KeyedSegment> remainders;  // ascending by end
+  uint32_t max_boundary = 0;             // it was made up to there
   bool is_whole = true;                  // false: the making was stopped
   // The chain's segment that ends at `boundary`; null when it was not asked for.
   const KeyedSegment* EndingAt(uint32_t boundary, uint32_t chunk_tokens) const;
@@ -44,6 +46,13 @@ PromptChain MakeChain(const KvLayout& layout, const Digest& root,
                       absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
                       uint32_t max_boundary, absl::Span<const uint32_t> ends,
                       const std::function<bool()>& stopped = nullptr);
+
+using ChainPtr = std::shared_ptr<const PromptChain>;
+// The same, but that of `made`, chains of the same prompt, one that has all of it will do.
+ChainPtr ChainOf(absl::Span<const ChainPtr> made, const KvLayout& layout, const Digest& root,
+                 absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
+                 uint32_t max_boundary, absl::Span<const uint32_t> ends,
+                 const std::function<bool()>& stopped = nullptr);
 
 }  // namespace hearth
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/base/device_memory.h"
+#include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/slice_view.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -40,6 +41,9 @@ struct PrefixQuery {
   Tier loaded_from = Tier::kNone;
   // So much of the prompt is known elsewhere: LookupPlan::matched_tokens is no less.
   uint32_t known_tokens = 0;
+  // Of this prompt, from Peek: they are not made again. They borrow this list of cuts, or the one
+  // that this is a copy of.
+  std::vector<ChainPtr> chains = {};
   // Asked every millisecond or so while keys are computed: true ends the call with kCancelled.
   // Null: never.
   std::function<bool()> stopped = nullptr;

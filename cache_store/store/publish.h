@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/slice_view.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -42,6 +43,7 @@ struct PublishSpec {
   absl::Duration ttl;
   std::function<bool()> stopped = nullptr;  // as PrefixQuery's
   std::string publisher = "";               // who it is, for QuarantineResult
+  std::vector<ChainPtr> chains = {};        // as PrefixQuery's
 };
 
 struct PublishResult {

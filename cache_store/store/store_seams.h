@@ -43,7 +43,6 @@ class SteppedStore : public TieredStore {
   virtual absl::Duration UpkeepStep() = 0;
   // Adopts a few restore points more; returns how long to wait. Called as ScrubStep.
   virtual absl::Duration LoadStep() = 0;
-  virtual bool is_loading() const = 0;
   // Asserts the catalog's invariants against the tiers.
   virtual void CheckInvariants() = 0;
   virtual uint64_t index_finds() = 0;  // PrefixIndex::finds

@@ -58,6 +58,13 @@ class TieredStore {
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                               uint32_t above_tokens,
                                                               uint32_t max_tokens) = 0;
+  // How much of a prompt is stored, of the tenant's own and of the public tenant's, and the keys by
+  // which that was found. Not a lookup: it counts nothing, and changes nothing of what is kept.
+  struct Peeked {
+    uint32_t own = 0, of_public = 0;
+    std::vector<ChainPtr> chains;
+  };
+  virtual Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) = 0;
   // For a copy elsewhere: not a use, so it neither counts as a hit nor changes what is kept and
   // where.
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
@@ -88,6 +95,8 @@ class TieredStore {
   virtual std::vector<RestorePoint> Pinned() = 0;
   virtual StoreStats Stats() = 0;
   virtual TenantFigures StatsOf(const std::string& tenant) = 0;
+  // Of the index, after a start.
+  virtual bool is_loading() const = 0;
   // A different number for every opening.
   virtual uint64_t incarnation() const = 0;
   // None unless StoreOptions::shared_memory.

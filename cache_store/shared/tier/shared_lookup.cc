@@ -13,24 +13,6 @@ namespace {
 constexpr char kEverybody[] = "";
 constexpr char kPublisher[] = "the shared tier";
 
-// How much of the prompt the store has of this tenant's, without counting a lookup.
-uint32_t UsableHere(TieredStore* store, const PrefixQuery& query, const std::string& tenant,
-                    uint32_t max_tokens) {
-  ClaimRequest ask;
-  ask.max_tokens = max_tokens;
-  ask.min_tokens = kMaxPromptTokens;  // neither waits nor promises
-  absl::StatusOr<ClaimDecision> decision;
-  if (query.public_tenant.empty()) {
-    decision = store->Claim(query, ask);
-  } else {
-    PrefixQuery alone = query;
-    alone.tenant = tenant;
-    alone.public_tenant.clear();
-    decision = store->Claim(alone, ask);
-  }
-  return decision.ok() ? decision->usable_tokens : 0;
-}
-
 // Of what a load may take by the engine's speed: it is not always the same.
 constexpr double kSafeShare = 0.7;
 
@@ -82,7 +64,7 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
   return nullptr;
 }
 
-SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t above_tokens,
+SharedLookup::Brought SharedLookup::Bring(PrefixQuery* query, uint32_t above_tokens,
                                           uint32_t max_tokens) {
   if (is_paused()) return {};
   const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
@@ -93,8 +75,9 @@ SharedLookup::Brought SharedLookup::Bring(const PrefixQuery& query, uint32_t abo
   return brought;
 }
 
-SharedLookup::Brought SharedLookup::BringUntil(const PrefixQuery& query, uint32_t above_tokens,
+SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t above_tokens,
                                                uint32_t max_tokens, absl::Time deadline) {
+  const PrefixQuery& query = *asked;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   Question question;
   question.query = &query;
@@ -108,19 +91,18 @@ SharedLookup::Brought SharedLookup::BringUntil(const PrefixQuery& query, uint32_
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
   const bool has_public = !query.public_tenant.empty() && query.public_tenant != query.tenant;
-  const uint32_t own_here = UsableHere(parts_.store, query, query.tenant, max_tokens);
-  const uint32_t public_here =
-      has_public ? UsableHere(parts_.store, query, query.public_tenant, max_tokens) : 0;
-  question.above = std::max({above_tokens, own_here, public_here});
-  if (question.candidates.empty() || question.candidates.back() <= question.above) return {};
+  TieredStore::Peeked here = parts_.store->Peek(query, max_tokens);
+  asked->chains = std::move(here.chains);
+  question.above = std::max({above_tokens, here.own, here.of_public});
+  Brought brought;
+  if (question.candidates.empty() || question.candidates.back() <= question.above) return brought;
   parts_.counters->Add(Counter::kSharedLookups);
 
-  std::unique_ptr<Probed> best = Probe(question, query.tenant, own_here);
-  Brought brought;
+  std::unique_ptr<Probed> best = Probe(question, query.tenant, here.own);
   if (best != nullptr) brought.known_tokens = best->map->KnownTokens();
   const bool is_whole = best != nullptr && best->boundary == question.candidates.back();
   if (!is_whole && has_public) {
-    std::unique_ptr<Probed> theirs = Probe(question, query.public_tenant, public_here);
+    std::unique_ptr<Probed> theirs = Probe(question, query.public_tenant, here.of_public);
     if (theirs != nullptr) {
       brought.known_tokens = std::max(brought.known_tokens, theirs->map->KnownTokens());
       if (best == nullptr || theirs->boundary > best->boundary) best = std::move(theirs);
@@ -128,7 +110,7 @@ SharedLookup::Brought SharedLookup::BringUntil(const PrefixQuery& query, uint32_
   }
   if (best == nullptr || best->boundary == 0) return brought;
   const uint32_t chunk_tokens = question.model->layout.chunk_tokens;
-  best->longest = best->prompt.chain.EndingAt(best->boundary, chunk_tokens)->key;
+  best->longest = best->prompt.chain->EndingAt(best->boundary, chunk_tokens)->key;
   best->boundary = Affordable(question, *best);
   if (best->boundary == 0) {
     parts_.counters->Add(Counter::kSharedNotKept);
@@ -176,11 +158,11 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
   probed->tenant = tenant;
   probed->prompt = {
       *space, layout,
-      MakeChain(layout, RootKey(query.fingerprint, tenant, (*space)->secret()), query.token_ids,
-                query.cuts, question.candidates.back(), query.cuts, query.stopped),
+      ChainOf(query.chains, layout, RootKey(query.fingerprint, tenant, (*space)->secret()),
+              query.token_ids, query.cuts, question.candidates.back(), query.cuts, query.stopped),
       query.token_ids};
-  if (!probed->prompt.chain.is_whole) return nullptr;
-  probed->map = std::make_unique<ObjectMap>(layout, probed->prompt.chain, usable_here);
+  if (!probed->prompt.chain->is_whole) return nullptr;
+  probed->map = std::make_unique<ObjectMap>(layout, *probed->prompt.chain, usable_here);
   parts_.reader->Probe(probed->prompt, question.deadline, probed->map.get());
   probed->boundary = probed->map->Longest(question.candidates, question.above);
   return probed;
@@ -188,7 +170,7 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
 
 bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
   const KvLayout& layout = probed->prompt.layout;
-  const Digest key = probed->prompt.chain.EndingAt(probed->boundary, layout.chunk_tokens)->key;
+  const Digest key = probed->prompt.chain->EndingAt(probed->boundary, layout.chunk_tokens)->key;
   {
     absl::MutexLock lock(&mu_);
     if (!under_way_.insert(key).second) {
@@ -202,8 +184,9 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
     }
   }
   // Another may have loaded it since this one looked.
-  const bool is_here = UsableHere(parts_.store, *question.query, probed->tenant,
-                                  probed->boundary) == probed->boundary;
+  const TieredStore::Peeked here = parts_.store->Peek(*question.query, probed->boundary);
+  const bool is_own = probed->tenant == question.query->tenant;
+  const bool is_here = (is_own ? here.own : here.of_public) == probed->boundary;
   const bool is_loaded = !is_here && Load(question, probed);
   absl::MutexLock lock(&mu_);
   under_way_.erase(key);
@@ -343,6 +326,7 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
   spec.durability = Durability::kMemory;
   spec.publisher = kPublisher;
   spec.stopped = query.stopped;
+  spec.chains = query.chains;
   for (const ObjectId& id : NeededObjects(probed.prompt.layout, probed.boundary)) {
     PublishObject object{id, {}, true};
     if (const auto it = loaded.find(id); it != loaded.end()) {

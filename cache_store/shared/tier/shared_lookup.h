@@ -69,7 +69,8 @@ class SharedLookup {
     return absl::ToUnixMillis(parts_.steady->Now()) < paused_until_ms_.load();
   }
   // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
-  Brought Bring(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens);
+  // Sets the query's chains.
+  Brought Bring(PrefixQuery* query, uint32_t above_tokens, uint32_t max_tokens);
 
   struct Known {
     std::shared_ptr<const KnownFingerprint> model;
@@ -106,7 +107,7 @@ class SharedLookup {
   std::shared_ptr<const KnownFingerprint> FindOrRead(const PrefixQuery& query, absl::Time deadline);
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
                                 uint32_t usable_here);
-  Brought BringUntil(const PrefixQuery& query, uint32_t above_tokens, uint32_t max_tokens,
+  Brought BringUntil(PrefixQuery* asked, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline);
   // The longest boundary up to the probed one that can be loaded in the time that is left, as fast
   // as the engine was, and in the memory that loads may take. 0: none.

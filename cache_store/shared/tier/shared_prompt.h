@@ -19,12 +19,12 @@ namespace hearth {
 struct SharedPrompt {
   std::shared_ptr<const SharedSpace> space;
   KvLayout layout;
-  PromptChain chain;
+  ChainPtr chain;
   absl::Span<const uint32_t> token_ids;
 
   // Null: not of the chain.
   const KeyedSegment* SegmentOf(const ObjectId& id) const {
-    return chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+    return chain->EndingAt(id.begin + id.tokens, layout.chunk_tokens);
   }
   // REQUIRES for both: SegmentOf(id) is not null.
   SharedShape ShapeOf(const ObjectId& id) const;

@@ -143,7 +143,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
   SharedLookup::Brought brought;
   // Who asks again could not use what was found: it is here.
   if (!query.again && !drops_.IsHidden(query.tenant)) {
-    brought = lookup_.Bring(query, above_tokens, max_tokens);
+    brought = lookup_.Bring(&asked, above_tokens, max_tokens);
   }
   if (drops_.IsHidden(query.public_tenant)) asked.public_tenant.clear();
   // A miss, counted as any: no restore point is above that.
@@ -199,9 +199,10 @@ absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, Claim
     return Claim(alone, std::move(ask));
   }
   // Who comes back from a wait: what another store computed is in the engine.
-  if (ask.waited_for > 0) lookup_.Bring(query, ask.above_tokens, ask.max_tokens);
+  PrefixQuery known = query;
+  if (ask.waited_for > 0) lookup_.Bring(&known, ask.above_tokens, ask.max_tokens);
   const ClaimRequest asked = ask;
-  absl::StatusOr<ClaimDecision> decision = store_->Claim(query, std::move(ask));
+  absl::StatusOr<ClaimDecision> decision = store_->Claim(known, std::move(ask));
   if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
   if (model == nullptr || lookup_.is_paused()) return decision;
@@ -286,13 +287,13 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
   for (const SharedSpaces::SpacePtr& space : *spaces) {
     const Digest root = RootKey(fingerprint, tenant, space->secret());
     const SharedPrompt prompt{space, model->layout,
-                              MakeChain(model->layout, root, token_ids, cuts, tokens, ends),
+                              ChainOf({}, model->layout, root, token_ids, cuts, tokens, ends),
                               token_ids};
     for (const ObjectId& id : ids) {
       if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
     }
     if (!force) continue;
-    const Digest& end = prompt.chain.EndingAt(tokens, model->layout.chunk_tokens)->key;
+    const Digest& end = prompt.chain->EndingAt(tokens, model->layout.chunk_tokens)->key;
     forced.push_back(space->ForcedName(end));
     sealed.push_back(space->Seal(forced.back(), "x"));
   }
@@ -330,7 +331,7 @@ absl::StatusOr<DropResult> SharedStore::DropPoint(const Digest& id, const std::s
 
 absl::Status SharedStore::DropHere(const std::string& tenant, bool force) {
   // A lookup does not wait for it.
-  if (store_->Stats().Of(Counter::kUnloadedRestorePoints) > 0) {
+  if (store_->is_loading()) {
     return absl::UnavailableError("what was dropped cannot be dropped here: the index is loaded");
   }
   if (absl::Status status = store_->DropAll(tenant, force).status(); !status.ok()) return status;

@@ -103,9 +103,9 @@ absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl
   return SharedPrompt{*space, work.layout, ChainOf(work, (*space)->secret()), work.token_ids};
 }
 
-PromptChain SharedWriter::ChainOf(const SharedWork& work, const std::string& secret) {
-  return MakeChain(work.layout, RootKey(work.fingerprint, work.tenant, secret), work.token_ids,
-                   work.cuts, work.boundaries.back(), work.boundaries);
+ChainPtr SharedWriter::ChainOf(const SharedWork& work, const std::string& secret) {
+  return hearth::ChainOf({}, work.layout, RootKey(work.fingerprint, work.tenant, secret),
+                         work.token_ids, work.cuts, work.boundaries.back(), work.boundaries);
 }
 
 absl::Status SharedWriter::Write(const SharedWork& work) {
@@ -127,8 +127,8 @@ absl::Status SharedWriter::Write(const SharedWork& work) {
 absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt& prompt,
                                       uint32_t boundary, std::set<ObjectId>* seen) {
   // The store behind knows its points by the secret that it was opened with.
-  const PromptChain own = prompt.space->secret() == secret_ ? prompt.chain : ChainOf(work, secret_);
-  const KeyedSegment* const last = own.EndingAt(boundary, work.layout.chunk_tokens);
+  const ChainPtr own = prompt.space->secret() == secret_ ? prompt.chain : ChainOf(work, secret_);
+  const KeyedSegment* const last = own->EndingAt(boundary, work.layout.chunk_tokens);
   if (work.pinned && IsForcedOut(work, prompt, boundary)) {
     parts_.drop_forced(last->key, work.tenant);
     return absl::NotFoundError("it was dropped by force");
@@ -194,7 +194,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
 
 bool SharedWriter::IsForcedOut(const SharedWork& work, const SharedPrompt& prompt,
                                uint32_t boundary) {
-  const Digest& key = prompt.chain.EndingAt(boundary, work.layout.chunk_tokens)->key;
+  const Digest& key = prompt.chain->EndingAt(boundary, work.layout.chunk_tokens)->key;
   const std::string name = prompt.space->ForcedName(key);
   if (work.is_new_pin) {
     parts_.engine->Erase({name}, Deadline());

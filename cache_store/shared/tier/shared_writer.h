@@ -99,7 +99,7 @@ class SharedWriter {
   };
 
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
-  static PromptChain ChainOf(const SharedWork& work, const std::string& secret);
+  static ChainPtr ChainOf(const SharedWork& work, const std::string& secret);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
   // Whether the pinned point that ends there was dropped by force, at any store, and not pinned

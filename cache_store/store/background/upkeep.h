@@ -2,7 +2,7 @@
 // disk.
 //
 // An expired point is never served, however late it is removed. A lookup first removes a few; while
-// more are left, only boundaries with a restore point of their own are usable (PrefixFinder).
+// more are left, only boundaries with a restore point of their own are usable (Fetcher).
 // Thread safe but for Step, which one thread calls. Ownership: borrows the core.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_UPKEEP_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_UPKEEP_H_

@@ -52,7 +52,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
                                   ComputeClaims::Wakes* wakes) {
   state_->mu.AssertHeld();
   const KvLayout& layout = spaces[0].model->layout;
-  const PromptChain& chain = spaces[0].chain;
+  const PromptChain& chain = *spaces[0].chain;
   const uint32_t chunk_tokens = layout.chunk_tokens;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = ask.max_tokens == 0 ? tokens - 1 : std::min(ask.max_tokens, tokens);
@@ -130,12 +130,7 @@ void ClaimDesk::CountWait(const ClaimRequest& ask, absl::Time now, const ClaimDe
 }
 
 std::shared_ptr<void> ClaimDesk::Ticket(std::function<void()> give_back) {
-  auto held = std::make_unique<std::function<void()>>(std::move(give_back));
-  return std::shared_ptr<void>(held.release(), [](void* pointer) {
-    const std::unique_ptr<std::function<void()>> owned(
-        static_cast<std::function<void()>*>(pointer));
-    (*owned)();
-  });
+  return {nullptr, [give_back = std::move(give_back)](std::nullptr_t) { give_back(); }};
 }
 
 void ClaimDesk::NotePublished(const std::vector<Digest>& keys) {

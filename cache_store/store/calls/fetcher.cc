@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     for (const Namespace& space : spaces) {
       // The tenant's own first: what is as long elsewhere is not looked for.
       if (best.space != nullptr && best.boundary == highest) break;
-      if (!query.again) state_->catalog.feed().Request(space.chain, tokens, core_->clock->Now());
+      if (!query.again) state_->catalog.feed().Request(*space.chain, tokens, core_->clock->Now());
       Found found = Search(query, space, highest);
       is_known |= found.is_known || loader_->unloaded() != nullptr;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
@@ -104,6 +104,22 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   }
   if (!new_points.empty()) writer_->Schedule(new_points, 0);
   return session;
+}
+
+TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens) {
+  TieredStore::Peeked peeked;
+  if (!CheckPrefix(query.token_ids, query.cuts).ok()) return peeked;
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
+  const absl::StatusOr<std::vector<Namespace>> spaces = NamespacesOf(query, highest);
+  if (!spaces.ok()) return peeked;
+  StateLock lock(state_);
+  for (const Namespace& space : *spaces) {
+    uint32_t& usable = space.tenant == query.tenant ? peeked.own : peeked.of_public;
+    usable = Search(query, space, highest).boundary;
+    peeked.chains.push_back(space.chain);
+  }
+  return peeked;
 }
 
 absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& id,
@@ -176,10 +192,11 @@ absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const Pref
       space.model = state_->fingerprints.Find(query.fingerprint, *tenant);
     }
     if (space.model == nullptr) continue;
-    space.chain = MakeChain(space.model->layout, RootKey(query.fingerprint, *tenant, core_->secret),
-                            query.token_ids, query.cuts, highest, query.cuts, query.stopped);
-    if (!space.chain.is_whole) return CallerGone();
-    loader_->LoadFor(space.chain, space.model->layout);
+    space.chain = ChainOf(query.chains, space.model->layout,
+                          RootKey(query.fingerprint, *tenant, core_->secret), query.token_ids,
+                          query.cuts, highest, query.cuts, query.stopped);
+    if (!space.chain->is_whole) return CallerGone();
+    loader_->LoadFor(*space.chain, space.model->layout);
     spaces.push_back(std::move(space));
   }
   return spaces;
@@ -199,12 +216,12 @@ Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space,
   Found found;
   const PrefixIndex& index = state_->catalog.index();
   const KvLayout& layout = space.model->layout;
-  PromptMatch match(&index, space.chain.root, query.token_ids, layout.chunk_tokens);
+  PromptMatch match(&index, space.chain->root, query.token_ids, layout.chunk_tokens);
   found.is_known = match.has_root();
   Match(query, &match);
   found.matched_tokens = match.tokens();
   const absl::Time now = core_->clock->Now();
-  PromptWalk walk(&index, &layout, &space.chain, query.token_ids, highest, now);
+  PromptWalk walk(&index, &layout, space.chain.get(), query.token_ids, highest, now);
   std::deque<std::pair<Digest, uint32_t>> usable;  // the longest ones, by key and boundary
   std::vector<BoundaryState> states;
   while (found.matched_tokens > 0 && walk.Next(&states)) {

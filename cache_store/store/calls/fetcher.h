@@ -103,7 +103,7 @@ class Fetcher {
   struct Namespace {  // that a prompt is looked for in
     std::string tenant;
     std::shared_ptr<const KnownFingerprint> model;
-    PromptChain chain;  // to the highest boundary that is of use
+    ChainPtr chain;  // to the highest boundary that is of use
   };
   struct Found {
     bool is_known = false;  // something of this fingerprint is stored
@@ -123,9 +123,11 @@ class Fetcher {
         upkeep_(upkeep),
         writer_(writer) {}
 
-  // TieredStore::Fetch and FetchById.
+  // TieredStore::Fetch, Peek and FetchById.
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens, uint32_t max_tokens)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+  TieredStore::Peeked Peek(const PrefixQuery& query, uint32_t max_tokens)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant)

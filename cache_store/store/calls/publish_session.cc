@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
   auto session = std::make_unique<PublishSessionImpl>(parts, std::move(spec));
   absl::Status status = session->Prepare();
   if (!status.ok()) return status;
-  parts.loader->LoadFor(session->chain_, session->model_->layout);
+  parts.loader->LoadFor(*session->chain_, session->model_->layout);
   {
     StateLock lock(&parts.core->state);
     status = session->PlanNeeded();
@@ -108,10 +108,10 @@ absl::Status PublishSessionImpl::Prepare() {
   const KvLayout& layout = model_->layout;
   if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
   if (absl::Status status = Stage(BeginBytes(spec_)); !status.ok()) return status;
-  chain_ = MakeChain(layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret),
-                     spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries,
-                     spec_.stopped);
-  if (!chain_.is_whole) return CallerGone();
+  chain_ = ChainOf(
+      spec_.chains, layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret),
+      spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries, spec_.stopped);
+  if (!chain_->is_whole) return CallerGone();
   std::map<ObjectId, size_t> announced;
   for (size_t i = 0; i < spec_.objects.size(); ++i) {
     if (!announced.emplace(spec_.objects[i].id, i).second) {
@@ -135,7 +135,7 @@ absl::Status PublishSessionImpl::Prepare() {
       wanted[it->second] = true;
       const PublishObject& object = spec_.objects[it->second];
       Item& item = items_[it->second];
-      item.segment = chain_.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+      item.segment = chain_->EndingAt(id.begin + id.tokens, layout.chunk_tokens);
       item.layers = layout.LayersOf(id.group);
       item.slice_bytes = layout.SliceBytes(id.tokens);
       const bool without = object.absent && object.slice_digests.empty();
@@ -402,7 +402,7 @@ void PublishSessionImpl::ClaimKeys() {
   }
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
   for (const uint32_t boundary : spec_.boundaries) {
-    plan_.claims.push_back(chain_.EndingAt(boundary, chunk_tokens)->key);
+    plan_.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
   }
   state_->AwaitClaim(plan_.claims);
 }
@@ -452,7 +452,7 @@ void PublishSessionImpl::ChooseBoundaries() {
     const uint32_t boundary = spec_.boundaries[place];
     Boundary kept;
     kept.boundary = boundary;
-    kept.segment = chain_.EndingAt(boundary, layout.chunk_tokens);
+    kept.segment = chain_->EndingAt(boundary, layout.chunk_tokens);
     kept.items = needs_[place];
     size_t missing = 0;
     for (const size_t i : kept.items) {
@@ -707,10 +707,10 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
   state_->mu.AssertHeld();
   PrefixIndex& index = state_->catalog.index();
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
-  SegmentNode* node = index.EnsureRoot(chain_.root);
+  SegmentNode* node = index.EnsureRoot(chain_->root);
   size_t next = 0;  // items come in order of their segments
   for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
-    node = index.Ensure(node, *chain_.EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
+    node = index.Ensure(node, *chain_->EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
     assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
     for (; next < kept.items.size(); ++next) {
       const StoredObject* object = items_[kept.items[next]].object;

@@ -134,7 +134,7 @@ class PublishSessionImpl : public PublishSession {
   StoreState* const state_;
   const PublishSpec spec_;
   std::shared_ptr<const KnownFingerprint> model_;
-  PromptChain chain_;
+  ChainPtr chain_;
   std::vector<Item> items_;  // as spec_.objects
   // By boundary of the spec: its items, in NeededObjects order.
   std::vector<std::vector<size_t>> needs_;

@@ -47,6 +47,9 @@ class Store : public SteppedStore {
                                                       uint32_t max_tokens) override {
     return fetcher_.Fetch(query, above_tokens, max_tokens);
   }
+  Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) override {
+    return fetcher_.Peek(query, max_tokens);
+  }
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant) override {
     return fetcher_.FetchById(id, tenant);
