@@ -267,19 +267,9 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   database->files_ = std::make_shared<RocksFileSystem>(env->GetFileSystem());
   database->env_ = rocksdb::NewCompositeEnv(database->files_);
   options.env = database->env_.get();
-  std::vector<std::string> names;
-  // A folder of an older version that was not opened since lacks what came later.
-  if (mode != Mode::kOwn) {
-    rocksdb::DB::ListColumnFamilies(options, path, &names).PermitUncheckedError();
-  }
-  const auto is_there = [&](Family family) {
-    return names.empty() ||
-           std::find(names.begin(), names.end(), kFamilyNames[family]) != names.end();
-  };
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   for (int i = 0; i < kFamilies; ++i) {
-    if (is_there(static_cast<Family>(i)))
-      families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
+    families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn) {
@@ -292,11 +282,6 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   if (!status.ok()) return CannotOpen(dir, mode, status);
   database->cut_logs_ = log->dropped();
-  for (int i = 0; i < kFamilies; ++i) {
-    if (!is_there(static_cast<Family>(i))) {
-      database->handles_.insert(database->handles_.begin() + i, nullptr);
-    }
-  }
   *out = std::move(database);
   return absl::OkStatus();
 }
@@ -327,6 +312,8 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::D
   rocksdb::Status status = open();
   if (IsDamage(status)) {
     const std::string why = status.ToString();
+    rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options.info_log,
+                 "damaged, RocksDB is asked to mend it, which may take minutes: %s", why.c_str());
     if (RecoverInChild(options, path, families, &found_)) status = open();
     if (IsDamage(status)) {
       const FolderLock lock(files_.get(), path);
@@ -343,9 +330,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::D
 
 void Database::Close() {
   if (db_ == nullptr) return;
-  for (rocksdb::ColumnFamilyHandle* handle : handles_) {
-    if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle);
-  }
+  for (rocksdb::ColumnFamilyHandle* handle : handles_) db_->DestroyColumnFamilyHandle(handle);
   handles_.clear();
   db_->Close().PermitUncheckedError();
   delete db_;

@@ -64,8 +64,8 @@ class FolderLock {
 class Database {
  public:
   enum class Mode {
-    kOwn,         // made when absent, raised to this version
-    kAsIs,        // must be there, and keeps its version
+    kOwn,         // made when absent, mended or set aside when damaged
+    kAsIs,        // must be there, and is not mended
     kLook,        // read only: needs no lock, so the folder may be in use
     kLookAtCopy,  // the same; `dir` is the database's own folder
   };
@@ -76,7 +76,6 @@ class Database {
   rocksdb::DB* operator->() const { return db_; }
   rocksdb::DB* get() const { return db_; }
   const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
-  // Null when the mode is not kOwn and the folder's version had no such family.
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   RocksFileSystem* files() const { return files_.get(); }
   // The damage found at opening, a line for each.

@@ -100,7 +100,6 @@ absl::Status ForEach(const Database& db, Family family, const Visit& visit,
 // Of the keys of slices, erased ones included. Tables are on stable storage before the records of
 // their objects are: a crash of the machine may leave them alone.
 uint64_t LastNumber(const Database& db, Family family) {
-  if (db.family(family) == nullptr) return 0;
   rocksdb::ColumnFamilyMetaData files;
   db->GetColumnFamilyMetaData(db.family(family), &files);
   uint64_t last = 0;

@@ -174,22 +174,20 @@ void SliceTables::Remove(const std::string& path) {
 rocksdb::Status GetSlice(const Database& db, const std::string& key,
                          rocksdb::PinnableSlice* value) {
   rocksdb::ReadOptions options = VerifiedReads();
-  if (db.family(kTables) != nullptr) {
-    options.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
-    options.verify_checksums = false;
-    rocksdb::Status status;
-    {
-      const OnlySliceBlocks checked;
-      status = db->Get(options, db.family(kTables), key, value);
-    }
-    options.verify_checksums = true;
-    if (!status.ok() && !status.IsNotFound()) {
-      value->Reset();
-      status = db->Get(options, db.family(kTables), key, value);
-    }
-    if (!status.IsNotFound()) return status;
-    value->Reset();
+  options.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
+  options.verify_checksums = false;
+  rocksdb::Status status;
+  {
+    const OnlySliceBlocks checked;
+    status = db->Get(options, db.family(kTables), key, value);
   }
+  options.verify_checksums = true;
+  if (!status.ok() && !status.IsNotFound()) {
+    value->Reset();
+    status = db->Get(options, db.family(kTables), key, value);
+  }
+  if (!status.IsNotFound()) return status;
+  value->Reset();
   options.fill_cache = false;
   return db->Get(options, db.family(kSlices), key, value);
 }

@@ -122,6 +122,24 @@ TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
+// RocksDB syncs what it writes itself, not what another process left in the page cache.
+TEST_P(FullDisk, WhatAKilledProcessDidNotSyncTakesNothingAcknowledgedAsSyncWithIt) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  std::mt19937_64 random(1);
+  disk_.Die();
+  store_.reset();
+  disk_.Restart(/*machine=*/false, &random);
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(2), {64}, Durability::kSync).ok());
+  disk_.Die();
+  store_.reset();
+  disk_.Restart(/*machine=*/true, &random);
+  Open();
+  EXPECT_EQ(Fetch(1), 64u);
+  EXPECT_EQ(Fetch(2), 64u);
+}
+
 TEST_P(FullDisk, TheRoomThatAStartTookIsKeptAgainOnceThereIsAny) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
