@@ -114,8 +114,8 @@ class Damaged(StoreTest):
         store.popen.wait(LONG_S)
         for manifest in (self.data / "db").glob("MANIFEST-*"):
             manifest.unlink()
-        self.store(self.data)
-        counters = self.cluster.ctl("stats")["counters"]
+        again = self.store(self.data)
+        counters = self.cluster.ctl("stats", "--store", again.address)["counters"]
         self.assertEqual(counters["recovery_lost_restore_points"], 1)
         self.assertEqual(len(list(self.data.glob("db.damaged-*"))), 1)
 
