@@ -91,7 +91,7 @@ void EventFeed::Apply(const v1::WatchEvent& event, std::vector<KvEvent>* events)
       if (open_.has_value()) Extend(event.chunks(), events);
       return;
     case Kind::SNAPSHOT_END:
-      ledger_.Keep(listed_, events);
+      if (in_snapshot_) ledger_.Keep(listed_, events);  // a watch that went on lists nothing
       listed_.clear();
       in_snapshot_ = false;
       return;

@@ -119,6 +119,21 @@ TEST_F(EventFeedTest, AStoreThatComesBackWithOthersIsToldAsTheDifference) {
   EXPECT_EQ(told[1][1], std::vector<uint64_t>{1000});
 }
 
+TEST_F(EventFeedTest, AWatchThatGoesOnLosesNothingAtItsBeginning) {
+  Watch({Point(Kind::SNAPSHOT, 1, 3)}, 5);
+  Told();
+  feed_.BeginWatch();
+  v1::WatchEvent start = Plain(Kind::START);
+  start.set_resumed(true);
+  Take(start, 5);
+  Take(Point(Kind::STORED, 2, 1), 6);  // missed meanwhile
+  Take(Plain(Kind::SNAPSHOT_END), 6);
+  const std::vector<Value> told = Told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0][1], std::vector<uint64_t>{2000});
+  EXPECT_EQ(feed_.figures().points, 2u);
+}
+
 TEST_F(EventFeedTest, WhatCameInPiecesIsToldOnceItIsWhole) {
   Watch({}, 5);
   Told();
