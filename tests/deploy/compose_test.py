@@ -1,6 +1,7 @@
 """docker-compose.yml: one store, two workers, wired to each other and to nothing else."""
 import copy
 import pathlib
+import re
 import unittest
 
 import yaml
@@ -80,6 +81,26 @@ class ComposeTest(unittest.TestCase):
         self.assertIn("userns-remap", head)
         variable = next(word for word in head.split() if word.startswith("HEARTH_STORE_"))
         self.assertIn(variable, load()["services"][STORE]["environment"])
+
+    def test_memory_is_limited_and_fits_a_machine_of_24_gb(self):
+        services = load()["services"]
+        limits = {name: int(re.search(r"(\d+)g\b", service["mem_limit"]).group(1))
+                  for name, service in services.items()}
+        host = int(services[STORE]["environment"]["HEARTH_STORE_HOST_BYTES"].removesuffix("GiB"))
+        self.assertGreater(limits[STORE], host)
+        self.assertLessEqual(sum(limits.values()), 16)
+
+    def test_the_example_shows_a_restore_on_the_second_worker(self):
+        page = (m.ROOT / "docs" / "operations.md").read_text()
+        example = page.partition("\n## Compose\n")[2].partition("\n## ")[0]
+        command = r"^docker compose exec -T (\S+) hearthctl generate (.*) < (\S+)$"
+        first, second = re.findall(command, example, re.M)
+        self.assertEqual((first[0], second[0]), ("worker-1", "worker-2"))
+        self.assertEqual(first[2], second[2])
+        self.assertIn("--wait-published", first[1])
+        chunk = int(load()["services"]["worker-1"]["environment"]["HEARTH_WORKER_CHUNK_TOKENS"])
+        # A token is fewer than eight bytes of English.
+        self.assertGreater((m.ROOT / first[2]).stat().st_size, 2 * 8 * chunk)
 
     def test_the_ports_are_the_documented_ones(self):
         ports = load()["services"]["worker-1"]["ports"] + load()["services"][STORE]["ports"]
