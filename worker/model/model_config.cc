@@ -296,10 +296,16 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   const std::string file = absl::StrCat(model_dir, "/config.json");
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(model_dir, ignored)) {
+    return absl::NotFoundError(absl::StrCat(
+        model_dir,
+        " is no folder; of a model of the Hugging Face hub that is the folder into which ",
+        "it was downloaded"));
+  }
   absl::StatusOr<std::string> json = ReadModelFile(file, kMaxJsonFileBytes);
   if (!json.ok()) return json.status();
   const std::string generation_file = absl::StrCat(model_dir, "/generation_config.json");
-  std::error_code ignored;
   if (!std::filesystem::exists(generation_file, ignored)) return ParseModelConfig(*json, file);
   absl::StatusOr<std::string> generation = ReadModelFile(generation_file, kMaxJsonFileBytes);
   if (!generation.ok()) return generation.status();

@@ -225,6 +225,13 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
   }
 }
 
+TEST(ModelConfig, ANameOfTheHubIsNoFolder) {
+  const absl::Status status = LoadModelConfig("google/gemma-3-270m").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("google/gemma-3-270m is no folder"), HasSubstr("Hugging Face hub")));
+}
+
 TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
   const TestFolder folder;
   const std::string& dir = folder.path();
