@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,7 +24,7 @@ constexpr char kAbout[] =
 
 constexpr char kFooter[] = R"(
 A first tour, with a worker on its usual port:
-  hearthctl generate --prompt "Water boils at" --max-new-tokens 16
+  hearthctl generate "Water boils at" --max-new-tokens 16
   hearthctl chat --system "You answer in one sentence."    (each turn reuses the ones before)
   hearthctl explain --prompt-file long.txt                  (what is stored of it, or why not)
   hearthctl ls                                              (what the store keeps)
@@ -35,9 +37,9 @@ unix:PATH.
 Servers that ask who you are: --token-file FILE or HEARTHCTL_TOKEN_FILE; by TLS: --tls-ca FILE or
 HEARTHCTL_TLS_CA, and --tls-cert, --tls-key for a certificate of your own.
 With --json each command prints one JSON object a line.
-Exit codes: 0 done; 1 the request failed, one line on stderr says what, where and what to do;
-2 the command line, or a value in it, was wrong, whoever found out: the same words again are no use
-(diff: or a file cannot be compared).
+Exit codes: 0 done; 1 failed, or a difference was found; 2 wrong usage: the same words will fail
+again; 3 the server was not reached; 130 interrupted. But for 0 one line on stderr says what, where
+and what to do.
 )";
 
 int FailUnknown(Console& console, const std::vector<std::string>& commands,
@@ -47,10 +49,7 @@ int FailUnknown(Console& console, const std::vector<std::string>& commands,
   return kExitUsage;
 }
 
-}  // namespace
-
-int RunHearthctl(int argc, const char* const* argv, Console& console) {
-  std::vector<std::string> words(argv + 1, argv + argc);
+int RunCommand(std::vector<std::string> words, Console& console) {
   // `help` and `help COMMAND`, as people type them.
   if (!words.empty() && words[0] == "help") {
     words.erase(words.begin());
@@ -58,29 +57,32 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   }
   CommandLine line({"hearthctl", kAbout, kFooter, kVersion});
   CommandSet commands(&line);
+  commands.BeginGroup("Ask a worker");
   AddGenerateCommand(&commands);
   AddAskCommand(&commands);
   AddChatCommand(&commands);
   AddStateCommands(&commands);
   AddTokenizeCommand(&commands);
+  AddModelCommand(&commands);
+  AddFingerprintCommand(&commands);
+  commands.BeginGroup("Look after a store");
   AddWarmCommand(&commands);
   AddExplainCommand(&commands);
   AddStatsCommand(&commands);
+  AddDoctorCommand(&commands);
   AddListCommand(&commands);
   AddPinCommands(&commands);
   AddDropCommand(&commands);
   AddWatchCommand(&commands);
   AddEventsCommand(&commands);
-  AddFingerprintCommand(&commands);
-  AddModelCommand(&commands);
   AddExportCommand(&commands);
   AddImportCommand(&commands);
+  commands.BeginGroup("Without a server");
   AddInspectCommand(&commands);
   AddVerifyCommand(&commands);
   AddDiffCommand(&commands);
   AddSimulateCommand(&commands);
   AddBackupCommands(&commands);
-  AddDoctorCommand(&commands);
   AddCompletionCommands(&commands);
   const std::vector<std::string> names = line.names();
   if (!words.empty() && !absl::StartsWith(words[0], "-") &&
@@ -93,6 +95,21 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
     console.err << "hearthctl: " << mistyped << std::endl;
   }
   return ended.has_value() ? *ended : commands.RunChosen(console);
+}
+
+}  // namespace
+
+int RunHearthctl(int argc, const char* const* argv, Console& outside) {
+  SafeStream out(&outside.out), err(&outside.err);
+  Console console{outside.in,       out,          err, outside.terminal, outside.color,
+                  outside.progress, outside.shown};
+  const int code = RunCommand({argv + 1, argv + argc}, console);
+  if (out.flush()) return code;
+  // A reader that went away needs no message.
+  if (out.error() != EPIPE) {
+    err << "hearthctl: cannot write the output: " << std::strerror(out.error()) << std::endl;
+  }
+  return code == kExitOk ? kExitFailed : code;
 }
 
 }  // namespace hearth

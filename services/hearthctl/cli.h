@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-int RunHearthctl(int argc, const char* const* argv, Console& console);
+int RunHearthctl(int argc, const char* const* argv, Console& outside);
 
 }  // namespace hearth
 

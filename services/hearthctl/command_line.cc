@@ -184,6 +184,7 @@ CommandFlags* CommandLine::AddCommand(const std::string& name, const std::string
   }
   CLI::App* command = parent->add_subcommand(words.back(), what);
   command->footer(footer);
+  (parent == app_.get() ? command : parent)->group(group_);
   return &commands_.emplace_back(command);
 }
 
@@ -212,18 +213,26 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
   return std::nullopt;
 }
 
-// A flag that is not known comes first: what else is said may follow from it.
+// What is not known comes first, flags before words: what else is said may follow from it.
 std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
   const CLI::App* command = app_.get();
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::string extra;
   for (const std::string& word : app_->remaining(/*recurse=*/true)) {
-    if (word.size() < 2 || word[0] != '-') continue;
+    if (word.size() < 2 || word[0] != '-') {
+      extra = extra.empty() ? word : extra;
+      continue;
+    }
     const std::string flag = word.substr(0, word.find('='));
     std::vector<std::string> known;
     for (const CLI::Option* option : OptionsOf(*command, false)) {
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     }
     return absl::StrCat(flag, " is no flag of ", command->get_name(), DidYouMean(flag, known));
+  }
+  if (!extra.empty()) {
+    return absl::StrCat("\"", extra, "\" is one word more than ", command->get_name(),
+                        " takes: quote a text with spaces");
   }
   std::string message = parser_message;
   std::replace(message.begin(), message.end(), '\n', ' ');

@@ -99,6 +99,8 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
+  // Help shows the commands that follow under this heading.
+  void BeginGroup(const std::string& title) { group_ = title; }
   // `name`: a word, or two for one of several commands that belong together. `footer` ends the
   // command's help.
   CommandFlags* AddCommand(const std::string& name, const std::string& what,
@@ -117,6 +119,7 @@ class CommandLine {
 
   const std::unique_ptr<CLI::App> app_;
   std::deque<CommandFlags> commands_;
+  std::string group_ = "Commands";
 };
 
 }  // namespace hearth

@@ -32,6 +32,7 @@ class CommandSet {
     runners_.emplace_back(command, [=](Console& console) { return run(*flags, console); });
     return {command, flags.get()};
   }
+  void BeginGroup(const std::string& title) { line_->BeginGroup(title); }
   // The whole command line, as far as it was added.
   ProgramText Describe() const { return line_->Describe(); }
   // Runs the subcommand that was parsed. REQUIRES: exactly one was.

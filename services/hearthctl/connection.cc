@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/hearthctl/command_line.h"
+#include "services/rpc/proto_conversion.h"
 #include "services/rpc/status_conversion.h"
 #include "services/rpc/tls_mismatch.h"
 #include "services/rpc/transport_options.h"
@@ -23,6 +24,7 @@ namespace {
 const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker" : "store"; }
 
 constexpr char kWorkerVariable[] = "HEARTHCTL_WORKER";
+constexpr char kTooLarge[] = "Sent message larger than max";  // in gRPC's words
 
 // One attempt may take this long: a busy machine answers late. A refusal shows at once.
 constexpr absl::Duration kAttempt = absl::Seconds(10);
@@ -150,8 +152,9 @@ CommandFlag PeerFlags::DeclareOptional(CommandFlags* command, const std::string&
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
-  const grpc::ChannelArguments arguments =
+  grpc::ChannelArguments arguments =
       ClientTransport(static_cast<int>(absl::ToInt64Milliseconds(kAttempt)));
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   auto connected = ConnectAs(*flags.access, flags.address, arguments);
   if (!connected.ok()) return connected.status();
   const std::shared_ptr<grpc::Channel> channel = *std::move(connected);
@@ -183,6 +186,11 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
         peer.address, " is no ", KindName(peer.kind), " that knows this call: it is a ",
         worker ? "store" : "worker", ", something else, or of an older version; pass --",
         KindName(peer.kind), " ADDR (usually port ", worker ? "7070)" : "7080)"));
+  }
+  if (absl::StartsWith(converted.message(), kTooLarge)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the request is too long: ", kMaxMessageBytes >> 20, " MiB are the most that a ",
+        KindName(peer.kind), " takes; ", converted.message()));
   }
   // A server with TLS says so to a client without, once the connection stands.
   const std::string tls =

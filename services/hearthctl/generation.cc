@@ -162,7 +162,7 @@ GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request
       if (token.sample() >= kMaxSamples) continue;
       result.samples.resize(std::max<size_t>(result.samples.size(), token.sample() + 1));
       AddToken(token, &result.samples[token.sample()]);
-      if (events.token) events.token(token);
+      if (events.token && !events.token(token)) context->TryCancel();
     } else if (response.has_finished()) {
       result.total_ms = MsSince(start);
       result.finished = response.finished();

@@ -77,7 +77,7 @@ struct GenerationResult {
 
 struct GenerationEvents {
   std::function<void(const v1::Started&)> started;
-  std::function<void(const v1::GeneratedToken&)> token;
+  std::function<bool(const v1::GeneratedToken&)> token;  // false: the call is cancelled
 };
 
 // Shows on `progress`, and asks for it where that is seen; null: nothing.

@@ -44,7 +44,8 @@ int main(int argc, char** argv) {
   KeepToOneLine();
   hearth::Console console{std::cin, std::cout, std::cerr};
   const bool takes_escapes = !Says("TERM", "dumb") && !Says("TERM", "");
-  const bool shows = isatty(STDOUT_FILENO) == 1 && takes_escapes;
+  console.shown = isatty(STDOUT_FILENO) == 1;
+  const bool shows = console.shown && takes_escapes;
   console.terminal = shows && isatty(STDIN_FILENO) == 1;
   console.color = shows && Says("NO_COLOR", "");
   console.progress = isatty(STDERR_FILENO) == 1 && takes_escapes;

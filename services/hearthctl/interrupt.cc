@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "services/hearthctl/console.h"
+
 namespace hearth {
 namespace {
 
@@ -54,7 +56,7 @@ void Interrupt::Watch() {
     // Main waits in a read of standard input that nothing ends; nothing is in flight.
     std::fputc('\n', stdout);
     std::fflush(stdout);
-    std::_Exit(0);
+    std::_Exit(kExitInterrupted);
   }
 }
 

@@ -1,5 +1,5 @@
 // Interrupt: turns Ctrl-C into an event. During an answer it stops that answer; otherwise it ends
-// the program, quietly and with exit code 0.
+// the program, quietly and with exit code 130.
 //
 // Thread safety: SetAction may be called from any thread.
 // Ownership: one for a process, made before other threads start, since they inherit its signal

@@ -63,7 +63,7 @@ Json RestorePointJson(const v1::RestorePointInfo& point) {
 }
 
 int PrintJson(const Json& json, Console& console) {
-  console.out << JsonLine(json) << std::endl;
+  console.out << Raw{JsonLine(json)} << std::endl;
   return kExitOk;
 }
 

@@ -15,9 +15,9 @@ void ProgressLine::Show(uint32_t ready_tokens, uint32_t prompt_tokens, absl::Tim
   }
   shown_ = true;
   const uint64_t percent = uint64_t{100} * std::min(ready_tokens, prompt_tokens) / prompt_tokens;
-  console_.err << "\rcomputing the prompt: " << ready_tokens << " of " << prompt_tokens
+  console_.err << Raw{"\r"} << "computing the prompt: " << ready_tokens << " of " << prompt_tokens
                << " tokens, " << percent << " %" << TimeLeft(ready_tokens, prompt_tokens, now)
-               << "\x1b[K" << std::flush;
+               << Raw{"\x1b[K"} << std::flush;
 }
 
 std::string ProgressLine::TimeLeft(uint32_t ready_tokens, uint32_t prompt_tokens,
@@ -32,7 +32,7 @@ std::string ProgressLine::TimeLeft(uint32_t ready_tokens, uint32_t prompt_tokens
 void ProgressLine::Clear() {
   if (!shown_) return;
   shown_ = false;
-  console_.err << "\r\x1b[K" << std::flush;
+  console_.err << Raw{"\r\x1b[K"} << std::flush;
 }
 
 }  // namespace hearth

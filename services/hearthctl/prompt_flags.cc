@@ -32,8 +32,9 @@ void DeclareAdapter(CommandFlags* command, std::string* adapter) {
                "go through this adapter of the worker's (hearth-worker --adapter NAME=DIR)");
 }
 
-void PromptFlags::Declare(CommandFlags* command) {
+void PromptFlags::Declare(CommandFlags* command, bool takes_word) {
   CommandFlags group = command->AddOneOf("prompt", "What to read");
+  if (takes_word) group.Add("text", &prompt_, "the same as --prompt").Mark(&has_prompt_);
   group.Add("--prompt", &prompt_, "text; <bos> is put in front").Mark(&has_prompt_);
   group.Add("--prompt-file", &prompt_file_, "a file of text; - is standard input");
   group.Add("--chat", &chat_file_, "a JSON file: a list of role and content");

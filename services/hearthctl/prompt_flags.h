@@ -25,7 +25,8 @@ void DeclareAdapter(CommandFlags* command, std::string* adapter);
 class PromptFlags {
  public:
   // --prompt, --prompt-file, --chat, --token-ids, --token-ids-file: exactly one is required.
-  void Declare(CommandFlags* command);
+  // `takes_word`: so is a text without a flag, as with --prompt.
+  void Declare(CommandFlags* command, bool takes_word = true);
   // Reads files. kInvalidArgument or kNotFound name the flag or file and the mistake.
   absl::StatusOr<v1::PromptInput> Build() const;
 

@@ -47,6 +47,7 @@ void ReadPrompt(const YAML::Node& node, const std::string& folder, WarmEntry* en
     entry->prompt.set_text(node["text"].as<std::string>());
   } else if (node["text_file"]) {
     const std::string path = node["text_file"].as<std::string>();
+    if (path.empty()) Refuse(node["text_file"], "text_file names no file");
     auto text = ReadTextFile(path.front() == '/' ? path : folder + "/" + path);
     if (!text.ok()) Refuse(node["text_file"], std::string(text.status().message()));
     entry->prompt.set_text(*text);

@@ -8,7 +8,7 @@ hearth_test(hearthctl_test
           hearthctl/key_reader_test.cc
           hearthctl/point_choice_test.cc hearthctl/prompt_flags_test.cc
           hearthctl/progress_line_test.cc hearthctl/run_cli.cc
-          hearthctl/simulate_command_test.cc
+          hearthctl/console_test.cc hearthctl/simulate_command_test.cc
           hearthctl/snapshot_writer_test.cc hearthctl/stopped_store_test.cc
           hearthctl/store_commands_test.cc hearthctl/terminal.cc hearthctl/terminal_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc

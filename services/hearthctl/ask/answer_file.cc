@@ -8,15 +8,19 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
 namespace {
 
 constexpr char kOtherFile[] = "; pass another --output";
+constexpr char kBegin[] = R"({"id":")";  // of each line
 
 absl::Status FileFailure(const std::string& what, const std::string& path) {
   return absl::NotFoundError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
@@ -29,8 +33,14 @@ std::string TextOf(const nlohmann::json& json, const char* field) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AnswerFile>> AnswerFile::Open(const std::string& path,
-                                                             const std::string& context_sha256) {
+absl::StatusOr<std::unique_ptr<AnswerFile>> AnswerFile::Open(
+    const std::string& path, const std::string& context_sha256,
+    const std::vector<std::string>& inputs) {
+  std::error_code error;
+  for (const std::string& input : inputs) {
+    if (!std::filesystem::equivalent(path, input, error)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, " is what is read", kOtherFile));
+  }
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (file < 0) return FileFailure("open", path);
   std::unique_ptr<AnswerFile> answers(new AnswerFile(path, file));
@@ -52,7 +62,6 @@ AnswerFile::~AnswerFile() { ::close(file_); }
 absl::Status AnswerFile::ReadAnswers(const std::string& context_sha256) {
   std::string line;  // so far
   size_t number = 0;
-  off_t whole_bytes = 0;  // of lines that end
   std::array<char, 64 << 10> block;
   while (true) {
     const ssize_t bytes = ::read(file_, block.data(), block.size());
@@ -62,15 +71,21 @@ absl::Status AnswerFile::ReadAnswers(const std::string& context_sha256) {
     for (size_t end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
       absl::StrAppend(&line, rest.substr(0, end));
       rest.remove_prefix(end + 1);
-      whole_bytes += static_cast<off_t>(line.size()) + 1;
+      whole_bytes_ += static_cast<off_t>(line.size()) + 1;
       const absl::Status read = ReadAnswer(line, ++number, context_sha256);
       if (!read.ok()) return read;
       line.clear();
     }
     absl::StrAppend(&line, rest);
   }
-  if (line.empty()) return absl::OkStatus();
-  return ::ftruncate(file_, whole_bytes) == 0 ? absl::OkStatus() : FileFailure("shorten", path_);
+  is_torn_ = !line.empty();
+  const bool may_be_ours = absl::StartsWith(line, kBegin) || absl::StartsWith(kBegin, line);
+  return may_be_ours ? absl::OkStatus() : NoAnswer(number + 1);
+}
+
+absl::Status AnswerFile::NoAnswer(size_t number) const {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path_, " line ", number, " is no answer that hearthctl ask wrote", kOtherFile));
 }
 
 absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
@@ -79,8 +94,7 @@ absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
   const std::string id = TextOf(json, "id"), question = TextOf(json, "question_sha256"),
                     context = TextOf(json, "context_sha256");
   if (id.empty() || question.empty() || context.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path_, " line ", number, " is no answer that hearthctl ask wrote", kOtherFile));
+    return NoAnswer(number);
   }
   if (context != context_sha256) {
     return absl::FailedPreconditionError(
@@ -116,6 +130,9 @@ absl::Status AnswerFile::CheckModel(const std::string& model) const {
 
 absl::Status AnswerFile::Append(const std::string& line) {
   const std::string whole = line + "\n";
+  if (std::exchange(is_torn_, false) && ::ftruncate(file_, whole_bytes_) != 0) {
+    return FileFailure("shorten", path_);
+  }
   for (size_t written = 0; written < whole.size();) {
     const ssize_t bytes = ::write(file_, whole.data() + written, whole.size() - written);
     if (bytes < 0) return FileFailure("write", path_);

@@ -43,6 +43,7 @@ Conversation::Conversation(const Parts& parts, v1::Chat first, std::string file)
 int Conversation::Run() {
   Console& console = *parts_.console;
   while (const std::optional<std::string> line = parts_.lines->Next()) {
+    if (!console.out) return kExitFailed;
     const std::string text(absl::StripAsciiWhitespace(*line));
     if (text.empty()) continue;
     if (!CommandWord(text).empty()) {
@@ -116,12 +117,11 @@ int Conversation::Answer(const std::string& text) {
   GenerationResult result = Ask(request);
   // One that is gone is left for the next, whose answer begins again.
   for (size_t asked = 1; asked < parts_.workers->count() && NoWorkerAnswered(result); ++asked) {
-    const absl::Status gone = RpcFailure(result.status, parts_.workers->peer());
     if (!parts_.workers->ConnectToNext().ok()) break;
     if (!result.samples[0].text.empty()) parts_.console->out << std::endl;
-    parts_.console->err << Dimmed(absl::StrCat("[", gone.message(), "; asking ",
-                                               parts_.workers->peer().address, "]"))
-                        << std::endl;
+    PrintDimmed(
+        absl::StrCat("[", failure_.message(), "; asking ", parts_.workers->peer().address, "]"),
+        parts_.console->err);
     result = Ask(request);
   }
   return Finish(result);
@@ -133,7 +133,7 @@ GenerationResult Conversation::Ask(const v1::GenerateRequest& request) {
   if (!parts_.json) {
     events.token = [this, &first](const v1::GeneratedToken& token) {
       if (std::exchange(first, false)) parts_.console->out << "model> ";
-      parts_.console->out << token.text() << std::flush;
+      return PrintAnswer(token.text(), *parts_.console);
     };
   }
   grpc::ClientContext context;
@@ -141,6 +141,7 @@ GenerationResult Conversation::Ask(const v1::GenerateRequest& request) {
   ProgressLine progress(parts_.console);
   GenerationResult result = Generate(parts_.workers->stub(), request, &context, events, &progress);
   parts_.interrupt->SetAction(nullptr);
+  failure_ = RpcFailure(result.status, parts_.workers->peer());
   return result;
 }
 
@@ -152,18 +153,19 @@ int Conversation::Finish(const GenerationResult& result) {
     chat_.mutable_messages()->RemoveLast();
     if (stopped || !result.samples[0].text.empty()) console.out << std::endl;
     if (stopped) return kExitOk;
-    const int code = Fail(console, RpcFailure(result.status, parts_.workers->peer()));
+    const int code = Fail(console, failure_);
     return NoWorkerAnswered(result) ? code : kExitOk;
   }
   AddMessage(&chat_, "model", result.samples[0].text);
   const std::vector<uint32_t>& ids = result.samples[0].token_ids;
   chat_.mutable_messages()->rbegin()->mutable_token_ids()->Add(ids.begin(), ids.end());
   if (parts_.json) {
-    console.out << JsonLine(result.ToJson()) << std::endl;
+    PrintJson(result.ToJson(), console);
   } else {
     const std::string line =
         absl::StrCat("     [", CacheSentence(result), stopped ? ", stopped]" : "]");
-    console.out << "\n" << Dimmed(line) << std::endl;
+    console.out << "\n";
+    PrintDimmed(line, console.out);
   }
   return kExitOk;
 }
@@ -173,8 +175,9 @@ void Conversation::Tell(const std::string& text) {
   (parts_.json ? parts_.console->err : parts_.console->out) << text << std::endl;
 }
 
-std::string Conversation::Dimmed(const std::string& text) const {
-  return parts_.console->color ? absl::StrCat("\x1b[2m", text, "\x1b[0m") : text;
+void Conversation::PrintDimmed(const std::string& text, std::ostream& out) const {
+  const bool dims = parts_.console->color;
+  out << Raw{dims ? "\x1b[2m" : ""} << text << Raw{dims ? "\x1b[0m" : ""} << std::endl;
 }
 
 }  // namespace hearth

@@ -41,12 +41,13 @@ class Conversation {
   GenerationResult Ask(const v1::GenerateRequest& request);
   int Finish(const GenerationResult& result);
   void Tell(const std::string& text);
-  std::string Dimmed(const std::string& text) const;
+  void PrintDimmed(const std::string& text, std::ostream& out) const;
 
   const Parts parts_;
   const v1::Chat first_;
   v1::Chat chat_;
-  std::string file_;  // that may be replaced: it was loaded or saved
+  absl::Status failure_;  // of the last call, with the worker that it was asked of
+  std::string file_;      // that may be replaced: it was loaded or saved
 };
 
 }  // namespace hearth

@@ -60,10 +60,13 @@ struct AskedContext {
   std::string sha256;
 };
 
+const std::string& ContextPath(const AskFlags& flags) {
+  if (!flags.context_file.empty()) return flags.context_file;
+  return flags.chat_file.empty() ? flags.token_ids_file : flags.chat_file;
+}
+
 absl::StatusOr<AskedContext> ReadContext(const AskFlags& flags) {
-  const std::string& path = !flags.context_file.empty() ? flags.context_file
-                            : !flags.chat_file.empty()  ? flags.chat_file
-                                                        : flags.token_ids_file;
+  const std::string& path = ContextPath(flags);
   auto text = ReadTextFile(path);
   if (!text.ok()) return text.status();
   AskedContext context;
@@ -202,6 +205,7 @@ absl::Status Asker::Take(const AskedQuestion& question, const v1::Answer& answer
   ++told_;
   report_.AddAnswer(question.kind, answer);
   Print(question, answer);
+  if (!console_.out) return absl::CancelledError("nobody reads the answers");
   if (answers_ == nullptr || answer.error_code() != 0) return absl::OkStatus();
   Json line = AnswerJson(question.kind, answer);
   line["context_sha256"] = context_.sha256;
@@ -212,7 +216,7 @@ absl::Status Asker::Take(const AskedQuestion& question, const v1::Answer& answer
 
 void Asker::Print(const AskedQuestion& question, const v1::Answer& answer) {
   if (flags_.json) {
-    console_.out << JsonLine(AnswerJson(question.kind, answer)) << std::endl;
+    PrintJson(AnswerJson(question.kind, answer), console_);
     return;
   }
   console_.err << "[" << told_ << "/" << asked_ << "] " << answer.id() << ": ";
@@ -225,13 +229,14 @@ void Asker::Print(const AskedQuestion& question, const v1::Answer& answer) {
                << ", " << answer.finished().generated_tokens() << " new tokens in "
                << MsText(answer.finished().total_ms()) << std::endl;
   if (answers_ == nullptr) {
-    console_.out << "-- " << answer.id() << " --\n" << answer.text() << "\n" << std::flush;
+    console_.out << "-- " << answer.id() << " --\n";
+    PrintAnswer(answer.text() + "\n", console_);
   }
 }
 
 void Asker::PrintReport() const {
   if (flags_.json) {
-    console_.out << JsonLine(report_.ToJson(TotalMs())) << std::endl;
+    PrintJson(report_.ToJson(TotalMs()), console_);
   } else {
     console_.out << report_.Table(TotalMs()) << std::flush;
   }
@@ -252,7 +257,8 @@ int RunAsk(const AskFlags& flags, Console& console) {
   if (!questions.ok()) return Fail(console, questions.status());
   std::unique_ptr<AnswerFile> answers;
   if (!flags.output.empty()) {
-    auto opened = AnswerFile::Open(flags.output, context->sha256);
+    auto opened =
+        AnswerFile::Open(flags.output, context->sha256, {ContextPath(flags), flags.questions_file});
     if (!opened.ok()) return Fail(console, opened.status());
     answers = *std::move(opened);
   }

@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kDiffExamples[] = R"(  hearthctl diff cold.snapshot warm.snapshot
   hearthctl diff a.snapshot b.snapshot --json
-Compares the model's fields, tokens, cuts, and every slice both files have. Exit codes as diff has
-them: 0 equal, 1 they differ, 2 one of them is missing or damaged.
+Compares the model's fields, tokens, cuts, and every slice both files have. Exit code 1 when they
+differ, or one of them is missing or damaged.
 )";
 
 struct DiffFlags {
@@ -53,8 +53,7 @@ class Report {
            const std::string& more = "") {
     ++differences_;
     if (json_) {
-      console_.out << JsonLine(Json{{"part", part}, {"name", name}, {"a", left}, {"b", right}})
-                   << "\n";
+      PrintJson({{"part", part}, {"name", name}, {"a", left}, {"b", right}}, console_);
       return;
     }
     console_.out << part << " " << name << ": " << JsonLine(left) << " | " << JsonLine(right)
@@ -62,8 +61,7 @@ class Report {
   }
   int End() {
     if (json_) {
-      console_.out << JsonLine(Json{{"equal", differences_ == 0}, {"differences", differences_}})
-                   << "\n";
+      PrintJson({{"equal", differences_ == 0}, {"differences", differences_}}, console_);
     } else if (differences_ == 0) {
       console_.out << "equal\n";
     }
@@ -187,16 +185,11 @@ void CompareSlices(const Snapshot& left, const Snapshot& right, Report* report) 
   }
 }
 
-int FailToCompare(Console& console, const absl::Status& status) {
-  Fail(console, status);
-  return kExitUsage;
-}
-
 int RunDiff(const DiffFlags& flags, Console& console) {
   const auto left = OpenSnapshot(flags.left);
-  if (!left.ok()) return FailToCompare(console, left.status());
+  if (!left.ok()) return Fail(console, left.status());
   const auto right = OpenSnapshot(flags.right);
-  if (!right.ok()) return FailToCompare(console, right.status());
+  if (!right.ok()) return Fail(console, right.status());
   Report report(flags.json, console);
   for (const FieldDifference& field :
        Compare(left->header.fingerprint, right->header.fingerprint)) {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -292,12 +293,12 @@ void JudgeRestore(const Worker& first, const GenerationResult& stored, const Wor
   }
 }
 
-// Leaves the store as it was.
-void DropProbe(const DoctorFlags& flags, const Worker& worker, const v1::PromptInput& prompt) {
+// Leaves the store as it was. False: the worker does not answer.
+bool DropProbe(const DoctorFlags& flags, const Worker& worker, const v1::PromptInput& prompt) {
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = prompt;
   const auto explained = Ask(worker.peer, &v1::Inference::Stub::Explain, request);
-  if (!explained.ok()) return;
+  if (!explained.ok()) return false;
   for (const v1::BoundaryInfo& boundary : explained->boundaries()) {
     if (boundary.restore_point_id().empty()) continue;
     v1::DropRequest drop;
@@ -305,10 +306,11 @@ void DropProbe(const DoctorFlags& flags, const Worker& worker, const v1::PromptI
     drop.set_restore_point_id(boundary.restore_point_id());
     Ask(flags.store, &v1::CacheStore::Stub::Drop, drop).IgnoreError();
   }
+  return true;
 }
 
-void Probe(const DoctorFlags& flags, const std::vector<Worker>& workers, Findings* findings) {
-  const v1::GenerateRequest request = ProbeRequest(workers[0].model);
+void Probe(const std::vector<Worker>& workers, const v1::GenerateRequest& request,
+           Findings* findings) {
   const auto stored = AskProbe(workers[0], request);
   if (!stored.ok()) return findings->Bad("probe", std::string(stored.status().message()), "");
   const std::string who = absl::StrCat("worker at ", workers[0].peer.address);
@@ -330,7 +332,6 @@ void Probe(const DoctorFlags& flags, const std::vector<Worker>& workers, Finding
       JudgeRestore(workers[0], *stored, workers[i], *restored, findings);
     }
   }
-  DropProbe(flags, workers[0], request.prompt());
 }
 
 // Writes a file beside the store's, syncs it, and takes it away.
@@ -362,7 +363,13 @@ int RunDoctor(const DoctorFlags& flags, Console& console) {
   const std::vector<Worker> workers = ReachWorkers(flags, &findings);
   CompareFingerprints(workers, &findings);
   CheckClocks(flags, has_store, workers, &findings);
-  if (has_store && !workers.empty() && !flags.no_probe) Probe(flags, workers, &findings);
+  if (has_store && !workers.empty() && !flags.no_probe) {
+    const v1::GenerateRequest request = ProbeRequest(workers[0].model);
+    Probe(workers, request, &findings);
+    // However it went: a worker that failed may have stored it before.
+    std::any_of(workers.begin(), workers.end(),
+                [&](const Worker& worker) { return DropProbe(flags, worker, request.prompt()); });
+  }
   if (!flags.data_dir.empty()) MeasureDisk(flags.data_dir, &findings);
   return findings.is_well() ? kExitOk : kExitFailed;
 }

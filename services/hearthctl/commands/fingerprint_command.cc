@@ -27,19 +27,16 @@ int CompareWithFile(const FingerprintFlags& flags, const Fingerprint& running, C
   const auto differences = Compare(running, header->fingerprint);
   for (const FieldDifference& difference : differences) {
     if (flags.json) {
-      console.out << JsonLine(Json{{"field", difference.field},
-                                   {"running", difference.ours},
-                                   {"saved", difference.theirs}})
-                  << "\n";
+      PrintJson(
+          {{"field", difference.field}, {"running", difference.ours}, {"saved", difference.theirs}},
+          console);
     } else {
       console.out << difference.field << ": running \"" << difference.ours << "\", saved \""
                   << difference.theirs << "\"\n";
     }
   }
   if (flags.json) {
-    console.out << JsonLine(
-                       Json{{"equal", differences.empty()}, {"differences", differences.size()}})
-                << "\n";
+    PrintJson({{"equal", differences.empty()}, {"differences", differences.size()}}, console);
   } else if (differences.empty()) {
     console.out << "equal\n";
   }

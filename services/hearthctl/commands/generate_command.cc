@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/hearthctl/command_set.h"
@@ -9,12 +10,12 @@ namespace hearth {
 namespace {
 
 constexpr char kGenerateExamples[] =
-    R"(  hearthctl generate --prompt "Water boils at" --max-new-tokens 16
+    R"(  hearthctl generate "Water boils at" --max-new-tokens 16
   hearthctl generate --chat chat.json --temperature 0.7 --seed 1 --max-new-tokens 200
       (chat.json: [{"role": "user", "content": "Hello"}]; a content may also be a list of parts
       {"text": ..., "cache_breakpoint": true})
   hearthctl generate --prompt "Once" --temperature 1 --n 4 --max-new-tokens 32
-  hearthctl generate --prompt "The capital of France" --beams 4 --max-new-tokens 16
+  hearthctl generate "The capital of France is" --beams 4 --max-new-tokens 16
       (the likeliest answer that 4 beams find; nothing of it can be shown before the search ends)
   hearthctl generate --token-ids 2,3,4,5 --breakpoint 4 --max-new-tokens 8 --json --wait-published
 With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
@@ -67,6 +68,7 @@ GenerationEvents JsonEvents(Console& console) {
   };
   events.token = [&console](const v1::GeneratedToken& token) {
     PrintJson(TokenJson(token), console);
+    return console.out.good();
   };
   return events;
 }
@@ -75,17 +77,19 @@ GenerationEvents TextEvents(Console& console, uint32_t samples) {
   GenerationEvents events;
   if (samples > 1) return events;  // they come side by side: printed at the end
   events.token = [&console](const v1::GeneratedToken& token) {
-    console.out << token.text() << std::flush;
+    const bool goes_on = PrintAnswer(token.text(), console);
     for (const auto& logprob : token.logprobs()) {
       console.err << "[" << logprob.id() << " " << logprob.logprob() << "]";
     }
+    return goes_on;
   };
   return events;
 }
 
 void PrintSamples(Console& console, const GenerationResult& result) {
   for (size_t i = 0; i < result.samples.size(); ++i) {
-    console.out << (i == 0 ? "" : "\n") << "-- " << i << " --\n" << result.samples[i].text;
+    console.out << (i == 0 ? "" : "\n") << "-- " << i << " --\n";
+    PrintAnswer(result.samples[i].text, console);
   }
 }
 
@@ -150,6 +154,12 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   const GenerationResult result =
       Generate(stub.get(), request, &context,
                flags.json ? JsonEvents(console) : TextEvents(console, flags.samples), &progress);
+  if (result.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return Fail(console,
+                absl::DeadlineExceededError(absl::StrCat(
+                    "the answer was not whole after ", absl::FormatDuration(flags.deadline),
+                    ", as --deadline has it: give it more, or ask for fewer tokens")));
+  }
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
   return PrintGeneration(flags, result, console);
 }
@@ -162,10 +172,13 @@ void AddGenerateCommand(CommandSet* commands) {
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
-  command->Add("--n", &flags->samples, "so many answers to the prompt, 1 to 16").ShowDefault();
+  command->Add("--n", &flags->samples, "so many answers to the prompt, 1 to 16")
+      .Between(1, 16)
+      .ShowDefault();
   command
       ->Add("--beams", &flags->beams,
             "search for the likeliest answer with so many beams, 1 to 16; it is shown at its end")
+      .Between(1, 16)
       .ShowDefault();
   command
       ->Add("--length-penalty", &flags->length_penalty,

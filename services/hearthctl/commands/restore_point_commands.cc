@@ -73,7 +73,7 @@ int RunList(const StoreFlags& flags, Console& console) {
   if (!flags.json) PrintHeader(console);
   for (const v1::RestorePointInfo& point : *points) {
     if (flags.json) {
-      console.out << JsonLine(RestorePointJson(point)) << "\n";
+      PrintJson(RestorePointJson(point), console);
     } else {
       PrintPoint(point, console);
     }

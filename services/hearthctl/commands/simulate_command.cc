@@ -120,7 +120,7 @@ void PrintJson(const std::vector<Row>& rows, const SimulateFlags& flags, Console
               {"capacity", row.capacity},
               {"hit_rate", std::round(row.hit_rate * 1e6) / 1e6}};
     if (!flags.model.empty()) json["model"] = flags.model;
-    console.out << JsonLine(json) << "\n";
+    PrintJson(json, console);
   }
   console.out << std::flush;
 }

@@ -48,7 +48,7 @@ GenerationEvents Printing(bool json, Console& console) {
   GenerationEvents events;
   if (json) return events;
   events.token = [&console](const v1::GeneratedToken& token) {
-    console.out << token.text() << std::flush;
+    return PrintAnswer(token.text(), console);
   };
   return events;
 }
@@ -164,7 +164,7 @@ void AddStateCommands(CommandSet* commands) {
       "state save", "Generate, then save the inference as a file", kSaveExamples, RunSave);
   saved->worker.Declare(save);
   save->Add("file", &saved->path, "the file to be made").Required();
-  saved->prompt.Declare(save);
+  saved->prompt.Declare(save, /*takes_word=*/false);
   saved->generation.Declare(save, 128);
   save->AddForce(&saved->force);
   save->AddJson(&saved->json);

@@ -108,7 +108,7 @@ int RunWatch(const WatchFlags& flags, Console& console) {
       PrintEvent(event, console);
       console.out << std::flush;
     }
-    if (flags.once && event.kind() == v1::WatchEvent::SNAPSHOT_END) {
+    if (!console.out || (flags.once && event.kind() == v1::WatchEvent::SNAPSHOT_END)) {
       context.TryCancel();
       while (reader->Read(&event)) {
       }

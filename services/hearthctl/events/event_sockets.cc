@@ -44,7 +44,8 @@ void SetNumber(void* socket, int option, int value) {
 absl::Status BindOne(void* socket, const std::string& address) {
   if (zmq_bind(socket, address.c_str()) == 0) return absl::OkStatus();
   const std::string why = absl::StrCat(address, ": ", zmq_strerror(zmq_errno()));
-  return zmq_errno() == EADDRINUSE ? absl::UnavailableError(why) : absl::InvalidArgumentError(why);
+  return zmq_errno() == EADDRINUSE ? absl::FailedPreconditionError(why)
+                                   : absl::InvalidArgumentError(why);
 }
 
 bool SendCopy(void* socket, const void* bytes, size_t size, int flags) {

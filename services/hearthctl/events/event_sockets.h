@@ -40,7 +40,7 @@ class EventSockets {
   static constexpr size_t kMaxReplays = 4;
   static constexpr size_t kMaxWaitingReplays = 256;
 
-  // kUnavailable: the address is in use; kInvalidArgument: it is none.
+  // kFailedPrecondition: the address is in use; kInvalidArgument: it is none.
   static absl::StatusOr<std::unique_ptr<EventSockets>> Open(const EventSocketOptions& options,
                                                             EventFeed* feed);
   ~EventSockets();

@@ -101,19 +101,19 @@ TEST_F(AccessTest, AnAdministratorPublishesForAll) {
 
 TEST_F(AccessTest, WhereOnlyOneEndHasTlsThatIsSaid) {
   const CliResult without = RunCli({"stats", "--store", server_->address()});
-  EXPECT_EQ(without.code, kExitFailed);
+  EXPECT_EQ(without.code, kExitUnreachable);
   EXPECT_THAT(without.err, HasSubstr("where it speaks TLS, pass --tls-ca"));
 
   StoreServer plain(StoreServer::SmallStore(""));
   const CliResult with =
       RunCli({"stats", "--store", plain.address(), "--tls-ca", access_.tls_client_ca});
-  EXPECT_EQ(with.code, kExitFailed);
+  EXPECT_EQ(with.code, kExitUnreachable);
   EXPECT_THAT(with.err, HasSubstr("it speaks no TLS; leave out --tls-ca"));
 
   TestAuthority other;
   const CliResult stranger = RunCli({"stats", "--store", server_->address(), "--tls-ca",
                                      secrets_.Write("other.pem", other.certificate())});
-  EXPECT_EQ(stranger.code, kExitFailed);
+  EXPECT_EQ(stranger.code, kExitUnreachable);
   // Two authorities of one name: OpenSSL calls that a wrong signature.
   EXPECT_THAT(stranger.err, HasSubstr("TLS failed: "));
 }

@@ -101,7 +101,7 @@ TEST_F(AskCommandTest, AsJsonAnswersComeFirstAndTheReportLast) {
 TEST_F(AskCommandTest, GoesOnWhereItStopped) {
   worker_.most_answers = 2;
   const CliResult broken = Ask(ToFile());
-  EXPECT_EQ(broken.code, kExitFailed);
+  EXPECT_EQ(broken.code, kExitUnreachable);
   EXPECT_THAT(broken.err, HasSubstr("shutting down"));
   EXPECT_THAT(broken.out, AllOf(HasSubstr("1 were not answered"), Not(HasSubstr("-- end --"))));
   EXPECT_EQ(AnswersInFile(), 2u);

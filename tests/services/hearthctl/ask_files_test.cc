@@ -129,6 +129,29 @@ TEST_F(AnswerFileTest, ATornLastLineIsDropped) {
   }
 }
 
+TEST_F(AnswerFileTest, ALastLineThatBeginsAsNoAnswerIsLeftAlone) {
+  for (const std::string content : {"notes of mine", "{\"question\": 1}", "{\"id\": \"q1\"}"}) {
+    folder_.Write("answers.jsonl", content);
+    EXPECT_EQ(Open().status().code(), absl::StatusCode::kInvalidArgument) << content;
+    EXPECT_EQ(folder_.Read("answers.jsonl"), content);
+  }
+}
+
+TEST_F(AnswerFileTest, NothingIsCutOffBeforeAnAnswerIsThere) {
+  const std::string torn = Line("a") + "\n" + Line("b").substr(0, 20);
+  folder_.Write("answers.jsonl", torn);
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(folder_.Read("answers.jsonl"), torn);
+}
+
+TEST_F(AnswerFileTest, WhatIsReadIsNotWritten) {
+  const std::string input = folder_.Write("questions.jsonl", "");
+  for (const std::string& path : {input, folder_.path() + "/./questions.jsonl"}) {
+    const auto file = AnswerFile::Open(path, "c", {"-", "/nonexistent", input});
+    EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << path;
+  }
+}
+
 TEST_F(AnswerFileTest, LongFilesAreReadWhole) {
   std::string lines;
   for (int i = 0; i < 2000; ++i) lines += Line(std::to_string(i)) + "\n";

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/services/hearthctl/run_cli.h"
@@ -59,7 +61,7 @@ TEST(ChatCommandTest, OneThatIsNotThereAtTheStartIsPassedOver) {
   EXPECT_EQ(result.code, kExitOk) << result.err;
   EXPECT_EQ(there.generated.size(), 1u);
   const CliResult none = RunCli({"chat", "--worker", "127.0.0.1:9", "--worker", "127.0.0.1:13"});
-  EXPECT_EQ(none.code, kExitFailed);
+  EXPECT_EQ(none.code, kExitUnreachable);
   EXPECT_THAT(none.err, AllOf(HasSubstr("127.0.0.1:9"), HasSubstr("127.0.0.1:13")));
 }
 
@@ -68,8 +70,22 @@ TEST(ChatCommandTest, WhereAllHaveDiedAPipeEnds) {
   first.failure = second.failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
   const CliResult result =
       RunCli({"chat", "--worker", first.address(), "--worker", second.address()}, "one\ntwo\n");
-  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_EQ(result.code, kExitUnreachable);
   EXPECT_THAT(result.err, HasSubstr("hearthctl: UNAVAILABLE: worker at " + second.address()));
+}
+
+TEST(ChatCommandTest, TheWorkerThatFailedIsNamedWhereNoOtherCanBeAsked) {
+  FakeWorker first, second;
+  const TestFolder folder;
+  const std::string token = folder.Write("token", "a-token-of-thirty-two-characters");
+  ASSERT_EQ(::chmod(token.c_str(), 0600), 0);
+  first.failure_between_words = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+  first.between_words = [&] { ::unlink(token.c_str()); };  // so that no connection can be made
+  const CliResult result = RunCli(
+      {"chat", "--token-file", token, "--worker", first.address(), "--worker", second.address()},
+      "one\n");
+  EXPECT_EQ(result.code, kExitUnreachable);
+  EXPECT_THAT(result.err, HasSubstr("UNAVAILABLE: worker at " + first.address() + ": going down"));
 }
 
 TEST(ChatCommandTest, AConversationThatWasSavedIsGoneOnWith) {

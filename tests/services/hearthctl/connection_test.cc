@@ -71,7 +71,7 @@ TEST(ConnectionTest, GivesUpAtTheFirstRefusalWhenNotToldToWait) {
   std::thread client([&] { result = RunCli({"stats", "--store", "unix:" + path}); });
   early.TakeOneCall();
   client.join();
-  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_EQ(result.code, kExitUnreachable);
   EXPECT_THAT(result.err, HasSubstr("no store at unix:" + path));
 }
 

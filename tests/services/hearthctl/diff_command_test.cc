@@ -82,10 +82,9 @@ TEST(DiffCommand, RefusesADamagedFileByName) {
   bad.back() ^= 1;
   const CliResult result =
       RunCli({"diff", folder.Write("good", TinyFile()), folder.Write("bad", bad)});
-  // As diff has it: 1 says that they differ.
-  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_EQ(result.code, kExitFailed);
   EXPECT_THAT(result.err, AllOf(HasSubstr(folder.File("bad")), HasSubstr("DATA_LOSS")));
-  EXPECT_EQ(RunCli({"diff", folder.File("good"), "/nonexistent"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"diff", folder.File("good"), "/nonexistent"}).code, kExitFailed);
   EXPECT_EQ(RunCli({"diff", folder.File("good")}).code, kExitUsage);
 }
 

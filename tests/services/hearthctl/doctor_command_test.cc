@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/services/hearthctl/run_cli.h"
 #include "tests/services/store/store_server.h"
@@ -40,6 +41,23 @@ TEST_F(DoctorCommandTest, WhatOneWorkerStoredTheNextRestores) {
   EXPECT_EQ(one_.generated.size(), 2u);
   EXPECT_EQ(Look({one_.address()}, {"--no-probe"}).code, kExitOk);
   EXPECT_EQ(one_.generated.size(), 2u) << "no probe";
+}
+
+TEST_F(DoctorCommandTest, AProbeThatFailsIsDroppedToo) {
+  ASSERT_EQ(
+      RunCli({"import", HEARTH_GOLDEN_DIR "/tiny.snapshot", "--store", store_.address()}).code,
+      kExitOk);
+  const auto stored = [&] { return RunCli({"ls", "--json", "--store", store_.address()}); };
+  ASSERT_EQ(stored().objects.size(), 1u);
+  // The probe was stored, and then its worker went down.
+  one_.failure_between_words = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+  one_.explained.set_summary("stored");
+  one_.explained.add_boundaries()->set_restore_point_id(
+      absl::HexStringToBytes(stored().last()["restore_point_id"].get<std::string>()));
+  const CliResult result = Look({one_.address()});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.out, HasSubstr("wrong  probe"));
+  EXPECT_EQ(stored().objects.size(), 0u);
 }
 
 TEST_F(DoctorCommandTest, WorkersThatShareNothingAreFoundOut) {

@@ -67,15 +67,15 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     half.mutable_progress()->set_ready_tokens(static_cast<uint32_t>(prompt.size() / 2));
     writer->Write(half);
   }
-  for (const char* word : {"Hello", " there"}) {
+  for (const std::string& word : {first_word, std::string(" there")}) {
     response.mutable_token()->Clear();
-    response.mutable_token()->add_ids(word[0]);
+    response.mutable_token()->add_ids(static_cast<uint8_t>(word[0]));
     response.mutable_token()->set_text(word);
     if (request->sampling().report_logprobs()) {
       response.mutable_token()->add_logprobs()->set_logprob(-0.5F);
     }
     writer->Write(response);
-    if (word[0] != 'H') continue;
+    if (word != first_word) continue;
     if (between_words) between_words();
     if (!failure_between_words.ok()) return failure_between_words;
   }

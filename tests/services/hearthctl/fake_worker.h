@@ -34,6 +34,7 @@ class FakeWorker final : public v1::Inference::Service {
   bool answers_get_model = false;            // whatever `failure` is
   std::string field_dtype;                   // of GetModel's fingerprint, if any
   bool store_works = true;                   // false: prefill computes and publishes nothing
+  std::string first_word = "Hello";          // of each answer
   std::function<void()> between_words;       // of an answer of Generate
   grpc::Status failure_between_words;        // ends it there, when not OK
   std::set<std::string> unanswerable;        // ids of questions whose answer is an error

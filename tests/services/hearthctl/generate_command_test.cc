@@ -135,6 +135,35 @@ TEST(GenerateCommandTest, WhatWasExpectedOfALoadIsSaidWhereItIsKnown) {
   EXPECT_FALSE(last.contains("compute_estimate_ms"));
 }
 
+TEST(GenerateCommandTest, ATextWithoutAFlagIsThePrompt) {
+  FakeWorker worker;
+  for (const char* command : {"generate", "tokenize", "explain"}) {
+    EXPECT_EQ(RunCli({command, "--worker", worker.address(), "Water boils at"}).code, kExitOk);
+    EXPECT_EQ(RunCli({command, "a", "--worker", worker.address(), "--prompt", "b"}).code,
+              kExitUsage);
+  }
+  EXPECT_EQ(worker.generated.back().prompt().text(), "Water boils at");
+}
+
+TEST(GenerateCommandTest, ARequestThatIsTooLongIsRefusedWithTheLimit) {
+  FakeWorker worker;
+  const TestFolder folder;
+  const std::string path = folder.Write("long.txt", std::string(10'000'000, 'a'));
+  const CliResult result =
+      RunCli({"generate", "--worker", worker.address(), "--prompt-file", path});
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_THAT(result.err, HasSubstr("the request is too long: 3 MiB are the most that a worker"));
+}
+
+TEST(GenerateCommandTest, AnAnswerThatIsNotWholeAtTheDeadlineNamesTheFlag) {
+  FakeWorker worker;
+  worker.failure_between_words = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "too late");
+  const CliResult result =
+      RunCli({"generate", "a", "--worker", worker.address(), "--deadline", "5"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, HasSubstr("the answer was not whole after 5s, as --deadline has it"));
+}
+
 TEST(GenerateCommandTest, TheDeadlineIsTheRpcs) {
   FakeWorker worker;
   const std::vector<std::pair<std::string, absl::Duration>> deadlines = {

@@ -26,7 +26,7 @@ TEST(InterruptTest, DuringAnAnswerItRunsTheAction) {
       ::testing::ExitedWithCode(7), "");
 }
 
-TEST(InterruptTest, OtherwiseItEndsTheProgramWithZero) {
+TEST(InterruptTest, OtherwiseItEndsTheProgramAsInterrupted) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {
@@ -34,7 +34,7 @@ TEST(InterruptTest, OtherwiseItEndsTheProgramWithZero) {
         ::kill(::getpid(), SIGINT);
         std::promise<void>().get_future().wait();
       },
-      ::testing::ExitedWithCode(0), "");
+      ::testing::ExitedWithCode(130), "");
 }
 
 TEST(InterruptTest, LeavesTheSignalMaskAsItWas) {

@@ -157,7 +157,7 @@ TEST_F(StoreCommandsTest, AWatchThatCannotGoOnSaysSo) {
 TEST_F(StoreCommandsTest, WatchEndsWithTheStoreAndSaysSo) {
   server_.gate()->Close();
   const CliResult refused = Run({"watch"});
-  EXPECT_EQ(refused.code, kExitFailed);
+  EXPECT_EQ(refused.code, kExitUnreachable);
   EXPECT_THAT(refused.err, HasSubstr("UNAVAILABLE"));
 }
 

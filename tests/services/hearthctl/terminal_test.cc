@@ -31,6 +31,14 @@ TEST(TerminalTest, CtrlCInAnAnswerLeavesALineEndAndTheSignalsExit) {
   EXPECT_THAT(terminal.screen(), EndsWith("\r\n"));
 }
 
+TEST(TerminalTest, AnAnswerDoesNotSteerTheTerminal) {
+  FakeWorker worker;
+  worker.first_word = "\x1b[31m\xe2\x80\xae";
+  Terminal terminal({"generate", "--worker", worker.address(), "a"}, {{"TERM", "dumb"}});
+  EXPECT_TRUE(terminal.WaitFor("\\x1b[31m\\u202e there")) << terminal.screen();
+  EXPECT_EQ(terminal.WaitEnd(), 0);
+}
+
 // From then on what is typed is edited: the terminal was asked to mark pastes.
 bool WaitForPrompt(Terminal* terminal) {
   return terminal->WaitFor("you> ") && terminal->WaitFor("\x1b[?2004h");

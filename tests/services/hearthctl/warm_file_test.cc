@@ -65,6 +65,7 @@ TEST(WarmFileTest, SaysWhatIsWrongInWhichLine) {
   EXPECT_THAT(ErrorOf("prompts:\n  - name: a\n"), HasSubstr("line 2: a prompt needs exactly one"));
   EXPECT_THAT(ErrorOf("prompts:\n  - token_ids: [a]\n"), HasSubstr("line 2"));
   EXPECT_THAT(ErrorOf("prompts:\n  - text_file: nowhere.txt\n"), HasSubstr("nowhere.txt"));
+  EXPECT_THAT(ErrorOf("prompts:\n  - text_file: \"\"\n"), HasSubstr("line 2: text_file names no"));
   EXPECT_THAT(ErrorOf("prompts:\n  - text: a\n    ttl: soon\n"),
               HasSubstr("line 3: ttl: \"soon\" is not a time"));
   EXPECT_THAT(ErrorOf("chats:\n  - name: a\n"), HasSubstr("needs a list of messages"));

@@ -266,7 +266,7 @@ TEST_F(EventSocketsTest, AnAddressThatIsTakenOrNoneIsRefused) {
   EventSocketOptions options = options_;
   options.publish = sockets_->publish_address();
   const auto taken = EventSockets::Open(options, &other);
-  EXPECT_EQ(taken.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(taken.status().code(), absl::StatusCode::kFailedPrecondition);
   options.publish = "localhost 5557";
   EXPECT_EQ(EventSockets::Open(options, &other).status().code(),
             absl::StatusCode::kInvalidArgument);
