@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "services/inference/cached_tokens.h"
+#include "services/rpc/request_id.h"
 #include "services/serving/logging.h"
 #include "worker/engine/engine_counters.h"
 
@@ -38,16 +39,23 @@ UsageReporter::UsageReporter(const std::shared_ptr<grpc::Channel>& channel,
 
 void UsageReporter::Report() {
   const v1::ReportRequest now = totals_();
-  v1::ReportRequest since;
-  since.set_requests(now.requests() - said_.requests());
-  since.set_prompt_tokens(now.prompt_tokens() - said_.prompt_tokens());
-  since.set_cached_tokens(now.cached_tokens() - said_.cached_tokens());
-  since.set_own_tokens(now.own_tokens() - said_.own_tokens());
+  if (id_.empty()) {
+    then_ = now;
+    since_.set_requests(now.requests() - said_.requests());
+    since_.set_prompt_tokens(now.prompt_tokens() - said_.prompt_tokens());
+    since_.set_cached_tokens(now.cached_tokens() - said_.cached_tokens());
+    since_.set_own_tokens(now.own_tokens() - said_.own_tokens());
+    id_ = NewRequestId();
+  }
   grpc::ClientContext context;
+  SendRequestId(id_, &context);
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kPatience));
   v1::ReportResponse answered;
-  const grpc::Status status = stub_->Report(&context, since, &answered);
-  if (status.ok()) said_ = now;
+  const grpc::Status status = stub_->Report(&context, since_, &answered);
+  if (status.ok()) {
+    said_ = then_;
+    id_.clear();
+  }
   const grpc::StatusCode code = status.error_code();
   const bool is_late = code == grpc::StatusCode::DEADLINE_EXCEEDED;
   unanswered_ = is_late ? unanswered_ + 1 : 0;

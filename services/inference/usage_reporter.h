@@ -2,7 +2,7 @@
 // whether the store answers.
 //
 // A store sees lookups only; what a worker restores from its own memory it learns from here. A
-// report that is not answered is sent again with what came since.
+// report that is not answered is sent again as it was, with its id, so that it is counted once.
 // Thread safety: none needed; it has a thread of its own, and asks for the totals there. Ownership:
 // `reachability` and what `totals` reads must outlive it.
 #ifndef HEARTH_SERVICES_INFERENCE_USAGE_REPORTER_H_
@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/time/time.h"
 #include "cache_store/base/repeating_thread.h"
@@ -42,7 +43,10 @@ class UsageReporter {
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
   const std::function<v1::ReportRequest()> totals_;
   Reachability* const reachability_;
-  v1::ReportRequest said_;
+  v1::ReportRequest said_;   // totals, of all that was answered
+  v1::ReportRequest then_;   // the totals with the report that is not answered yet
+  v1::ReportRequest since_;  // that report
+  std::string id_;           // of that report; empty: there is none
   bool is_refused_ = false;
   int unanswered_ = 0;      // in a row
   RepeatingThread thread_;  // last: it uses the others

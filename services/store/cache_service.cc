@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "services/rpc/request_id.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/late_answer.h"
 #include "services/store/store_conversion.h"
@@ -167,9 +168,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context
 
 grpc::ServerUnaryReactor* CacheService::Report(Context* context, const Bytes* request,
                                                Bytes* response) {
-  const auto body = [this](const Identity& caller, const v1::ReportRequest& report,
-                           v1::ReportResponse*) {
-    if (caller.sees_all()) return reports_.Add(report);
+  const auto body = [this, id = RequestIdOf(*context)](const Identity& caller,
+                                                       const v1::ReportRequest& report,
+                                                       v1::ReportResponse*) {
+    if (caller.sees_all()) return reports_.Add(report, id);
     return absl::PermissionDeniedError("report: for workers and administrators");
   };
   return RunCall<v1::ReportRequest, v1::ReportResponse>("Report", context, request, response, body);

@@ -6,6 +6,8 @@
 #define HEARTH_SERVICES_STORE_WORKER_REPORTS_H_
 
 #include <cstdint>
+#include <deque>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -18,6 +20,7 @@ class WorkerReports {
  public:
   // The most of anything in one report: sums stay far below 2^64.
   static constexpr uint64_t kMaxOfOne = uint64_t{1} << 40;
+  static constexpr size_t kRecent = 1024;
 
   struct Sums {
     uint64_t requests = 0, prompt_tokens = 0;
@@ -25,13 +28,16 @@ class WorkerReports {
     uint64_t own_tokens = 0;     // of these: from the worker's own memory
   };
 
-  // kInvalidArgument names the field.
-  absl::Status Add(const v1::ReportRequest& report) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of several with one id, as a worker sends that had no answer, the first is counted; as long as
+  // kRecent others have not come since. kInvalidArgument names the field.
+  absl::Status Add(const v1::ReportRequest& report, const std::string& id)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   Sums Read() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   mutable absl::Mutex mutex_;
   Sums sums_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> recent_ ABSL_GUARDED_BY(mutex_);  // ids of reports, the last at the end
 };
 
 }  // namespace hearth

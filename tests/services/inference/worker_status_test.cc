@@ -7,10 +7,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "services/inference/usage_reporter.h"
+#include "services/rpc/request_id.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
@@ -159,6 +161,45 @@ TEST_F(WorkerStatusTest, AStoreThatIsNotReachedIsAnErrorOfThePage) {
   EXPECT_EQ(shown(), 1);
   reachability.Note(true, "");
   EXPECT_EQ(shown(), 0);
+}
+
+// Counts a report, and loses the answer to the first.
+class AbsentMindedStore final : public v1::CacheStore::Service {
+ public:
+  grpc::Status Report(grpc::ServerContext* context, const v1::ReportRequest* request,
+                      v1::ReportResponse*) override {
+    EXPECT_TRUE(reports.Add(*request, RequestIdOf(*context)).ok());
+    return std::exchange(answers, true) ? grpc::Status::OK
+                                        : grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost");
+  }
+  WorkerReports reports;
+  bool answers = false;
+};
+
+TEST(UsageReporter, WhatAStoreHeardThoughItsAnswerWasLostIsCountedOnce) {
+  const TestFolder folder;
+  const std::string address = "unix:" + folder.path() + "/store";
+  AbsentMindedStore store;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&store);
+  const auto server = builder.BuildAndStart();
+  absl::Notification heard;
+  {
+    // The third time totals are asked for, the second report has been answered.
+    Reachability reachability("store", address);
+    const UsageReporter reporter(
+        ConnectToStore(address),
+        [&, times = 0]() mutable {
+          v1::ReportRequest totals;
+          totals.set_requests(1);
+          if (++times == 3) heard.Notify();
+          return totals;
+        },
+        &reachability, absl::Milliseconds(1));
+    heard.WaitForNotification();
+  }
+  EXPECT_EQ(store.reports.Read().requests, 1u);
 }
 
 }  // namespace

@@ -103,10 +103,10 @@ TEST_F(StoreStatusTest, WhatWorkersSayIsInTheStepInWhichTheySayIt) {
   report.set_prompt_tokens(100);
   report.set_cached_tokens(90);
   report.set_own_tokens(80);
-  ASSERT_TRUE(reports_.Add(report).ok());
+  ASSERT_TRUE(reports_.Add(report, "a").ok());
   status_.figures()->Sample();
-  ASSERT_TRUE(reports_.Add(report).ok());
-  ASSERT_TRUE(reports_.Add(report).ok());
+  ASSERT_TRUE(reports_.Add(report, "b").ok());
+  ASSERT_TRUE(reports_.Add(report, "c").ok());
   const nlohmann::json json = Json();
   EXPECT_EQ(json["steps"][0]["worker_own_tokens"], 80);
   EXPECT_EQ(json["step_now"]["worker_requests"], 4);

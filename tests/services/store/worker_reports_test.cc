@@ -51,10 +51,17 @@ TEST_F(WorkerReportsTest, ThatAreTooLargeToBeTrueAreRefusedByName) {
   WorkerReports reports;
   v1::ReportRequest report = Served(1, 5);
   report.set_own_tokens(WorkerReports::kMaxOfOne + 1);
-  const absl::Status refused = reports.Add(report);
+  const absl::Status refused = reports.Add(report, "a");
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("own_tokens: 1099511627777"));
   EXPECT_EQ(reports.Read().prompt_tokens, 0u) << "all of it or nothing";
+}
+
+TEST_F(WorkerReportsTest, ThatComeAgainAreCountedOnce) {
+  WorkerReports reports;
+  for (const char* id : {"a", "b", "a", "b"}) EXPECT_TRUE(reports.Add(Served(1, 5), id).ok());
+  EXPECT_EQ(reports.Read().requests, 2u);
+  EXPECT_EQ(reports.Read().own_tokens, 10u);
 }
 
 }  // namespace
