@@ -4,7 +4,7 @@
 #include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/Utils.h>
-#include <torch/version.h>
+#include <torch/headeronly/version.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
