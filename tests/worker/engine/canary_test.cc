@@ -56,6 +56,20 @@ TEST(CanaryTest, AMachineWithOtherBitsBehind4096KeysSharesNothing) {
               ElementsAre("canary_sha256"));
 }
 
+TEST(FingerprintTest, EqualDevicesBesideUnlikeCpusShare) {
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(LongDir());
+  const KvLayout layout = TestWorker(LongDir())->layout();
+  const auto of = [&](const char* cpu_capability, int threads) {
+    ComputeIdentity identity;
+    identity.device_kind = *cpu_capability == 0 ? "cuda" : "cpu";
+    identity.cpu_capability = cpu_capability;
+    identity.threads = threads;
+    return *FingerprintOf(*config, layout, Digest{}, identity);
+  };
+  EXPECT_THAT(FieldsThatDiffer(of("", 4), of("", 64)), testing::IsEmpty());
+  EXPECT_THAT(FieldsThatDiffer(of("AVX2", 4), of("AVX2", 64)), ElementsAre("threads"));
+}
+
 TEST(CanaryTest, AContextTooShortForTheFarEndStillSlidesItsWindow) {
   const std::string& dir = ModelDir(Geometries()[0].geometry);  // 512 tokens of context
   const Fingerprint usual = FingerprintOn(dir, OddBits::kNowhere);

@@ -140,10 +140,10 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
   if (layout.exactness == Exactness::kExact) {
     fields.push_back({"device_kind", identity.device_kind});
     fields.push_back({"compute_version", identity.compute_version});
-    if (!identity.cpu_capability.empty()) {
+    if (!identity.cpu_capability.empty()) {  // a CPU's: a device's bits do not depend on either
       fields.push_back({"cpu_capability", identity.cpu_capability});
+      fields.push_back({"threads", Count(identity.threads)});
     }
-    fields.push_back({"threads", Count(identity.threads)});
     fields.push_back({"fingerprint_version", kFingerprintVersion});
     fields.push_back({"canary_sha256", DigestHex(identity.canary)});
   }

@@ -26,7 +26,7 @@ struct ComputeIdentity {
   std::string weights;         // class invariant: what the model's were made into; empty: nothing
   std::string adapter;         // any class: digest of a low-rank one, in hex; empty: none
   std::string cpu_capability;  // empty: another device computes
-  int threads = 0;
+  int threads = 0;             // read with cpu_capability alone
   Digest canary{};
 };
 
