@@ -5,12 +5,20 @@ namespace hearth {
 std::shared_ptr<const MappedDevice> DeviceClient::current() {
   const auto segment = segments_.current();
   absl::MutexLock lock(&mu_);
-  if (device_ != nullptr && device_->segment != segment) device_ = nullptr;
-  return device_;
+  return device_ != nullptr && device_->segment == segment ? device_ : nullptr;
+}
+
+void DeviceClient::Unmap() {
+  std::shared_ptr<const MappedDevice> unmapped;  // after the lock
+  absl::MutexLock lock(&mu_);
+  std::swap(unmapped, device_);
 }
 
 absl::Status DeviceClient::MapOffered(const std::string& socket, const SegmentId& id) {
-  if (absl::Status status = segments_.MapOffered(socket, id); !status.ok()) return status;
+  if (absl::Status status = segments_.MapOffered(socket, id); !status.ok()) {
+    Unmap();  // the client let an earlier segment go
+    return status;
+  }
   const auto segment = segments_.current();
   absl::MutexLock lock(&mu_);
   if (segment == nullptr) return absl::UnavailableError("shared memory: the store went away");
@@ -30,6 +38,8 @@ absl::Status DeviceClient::MapOffered(const std::string& socket, const SegmentId
     return absl::OkStatus();
   };
   problem_ = map();
+  // Gone while it was mapped: Unmap was called before, and is not called again.
+  if (segments_.current() != segment) device_ = nullptr;
   return problem_;
 }
 

@@ -1,7 +1,8 @@
 // DeviceClient: a worker's view of the device memory that a store of its host shares.
 //
-// Maps the memory of an offered segment (segment_client.h) when it is this worker's device, and
-// copies out of it. Thread safety: all methods from any thread.
+// Maps the memory of an offered segment (segment_client.h) when it is this worker's device, copies
+// out of it, and unmaps it as soon as the store is gone, so that the device has the memory back
+// when the copies from it end. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_DEVICE_CLIENT_H_
 #define HEARTH_SERVICES_INFERENCE_DEVICE_CLIENT_H_
 
@@ -39,12 +40,14 @@ class DeviceClient {
       const MappedDevice& device, absl::Span<const SegmentRange> ranges);
 
  private:
+  void Unmap() ABSL_LOCKS_EXCLUDED(mu_);
+
   const ImportDevice import_;
-  SegmentClient segments_;
   absl::Mutex mu_;
   SegmentId tried_ ABSL_GUARDED_BY(mu_){};
   absl::Status problem_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const MappedDevice> device_ ABSL_GUARDED_BY(mu_);
+  SegmentClient segments_{[this] { Unmap(); }};  // its thread ends before the rest
 };
 
 }  // namespace hearth

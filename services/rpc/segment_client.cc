@@ -129,8 +129,11 @@ void SegmentClient::Watch(int connection, int stop) {
   while (poll(waiting, 2, -1) < 0 && errno == EINTR) {
   }
   if (waiting[1].revents != 0) return;
-  absl::MutexLock lock(&mu_);
-  segment_ = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    segment_ = nullptr;
+  }
+  if (on_gone_ != nullptr) on_gone_();
 }
 
 }  // namespace hearth

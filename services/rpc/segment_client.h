@@ -11,9 +11,11 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -62,7 +64,8 @@ class MappedSegment {
 
 class SegmentClient {
  public:
-  SegmentClient() = default;
+  // `on_gone`, if set, is called on another thread when the store of a mapped segment is gone.
+  explicit SegmentClient(std::function<void()> on_gone = nullptr) : on_gone_(std::move(on_gone)) {}
   ~SegmentClient();
 
   // The segment of a store that is alive; null when there is none.
@@ -75,6 +78,7 @@ class SegmentClient {
   void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
   void Watch(int connection, int stop);
 
+  const std::function<void()> on_gone_;
   absl::Mutex take_mu_;  // one at a time; before mu_
   SegmentId tried_ ABSL_GUARDED_BY(take_mu_){};
   absl::Status problem_ ABSL_GUARDED_BY(take_mu_);

@@ -155,6 +155,23 @@ TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
   EXPECT_TRUE(absl::IsAborted(client.Copy(*device, {range}).status()));
 }
 
+TEST_F(SharedDeviceTest, ADeviceIsUnmappedWhenItsStoreGoesAwayAndNobodyAsks) {
+  Start();
+  const SharedMemory memory = *server_->store()->shared_device();
+  const std::string socket = FreshSocket();
+  auto giver = *SegmentServer::Start(socket, memory.fd);
+  DeviceClient client(FakeDevice::Importer());
+  ASSERT_TRUE(client.MapOffered(socket, memory.layout.id).ok());
+  const std::weak_ptr<const MappedDevice> mapped = client.current();
+  ASSERT_FALSE(mapped.expired());
+  giver = nullptr;
+  const absl::Time patience = absl::Now() + absl::Minutes(2);
+  while (!mapped.expired()) {
+    ASSERT_LT(absl::Now(), patience) << "the device's memory is still mapped";
+    std::this_thread::yield();
+  }
+}
+
 // A store may name the one segment where the other is due: its bytes are not in the file.
 TEST_F(SharedDeviceTest, ADevicesSegmentIsNotReadAsTheHosts) {
   Start();
