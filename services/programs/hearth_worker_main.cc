@@ -92,9 +92,10 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                 "NAME=DIR, repeatable: a LoRA adapter as PEFT saves one, which requests choose by "
                 "its name; class invariant");
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
-  set->AddBytes("kv-bytes", &engine->memory.kv_bytes,
-                "Keys and values of running requests, class invariant; 0: half of the "
-                "memory, less weights and pool");
+  set->AddBytes(
+      "kv-bytes", &engine->memory.kv_bytes,
+      "Keys and values of running requests; 0: in the class invariant half of the memory, "
+      "less weights and pool; on a device three quarters of what it has free");
   set->AddBytes("kv-offload-bytes", &engine->memory.kv_offload_bytes,
                 "The second arena, for whole chunks of offloaded requests; 0: as much as kv-bytes, "
                 "at most half of the memory that all else leaves");

@@ -125,6 +125,11 @@ OddMachine::OddMachine(OddBits bits, std::string cpu_capability) {
 }
 OddMachine::~OddMachine() { TheMachine() = Machine(); }
 
+namespace {
+uint64_t cache_bytes_limit = 0;
+}  // namespace
+void LimitCacheBytes(uint64_t bytes) { cache_bytes_limit = bytes; }
+
 struct Gemma::Rep {
   ModelConfig config;
   OddBits odd = TheMachine().odd;
@@ -157,7 +162,18 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   return std::unique_ptr<Gemma>(new Gemma(std::move(rep)));
 }
 
+uint64_t Gemma::KvCacheBytes(int capacity_tokens) const {
+  return static_cast<uint64_t>(config().num_layers) * capacity_tokens * kv_token_bytes();
+}
+
+absl::StatusOr<uint64_t> Gemma::FreeDeviceBytes() const {
+  return absl::FailedPreconditionError("hashing needs no device");
+}
+
 absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
+  if (cache_bytes_limit > 0 && KvCacheBytes(capacity_tokens) > cache_bytes_limit) {
+    return absl::ResourceExhaustedError("the device has no memory");
+  }
   auto rep = std::make_unique<KvCacheRep>();
   rep->config = &rep_->config;
   rep->capacity = capacity_tokens;

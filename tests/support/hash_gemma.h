@@ -3,6 +3,7 @@
 #ifndef HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 #define HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 
+#include <cstdint>
 #include <string>
 
 namespace hearth {
@@ -14,6 +15,9 @@ enum class OddBits {
   kSlidWindow,  // in steps that no longer see the prompt's first token in a local layer
   kFarKeys,     // in steps behind more than 4,096 keys
 };
+
+// The memory of a device on which caches of more than `bytes` find no room. 0: all do.
+void LimitCacheBytes(uint64_t bytes);
 
 // For every model that is loaded from now on, until the scope ends.
 class OddMachine {

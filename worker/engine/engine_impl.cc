@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -22,10 +23,13 @@ absl::Status StepError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
 }
 
-// The model's libraries, and lack of memory, throw: that ends a request, not the worker.
+// The model's libraries, and lack of memory, of a device's too, throw: that ends a request, not the
+// worker.
 absl::Status Caught(absl::FunctionRef<absl::Status()> work) {
   try {
     return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("the worker has no memory for this request");
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

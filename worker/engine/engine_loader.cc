@@ -16,6 +16,8 @@
 namespace hearth {
 namespace {
 
+std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& options) {
   GemmaOptions gemma_options;
   gemma_options.device = options.device;
@@ -26,7 +28,17 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
   if (!gemma.ok()) return gemma.status();
   const Exactness exactness =
       options.exactness == ExactnessChoice::kPortable ? Exactness::kPortable : Exactness::kExact;
-  return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.PlacesOf(exactness));
+  std::vector<std::string> notes;
+  uint64_t kv_bytes = options.memory.kv_bytes;
+  if (kv_bytes == 0 && (*gemma)->device_kind() != "cpu") {
+    const absl::StatusOr<uint64_t> free = (*gemma)->FreeDeviceBytes();
+    if (!free.ok()) return free.status();
+    kv_bytes = DefaultDeviceKvBytes(*free);
+    notes.push_back(absl::StrCat("kv-bytes: ", MiBText(kv_bytes), ", of ", MiBText(*free),
+                                 " that the device has free beside the weights"));
+  }
+  return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.PlacesOf(exactness),
+                                       kv_bytes, std::move(notes));
 }
 
 // Without it no request would ever be served.
@@ -52,8 +64,6 @@ WeightForm FormOf(WeightsChoice weights) {
          : weights == WeightsChoice::kInt8  ? WeightForm::kInt8
                                             : WeightForm::kStored;
 }
-
-std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 struct KvMemory {
   uint64_t kv_bytes = 0, offload_bytes = 0;

@@ -22,7 +22,10 @@ absl::StatusOr<bool> KvRoom::TryReserve(Sequence* sequence, bool runs_nobody) {
     room = absl::InternalError(absl::StrCat("memory for keys and values: ", error.what()));
   }
   if (room.ok()) return true;
-  if (!absl::IsResourceExhausted(room) || model_->kv_bytes().budget == 0) return room;
+  // Only a budget's room comes back for certain; what the machine lacks while nobody runs does not.
+  const bool waits =
+      model_->kv_bytes().budget > 0 && (!runs_nobody || LackingKvBytes(room).has_value());
+  if (!absl::IsResourceExhausted(room) || !waits) return room;
   // Of the first that was tried: what was let go since may be enough for it.
   if (tried_.empty()) {
     free_bytes_then_ = free_bytes;

@@ -1,4 +1,4 @@
-// Memory for keys and values, class invariant: what has begun ends, what has no room waits.
+// Memory for keys and values: what has begun ends, what has no room waits.
 
 #include <algorithm>
 #include <filesystem>
@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/restore_rule.h"
+#include "tests/support/hash_gemma.h"
 #include "tests/support/test_folder.h"
 #include "tests/worker/engine/engine_harness.h"
 #include "worker/engine/runner/exactness_choice.h"
@@ -321,6 +322,65 @@ TEST(KvBytesTest, AreSaidWhereTheyWereChosen) {
   options.memory.kv_bytes = kGiB;
   TestWorker told(RoomDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(told->notes(), testing::Not(testing::Contains(HasSubstr("kv-bytes"))));
+}
+
+// In the classes of libtorch, on a device or wherever --kv-bytes is given.
+EngineOptions ExactRoom(uint64_t tokens) {
+  static const uint64_t token_bytes = [] {
+    TestWorker any(RoomDir());
+    return uint64_t{any->layout().layers.size()} * any->layout().SliceBytes(1);
+  }();
+  EngineOptions options = TestWorker::SmallOptions();
+  options.memory.kv_bytes = tokens * token_bytes;
+  return options;
+}
+
+TEST(EngineRoomTest, OfTheOtherClassesWhatFindsNoRoomWaitsToo) {
+  TestWorker alone(RoomDir(), TestWorker::SmallOptions(), nullptr, /*with_cache=*/false);
+  TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
+  Collector first, second;
+  uint64_t used = 0;
+  absl::Notification submitted;
+  first.on_token = [&](size_t) {
+    submitted.WaitForNotification();
+    used = worker->Stats().kv_used_bytes;
+    return true;
+  };
+  EngineCallbacks callbacks = second.Callbacks(/*writes=*/false);
+  callbacks.on_started = [&](const StartedInfo&) {
+    EXPECT_EQ(first.finished.generated_tokens, 20u) << "it did not wait";
+  };
+  worker.Submit(Uncached(Prompt(100), 20), &first);
+  ASSERT_TRUE(worker->Submit(Uncached(Prompt(100, 2), 20), callbacks).ok());
+  submitted.Notify();
+  second.WaitEnd();
+  EXPECT_TRUE(first.error.ok()) << first.error;
+  EXPECT_TRUE(second.error.ok()) << second.error;
+  EXPECT_EQ(second.tokens, alone.Run(Uncached(Prompt(100, 2), 20))->tokens);
+  EXPECT_EQ(used, ExactRoom(120).memory.kv_bytes);
+  EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
+}
+
+TEST(EngineRoomTest, OfTheOtherClassesWhatNeverFitsIsRefusedAndTheRestGoesOn) {
+  TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
+  EngineRequest samples = Uncached(Prompt(60), 20);
+  samples.samples = 3;
+  for (const EngineRequest& request : {Uncached(Prompt(190), 20), samples}) {
+    const auto refused = worker.Run(request);
+    EXPECT_EQ(refused->error.code(), absl::StatusCode::kInvalidArgument) << refused->error;
+    EXPECT_THAT(std::string(refused->error.message()), HasSubstr("raise --kv-bytes"));
+  }
+  EXPECT_TRUE(worker.Run(Uncached(Prompt(180), 20))->error.ok());
+}
+
+// Somebody else's program on the device: within the budget, and without memory.
+TEST(EngineRoomTest, ADeviceWithoutMemoryRefusesARequestAndNoneWaitsForEver) {
+  TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
+  LimitCacheBytes(ExactRoom(100).memory.kv_bytes);
+  const auto refused = worker.Run(Uncached(Prompt(100), 20));
+  LimitCacheBytes(0);
+  EXPECT_EQ(refused->error.code(), absl::StatusCode::kResourceExhausted) << refused->error;
+  EXPECT_TRUE(worker.Run(Uncached(Prompt(100), 20))->error.ok());
 }
 
 }  // namespace

@@ -70,10 +70,10 @@ TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
   TestWorker stepped(ChoiceDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(stepped->warnings(),
               testing::ElementsAre(HasSubstr("(so --step-tokens has no effect)")));
-  options.memory.kv_bytes = uint64_t{64} << 20;
+  options.memory.kv_offload_bytes = uint64_t{64} << 20;
   TestWorker bounded(ChoiceDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(bounded->why_not_invariant(),
-              HasSubstr("(so --kv-bytes and --step-tokens have no effect)"));
+              HasSubstr("(so --kv-offload-bytes and --step-tokens have no effect)"));
   EXPECT_THAT(bounded->warnings(),
               testing::ElementsAre("exact, not invariant: " + bounded->why_not_invariant()));
   EXPECT_THAT(bounded->notes(), testing::Not(testing::Contains(HasSubstr("invariant"))))

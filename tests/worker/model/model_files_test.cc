@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -50,6 +51,24 @@ class CheckpointTest : public testing::Test {
   }
   std::string dir_, file_, bytes_;
 };
+
+TEST(TiedHeadTest, IsHeldOnceWhereItsRowsStayInOrder) {
+  TinyGeometry geometry;
+  geometry.vocab_size = 1 << 18;  // as Gemma's: nearly all of the weights
+  const std::string dir = NewTinyCheckpoint(geometry, "tied_head");
+  GemmaOptions options = OneThread();
+  options.dtype = "bfloat16";
+  const auto taken = [] {
+    const struct mallinfo2 memory = mallinfo2();
+    return memory.uordblks + memory.hblkhd;
+  };
+  const size_t before = taken();
+  const auto gemma = Gemma::Load(dir, options);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  const size_t matrix = size_t{1} << 18 << 1 << 5;  // 262,144 rows of 32 bfloat16
+  EXPECT_GE(taken() - before, matrix);
+  EXPECT_LT(taken() - before, matrix + matrix / 2);
+}
 
 TEST_F(CheckpointTest, NamesAMissingAndAMisshapenTensor) {
   ASSERT_EQ(LoadError(), "");

@@ -33,7 +33,6 @@ absl::Status CacheTerms::Validate() const {
 
 std::string EngineOptions::FlagsOfInvariant() const {
   std::vector<std::string> given;
-  if (memory.kv_bytes > 0) given.push_back("--kv-bytes");
   if (memory.kv_offload_bytes > 0) given.push_back("--kv-offload-bytes");
   if (step_tokens > 0) given.push_back("--step-tokens");
   if (speculate > 0 && speculate != kDefaultSpeculate) given.push_back("--speculate");

@@ -20,7 +20,9 @@ namespace hearth {
 
 // Memory for keys and values, in bytes.
 struct MemoryLimits {
-  uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the machine's memory
+  // Of running sequences. 0: by the machine's memory in the class invariant, by a device's where it
+  // computes; else no budget.
+  uint64_t kv_bytes = 0;
   uint64_t kv_offload_bytes = 0;              // the second arena of those offloaded; likewise
   uint64_t pool_bytes = uint64_t{512} << 20;  // restored prefixes kept in the worker; 0: none
   uint64_t staging_bytes = 0;  // tails waiting to be published; 0: two of the model's, or 1 GiB
@@ -75,7 +77,7 @@ struct EngineOptions {
   CacheTerms cache;
 
   absl::Status Validate() const;
-  // The given flags that only the class invariant reads, by name: "--kv-bytes".
+  // The given flags that only the class invariant reads, by name: "--step-tokens".
   std::string FlagsOfInvariant() const;
   // max_running, or its default: twice as many where memory is set aside for each and a step has
   // all that decode.

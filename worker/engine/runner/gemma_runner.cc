@@ -3,18 +3,39 @@
 #include <cassert>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace hearth {
 namespace {
 
 // Every SequenceKv of this runner is a KvCache: NewKv made it.
 KvCache* CacheOf(SequenceKv* kv) { return static_cast<KvCache*>(kv); }
 
+// One that is counted in a budget.
+class CountedCache : public KvCache {
+ public:
+  CountedCache(KvCache kv, KvBlocks::Reservation counted)
+      : KvCache(std::move(kv)), counted_(std::move(counted)) {}
+
+ private:
+  const KvBlocks::Reservation counted_;
+};
+
+std::vector<std::string> Joined(std::vector<std::string> notes, std::vector<std::string> more) {
+  notes.insert(notes.end(), more.begin(), more.end());
+  return notes;
+}
+
 }  // namespace
 
-GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free)
+GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free,
+                         uint64_t kv_budget_bytes, std::vector<std::string> notes)
     : gemma_(std::move(gemma)),
       exactness_(exactness),
-      kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, max_free) {}
+      budget_(kv_budget_bytes),
+      kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings,
+                 kv_budget_bytes > 0 ? 0 : max_free),
+      notes_(Joined(gemma_->notes(), std::move(notes))) {}
 
 absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
   ComputeIdentity identity;
@@ -36,19 +57,37 @@ absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
 absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
                                                                const KvObjects& /*shared*/,
                                                                const KvChoice& /*choice*/) {
-  absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
+  if (budget_.budget_bytes() == 0) {
+    absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
+    if (!kv.ok()) return kv.status();
+    return std::make_unique<KvCache>(*std::move(kv));
+  }
+  if (absl::Status fits = CheckFits(tokens, 1); !fits.ok()) return fits;
+  KvBlocks::Reservation counted;
+  if (absl::Status room = budget_.Reserve(gemma_->KvCacheBytes(tokens), &counted); !room.ok()) {
+    return room;
+  }
+  absl::StatusOr<KvCache> kv = gemma_->NewKvCache(tokens);
   if (!kv.ok()) return kv.status();
-  return std::make_unique<KvCache>(*std::move(kv));
+  return std::make_unique<CountedCache>(*std::move(kv), std::move(counted));
+}
+
+absl::Status GemmaRunner::CheckFits(int tokens, uint64_t caches) const {
+  const uint64_t bytes = caches * gemma_->KvCacheBytes(tokens), budget = budget_.budget_bytes();
+  if (budget == 0 || bytes <= budget) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("kv-bytes: ", caches, " x ", tokens,
+                                                 " tokens need ", bytes, " bytes of ", budget,
+                                                 " in all: ask for fewer, or raise --kv-bytes"));
 }
 
 void GemmaRunner::Release(std::unique_ptr<SequenceKv> kv) {
-  kv_caches_.Release(std::move(*CacheOf(kv.get())));
+  if (budget_.budget_bytes() == 0) kv_caches_.Release(std::move(*CacheOf(kv.get())));
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> GemmaRunner::NewForks(
     SequenceKv* /*kv*/, int /*prompt*/, int tokens, uint32_t forks, ForkUse /*use*/) {
   std::vector<std::unique_ptr<SequenceKv>> made;
-  absl::Status status;
+  absl::Status status = CheckFits(tokens, uint64_t{1} + forks);
   while (made.size() < forks && status.ok()) {
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv = NewKv(tokens, {}, {});
     status = kv.status();

@@ -10,6 +10,7 @@
 
 #include "worker/engine/runner/kv_cache_pool.h"
 #include "worker/engine/runner/model_runner.h"
+#include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/torch/gemma.h"
 
 namespace hearth {
@@ -17,7 +18,10 @@ namespace hearth {
 class GemmaRunner : public ModelRunner {
  public:
   // `exactness`: exact or portable. `max_free`: KV caches that wait for the next request.
-  GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free);
+  // `kv_budget_bytes`: of the caches of all sequences; each then has as much as it may need, and
+  // none waits for the next request. 0: no budget.
+  GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free,
+              uint64_t kv_budget_bytes, std::vector<std::string> notes);
 
   const ModelConfig& config() const override { return gemma_->config(); }
   Exactness exactness() const override { return exactness_; }
@@ -25,7 +29,11 @@ class GemmaRunner : public ModelRunner {
   const std::string& device_kind() const override { return gemma_->device_kind(); }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
   std::string weights() const override { return KvDtypeName(kv_dtype()); }
-  const std::vector<std::string>& notes() const override { return gemma_->notes(); }
+  const std::vector<std::string>& notes() const override { return notes_; }
+  KvBytes kv_bytes() const override { return {budget_.budget_bytes(), budget_.reserved_bytes()}; }
+  bool FreesKvBytes(const KvObject& object, absl::string_view arena) const override {
+    return arena.empty() && object.device_bytes != nullptr;  // a budget is of caches alone
+  }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
                                                     const KvChoice& choice) override;
@@ -39,9 +47,14 @@ class GemmaRunner : public ModelRunner {
   absl::Status Step(absl::Span<const StepPart> parts) override;
 
  private:
+  // kInvalidArgument: as many caches of `tokens` would never find room.
+  absl::Status CheckFits(int tokens, uint64_t caches) const;
+
   const std::unique_ptr<Gemma> gemma_;
   const Exactness exactness_;
+  KvBlocks budget_;  // caches are set aside in it, and nothing is taken
   KvCachePool kv_caches_;
+  const std::vector<std::string> notes_;
 };
 
 }  // namespace hearth

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -79,7 +80,7 @@ struct Gemma::Rep {
   Digest weights_digest{};
   std::vector<std::string> notes;
 
-  at::Tensor embedding;  // [vocab, hidden], in the checkpoint's dtype
+  at::Tensor embedding;  // [vocab, hidden], in the checkpoint's dtype, or the head's
   float embedding_scale = 1;
   std::vector<Layer> layers;
   RmsNorm final_norm;
@@ -141,7 +142,6 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   try {
     const c10::InferenceMode inference;
     at::set_num_threads(rep->threads);
-    rep->embedding = ToTensor(embedding, StoredType(embedding.dtype), compute->device);
     // Rounded to the dtype that the model computes in, as transformers does.
     rep->embedding_scale = at::scalar_tensor(std::sqrt(static_cast<double>(config->hidden_size)),
                                              at::TensorOptions().dtype(at::kFloat))
@@ -156,6 +156,11 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     rep->final_norm = RmsNorm(final_norm, config->rms_norm_eps, *compute);
     rep->head = Linear({tensors->tied ? embedding : head}, compute->dtype, compute->device,
                        /*rows_hint=*/1);
+    // A tied matrix is held once, unless the head's is reordered.
+    if (tensors->tied) rep->embedding = rep->head.plain_weight();
+    if (!rep->embedding.defined()) {
+      rep->embedding = ToTensor(embedding, StoredType(embedding.dtype), compute->device);
+    }
     rep->global_rope = Rope(config->rope.global, config->attention.head_dim, *compute);
     rep->local_rope = Rope(config->rope.local, config->attention.head_dim, *compute);
   } catch (const std::exception& error) {
@@ -188,6 +193,8 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
       logits->resize(last.numel());
       std::memcpy(logits->data(), last.data_ptr<float>(), last.numel() * sizeof(float));
     }
+  } catch (const c10::OutOfMemoryError& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for a step: ", OneLine(error)));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("the forward pass failed: ", OneLine(error)));
   }
@@ -207,6 +214,23 @@ absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   } catch (const std::exception& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a KV cache of ", capacity_tokens, " tokens: ", OneLine(error)));
+  }
+}
+
+uint64_t Gemma::KvCacheBytes(int capacity_tokens) const {
+  uint64_t rows = 0;
+  for (int layer = 0; layer < rep_->config.num_layers; ++layer) {
+    rows += static_cast<uint64_t>(KvCacheRows(rep_->config, layer, capacity_tokens));
+  }
+  return rows * static_cast<uint64_t>(kv_token_bytes());
+}
+
+absl::StatusOr<uint64_t> Gemma::FreeDeviceBytes() const {
+  const at::Device device = rep_->compute.device;
+  try {
+    return at::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first;
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(absl::StrCat(rep_->device_kind, ": ", OneLine(error)));
   }
 }
 

@@ -61,13 +61,18 @@ class Gemma {
   // Notes on the load for the log, one sentence each ("439 vision tensors skipped").
   const std::vector<std::string>& notes() const;
 
-  // An empty cache for up to `capacity_tokens` tokens.
+  // An empty cache for up to `capacity_tokens` tokens. kResourceExhausted: there is no memory now.
   absl::StatusOr<KvCache> NewKvCache(int capacity_tokens) const;
+  // The memory that such a cache takes.
+  uint64_t KvCacheBytes(int capacity_tokens) const;
+  // Memory of the device that nobody uses. REQUIRES: it is not the CPU.
+  absl::StatusOr<uint64_t> FreeDeviceBytes() const;
 
   // Runs `tokens` at positions [kv->length(), kv->length() + n) and appends their keys and values.
   // `logits`, if not null, becomes vocab_size float32 values for the last position.
-  // After an error the cache's length is unchanged, and Reset or BeginRestore makes it usable.
-  // REQUIRES: 1 <= n, and the rows fit kv->capacity(). Token ids are checked.
+  // After an error the cache's length is unchanged, and Reset or BeginRestore makes it usable;
+  // after kResourceExhausted, which says that the device has no memory, the step may be tried
+  // again. REQUIRES: 1 <= n, and the rows fit kv->capacity(). Token ids are checked.
   absl::Status Step(KvCache* kv, absl::Span<const int32_t> tokens,
                     std::vector<float>* logits) const;
 

@@ -2,10 +2,12 @@
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "worker/model/torch/kv_cache_rep.h"
@@ -18,12 +20,9 @@ constexpr int kRowAlignment = 16;
 
 int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Moves rows [from, from + count) of each head to row 0. The ranges may overlap.
+// Moves rows [from, from + count) of each head of a block in the host's memory to row 0. The ranges
+// may overlap.
 void MoveToFront(at::Tensor* block, int from, int count) {
-  if (!block->is_cpu()) {
-    block->narrow(1, 0, count).copy_(block->narrow(1, from, count).clone());
-    return;
-  }
   const size_t row_bytes = block->size(2) * block->element_size();
   for (int64_t head = 0; head < block->size(0); ++head) {
     auto* base = static_cast<char*>(block->select(0, head).data_ptr());
@@ -41,7 +40,22 @@ at::Tensor SliceHalf(std::byte* slice, int half, int columns, const at::Tensor& 
       .make_tensor();
 }
 
+// A device without memory is as a host without: our callers do not see libtorch's errors.
+template <typename Work>
+void TakingMemory(const Work& work) {
+  try {
+    work();
+  } catch (const c10::OutOfMemoryError&) {
+    throw std::bad_alloc();
+  }
+}
+
 }  // namespace
+
+int KvCacheRows(const ModelConfig& config, int layer, int capacity) {
+  const int local = config.attention.sliding_window - 1 + kMaxStepTokens;
+  return RoundUp(config.is_local(layer) ? std::min(capacity, local) : capacity, kRowAlignment);
+}
 
 KvCacheRep::KvCacheRep(const ModelConfig& config, int capacity_tokens, at::Device device,
                        at::ScalarType dtype)
@@ -50,11 +64,10 @@ KvCacheRep::KvCacheRep(const ModelConfig& config, int capacity_tokens, at::Devic
       kv_heads(config.attention.num_kv_heads),
       head_dim(config.attention.head_dim) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
-  const int local_rows = std::min(capacity, window - 1 + kMaxStepTokens);
   for (int i = 0; i < config.num_layers; ++i) {
     LayerKv layer;
     layer.local = config.is_local(i);
-    const int rows = RoundUp(layer.local ? local_rows : capacity, kRowAlignment);
+    const int rows = KvCacheRows(config, i, capacity);
     layer.keys = at::empty({kv_heads, rows, head_dim}, options);
     layer.values = at::empty({kv_heads, rows, head_dim}, options);
     layers.push_back(std::move(layer));
@@ -71,8 +84,15 @@ void KvCacheRep::MakeRoom(LayerKv* layer, int tokens) {
   // A single token reads its window in place while there is room: decoding would move W-1 rows a
   // token otherwise.
   if (drop == 0 || (tokens == 1 && fits && aligned)) return;
-  MoveToFront(&layer->keys, drop, keep);
-  MoveToFront(&layer->values, drop, keep);
+  if (layer->keys.is_cpu()) {
+    MoveToFront(&layer->keys, drop, keep);
+    MoveToFront(&layer->values, drop, keep);
+  } else {  // both copies first: they may find no memory, and then nothing has moved
+    const at::Tensor keys = layer->keys.narrow(1, drop, keep).clone();
+    const at::Tensor values = layer->values.narrow(1, drop, keep).clone();
+    layer->keys.narrow(1, 0, keep).copy_(keys);
+    layer->values.narrow(1, 0, keep).copy_(values);
+  }
   layer->first += drop;
 }
 
@@ -98,9 +118,11 @@ void KvCache::CopyOut(int layer, int begin, int end, int slice_begin, int slice_
   const c10::InferenceMode inference;
   for (int half = 0; half < 2; ++half) {
     const at::Tensor& block = half == 0 ? kv.keys : kv.values;
-    SliceHalf(slice, half, slice_tokens, block)
-        .narrow(1, begin - slice_begin, end - begin)
-        .copy_(rep_->Rows(block, kv, begin, end));
+    TakingMemory([&] {
+      SliceHalf(slice, half, slice_tokens, block)
+          .narrow(1, begin - slice_begin, end - begin)
+          .copy_(rep_->Rows(block, kv, begin, end));
+    });
   }
 }
 
@@ -122,9 +144,11 @@ void KvCacheRep::CopyIn(int layer, int begin, int end, int slice_begin, int slic
   const c10::InferenceMode inference;
   for (int half = 0; half < 2; ++half) {
     const at::Tensor& block = half == 0 ? kv.keys : kv.values;
-    Rows(block, kv, begin, end)
-        .copy_(SliceHalf(const_cast<std::byte*>(slice), half, slice_tokens, block, device)
-                   .narrow(1, begin - slice_begin, end - begin));
+    TakingMemory([&] {
+      Rows(block, kv, begin, end)
+          .copy_(SliceHalf(const_cast<std::byte*>(slice), half, slice_tokens, block, device)
+                     .narrow(1, begin - slice_begin, end - begin));
+    });
   }
 }
 

@@ -24,6 +24,9 @@ struct LayerKv {
   int first = 0;            // position of row 0
 };
 
+// Rows of a layer's block in a cache for `capacity` tokens.
+int KvCacheRows(const ModelConfig& config, int layer, int capacity);
+
 struct KvCacheRep {
   KvCacheRep(const ModelConfig& config, int capacity, at::Device device, at::ScalarType dtype);
 

@@ -26,6 +26,9 @@ class Linear {
   Linear(const std::vector<TensorView>& parts, at::ScalarType dtype, at::Device device,
          int rows_hint);
 
+  // The matrix as it was given, in row order; undefined where it was reordered.
+  at::Tensor plain_weight() const { return packed_ ? at::Tensor() : weight_; }
+
   // x [n, in] contiguous -> [n, out].
   at::Tensor operator()(const at::Tensor& x) const;
 
