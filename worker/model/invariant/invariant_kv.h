@@ -145,7 +145,7 @@ class InvariantKv : public SequenceKv {
   KvStrategy strategy_ = KvStrategy::kDynamic;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: none
   KvBlocks::Reservation reserved_, second_reserved_;
-  uint64_t reservable_bytes_ = 0;        // beside reserved_, what it may come to need
+  uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
   std::vector<KvBlock> held_;
   SplitBlocks blocks_;                 // null: left by the window, or sealed
   SplitBlocks sealed_;                 // null: left by the window
