@@ -201,8 +201,8 @@ class StatusPageInBrowser(StoreWithPage):
                  getComputedStyle(document.documentElement).getPropertyValue("--bad").trim(),
                  card.getBoundingClientRect().bottom <=
                      document.getElementById("tiles").getBoundingClientRect().top];""")
-            self.assertEqual(said, "Something is wrong. Since the start: 2 errors of a tier, "
-                             "1 objects quarantined. The log says when and where.")
+            self.assertEqual(said, "Something is wrong. Now, or since the start: 2 errors of a "
+                             "tier, 1 objects quarantined. The log says when and where.")
             self.assertEqual(colour, "rgb(179, 38, 30)")
             self.assertEqual(bad, "#b3261e")
             self.assertTrue(is_above)
