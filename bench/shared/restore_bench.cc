@@ -72,8 +72,9 @@ struct Bench {
     const auto space = spaces.Of(prompt.tenant, Soon());
     if (absl::IsNotFound(space.status())) return {};
     const SharedPrompt named{*space, layout,
-                             MakeChain(layout, RootKey(model.digest(), prompt.tenant, secret),
-                                       prompt.tokens, {}, kTokens, {}),
+                             std::make_shared<const PromptChain>(
+                                 MakeChain(layout, RootKey(model.digest(), prompt.tenant, secret),
+                                           prompt.tokens, {}, kTokens, {})),
                              prompt.tokens};
     std::vector<std::string> names;
     for (const ObjectId& id : NeededObjects(layout, kTokens)) {
