@@ -112,7 +112,7 @@ TEST(EngineBatchTest, ALongPromptStopsNobodyAndIsNotStarved) {
   std::vector<std::unique_ptr<Collector>> decoding;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     decoding.push_back(std::make_unique<Collector>());
-    worker.Submit(Request(Prompt(20, seed), {}, 400), decoding.back().get());
+    worker.Submit(Request(Prompt(20, seed), {}, 480), decoding.back().get());
   }
   for (auto& run : decoding) run->WaitFirstToken();
   Collector prompt;
