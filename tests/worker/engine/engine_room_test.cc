@@ -348,11 +348,12 @@ TEST(EngineRoomTest, OfTheOtherClassesWhatFindsNoRoomWaitsToo) {
   };
   EngineCallbacks callbacks = second.Callbacks(/*writes=*/false);
   callbacks.on_started = [&](const StartedInfo&) {
-    EXPECT_EQ(first.finished.generated_tokens, 20u) << "it did not wait";
+    EXPECT_EQ(first.tokens.size(), 20u) << "it did not wait";  // on_finished may come later
   };
   worker.Submit(Uncached(Prompt(100), 20), &first);
   ASSERT_TRUE(worker->Submit(Uncached(Prompt(100, 2), 20), callbacks).ok());
   submitted.Notify();
+  first.WaitEnd();
   second.WaitEnd();
   EXPECT_TRUE(first.error.ok()) << first.error;
   EXPECT_TRUE(second.error.ok()) << second.error;
