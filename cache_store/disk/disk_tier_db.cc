@@ -314,7 +314,9 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::D
     const std::string why = status.ToString();
     rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options.info_log,
                  "damaged, RocksDB is asked to mend it, which may take minutes: %s", why.c_str());
-    if (RecoverInChild(options, path, families, &found_)) status = open();
+    const absl::Status mended = RecoverInChild(options, path, families, &found_);
+    if (absl::IsUnavailable(mended)) return rocksdb::Status::IOError(mended.ToString());
+    if (mended.ok()) status = open();
     if (IsDamage(status)) {
       const FolderLock lock(files_.get(), path);
       if (!lock.status().ok()) return lock.status();

@@ -2,6 +2,7 @@
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/sst_file_reader.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
@@ -36,6 +38,14 @@ std::string NumbersOf(const rocksdb::LiveFileMetaData& file) {
   return absl::StrCat(", numbers ", *first, " to ", *last);
 }
 
+// The parent's log may be locked by one of its other threads, which the child has not; and without
+// one RocksDB makes a file.
+class NoLog : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
 rocksdb::Status OpenWith(const rocksdb::DBOptions& options, const std::string& path,
                          const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
                          std::vector<rocksdb::ColumnFamilyHandle*>* handles, rocksdb::DB** db) {
@@ -43,6 +53,8 @@ rocksdb::Status OpenWith(const rocksdb::DBOptions& options, const std::string& p
   rocksdb::DBOptions child = options;
   // The child has none of RocksDB's threads.
   child.max_file_opening_threads = 1;
+  child.stats_dump_period_sec = child.stats_persist_period_sec = 0;
+  child.info_log = std::make_shared<NoLog>();
   child.create_if_missing = child.create_missing_column_families = false;
   child.paranoid_checks = false;  // a table that cannot be opened is found below
   child.listeners.clear();
@@ -113,13 +125,21 @@ std::vector<fs::path> AsideIn(const std::string& dir) {
 
 }  // namespace
 
-bool RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
-                    const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                    std::vector<std::string>* lines) {
+absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
+                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                            std::vector<std::string>* lines) {
   int ends[2];
-  if (::pipe(ends) != 0) return false;
+  if (::pipe(ends) != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "no pipe to a process that mends the database: ", std::strerror(errno), "; start again"));
+  }
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, it would keep the child's status from its parent
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child == 0) {
+    // It holds the database's lock: it does not outlive a parent that is told to stop.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
     for (const int number : {SIGABRT, SIGSEGV, SIGALRM}) std::signal(number, SIG_DFL);
@@ -131,6 +151,7 @@ bool RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
     // Not closed: what it did is in RocksDB's manifest, and the rest of the process is not there.
     ::_exit(is_mended && is_said ? 0 : 1);
   }
+  const std::string why_no_child = child < 0 ? std::strerror(errno) : "";
   ::close(ends[1]);
   std::string said;
   char buffer[kMaxSaidBytes];
@@ -140,13 +161,19 @@ bool RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
     if (count > 0) said.append(buffer, static_cast<size_t>(count));
   }
   ::close(ends[0]);
+  if (child < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("no process that mends the database: ", why_no_child, "; start again"));
+  }
   int status = -1;
-  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  if (child <= 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return false;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    return absl::DataLossError("RocksDB cannot mend the database");
+  }
   for (const absl::string_view line : absl::StrSplit(said, '\n', absl::SkipEmpty())) {
     lines->emplace_back(line);
   }
-  return true;
+  return absl::OkStatus();
 }
 
 void TakeLostObjects(const Database& db, DiskContents* contents) {

@@ -21,11 +21,12 @@
 
 namespace hearth {
 
-// True: the database at `path`, which is not open, can be opened again; some of it may be lost.
-// Adds a line for each table that was dropped. The child has a few minutes.
-bool RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
-                    const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                    std::vector<std::string>* lines);
+// Ok: the database at `path`, which is not open, can be opened again; some of it may be lost. Adds
+// a line for each table that was dropped. The child has a few minutes, and ends with its parent.
+// kDataLoss: it could not mend it. kUnavailable: there could be no child, and nothing was tried.
+absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
+                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                            std::vector<std::string>* lines);
 
 // Takes objects out of `*contents` whose slices were in tables that were dropped.
 void TakeLostObjects(const Database& db, DiskContents* contents);
