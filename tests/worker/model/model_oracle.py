@@ -23,8 +23,9 @@ GREEDY = 64
 
 
 class Probe:
-    def __init__(self, binary, model_dir, dtype="float32"):
-        self.process = subprocess.Popen([binary, str(model_dir), dtype], stdin=subprocess.PIPE,
+    def __init__(self, binary, model_dir, dtype="float32", device=""):
+        self.process = subprocess.Popen([binary, str(model_dir), dtype, *filter(None, [device])],
+                                        stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline()
         assert ready, f"{binary} ended before it was ready"

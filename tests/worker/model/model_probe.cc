@@ -1,6 +1,6 @@
 // Answers the Python oracles: runs a checkpoint's forward pass on the canonical schedule.
 //
-//   model_probe MODEL_DIR [DTYPE]
+//   model_probe MODEL_DIR [DTYPE [DEVICE]]
 // Reads one JSON object a line from standard input, writes one a line to standard output:
 //   {"ids": [..], "cuts": [..], "chunk": 128, "greedy": 64, "logits": "FILE", "restores": [128]}
 //     -> {"greedy": [..], "sha256": "..", "restored": [".."], "steps": 9, "prefill_ms": 1.0,
@@ -111,11 +111,12 @@ nlohmann::json Answer(const Gemma& gemma, const nlohmann::json& question) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: model_probe MODEL_DIR [DTYPE]" << std::endl;
+    std::cerr << "usage: model_probe MODEL_DIR [DTYPE [DEVICE]]" << std::endl;
     return 2;
   }
   hearth::GemmaOptions options;
   options.dtype = argc > 2 ? argv[2] : "float32";
+  options.device = argc > 3 ? argv[3] : "cpu";
   const auto gemma = hearth::Gemma::Load(argv[1], options);
   hearth::Require(gemma.status());
   std::cout << nlohmann::json{{"ready", true}, {"notes", (*gemma)->notes()}} << std::endl;

@@ -1,0 +1,283 @@
+"""Runs the parts of a GPU kit, in the order of their worth, and keeps what each says.
+
+    kit.py KIT OUT [--model DIR] [--seconds 520] [--only PART,...]
+
+KIT: an unpacked kit (scripts/gpu_kit.sh). After each part OUT/figures.json is written anew:
+machine, driver, commit; for each part whether it ran, or why not; for each row its runs, median,
+spread and bar. OUT/log has each part's output. Without a device the parts that need none run on
+the CPU, on a tiny model. --model: a checkpoint with real weights of the 270M; without it they are
+made.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# Layers that are made, where not all: two periods of five local layers and a global one.
+GEOMETRIES = {"1b": None, "4b": None, "27b": "lllllg" * 2}
+BARS = {"greedy tokens that differ from transformers'": ("<=", 0),
+        "tests that failed": ("<=", 0), "other logits after a restore": ("<=", 0)}
+
+
+class NotRun(Exception):
+    """Why a part cannot run here."""
+
+
+class Failed(NotRun):
+    """A program ended with an error of its own."""
+
+
+class Kit:
+    def __init__(self, folder, out, seconds, model):
+        self.folder, self.out, self.model = folder, out, model
+        self.ends = time.monotonic() + seconds
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="gpu_kit."))
+        self.device, self.machine = "cpu", {"cpu": cpu_name(), "cores": os.cpu_count(),
+                                            "kernel": platform.release()}
+        self.parts, self.rows, self.making = [], [], {}
+        (out / "log").mkdir(parents=True, exist_ok=True)
+
+    def look_around(self):
+        import torch
+        self.machine.update(torch=torch.__version__, cuda=torch.version.cuda or "none",
+                            python=platform.python_version())
+        if torch.cuda.is_available():
+            self.device = "cuda"
+            self.machine["gpu"] = torch.cuda.get_device_name(0)
+            asked = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,memory.total",
+                                    "--format=csv,noheader"], capture_output=True, text=True)
+            self.machine["driver"] = asked.stdout.strip() or "nvidia-smi says nothing"
+
+    def write(self):
+        commit = (self.folder / "commit").read_text().strip()
+        weights = f"real: {self.model}" if self.model else "made here"
+        figures = {"commit": commit, "machine": self.machine, "device": self.device,
+                   "weights of the 270M": weights, "parts": self.parts, "rows": self.rows}
+        text = json.dumps(figures, indent=1) + "\n"
+        (self.out / "figures.json.new").write_text(text)
+        (self.out / "figures.json.new").rename(self.out / "figures.json")
+
+    def add(self, part, line):
+        row = {"part": part, **line}
+        values = line.get("values")
+        if values:
+            row.update(median=statistics.median(values), min=min(values), max=max(values))
+        if line["row"] in BARS and values:
+            sign, bar = BARS[line["row"]]
+            row.update(bar=f"{sign} {bar}", holds=row["median"] <= bar)
+        self.rows.append(row)
+
+    def one(self, part, row, unit, *values):
+        self.add(part, {"row": row, "unit": unit, "values": list(values)})
+
+    def command(self, part, *argv, limit):
+        """Runs it, keeps its rows as they come. Ends it, and all that it started, at the limit."""
+        limit = min(limit, self.ends - time.monotonic())
+        if limit < 1:
+            raise NotRun("the time was spent before its turn")
+        log = self.out / "log" / f"{part}.txt"
+        begin = log.stat().st_size if log.exists() else 0
+        with open(log, "ab") as output:
+            child = subprocess.Popen([str(a) for a in argv], stdout=output, stderr=output,
+                                     stdin=subprocess.DEVNULL, start_new_session=True)
+            try:
+                status = child.wait(limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+                status = None
+        said = log.read_bytes()[begin:].decode(errors="replace")
+        for line in said.splitlines():
+            if line.startswith('{"row"'):
+                self.add(part, json.loads(line))
+        if status is None:
+            raise NotRun(f"ended after {limit:.0f} s; rows until then are kept")
+        if status != 0:
+            last = [line for line in said.splitlines() if line.strip()][-1:] or ["nothing said"]
+            raise Failed(f"status {status}: {last[0][:300]}")
+
+    def run(self, name, part):
+        begin = time.monotonic()
+        told = {"part": name, "state": "ran"}
+        try:
+            if begin >= self.ends:
+                raise NotRun("the time was spent before its turn")
+            part(self, name)
+        except NotRun as why:
+            state = "failed" if isinstance(why, Failed) else "not run"
+            told.update(state=state, why=str(why))
+        except Exception as error:  # a part never takes the rest with it
+            told.update(state="failed", why=f"{type(error).__name__}: {error}"[:500])
+        told["seconds"] = round(time.monotonic() - begin, 1)
+        self.parts.append(told)
+        self.write()
+        print(f"{name:14} {told['state']:8} {told['seconds']:6.1f} s  {told.get('why', '')}",
+              flush=True)
+
+    def needs_device(self):
+        if self.device == "cpu":
+            raise NotRun("there is no CUDA device")
+
+    def python(self, name):
+        return [sys.executable, "-B", self.folder / name]
+
+    def checkpoint(self, geometry):
+        """A folder with weights of this geometry, made here."""
+        out = self.work / geometry
+        if geometry in self.making:
+            try:
+                self.making.pop(geometry).wait(max(1, min(90, self.ends - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                raise NotRun("its weights were not made in time") from None
+        if not out.exists():
+            self.command("weights", *self.weights_command(geometry), limit=90)
+        return out
+
+    def weights_command(self, geometry):
+        flags = ["--geometry", geometry, "--dtype", "bfloat16"]
+        if GEOMETRIES.get(geometry):
+            flags += ["--set", f"layer_types={GEOMETRIES[geometry]}"]
+        return [*self.python("scripts/make_checkpoint.py"), self.work / geometry, *flags]
+
+    def make_weights(self):
+        """Drawing them takes a core a minute: beside the parts before those that need them."""
+        for geometry in GEOMETRIES if self.device == "cuda" else ():
+            with open(self.out / "log/weights.txt", "ab") as log:
+                self.making[geometry] = subprocess.Popen(
+                    [str(a) for a in self.weights_command(geometry)], stdout=log, stderr=log)
+
+    def small(self):
+        """The 270M, with real weights where they are; a tiny model where there is no device."""
+        if self.model:
+            return self.model
+        return self.checkpoint("270m" if self.device == "cuda" else "tiny")
+
+    def dtype(self):
+        return "bfloat16" if self.device == "cuda" else "float32"
+
+
+def cpu_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def probes(kit, name):
+    kit.needs_device()
+    kit.command(name, kit.folder / "bin/gpu_probes", 7, limit=40)
+    kit.command(name, *kit.python("bench/gpu/peer.py"), "-", kit.device, "bfloat16", "rate", 8192,
+                7, limit=40)
+
+
+def of_parts(command, limit):
+    def part(kit, name):
+        kit.command(name, *kit.python("bench/gpu/parts.py"), command, kit.small(), kit.device,
+                    kit.folder, limit=limit)
+    return part
+
+
+def tests(kit, name):
+    failed = 0
+    for program in ("hearth_gpu_test", "hearth_gpu_restore_test"):
+        try:
+            kit.command(name, kit.folder / "bin" / program, limit=60)
+        except Failed as why:
+            print(f"  {program}: {why}")
+            failed += 1
+    kit.one(name, "tests that failed", "programs", failed)
+    said = (kit.out / "log" / f"{name}.txt").read_text(errors="replace")
+    skipped = re.findall(r"\[  SKIPPED \] (\d+) test", said)
+    kit.one(name, "tests that were skipped", "tests", sum(map(int, skipped)))
+
+
+def steps(geometry, dtype=None):
+    def part(kit, name):
+        if geometry:
+            kit.needs_device()
+        folder = kit.checkpoint(geometry) if geometry else kit.small()
+        prefix = 2048 if kit.device == "cuda" else 256
+        kit.command(name, kit.folder / "bin/gpu_step_bench", folder, kit.device,
+                    dtype or kit.dtype(), prefix, 5, limit=60)
+    return part
+
+
+def peers(geometry, mode):
+    def part(kit, name):
+        if geometry or mode == "compiled":
+            kit.needs_device()
+        folder = kit.checkpoint(geometry) if geometry else kit.small()
+        prefix = 2048 if kit.device == "cuda" else 256
+        kit.command(name, *kit.python("bench/gpu/peer.py"), folder, kit.device, kit.dtype(), mode,
+                    prefix, 5, limit=75)
+        shutil.rmtree(kit.work / "27b", ignore_errors=True)
+    return part
+
+
+def sanitizers(kit, name):
+    kit.needs_device()
+    if not shutil.which("compute-sanitizer"):
+        raise NotRun("compute-sanitizer is not installed")
+    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        try:
+            kit.command(name, "compute-sanitizer", "--error-exitcode", 9, "--tool", tool,
+                        kit.folder / "bin/hearth_gpu_test", limit=20)
+            works = 1
+        except Failed as why:
+            print(f"  {tool}: {why}")
+            works = 0
+        kit.one(name, f"{tool} runs and finds nothing", "works", works)
+
+
+# In the order of their worth: what is cut off by the end of the time stands last.
+PARTS = {"probes": probes, "tokens": of_parts("tokens", 90), "tests": tests,
+         "service": of_parts("service", 90),
+         "steps": steps(None), "steps-float32": steps(None, "float32"),
+         "eager": peers(None, "eager"), "compiled": peers(None, "compiled"),
+         "steps-4b": steps("4b"), "eager-4b": peers("4b", "eager"),
+         "compiled-4b": peers("4b", "compiled"),
+         "steps-27b": steps("27b"), "eager-27b": peers("27b", "eager"),
+         "steps-1b": steps("1b"), "eager-1b": peers("1b", "eager"),
+         "compiled-1b": peers("1b", "compiled"), "sanitizers": sanitizers}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kit", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=520)
+    parser.add_argument("--only", default=",".join(PARTS))
+    args = parser.parse_args()
+    parts = args.only.split(",")
+    for name in parts:
+        if name not in PARTS:
+            parser.error(f"--only: there is no part {name}; there are {', '.join(PARTS)}")
+    kit = Kit(args.kit.resolve(), args.out.resolve(), args.seconds, args.model)
+    try:
+        kit.look_around()
+        for name in parts:
+            kit.run(name, PARTS[name])
+            if name == "probes":
+                kit.make_weights()
+    finally:
+        for making in kit.making.values():
+            making.kill()
+            making.wait()
+        kit.write()
+        shutil.rmtree(kit.work, ignore_errors=True)
+    return 1 if any(part["state"] == "failed" for part in kit.parts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

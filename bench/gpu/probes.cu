@@ -1,0 +1,210 @@
+// What a device does by itself: memory bandwidth, copies between host and device, the cost of a
+// launch, and which ways there are to share its memory with another process.
+//   gpu_probes [TURNS]
+// Prints a line of JSON for each: {"row": ..., "unit": ..., "values": [...]}, or "why" where it
+// cannot be. Ends with 2 and one line where there is no device.
+#include <cuda_runtime.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr size_t kDeviceBytes = size_t{1} << 30;  // far beyond any cache of a device
+constexpr size_t kHostBytes = size_t{256} << 20;
+constexpr int kLaunches = 2000;
+constexpr int kShared = 1 << 20;
+int turns = 7;
+
+void Require(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::printf("{\"row\": \"%s\", \"why\": \"%s\"}\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+__global__ void Read(const uint4* from, size_t count, unsigned* sum) {
+  unsigned mine = 0;
+  const size_t stride = size_t{gridDim.x} * blockDim.x;
+  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const uint4 v = from[i];
+    mine ^= v.x ^ v.y ^ v.z ^ v.w;
+  }
+  if (mine == 0x5eed) *sum = mine;  // never with zeros, and not left out by the compiler
+}
+
+__global__ void Nothing() {}
+
+// Values of `amount` over the seconds that `work` takes, after a turn that is not counted.
+void Row(const char* row, const char* unit, double amount, const std::function<void()>& work) {
+  std::printf("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [", row, unit);
+  for (int turn = -1; turn < turns; ++turn) {
+    Require(cudaDeviceSynchronize(), row);
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    Require(cudaDeviceSynchronize(), row);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const double value = amount > 0 ? amount / took.count() : took.count() / -amount;
+    if (turn >= 0) std::printf("%s%.6g", turn == 0 ? "" : ", ", value);
+  }
+  std::printf("]}\n");
+  std::fflush(stdout);
+}
+
+void Bandwidths() {
+  void *from = nullptr, *to = nullptr, *pinned = nullptr;
+  unsigned* sum = nullptr;
+  Require(cudaMalloc(&from, kDeviceBytes), "memory");
+  Require(cudaMalloc(&to, kDeviceBytes), "memory");
+  Require(cudaMalloc(&sum, sizeof(*sum)), "memory");
+  Require(cudaMemset(from, 0, kDeviceBytes), "memory");
+  cudaDeviceProp properties;
+  Require(cudaGetDeviceProperties(&properties, 0), "properties");
+  const int blocks = properties.multiProcessorCount * 8;
+  Row("device memory, read", "GB/s", kDeviceBytes / 1e9, [&] {
+    Read<<<blocks, 512>>>(static_cast<const uint4*>(from), kDeviceBytes / sizeof(uint4), sum);
+  });
+  Row("device memory, copied (read and written)", "GB/s", 2 * kDeviceBytes / 1e9,
+      [&] { cudaMemcpyAsync(to, from, kDeviceBytes, cudaMemcpyDeviceToDevice); });
+  std::vector<char> pageable(kHostBytes, 1);
+  Require(cudaMallocHost(&pinned, kHostBytes), "pinned memory");
+  std::memset(pinned, 1, kHostBytes);
+  const double host = kHostBytes / 1e9;
+  Row("pinned to device", "GB/s", host,
+      [&] { cudaMemcpy(to, pinned, kHostBytes, cudaMemcpyHostToDevice); });
+  Row("device to pinned", "GB/s", host,
+      [&] { cudaMemcpy(pinned, to, kHostBytes, cudaMemcpyDeviceToHost); });
+  Row("pageable to device", "GB/s", host,
+      [&] { cudaMemcpy(to, pageable.data(), kHostBytes, cudaMemcpyHostToDevice); });
+  Row("device to pageable", "GB/s", host,
+      [&] { cudaMemcpy(pageable.data(), to, kHostBytes, cudaMemcpyDeviceToHost); });
+  cudaFreeHost(pinned);
+  cudaFree(from), cudaFree(to), cudaFree(sum);
+}
+
+void Launches() {
+  Row("a launch", "s", -kLaunches, [] {
+    for (int i = 0; i < kLaunches; ++i) Nothing<<<1, 32>>>();
+  });
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t ready;
+  Require(cudaStreamCreate(&stream), "a launch in a graph");
+  Require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "a launch in a graph");
+  for (int i = 0; i < kLaunches; ++i) Nothing<<<1, 32, 0, stream>>>();
+  Require(cudaStreamEndCapture(stream, &graph), "a launch in a graph");
+  Require(cudaGraphInstantiate(&ready, graph, 0), "a launch in a graph");
+  Row("a launch in a graph", "s", -kLaunches, [&] { cudaGraphLaunch(ready, stream); });
+}
+
+// The other side of a share: whether the memory named by `kind` and `handle` reads as it should.
+int Reader(const std::string& kind, const char* handle) {
+  void* data = nullptr;
+  if (kind == "ipc") {
+    cudaIpcMemHandle_t memory;
+    for (size_t i = 0; i < sizeof(memory); ++i) {
+      unsigned byte = 0;
+      std::sscanf(handle + 2 * i, "%2x", &byte);
+      reinterpret_cast<unsigned char*>(&memory)[i] = static_cast<unsigned char>(byte);
+    }
+    if (cudaIpcOpenMemHandle(&data, memory, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+      return 1;
+  } else {
+    int fd = 0, used = 0;
+    std::sscanf(handle, "%d:%n", &fd, &used);
+    cudaMemPool_t pool;
+    cudaMemPoolPtrExportData pointer;
+    for (size_t i = 0; i < sizeof(pointer); ++i) {
+      unsigned byte = 0;
+      std::sscanf(handle + used + 2 * i, "%2x", &byte);
+      reinterpret_cast<unsigned char*>(&pointer)[i] = static_cast<unsigned char>(byte);
+    }
+    void* shared = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
+    if (cudaMemPoolImportFromShareableHandle(&pool, shared, cudaMemHandleTypePosixFileDescriptor,
+                                             0) != cudaSuccess)
+      return 1;
+    cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, 0}, cudaMemAccessFlagsProtReadWrite};
+    cudaMemPoolSetAccess(pool, &access, 1);
+    if (cudaMemPoolImportPointer(&data, pool, &pointer) != cudaSuccess) return 1;
+  }
+  std::vector<unsigned char> back(kShared);
+  if (cudaMemcpy(back.data(), data, kShared, cudaMemcpyDeviceToHost) != cudaSuccess) return 1;
+  return back[0] == 0x5a && back[kShared - 1] == 0x5a ? 0 : 1;
+}
+
+std::string Hex(const void* bytes, size_t count) {
+  std::string hex;
+  for (size_t i = 0; i < count; ++i) {
+    char two[3];
+    std::snprintf(two, sizeof(two), "%02x", static_cast<const unsigned char*>(bytes)[i]);
+    hex += two;
+  }
+  return hex;
+}
+
+// A context does not survive a fork: the reader is this program, started anew.
+void Share(const char* row, const char* kind, cudaError_t made, const std::string& handle) {
+  int status = -1;
+  if (made == cudaSuccess) {
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/proc/self/exe", "gpu_probes", "--reader", kind, handle.c_str(), nullptr);
+      _exit(127);
+    }
+    waitpid(child, &status, 0);
+  }
+  std::printf("{\"row\": \"%s\", \"unit\": \"works\", \"values\": [%d]}\n", row,
+              status == 0 ? 1 : 0);
+  cudaGetLastError();
+}
+
+void Shares() {
+  void* data = nullptr;
+  Require(cudaMalloc(&data, kShared), "shared memory");
+  Require(cudaMemset(data, 0x5a, kShared), "shared memory");
+  Require(cudaDeviceSynchronize(), "shared memory");
+  cudaIpcMemHandle_t memory;
+  const cudaError_t ipc = cudaIpcGetMemHandle(&memory, data);
+  Share("shared with another process: IPC handle", "ipc", ipc, Hex(&memory, sizeof(memory)));
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.handleTypes = cudaMemHandleTypePosixFileDescriptor;
+  properties.location = {cudaMemLocationTypeDevice, 0};
+  cudaMemPool_t pool = nullptr;
+  cudaMemPoolPtrExportData pointer = {};
+  int fd = -1;
+  cudaError_t error = cudaMemPoolCreate(&pool, &properties);
+  if (error == cudaSuccess) error = cudaMallocFromPoolAsync(&data, kShared, pool, nullptr);
+  if (error == cudaSuccess) error = cudaMemset(data, 0x5a, kShared);
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess)
+    error = cudaMemPoolExportToShareableHandle(&fd, pool, cudaMemHandleTypePosixFileDescriptor, 0);
+  if (error == cudaSuccess) error = cudaMemPoolExportPointer(&pointer, data);
+  if (fd >= 0) fcntl(fd, F_SETFD, 0);  // the reader inherits it
+  Share("shared with another process: file of a pool", "pool", error,
+        std::to_string(fd) + ":" + Hex(&pointer, sizeof(pointer)));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::strcmp(argv[1], "--reader") == 0) return Reader(argv[2], argv[3]);
+  if (argc > 1) turns = std::atoi(argv[1]);
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess || devices == 0) {
+    std::fprintf(stderr, "no CUDA device: %s\n", cudaGetErrorString(error));
+    return 2;
+  }
+  Bandwidths();
+  Launches();
+  Shares();
+  return 0;
+}

@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# Figures of a machine with a GPU that has neither network nor Hearth's libraries: packs programs
+# here, runs them there in one command. docs/gpu_kit.md says how.
+#   scripts/gpu_kit.sh pack [DIR]            makes DIR (build/gpu_kit): this script and kit.tar.xz
+#   DIR/gpu_kit.sh run OUT [--model DIR] [--seconds 520] [--only PART,...] [--compile]
+# There: x86-64, glibc of Debian 12 or later, Python with torch 2.11 for CUDA 13. --compile, or
+# programs that do not load beside its torch: what uses torch is compiled and linked there (g++).
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+TORCH_VERSION=2.11.0
+CUDA_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
+  nvidia-cuda-runtime==13.0.96)
+PROGRAMS=(bin/hearth-worker bin/hearth-store bin/hearthctl bin/gpu_step_bench bin/gpu_probes
+  tests/model_probe tests/hearth_gpu_test tests/hearth_gpu_restore_test)
+# Those of them that see libtorch.
+WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe tests/hearth_gpu_restore_test)
+FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data/configs
+  tests/worker/model/model_oracle.py worker/model proto)
+
+# --- here ---
+
+# The headers and the three libraries that are linked, not the code of devices beside them.
+fetch_torch() {
+  local wheels=$DEPS/wheels
+  "$PYTHON" -m pip download --disable-pip-version-check --progress-bar off --no-deps \
+    --only-binary=:all: --python-version 312 --platform manylinux_2_28_x86_64 -d "$wheels" \
+    "torch==$TORCH_VERSION"
+  rm -rf "$DEPS/torch"
+  "$PYTHON" - "$wheels"/torch-*.whl "$DEPS" <<'PYTHON'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    libraries = {f"torch/lib/lib{name}.so" for name in ("torch", "torch_cpu", "c10")}
+    wheel.extractall(sys.argv[2], [name for name in wheel.namelist()
+                                   if name.startswith("torch/include/") or name in libraries])
+PYTHON
+  rm -rf "$wheels"
+}
+
+fetch_cuda() {
+  rm -rf "$DEPS/cuda"
+  "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off --no-deps --no-compile \
+    --target "$DEPS/cuda" "${CUDA_PACKAGES[@]}"
+  chmod +x "$CUDA"/bin/* "$CUDA"/nvvm/bin/*
+  # As CMake looks for them in a toolkit.
+  ln -sf libcudart.so.13 "$CUDA/lib/libcudart.so"
+  ln -sfn lib "$CUDA/lib64"
+  mkdir -p "$CUDA/include/cccl"
+}
+
+configure_kit() {
+  # DT_RPATH, which the libraries' own needs go by too. No program is run here to list its tests.
+  # shellcheck disable=SC2016
+  run_configure "$FOLDER" -DHEARTH_TORCH="$DEPS/torch" -DHEARTH_CUDA=on \
+    -DCUDAToolkit_ROOT="$CUDA" -DCMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE=PRE_TEST \
+    -DCMAKE_BUILD_RPATH='$ORIGIN/../lib;$ORIGIN/../torch/lib' \
+    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
+}
+
+# Libraries beside the programs, but for torch's and for those of every system with a compiler.
+copy_libraries() {
+  local system='lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|torch.*|c10.*|cu.*|gomp)\.so|ld-linux'
+  mkdir -p "$KIT/lib"
+  ldd "$KIT"/bin/* 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+    grep -Ev "/$system" | xargs -I{} cp -L {} "$KIT/lib/"
+}
+
+# What one of WITH_TORCH is linked of, in order; the objects of hearth_model are made there.
+copy_objects() {
+  local program=$1 name=${1##*/} object
+  mkdir -p "$KIT/objects"
+  ninja -C "$FOLDER" -t commands "$program" | tail -1 | tr ' ' '\n' |
+    grep -E '\.(o|a)$' | grep -v libhearth_model.a | grep -v '/librt\.a$' |
+    while IFS= read -r object; do
+      [[ $object == /* ]] || object=$FOLDER/$object
+      flat=$(tr / _ <<<"${object#"$ROOT"/}")
+      [[ -f $KIT/objects/$flat ]] || {
+        cp "$object" "$KIT/objects/$flat"
+        strip -g "$KIT/objects/$flat"
+      }
+      echo "$flat"
+    done >"$KIT/objects/$name.list"
+}
+
+assemble() {
+  local program
+  rm -rf "$KIT"
+  mkdir -p "$KIT/bin" "$KIT/include"
+  for program in "${PROGRAMS[@]}"; do
+    cp "$FOLDER/$program" "$KIT/bin/"
+    strip "$KIT/bin/${program##*/}"
+  done
+  copy_libraries
+  for program in "${WITH_TORCH[@]}"; do copy_objects "$program"; done
+  (cd "$ROOT" && git ls-files -z -- "${FILES[@]}" | xargs -0 cp --parents -t "$KIT")
+  cp -r /usr/include/absl "$KIT/include/"
+  echo "$TORCH_VERSION" >"$KIT/torch_version"
+  git -C "$ROOT" describe --always --dirty --abbrev=40 >"$KIT/commit"
+  rm -rf "$OUT"
+  mkdir -p "$OUT"
+  XZ_DEFAULTS=-T0 tar -C "$KIT" -cJf "$OUT/kit.tar.xz" .
+  cp "$ROOT/scripts/gpu_kit.sh" "$OUT/"
+}
+
+pack() {
+  OUT=${1:-$HERE/../build/gpu_kit}
+  # shellcheck source=/dev/null
+  . "$HERE/lib.sh"
+  # shellcheck source=/dev/null
+  . "$HERE/setup.sh"
+  # shellcheck source=/dev/null
+  . "$HERE/build.sh"
+  DEPS=$ROOT/.deps/gpu CUDA=$ROOT/.deps/gpu/cuda/nvidia/cu13 FOLDER=$ROOT/build/gpu
+  KIT=$FOLDER/kit
+  setup_tools
+  if ! stamp_holds "$STAMPS/gpu" "$TORCH_VERSION ${CUDA_PACKAGES[*]}"; then
+    step gpu-torch "torch $TORCH_VERSION for CUDA, its headers and what is linked" fetch_torch
+    step gpu-cuda "nvcc and the CUDA runtime" fetch_cuda
+    write_stamp "$STAMPS/gpu" "$TORCH_VERSION ${CUDA_PACKAGES[*]}"
+  fi
+  step gpu-configure "configure build/gpu" configure_kit
+  build "$FOLDER" "${PROGRAMS[@]##*/}"
+  step gpu-pack "pack" assemble
+  say "  $(du -sh "$OUT" | cut -f1) in $(find "$OUT" -type f | wc -l) files: $OUT"
+}
+
+# --- there ---
+
+# What uses torch, compiled and linked against the torch that is here.
+compile() {
+  local kit=$1 name objects
+  export kit
+  echo "compiling what uses torch"
+  # shellcheck disable=SC2016
+  printf '%s\n' "$kit"/worker/model/torch/*.cc | xargs -P "$(nproc)" -I{} bash -c '
+    g++ -std=c++17 -O2 -pthread -I"$kit" -isystem "$kit/include" -isystem "$kit/torch/include" \
+      -c "$1" -o "$kit/objects/made_${1##*/}.o"' _ {}
+  for name in "${WITH_TORCH[@]##*/}"; do
+    mapfile -t objects <"$kit/objects/$name.list"
+    (cd "$kit/objects" && g++ -pthread -o "$kit/bin/$name" -Wl,--start-group "${objects[@]}" \
+      made_*.o -Wl,--end-group "$kit"/lib/*.so* -ldl -lrt -Wl,--allow-shlib-undefined \
+      -Wl,--no-as-needed "$kit"/torch/lib/lib{torch,torch_cpu,c10}.so \
+      -Wl,--disable-new-dtags,-rpath,"$kit/lib:$kit/torch/lib")
+  done
+}
+
+run() {
+  local out=$1 kit compile='' arguments=()
+  shift
+  while (($#)); do
+    if [[ $1 == --compile ]]; then compile=1; else arguments+=("$1"); fi
+    shift
+  done
+  mkdir -p "$out"
+  kit=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf '$kit'" EXIT
+  python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
+    "$HERE/kit.tar.xz" "$kit"
+  ln -s "$(python3 -c 'import torch; print(torch.__path__[0])')" "$kit/torch"
+  if ! "$kit/bin/hearth-worker" --help >/dev/null 2>"$out/load.txt" || [[ $compile ]]; then
+    [[ $compile ]] || echo "the packed worker does not load: $(head -1 "$out/load.txt")"
+    compile "$kit"
+  fi
+  python3 -B "$kit/bench/gpu/kit.py" "$kit" "$out" "${arguments[@]}"
+}
+
+case ${1:-} in
+  pack) pack "${@:2}" ;;
+  run) [[ ${2:-} ]] || { sed -n '2,7p' "${BASH_SOURCE[0]}" && exit 2; } && run "${@:2}" ;;
+  *) sed -n '2,7p' "${BASH_SOURCE[0]}" && exit 2 ;;
+esac
