@@ -60,9 +60,10 @@ class Kit:
 
     def write(self):
         commit = (self.folder / "commit").read_text().strip()
-        weights = f"real: {self.model}" if self.model else "made here"
+        made = "270M" if self.device == "cuda" else "tiny model"
+        weights = f"of {self.model}" if self.model else f"of a {made}, made here"
         figures = {"commit": commit, "machine": self.machine, "device": self.device,
-                   "weights of the 270M": weights, "parts": self.parts, "rows": self.rows}
+                   "weights": weights, "parts": self.parts, "rows": self.rows}
         text = json.dumps(figures, indent=1) + "\n"
         (self.out / "figures.json.new").write_text(text)
         (self.out / "figures.json.new").rename(self.out / "figures.json")
