@@ -139,7 +139,7 @@ compile() {
     mapfile -t objects <"$kit/objects/$name.list"
     (cd "$kit/objects" && g++ -pthread -o "$kit/bin/$name" -Wl,--start-group "${objects[@]}" \
       made_*.o -Wl,--end-group "$kit"/lib/*.so* -ldl -lrt -Wl,--allow-shlib-undefined \
-      -Wl,--no-as-needed "$kit"/torch/lib/lib{torch,torch_cpu,c10}.so \
+      -Wl,--no-as-needed -lstdc++ "$kit"/torch/lib/lib{torch,torch_cpu,c10}.so \
       -Wl,--disable-new-dtags,-rpath,"$kit/lib:$kit/torch/lib")
   done
 }
