@@ -223,7 +223,8 @@ run_sanitized() {
   # Every test of every program, whatever whoever calls has set for a run by hand.
   unset "${!GTEST_@}"
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
-  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:suppressions=$ROOT/scripts/tsan.supp
+  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
+  TSAN_OPTIONS+=:suppressions=$ROOT/scripts/tsan.supp
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp
   # A sanitizer's findings do not depend on the moment at which a disk fails: a few of those that
   # the release tests run.
