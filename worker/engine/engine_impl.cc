@@ -212,8 +212,7 @@ void EngineImpl::AdmitWaiting() {
     const absl::StatusOr<bool> has_room = room_.TryReserve(sequence.get(), planner_.RunsNobody());
     if (!has_room.ok()) {
       answers_.Fail(sequence, has_room.status());
-    } else if (*has_room) {
-      planner_.Admit(sequence->id);
+    } else if (*has_room && planner_.Admit(sequence->id)) {
       LookUp(sequence);
     }
   }

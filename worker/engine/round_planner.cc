@@ -200,9 +200,11 @@ bool RoundPlanner::RunsNobody() const {
   return scheduler_.running() == 0;
 }
 
-void RoundPlanner::Admit(SequenceId id) {
+bool RoundPlanner::Admit(SequenceId id) {
   absl::MutexLock lock(&mu_);
+  if (gave_way_.count(id) > 0) return false;
   scheduler_.Admit(id);
+  return true;
 }
 
 LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {

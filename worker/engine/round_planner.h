@@ -80,7 +80,8 @@ class RoundPlanner {
   // The next that may have a place and was not tried for memory.
   SequencePtr Candidate(const KvRoom& room) ABSL_LOCKS_EXCLUDED(mu_);
   bool RunsNobody() const ABSL_LOCKS_EXCLUDED(mu_);
-  void Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: it gave way while memory was set aside for it, and ends with the next round.
+  bool Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The request's own prefill, and those beside it.
   LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   // REQUIRES: the sequence has steps.

@@ -128,18 +128,18 @@ bool Scheduler::Unqueue(SequenceId id) {
 
 void Scheduler::Admit(SequenceId id) {
   assert(running() < max_running_);
+  // Others may have come in front of it since it was a candidate.
   for (Waiting* const waiting : InTurn()) {
-    if (waiting->id != id) {
-      assert(waiting->overtaken < kMaxOvertaken);
-      ++waiting->overtaken;
-      continue;
-    }
-    Tenant& tenant = tenants_[waiting->tenant];
-    tenant.running += waiting->places;
-    tenant.last_turn = ++turns_;
-    running_[id] = waiting->tenant;
-    break;
+    if (waiting->id == id) break;
+    if (waiting->overtaken < kMaxOvertaken) ++waiting->overtaken;
   }
+  const auto place = std::find_if(queue_.begin(), queue_.end(),
+                                  [&](const Waiting& waiting) { return waiting.id == id; });
+  assert(place != queue_.end());
+  Tenant& tenant = tenants_[place->tenant];
+  tenant.running += place->places;
+  tenant.last_turn = ++turns_;
+  running_[id] = place->tenant;
   const bool queued = Unqueue(id);
   assert(queued && running_.count(id) == 1);
   (void)queued;
