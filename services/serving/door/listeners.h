@@ -29,9 +29,9 @@ class Listeners {
 
   // kUnavailable. Replaces a socket's file that a dead server left. To be called once.
   absl::Status Open();
-  // Instead of Open: takes a port without listening there, so that nobody else gets it and one that
-  // is taken is an error. Others of this process may Open it meanwhile. Port 0 and unix sockets are
-  // left alone.
+  // Instead of Open: binds a port without listening there. A port that somebody listens at is an
+  // error at once; of two servers that only start, the second to listen fails. Others of this
+  // process may Open it meanwhile. Port 0 and unix sockets are left alone.
   absl::Status Claim();
 
   const std::vector<int>& fds() const { return fds_; }
