@@ -273,6 +273,7 @@ void RoundPlanner::Remove(SequenceId id) {
   absl::MutexLock lock(&mu_);
   scheduler_.Remove(id);
   sequences_.erase(id);
+  gave_way_.erase(id);
 }
 
 void RoundPlanner::NoteDone() {

@@ -53,8 +53,11 @@ bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenan
   if (places > 1) beside_[id] = places - 1;
   tenants_[tenant].last_seen = ++accepted_;
   if (accepted_ % kRemembered != 0) return true;
+  std::set<std::string> wait;
+  for (const Waiting& waiting : queue_) wait.insert(waiting.tenant);
   for (auto it = tenants_.begin(); it != tenants_.end();) {
-    const bool is_gone = it->second.running == 0 && accepted_ - it->second.last_seen >= kRemembered;
+    const bool is_gone = it->second.running == 0 && wait.count(it->first) == 0 &&
+                         accepted_ - it->second.last_seen >= kRemembered;
     it = is_gone ? tenants_.erase(it) : std::next(it);
   }
   return true;
@@ -118,12 +121,13 @@ std::vector<SequenceId> Scheduler::Candidates() {
   return ids;
 }
 
-bool Scheduler::Unqueue(SequenceId id) {
+std::optional<Scheduler::Waiting> Scheduler::Unqueue(SequenceId id) {
   const auto place = std::find_if(queue_.begin(), queue_.end(),
                                   [&](const Waiting& waiting) { return waiting.id == id; });
-  if (place == queue_.end()) return false;
+  if (place == queue_.end()) return std::nullopt;
+  std::optional<Waiting> taken = std::move(*place);
   queue_.erase(place);
-  return true;
+  return taken;
 }
 
 void Scheduler::Admit(SequenceId id) {
@@ -133,16 +137,12 @@ void Scheduler::Admit(SequenceId id) {
     if (waiting->id == id) break;
     if (waiting->overtaken < kMaxOvertaken) ++waiting->overtaken;
   }
-  const auto place = std::find_if(queue_.begin(), queue_.end(),
-                                  [&](const Waiting& waiting) { return waiting.id == id; });
-  assert(place != queue_.end());
-  Tenant& tenant = tenants_[place->tenant];
-  tenant.running += place->places;
+  const std::optional<Waiting> taken = Unqueue(id);
+  assert(taken.has_value());
+  Tenant& tenant = tenants_[taken->tenant];
+  tenant.running += taken->places;
   tenant.last_turn = ++turns_;
-  running_[id] = place->tenant;
-  const bool queued = Unqueue(id);
-  assert(queued && running_.count(id) == 1);
-  (void)queued;
+  running_[id] = taken->tenant;
   idle_.insert(id);
   if (const auto beside = beside_.find(id); beside != beside_.end()) kept_ += beside->second;
 }
@@ -176,7 +176,7 @@ void Scheduler::StartDecode(SequenceId id) {
 
 void Scheduler::Remove(SequenceId id) {
   prefills_.erase(id);
-  const bool queued = Unqueue(id);
+  const bool queued = Unqueue(id).has_value();
   uint32_t places = 1;
   if (const auto beside = beside_.find(id); beside != beside_.end()) {
     places += beside->second;

@@ -137,7 +137,7 @@ class Scheduler {
   std::map<SequenceId, uint32_t> Shares(uint32_t rows) const;
   static void AddGuessed(uint32_t rows, const Guessed& guessed, std::vector<PlannedStep>* batch);
   std::map<SequenceId, uint32_t> ByAge(std::map<std::string, uint32_t> left) const;
-  bool Unqueue(SequenceId id);
+  std::optional<Waiting> Unqueue(SequenceId id);
 
   const uint32_t max_running_;
   const uint32_t max_queued_;

@@ -1,0 +1,36 @@
+#include "worker/engine/round_planner.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace hearth {
+namespace {
+
+EngineRequest RequestOf(const std::string& tenant) {
+  EngineRequest request;
+  request.token_ids = {1, 2, 3};
+  request.tenant = tenant;
+  return request;
+}
+
+// The engine sets memory aside without the planner's lock, and calls come meanwhile.
+TEST(RoundPlannerTest, ARequestGivesWayWhileMemoryIsSetAsideForIt) {
+  EngineOptions options;
+  options.max_running = 2;
+  options.max_queued = 0;
+  const KvLayout layout;
+  EngineCounters counters;
+  RoundPlanner planner(options, layout, /*model=*/nullptr, &counters);
+  const auto first = planner.Accept(RequestOf("many"), {});
+  const auto newest = planner.Accept(RequestOf("many"), {});
+  ASSERT_TRUE(first.ok() && newest.ok());
+  const auto other = planner.Accept(RequestOf("few"), {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(planner.Admit((*newest)->id)) << "it ends with the next round";
+  EXPECT_TRUE(planner.Admit((*first)->id));
+  EXPECT_TRUE(planner.Admit((*other)->id));
+}
+
+}  // namespace
+}  // namespace hearth
