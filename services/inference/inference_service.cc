@@ -35,16 +35,6 @@ absl::Status InEach(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("each.", status.message()));
 }
 
-// A chat has automatic ones too, at the ends of its turns, which nobody asked for.
-bool DeclaresBreakpoints(const v1::PromptInput& prompt) {
-  for (const v1::ChatMessage& message : prompt.chat().messages()) {
-    for (const v1::ContentPart& part : message.parts()) {
-      if (part.cache_breakpoint()) return true;
-    }
-  }
-  return prompt.breakpoints_size() > 0;
-}
-
 // The store's error as the worker's own: it names the store, and its silence is kUnavailable.
 absl::Status AboutStore(const absl::Status& status, const std::string& store,
                         const ClientAccess& access) {
@@ -85,6 +75,7 @@ absl::Status InferenceService::AddPrompt(const v1::PromptInput& input, PromptPur
   if (!prompt.ok()) return prompt.status();
   request->token_ids = std::move(prompt->token_ids);
   request->breakpoints = std::move(prompt->breakpoints);
+  request->asked = std::move(prompt->declared);
   request->deadline = DeadlineOf(*context);
   return absl::OkStatus();
 }
@@ -174,7 +165,6 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
     absl::Status status = GenerateRequestFrom(parsed, made, call->options());
     if (status.ok()) status = AddPrompt(parsed.prompt(), PromptPurpose::kGenerate, context, made);
     if (!status.ok()) return status;
-    if (DeclaresBreakpoints(parsed.prompt())) made->asked = made->breakpoints;
     call->options()->recent = recent_.Begin(*made);
     return status;
   };

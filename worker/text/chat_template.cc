@@ -44,10 +44,12 @@ absl::Status CheckRoles(const std::vector<ChatMessage>& messages, ChatEnding end
   return absl::OkStatus();
 }
 
-void AddBreakpoint(RenderedChat* chat) {
+void AddBreakpoint(bool declared, RenderedChat* chat) {
   if (chat->breakpoints.empty() || chat->breakpoints.back() < chat->text.size()) {
     chat->breakpoints.push_back(chat->text.size());
+    chat->declared.push_back(false);
   }
+  chat->declared.back() = chat->declared.back() || declared;
 }
 
 void AppendText(std::string_view text, RenderedChat* chat) {
@@ -64,10 +66,10 @@ absl::Status AppendSystem(const ChatMessage& message, RenderedChat* chat) {
     }
     AppendText(part.text, chat);
     const bool last = i + 1 == message.parts.size();
-    if (part.cache_breakpoint && !last) AddBreakpoint(chat);
+    if (part.cache_breakpoint && !last) AddBreakpoint(/*declared=*/true, chat);
   }
   chat->text += "\n\n";
-  AddBreakpoint(chat);
+  AddBreakpoint(!message.parts.empty() && message.parts.back().cache_breakpoint, chat);
   return absl::OkStatus();
 }
 
@@ -82,7 +84,7 @@ void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat
       AppendText(more_may_follow ? StripLeadingWhitespace(part.text) : StripWhitespace(part.text),
                  chat);
     }
-    if (part.cache_breakpoint) AddBreakpoint(chat);
+    if (part.cache_breakpoint) AddBreakpoint(/*declared=*/true, chat);
   }
 }
 
@@ -91,7 +93,8 @@ void AppendAnswer(const ChatMessage& message, size_t index, RenderedChat* chat) 
   const size_t begin = chat->text.size();
   for (const ChatPart& part : message.parts) chat->text += part.text;
   chat->answers.push_back({begin, chat->text.size(), index});
-  if (!message.parts.empty() && message.parts.back().cache_breakpoint) AddBreakpoint(chat);
+  if (!message.parts.empty() && message.parts.back().cache_breakpoint)
+    AddBreakpoint(/*declared=*/true, chat);
 }
 
 }  // namespace
@@ -112,7 +115,7 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
     if (!turn_is_open) {
       absl::StrAppend(&chat.text, kStartOfTurn, is_model ? "model\n" : "user\n");
     }
-    if (is_model) AddBreakpoint(&chat);
+    if (is_model) AddBreakpoint(/*declared=*/false, &chat);
     const bool unfinished = ending == ChatEnding::kOpen && !is_model && i + 1 == messages.size();
     if (messages[i].token_ids.empty()) {
       AppendParts(messages[i], unfinished, &chat);
@@ -123,7 +126,7 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
   }
   if (ending == ChatEnding::kGenerationPrompt) {
     absl::StrAppend(&chat.text, kStartOfTurn, "model\n");
-    AddBreakpoint(&chat);
+    AddBreakpoint(/*declared=*/false, &chat);
   }
   assert(chat.breakpoints.empty() || chat.breakpoints.back() <= chat.text.size());
   return chat;

@@ -51,6 +51,7 @@ struct RenderedChat {
   // a model's turn (a later turn of the same chat has them too), and the declared ones. A declared
   // one on the last system part is the end of the system text.
   std::vector<size_t> breakpoints;
+  std::vector<bool> declared;  // of each, whether the caller did
   // The messages' own text, as ranges of bytes [begin, end), ascending; the rest is the template's.
   std::vector<std::pair<size_t, size_t>> messages;
   // Of the messages with tokens of their own: where their text lies, ascending.

@@ -74,6 +74,7 @@ absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
   if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
   if (absl::Status s = CheckDeclared(breakpoints, ids.size(), "tokens"); !s.ok()) return s;
   prompt.breakpoints = SortedUnique(breakpoints);
+  prompt.declared = prompt.breakpoints;
   return prompt;
 }
 
@@ -92,8 +93,10 @@ absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
   return absl::OkStatus();
 }
 
-// REQUIRES: offsets ascend and lie between the characters of `text`.
+// REQUIRES: offsets ascend and lie between the characters of `text`; `declared` says of each
+// whether the caller did.
 absl::StatusOr<Prompt> FromRendered(std::string text, const std::vector<size_t>& offsets,
+                                    const std::vector<bool>& declared,
                                     std::vector<std::pair<size_t, size_t>> plain,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
   const EncodeRules rules{limits.context_tokens, limits.stopped, std::move(plain)};
@@ -102,6 +105,10 @@ absl::StatusOr<Prompt> FromRendered(std::string text, const std::vector<size_t>&
   if (absl::Status status = WhyNotEncoded(end, limits); !status.ok()) return status;
   Prompt prompt;
   prompt.token_ids = std::move(encoding.ids);
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (declared[i]) prompt.declared.push_back(encoding.common_tokens[i]);
+  }
+  prompt.declared = SortedUnique(std::move(prompt.declared));
   prompt.breakpoints = SortedUnique(std::move(encoding.common_tokens));
   prompt.text = std::move(text);
   if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
@@ -124,7 +131,8 @@ absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint3
     offsets.push_back(bos.size() + breakpoints[i]);
   }
   std::sort(offsets.begin(), offsets.end());
-  return FromRendered(std::string(bos) + text, offsets, {}, tokenizer, limits);
+  return FromRendered(std::string(bos) + text, offsets, std::vector<bool>(offsets.size(), true), {},
+                      tokenizer, limits);
 }
 
 absl::Status CheckChat(const ChatInput& chat) {
@@ -193,8 +201,12 @@ absl::StatusOr<Prompt> FromAnswered(const std::vector<ChatMessage>& messages,
     const EncodeEnd ended = tokenizer.EncodeWithOffsets(
         std::string_view(rendered.text).substr(begin, end - begin), offsets, rules, &piece);
     if (absl::Status status = WhyNotEncoded(ended, limits); !status.ok()) return status;
-    for (const uint32_t common : piece.common_tokens)
-      prompt.breakpoints.push_back(static_cast<uint32_t>(prompt.token_ids.size()) + common);
+    const size_t first_offset = next_offset - offsets.size();
+    for (size_t at = 0; at < piece.common_tokens.size(); ++at) {
+      const auto token = static_cast<uint32_t>(prompt.token_ids.size()) + piece.common_tokens[at];
+      prompt.breakpoints.push_back(token);
+      if (rendered.declared[first_offset + at]) prompt.declared.push_back(token);
+    }
     prompt.token_ids.insert(prompt.token_ids.end(), piece.ids.begin(), piece.ids.end());
     if (last) break;
     const std::vector<int32_t>& answer = messages[rendered.answers[i].message].token_ids;
@@ -204,6 +216,7 @@ absl::StatusOr<Prompt> FromAnswered(const std::vector<ChatMessage>& messages,
     begin = rendered.answers[i].end;
   }
   prompt.breakpoints = SortedUnique(std::move(prompt.breakpoints));
+  prompt.declared = SortedUnique(std::move(prompt.declared));
   prompt.text = rendered.text;
   if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
   return prompt;
@@ -234,7 +247,7 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
   if (!chat.strict) rendered->messages.clear();
   if (!rendered->answers.empty()) return FromAnswered(messages, *rendered, tokenizer, limits);
-  return FromRendered(std::move(rendered->text), rendered->breakpoints,
+  return FromRendered(std::move(rendered->text), rendered->breakpoints, rendered->declared,
                       std::move(rendered->messages), tokenizer, limits);
 }
 

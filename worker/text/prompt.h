@@ -61,7 +61,8 @@ enum class PromptPurpose { kGenerate, kPrefill };
 struct Prompt {
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> breakpoints;
-  std::string text;  // the rendered prompt; empty for token ids
+  std::vector<uint32_t> declared;  // of the breakpoints; a chat has its own besides
+  std::string text;                // the rendered prompt; empty for token ids
 };
 
 // `tokenizer` is null for a model folder without one that can be used.

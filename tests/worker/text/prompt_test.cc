@@ -151,6 +151,21 @@ TEST(Prompt, APrefillMayEndInASystemMessageOrAnUnfinishedUserMessage) {
       << "the end of an unfinished message may yet change: no cut there";
 }
 
+TEST(Prompt, OfAChatsBreakpointsThoseOfItsPartsAreDeclared) {
+  std::vector<ChatMessage> chat = {
+      {"user", {{ChatPart::Kind::kText, "the keeper", true}, {ChatPart::Kind::kText, "!", false}}},
+      Message("assistant", "the lamp"),
+      Message("user", "more")};
+  for (const bool answered : {false, true}) {
+    if (answered) chat[1].token_ids = TinyTokenizer().Encode("the lamp");
+    const auto prompt = Build(FromChat(chat));
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    EXPECT_EQ(prompt->breakpoints.size(), 3U) << "and the openings of two model turns";
+    EXPECT_THAT(prompt->declared, ElementsAre(prompt->breakpoints[0]));
+  }
+  EXPECT_THAT(Build(FromChat({Message("user", "the lamp")}))->declared, IsEmpty());
+}
+
 std::vector<ChatMessage> RandomChat(std::mt19937_64* random, int turns) {
   std::vector<ChatMessage> chat;
   const auto add = [&](const char* role) {
