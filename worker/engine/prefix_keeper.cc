@@ -4,10 +4,11 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
-#include <set>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
 #include "proto/snapshot_format.h"
@@ -21,10 +22,74 @@ bool Contains(const std::vector<uint32_t>& ascending, uint32_t boundary) {
   return std::binary_search(ascending.begin(), ascending.end(), boundary);
 }
 
+void AddNote(absl::string_view note, PublishOutcome* outcome) {
+  absl::StrAppend(&outcome->note, outcome->note.empty() ? "" : "; ", note);
+}
+
+std::shared_ptr<const KvObject> WithoutBytes(const ObjectId& id) {
+  auto object = std::make_shared<KvObject>();
+  object->id = id;
+  return object;
+}
+
+// The one of `objects`, in ascending order, that has all rows of `id`, and maybe more; null: none.
+std::shared_ptr<const KvObject> SourceOf(const ObjectId& id, const KvObjects& objects) {
+  auto at = std::lower_bound(
+      objects.begin(), objects.end(), id,
+      [](const auto& object, const ObjectId& wanted) { return object->id < wanted; });
+  for (; at != objects.end() && (*at)->id.begin == id.begin; ++at) {
+    if ((*at)->id.group == id.group) return *at;
+  }
+  return nullptr;
+}
+
+// Objects of several boundaries, each once.
+class OfferedObjects {
+ public:
+  bool Has(const ObjectId& id) const { return objects_.count(id) > 0; }
+  void Add(const std::shared_ptr<const KvObject>& object) { objects_.emplace(object->id, object); }
+  void Add(const KvObjects& objects) {
+    for (const auto& object : objects) Add(object);
+  }
+  // In ascending order.
+  KvObjects Take() {
+    KvObjects all;
+    for (auto& [id, object] : objects_) all.push_back(std::move(object));
+    return all;
+  }
+
+ private:
+  std::map<ObjectId, std::shared_ptr<const KvObject>> objects_;
+};
+
+// What boundaries below a restored one need: its whole objects, and `part` of the others.
+using PartFunction =
+    absl::FunctionRef<std::shared_ptr<const KvObject>(const ObjectId& id, const KvObject& from)>;
+void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
+              const KvObjects& restored, PartFunction part, OfferedObjects* offered) {
+  for (const uint32_t boundary : boundaries) {
+    for (const ObjectId& id : NeededObjects(layout, boundary)) {
+      if (offered->Has(id)) continue;
+      const std::shared_ptr<const KvObject> from = SourceOf(id, restored);
+      if (from == nullptr) {
+        offered->Add(WithoutBytes(id));
+      } else {
+        offered->Add(from->id == id ? from : part(id, *from));
+      }
+    }
+  }
+}
+
+// Tokens after `end` are the request's own and stay here.
+void KeepTo(uint32_t end, PrefixRequest* prefix) {
+  prefix->token_ids.resize(end);
+  auto& cuts = prefix->cuts;
+  cuts.erase(std::upper_bound(cuts.begin(), cuts.end(), end), cuts.end());
+}
+
 // `objects` in ascending order.
 PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
                            std::vector<uint32_t> boundaries, KvObjects objects) {
-  // Tokens after the last boundary are the request's own and stay here.
   const uint32_t end = boundaries.back();
   PublishRequestSpec spec;
   spec.prefix.tenant = prefix.tenant;
@@ -163,77 +228,53 @@ PrefixPool::InsertResult PrefixKeeper::InsertIntoPool(const PrefixRequest& prefi
   return result;
 }
 
-// What a boundary below a restored one needs, as far as that has it: whole objects, and first rows.
-// The rest has no bytes: the cache may have it.
-KvObjects PrefixKeeper::CutOut(const KvObjects& restored, uint32_t boundary,
-                               StagingBudget::Lease* lease) {
-  KvObjects objects;
-  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
-    const auto same = std::find_if(restored.begin(), restored.end(), [&id](const auto& object) {
-      return object->id.begin == id.begin && object->id.group == id.group &&
-             object->id.tokens >= id.tokens;
-    });
-    if (same != restored.end() && (*same)->id == id) {
-      objects.push_back(*same);
-      continue;
-    }
-    auto cut = std::make_shared<KvObject>();
-    cut->id = id;
-    const bool has_rows =
-        same != restored.end() && (*same)->bytes != nullptr && !layout_.quantization.is_on();
-    if (has_rows && staging_.Extend(layout_.ObjectBytes(id.tokens, id.group), lease)) {
-      cut = NewObject(layout_, id);
-      CopyRows(layout_, **same, cut.get());
-      SealObject(layout_, cut.get());
-    }
-    objects.push_back(std::move(cut));
+// The first `id.tokens` of another object's rows; without bytes where these cannot be had.
+std::shared_ptr<const KvObject> PrefixKeeper::CutOut(const ObjectId& id, const KvObject& from,
+                                                     StagingBudget::Lease* lease) {
+  auto cut = std::make_shared<KvObject>();
+  cut->id = id;
+  const bool has_rows = from.bytes != nullptr && !layout_.quantization.is_on();
+  if (has_rows && staging_.Extend(layout_.ObjectBytes(id.tokens, id.group), lease)) {
+    cut = NewObject(layout_, id);
+    CopyRows(layout_, from, cut.get());
+    SealObject(layout_, cut.get());
   }
-  return objects;
+  return cut;
 }
 
 void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::shared_ptr<PublishedNotice> notice = sequence->kept.published;
-  std::vector<uint32_t> boundaries;  // asked for, and below what was restored
-  for (const uint32_t boundary : sequence->request.asked) {
-    if (boundary < sequence->restored.boundary) boundaries.push_back(boundary);
-  }
-  const std::vector<uint32_t> asked = sequence->generates() ? boundaries : std::vector<uint32_t>();
   const uint32_t skipped = sequence->kept.staged->skipped();
   const bool in_blocks = layout_.exactness == Exactness::kInvariant;
-  const auto done = [notice, skipped, in_blocks, asked](PublishOutcome outcome) {
-    for (const uint32_t boundary : asked) {
-      if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
-      absl::StrAppend(&outcome.note, outcome.note.empty() ? "" : "; ", "boundary ", boundary,
-                      " not kept: needs computing, use Prefill");
-    }
+  const PublishDone done = [notice, skipped, in_blocks](PublishOutcome outcome) {
     if (skipped > 0) {
-      absl::StrAppend(&outcome.note, outcome.note.empty() ? "" : "; ", skipped,
-                      " boundaries were left out: staging-bytes", in_blocks ? " or kv-bytes" : "",
-                      " is in use");
+      AddNote(absl::StrCat(skipped, " boundaries were left out: staging-bytes",
+                           in_blocks ? " or kv-bytes" : "", " is in use"),
+              &outcome);
     }
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
+  const KvObjects& restored = sequence->restored.objects;
+  std::vector<uint32_t> below;  // asked for, and below what was restored
+  for (const uint32_t boundary : sequence->request.asked) {
+    if (boundary < sequence->restored.boundary) below.push_back(boundary);
+  }
+  std::vector<uint32_t> boundaries = below;
   const std::vector<uint32_t>& staged = sequence->kept.staged->boundaries();
   StagingBudget::Lease lease = sequence->kept.staged->TakeLease();
-  KvObjects offered;
-  std::set<ObjectId> included;
-  const auto include = [&](const KvObjects& objects) {
-    for (const auto& object : objects) {
-      if (included.insert(object->id).second) offered.push_back(object);
-    }
-  };
+  OfferedObjects offered;
+  // What part of a restored object would do for has no bytes: the store may have it.
+  AddBelow(
+      layout_, below, restored,
+      [](const ObjectId& id, const KvObject& /*from*/) { return WithoutBytes(id); }, &offered);
   // A point from the pool is offered again: the store may have lost it since, and learns that it is
   // in use. So is a restored point when there is nothing new, to learn how durable it is.
-  const bool offer_restored = sequence->restored.boundary > 0 &&
-                              (sequence->restored.from == Tier::kWorker || staged.empty());
-  for (const uint32_t boundary : boundaries) {
-    include(CutOut(sequence->restored.objects, boundary, &lease));
-  }
-  if (offer_restored) {
-    include(sequence->restored.objects);
+  if (sequence->restored.boundary > 0 &&
+      (sequence->restored.from == Tier::kWorker || staged.empty())) {
+    offered.Add(restored);
     boundaries.push_back(sequence->restored.boundary);
   }
-  for (const uint32_t boundary : staged) include(sequence->kept.staged->ObjectsOf(boundary));
+  for (const uint32_t boundary : staged) offered.Add(sequence->kept.staged->ObjectsOf(boundary));
   boundaries.insert(boundaries.end(), staged.begin(), staged.end());
   if (cache == nullptr || boundaries.empty()) {
     PublishOutcome nothing;
@@ -244,13 +285,54 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     }
     return done(nothing);
   }
-  std::sort(offered.begin(), offered.end(),
-            [](const auto& a, const auto& b) { return a->id < b->id; });
   PublishJob job;
-  job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
+  job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), offered.Take());
   job.done = done;
+  if (!below.empty()) {
+    job.done = [this, cache, spec = SpecFor(*sequence, sequence->prefix, below, {}), restored,
+                generates = sequence->generates(), done](const PublishOutcome& outcome) {
+      PublishCuts(cache, spec, restored, outcome, generates, done);
+    };
+  }
   job.lease = std::move(lease);
   job.compute_lease = std::move(sequence->kept.lease);
+  publisher_.Submit(cache, std::move(job));
+}
+
+// Of `spec`'s boundaries those that the store turned out to lack: cut out of what was restored, on
+// the publisher's thread. `generates`: what cannot be cut out is nobody's to compute.
+void PrefixKeeper::PublishCuts(PrefixCache* cache, PublishRequestSpec spec,
+                               const KvObjects& restored, const PublishOutcome& first,
+                               bool generates, PublishDone done) {
+  auto& lacking = spec.boundaries;
+  lacking.erase(std::remove_if(lacking.begin(), lacking.end(),
+                               [&](uint32_t at) { return Contains(first.boundaries, at); }),
+                lacking.end());
+  if (first.boundaries.empty() || lacking.empty()) return done(first);
+  PublishJob job;
+  OfferedObjects offered;
+  AddBelow(
+      layout_, lacking, restored,
+      [&](const ObjectId& id, const KvObject& from) { return CutOut(id, from, &job.lease); },
+      &offered);
+  KeepTo(lacking.back(), &spec.prefix);
+  spec.objects = offered.Take();
+  job.spec = std::move(spec);
+  job.done = [first, generates, asked = job.spec.boundaries, done](const PublishOutcome& second) {
+    PublishOutcome both = first;
+    both.bytes_sent += second.bytes_sent;
+    both.boundaries.insert(both.boundaries.end(), second.boundaries.begin(),
+                           second.boundaries.end());
+    std::sort(both.boundaries.begin(), both.boundaries.end());
+    if (!second.boundaries.empty()) both.durable = std::min(both.durable, second.durable);
+    both.note = second.note;  // the first one's says what was lacking
+    for (const uint32_t boundary : asked) {
+      if (!generates || Contains(second.boundaries, boundary)) continue;
+      AddNote(absl::StrCat("boundary ", boundary, " not kept: needs computing, use Prefill"),
+              &both);
+    }
+    done(both);
+  };
   publisher_.Submit(cache, std::move(job));
 }
 

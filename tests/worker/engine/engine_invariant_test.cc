@@ -154,6 +154,21 @@ TEST_P(EngineInvariantTest, ABreakpointAddedToAWarmPromptIsCutOutOfWhatIsRestore
   EXPECT_EQ(restored->tokens, cold->tokens);
   EXPECT_EQ(restored->finished.first_logits_sha256, cold->finished.first_logits_sha256);
   EXPECT_EQ(worker.cache()->conflicts(), 0);
+
+  // The cache has it by now, so that nothing is copied.
+  const size_t before = worker.cache()->published().size();
+  EXPECT_EQ(worker.Run(request)->outcome.note, "");
+  const std::vector<PublishRequestSpec> published = worker.cache()->published();
+  ASSERT_EQ(published.size(), before + 2) << "the prompt's and the answer's";
+  bool offered = false;
+  for (size_t i = before; i < published.size(); ++i) {  // in any order
+    for (const auto& object : published[i].objects) {
+      if (object->id.begin + object->id.tokens != 67) continue;
+      offered = true;
+      EXPECT_EQ(object->bytes, nullptr);
+    }
+  }
+  EXPECT_TRUE(offered);
 }
 
 TEST_P(EngineInvariantTest, AnAnswerThatWasStoppedIsKeptToo) {
