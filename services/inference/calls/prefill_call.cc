@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
 #include "services/inference/calls/inference_conversion.h"
@@ -23,7 +24,7 @@ EngineCallbacks PrefillCall::Callbacks() {
     absl::MutexLock lock(&self->mutex_);
     self->answer_.set_computed_tokens(self->answer_.computed_tokens() + info.computed_tokens);
   };
-  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+  callbacks.on_error = [self](const absl::Status& status) { self->OnError(status); };
   callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
   return callbacks;
 }
@@ -58,7 +59,8 @@ void PrefillCall::OnProgress(uint32_t ready_tokens) {
   v1::PrefillResponse message;
   message.set_prompt_tokens(answer_.prompt_tokens());
   message.set_cached_tokens(answer_.cached_tokens());
-  message.mutable_progress()->set_ready_tokens(ready_tokens);
+  most_ready_ = std::max(most_ready_, ready_tokens);
+  message.mutable_progress()->set_ready_tokens(most_ready_);
   PushLocked(MessageBytes(message));
   WriteNext();
 }
@@ -75,10 +77,9 @@ bool PrefillCall::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
       if (is_below && !has(boundary)) missing_.insert(missing_.begin(), boundary);
     }
     if (!missing_.empty()) published_.note.clear();  // of them
-  } else if (has(computing_)) {
-    published_.durable = std::min(published_.durable, outcome.durable);
   } else {
-    absl::StrAppend(&published_.note, published_.note.empty() ? "" : "; ", outcome.note);
+    if (has(computing_)) published_.durable = std::min(published_.durable, outcome.durable);
+    AddNote(outcome.note);
   }
   is_first_ = false;
   if (missing_.empty()) return false;
@@ -92,14 +93,40 @@ bool PrefillCall::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
   return true;
 }
 
+void PrefillCall::AddNote(absl::string_view note) {
+  if (absl::StrContains(published_.note, note)) return;
+  absl::StrAppend(&published_.note, published_.note.empty() ? "" : "; ", note);
+}
+
 void PrefillCall::OnPublished(const PublishOutcome& outcome) {
   EngineRequest next;
   {
     absl::ReleasableMutexLock lock(&mutex_);
-    if (TakeNext(outcome, &next)) {
+    if (!TakeNext(outcome, &next)) {
       lock.Release();
-      return Begin(std::move(next));
+      return Answer();
     }
+  }
+  if (const absl::Status begun = Begin(std::move(next)); !begun.ok()) OnError(begun);
+}
+
+// What the first request kept is kept, whatever becomes of those that follow it.
+void PrefillCall::OnError(const absl::Status& status) {
+  {
+    absl::ReleasableMutexLock lock(&mutex_);
+    if (is_first_ || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) {
+      lock.Release();
+      return End(status);
+    }
+    AddNote(absl::StrCat(missing_.size() + 1, " boundaries not kept, from ", computing_,
+                         " on: ", status.message()));
+  }
+  Answer();
+}
+
+void PrefillCall::Answer() {
+  {
+    absl::MutexLock lock(&mutex_);
     OutcomeToProto(published_, answer_.mutable_published());
     answer_.set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - start_));
     PushLocked(MessageBytes(answer_));

@@ -1,6 +1,6 @@
 // PrefillCall: one Prefill call, answered when its prefix was published, or could not be. A
 // boundary that the store lacks below a restored one is computed by a request of its own, which
-// ends there.
+// ends there; where that fails, the answer's note says so of what is left.
 //
 // Thread safety and ownership: request_call.h.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_PREFILL_CALL_H_
@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/inference.pb.h"
@@ -35,7 +36,10 @@ class PrefillCall final : public RequestCall {
   absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request) override;
   void OnStarted(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnProgress(uint32_t ready_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnError(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Answer() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddNote(absl::string_view note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is left to compute; false: nothing.
   bool TakeNext(const PublishOutcome& outcome, EngineRequest* next)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -50,6 +54,7 @@ class PrefillCall final : public RequestCall {
   std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);  // descending; the last is computed next
   uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;         // the one that is
   bool is_first_ ABSL_GUARDED_BY(mutex_) = true;
+  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // tokens, of progress
 };
 
 }  // namespace hearth

@@ -10,23 +10,21 @@ void RequestCall::Follow(Engine* engine, FairPool* pool, const std::string& tena
   Delegate([&] {
     return pool->SubmitRequest(tenant, bytes, [self = Shared(this), make = std::move(make)] {
       absl::StatusOr<EngineRequest> made = make();
-      if (made.ok()) {
-        self->Begin(*std::move(made));
-      } else {
-        self->End(made.status());
-      }
+      const absl::Status begun = made.ok() ? self->Begin(*std::move(made)) : made.status();
+      if (!begun.ok()) self->End(begun);
       absl::MutexLock lock(&self->mutex_);
       self->Release();
     });
   });
 }
 
-void RequestCall::Begin(EngineRequest request) {
+absl::Status RequestCall::Begin(EngineRequest request) {
   const auto handle = Submit(std::move(request));
-  if (!handle.ok()) return End(handle.status());
+  if (!handle.ok()) return handle.status();
   absl::MutexLock lock(&mutex_);
   handle_ = *handle;
   if (cancelled_) handle_->Cancel();
+  return absl::OkStatus();
 }
 
 void RequestCall::OnGone() {

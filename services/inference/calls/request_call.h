@@ -35,8 +35,9 @@ class RequestCall : public StreamCall {
  protected:
   // Hands the request to the engine, with what is to be called of it.
   virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request) = 0;
-  // Submits a request, the first or one that follows it, and keeps its handle.
-  void Begin(EngineRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Submits a request, the first or one that follows it, and keeps its handle. An error: the engine
+  // refused it.
+  absl::Status Begin(EngineRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnGone() final;
   Engine* engine() const { return engine_; }  // once Follow was called
 

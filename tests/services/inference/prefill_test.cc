@@ -55,6 +55,34 @@ TEST(Prefill, ComputesABreakpointThatWasAddedToAWarmPrompt) {
   EXPECT_EQ(again.published().note(), "");
 }
 
+TEST(Prefill, WhatIsKeptIsSaidThoughARequestThatFollowsIsRefused) {
+  CachedWorker worker;
+  v1::PrefillResponse answer;
+  ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &answer).ok());
+  worker.cache->before_publish = [&] { worker.server.engine()->Drain(absl::Now()); };
+  const grpc::Status more = Prefill(worker.server.stub(), RequestOf(200, {32, 64, 200}), &answer);
+  ASSERT_TRUE(more.ok()) << more.error_message();
+  EXPECT_EQ(answer.published().published_tokens(), 200u);
+  EXPECT_EQ(answer.published().note(),
+            "2 boundaries not kept, from 32 on: the worker is shutting down");
+}
+
+TEST(Prefill, ProgressNeverGoesBackWhereBreakpointsAreComputedLater) {
+  WorkerServer::Options options;
+  options.progress_pause = absl::ZeroDuration();
+  CachedWorker worker(options);
+  v1::PrefillResponse end;
+  ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &end).ok());
+  v1::PrefillRequest request = RequestOf(240, {32, 64, 240});
+  request.set_report_progress(true);
+  std::vector<v1::PrefillResponse> progress;
+  ASSERT_TRUE(Prefill(worker.server.stub(), request, &end, &progress).ok());
+  ASSERT_GE(progress.size(), 4u) << "of three requests";
+  for (size_t i = 1; i < progress.size(); ++i) {
+    EXPECT_GE(progress[i].progress().ready_tokens(), progress[i - 1].progress().ready_tokens());
+  }
+}
+
 TEST(Generate, SaysOfABreakpointOfAWarmPromptThatItNeedsComputing) {
   CachedWorker worker;
   v1::PrefillResponse warm;
