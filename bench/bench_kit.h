@@ -80,6 +80,8 @@ class Child {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
+  // To be asked where something of its is waited for.
+  bool HasEnded() const { return waitpid(pid_, nullptr, WNOHANG) != 0; }
 
  private:
   pid_t pid_;

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,10 +66,16 @@ class RedisServer {
 
   // Listens when this returns. `settings`: further words of its command line. `folder` must exist.
   RedisServer(const std::string& folder, Over over, const std::vector<std::string>& settings)
-      : socket_(folder + "/redis"),
+      : socket_(std::filesystem::absolute(folder) / "redis"),
         port_(over == Over::kTcp ? NextPort() : 0),
         process_(Command(folder, settings)) {
-    while (access(socket_.c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
+    while (access(socket_.c_str(), F_OK) != 0) {
+      if (process_.HasEnded()) {
+        std::fprintf(stderr, "redis-server did not start; it is Debian's package redis-server\n");
+        std::exit(1);
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
   }
   RedisConnection Connect() const {
     return RedisConnection(port_ == 0 ? redisConnectUnix(socket_.c_str())
@@ -84,8 +91,8 @@ class RedisServer {
   std::vector<std::string> Command(const std::string& folder,
                                    const std::vector<std::string>& settings) const {
     std::vector<std::string> words = {
-        "redis-server", "--port", std::to_string(port_), "--unixsocket",        socket_,
-        "--save",       "",       "--logfile",           folder + "/redis.log", "--dir",
+        "redis-server", "--port", std::to_string(port_), "--unixsocket", socket_,
+        "--save",       "",       "--logfile",           "redis.log",    "--dir",
         folder};
     words.insert(words.end(), settings.begin(), settings.end());
     return words;
