@@ -11,12 +11,14 @@ constexpr absl::string_view kChunkDomain = "hearth.chunk.v1";
 
 }  // namespace
 
-Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string_view secret) {
+Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string_view secret,
+               uint64_t drop_number) {
   std::string message;
   AppendTextField(&message, kRootDomain);
   AppendBytesField(&message, DigestBytes(fingerprint));
   AppendTextField(&message, tenant);
   AppendBytesField(&message, secret);
+  if (drop_number > 0) AppendIntegerField(&message, drop_number);
   return Sha256(message);
 }
 

@@ -1,6 +1,6 @@
 // Keys of stored segments: a hash chain over fingerprint, tenant, secret and tokens.
 //
-//   root   = H("hearth.root.v1", fingerprint digest, tenant, secret)
+//   root   = H("hearth.root.v1", fingerprint digest, tenant, secret[, drop number])
 //   key(i) = H("hearth.chunk.v1", key(i-1) or root, token count, token ids u32 LE, cuts inside)
 // Every field typed and length-prefixed (docs/snapshot_format.md has the bytes and test vectors).
 // Only the store computes keys: the secret never leaves it. A key is never trusted alone: callers
@@ -17,7 +17,9 @@
 
 namespace hearth {
 
-Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string_view secret);
+// `drop_number`: of the tenant's last drop of all: nothing from before it has a key from after it.
+Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string_view secret,
+               uint64_t drop_number = 0);
 
 // `cut_offsets`: CutsInside() of the segment, offsets from its first token.
 Digest SegmentKey(const Digest& parent, absl::Span<const uint32_t> token_ids,

@@ -66,16 +66,18 @@ struct Bench {
     const std::string secret = ReadSecret(folder.path() + "/secret").value();
     const KvLayout layout = model.Layout().value();
     SystemClock clock;
-    SharedDrops drops([](const std::string&, bool) { return absl::OkStatus(); });
+    StoreOptions options;
+    options.secret_file = folder.path() + "/secret";
+    const auto store = TieredStore::Open(options).value();
     SharedSpaces spaces(
-        engine, &drops, &clock, &clock, [&] { return secret; }, absl::Minutes(1));
+        engine, store.get(), &clock, &clock, [&] { return secret; }, absl::Minutes(1));
     const auto space = spaces.Of(prompt.tenant, Soon());
     if (absl::IsNotFound(space.status())) return {};
-    const SharedPrompt named{*space, layout,
-                             std::make_shared<const PromptChain>(
-                                 MakeChain(layout, RootKey(model.digest(), prompt.tenant, secret),
-                                           prompt.tokens, {}, kTokens, {})),
-                             prompt.tokens};
+    const SharedPrompt named{
+        *space, layout,
+        std::make_shared<const PromptChain>(
+            MakeChain(layout, (*space)->RootOf(model.digest()), prompt.tokens, {}, kTokens, {})),
+        prompt.tokens};
     std::vector<std::string> names;
     for (const ObjectId& id : NeededObjects(layout, kTokens)) {
       const uint32_t parts = named.ShapeOf(id).parts();

@@ -261,16 +261,25 @@ uint64_t Catalog::BytesToPin(const RestorePointEntry& point) {
   return bytes;
 }
 
-std::vector<const RestorePointEntry*> Catalog::PointsOf(const std::string& tenant) const {
+bool Catalog::PointName::operator<(const PointName& other) const {
+  return std::make_tuple(tick, ~tokens, number) <
+         std::make_tuple(other.tick, ~other.tokens, other.number);
+}
+
+std::vector<Catalog::PointName> Catalog::NamesOf(const std::string& tenant) const {
+  std::vector<PointName> names;
   const auto found = points_of_.find(tenant);
-  if (found == points_of_.end()) return {};
-  std::vector<const RestorePointEntry*> points(found->second.begin(), found->second.end());
-  std::sort(points.begin(), points.end(),
-            [](const RestorePointEntry* a, const RestorePointEntry* b) {
-              return std::make_tuple(a->uses.tick, ~a->tokens(), a->number) <
-                     std::make_tuple(b->uses.tick, ~b->tokens(), b->number);
-            });
-  return points;
+  if (found == points_of_.end()) return names;
+  names.reserve(found->second.size());
+  for (const RestorePointEntry* point : found->second) {
+    names.push_back({point->uses.tick, point->tokens(), point->number, point->id});
+  }
+  return names;
+}
+
+const RestorePointEntry* Catalog::Find(const PointName& name) const {
+  const RestorePointEntry* point = Find(name.id);
+  return point != nullptr && point->number == name.number ? point : nullptr;
 }
 
 std::vector<const RestorePointEntry*> Catalog::MostHit(size_t limit) const {

@@ -106,7 +106,17 @@ class Catalog {
   // The bytes that pinning it would add to StorageSums::pinned_bytes.
   static uint64_t BytesToPin(const RestorePointEntry& point);
 
-  std::vector<const RestorePointEntry*> PointsOf(const std::string& tenant) const;
+  // A restore point as it is found again, for who lets others have the lock in between.
+  struct PointName {
+    uint64_t tick = 0;  // of its last use
+    uint32_t tokens = 0;
+    uint64_t number = 0;
+    Digest id{};
+    // The longest unused first.
+    bool operator<(const PointName& other) const;
+  };
+  std::vector<PointName> NamesOf(const std::string& tenant) const;  // in no order
+  const RestorePointEntry* Find(const PointName& name) const;       // null: it left
   // Those with the most hits first, then the last used.
   std::vector<const RestorePointEntry*> MostHit(size_t limit) const;
   std::vector<const RestorePointEntry*> Pinned() const;

@@ -67,8 +67,25 @@ EVP_CIPHER_CTX* CipherContext() {
 
 }  // namespace
 
-SharedSpace::SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation)
-    : secret_(secret), generation_(generation) {
+std::optional<SharedNumbers> SharedNumbers::Parse(absl::string_view text) {
+  if (text.size() != 2 * sizeof(uint64_t)) return std::nullopt;
+  ByteReader reader(text);
+  const SharedNumbers numbers{*reader.U64("generation"), *reader.U64("drop number")};
+  if (numbers.generation == 0 || numbers.generation > kMax) return std::nullopt;
+  if (numbers.drop_number > numbers.generation) return std::nullopt;
+  return numbers;
+}
+
+std::string SharedNumbers::Text() const {
+  std::string text;
+  AppendU64(&text, generation);
+  AppendU64(&text, drop_number);
+  return text;
+}
+
+SharedSpace::SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation,
+                         uint64_t drop_number)
+    : secret_(secret), tenant_(tenant), numbers_{generation, drop_number} {
   std::string info;
   AppendTextField(&info, kDomain);
   AppendTextField(&info, tenant);
@@ -87,15 +104,11 @@ std::string SharedSpace::NameOf(absl::string_view what) const {
   return absl::StrCat("h1:{", absl::WebSafeBase64Escape(code), "}");
 }
 
-std::string SharedSpace::GenerationName() const {
-  return absl::StrCat(NameOf("generation"), ":gen");
-}
-
-std::string SharedSpace::DropName() const { return absl::StrCat(NameOf("dropped"), ":d"); }
+std::string SharedSpace::NumbersName() const { return absl::StrCat(NameOf("numbers"), ":n"); }
 
 std::string SharedSpace::SegmentName(const Digest& segment_key) const {
   std::string what;
-  AppendU64(&what, generation_);
+  AppendU64(&what, numbers_.generation);
   absl::StrAppend(&what, DigestBytes(segment_key));
   return NameOf(what);
 }
@@ -116,7 +129,7 @@ std::string SharedSpace::ForcedName(const Digest& segment_key) const {
 
 std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {
   std::string what;
-  AppendU64(&what, generation_);
+  AppendU64(&what, numbers_.generation);
   absl::StrAppend(&what, DigestBytes(fingerprint));
   return absl::StrCat(NameOf(what), ":f");
 }
@@ -124,7 +137,7 @@ std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {
 std::string SharedSpace::AssociatedData(absl::string_view name) const {
   std::string data;
   AppendU32(&data, kValueMagic);
-  AppendU64(&data, generation_);
+  AppendU64(&data, numbers_.generation);
   absl::StrAppend(&data, name);
   return data;
 }

@@ -4,8 +4,8 @@
 // All of it follows from the store's secret, so that stores with one secret have one space, and
 // nobody else can read a value, make one, or tell from a name what it is of. A value opens under
 // the name and in the generation that it was sealed for, and nowhere else. A tenant's generation is
-// another, larger number after each drop of all it has: names and values of those before are of no
-// use then.
+// another, larger number after each drop of all it has, and after the engine lost the one before:
+// names and values of those before are of no use then.
 //
 // Keys are HKDF-SHA-256 of the secret, "hearth.shared.v1" and the tenant: one seals, one names. A
 // name is "h1:{" base64url(HMAC-SHA-256(naming key, generation u64, segment key)) "}:g:0". A value
@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -27,8 +28,26 @@
 #include "absl/types/span.h"
 #include "proto/digest.h"
 #include "proto/kv_layout.h"
+#include "proto/prefix_key.h"
 
 namespace hearth {
+
+// What the engine knows of a tenant, as a text of 16 bytes: two numbers that only grow, each the
+// microseconds of Unix time at which it began, or one more than the one before it.
+struct SharedNumbers {
+  // No number of ours is near it, and those after it are numbers still.
+  static constexpr uint64_t kMax = uint64_t{1} << 62;
+
+  uint64_t generation = 0;   // 0: none
+  uint64_t drop_number = 0;  // of the last drop of all, which began a generation; 0: there was none
+
+  // None: not a text of numbers.
+  static std::optional<SharedNumbers> Parse(absl::string_view text);
+  std::string Text() const;
+  bool operator==(const SharedNumbers& other) const {
+    return generation == other.generation && drop_number == other.drop_number;
+  }
+};
 
 class SharedSpace {
  public:
@@ -39,13 +58,16 @@ class SharedSpace {
   static constexpr size_t kMaxValueBytes = (size_t{1} << 20) - 64;
   static constexpr size_t kMaxTextBytes = kMaxValueBytes - kSealBytes;
 
-  SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation);
+  SharedSpace(absl::string_view secret, absl::string_view tenant, uint64_t generation,
+              uint64_t drop_number = 0);
 
-  // Where the tenant's generation is, a number that only grows. The same in every generation.
-  std::string GenerationName() const;
-  // Where the last drop of all is, sealed in generation 0: the generation that it began. Who can
-  // write to the engine can change the number, and not make this. The same in every generation.
-  std::string DropName() const;
+  // Where the tenant's numbers are, sealed in generation 0: who can write to the engine can take
+  // them away, or put older ones back, and not make any. The same in every generation.
+  std::string NumbersName() const;
+  // Of the keys of its prompts, which are a store's own where it has the same secret.
+  Digest RootOf(const Digest& fingerprint) const {
+    return RootKey(fingerprint, tenant_, secret_, numbers_.drop_number);
+  }
   // `segment_key`: of the segment that the object is of (prefix_key.h).
   std::string PartName(const Digest& segment_key, LayerGroup group, uint32_t part) const;
   std::string LeaseName(const Digest& segment_key) const;
@@ -73,7 +95,8 @@ class SharedSpace {
   absl::Status OpenInto(absl::string_view name, absl::string_view value,
                         absl::Span<const absl::Span<std::byte>> pieces, Opened opened) const;
 
-  uint64_t generation() const { return generation_; }
+  uint64_t generation() const { return numbers_.generation; }
+  uint64_t drop_number() const { return numbers_.drop_number; }
   const std::string& secret() const { return secret_; }
 
  private:
@@ -81,8 +104,8 @@ class SharedSpace {
   std::string SegmentName(const Digest& segment_key) const;
   std::string AssociatedData(absl::string_view name) const;
 
-  const std::string secret_;
-  const uint64_t generation_;
+  const std::string secret_, tenant_;
+  const SharedNumbers numbers_;
   std::string sealing_key_, naming_key_;
 };
 

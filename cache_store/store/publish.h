@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ struct PublishSpec {
   std::function<bool()> stopped = nullptr;  // as PrefixQuery's
   std::string publisher = "";               // who it is, for QuarantineResult
   std::vector<ChainPtr> chains = {};        // as PrefixQuery's
+  // What it was read under: kCancelled where the tenant's is another (TieredStore::DropNumber).
+  std::optional<uint64_t> drop_number = std::nullopt;
 };
 
 struct PublishResult {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -40,6 +41,15 @@ StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
             options.quotas,
             [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
       eraser(options.disk_bytes, &tiers, &state, &meters.counters()) {}
+
+Digest StoreCore::RootOf(const Digest& fingerprint, const std::string& tenant) {
+  uint64_t number = 0;
+  {
+    StateLock lock(&state);
+    number = state.DropNumber(tenant);
+  }
+  return RootKey(fingerprint, tenant, secret, number);
+}
 
 RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   state.mu.AssertHeld();

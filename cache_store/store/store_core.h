@@ -34,6 +34,8 @@ struct StoreCore {
             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
+  // Of the keys of what the tenant stores now.
+  Digest RootOf(const Digest& fingerprint, const std::string& tenant) ABSL_LOCKS_EXCLUDED(state.mu);
   // As List shows it. Under the lock.
   RestorePoint Describe(const RestorePointEntry& point) const;
   // Null when there is none, or when it is another tenant's, which callers must not be able to

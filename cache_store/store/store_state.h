@@ -8,10 +8,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "cache_store/base/latency.h"
@@ -65,7 +68,14 @@ struct StoreState {
     held_ = Stopwatch();
   }
 
+  // Of the tenant's last drop of all, as its keys have it. 0: none.
+  uint64_t DropNumber(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto it = drop_numbers.find(tenant);
+    return it == drop_numbers.end() ? 0 : it->second;
+  }
+
   absl::Mutex mu;
+  absl::flat_hash_map<std::string, uint64_t> drop_numbers ABSL_GUARDED_BY(mu);
   ObjectTable objects ABSL_GUARDED_BY(mu);
   Catalog catalog ABSL_GUARDED_BY(mu);
   Evictor evictor ABSL_GUARDED_BY(mu);

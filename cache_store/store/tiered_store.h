@@ -81,7 +81,15 @@ class TieredStore {
                                                  bool pinned) = 0;
   virtual absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
                                           bool force) = 0;
+  // kFailedPrecondition, with their ids: some are pinned, and it is not by force.
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
+  // For a tier in front: as DropAll, where the tenant's number is smaller; else nothing. What is
+  // stored from then on lies under this number, which outlives the process, and nothing that lies
+  // under a smaller one is found, also while the index loads. An error of the disk: all of it was
+  // dropped, and may come back after a crash.
+  virtual absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
+                                                     bool force) = 0;
+  virtual uint64_t DropNumber(const std::string& tenant) = 0;  // 0: none
   // Never again serves these objects of the query's prompt, nor restore points that name them: they
   // are wrong, though their digests are right. In the query's own tenant only. kNotFound: none of
   // them is stored. kCancelled, by the query's `stopped`: nothing was removed.
@@ -123,12 +131,6 @@ class TieredStore {
   // is damaged, or was when the store started and not all of it could be repaired; kUnavailable:
   // that is not known yet.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
-
-  // Small texts by name that outlive the process, and come no earlier to the disk than what was
-  // erased before; empty: never written, or the folder was repaired since. A store without a disk
-  // has none. For a tier in front.
-  virtual absl::StatusOr<std::string> ReadNote(const std::string& name) = 0;
-  virtual absl::Status WriteNote(const std::string& name, const std::string& text) = 0;
 
   // Waits until every write-behind reached the disk or `deadline` passed.
   virtual absl::Status Flush(absl::Time deadline) = 0;

@@ -9,11 +9,13 @@ namespace {
 
 using Ids = std::vector<uint32_t>;
 
-TEST(PrefixKeyTest, RootDependsOnModelTenantAndSecret) {
+TEST(PrefixKeyTest, RootDependsOnModelTenantSecretAndDropNumber) {
   const Digest a = Sha256("a"), b = Sha256("b");
-  const std::set<Digest> keys = {RootKey(a, "t", "s"), RootKey(b, "t", "s"), RootKey(a, "u", "s"),
-                                 RootKey(a, "t", "r"), RootKey(a, "ts", ""), RootKey(a, "", "ts")};
-  EXPECT_EQ(keys.size(), 6u);
+  const std::set<Digest> keys = {
+      RootKey(a, "t", "s"), RootKey(b, "t", "s"), RootKey(a, "u", "s"),    RootKey(a, "t", "r"),
+      RootKey(a, "ts", ""), RootKey(a, "", "ts"), RootKey(a, "t", "s", 1), RootKey(a, "t", "s", 2)};
+  EXPECT_EQ(keys.size(), 8u);
+  EXPECT_EQ(RootKey(a, "t", "s", 0), RootKey(a, "t", "s"));
 }
 
 TEST(PrefixKeyTest, SegmentsDependOnAllThatCameBefore) {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -117,10 +116,10 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
   }
   const auto space = parts_.spaces->Begin(query.tenant, deadline);
   if (!space.ok() || promised.empty()) return decision;
-  const PromptChain chain =
-      MakeChain(layout, RootKey(query.fingerprint, query.tenant, (*space)->secret()),
-                query.token_ids, query.cuts, promised.back(), promised, query.stopped);
-  if (!chain.is_whole) return decision;
+  const ChainPtr chain =
+      ChainOf(query.chains, layout, (*space)->RootOf(query.fingerprint), query.token_ids,
+              query.cuts, promised.back(), promised, query.stopped);
+  if (!chain->is_whole) return decision;
 
   auto held = std::make_shared<Held>();
   held->own = std::move(decision.ticket);
@@ -128,7 +127,7 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
   decision.ticket = held;
   for (const uint32_t boundary : promised) {
     const std::string name =
-        (*space)->LeaseName(chain.EndingAt(boundary, layout.chunk_tokens)->key);
+        (*space)->LeaseName(chain->EndingAt(boundary, layout.chunk_tokens)->key);
     const Taken taken = Take(**space, name, decision.until - now, deadline);
     if (taken == Taken::kUnknown && parts_.clock->Now() >= deadline) break;
     if (taken == Taken::kHere) held->names.push_back(name);

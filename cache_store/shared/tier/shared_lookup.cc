@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -64,14 +63,21 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
   return nullptr;
 }
 
+void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
+  if (is_paused()) return;
+  const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
+  for (const std::string* tenant : tenants) {
+    if (!tenant->empty()) parts_.spaces->Hear(*tenant, deadline);
+  }
+  if (parts_.clock->Now() >= deadline) Pause();
+}
+
 SharedLookup::Brought SharedLookup::Bring(PrefixQuery* query, uint32_t above_tokens,
                                           uint32_t max_tokens) {
   if (is_paused()) return {};
   const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
   const Brought brought = BringUntil(query, above_tokens, max_tokens, deadline);
-  if (parts_.clock->Now() >= deadline && !brought.is_answered) {
-    paused_until_ms_.store(absl::ToUnixMillis(parts_.steady->Now() + kPause));
-  }
+  if (parts_.clock->Now() >= deadline && !brought.is_answered) Pause();
   return brought;
 }
 
@@ -82,9 +88,9 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
   Question question;
   question.query = &query;
   question.deadline = deadline;
-  // What is here is not served before the engine told once that it was not dropped.
+  // What is here is not served before the engine told that it was not dropped.
   for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
-    if (!tenant->empty()) parts_.spaces->HearFirst(*tenant, deadline);
+    if (!tenant->empty()) parts_.spaces->Hear(*tenant, deadline);
   }
   question.model = FindOrRead(query, question.deadline);
   if (question.model == nullptr || tokens == 0) return {};
@@ -158,8 +164,8 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
   probed->tenant = tenant;
   probed->prompt = {
       *space, layout,
-      ChainOf(query.chains, layout, RootKey(query.fingerprint, tenant, (*space)->secret()),
-              query.token_ids, query.cuts, question.candidates.back(), query.cuts, query.stopped),
+      ChainOf(query.chains, layout, (*space)->RootOf(query.fingerprint), query.token_ids,
+              query.cuts, question.candidates.back(), query.cuts, query.stopped),
       query.token_ids};
   if (!probed->prompt.chain->is_whole) return nullptr;
   probed->map = std::make_unique<ObjectMap>(layout, *probed->prompt.chain, usable_here);
@@ -327,6 +333,7 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
   spec.publisher = kPublisher;
   spec.stopped = query.stopped;
   spec.chains = query.chains;
+  spec.drop_number = probed.prompt.space->drop_number();
   for (const ObjectId& id : NeededObjects(probed.prompt.layout, probed.boundary)) {
     PublishObject object{id, {}, true};
     if (const auto it = loaded.find(id); it != loaded.end()) {
@@ -352,9 +359,6 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
   }
   const absl::StatusOr<PublishResult> result = (*session)->Commit();
   if (!result.ok()) return result.status();
-  if (parts_.spaces->DropsIfOld(probed.tenant, *probed.prompt.space)) {
-    return absl::CancelledError("all of the tenant was dropped meanwhile");
-  }
   return result->boundaries.empty() ? BeginningLeft() : absl::OkStatus();
 }
 

@@ -68,6 +68,9 @@ class SharedLookup {
   bool is_paused() const {
     return absl::ToUnixMillis(parts_.steady->Now()) < paused_until_ms_.load();
   }
+  // Before what is here is answered with: asks whether all of these tenants was dropped, within a
+  // lookup's budget. Empty names are none.
+  void Hear(absl::Span<const std::string* const> tenants);
   // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
   // Sets the query's chains.
   Brought Bring(PrefixQuery* query, uint32_t above_tokens, uint32_t max_tokens);
@@ -101,6 +104,8 @@ class SharedLookup {
     uint32_t above = 0;  // lower boundaries are of no use
     absl::Time deadline;
   };
+  // The time is up, and no answer came.
+  void Pause() { paused_until_ms_.store(absl::ToUnixMillis(parts_.steady->Now() + kPause)); }
   // Unless it said that it has nothing.
   void CountUnanswered(const absl::Status& status);
   // What is known, or else the engine knows. Null: neither.

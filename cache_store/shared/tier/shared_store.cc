@@ -4,7 +4,6 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -16,24 +15,6 @@ absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat(
       what, " here, but the shared tier did not answer, so it may come back from there: ",
       why.message()));
-}
-
-constexpr char kDropsNote[] = "drops of the shared tier";  // on disk: never change it
-constexpr char kDroppedElsewhere[] =
-    "all of the tenant was dropped at another store, and is dropped here once the index is loaded";
-
-void HideAll(ExplainReport* report) {
-  for (BoundaryReport& boundary : report->boundaries) {
-    if (!boundary.usable) continue;
-    const uint32_t tokens = boundary.boundary;
-    boundary = BoundaryReport();
-    boundary.boundary = tokens;
-    boundary.miss = MissReason::kRemoved;
-    boundary.removed = Removal::kDropped;
-    boundary.reason = kDroppedElsewhere;
-  }
-  report->usable_tokens = 0;
-  report->summary = absl::StrCat("miss: ", kDroppedElsewhere);
 }
 
 }  // namespace
@@ -110,10 +91,7 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                                        : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
-      drops_([this](const auto& tenant, bool force) { return DropHere(tenant, force); },
-             [this](const auto& text) { store_->WriteNote(kDropsNote, text).IgnoreError(); },
-             store_->ReadNote(kDropsNote).value_or("")),
-      spaces_(engine_.get(), &drops_, clock_, steady_, seams.TakeSecretOr(secret),
+      spaces_(engine_.get(), store_.get(), clock_, steady_, seams.TakeSecretOr(secret),
               options.generation_age),
       reader_(engine_.get(), clock_, &counters_, options,
               [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
@@ -126,7 +104,7 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                [this](const auto& id, const auto& tenant) {
                  DropPoint(id, tenant, true, false).status().IgnoreError();
                }},
-              options, secret, seams.TakeExecutor(), seams.TakeWaiting(), seams.TakeLooks()) {
+              options, secret, seams.TakeExecutor(), seams.TakeWaiting()) {
   if (seams.clock != nullptr || options.pin_bytes == 0) return;
   // The index is being loaded at first.
   renewals_ = std::make_unique<RepeatingThread>([this, is_first = true]() mutable {
@@ -139,16 +117,10 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
                                                                  uint32_t max_tokens) {
-  PrefixQuery asked = query;
-  SharedLookup::Brought brought;
   // Who asks again could not use what was found: it is here.
-  if (!query.again && !drops_.IsHidden(query.tenant)) {
-    brought = lookup_.Bring(&asked, above_tokens, max_tokens);
-  }
-  if (drops_.IsHidden(query.public_tenant)) asked.public_tenant.clear();
-  // A miss, counted as any: no restore point is above that.
-  if (drops_.IsHidden(query.tenant)) return store_->Fetch(asked, kMaxPromptTokens, max_tokens);
-  if (query.again) return store_->Fetch(asked, above_tokens, max_tokens);
+  if (query.again) return store_->Fetch(query, above_tokens, max_tokens);
+  PrefixQuery asked = query;
+  const SharedLookup::Brought brought = lookup_.Bring(&asked, above_tokens, max_tokens);
   asked.known_tokens = brought.known_tokens;
   if (brought.is_hit) asked.loaded_from = Tier::kShared;
   auto session = store_->Fetch(asked, above_tokens, max_tokens);
@@ -167,14 +139,11 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::FetchById(const Digest& id,
                                                                      const std::string& tenant) {
-  if (!lookup_.is_paused()) spaces_.HearFirst(tenant, clock_->Now() + options_.fetch_budget);
-  if (drops_.IsHidden(tenant)) return absl::NotFoundError(kDroppedElsewhere);
+  lookup_.Hear({&tenant});
   return store_->FetchById(id, tenant);
 }
 
 absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec spec) {
-  // What is dropped now is not to take what is published next.
-  drops_.DoHeard(spec.tenant).IgnoreError();
   lookup_.Observe(spec.fingerprint);
   SharedWork work;
   work.fingerprint = spec.fingerprint.digest();
@@ -192,12 +161,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec
 }
 
 absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, ClaimRequest ask) {
-  if (drops_.IsHidden(query.tenant)) return ClaimDecision();
-  if (drops_.IsHidden(query.public_tenant)) {
-    PrefixQuery alone = query;
-    alone.public_tenant.clear();
-    return Claim(alone, std::move(ask));
-  }
+  lookup_.Hear({&query.tenant, &query.public_tenant});
   // Who comes back from a wait: what another store computed is in the engine.
   PrefixQuery known = query;
   if (ask.waited_for > 0) lookup_.Bring(&known, ask.above_tokens, ask.max_tokens);
@@ -206,7 +170,7 @@ absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, Claim
   if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
   if (model == nullptr || lookup_.is_paused()) return decision;
-  return leases_.Join(query, model->layout, asked, *std::move(decision));
+  return leases_.Join(known, model->layout, asked, *std::move(decision));
 }
 
 void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
@@ -227,15 +191,9 @@ absl::StatusOr<RestorePoint> SharedStore::SetPinned(const Digest& id, const std:
 }
 
 absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
-  const bool is_hidden = drops_.IsHidden(query.tenant);
-  PrefixQuery asked = query;
-  if (drops_.IsHidden(query.public_tenant)) asked.public_tenant.clear();
-  absl::StatusOr<ExplainReport> report = store_->Explain(asked);
+  lookup_.Hear({&query.tenant, &query.public_tenant});
+  absl::StatusOr<ExplainReport> report = store_->Explain(query);
   if (!report.ok()) return report;
-  if (is_hidden) {
-    HideAll(&*report);
-    return report;
-  }
   uint32_t own = 0;
   for (const BoundaryReport& boundary : report->boundaries) {
     if (boundary.usable && !boundary.from_public) own = boundary.boundary;
@@ -285,10 +243,10 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
   if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
   std::vector<std::string> names, forced, sealed;
   for (const SharedSpaces::SpacePtr& space : *spaces) {
-    const Digest root = RootKey(fingerprint, tenant, space->secret());
-    const SharedPrompt prompt{space, model->layout,
-                              ChainOf({}, model->layout, root, token_ids, cuts, tokens, ends),
-                              token_ids};
+    const SharedPrompt prompt{
+        space, model->layout,
+        ChainOf({}, model->layout, space->RootOf(fingerprint), token_ids, cuts, tokens, ends),
+        token_ids};
     for (const ObjectId& id : ids) {
       if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
     }
@@ -329,29 +287,17 @@ absl::StatusOr<DropResult> SharedStore::DropPoint(const Digest& id, const std::s
   return dropped;
 }
 
-absl::Status SharedStore::DropHere(const std::string& tenant, bool force) {
-  // A lookup does not wait for it.
-  if (store_->is_loading()) {
-    return absl::UnavailableError("what was dropped cannot be dropped here: the index is loaded");
-  }
-  if (absl::Status status = store_->DropAll(tenant, force).status(); !status.ok()) return status;
-  if (options_.pin_bytes > 0) pins_.Renew();  // under the new generation
-  return absl::OkStatus();
-}
-
 absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool force) {
-  // Here before, so that nothing of it is written under the new generation, and after, for what was
-  // brought back meanwhile.
-  absl::StatusOr<DropResult> dropped = store_->DropAll(tenant, force);
-  const absl::Status everywhere = spaces_.DropAll(tenant, force, dropped.ok(), Deadline());
-  if (dropped.ok()) {
-    const absl::StatusOr<DropResult> again = store_->DropAll(tenant, force);
-    if (!again.ok()) return again;
-    dropped->dropped += again->dropped;
-    dropped->freed_bytes += again->freed_bytes;
+  absl::Status told;
+  absl::StatusOr<DropResult> dropped = spaces_.DropAll(tenant, force, Deadline(), &told);
+  if (absl::IsFailedPrecondition(dropped.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dropped.status().message(),
+                     ". What other stores have pinned is not known here, and goes with the rest"));
   }
-  if (options_.pin_bytes > 0) pins_.Renew();  // under the new generation
-  if (dropped.ok() && !everywhere.ok()) return NotEverywhere("dropped", everywhere);
+  if (!dropped.ok()) return dropped;
+  if (options_.pin_bytes > 0) pins_.Renew();  // they have room again
+  if (!told.ok()) return NotEverywhere("dropped", told);
   return dropped;
 }
 

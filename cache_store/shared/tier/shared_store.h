@@ -23,7 +23,6 @@
 #include "cache_store/base/repeating_thread.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
-#include "cache_store/shared/tier/shared_drops.h"
 #include "cache_store/shared/tier/shared_leases.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_options.h"
@@ -41,10 +40,9 @@ class SharedStore final : public TieredStore {
   // calls RenewPins.
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
-    std::unique_ptr<Executor> executor, waiting, looks;  // SharedWriter's
+    std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
     std::unique_ptr<Executor> TakeExecutor() { return std::move(executor); }
     std::unique_ptr<Executor> TakeWaiting() { return std::move(waiting); }
-    std::unique_ptr<Executor> TakeLooks() { return std::move(looks); }
     // The secret as it is now; see SharedSpaces.
     std::function<std::string()> secret;
     std::function<std::string()> TakeSecretOr(const std::string& fixed) {
@@ -80,7 +78,13 @@ class SharedStore final : public TieredStore {
                                   bool force) override {
     return DropPoint(id, tenant, force, force);
   }
+  // In all stores: pins of others are dropped, too.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
+  absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
+                                             bool force) override {
+    return store_->RaiseDropNumber(tenant, number, force);
+  }
+  uint64_t DropNumber(const std::string& tenant) override { return store_->DropNumber(tenant); }
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override;
   std::vector<RestorePoint> List(const std::string& tenant) override {
@@ -106,12 +110,6 @@ class SharedStore final : public TieredStore {
     return store_->ChunksOf(id, tenant, first, most_tokens);
   }
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override { return store_->BackUp(to); }
-  absl::StatusOr<std::string> ReadNote(const std::string& name) override {
-    return store_->ReadNote(name);
-  }
-  absl::Status WriteNote(const std::string& name, const std::string& text) override {
-    return store_->WriteNote(name, text);
-  }
   absl::Status Flush(absl::Time deadline) override;
 
  private:
@@ -124,8 +122,6 @@ class SharedStore final : public TieredStore {
   // `tells`: by force, which other stores are to hear of.
   absl::StatusOr<DropResult> DropPoint(const Digest& id, const std::string& tenant, bool force,
                                        bool tells);
-  // Of a tenant all of whose prefixes another store dropped.
-  absl::Status DropHere(const std::string& tenant, bool force);
   absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }
 
   const SharedOptions options_;
@@ -137,7 +133,6 @@ class SharedStore final : public TieredStore {
   LatencyHistogram commits_;  // those that reached the engine
   const std::unique_ptr<TieredStore> store_;
   const std::unique_ptr<SharedEngine> engine_;
-  SharedDrops drops_;
   SharedSpaces spaces_;
   SharedEnds ends_;
   SharedReader reader_;

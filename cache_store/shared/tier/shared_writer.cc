@@ -72,8 +72,7 @@ class SharedWriter::Batch {
 };
 
 SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
-                           std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting,
-                           std::unique_ptr<Executor> looks)
+                           std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting)
     : parts_(parts),
       options_(options),
       secret_(std::move(secret)),
@@ -81,14 +80,12 @@ SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std
       executor_(executor != nullptr ? std::move(executor)
                                     : std::make_unique<ThreadExecutor>(options.max_queued_bytes)),
       waiting_(waiting != nullptr ? std::move(waiting)
-                                  : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)),
-      looks_(looks != nullptr ? std::move(looks) : std::make_unique<ThreadExecutor>(kMaxLooks)) {}
+                                  : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)) {}
 
 SharedWriter::~SharedWriter() {
   stopping_.store(true);
   executor_.reset();
   waiting_.reset();
-  looks_.reset();
 }
 
 absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout, bool pinned) const {
@@ -100,12 +97,14 @@ absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout, 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
   absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Begin(work.tenant, deadline);
   if (!space.ok()) return space.status();
-  return SharedPrompt{*space, work.layout, ChainOf(work, (*space)->secret()), work.token_ids};
+  const Digest root = (*space)->RootOf(work.fingerprint);
+  return SharedPrompt{*space, work.layout, ChainOf({}, work, root), work.token_ids};
 }
 
-ChainPtr SharedWriter::ChainOf(const SharedWork& work, const std::string& secret) {
-  return hearth::ChainOf({}, work.layout, RootKey(work.fingerprint, work.tenant, secret),
-                         work.token_ids, work.cuts, work.boundaries.back(), work.boundaries);
+ChainPtr SharedWriter::ChainOf(absl::Span<const ChainPtr> made, const SharedWork& work,
+                               const Digest& root) {
+  return hearth::ChainOf(made, work.layout, root, work.token_ids, work.cuts, work.boundaries.back(),
+                         work.boundaries);
 }
 
 absl::Status SharedWriter::Write(const SharedWork& work) {
@@ -127,7 +126,9 @@ absl::Status SharedWriter::Write(const SharedWork& work) {
 absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt& prompt,
                                       uint32_t boundary, std::set<ObjectId>* seen) {
   // The store behind knows its points by the secret that it was opened with.
-  const ChainPtr own = prompt.space->secret() == secret_ ? prompt.chain : ChainOf(work, secret_);
+  const uint64_t drop_number = parts_.store->DropNumber(work.tenant);
+  const ChainPtr own =
+      ChainOf({prompt.chain}, work, RootKey(work.fingerprint, work.tenant, secret_, drop_number));
   const KeyedSegment* const last = own->EndingAt(boundary, work.layout.chunk_tokens);
   if (work.pinned && IsForcedOut(work, prompt, boundary)) {
     parts_.drop_forced(last->key, work.tenant);
@@ -284,13 +285,6 @@ bool SharedWriter::RunBehind(std::function<void()> job) {
 }
 
 void SharedWriter::NoteUse(SharedWork work) {
-  // What is served from here alone would otherwise not hear of a drop.
-  if (parts_.spaces->IsDue(work.tenant)) {
-    const bool is_asked = looks_->TrySchedule(1, [this, tenant = work.tenant] {
-      if (!stopping_) parts_.spaces->Of(tenant, Deadline()).status().IgnoreError();
-    });
-    if (!is_asked) parts_.spaces->SetDue(work.tenant);
-  }
   uint64_t digest = SliceDigest(work.token_ids.data(), 4 * work.token_ids.size());
   digest ^= SliceDigest(work.fingerprint.data(), work.fingerprint.size());
   digest ^= SliceDigest(work.tenant.data(), work.tenant.size()) * 3;

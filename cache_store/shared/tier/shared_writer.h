@@ -60,14 +60,10 @@ class SharedWriter {
   // Writes that somebody waits for: so many at a time, and so many more in turn.
   static constexpr int kWaitedFor = 4;
   static constexpr int kMaxWaiting = 32;
-  // Tenants whose generation is to be read, so that a drop of all is heard of.
-  static constexpr int kMaxLooks = 4096;
 
   // `executor`: null for a thread. `waiting`: of writes that are waited for; null for threads.
-  // `looks`: of looks for drops, which no write holds up; null for a thread.
   SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
-               std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting,
-               std::unique_ptr<Executor> looks);
+               std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting);
   ~SharedWriter();
 
   // Writes now what the engine lacks of it, and puts the end of the rest off. The first error,
@@ -81,8 +77,7 @@ class SharedWriter {
   // The last of the work's boundaries served somebody.
   void NoteUse(SharedWork work);
   bool WaitIdle(absl::Time deadline) {
-    return executor_->WaitIdle(deadline) && waiting_->WaitIdle(deadline) &&
-           looks_->WaitIdle(deadline);
+    return executor_->WaitIdle(deadline) && waiting_->WaitIdle(deadline);
   }
   // A restore point was dropped, and its heads are about to be erased.
   void NoteDrop() { drops_.fetch_add(1); }
@@ -99,7 +94,8 @@ class SharedWriter {
   };
 
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
-  static ChainPtr ChainOf(const SharedWork& work, const std::string& secret);
+  static ChainPtr ChainOf(absl::Span<const ChainPtr> made, const SharedWork& work,
+                          const Digest& root);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
   // Whether the pinned point that ends there was dropped by force, at any store, and not pinned
@@ -124,7 +120,7 @@ class SharedWriter {
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
   SharedLives lives_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<Executor> executor_, waiting_, looks_;  // last: their jobs use all else
+  std::unique_ptr<Executor> executor_, waiting_;  // last: their jobs use all else
 };
 
 }  // namespace hearth

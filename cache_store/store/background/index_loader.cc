@@ -288,8 +288,11 @@ void IndexLoader::NoteUseless(uint64_t number, const ReadManifest& read) {
   state_->mu.AssertHeld();
   if (NamesRetired(read.record, unloaded_->objects())) return NoteRetired(number, read.point());
   core_->Count(Counter::kRecoveryDroppedManifests);
-  useless_.push_back(read.point());
   state_->erasures.AddManifests({number});
+  // From before a drop of all: its keys are of a smaller number.
+  if (state_->DropNumber(read.record.tenant) > 0)
+    return core_->meters.AddRemoved(Removal::kDropped);
+  useless_.push_back(read.point());
 }
 
 // Known, and said then: it goes as those went that were there.
@@ -317,16 +320,22 @@ ReadManifest IndexLoader::Check(ManifestRecord record, const UnloadedIndex& unlo
   if (found == unloaded.models().end() || found->second == nullptr) return {};
   const KvLayout& layout = found->second->layout;
   if (!ValidateManifest(manifest, layout).ok()) return {};
-  PromptChain chain = MakeChain(layout, RootKey(manifest.fingerprint, record.tenant, core_->secret),
-                                manifest.token_ids, manifest.cuts, manifest.token_count,
-                                {&manifest.token_count, 1});
-  return {std::move(record), found->second, std::move(chain)};
+  uint64_t number = 0;
+  {
+    StateLock lock(state_);
+    number = state_->DropNumber(record.tenant);
+  }
+  PromptChain chain = MakeChain(
+      layout, RootKey(manifest.fingerprint, record.tenant, core_->secret, number),
+      manifest.token_ids, manifest.cuts, manifest.token_count, {&manifest.token_count, 1});
+  return {std::move(record), found->second, std::move(chain), number};
 }
 
 bool IndexLoader::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
   state_->mu.AssertHeld();
   if (read.model == nullptr) return false;
   const ManifestRecord& record = read.record;
+  if (read.drop_number != state_->DropNumber(record.tenant)) return false;
   const Manifest& manifest = record.manifest;
   const KvLayout& layout = read.model->layout;
   const PromptChain& chain = read.chain;

@@ -36,6 +36,7 @@ struct ReadManifest {
   ManifestRecord record;
   std::shared_ptr<const KnownFingerprint> model;  // null: it is of no use
   PromptChain chain;
+  uint64_t drop_number = 0;  // that the chain was made under
 };
 
 class IndexLoader {

@@ -146,9 +146,8 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   const absl::StatusOr<std::vector<uint32_t>> ends = EndsOf(objects, tokens);
   if (!ends.ok()) return ends.status();
   const KvLayout& layout = model->layout;
-  const PromptChain chain =
-      MakeChain(layout, RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
-                query.cuts, tokens, *ends, query.stopped);
+  const PromptChain chain = MakeChain(layout, core_->RootOf(query.fingerprint, query.tenant),
+                                      query.token_ids, query.cuts, tokens, *ends, query.stopped);
   if (!chain.is_whole) return CallerGone();
   loader_->LoadFor(chain, layout);
 
@@ -234,7 +233,7 @@ bool Quarantiner::QuarantineLocked(const StoredObject* object) {
   return is_new;
 }
 
-void Quarantiner::RemoveHeld(const RestorePointEntry* point,
+bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why,
                              std::vector<const StoredObject*>* freed) {
   state_->mu.AssertHeld();
   const auto is_there = [this, id = point->id, number = point->number] {
@@ -247,12 +246,12 @@ void Quarantiner::RemoveHeld(const RestorePointEntry* point,
       state_->objects.Hold(object);
       freed->push_back(object);
     }
-    if (state_->Yield(1) && !is_there()) return;
+    if (state_->Yield(1) && !is_there()) return false;
   }
   state_->catalog.SetNotResident(point);
-  if (state_->Yield(count) && !is_there()) return;
-  state_->catalog.Remove(point, Removal::kQuarantined);
-  state_->Yield(count);
+  if (state_->Yield(count) && !is_there()) return false;
+  state_->catalog.Remove(point, why);
+  return true;
 }
 
 // Each of these lies on one path or at its ends. A restore point names the global ones above it,
@@ -294,7 +293,11 @@ std::vector<const StoredObject*> Quarantiner::RemoveNaming(
       push_children(node, at);
       if (const RestorePointEntry* point = node->restore_point; point != nullptr) {
         const uint32_t tail_begin = LocalTailBegin(point->model->layout, node->end());
-        if (at.below_global || at.local_end > tail_begin) RemoveHeld(point, &freed);
+        if (at.below_global || at.local_end > tail_begin) {
+          const size_t count = point->objects.size();
+          RemoveHeld(point, Removal::kQuarantined, &freed);
+          state_->Yield(count);
+        }
       }
       state_->Yield(1);
     }

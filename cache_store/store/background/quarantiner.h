@@ -40,13 +40,19 @@ class Quarantiner {
   bool IsReadFailureForGood(const StoredObject* object, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(state_->mu);
 
- private:
-  bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Others have the lock in between, as in the next three. False: the query's `stopped` says so.
-  bool HoldObjects(const PrefixQuery& query, const PromptChain& chain, const KvLayout& layout,
-                   absl::Span<const ObjectId> objects, std::vector<const StoredObject*>* found)
+  // Removes a restore point, others have the lock in between before; false: it left by itself.
+  // Adds the objects that only it named, to be released.
+  bool RemoveHeld(const RestorePointEntry* point, Removal why,
+                  std::vector<const StoredObject*>* freed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void Release(const std::vector<const StoredObject*>& held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
+ private:
+  bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Others have the lock in between, as in the next ones. False: the query's `stopped` says so.
+  bool HoldObjects(const PrefixQuery& query, const PromptChain& chain, const KvLayout& layout,
+                   absl::Span<const ObjectId> objects, std::vector<const StoredObject*>* found)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Adds to `names` the manifests not loaded yet that name one of these. kCancelled by `stopped`;
   // other errors are the disk's.
@@ -56,8 +62,6 @@ class Quarantiner {
   // Removes all restore points that name one of these. Returns objects that nothing names any more,
   // to be released. REQUIRES: all held, and of one prompt.
   std::vector<const StoredObject*> RemoveNaming(const std::vector<const StoredObject*>& objects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void RemoveHeld(const RestorePointEntry* point, std::vector<const StoredObject*>* freed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);

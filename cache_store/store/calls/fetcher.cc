@@ -192,9 +192,9 @@ absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const Pref
       space.model = state_->fingerprints.Find(query.fingerprint, *tenant);
     }
     if (space.model == nullptr) continue;
-    space.chain = ChainOf(query.chains, space.model->layout,
-                          RootKey(query.fingerprint, *tenant, core_->secret), query.token_ids,
-                          query.cuts, highest, query.cuts, query.stopped);
+    space.chain =
+        ChainOf(query.chains, space.model->layout, core_->RootOf(query.fingerprint, *tenant),
+                query.token_ids, query.cuts, highest, query.cuts, query.stopped);
     if (!space.chain->is_whole) return CallerGone();
     loader_->LoadFor(*space.chain, space.model->layout);
     spaces.push_back(std::move(space));

@@ -102,6 +102,11 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
     } else if (state.boundary > prompt_.matched_tokens) {
       report->miss = MissReason::kNeverStored;
       report->reason = kNeverStored;
+      if (prompt_.drop_number > 0) {
+        const absl::Time when = absl::FromUnixMicros(static_cast<int64_t>(prompt_.drop_number));
+        report->reason = absl::StrCat("not stored since all that the tenant had was dropped, ",
+                                      AgoText(prompt_.now - when));
+      }
     } else {
       report->miss = MissReason::kOtherCuts;
       report->reason = CutsAreKeyed(layout.exactness)
@@ -195,8 +200,8 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   }
   const KvLayout& layout = model->layout;
   const PromptChain chain =
-      MakeChain(layout, RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
-                query.cuts, tokens, query.cuts, query.stopped);
+      MakeChain(layout, core_->RootOf(query.fingerprint, query.tenant), query.token_ids, query.cuts,
+                tokens, query.cuts, query.stopped);
   if (!chain.is_whole) return report;  // nobody reads it
   loader_->LoadFor(chain, layout);
   {
@@ -234,8 +239,8 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
   finder_->Match(query, &match);
   report->matched_tokens = match.tokens();
   const absl::Time now = core_->clock->Now();
-  MissExplainer misses(
-      {&state_->history, &layout, &chain, report->matched_tokens, now, &core_->options});
+  MissExplainer misses({&state_->history, &layout, &chain, report->matched_tokens, now,
+                        &core_->options, state_->DropNumber(query.tenant)});
   PromptWalk::OnDevice on_device;
   if (core_->tiers.device != nullptr) {
     on_device = [this](const StoredObject* object) {
@@ -297,10 +302,9 @@ BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, const KvLay
 void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
                                   ExplainReport* report) {
   if (!CutsAreKeyed(model.layout.exactness)) return;
+  const Digest root = core_->RootOf(query.fingerprint, query.tenant);
   StateLock lock(state_);
-  PromptMatch match(&state_->catalog.index(),
-                    RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
-                    model.layout.chunk_tokens);
+  PromptMatch match(&state_->catalog.index(), root, query.token_ids, model.layout.chunk_tokens);
   finder_->Match(query, &match);
   const SegmentNode* stored = match.point();
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
@@ -322,7 +326,7 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
     if (other->fingerprint.digest() == query.fingerprint) continue;
     uint32_t matched = 0, usable = 0;
     {
-      const Digest root_key = RootKey(other->fingerprint.digest(), query.tenant, core_->secret);
+      const Digest root_key = core_->RootOf(other->fingerprint.digest(), query.tenant);
       StateLock lock(state_);
       PromptMatch match(&state_->catalog.index(), root_key, query.token_ids,
                         other->layout.chunk_tokens);

@@ -32,6 +32,7 @@ class MissExplainer {
     uint32_t matched_tokens;  // common with anything the tenant stored
     absl::Time now;
     const StoreOptions* options;  // limits, for the words
+    uint64_t drop_number;         // of the tenant's last drop of all
   };
   explicit MissExplainer(const Prompt& prompt) : prompt_(prompt) {}
 

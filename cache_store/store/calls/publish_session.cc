@@ -103,14 +103,19 @@ absl::Status PublishSessionImpl::Prepare() {
   {
     StateLock lock(state_);
     model_ = state_->fingerprints.Learn(spec_.fingerprint, spec_.tenant);
+    drop_number_ = state_->DropNumber(spec_.tenant);
   }
   if (model_ == nullptr) return spec_.fingerprint.Layout().status();
   const KvLayout& layout = model_->layout;
   if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
   if (absl::Status status = Stage(BeginBytes(spec_)); !status.ok()) return status;
-  chain_ = ChainOf(
-      spec_.chains, layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret),
-      spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries, spec_.stopped);
+  if (spec_.drop_number.value_or(drop_number_) != drop_number_) {
+    return absl::CancelledError("all of the tenant was dropped meanwhile");
+  }
+  chain_ = ChainOf(spec_.chains, layout,
+                   RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret, drop_number_),
+                   spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries,
+                   spec_.stopped);
   if (!chain_->is_whole) return CallerGone();
   std::map<ObjectId, size_t> announced;
   for (size_t i = 0; i < spec_.objects.size(); ++i) {
@@ -265,6 +270,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     }
     item.object = object;
     state_->objects.Hold(object);
+    state_->Yield(1);
   }
   // Objects that only boundaries need which cannot be completed are not asked for.
   std::vector<bool> useful(items_.size(), false);
@@ -311,7 +317,9 @@ PublishSessionImpl::~PublishSessionImpl() {
   parts_.staged->Release(spec_.tenant, staged_bytes_);
   StoreLock lock(core_);
   for (Item& item : items_) {
-    if (item.object != nullptr) state_->objects.Release(item.object);
+    if (item.object == nullptr) continue;
+    state_->objects.Release(item.object);
+    state_->Yield(1);
   }
 }
 
@@ -414,10 +422,10 @@ absl::Status PublishSessionImpl::AdoptStaged() {
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     if (item.object != nullptr) {
-      item.lost = item.object->retired;
+      item.lost = item.object->retired || IsDropped();
       continue;
     }
-    if (!item.complete()) continue;
+    if (!item.complete() || IsDropped()) continue;
     const ObjectId& id = spec_.objects[i].id;
     SegmentNode* known = state_->catalog.index().Find(item.segment->key);
     SegmentNode* node = state_->catalog.index().Find(*item.segment, spec_.token_ids);
@@ -430,6 +438,7 @@ absl::Status PublishSessionImpl::AdoptStaged() {
       item.object = state_->objects.NewObject(state_->objects.NextNumber(), item.segment->key, id,
                                               spec_.objects[i].slice_digests, item.layers,
                                               item.slice_bytes, publisher);
+      state_->Yield(1);
       continue;
     }
     // Portable points agree within rounding: the first stays.
@@ -441,6 +450,7 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     }
     state_->objects.Hold(object);
     item.object = object;
+    state_->Yield(1);
   }
   return absl::OkStatus();
 }
@@ -649,7 +659,8 @@ void PublishSessionImpl::Reveal() {
   for (Boundary& kept : plan_.boundaries) {
     // A point that was there already is left out when it was dropped while this wrote.
     const RestorePointEntry* known = state_->catalog.Find(kept.segment->key);
-    const bool is_dropped = kept.held && (known == nullptr || known->number != kept.number);
+    const bool is_gone = kept.held && (known == nullptr || known->number != kept.number);
+    const bool is_dropped = is_gone || IsDropped();
     if (is_dropped || !IsWhole(kept)) {
       plan_.notes.push_back(absl::StrCat(
           "boundary ", kept.boundary,

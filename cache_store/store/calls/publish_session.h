@@ -108,6 +108,10 @@ class PublishSessionImpl : public PublishSession {
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 
   absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(state_->mu);
+  // All of the tenant, since this began.
+  bool IsDropped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    return state_->DropNumber(spec_.tenant) != drop_number_;
+  }
   void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
@@ -134,6 +138,7 @@ class PublishSessionImpl : public PublishSession {
   StoreState* const state_;
   const PublishSpec spec_;
   std::shared_ptr<const KnownFingerprint> model_;
+  uint64_t drop_number_ = 0;  // the tenant's, that the chain was made under
   ChainPtr chain_;
   std::vector<Item> items_;  // as spec_.objects
   // By boundary of the spec: its items, in NeededObjects order.

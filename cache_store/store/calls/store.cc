@@ -4,6 +4,11 @@
 #include <cassert>
 #include <cstring>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/catalog/catalog.h"
 
@@ -21,6 +26,35 @@ uint64_t MakeIncarnation() {
 std::unique_ptr<Executor> CopierOf(const StoreOptions& options, bool is_tests) {
   if (is_tests || options.device == nullptr) return nullptr;
   return std::make_unique<ThreadExecutor>(options.max_background_bytes);
+}
+
+// On disk: never change it. A line for each tenant: number, space, the tenant escaped as in C.
+constexpr char kDropNumbersNote[] = "drop numbers";
+// Some 100 bytes each. Beyond, those of tenants that have nothing are forgotten.
+constexpr size_t kMaxDropNumbers = 16'384;
+constexpr size_t kShownPins = 8;
+
+std::string TextOf(const absl::flat_hash_map<std::string, uint64_t>& numbers) {
+  std::string text;
+  for (const auto& [tenant, number] : numbers) {
+    absl::StrAppend(&text, number, " ", absl::CEscape(tenant), "\n");
+  }
+  return text;
+}
+
+// Lines that are anything else are of no use.
+absl::flat_hash_map<std::string, uint64_t> ParseNumbers(absl::string_view text) {
+  absl::flat_hash_map<std::string, uint64_t> numbers;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> words =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    uint64_t number = 0;
+    std::string tenant;
+    if (!absl::SimpleAtoi(words.first, &number) || !absl::CUnescape(words.second, &tenant))
+      continue;
+    numbers[tenant] = number;
+  }
+  return numbers;
 }
 
 // Under the lock.
@@ -71,6 +105,19 @@ Store::~Store() {
   }
   core_->eraser.EraseAtEnd().IgnoreError();
   disk->Sync().IgnoreError();
+}
+
+absl::Status Store::Recover() {
+  if (core_->tiers.disk != nullptr) {
+    const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kDropNumbersNote);
+    if (!note.ok()) {
+      core_->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
+                                                 note.status().message()));
+    }
+    StateLock lock(state_);
+    state_->drop_numbers = ParseNumbers(note.value_or(""));
+  }
+  return loader_.Recover();
 }
 
 void Store::StartThreads() {
@@ -162,7 +209,11 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
     StoreLock lock(core_, StoreLock::kErasesItself);
     const RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
-    result = DropPoints({point}, force);
+    if (point->pinned && !force) {
+      result.kept_pinned = 1;
+      return result;
+    }
+    DropPoint(point, &result);
   }
   if (absl::Status status = core_->eraser.EraseForGood(); !status.ok()) return status;
   return result;
@@ -173,53 +224,127 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
   DropResult result;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    result = DropPoints(state_->catalog.PointsOf(tenant), force);
+    if (absl::Status status = CheckUnpinned(tenant, force); !status.ok()) return status;
+    result = DropPointsOf(tenant, state_->objects.NextNumber(), force);
   }
   if (absl::Status status = core_->eraser.EraseForGood(); !status.ok()) return status;
   return result;
 }
 
-DropResult Store::DropPoints(const std::vector<const RestorePointEntry*>& points, bool force) {
-  state_->mu.AssertHeld();
-  DropResult result;
-  const uint64_t before = state_->objects.bytes();
-  std::vector<uint64_t> numbers;
-  for (const RestorePointEntry* point : points) {
-    if (point->pinned && !force) {
-      ++result.kept_pinned;
-      continue;
-    }
-    for (const StoredObject* object : point->objects) numbers.push_back(object->number);
-    state_->catalog.Remove(point, Removal::kDropped);
-    ++result.dropped;
+absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uint64_t number,
+                                                  bool force) {
+  // What is pinned is not known before.
+  if (absl::Status status = force ? absl::OkStatus() : loader_.WaitUntilLoaded(); !status.ok()) {
+    return status;
   }
-  // What a session still reads would be found by the next lookup, and stay for good. What a publish
-  // under way names is its.
-  for (const uint64_t number : numbers) {
-    const StoredObject* object = state_->objects.Find(number);
-    if (object == nullptr || object->retired) continue;
-    if (object->names.count > 0 || object->promised > 0) continue;
+  absl::Status noted;
+  uint64_t end = 0;
+  {
+    absl::MutexLock turn(&notes_mu_);
+    std::string note;
+    {
+      StateLock lock(state_);
+      if (number <= state_->DropNumber(tenant)) return DropResult();
+      if (absl::Status status = CheckUnpinned(tenant, force); !status.ok()) return status;
+      if (state_->drop_numbers.size() >= kMaxDropNumbers && !loader_.is_loading()) {
+        absl::erase_if(state_->drop_numbers, [this](const auto& entry) {
+          state_->mu.AssertHeld();
+          return !state_->catalog.points_of_tenants().contains(entry.first);
+        });
+      }
+      state_->drop_numbers[tenant] = number;
+      end = state_->objects.NextNumber();
+      note = TextOf(state_->drop_numbers);
+    }
+    if (core_->tiers.disk != nullptr) noted = core_->tiers.disk->WriteNote(kDropNumbersNote, note);
+    if (!noted.ok()) core_->Count(Counter::kTierErrors);
+  }
+  DropResult result;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    result = DropPointsOf(tenant, end, true);
+  }
+  noted.Update(core_->eraser.EraseForGood());
+  if (!noted.ok()) return noted;
+  return result;
+}
+
+uint64_t Store::DropNumber(const std::string& tenant) {
+  StateLock lock(state_);
+  return state_->DropNumber(tenant);
+}
+
+absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
+  state_->mu.AssertHeld();
+  if (force) return absl::OkStatus();
+  std::vector<std::string> ids;
+  for (const RestorePointEntry* point : state_->catalog.Pinned()) {
+    if (point->tenant == tenant) ids.push_back(DigestHex(point->id).substr(0, 16));
+  }
+  if (ids.empty()) return absl::OkStatus();
+  const size_t count = ids.size();
+  ids.resize(std::min(count, kShownPins));
+  return absl::FailedPreconditionError(
+      absl::StrCat(count, " pinned here: ", absl::StrJoin(ids, ", "),
+                   count > ids.size() ? ", ..." : "", "; unpin them first, or drop by force"));
+}
+
+void Store::DropPoint(const RestorePointEntry* point, DropResult* result) {
+  state_->mu.AssertHeld();
+  std::vector<const StoredObject*> freed;
+  result->dropped += quarantiner_.RemoveHeld(point, Removal::kDropped, &freed);
+  // Before others have the lock: what a session still reads would be found by the next lookup, and
+  // stay for good. What a publish under way names is its.
+  for (const StoredObject* object : freed) {
+    if (object->retired || object->names.count > 0 || object->promised > 0) continue;
     state_->objects.Retire(object);
   }
-  result.freed_bytes = before - state_->objects.bytes();
+  for (const StoredObject* object : freed) {
+    const uint64_t before = state_->objects.bytes();
+    state_->objects.Release(object);
+    result->freed_bytes += before - state_->objects.bytes();
+    state_->Yield(1);
+  }
+}
+
+DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool force) {
+  state_->mu.AssertHeld();
+  DropResult result;
+  for (bool any = true; std::exchange(any, false);) {
+    for (const Catalog::PointName& name : state_->catalog.NamesOf(tenant)) {
+      const RestorePointEntry* point = state_->catalog.Find(name);
+      if (point == nullptr || (point->pinned && !force)) continue;
+      // Later ones, too, that a lookup made of what was left meanwhile.
+      if (point->number >= end && !point->expiry.inherited) continue;
+      any = true;
+      DropPoint(point, &result);
+    }
+  }
   return result;
+}
+
+std::vector<RestorePoint> Store::DescribeInSteps(std::vector<Catalog::PointName> names) {
+  std::sort(names.begin(), names.end());
+  std::vector<RestorePoint> described;
+  StateLock lock(state_);
+  for (const Catalog::PointName& name : names) {
+    const RestorePointEntry* point = state_->catalog.Find(name);
+    if (point == nullptr) continue;
+    described.push_back(core_->Describe(*point));
+    state_->Yield(1 + point->objects.size());
+  }
+  return described;
 }
 
 std::vector<RestorePoint> Store::List(const std::string& tenant) {
   upkeep_.ExpireFew();
-  std::vector<RestorePoint> listed;
-  StateLock lock(state_);
-  std::vector<std::pair<Digest, uint64_t>> points;
-  for (const RestorePointEntry* point : state_->catalog.PointsOf(tenant)) {
-    points.emplace_back(point->id, point->number);
+  std::vector<Catalog::PointName> names;
+  {
+    StateLock lock(state_);
+    names = state_->catalog.NamesOf(tenant);
   }
-  std::reverse(points.begin(), points.end());  // most recently used first
-  for (const auto& [id, number] : points) {
-    const RestorePointEntry* point = state_->catalog.Find(id);
-    if (point == nullptr || point->number != number) continue;
-    listed.push_back(core_->Describe(*point));
-    state_->Yield(1 + point->objects.size());
-  }
+  std::vector<RestorePoint> listed = DescribeInSteps(std::move(names));
+  std::reverse(listed.begin(), listed.end());  // most recently used first
   return listed;
 }
 
@@ -297,12 +422,17 @@ StoreStats Store::Stats() {
 WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
                             EventCallback callback) {
   const bool known = from.incarnation == incarnation_;
-  // Events are posted under this lock: what is listed is the state after `start.sequence`.
-  StateLock lock(state_);
-  WatchStart start = core_->events.Subscribe(
-      tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
-  if (start.resumed || !from.snapshot) return start;
-  start.snapshot = DescribeAll(*core_, state_->catalog.PointsOf(tenant));
+  std::vector<Catalog::PointName> names;
+  WatchStart start;
+  {
+    // Events are posted under this lock: all that changes after `start.sequence` comes as one.
+    StateLock lock(state_);
+    start = core_->events.Subscribe(
+        tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
+    if (start.resumed || !from.snapshot) return start;
+    names = state_->catalog.NamesOf(tenant);
+  }
+  start.snapshot = DescribeInSteps(std::move(names));
   return start;
 }
 
@@ -312,15 +442,6 @@ std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& ten
   const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return std::nullopt;
   return ChunkRunOf(*point, first, most_tokens);
-}
-
-absl::StatusOr<std::string> Store::ReadNote(const std::string& name) {
-  if (core_->tiers.disk == nullptr) return std::string();
-  return core_->tiers.disk->ReadNote(name);
-}
-
-absl::Status Store::WriteNote(const std::string& name, const std::string& text) {
-  return core_->tiers.disk == nullptr ? absl::OkStatus() : core_->tiers.disk->WriteNote(name, text);
 }
 
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {

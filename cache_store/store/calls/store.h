@@ -39,7 +39,7 @@ class Store : public SteppedStore {
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
   ~Store() override;
   // Rebuilds the index, or begins to. Before any other method, once.
-  absl::Status Recover() { return loader_.Recover(); }
+  absl::Status Recover();
   void StartThreads();  // upkeep, the loader, the scrub
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
@@ -66,6 +66,9 @@ class Store : public SteppedStore {
                                          bool pinned) override;
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
+  absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
+                                             bool force) override;
+  uint64_t DropNumber(const std::string& tenant) override;
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override {
     return quarantiner_.Quarantine(query, objects);
@@ -85,8 +88,6 @@ class Store : public SteppedStore {
   std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
                                    uint32_t most_tokens) override;
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
-  absl::StatusOr<std::string> ReadNote(const std::string& name) override;
-  absl::Status WriteNote(const std::string& name, const std::string& text) override;
   absl::Status Flush(absl::Time deadline) override;
 
   absl::Duration ScrubStep() override { return scrubber_.Step(); }
@@ -102,13 +103,25 @@ class Store : public SteppedStore {
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                          RestorePoint* described, uint64_t* durable_number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  DropResult DropPoints(const std::vector<const RestorePointEntry*>& points, bool force)
+  // Others have the lock in between, here and in the next one.
+  void DropPoint(const RestorePointEntry* point, DropResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Those with numbers below `end`.
+  DropResult DropPointsOf(const std::string& tenant, uint64_t end, bool force)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Not by force: an error names what the tenant has pinned.
+  absl::Status CheckUnpinned(const std::string& tenant, bool force)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
+  // The longest unused first. Others have the lock in between: those that leave are left out.
+  std::vector<RestorePoint> DescribeInSteps(std::vector<Catalog::PointName> names)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
 
   const uint64_t incarnation_;
   const std::unique_ptr<StoreCore> owned_core_;
   StoreCore* const core_;
   StoreState* const state_;
+  absl::Mutex notes_mu_;  // before state_->mu: notes of drop numbers are in their order
   StagedBytes staged_;
   DiskWriter writer_;
   Upkeep upkeep_;

@@ -25,7 +25,7 @@ constexpr char kPinExamples[] = R"(  hearthctl pin 3fa94c1200aa      (never evic
   hearthctl unpin 3fa94c1200aa
 )";
 constexpr char kDropExamples[] = R"(  hearthctl drop 3fa94c1200aa
-  hearthctl drop --all            (every restore point that is not pinned)
+  hearthctl drop --all            (every restore point; refused while one is pinned)
   hearthctl drop --all --force    (pinned ones too)
 )";
 
@@ -137,17 +137,13 @@ int RunDrop(const StoreFlags& flags, Console& console) {
                {"kept_pinned", response->kept_pinned()}},
               console);
   }
-  if (!flags.all && response->kept_pinned() > 0) {
+  if (response->kept_pinned() > 0) {
     return Fail(console, absl::FailedPreconditionError(absl::StrCat(
                              flags.id, " is pinned and was kept: unpin it first, or --force")));
   }
   if (flags.json) return kExitOk;
   console.out << "dropped " << response->dropped() << " restore points, "
               << SizeText(response->freed_bytes()) << " freed";
-  if (response->kept_pinned() > 0) {
-    console.out << "; " << response->kept_pinned()
-                << " pinned and kept (--force drops pinned ones too)";
-  }
   console.out << std::endl;
   return kExitOk;
 }

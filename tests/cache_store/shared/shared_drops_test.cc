@@ -1,4 +1,5 @@
 // Drops beside loads, writes, pins, other secrets and an index that is being loaded.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -11,6 +12,8 @@
 namespace hearth {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using SharedDropsTest = SharedStoreTest;
 
 // What a lookup read before the drop is not to stay.
@@ -92,20 +95,29 @@ TEST_F(SharedSecretTest, DropsOfOneThatCannotBeMadeUnderASecretFromBeforeAreToBe
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Take(second_);
-  one.engine->SetSilent({SharedSpace(first_, "default", 0).GenerationName()});
+  one.engine->SetSilent({SharedSpace(first_, "default", 0).NumbersName()});
   const auto point = one.store->List("default")[0];
   EXPECT_TRUE(absl::IsUnavailable(one.store->Drop(point.id, "default", true).status()));
 }
 
-TEST_F(SharedDropsTest, OfAllLeaveWhatIsPinnedInTheEngine) {
+TEST_F(SharedDropsTest, OfAllAreRefusedWithTheIdsOfWhatIsPinnedHere) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
+  Publish(&one, Prompt(2), {64});
   const auto point = one.store->List("default")[0];
   ASSERT_TRUE(one.store->SetPinned(point.id, "default", true).ok());
-  one.writes->RunAll();
-  ASSERT_TRUE(one.store->DropAll("default", false).ok());
-  one.writes->RunAll();
-  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "pinned at one";
+  const absl::Status refused = one.store->DropAll("default", false).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("1 pinned here: " + DigestHex(point.id).substr(0, 16)),
+                    HasSubstr("other stores")));
+  EXPECT_EQ(one.store->List("default").size(), 2u) << "and nothing was dropped";
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
+  // Pins of others are not known, and go with the rest.
+  ASSERT_TRUE(other.store->DropAll("default", false).ok());
+  kit_.clock.Advance(2 * kit_.shared_options.generation_age);
+  EXPECT_EQ(Fetch(&one, Prompt(1)) + Fetch(&one, Prompt(2)), 0u);
+  EXPECT_TRUE(one.store->List("default").empty());
 }
 
 TEST_F(SharedDropsTest, OfAllByForceTakeWhatIsPinnedAtOtherStores) {
@@ -129,11 +141,40 @@ TEST_F(SharedDropsTest, OfAllByForceTakeWhatIsPinnedAtOtherStores) {
   // Once: what is pinned now is not.
   Publish(&other, Prompt(1), {64});
   ASSERT_TRUE(other.store->SetPinned(other.store->List("default")[0].id, "default", true).ok());
-  ASSERT_TRUE(one.store->DropAll("default", false).ok());
   kit_.clock.Advance(absl::Seconds(2));
   other.store->RenewPins();
   other.writes->RunAll();
   EXPECT_EQ(other.store->List("default").size(), 1u);
+}
+
+// A publish under way, here and where the drop is heard of, is of before it.
+TEST_F(SharedDropsTest, OfAllTakeWhatIsBeingPublished) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(2), {64});
+  for (SharedNode* node : {&one, &other}) {
+    const PublishSpec spec = KitSpec(model_, Prompt(1), {64});
+    auto session = node->store->Publish(spec);
+    ASSERT_TRUE(session.ok());
+    ASSERT_TRUE(KitPutAll(session->get(), spec, model_, Prompt(1)).ok());
+    ASSERT_TRUE(one.store->DropAll("default", false).ok());
+    kit_.clock.Advance(2 * kit_.shared_options.generation_age);
+    Fetch(node, Prompt(2));
+    const auto result = (*session)->Commit();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->boundaries.empty());
+    EXPECT_EQ(Fetch(node, Prompt(1)), 0u);
+  }
+}
+
+TEST_F(SharedDropsTest, OfAllAreWhyNothingIsStored) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  ASSERT_TRUE(one.store->DropAll("default", false).ok());
+  kit_.clock.Advance(absl::Minutes(3) + absl::Milliseconds(1));
+  const auto report = one.store->Explain(KitQuery(model_, Prompt(1)));
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->boundaries.at(0).reason,
+            "not stored since all that the tenant had was dropped, 3m ago");
 }
 
 TEST_F(SharedDropsTest, OfOneTakeWhatIsBeingWritten) {
@@ -214,10 +255,15 @@ class LoadingDropsTest : public StoreLoad {
   }
   // At another host.
   void DropThere() {
-    SharedDrops drops([](const std::string&, bool) { return absl::OkStatus(); });
-    SharedSpaces theirs(
-        &engine_, &drops, &clock_, &clock_, [&] { return secret_; }, absl::Seconds(1));
-    ASSERT_TRUE(theirs.DropAll("default", false, true, clock_.Now() + absl::Seconds(1)).ok());
+    StoreOptions options;
+    options.secret_file = file_;
+    ManualExecutor* executor = nullptr;
+    SharedStore::Seams seams;
+    seams.clock = &clock_;
+    SharedStore theirs(OpenStore(options, SteppedSeams(&executor, &clock_)).value(),
+                       std::make_unique<FakeSharedEngine>(&memory_, &clock_), secret_,
+                       SharedOptions(), std::move(seams));
+    ASSERT_TRUE(theirs.DropAll("default", false).ok());
     clock_.Advance(absl::Minutes(1));
   }
   void Start() {
@@ -229,14 +275,13 @@ class LoadingDropsTest : public StoreLoad {
     auto behind = OpenStore(options, std::move(seams)).value();
     stepped_ = static_cast<SteppedStore*>(behind.get());
     auto writes = std::make_unique<ManualExecutor>();
-    auto looks = std::make_unique<ManualExecutor>();
     writes_ = writes.get();
-    looks_ = looks.get();
+    auto engine = std::make_unique<FakeSharedEngine>(&memory_, &clock_);
+    engine_ = engine.get();
     shared_ = std::make_unique<SharedStore>(
-        std::move(behind), std::make_unique<FakeSharedEngine>(&memory_, &clock_), secret_,
-        SharedOptions(),
+        std::move(behind), std::move(engine), secret_, SharedOptions(),
         SharedStore::Seams{&clock_, nullptr, std::move(writes), std::make_unique<ManualExecutor>(),
-                           std::move(looks), nullptr});
+                           nullptr});
   }
   void Load() {
     while (stepped_->is_loading()) stepped_->LoadStep();
@@ -254,9 +299,9 @@ class LoadingDropsTest : public StoreLoad {
   const std::string file_ = secrets_.path() + "/secret";
   std::string secret_;
   FakeSharedMemory memory_;
-  FakeSharedEngine engine_{&memory_, &clock_};
   SteppedStore* stepped_ = nullptr;
-  ManualExecutor *writes_ = nullptr, *looks_ = nullptr;
+  ManualExecutor* writes_ = nullptr;
+  FakeSharedEngine* engine_ = nullptr;
   std::unique_ptr<SharedStore> shared_;
 };
 
@@ -271,7 +316,6 @@ TEST_F(LoadingDropsTest, OfAllThatAreHeardOfWhileTheIndexLoadsAreDoneThen) {
     clock_.Advance(absl::Minutes(10));
     there = Served();
     writes_->RunAll();
-    looks_->RunAll();
   }
   EXPECT_EQ(there, 0u) << "dropped restore points are served half an hour later";
 }
@@ -325,13 +369,37 @@ TEST_F(LoadingDropsTest, OfAllAreExplainedAsTheyAreLookedUp) {
   EXPECT_EQ(shared_->Explain(KitQuery(model_, Prompt(5)))->usable_tokens, 0u) << "drops it";
 }
 
-TEST_F(LoadingDropsTest, OfAllHereAreDoneOnceTheIndexIsLoaded) {
+TEST_F(LoadingDropsTest, OfAllHereAreDoneAtOnceByForce) {
   Start();
-  EXPECT_TRUE(absl::IsUnavailable(shared_->DropAll("default", false).status()));
-  EXPECT_EQ(Served(), 0u) << "the other stores were told";
+  const absl::Status waits = shared_->DropAll("default", false).status();
+  EXPECT_TRUE(absl::IsUnavailable(waits)) << "what is pinned is not known: " << waits;
+  EXPECT_EQ(Served(), kPrompts);
+  const uint64_t lost = shared_->Stats().Of(Counter::kRecoveryLostRestorePoints);
+  ASSERT_TRUE(shared_->DropAll("default", true).ok());
+  ASSERT_TRUE(stepped_->is_loading());
+  EXPECT_EQ(Served(), 0u);
   Load();
   EXPECT_EQ(Served(), 0u);
   EXPECT_TRUE(shared_->List("default").empty());
+  EXPECT_EQ(shared_->Stats().Of(Counter::kRecoveryLostRestorePoints), lost);
+  stepped_->CheckInvariants();
+}
+
+TEST_F(LoadingDropsTest, OfAllHoldAfterAStartBeforeTheEngineAnswers) {
+  Start();
+  Load();
+  DropThere();
+  EXPECT_EQ(Served(), 0u);
+  ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(5), {kLast}).ok());
+  ASSERT_TRUE(shared_->Flush(absl::Now() + absl::Minutes(1)).ok());
+  Start();
+  engine_->SetUnreachable(true);
+  EXPECT_EQ(Served(), 1u);
+  // Nor does an engine that lost all of it make anything cold.
+  memory_.entries.clear();
+  engine_->SetUnreachable(false);
+  clock_.Advance(absl::Minutes(2));
+  EXPECT_EQ(Served(), 1u);
 }
 
 TEST_F(LoadingDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
@@ -348,14 +416,14 @@ TEST_F(LoadingDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
     Load();
     EXPECT_EQ(Served(), 1u) << start;
   }
-  // Its own, too; and where the engine lost the mark it hears of it again.
+  // Its own, too; and where the engine lost the number it is told it again.
   ASSERT_TRUE(shared_->DropAll("default", false).ok());
   ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(6), {kLast}).ok());
   ASSERT_TRUE(shared_->Flush(absl::Now() + absl::Minutes(1)).ok());
   memory_.entries.clear();
   Start();
   EXPECT_EQ(Served(), 1u);
-  EXPECT_EQ(memory_.entries.count(SharedSpace(secret_, "default", 0).DropName()), 1u);
+  EXPECT_EQ(memory_.entries.count(SharedSpace(secret_, "default", 0).NumbersName()), 1u);
   // The next one is done.
   Load();
   DropThere();

@@ -18,6 +18,11 @@ class SharedEndsTest : public SharedStoreTest {
     ASSERT_TRUE(session->Commit().ok());
     node->writes->RunAll();
   }
+  // As a store seals them.
+  std::string NumbersOf(const SharedNumbers& numbers) {
+    const SharedSpace plain(ReadSecret(kit_.secret_file).value(), "default", 0);
+    return plain.Seal(plain.NumbersName(), numbers.Text());
+  }
 };
 
 TEST_F(SharedEndsTest, AValueLivesItsTimeAndLongerWhereItIsUsed) {
@@ -108,12 +113,15 @@ TEST_F(SharedEndsTest, ADropOfAllIsOneEverywhere) {
   Publish(&third, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
   const SharedSpace space = kit_.Space("default");
-  for (const char* text : {"0", "1700000000000000", "no number", ""}) {
-    kit_.memory.entries[space.GenerationName()].value = text;
-    if (*text == 0) kit_.memory.entries.erase(space.GenerationName());
+  const std::string name = space.NumbersName();
+  for (const std::string& text : {NumbersOf({1, 0}), NumbersOf({1, 1}), std::string("none"),
+                                  std::string(SharedSpace::kSealBytes + 16, 'x'), std::string()}) {
+    kit_.memory.entries[name].value = text;
+    if (text.empty()) kit_.memory.entries.erase(name);
     kit_.clock.Advance(kit_.shared_options.generation_age * 2);
     Publish(&other, Prompt(3), {64});
     EXPECT_EQ(kit_.Space("default").generation(), space.generation()) << text;
+    EXPECT_EQ(kit_.Space("default").drop_number(), space.drop_number()) << text;
   }
 }
 
@@ -176,20 +184,20 @@ TEST_F(SharedEndsTest, DropsOfAllByTwoStoresAtATimeBothHold) {
   EXPECT_EQ(Fetch(&fresh, Prompt(3)), 64);
 }
 
-TEST_F(SharedEndsTest, ADropOfAllWhoseMarkIsReplacedByAnOlderOneIsMarkedAgain) {
+TEST_F(SharedEndsTest, ADropOfAllWhoseNumberIsReplacedByAnOlderOneIsWrittenAgain) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
-  const std::string mark = kit_.Space("default").DropName();
-  const std::string older = kit_.memory.entries[mark].value;
+  const std::string name = kit_.Space("default").NumbersName();
+  const std::string older = kit_.memory.entries[name].value;
   const int gets = one.engine->gets();
   one.engine->OnGet([&](int number) {
-    if (number == gets + 1) kit_.memory.entries[mark].value = older;
+    if (number == gets + 1) kit_.memory.entries[name].value = older;
   });
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
-  EXPECT_NE(kit_.memory.entries[mark].value, older);
+  EXPECT_NE(kit_.memory.entries[name].value, older);
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&other, Prompt(2));
   EXPECT_TRUE(other.store->List("default").empty());
@@ -202,20 +210,22 @@ TEST_F(SharedEndsTest, WhatWasDroppedIsNotFoundOnceTheEngineLostTheNumber) {
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
   Publish(&one, Prompt(2), {64});
   const SharedSpace space = kit_.Space("default");
-  for (const std::string& name : {space.GenerationName(), space.DropName()}) {
-    kit_.memory.entries.erase(name);
-    SharedNode fresh = kit_.Node();
-    Publish(&fresh, Prompt(3), {64});
-    EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
-    EXPECT_GT(kit_.Space("default").generation(), space.generation());
-  }
+  kit_.memory.entries.erase(space.NumbersName());
+  kit_.clock.Advance(absl::Minutes(2));
+  SharedNode fresh = kit_.Node();
+  Publish(&fresh, Prompt(3), {64});
+  EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
+  EXPECT_GT(kit_.Space("default").generation(), space.generation());
+  // Who knows more tells it, and has all that it had.
+  EXPECT_EQ(Fetch(&one, Prompt(2)), 64);
+  EXPECT_EQ(kit_.Space("default").drop_number(), space.drop_number());
 }
 
 TEST_F(SharedEndsTest, ANumberThatTheEngineLostIsGivenBackByWhoReadItAMomentAgoAlone) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const SharedSpace space = kit_.Space("default");
-  kit_.memory.entries.erase(space.GenerationName());
+  kit_.memory.entries.erase(space.NumbersName());
   kit_.clock.Advance(absl::Seconds(30));
   Fetch(&one, Prompt(2));
   EXPECT_EQ(kit_.Space("default").generation(), space.generation());
@@ -224,10 +234,10 @@ TEST_F(SharedEndsTest, ANumberThatTheEngineLostIsGivenBackByWhoReadItAMomentAgoA
     EXPECT_EQ(Fetch(&fresh, Prompt(1)), 64);
   }
   // It may have missed a drop since.
-  kit_.memory.entries.erase(space.GenerationName());
+  kit_.memory.entries.erase(space.NumbersName());
   kit_.clock.Advance(absl::Seconds(90));
   Fetch(&one, Prompt(2));
-  EXPECT_EQ(kit_.memory.entries.count(space.GenerationName()), 0);
+  EXPECT_EQ(kit_.memory.entries.count(space.NumbersName()), 0);
   Publish(&one, Prompt(2), {64});
   SharedNode fresh = kit_.Node();
   EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
@@ -240,23 +250,17 @@ TEST_F(SharedEndsTest, AGenerationThatIsNotToldIsBelievedForAMinute) {
   Publish(&one, Prompt(2), {64});
   Fetch(&other, Prompt(3));
   const SharedSpace space = kit_.Space("default");
-  other.engine->SetSilent({space.GenerationName(), space.DropName()});
+  other.engine->SetSilent({space.NumbersName()});
   kit_.clock.Advance(absl::Seconds(50));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
   kit_.clock.Advance(absl::Seconds(20));
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
-  // One of the two is enough: a drop sets both.
-  for (const std::string& name : {space.GenerationName(), space.DropName()}) {
-    other.engine->SetSilent({name});
-    kit_.clock.Advance(absl::Seconds(90));
-    EXPECT_EQ(Fetch(&other, Prompt(2)), 64);
-    ASSERT_TRUE(other.store->DropAll("default", false).status().code() ==
-                absl::StatusCode::kUnavailable);
-  }
+  EXPECT_EQ(other.store->DropAll("default", false).status().code(), absl::StatusCode::kUnavailable);
 }
 
-// A failover may lose the last writes, and whoever was cut off hears of the drop by the mark alone.
-TEST_F(SharedEndsTest, ADropOfAllWhoseMarkTheEngineLostIsMarkedAgain) {
+// A failover may lose the last writes, and whoever was cut off hears of the drop by the number
+// alone.
+TEST_F(SharedEndsTest, ADropOfAllWhoseNumberTheEngineLostIsWrittenAgain) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -281,33 +285,15 @@ TEST_F(SharedEndsTest, ADropOfAllWhoseMarkTheEngineLostIsMarkedAgain) {
 }
 
 // Who can write to the engine makes misses, and nothing else.
-TEST_F(SharedEndsTest, ANumberAloneDropsNothingHere) {
+TEST_F(SharedEndsTest, NumbersThatAreNotSealedDropNothingHere) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const SharedSpace space = kit_.Space("default");
-  kit_.memory.entries[space.GenerationName()].value = absl::StrCat(space.generation() + 77);
-  kit_.memory.entries[space.DropName()].value = "no marker of ours";
-  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
-  Fetch(&one, Prompt(2));
+  const uint64_t later = space.generation() + 77;
+  kit_.memory.entries[space.NumbersName()].value = SharedNumbers{later, later}.Text();
+  kit_.clock.Advance(absl::Minutes(2));
   EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
-  SharedNode other = kit_.Node();
-  EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "of another generation";
-}
-
-TEST_F(SharedEndsTest, ANumberThatSomebodyRaisedHidesNoDropOfAll) {
-  SharedNode one = kit_.Node(), other = kit_.Node();
-  Publish(&one, Prompt(1), {64});
-  EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
-  const SharedSpace space = kit_.Space("default");
-  std::string& number = kit_.memory.entries[space.GenerationName()].value;
-  number = absl::StrCat(space.generation() + 1'000'000'000);
-  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
-  Fetch(&other, Prompt(2));
-  number = absl::StrCat(space.generation());
-  ASSERT_TRUE(one.store->DropAll("default", false).ok());
-  kit_.clock.Advance(kit_.shared_options.generation_age * 2);
-  Fetch(&other, Prompt(2));
-  EXPECT_TRUE(other.store->List("default").empty());
+  EXPECT_EQ(one.store->DropNumber("default"), 0u);
 }
 
 TEST_F(SharedEndsTest, ADropThatTheEngineDidNotHearOfIsAnError) {

@@ -12,7 +12,6 @@
 #include "cache_store/base/secret.h"
 #include "cache_store/shared/tier/shared_store.h"
 #include "cache_store/store/store_seams.h"
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 #include "tests/support/fake_shared_engine.h"
 #include "tests/support/manual_executor.h"
@@ -25,7 +24,6 @@ namespace hearth {
 struct SharedNode {
   ManualExecutor* jobs = nullptr;    // of the store behind
   ManualExecutor* writes = nullptr;  // to the engine
-  ManualExecutor* looks = nullptr;   // for drops
   ManualExecutor* waits = nullptr;   // writes to the engine that somebody waits for
   FakeSharedEngine* engine = nullptr;
   std::unique_ptr<SharedStore> store;
@@ -48,10 +46,12 @@ struct SharedKit {
   // The tenant's in the generation that the engine has.
   SharedSpace Space(const std::string& tenant) {
     const std::string secret = ReadSecret(secret_file).value();
-    uint64_t generation = 0;
-    const std::string name = SharedSpace(secret, tenant, 0).GenerationName();
-    EXPECT_TRUE(absl::SimpleAtoi(memory.entries[name].value, &generation));
-    return SharedSpace(secret, tenant, generation);
+    const SharedSpace plain(secret, tenant, 0);
+    const std::string name = plain.NumbersName();
+    const auto numbers =
+        SharedNumbers::Parse(plain.Open(name, memory.entries[name].value).value_or(""));
+    EXPECT_TRUE(numbers.has_value());
+    return SharedSpace(secret, tenant, numbers->generation, numbers->drop_number);
   }
 
   SharedNode Node() {
@@ -65,12 +65,9 @@ struct SharedKit {
     node.writes = writes.get();
     auto waits = std::make_unique<ManualExecutor>();
     node.waits = waits.get();
-    auto looks = std::make_unique<ManualExecutor>();
-    node.looks = looks.get();
     node.store = std::make_unique<SharedStore>(
         *std::move(behind), std::move(engine), secret, shared_options,
-        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits), std::move(looks),
-                           read_secret});
+        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits), read_secret});
     return node;
   }
 };
@@ -92,16 +89,14 @@ class SharedStoreTest : public ::testing::Test {
   uint32_t Fetch(SharedNode* node, const KitPrompt& prompt, Tier* tier = nullptr) {
     const auto tokens = KitFetch(node->store.get(), model_, prompt, tier);
     EXPECT_TRUE(tokens.ok()) << tokens.status();
-    node->looks->RunAll();  // behind the answer
     return tokens.value_or(0);
   }
   std::string Name(const KitPrompt& prompt, const ObjectId& id) {
-    const std::string secret = ReadSecret(kit_.secret_file).value();
+    const SharedSpace space = kit_.Space(prompt.tenant);
     const uint32_t end = id.begin + id.tokens;
-    const PromptChain chain =
-        MakeChain(model_.Layout().value(), RootKey(model_.digest(), prompt.tenant, secret),
-                  prompt.tokens, prompt.cuts, end, {end});
-    return kit_.Space(prompt.tenant).PartName(chain.EndingAt(end, 16)->key, id.group, 0);
+    const PromptChain chain = MakeChain(model_.Layout().value(), space.RootOf(model_.digest()),
+                                        prompt.tokens, prompt.cuts, end, {end});
+    return space.PartName(chain.EndingAt(end, 16)->key, id.group, 0);
   }
   // All that the restore rule needs for a boundary is in the engine.
   bool IsRestorable(const KitPrompt& prompt, uint32_t boundary) {

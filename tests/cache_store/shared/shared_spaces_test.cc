@@ -3,108 +3,109 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "tests/support/fake_shared_engine.h"
+#include "tests/cache_store/shared/shared_kit.h"
 
 namespace hearth {
 namespace {
 
-class SharedSpacesTest : public ::testing::Test {
+class SharedSpacesTest : public SharedStoreTest {
  protected:
-  SharedSpaces Spaces(SharedDrops* drops) {
+  SharedSpacesTest() { store_ = kit_.Node(); }
+  SharedSpaces Spaces(SharedNode* node) {
     return SharedSpaces(
-        &engine_, drops, &clock_, &clock_, [] { return std::string(32, 's'); }, absl::Seconds(1));
+        node->engine, node->store.get(), &kit_.clock, &kit_.clock,
+        [this] { return ReadSecret(kit_.secret_file).value(); }, absl::Seconds(1));
   }
-  absl::Time Soon() { return clock_.Now() + absl::Seconds(1); }
+  absl::Time Soon() { return kit_.clock.Now() + absl::Seconds(1); }
   // As many tenants as there is room for, a moment apart.
   void LookForOthers(SharedSpaces* spaces) {
     for (size_t i = 0; i < SharedSpaces::kMaxTenants; ++i) {
-      clock_.Advance(absl::Microseconds(100));
+      kit_.clock.Advance(absl::Microseconds(100));
       ASSERT_TRUE(spaces->Begin(absl::StrCat("other ", i), Soon()).ok());
     }
   }
+  absl::Status DropAll(SharedSpaces* spaces) {
+    absl::Status told;
+    absl::Status status = spaces->DropAll("default", false, Soon(), &told).status();
+    status.Update(told);
+    return status;
+  }
+  size_t Points() { return store_.store->List("default").size(); }
 
-  FakeClock clock_;
-  FakeSharedMemory memory_;
-  FakeSharedEngine engine_{&memory_, &clock_};
-  std::map<std::string, int> dropped_;
-  SharedDrops drops_{[this](const std::string& tenant, bool) {
-    ++dropped_[tenant];
-    return absl::OkStatus();
-  }};
-  SharedDrops their_drops_{[](const std::string&, bool) { return absl::OkStatus(); }};
+  SharedNode store_;
 };
 
-TEST_F(SharedSpacesTest, ADropOfAllIsNotHeardOfTwiceHoweverManyTenantsThereAre) {
-  SharedSpaces spaces = Spaces(&drops_), theirs = Spaces(&their_drops_);
-  ASSERT_TRUE(spaces.Begin("dropped", Soon()).ok());
-  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
-  clock_.Advance(absl::Seconds(2));
-  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
-  EXPECT_EQ(dropped_["dropped"], 1);
+TEST_F(SharedSpacesTest, ADropOfAllIsDoneOnceHoweverManyTenantsThereAre) {
+  SharedNode other = kit_.Node();
+  SharedSpaces spaces = Spaces(&store_), theirs = Spaces(&other);
+  Publish(&store_, Prompt(1), {64});
+  ASSERT_TRUE(spaces.Begin("default", Soon()).ok());
+  ASSERT_TRUE(DropAll(&theirs).ok());
+  kit_.clock.Advance(absl::Seconds(2));
+  ASSERT_TRUE(spaces.Of("default", Soon()).ok());
+  EXPECT_EQ(Points(), 0u);
+  Publish(&store_, Prompt(1), {64});
   LookForOthers(&spaces);
   LookForOthers(&spaces);
-  clock_.Advance(absl::Seconds(2));
-  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
-  EXPECT_EQ(dropped_["dropped"], 1);
-  // The next one is.
-  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
-  clock_.Advance(absl::Seconds(2));
-  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
-  EXPECT_EQ(dropped_["dropped"], 2);
+  kit_.clock.Advance(absl::Seconds(2));
+  ASSERT_TRUE(spaces.Of("default", Soon()).ok());
+  EXPECT_EQ(Points(), 1u);
+  // The next one is done.
+  ASSERT_TRUE(DropAll(&theirs).ok());
+  kit_.clock.Advance(absl::Seconds(2));
+  ASSERT_TRUE(spaces.Of("default", Soon()).ok());
+  EXPECT_EQ(Points(), 0u);
 }
 
-// Many look at once after a start: none of them is to go on before the engine told.
 TEST_F(SharedSpacesTest, WhoLooksWhileAnotherAsksFirstHearsOfADropToo) {
-  SharedSpaces spaces = Spaces(&drops_), theirs = Spaces(&their_drops_);
-  ASSERT_TRUE(spaces.Begin("another", Soon()).ok());
-  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
-  int heard = -1;
-  engine_.OnGet([&](int) {
-    if (std::exchange(heard, 0) >= 0) return;
-    spaces.HearFirst("dropped", Soon());
-    heard = dropped_["dropped"];
+  SharedNode other = kit_.Node();
+  SharedSpaces spaces = Spaces(&store_), theirs = Spaces(&other);
+  Publish(&store_, Prompt(1), {64});
+  ASSERT_TRUE(DropAll(&theirs).ok());
+  int left = -1;
+  store_.engine->OnGet([&](int) {
+    if (std::exchange(left, 0) >= 0) return;
+    spaces.Hear("default", Soon());
+    left = static_cast<int>(Points());
   });
-  spaces.HearFirst("dropped", Soon());
-  EXPECT_EQ(heard, 1);
-  EXPECT_EQ(dropped_["dropped"], 1);
+  spaces.Hear("default", Soon());
+  EXPECT_EQ(left, 0);
   // Once that is known nobody asks.
-  const int gets = engine_.gets();
-  spaces.HearFirst("dropped", Soon());
-  EXPECT_EQ(engine_.gets(), gets);
+  const int gets = store_.engine->gets();
+  spaces.Hear("default", Soon());
+  EXPECT_EQ(store_.engine->gets(), gets);
 }
 
-// The engine lost the mark of one that was made by a clock ahead of this one.
-TEST_F(SharedSpacesTest, ADropOfAllIsLaterThanAnyThatWasDone) {
-  const std::string mark = SharedSpace(std::string(32, 's'), "dropped", 0).DropName();
-  const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(clock_.Now() + absl::Hours(1)));
-  bool force = false;
-  SharedDrops other_drops([&](const std::string& tenant, bool forced) {
-    ++dropped_[tenant];
-    force = forced;
-    return absl::OkStatus();
-  });
-  their_drops_.NoteDone(mark, {ahead, ahead});
-  other_drops.NoteDone(mark, {ahead, 0});
-  SharedSpaces theirs = Spaces(&their_drops_), spaces = Spaces(&other_drops);
-  ASSERT_TRUE(theirs.DropAll("dropped", false, true, Soon()).ok());
-  ASSERT_TRUE(spaces.Of("dropped", Soon()).ok());
-  EXPECT_EQ(dropped_["dropped"], 1);
-  EXPECT_TRUE(force) << "the one by force, which this one did not hear of";
+// A tenant of which the engine has nothing is asked for once a second, too.
+TEST_F(SharedSpacesTest, ThatThereIsNothingIsHeardOfOnceASecond) {
+  SharedSpaces spaces = Spaces(&store_);
+  for (int i = 0; i < 3; ++i) spaces.Hear("nobody", Soon());
+  EXPECT_EQ(store_.engine->gets(), 1);
+  kit_.clock.Advance(absl::Seconds(2));
+  spaces.Hear("nobody", Soon());
+  EXPECT_EQ(store_.engine->gets(), 2);
+}
+
+// The engine lost the number of one that was made by a clock ahead of this one.
+TEST_F(SharedSpacesTest, ADropOfAllIsLaterThanAnyThatIsKnown) {
+  SharedSpaces spaces = Spaces(&store_);
+  const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(kit_.clock.Now() + absl::Hours(1)));
+  ASSERT_TRUE(store_.store->RaiseDropNumber("default", ahead, false).ok());
+  ASSERT_TRUE(DropAll(&spaces).ok());
+  EXPECT_EQ(kit_.Space("default").drop_number(), ahead + 1);
+  EXPECT_EQ(store_.store->DropNumber("default"), ahead + 1);
 }
 
 TEST_F(SharedSpacesTest, TheLongestUnusedTenantsAreForgottenAlone) {
-  SharedSpaces spaces = Spaces(&drops_);
+  SharedSpaces spaces = Spaces(&store_);
   ASSERT_TRUE(spaces.Begin("first", Soon()).ok());
   LookForOthers(&spaces);
-  const int before = engine_.gets();
+  const int before = store_.engine->gets();
   ASSERT_TRUE(spaces.Of(absl::StrCat("other ", SharedSpaces::kMaxTenants / 2), Soon()).ok());
-  EXPECT_EQ(engine_.gets(), before);
+  EXPECT_EQ(store_.engine->gets(), before);
   ASSERT_TRUE(spaces.Of("first", Soon()).ok());
-  EXPECT_EQ(engine_.gets(), before + 1);
+  EXPECT_EQ(store_.engine->gets(), before + 1);
 }
 
 }  // namespace

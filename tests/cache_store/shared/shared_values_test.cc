@@ -114,7 +114,7 @@ TEST(SharedValues, EachObjectPartTenantSecretAndGenerationHasANameOfItsOwn) {
   size_t count = 0;
   for (const char secret : {0, 1}) {
     for (const char* tenant : {"a", "b"}) {
-      names.insert(SharedSpace(Secret(secret), tenant, 0).GenerationName());
+      names.insert(SharedSpace(Secret(secret), tenant, 0).NumbersName());
       ++count;
       for (const uint64_t generation : {0, 1}) {
         const SharedSpace space(Secret(secret), tenant, generation);
@@ -133,8 +133,19 @@ TEST(SharedValues, EachObjectPartTenantSecretAndGenerationHasANameOfItsOwn) {
   }
   EXPECT_EQ(names.size(), count);
   for (const std::string& name : names) EXPECT_EQ(name.substr(0, 3), "h1:");
-  EXPECT_EQ(SharedSpace(Secret(), "a", 0).GenerationName(),
-            SharedSpace(Secret(), "a", 7).GenerationName());
+  EXPECT_EQ(SharedSpace(Secret(), "a", 0).NumbersName(),
+            SharedSpace(Secret(), "a", 7, 7).NumbersName());
+}
+
+TEST(SharedValues, OfNumbersOnlyTheirOwnTextsAreRead) {
+  const SharedNumbers numbers{9, 7};
+  EXPECT_EQ(SharedNumbers::Parse(numbers.Text()), numbers);
+  for (const SharedNumbers& wrong :
+       {SharedNumbers{0, 0}, SharedNumbers{6, 7}, SharedNumbers{SharedNumbers::kMax + 1, 0}}) {
+    EXPECT_FALSE(SharedNumbers::Parse(wrong.Text()).has_value()) << wrong.generation;
+  }
+  EXPECT_FALSE(SharedNumbers::Parse(numbers.Text() + "x").has_value());
+  EXPECT_FALSE(SharedNumbers::Parse("").has_value());
 }
 
 TEST(SharedValues, TheSameTextIsNeverTheSameValueTwice) {
@@ -243,7 +254,7 @@ TEST(SharedValues, AreTheBytesOfTheGoldenFile) {
   const SharedSpace space(Secret(), "default", 1);
   const SharedShape shape = Shape(16);
   std::string found;
-  absl::StrAppend(&found, "generation ", space.GenerationName(), "\n");
+  absl::StrAppend(&found, "numbers ", space.NumbersName(), "\n");
   absl::StrAppend(&found, "lease ", space.LeaseName(Key(1)), "\n");
   absl::StrAppend(&found, "fingerprint ", space.FingerprintName(Key(1)), "\n");
   absl::StrAppend(&found, "global ", space.PartName(Key(1), LayerGroup::kGlobal, 12), "\n");

@@ -67,9 +67,10 @@ TEST_F(StoreCommandsTest, ImportingAgainSendsNothing) {
 TEST_F(StoreCommandsTest, APinnedRestorePointIsDroppedOnlyByForce) {
   const std::string id = ImportTiny();
   EXPECT_EQ(Run({"pin", id}).last()["pinned"], true);
-  const Json kept = Run({"drop", "--all"}).last();
-  EXPECT_EQ(kept["dropped"], 0);
-  EXPECT_EQ(kept["kept_pinned"], 1);
+  const CliResult refused = Run({"drop", "--all"});
+  EXPECT_EQ(refused.code, kExitFailed);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("1 pinned here: " + id.substr(0, 16)), HasSubstr("by force")));
   EXPECT_EQ(Run({"unpin", id.substr(0, 8)}).last()["pinned"], false);
   EXPECT_EQ(Run({"drop", id}).last()["dropped"], 1);
   EXPECT_EQ(Run({"ls"}).objects.size(), 0u);
@@ -82,8 +83,8 @@ TEST_F(StoreCommandsTest, DroppingOnePinnedPointFailsAndSaysWhy) {
   EXPECT_EQ(kept.code, kExitFailed);
   EXPECT_THAT(kept.err, AllOf(HasSubstr("is pinned"), HasSubstr("--force")));
   EXPECT_EQ(kept.last()["kept_pinned"], 1);
-  EXPECT_EQ(Run({"drop", "--all"}).code, kExitOk);
   EXPECT_EQ(Run({"drop", id, "--force"}).code, kExitOk);
+  EXPECT_EQ(Run({"drop", "--all"}).code, kExitOk);
   EXPECT_EQ(Run({"ls"}).objects.size(), 0u);
 }
 

@@ -323,8 +323,8 @@ TEST_F(CacheServiceTest, PinsUnpinsAndDrops) {
   }
   {
     grpc::ClientContext context;
-    ASSERT_TRUE(server_.stub()->Drop(&context, drop, &dropped).ok());
-    EXPECT_EQ(dropped.kept_pinned(), 1u);
+    const grpc::Status refused = server_.stub()->Drop(&context, drop, &dropped);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   }
   {
     grpc::ClientContext context;
