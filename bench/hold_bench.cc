@@ -3,9 +3,9 @@
 //   hold_bench [SECONDS]
 //
 // One tenant has a restore point of 65,536 chunks of 16 tokens, in RAM, and asks for it by Explain,
-// List, Fetch and Quarantine, one after the other without a pause, SECONDS (5) each; another one
-// fetches prompts of 4,096 tokens all the time. Prints for each call the longest hold of the mutex,
-// which the store counts, and the percentiles of the other's fetches meanwhile.
+// List, Fetch, Quarantine, Drop and Publish, one after the other without a pause, SECONDS (5) each;
+// another one fetches prompts of 4,096 tokens all the time. Prints for each call the longest hold
+// of the mutex, which the store counts, and the percentiles of the other's fetches meanwhile.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -148,6 +148,12 @@ int Run(absl::Duration time) {
         bench.Must(store->Quarantine(query, {{0, kChunk, LayerGroup::kGlobal}}).ok(), "out");
       },
       [&] { bench.PublishLong(); });
+  bench.Measure(
+      "Drop", time, [&] { bench.Must(store->DropAll("long", true).ok(), "drop"); },
+      [&] { bench.PublishLong(); });
+  bench.Measure(
+      "Publish", time, [&] { bench.PublishLong(); },
+      [&] { bench.Must(store->DropAll("long", true).ok(), "drop"); });
   return 0;
 }
 
