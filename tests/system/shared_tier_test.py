@@ -86,6 +86,33 @@ class SharedTier(SystemTest):
         wait_for_log(store, lambda text: f"shared tier reachable address={address}" in text)
         self.assertEqual(self.count(store, "shared_unreachable_shards"), 0)
 
+    def test_a_store_and_its_redis_that_die_together_serve_once_both_are_back(self):
+        one = self.store("one")
+        self.publish(one)
+        one.kill()
+        self.redis.kill()
+        one = self.store("one")
+        self.assertEqual(self.fetched_tokens(one), 20)
+        self.redis = Redis(self.folder / "again", self.redis.port)
+        self.addCleanup(self.redis.kill)
+        self.wait_for(lambda: self.count(one, "shared_unreachable_shards") == 0)
+        self.assertEqual(self.fetched_tokens(one), 20)
+        self.publish(one)
+        self.assertEqual(self.fetched_tokens(self.store("two")), 20)
+
+    def test_a_drop_of_all_reaches_a_store_that_died_meanwhile_and_outlives_redis(self):
+        one, two = self.store("one"), self.store("two")
+        self.publish(one)
+        self.assertEqual(self.fetched_tokens(two), 20)
+        two.kill()
+        self.cluster.ctl("drop", "--all", "--store", one.address)
+        two = self.store("two")
+        self.assertEqual(self.fetched_tokens(two), 0)
+        self.publish(two)
+        self.redis.kill()
+        two.kill()
+        self.assertEqual(self.fetched_tokens(self.store("two")), 20)
+
     def test_a_silent_redis_costs_its_budget_and_is_used_again_when_it_speaks(self):
         one, two = self.store("one"), self.store("two", "--shared-fetch-budget", "200ms")
         self.publish(one)
