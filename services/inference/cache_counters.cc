@@ -41,7 +41,6 @@ CacheCounters::Snapshot CacheCounters::Read() const {
 
 const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load) {
   const bool cut_off = load.report().decision == LoadDecision::kAbandoned;
-  if (load.is_probe()) return outcome.ok() || cut_off ? "probe" : "probe_failed";
   if (!outcome.ok()) return cut_off ? "abandoned" : FailureOutcome(outcome.status());
   if (outcome->usable_tokens > 0) return "hit";
   return outcome->declined_tokens > 0 ? "declined" : "miss";

@@ -20,8 +20,7 @@ class CacheCounters {
  public:
   // Outcomes of a fetch: "hit", "miss", or the reason for neither: "unreachable" (or silent just
   // before), "declined" and "abandoned" (computing is faster), "deadline", "cancelled" (the caller
-  // left), "corrupt", "mismatch", "refused", "full", "error". "probe" only measured, or
-  // "probe_failed".
+  // left), "corrupt", "mismatch", "refused", "full", "error".
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
   // Those of a fetch's bytes that were copied out of the store's shared memory.
   void CountShared(uint64_t bytes);

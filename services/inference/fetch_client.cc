@@ -165,7 +165,7 @@ absl::StatusOr<v1::FetchPlan> FetchClient::Start(Attempt* attempt, const MappedS
   request.set_above_tokens(attempt->above_tokens);
   request.set_max_tokens(attempt->max_tokens);
   request.set_verifies(!attempt->store_verifies);
-  request.set_again(attempt->again || attempt->load->is_probe());
+  request.set_again(attempt->again);
   if (segment != nullptr) {
     request.set_segment_id(segment->id().data(), segment->id().size());
   } else if (attempt->share) {

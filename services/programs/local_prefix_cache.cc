@@ -50,9 +50,7 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
                                                         absl::Time deadline, LoadTrial* load,
                                                         uint64_t* bytes) {
   load->OnAsk();
-  PrefixQuery query = Query(prefix);
-  query.again = load->is_probe();
-  auto session = store_->Fetch(query, above_tokens, max_tokens);
+  auto session = store_->Fetch(Query(prefix), above_tokens, max_tokens);
   if (!session.ok()) return session.status();
   load->OnPlan();
   const LookupPlan& plan = (*session)->plan();

@@ -34,7 +34,6 @@ constexpr const char* kNames[] = {
     "loads_declined",
     "loads_unasked",
     "loads_abandoned",
-    "load_probes",
     "load_estimated_us",
     "load_took_us",
     "restore_failures",

@@ -42,7 +42,6 @@ enum class EngineCounter {
   kLoadsDeclined,    // what was stored was computed: loading would have taken longer
   kLoadsUnasked,     // of these: the store was not even asked
   kLoadsAbandoned,   // loads that became slower than computing, and were cut off
-  kLoadProbes,       // a little loaded beside a request that computes, to measure
   kLoadEstimatedUs,  // of the loads with an estimate: microseconds that were expected
   kLoadTookUs,       // and those that they took
   kRestoreFailures,  // what was lent was used again too early: the pool's point, or computed

@@ -191,7 +191,7 @@ EngineStats EngineImpl::Stats() const {
 LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
   // A number out of a message: no prompt is longer than the context.
   const auto most = static_cast<uint32_t>(model_->config().max_position_embeddings);
-  return fetcher_.Estimate(std::min(boundary, most), model_->step_tokens(layout_));
+  return fetcher_.Estimate(std::min(boundary, most));
 }
 
 void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
@@ -271,7 +271,6 @@ absl::Status EngineImpl::TryBegin(const SequencePtr& sequence) {
 absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
   std::vector<StepPart> step;
   uint64_t rows = 0, prefilled = 0;
-  double positions = 0;  // of all rows together
   for (const SequencePart& part : parts) {
     Sequence& sequence = *part.sequence;
     StepPart& added = step.emplace_back();
@@ -291,14 +290,14 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
     }
     rows += added.tokens.size();
     if (part.kind == StepKind::kPrefill) prefilled += added.tokens.size();
-    positions += added.tokens.size() * (added.kv->length() + added.tokens.size() / 2.0);
   }
   const absl::Time begin = fetcher_.loads()->Now();
   const absl::Status status =
       Caught([&] { return room_.With([&] { return model_->Step(step); }); });
   if (!status.ok()) return StepError(status);
-  if (prefilled > 0)
-    fetcher_.loads()->OnStep(rows, positions / rows, fetcher_.loads()->Now() - begin);
+  // A step of a few rows reads the weights for them alone: it says nothing of a prompt's cost.
+  if (2 * prefilled >= layout_.chunk_tokens)
+    fetcher_.loads()->OnStep(prefilled, fetcher_.loads()->Now() - begin);
   counters_.Add(EngineCounter::kSteps);
   counters_.Add(EngineCounter::kStepRows, rows);
   return absl::OkStatus();

@@ -51,16 +51,9 @@ bool PrefixFetcher::LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCach
   };
   LoadTrial& trial = *sequence->prefix.load;
   trial.Arm(&loads_, std::move(work), extend);
-  const uint32_t best = BestBoundary(*sequence), max_boundary = sequence->max_boundary();
+  const uint32_t best = BestBoundary(*sequence);
   if (trial.WorthAsking(best, BytesTo(best))) return Fetch(sequence, cache);
   counters_->Add(EngineCounter::kLoadsUnasked);
-  if (auto probe = trial.TakeProbe(); probe != nullptr) {
-    const uint32_t above_tokens = sequence->pooled.boundary;
-    fetches_.Submit([this, prefix = sequence->prefix, probe, cache, above_tokens,
-                     max_boundary](TaskQueue::Fate fate) {
-      if (fate == TaskQueue::Fate::kRun) Probe(prefix, probe, cache, above_tokens, max_boundary);
-    });
-  }
   return false;
 }
 
@@ -76,29 +69,16 @@ uint64_t PrefixFetcher::BytesTo(uint32_t boundary) const {
   return bytes;
 }
 
-LoadReport PrefixFetcher::Estimate(uint32_t boundary, uint32_t step_tokens) const {
+LoadReport PrefixFetcher::Estimate(uint32_t boundary) const {
   LoadReport report;
   report.bytes = BytesTo(boundary);
   report.load_estimate = loads_.LeastLoadTime(report.bytes);
-  report.compute_estimate = loads_.ComputeTime(0, boundary, step_tokens);
+  report.compute_estimate = loads_.ComputeTime(boundary);
   if (report.load_estimate.has_value() && report.compute_estimate.has_value()) {
     const bool loads = *report.load_estimate <= *report.compute_estimate;
     report.decision = loads ? LoadDecision::kLoad : LoadDecision::kCompute;
   }
   return report;
-}
-
-// On a fetch thread, with nobody waiting.
-void PrefixFetcher::Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe,
-                          PrefixCache* cache, uint32_t above_tokens, uint32_t max_tokens) {
-  counters_->Add(EngineCounter::kLoadProbes);
-  prefix.stop = nullptr;
-  prefix.load = std::move(probe);
-  try {
-    cache->Fetch(prefix, above_tokens, max_tokens, absl::Now() + terms_.fetch_budget);
-  } catch (const std::exception&) {
-    prefix.load->OnFailed();  // a probe that fails says nothing
-  }
 }
 
 bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache) {
@@ -116,14 +96,7 @@ bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache
       fetched = Fetched();
       fetched.outcome.note = error.what();
     }
-    // Removed before the engine goes on with it.
-    std::shared_ptr<LoadTrial> probe;
-    if (fetched.load != nullptr) probe = fetched.load->TakeProbe();
-    if (!sequence->fetch.Deliver(std::move(fetched))) return;
-    ring_();
-    if (probe != nullptr) {
-      Probe(sequence->prefix, std::move(probe), cache, above_tokens, sequence->max_boundary());
-    }
+    if (sequence->fetch.Deliver(std::move(fetched))) ring_();
   };
   if (fetches_.Submit(fetch)) return true;
   // Every thread waits for a slow cache already: go on without it.

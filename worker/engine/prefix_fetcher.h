@@ -16,7 +16,7 @@
 #include "worker/engine/request/engine_options.h"
 #include "worker/engine/sequence.h"
 #include "worker/engine/task_queue.h"
-#include "worker/prefix/load_model.h"
+#include "worker/prefix/load_trial.h"
 
 namespace hearth {
 
@@ -35,7 +35,7 @@ class PrefixFetcher {
   // Records the cost of a load that ended in a restore, and how far off its estimate was.
   void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);
   // The estimate for a prefix of so many tokens.
-  LoadReport Estimate(uint32_t boundary, uint32_t step_tokens) const;
+  LoadReport Estimate(uint32_t boundary) const;
   LoadModel* loads() { return &loads_; }
   void Stop() { fetches_.Stop(); }
 
@@ -46,8 +46,6 @@ class PrefixFetcher {
   Fetched FetchInTurn(Sequence* sequence, PrefixCache* cache, uint32_t above_tokens,
                       absl::Time deadline);
   bool OwnFetched(FetchOutcome* fetched) const;
-  void Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe, PrefixCache* cache,
-             uint32_t above_tokens, uint32_t max_tokens);
 
   const CacheTerms& terms_;
   const KvLayout& layout_;

@@ -208,24 +208,11 @@ bool RoundPlanner::Admit(SequenceId id) {
 }
 
 LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
-  LoadTrial::Work work;
-  work.have_tokens = sequence.pooled.boundary;
-  work.tokens = sequence.tokens();
-  work.step_tokens = model_->step_tokens(layout_);
-  work.budget = options_.cache.fetch_budget;
+  LoadTrial::Work work{sequence.pooled.boundary, sequence.tokens(), {}, options_.cache.fetch_budget};
   absl::MutexLock lock(&mu_);
   for (const auto& [id, other] : sequences_) {
-    if (other->answer.generated > 0) work.step_tokens = step_rows();
-    if (model_->batches() || other->step_ends.empty()) continue;
-    const uint32_t end = other->step_ends.back();
+    const uint32_t end = other->step_ends.empty() ? 0 : other->step_ends.back();
     if (other->position < end) work.beside.push_back(end - other->position);
-  }
-  if (model_->batches()) {
-    PrefillsBeside beside = scheduler_.Beside(sequence.request.tenant);
-    work.oldest = beside.oldest;
-    work.promised = beside.promised;
-    work.by_length = std::move(beside.by_length);
-    work.tenants = std::move(beside.tenants);
   }
   return work;
 }

@@ -281,26 +281,6 @@ std::map<SequenceId, uint32_t> Scheduler::ByAge(std::map<std::string, uint32_t> 
   return shares;
 }
 
-PrefillsBeside Scheduler::Beside(const std::string& tenant) const {
-  PrefillsBeside beside;
-  std::map<std::string, uint32_t> others;
-  const std::map<std::string, SequenceId> promised = OldestPromised();
-  const auto first = promised.find(tenant);
-  bool oldest = true;
-  for (const auto& [id, prefill] : prefills_) {
-    if (prefill.tenant != tenant) {
-      others[prefill.tenant] += prefill.tokens;
-    } else if (std::exchange(oldest, false)) {
-      beside.oldest = prefill.tokens;
-    } else {
-      beside.by_length.push_back(prefill.tokens);
-      if (first != promised.end() && first->second == id) beside.promised = prefill.tokens;
-    }
-  }
-  for (const auto& [name, tokens] : others) beside.tenants.push_back(tokens);
-  return beside;
-}
-
 // The rows for prefills, however many sequences decode.
 uint32_t Scheduler::RowsBeside(uint32_t decodes, uint32_t rows) {
   return std::max({rows - std::min(rows, decodes), rows / 2, 1U});

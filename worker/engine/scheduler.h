@@ -58,14 +58,6 @@ struct PlannedStep {
   uint32_t tokens = 1;  // in a batch: of the prompt, or the decoded one and those guessed behind it
 };
 
-// The prompts that would be computed beside a new one, in tokens left.
-struct PrefillsBeside {
-  uint32_t oldest = 0;              // of its tenant: half of the rows
-  std::vector<uint32_t> by_length;  // of its tenant's others: those not longer come before it
-  uint32_t promised = 0;            // of these the one that shares the half
-  std::vector<uint32_t> tenants;    // of each other tenant
-};
-
 class Scheduler {
  public:
   // REQUIRES: max_running >= 1.
@@ -107,8 +99,6 @@ class Scheduler {
                                      const Guessed& guessed = {});
   // The most rows of a batch when `max_running` sequences may run.
   static uint32_t MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running);
-  // Of batches alone.
-  PrefillsBeside Beside(const std::string& tenant) const;
 
   uint32_t running() const;
   uint32_t queued() const { return static_cast<uint32_t>(queue_.size()); }

@@ -2,128 +2,152 @@
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
+#include <cmath>
 #include <iterator>
-#include <utility>
 
 namespace hearth {
 namespace {
 
+// Of what was measured before, the next load leaves this, and so many tokens an e-th.
+constexpr double kKept = 0.5, kMemoryTokens = 8192;
+constexpr absl::Duration kTryAgain = absl::Seconds(30);
 // Loads this short are taken whatever computing would cost: they spare others the computing.
 constexpr absl::Duration kShortLoad = absl::Milliseconds(10);
-
 // A transfer is judged when a tenth of the computing time has passed: that much may be lost by it.
 constexpr double kGraceShare = 0.1;
 constexpr absl::Duration kLeastGrace = absl::Milliseconds(20);
-
 // A plan has at least this long: a busy machine is not a silent store.
 constexpr absl::Duration kLeastPlanPatience = absl::Milliseconds(50);
-
 // A load that goes on as it should ends in time; this bounds one that nobody looks at.
 constexpr double kMaxComputeTimes = 8;
 
-constexpr uint64_t kProbeBytes = uint64_t{1} << 20;
-constexpr absl::Duration kProbeTime = absl::Seconds(2);
-
+constexpr const char* kSourceNames[] = {"wire",   "wire-disk", "shared-memory",
+                                        "device", "local",     "local-disk"};
+static_assert(std::size(kSourceNames) == static_cast<size_t>(LoadSource::kCount));
 constexpr const char* kDecisionNames[] = {"none", "miss", "load", "compute", "abandoned"};
-static_assert(std::size(kDecisionNames) == static_cast<size_t>(LoadDecision::kAbandoned) + 1,
-              "one name a decision");
+static_assert(std::size(kDecisionNames) == static_cast<size_t>(LoadDecision::kAbandoned) + 1);
 
 }  // namespace
 
-double LoadTrial::Work::TokensUntil(uint32_t own) const {
-  double all = own;
-  for (const uint32_t other : beside) all += std::min(own, other);
-  for (const uint32_t other : by_length) all += other <= own ? other : 0;
-  all += std::min<double>(all, oldest + (promised > own ? promised : 0));
-  const double tenant = all;
-  for (const uint32_t other : tenants) all += std::min<double>(tenant, other);
-  return all;
-}
-
+const char* LoadSourceName(LoadSource source) { return kSourceNames[static_cast<size_t>(source)]; }
 const char* LoadDecisionName(LoadDecision decision) {
-  assert(static_cast<size_t>(decision) < std::size(kDecisionNames));
   return kDecisionNames[static_cast<size_t>(decision)];
 }
 
-LoadTrial::~LoadTrial() {
+absl::Time LoadModel::SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+std::optional<absl::Duration> LoadModel::Rate::TimeOf(uint64_t more) const {
+  if (units == 0) return std::nullopt;
+  return absl::Seconds(seconds / units * static_cast<double>(more));
+}
+
+void LoadModel::OnStep(uint32_t tokens, absl::Duration took) {
+  const double kept = std::exp(-static_cast<double>(tokens) / kMemoryTokens);
   absl::MutexLock lock(&mu_);
-  EndTransfer();
+  computing_.seconds = computing_.seconds * kept + absl::ToDoubleSeconds(took);
+  computing_.units = computing_.units * kept + tokens;
+}
+
+void LoadModel::OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool alone) {
+  absl::MutexLock lock(&mu_);
+  Rate& rate = loads_[static_cast<size_t>(source)];
+  const double kept = alone ? 0 : kKept;
+  rate.seconds = rate.seconds * kept + absl::ToDoubleSeconds(took);
+  rate.units = rate.units * kept + static_cast<double>(bytes);
+  rate.at = clock_();
+}
+
+std::optional<absl::Duration> LoadModel::ComputeTime(uint32_t tokens) const {
+  absl::MutexLock lock(&mu_);
+  return computing_.TimeOf(tokens);
+}
+
+std::optional<absl::Duration> LoadModel::LoadTime(LoadSource source, uint64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  return loads_[static_cast<size_t>(source)].TimeOf(bytes);
+}
+
+std::optional<absl::Duration> LoadModel::LeastLoadTime(uint64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  std::optional<absl::Duration> least;
+  for (auto rate = loads_.begin(); rate + 1 != loads_.end(); ++rate) {
+    const auto time = rate->TimeOf(bytes);
+    if (time.has_value()) least = std::min(least.value_or(*time), *time);
+  }
+  const auto plan = loads_.back().TimeOf(1);
+  return plan.has_value() ? least.value_or(absl::ZeroDuration()) + *plan : least;
+}
+
+bool LoadModel::TriesAgain(LoadSource source) {
+  const absl::Time now = clock_();
+  absl::MutexLock lock(&mu_);
+  absl::Time& at = loads_[static_cast<size_t>(source)].at;
+  if (now - at < kTryAgain) return false;
+  at = now;
+  return true;
 }
 
 void LoadTrial::Arm(LoadModel* model, Work work, Extend extend) {
-  absl::MutexLock lock(&mu_);
   assert(model_ == nullptr);  // once
   model_ = model;
   work_ = std::move(work);
   extend_ = std::move(extend);
 }
 
-void LoadTrial::ArmProbe(LoadModel* model, std::optional<LoadSource> why) {
-  absl::MutexLock lock(&mu_);
-  assert(model_ == nullptr && model != nullptr);
-  model_ = model;
-  probe_ = true;
-  probe_why_ = why;
-}
-
 std::shared_ptr<LoadTrial> LoadTrial::Next(uint32_t have_tokens) const {
   auto next = std::make_shared<LoadTrial>();
-  absl::MutexLock lock(&mu_);
-  Work work = work_;
-  work.have_tokens = have_tokens;
-  next->Arm(model_, std::move(work), extend_);
+  next->Arm(model_, work_, extend_);
+  next->work_.have_tokens = have_tokens;
   return next;
-}
-
-// A probe takes no more than it measures.
-uint64_t LoadTrial::ComingBytes() const {
-  mu_.AssertHeld();
-  return probe_ ? std::min(offer_.bytes, kProbeBytes) : offer_.bytes;
 }
 
 // The time that starting at `boundary` saves, with others' steps in between.
 std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
-  mu_.AssertHeld();
-  const auto time = [&](uint32_t begin) -> std::optional<absl::Duration> {
-    if (begin >= work_.tokens) return absl::ZeroDuration();
-    const auto alone = model_->ComputeTime(begin, work_.tokens, work_.step_tokens);
-    if (!alone.has_value()) return alone;
-    const uint32_t tokens = work_.tokens - begin;
-    return *alone * (work_.TokensUntil(tokens) / tokens);
+  const auto time = [&](uint32_t begin) {
+    const uint32_t own = work_.tokens - std::min(begin, work_.tokens);
+    uint64_t all = own;
+    for (const uint32_t other : work_.beside) all += std::min(own, other);
+    return model_->ComputeTime(static_cast<uint32_t>(std::min<uint64_t>(all, UINT32_MAX)));
   };
-  const auto all = time(work_.have_tokens), rest = time(boundary);
-  if (!all.has_value() || !rest.has_value()) return std::nullopt;
-  return std::max(*all - *rest, absl::ZeroDuration());
+  const auto all = time(work_.have_tokens);
+  if (!all.has_value()) return std::nullopt;
+  return std::max(*all - *time(boundary), absl::ZeroDuration());
+}
+
+bool LoadTrial::Chooses(LoadSource source, std::optional<absl::Duration> load, uint32_t boundary,
+                        uint64_t bytes) {
+  report_.bytes = bytes;
+  report_.load_estimate = load;
+  report_.compute_estimate = Spares(boundary);
+  report_.decision = LoadDecision::kLoad;
+  if (!Decides() || !load.has_value() || !report_.compute_estimate.has_value()) return true;
+  if (*load <= *report_.compute_estimate || *load <= kShortLoad) return true;
+  tries_ = tries_ || model_->TriesAgain(source);
+  if (!tries_) report_.decision = LoadDecision::kCompute;
+  return tries_;
 }
 
 bool LoadTrial::WorthAsking(uint32_t boundary, uint64_t bytes) {
   absl::MutexLock lock(&mu_);
-  if (!Decides()) return true;
-  const auto spares = Spares(boundary);
-  const auto load = model_->LeastLoadTime(bytes);
-  if (!spares.has_value() || !load.has_value()) return true;
-  if (*load <= *spares || *load <= kShortLoad) return true;
-  report_.decision = LoadDecision::kCompute;
-  report_.bytes = bytes;
-  report_.load_estimate = load;
-  report_.compute_estimate = spares;
-  return false;
+  if (!Chooses(LoadSource::kCount, model_->LeastLoadTime(bytes), boundary, bytes)) return false;
+  report_ = LoadReport();  // the rest is the fetch's to say
+  return true;
 }
 
-absl::Duration LoadTrial::PlanPatience() {
-  absl::MutexLock lock(&mu_);
-  if (!Decides()) return work_.budget;
-  const auto spares = Spares(work_.tokens);
+absl::Duration LoadTrial::PlanPatience() const {
+  const auto spares = Decides() ? Spares(work_.tokens) : std::nullopt;
   if (!spares.has_value()) return work_.budget;
-  const absl::Duration patience = std::max(*spares, kLeastPlanPatience);
-  hurried_ = patience < work_.budget;
-  return std::min(work_.budget, patience);
+  return std::min(work_.budget, std::max(*spares, kLeastPlanPatience));
 }
 
 void LoadTrial::OnAsk() {
   absl::MutexLock lock(&mu_);
   if (model_ == nullptr) return;
   asked_ = model_->Now();
+  report_ = LoadReport();
   report_.decision = LoadDecision::kMiss;  // until a plan says otherwise
 }
 
@@ -131,42 +155,25 @@ void LoadTrial::OnPlan(bool late) {
   absl::MutexLock lock(&mu_);
   if (model_ == nullptr) return;
   report_.plan_was_late = late;
-  model_->OnPlan(model_->Now() - asked_, late);
+  model_->OnPlan(model_->Now() - asked_);
 }
 
 bool LoadTrial::Accepts(const LoadOffer& offer) {
-  Extend extend;
-  absl::Duration most;
+  if (model_ == nullptr) return true;
+  std::optional<absl::Duration> compute;
   {
     absl::MutexLock lock(&mu_);
-    if (model_ == nullptr) return true;
-    EndTransfer();  // of a try before this one
     offer_ = offer;
     report_.source = offer.source;
     report_.boundary = offer.boundary;
-    report_.bytes = offer.bytes;
-    report_.load_estimate = model_->LoadTime(offer.source, offer.bytes);
-    report_.compute_estimate = probe_ ? std::nullopt : Spares(offer.boundary);
-    report_.decision = LoadDecision::kLoad;
-    const auto& load = report_.load_estimate;
-    const auto& compute = report_.compute_estimate;
-    if (Decides() && load.has_value() && compute.has_value() && *load > *compute &&
-        *load > kShortLoad) {
-      report_.decision = LoadDecision::kCompute;
-      return false;
-    }
+    const auto load = model_->LoadTime(offer.source, offer.bytes);
+    if (!Chooses(offer.source, load, offer.boundary, offer.bytes)) return false;
     accepted_ = model_->Now();
-    transfers_ = true;
-    model_->OnBegin(ComingBytes());
-    if (Decides()) {
-      model_->OnAccepted(offer.source);
-      if (compute.has_value() && extend_ != nullptr) {
-        extend = extend_;
-        most = work_.budget + *compute * kMaxComputeTimes;
-      }
-    }
+    compute = report_.compute_estimate;
   }
-  if (extend != nullptr) extend(most);
+  if (Decides() && compute.has_value() && extend_ != nullptr) {
+    extend_(work_.budget + *compute * kMaxComputeTimes);
+  }
   return true;
 }
 
@@ -174,82 +181,47 @@ bool LoadTrial::Accepts(const LoadOffer& offer) {
 // computing. A message that is on its way counts as if it were here.
 std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const {
   absl::MutexLock lock(&mu_);
-  if (model_ == nullptr || !transfers_) return std::nullopt;
-  const absl::Duration passed = model_->Now() - accepted_;
-  absl::Duration until;  // from accepted_ on
-  if (probe_) {
-    until = received_bytes < kProbeBytes ? kProbeTime : absl::ZeroDuration();
-  } else {
-    if (!Decides() || !report_.compute_estimate.has_value()) return std::nullopt;
-    const absl::Duration compute = *report_.compute_estimate;
-    const double seen = static_cast<double>(received_bytes + offer_.message_bytes);
-    const double left = static_cast<double>(offer_.bytes) - seen;
-    until = passed + std::max(compute, kLeastGrace);  // no single message is waited for longer
-    if (left > 0) until = std::min(until, compute * (seen / left));
-    until = std::max({until, compute * kGraceShare, kLeastGrace});
+  if (!Decides() || !accepted_.has_value() || !report_.compute_estimate.has_value()) {
+    return std::nullopt;
   }
+  const absl::Duration compute = *report_.compute_estimate, passed = model_->Now() - *accepted_;
+  const double seen = static_cast<double>(received_bytes + offer_.message_bytes);
+  const double left = static_cast<double>(offer_.bytes) - seen;
+  // From accepted_ on; no single message is waited for longer than computing takes.
+  absl::Duration until = passed + std::max(compute, kLeastGrace);
+  if (left > 0) until = std::min(until, compute * (seen / left));
+  until = std::max({until, compute * kGraceShare, kLeastGrace});
   return std::max(until - passed, absl::ZeroDuration());
-}
-
-void LoadTrial::EndTransfer() {
-  mu_.AssertHeld();
-  if (!std::exchange(transfers_, false)) return;
-  model_->OnEnd(ComingBytes());
-  report_.took = model_->Now() - accepted_;
-}
-
-void LoadTrial::OnCutOff(uint64_t received_bytes, LoadDecision decision) {
-  absl::MutexLock lock(&mu_);
-  if (!transfers_) return;
-  EndTransfer();
-  report_.decision = decision;
-  // Not more than this can have come.
-  uint64_t seen = received_bytes;
-  if (!probe_ || received_bytes < kProbeBytes) seen += offer_.message_bytes;
-  model_->OnLoad(offer_.source, std::max<uint64_t>(seen, 1), report_.took, /*cut_off=*/true);
-  if (probe_) model_->OnProbed(probe_why_);
 }
 
 void LoadTrial::OnArrived() {
   absl::MutexLock lock(&mu_);
-  if (!transfers_) return;
-  EndTransfer();
-  if (!probe_) return;
-  model_->OnLoad(offer_.source, offer_.bytes, report_.took, /*cut_off=*/true);
-  model_->OnProbed(probe_why_);
+  if (!accepted_.has_value()) return;
+  report_.took = model_->Now() - *accepted_;
+  accepted_.reset();
+}
+
+void LoadTrial::OnCutOff(uint64_t received_bytes, LoadDecision decision) {
+  OnArrived();
+  absl::MutexLock lock(&mu_);
+  if (model_ == nullptr) return;
+  report_.decision = decision;
+  // Not more than this can have come.
+  const uint64_t seen = std::max<uint64_t>(received_bytes + offer_.message_bytes, 1);
+  model_->OnLoad(offer_.source, seen, report_.took, /*alone=*/true);
 }
 
 void LoadTrial::OnFailed() {
+  OnArrived();
   absl::MutexLock lock(&mu_);
-  EndTransfer();
   if (report_.decision == LoadDecision::kLoad) report_.decision = LoadDecision::kMiss;
 }
 
 void LoadTrial::OnRestored(absl::Duration copied) {
   absl::MutexLock lock(&mu_);
-  if (model_ == nullptr || probe_ || report_.decision != LoadDecision::kLoad) return;
+  if (model_ == nullptr || report_.decision != LoadDecision::kLoad) return;
   report_.took += copied;
-  model_->OnLoad(offer_.source, offer_.bytes, report_.took);
-}
-
-bool LoadTrial::is_probe() const {
-  absl::MutexLock lock(&mu_);
-  return probe_;
-}
-
-bool LoadTrial::is_hurried() const {
-  absl::MutexLock lock(&mu_);
-  return hurried_;
-}
-
-std::shared_ptr<LoadTrial> LoadTrial::TakeProbe() {
-  absl::MutexLock lock(&mu_);
-  const LoadDecision decision = report_.decision;
-  const bool computes = decision == LoadDecision::kCompute || decision == LoadDecision::kAbandoned;
-  if (!Decides() || !computes || !model_->MayProbe(report_.source)) return nullptr;
-  auto probe = std::make_shared<LoadTrial>();
-  probe->ArmProbe(model_, report_.source);
-  return probe;
+  model_->OnLoad(offer_.source, offer_.bytes, report_.took, /*alone=*/tries_);
 }
 
 LoadReport LoadTrial::report() const {

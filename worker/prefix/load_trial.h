@@ -1,27 +1,75 @@
-// LoadTrial: one request's choice between loading and computing, and its outcome.
+// The choice between loading a stored prefix and computing it: LoadModel has the rates that a
+// worker measured, a LoadTrial is the choice of one request.
 //
-// The engine asks it before it asks the store, the cache when the plan has come and between
-// messages: a transfer that has become slower than computing is cut off. A trial that was not armed
-// loads everything and learns nothing. Safe by construction: it only makes a cache miss, or be
-// asked less often, and a miss changes no result.
+// What takes less time at the rates measured last is chosen; what is not known is loaded, and what
+// was too slow is tried again after a while. A transfer that has become slower than computing is
+// cut off. A wrong choice makes a cache miss, which changes no result. Only two boundaries are
+// compared, the worker's own and the longest that is stored: bytes grow ever slower with the
+// boundary (windows), computing ever faster (attention), so no other one costs less than both.
 //
-// Thread safety: all methods from any thread. Ownership: the model must outlive its calls, and
-// itself while a transfer is under way.
+// Thread safety: all methods from any thread. Ownership: the model must outlive its trials' use.
 #ifndef HEARTH_WORKER_PREFIX_LOAD_TRIAL_H_
 #define HEARTH_WORKER_PREFIX_LOAD_TRIAL_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "worker/prefix/load_model.h"
 
 namespace hearth {
+
+// In the order of the flag's names.
+enum class LoadChoice { kAuto, kAlways, kNever };
+
+// Where a plan's bytes come from: the slowest part of it.
+enum class LoadSource { kWire, kWireDisk, kShared, kDevice, kLocal, kLocalDisk, kCount };
+const char* LoadSourceName(LoadSource source);
+
+class LoadModel {
+ public:
+  static absl::Time SteadyNow();
+  explicit LoadModel(LoadChoice choice = LoadChoice::kAuto,
+                     std::function<absl::Time()> clock = SteadyNow)
+      : choice_(choice), clock_(std::move(clock)) {}
+  LoadChoice choice() const { return choice_; }
+  absl::Time Now() const { return clock_(); }
+
+  // So many tokens were computed; bytes loaded; a plan came, or was waited for no longer. `alone`:
+  // what was measured before counts no more.
+  void OnStep(uint32_t tokens, absl::Duration took) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool alone = false)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void OnPlan(absl::Duration took) { OnLoad(LoadSource::kCount, 1, took, /*alone=*/true); }
+
+  // Nullopt: nothing is known yet. Of a load, from the plan on; the least one by the best source,
+  // with the plan.
+  std::optional<absl::Duration> ComputeTime(uint32_t tokens) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<absl::Duration> LoadTime(LoadSource source, uint64_t bytes) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<absl::Duration> LeastLoadTime(uint64_t bytes) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether to try all the same what was too slow; kCount: any source. Once in a while.
+  bool TriesAgain(LoadSource source) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Rate {
+    double seconds = 0, units = 0;  // sums, in which what is older counts less
+    absl::Time at;                  // of the last measurement, or trial
+    std::optional<absl::Duration> TimeOf(uint64_t more) const;
+  };
+  const LoadChoice choice_;
+  const std::function<absl::Time()> clock_;
+  mutable absl::Mutex mu_;
+  Rate computing_ ABSL_GUARDED_BY(mu_);
+  // By source, of bytes; the last one is of plans.
+  std::array<Rate, static_cast<size_t>(LoadSource::kCount) + 1> loads_ ABSL_GUARDED_BY(mu_);
+};
 
 enum class LoadDecision {
   kNone,       // nothing was asked for: no store, no reads, or the worker has all of it
@@ -51,45 +99,29 @@ struct LoadOffer {
   uint64_t message_bytes = 0;  // the most that comes at once
 };
 
+// One that was not armed loads everything and learns nothing.
 class LoadTrial {
  public:
-  LoadTrial() = default;
-  ~LoadTrial();  // of a fetch that threw: what was under way is over
-  LoadTrial(const LoadTrial&) = delete;
-  LoadTrial& operator=(const LoadTrial&) = delete;
-
-  // The request's tokens, and the prefills beside it.
+  // The request's tokens, and those that each other prompt still has to compute beside it.
   struct Work {
     uint32_t have_tokens = 0, tokens = 0;
-    uint32_t step_tokens = 1;
-    // Tokens that each other prompt still has to compute, where all take turns.
     std::vector<uint32_t> beside;
-    // Where they share steps as Scheduler says: those before it unless they are longer; the oldest,
-    // which has half of its tenant's rows; of the former the one that shares these, also if it is
-    // longer; and of each other tenant, which has as many rows.
-    std::vector<uint32_t> by_length;
-    uint32_t oldest = 0, promised = 0;
-    std::vector<uint32_t> tenants;
-    // How many tokens pass through the model until `own` of this one have.
-    double TokensUntil(uint32_t own) const;
-    absl::Duration budget =
-        absl::InfiniteDuration();  // for the plan; for all where nothing is known
+    absl::Duration budget = absl::InfiniteDuration();  // for the plan; where nothing is known, all
   };
   // Called when a load may take longer than the budget, with the longest time from now on.
   using Extend = std::function<void(absl::Duration)>;
 
   void Arm(LoadModel* model, Work work, Extend extend = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
-  // Arms a probe beside a request that computes: a little is loaded, and dropped. `why`: the source
-  // that was found too slow; empty where no store was asked.
-  void ArmProbe(LoadModel* model, std::optional<LoadSource> why = std::nullopt)
-      ABSL_LOCKS_EXCLUDED(mu_);
   // For another fetch of the same request, which has more tokens by now.
   std::shared_ptr<LoadTrial> Next(uint32_t have_tokens) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The engine: whether anything up to `boundary`, which takes `bytes`, may be worth loading.
+  // The engine: whether anything, of at most `bytes`, may be worth loading; how long the plan may
+  // take; whether that is less than the budget, so that a late one does not mean a silent store;
+  // the objects were restored, which took so long.
   bool WorthAsking(uint32_t boundary, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // How long the plan may take.
-  absl::Duration PlanPatience() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Duration PlanPatience() const;
+  bool is_hurried() const { return PlanPatience() < work_.budget; }
+  void OnRestored(absl::Duration copied) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The cache: it asks now; the plan came, or `late` it did not; what it offers is worth loading.
   void OnAsk() ABSL_LOCKS_EXCLUDED(mu_);
@@ -104,34 +136,22 @@ class LoadTrial {
       ABSL_LOCKS_EXCLUDED(mu_);
   void OnArrived() ABSL_LOCKS_EXCLUDED(mu_);
   void OnFailed() ABSL_LOCKS_EXCLUDED(mu_);
-  // The engine: the objects were restored, which took so long.
-  void OnRestored(absl::Duration copied) ABSL_LOCKS_EXCLUDED(mu_);
-
-  bool is_probe() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether the plan had less time than the budget: then a late plan does not mean that the store
-  // is gone.
-  bool is_hurried() const ABSL_LOCKS_EXCLUDED(mu_);
-  // A probe of the source because of which computing was chosen, if it is time for one. Else null.
-  std::shared_ptr<LoadTrial> TakeProbe() ABSL_LOCKS_EXCLUDED(mu_);
   LoadReport report() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  bool Decides() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return model_ != nullptr && !probe_ && model_->choice() == LoadChoice::kAuto;
-  }
-  uint64_t ComingBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::optional<absl::Duration> Spares(uint32_t boundary) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndTransfer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Decides() const { return model_ != nullptr && model_->choice() == LoadChoice::kAuto; }
+  std::optional<absl::Duration> Spares(uint32_t boundary) const;
+  // Takes down both estimates, and whether loading is chosen.
+  bool Chooses(LoadSource source, std::optional<absl::Duration> load, uint32_t boundary,
+               uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
-  LoadModel* model_ ABSL_GUARDED_BY(mu_) = nullptr;
-  Work work_ ABSL_GUARDED_BY(mu_);
-  Extend extend_ ABSL_GUARDED_BY(mu_);
-  bool probe_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<LoadSource> probe_why_ ABSL_GUARDED_BY(mu_);
-  bool hurried_ ABSL_GUARDED_BY(mu_) = false;
-  bool transfers_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Time asked_ ABSL_GUARDED_BY(mu_), accepted_ ABSL_GUARDED_BY(mu_);
+  LoadModel* model_ = nullptr;  // this and the next two: set by Arm, before others know of it
+  Work work_;
+  Extend extend_;
+  bool tries_ ABSL_GUARDED_BY(mu_) = false;  // a source that was found too slow
+  absl::Time asked_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Time> accepted_ ABSL_GUARDED_BY(mu_);  // while a transfer is under way
   LoadOffer offer_ ABSL_GUARDED_BY(mu_);
   LoadReport report_ ABSL_GUARDED_BY(mu_);
 };

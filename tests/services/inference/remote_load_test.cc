@@ -1,4 +1,4 @@
-// Compute or load over the wire: a plan that is declined, a transfer that is cut off, a probe.
+// Compute or load over the wire: a plan that is declined, a transfer that is cut off.
 
 #include <gtest/gtest.h>
 
@@ -26,10 +26,9 @@ class RemoteLoadTest : public testing::Test {
       : cache_(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(), &counters_) {
     prefix_.token_ids = CountingTokens(kPromptTokens);
     prefix_.tenant = "default";
-    store_.fetch = [this](grpc::ServerContext* context, const v1::FetchRequest& request,
+    store_.fetch = [this](grpc::ServerContext* context, const v1::FetchRequest&,
                           ScriptedStore::FetchStream* stream) {
-      again_ = request.again();
-      stream->Write(ScriptedPlan(kStored, kStored));
+        stream->Write(ScriptedPlan(kStored, kStored));
       SendScriptedSlices(kStored, stream, nullptr, slices_);
       while (slices_ < INT32_MAX && !context->IsCancelled()) std::this_thread::yield();
       return grpc::Status::OK;
@@ -37,12 +36,11 @@ class RemoteLoadTest : public testing::Test {
   }
   // One whose model believes in a link of so many bytes a second, and computing at a second.
   std::shared_ptr<LoadTrial> Trial(uint64_t bytes_per_second) {
-    model_.OnStep(kPromptTokens, kPromptTokens / 2.0, absl::Seconds(1));
+    model_.OnStep(kPromptTokens, absl::Seconds(1));
     model_.OnLoad(LoadSource::kWire, bytes_per_second, absl::Seconds(1));
     auto trial = std::make_shared<LoadTrial>();
     LoadTrial::Work work;
     work.tokens = kPromptTokens;
-    work.step_tokens = kPromptTokens;
     trial->Arm(&model_, std::move(work));
     return trial;
   }
@@ -51,7 +49,6 @@ class RemoteLoadTest : public testing::Test {
   }
 
   std::atomic<int> slices_{INT32_MAX};  // that come; with fewer the call hangs
-  std::atomic<bool> again_{false};
   ScriptedStore store_;
   CacheCounters counters_;
   LoadModel model_;
@@ -93,25 +90,6 @@ TEST_F(RemoteLoadTest, ATransferThatStopsIsCutOffLongBeforeItsDeadline) {
   slices_ = INT32_MAX;
   prefix_.load = nullptr;
   EXPECT_EQ(Fetch().usable_tokens, kStored) << "the store is not left alone for it";
-}
-
-TEST_F(RemoteLoadTest, AProbeMeasuresAndIsNotCountedAsAUseOfThePrefix) {
-  prefix_.load = std::make_shared<LoadTrial>();
-  prefix_.load->ArmProbe(&model_);
-  Fetch();
-  EXPECT_TRUE(again_);
-  const std::map<std::string, uint64_t> counted = {{"probe", 1}};
-  EXPECT_EQ(counters_.Read().fetches, counted);
-  EXPECT_TRUE(model_.LoadTime(LoadSource::kWire, 1).has_value());
-}
-
-TEST_F(RemoteLoadTest, AProbeThatFailsIsNotCountedAsARequestsFetch) {
-  store_.Stop();
-  prefix_.load = std::make_shared<LoadTrial>();
-  prefix_.load->ArmProbe(&model_);
-  Fetch();
-  const std::map<std::string, uint64_t> counted = {{"probe_failed", 1}};
-  EXPECT_EQ(counters_.Read().fetches, counted);
 }
 
 TEST_F(RemoteLoadTest, AnExplanationSaysWhatBothAreExpectedToCost) {
