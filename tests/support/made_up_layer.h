@@ -100,7 +100,8 @@ class MadeUpLayer {
       Draw((begin + row) * 17, shape_.hidden, rows_.x.Row(row));
       Draw((begin + row) * 23 + 5, shape_.hidden, rows_.normed.Row(row));
     }
-    AddLayer(View(local), norm_.data(), rows_, &workspace_, &phases_);
+    AddQueriesKeysValues(View(local), rows_, &workspace_, &phases_);
+    AddAttentionAndFeedForward(View(local), norm_.data(), rows_, &workspace_, &phases_);
     return phases_;
   }
 

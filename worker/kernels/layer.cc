@@ -139,12 +139,6 @@ void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_n
                    epsilon, hidden);
 }
 
-void AddLayer(const LayerWeights& weights, const float* next_norm, const LayerRows& rows,
-              Workspace* workspace, KernelPhases* phases, const LayerSeams* seams) {
-  AddQueriesKeysValues(weights, rows, workspace, phases, seams);
-  AddAttentionAndFeedForward(weights, next_norm, rows, workspace, phases, seams);
-}
-
 void AddSeamedProduct(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
                       Workspace* workspace, KernelPhases* phases, const LayerSeams* seams) {
   LayerList(workspace, phases, seams).ProductTo(x, weights, y);

@@ -1,6 +1,6 @@
-// AddLayer: one of Gemma 3's layers for the rows of a step, as loops of one list: from the normed
-// rows to the next layer's, and their KV into blocks. A model's last layer is its two halves, so
-// that rows whose outputs nobody wants stop after the first.
+// One of Gemma 3's layers for the rows of a step, as loops of one list: from the normed rows to the
+// next layer's, and their KV into blocks. In two halves: rows whose outputs nobody wants stop after
+// the last layer's first.
 //
 // Rows may be of several sequences, prefilled and decoded: a row's bits depend on that row, its
 // position and its sequence's KV alone.
@@ -52,14 +52,10 @@ struct LayerSeams {
   std::function<void(const char* operation, const Rows& values, int64_t columns)> witness;
 };
 
-// `next_norm`: the next layer's input norm, or the final one. Weights, rows and what their spans
-// show must stay until the list has run, and `seams` too.
-void AddLayer(const LayerWeights& weights, const float* next_norm, const LayerRows& rows,
-              Workspace* workspace, KernelPhases* phases, const LayerSeams* seams = nullptr);
-
-// The halves. The first makes the queries, in rows.qkv, and the KV of all rows; the second is of
+// Weights, rows and what their spans show must stay until the list has run, and `seams` too. The
+// first half makes the queries, in rows.qkv, and the KV of all rows; the second is of
 // those rows that go on: rows.x, rows.qkv and rows.sequences are of these alone, and rows.tokens is
-// not used.
+// not used. `next_norm`: the next layer's input norm, or the final one.
 void AddQueriesKeysValues(const LayerWeights& weights, const LayerRows& rows, Workspace* workspace,
                           KernelPhases* phases, const LayerSeams* seams = nullptr);
 void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_norm,

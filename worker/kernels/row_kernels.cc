@@ -22,12 +22,6 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // The operations on each element, `a` of the one row and `b` of the other.
-struct ExpEach {
-  HWY_INLINE V operator()(V a, V) const { return ExpOf(a); }
-};
-struct TanhEach {
-  HWY_INLINE V operator()(V a, V) const { return TanhOf(a); }
-};
 struct GeluTimesEach {
   HWY_INLINE V operator()(V a, V b) const { return hn::Mul(GeluOf(a), b); }
 };
@@ -46,9 +40,6 @@ void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y)
 
 void SoftcapRow(float cap, int64_t columns, float* x) { Map(x, x, columns, x, SoftcapEach{cap}); }
 
-void ExpRow(const float* x, int64_t count, float* y) { Map(x, x, count, y, ExpEach()); }
-void TanhRow(const float* x, int64_t count, float* y) { Map(x, x, count, y, TanhEach()); }
-
 #else  // no FMA in vectors
 
 void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y) {
@@ -56,12 +47,6 @@ void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y)
 }
 void SoftcapRow(float cap, int64_t columns, float* x) {
   for (int64_t i = 0; i < columns; ++i) x[i] = reference::Tanh(x[i] / cap) * cap;
-}
-void ExpRow(const float* x, int64_t count, float* y) {
-  for (int64_t i = 0; i < count; ++i) y[i] = reference::Exp(x[i]);
-}
-void TanhRow(const float* x, int64_t count, float* y) {
-  for (int64_t i = 0; i < count; ++i) y[i] = reference::Tanh(x[i]);
 }
 
 #endif  // HEARTH_KERNELS_VECTORS
@@ -73,13 +58,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace hearth {
 
-HWY_EXPORT(DotRow);
 HWY_EXPORT(RmsNormRow);
 HWY_EXPORT(GeluTimesRow);
 HWY_EXPORT(SoftcapRow);
-HWY_EXPORT(RotateRow);
-HWY_EXPORT(ExpRow);
-HWY_EXPORT(TanhRow);
 
 void RmsNorm(const ConstRows& x, int64_t columns, const float* scale, float epsilon,
              const Rows& y) {
@@ -102,28 +83,6 @@ void Softcap(float cap, int64_t columns, const Rows& x) {
   for (int64_t row = 0; row < x.rows; ++row) {
     HWY_DYNAMIC_DISPATCH(SoftcapRow)(cap, columns, x.Row(row));
   }
-}
-
-void Rotate(const ConstRows& cos, const ConstRows& sin, int64_t half, const Rows& x) {
-  const FloatMode mode;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    HWY_DYNAMIC_DISPATCH(RotateRow)(cos.Row(row), sin.Row(row), half, x.Row(row));
-  }
-}
-
-float Dot(const float* a, const float* b, int64_t count) {
-  const FloatMode mode;
-  return HWY_DYNAMIC_DISPATCH(DotRow)(a, b, count);
-}
-
-void Exp(const float* x, int64_t count, float* y) {
-  const FloatMode mode;
-  HWY_DYNAMIC_DISPATCH(ExpRow)(x, count, y);
-}
-
-void Tanh(const float* x, int64_t count, float* y) {
-  const FloatMode mode;
-  HWY_DYNAMIC_DISPATCH(TanhRow)(x, count, y);
 }
 
 }  // namespace hearth

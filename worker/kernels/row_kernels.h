@@ -1,5 +1,4 @@
-// The row kernels: norms, activations, dot products, rotations, each of whose rows depends on that
-// row alone.
+// The row kernels: norms and activations, each of whose rows depends on that row alone.
 //
 // The written order of a sum over a row: sixteen partial sums, of which number j takes the elements
 // i with i % 16 == j in ascending order, from +0, by FMA where it is a sum of products; then
@@ -26,15 +25,6 @@ void GeluTimes(const ConstRows& gate, const ConstRows& up, int64_t columns, cons
 
 // x = cap * tanh(x / cap). REQUIRES: cap > 0.
 void Softcap(float cap, int64_t columns, const Rows& x);
-
-// Rotates pairs (i, i + half) of each row by its own angles: `cos` and `sin` have one row of `half`
-// for each row of x.
-//   first' = fma(first, cos, -(second * sin)), second' = fma(second, cos, first * sin)
-void Rotate(const ConstRows& cos, const ConstRows& sin, int64_t half, const Rows& x);
-
-float Dot(const float* a, const float* b, int64_t count);
-void Exp(const float* x, int64_t count, float* y);
-void Tanh(const float* x, int64_t count, float* y);
 
 }  // namespace hearth
 

@@ -187,7 +187,8 @@ class LayerTest : public testing::Test {
       }
       rows.tokens = tokens[i];
       rows.sequences = sequences[i];
-      AddLayer(layers_[i].view(), norms_[1].data(), rows, &workspace, &phases);
+      AddQueriesKeysValues(layers_[i].view(), rows, &workspace, &phases);
+      AddAttentionAndFeedForward(layers_[i].view(), norms_[1].data(), rows, &workspace, &phases);
     }
     phases.RunOn(pool);
     for (int64_t row = 0; row < step.rows; ++row) {

@@ -76,39 +76,6 @@ TEST(RowKernels, SoftcapEqualsTheReference) {
       100);
 }
 
-TEST(RowKernels, DotEqualsTheReference) {
-  ExpectRows(
-      [](int64_t width, const FencedRows& a, const FencedRows& b, FencedRows* y) {
-        for (int64_t row = 0; row < 3; ++row) {
-          std::fill_n(y->Row(row), width, Dot(a.Row(row), b.Row(row), width));
-        }
-      },
-      [](int64_t width, const float* a, const float* b, const float*, float* y) {
-        std::fill_n(y, width, reference::Dot(a, b, width));
-      },
-      2);
-}
-
-TEST(RowKernels, RotateEqualsTheReference) {
-  for (const int64_t half : {1, 3, 16, 17, 64, 128}) {
-    Numbers numbers(static_cast<uint64_t>(half));
-    FencedRows x(4, 2 * half), cos(4, half), sin(4, half);
-    x.Fill(&numbers, 5);
-    cos.Fill(&numbers);
-    sin.Fill(&numbers);
-    ForEachTarget([&](const std::string& target) {
-      FencedRows rotated = x, wanted = x;
-      Rotate(View(cos, 4), View(sin, 4), half, View(&rotated, 4));
-      for (int64_t row = 0; row < 4; ++row) {
-        reference::RotateRow(cos.Row(row), sin.Row(row), half, wanted.Row(row));
-        EXPECT_EQ(FirstDifference(rotated.Row(row), wanted.Row(row), 2 * half), "")
-            << target << ", half " << half;
-      }
-      EXPECT_TRUE(rotated.FenceStands(4));
-    });
-  }
-}
-
 // Values over the whole range of floats, of every exponent, and the special ones.
 std::vector<float> AllSizes() {
   std::vector<float> values = {0.0f, -0.0f, kInfinity, -kInfinity, 0.625f, -0.625f, -87.0f, 88.73f};
@@ -122,18 +89,19 @@ std::vector<float> AllSizes() {
   return values;
 }
 
-// Equal on every target, at every place in a vector and in a tail; and right.
-TEST(RowKernels, ExpAndTanhEqualTheReferenceAndAreExpAndTanh) {
+// Equal on every target, at every place in a vector and in a tail; and right. What is made of exp is
+// gelu.
+TEST(RowKernels, GeluAndTanhEqualTheReferenceAndExpAndTanhAreRight) {
   const std::vector<float> x = AllSizes();
   const int64_t count = static_cast<int64_t>(x.size());
-  std::vector<float> want_exp, want_tanh, got(x.size());
+  std::vector<float> want_gelu, want_tanh, got(x.size());
   double worst_exp = 0, worst_tanh = 0;
   for (const float value : x) {
-    want_exp.push_back(reference::Exp(value));
+    want_gelu.push_back(reference::Gelu(value));
     want_tanh.push_back(reference::Tanh(value));
     const double wide = static_cast<double>(value);
     if (value > -87 && value < 88.7f) {
-      worst_exp = std::max(worst_exp, std::abs(want_exp.back() / std::exp(wide) - 1));
+      worst_exp = std::max(worst_exp, std::abs(reference::Exp(value) / std::exp(wide) - 1));
     }
     if (std::abs(wide) > 1e-30) {
       worst_tanh = std::max(worst_tanh, std::abs(want_tanh.back() / std::tanh(wide) - 1));
@@ -141,17 +109,19 @@ TEST(RowKernels, ExpAndTanhEqualTheReferenceAndAreExpAndTanh) {
   }
   EXPECT_LT(worst_exp, 1.3e-7);
   EXPECT_LT(worst_tanh, 2e-7);
+  const std::vector<float> ones(x.size(), 1.0f);
   ForEachTarget([&](const std::string& target) {
+    const Rows y{got.data(), 1, count};
     for (const int64_t skip : {0, 1, 5, 15}) {
-      Exp(x.data() + skip, count - skip, got.data());
-      EXPECT_EQ(FirstDifference(got.data(), want_exp.data() + skip, count - skip), "") << target;
-      Tanh(x.data() + skip, count - skip, got.data());
-      EXPECT_EQ(FirstDifference(got.data(), want_tanh.data() + skip, count - skip), "") << target;
+      const int64_t rest = count - skip;
+      std::copy(x.begin() + skip, x.end(), got.begin());
+      Softcap(1, rest, y);
+      EXPECT_EQ(FirstDifference(got.data(), want_tanh.data() + skip, rest), "") << target;
+      GeluTimes({x.data() + skip, 1, rest}, {ones.data(), 1, rest}, rest, y);
+      EXPECT_EQ(FirstDifference(got.data(), want_gelu.data() + skip, rest), "") << target;
     }
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    Exp(&nan, 1, got.data());
-    EXPECT_TRUE(std::isnan(got[0])) << target;
-    Tanh(&nan, 1, got.data());
+    got[0] = std::numeric_limits<float>::quiet_NaN();
+    Softcap(1, 1, y);
     EXPECT_TRUE(std::isnan(got[0])) << target;
   });
   EXPECT_EQ(reference::Exp(0), 1);

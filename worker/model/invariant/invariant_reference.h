@@ -26,7 +26,7 @@ class InvariantReference {
   InvariantReference(const LayerWeights& weights, const float* next_norm, ReferencePlace place,
                      std::vector<float> x, std::vector<float> normed);
 
-  // Whether `row` has the bits of the next operation's result, in the order in which AddLayer
+  // Whether `row` has the bits of the next operation's result, in the order in which a layer
   // reports them. After the rotation it also checks the row's keys and values in their block.
   bool Matches(const float* row, int64_t columns);
 
