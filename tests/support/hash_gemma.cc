@@ -10,6 +10,7 @@
 #include <cassert>
 #include <cstring>
 #include <map>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -127,8 +128,13 @@ OddMachine::~OddMachine() { TheMachine() = Machine(); }
 
 namespace {
 uint64_t cache_bytes_limit = 0;
+bool cache_limit_throws = false;
 }  // namespace
-void LimitCacheBytes(uint64_t bytes) { cache_bytes_limit = bytes; }
+
+void LimitCacheBytes(uint64_t bytes, bool throws) {
+  cache_bytes_limit = bytes;
+  cache_limit_throws = throws;
+}
 
 struct Gemma::Rep {
   ModelConfig config;
@@ -172,6 +178,7 @@ absl::StatusOr<uint64_t> Gemma::FreeDeviceBytes() const {
 
 absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   if (cache_bytes_limit > 0 && KvCacheBytes(capacity_tokens) > cache_bytes_limit) {
+    if (cache_limit_throws) throw std::bad_alloc();
     return absl::ResourceExhaustedError("the device has no memory");
   }
   auto rep = std::make_unique<KvCacheRep>();

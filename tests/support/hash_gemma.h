@@ -16,8 +16,9 @@ enum class OddBits {
   kFarKeys,     // in steps behind more than 4,096 keys
 };
 
-// The memory of a device on which caches of more than `bytes` find no room. 0: all do.
-void LimitCacheBytes(uint64_t bytes);
+// The memory of a device on which caches of more than `bytes` find no room: an error, or it throws.
+// 0: all do.
+void LimitCacheBytes(uint64_t bytes, bool throws = false);
 
 // For every model that is loaded from now on, until the scope ends.
 class OddMachine {

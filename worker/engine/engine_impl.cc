@@ -81,7 +81,13 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
                [this] { planner_.Ring(); }),
       audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
              [this] { planner_.Ring(); }),
-      room_(model_.get(), &keeper_, &audit_),
+      room_(model_.get(), &keeper_, &audit_, model_->kv_bytes().budget / options_.max_running,
+            [link = link_] {
+              absl::MutexLock lock(&link->mu);
+              if (link->engine == nullptr) return;
+              link->engine->room_.NoteRelease();
+              link->engine->planner_.Ring();
+            }),
       restorer_(layout_, model_.get(), &keeper_, &room_, &counters_),
       answers_(options_.max_running, layout_, model_.get(), &planner_, &keeper_, &room_,
                &counters_),
@@ -197,7 +203,7 @@ LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
 void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   *start_status = Caught([&] { return ComputeFingerprint(); });
   started->Notify();
-  while (std::optional<EngineRound> round = planner_.Next(&room_, audit_)) {
+  while (std::optional<EngineRound> round = planner_.Next(room_, audit_)) {
     for (const auto& [sequence, status] : round->endings) answers_.Fail(sequence, status);
     if (round->admits) AdmitWaiting();
     for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
@@ -209,10 +215,15 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
 void EngineImpl::AdmitWaiting() {
   if (room_.MayHaveMore()) room_.ForgetTried();
   while (const SequencePtr sequence = planner_.Candidate(room_)) {
-    const absl::StatusOr<bool> has_room = room_.TryReserve(sequence.get(), planner_.RunsNobody());
-    if (!has_room.ok()) {
-      answers_.Fail(sequence, has_room.status());
-    } else if (*has_room && planner_.Admit(sequence->id)) {
+    bool has_room = false;
+    const absl::Status tried = Caught([&] {
+      auto reserved = room_.TryReserve(sequence.get(), planner_.BesideOf(*sequence));
+      has_room = reserved.ok() && *reserved;
+      return reserved.status();
+    });
+    if (!tried.ok()) {
+      answers_.Fail(sequence, tried);
+    } else if (has_room && planner_.Admit(sequence->id)) {
       LookUp(sequence);
     }
   }

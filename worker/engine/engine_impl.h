@@ -106,6 +106,7 @@ class EngineImpl : public Engine {
   // Constant once Start has returned.
   Fingerprint fingerprint_;
   std::vector<AdapterInfo> adapters_;
+  const std::shared_ptr<Link> link_ = std::make_shared<Link>();
   mutable EngineCounters counters_;
   RoundPlanner planner_;
   PrefixKeeper keeper_;
@@ -117,7 +118,6 @@ class EngineImpl : public Engine {
   AnswerWriter answers_;
   BeamDriver beams_;
 
-  const std::shared_ptr<Link> link_ = std::make_shared<Link>();
   std::thread thread_;
 };
 

@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <set>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -22,19 +24,34 @@ namespace hearth {
 
 class KvRoom {
  public:
-  KvRoom(ModelRunner* model, PrefixKeeper* keeper, EngineAudit* audit)
-      : model_(model), keeper_(keeper), audit_(audit) {}
+  // `ordinary_bytes`: of one request, for a tenant that has none. `ring`: called from any thread when there
+  // may be more memory for those that wait.
+  KvRoom(ModelRunner* model, PrefixKeeper* keeper, EngineAudit* audit, uint64_t ordinary_bytes,
+         std::function<void()> ring)
+      : model_(model),
+        keeper_(keeper),
+        audit_(audit),
+        ordinary_bytes_(ordinary_bytes),
+        ring_(std::move(ring)) {}
 
-  // Looks its prefix up in the pool, and sets memory aside. `runs_nobody`: no other sequence runs
-  // that could free some. False: there is none now, and it counts as tried.
-  absl::StatusOr<bool> TryReserve(Sequence* sequence, bool runs_nobody);
+  // Who runs beside a sequence that asks for memory: nobody that could free some; one of its own
+  // tenant. With several tenants, one that runs leaves memory for an ordinary request of another.
+  struct Beside {
+    bool nobody = true, tenant_runs = false, several_tenants = false;
+  };
+  // Looks its prefix up in the pool, and sets memory aside. False: there is none now, and it counts
+  // as tried.
+  absl::StatusOr<bool> TryReserve(Sequence* sequence, const Beside& beside);
   // Tried, and found no memory, since the last ForgetTried.
   bool WasTried(SequenceId id) const { return tried_.count(id) > 0; }
   // Whether there may be more memory than when they were tried.
-  bool MayHaveMore() const;
-  void ForgetTried() { tried_.clear(); }
+  bool MayHaveMore() const { return released_; }
+  void ForgetTried() {
+    released_ = false;
+    tried_.clear();
+  }
   // Memory may have been freed.
-  void NoteRelease() { ++releases_; }
+  void NoteRelease() { released_ = true; }
 
   // For blocks that others will hold when the sequence has left them.
   bool ReserveShared(Sequence* sequence, uint64_t bytes);
@@ -42,15 +59,20 @@ class KvRoom {
   absl::Status With(absl::FunctionRef<absl::Status()> use);
 
  private:
-  absl::Status ReserveFor(Sequence* sequence, bool runs_nobody);
+  absl::Status ReserveFor(Sequence* sequence, const Beside& beside);
+  absl::Status Take(Sequence* sequence);
+  // Whether an ordinary request would find room behind `bytes` more, where there are tenants.
+  bool LeavesRoom(uint64_t bytes) const;
 
   ModelRunner* const model_;
   PrefixKeeper* const keeper_;
   EngineAudit* const audit_;
-  std::atomic<uint64_t> releases_{0};
+  const uint64_t ordinary_bytes_;
+  const std::function<void()> ring_;
+  std::atomic<bool> released_{false};
   std::set<SequenceId> tried_;
-  // Before the first of them was tried; of each arena.
-  uint64_t free_bytes_then_ = 0, offloaded_free_then_ = 0, releases_then_ = 0;
+  ModelRunner::KvLack lack_;  // of the last call that took memory
+  bool several_tenants_ = false;
 };
 
 }  // namespace hearth

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -53,18 +52,14 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
   ChooseSource(sequence, std::move(fetched));
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, sequence->restored.boundary);
-  try {
-    absl::Status status = Prepare(sequence, has_cache);
-    while (sequence->restored.boundary > 0 &&
-           (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
-      DropRestored(sequence);
-      status = Prepare(sequence, has_cache);
-    }
-    if (status.ok()) CountStart(*sequence);
-    return status;
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
+  absl::Status status = Prepare(sequence, has_cache);
+  while (sequence->restored.boundary > 0 &&
+         (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
+    DropRestored(sequence);
+    status = Prepare(sequence, has_cache);
   }
+  if (status.ok()) CountStart(*sequence);
+  return status;
 }
 
 absl::Status PrefixRestorer::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {

@@ -10,9 +10,6 @@
 namespace hearth {
 namespace {
 
-// For one that waits for memory while nothing else is to be done.
-constexpr absl::Duration kRoomRetry = absl::Milliseconds(50);
-
 absl::Status ShuttingDown() { return absl::UnavailableError("the worker is shutting down"); }
 
 }  // namespace
@@ -84,12 +81,12 @@ PrefixCache* RoundPlanner::Stop() {
   return cache_;
 }
 
-std::optional<EngineRound> RoundPlanner::Next(KvRoom* room, const EngineAudit& audit) {
+std::optional<EngineRound> RoundPlanner::Next(const KvRoom& room, const EngineAudit& audit) {
   absl::MutexLock lock(&mu_);
   for (;;) {
     EngineRound round;
     Sweep(absl::Now(), &round);
-    round.admits = MayAdmit(*room);
+    round.admits = MayAdmit(room);
     PlanStep(&round);
     if (!round.endings.empty() || round.admits || !round.looked_up.empty() || !round.step.empty()) {
       return round;
@@ -100,10 +97,7 @@ std::optional<EngineRound> RoundPlanner::Next(KvRoom* room, const EngineAudit& a
       round.auditing = cache_;
       return round;
     }
-    // Memory is let go without a bell where a cache holds it beyond its call.
-    const bool lacking = !scheduler_.Candidates().empty();
-    const absl::Time retry = lacking ? absl::Now() + kRoomRetry : absl::InfiniteFuture();
-    if (bell_.WaitWithDeadline(&mu_, std::min(NextTimer(), retry)) && lacking) room->NoteRelease();
+    bell_.WaitWithDeadline(&mu_, NextTimer());
   }
 }
 
@@ -195,9 +189,10 @@ SequencePtr RoundPlanner::Candidate(const KvRoom& room) {
   return nullptr;
 }
 
-bool RoundPlanner::RunsNobody() const {
+KvRoom::Beside RoundPlanner::BesideOf(const Sequence& sequence) const {
   absl::MutexLock lock(&mu_);
-  return scheduler_.running() == 0;
+  return {scheduler_.running() == 0, scheduler_.Runs(sequence.request.tenant),
+          scheduler_.has_several_tenants()};
 }
 
 bool RoundPlanner::Admit(SequenceId id) {

@@ -76,10 +76,11 @@ class RoundPlanner {
   PrefixCache* Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The engine's thread: waits until there is something to do; nothing once all has stopped.
-  std::optional<EngineRound> Next(KvRoom* room, const EngineAudit& audit) ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<EngineRound> Next(const KvRoom& room, const EngineAudit& audit)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // The next that may have a place and was not tried for memory.
   SequencePtr Candidate(const KvRoom& room) ABSL_LOCKS_EXCLUDED(mu_);
-  bool RunsNobody() const ABSL_LOCKS_EXCLUDED(mu_);
+  KvRoom::Beside BesideOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   // False: it gave way while memory was set aside for it, and ends with the next round.
   bool Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // The request's own prefill, and those beside it.

@@ -81,10 +81,13 @@ const Scheduler::Waiting* Scheduler::WhoGivesWay(const std::string& tenant, uint
 
 uint32_t Scheduler::FreeFor(const std::string& tenant) const {
   const uint32_t free = max_running_ - running();
-  const auto known = tenants_.find(tenant);
-  const bool has_some = known != tenants_.end() && known->second.running > 0;
-  const bool leaves_one = has_some && tenants_.size() > 1 && max_running_ > 1 && free > 0;
+  const bool leaves_one = Runs(tenant) && has_several_tenants() && max_running_ > 1 && free > 0;
   return leaves_one ? free - 1 : free;
+}
+
+bool Scheduler::Runs(const std::string& tenant) const {
+  const auto known = tenants_.find(tenant);
+  return known != tenants_.end() && known->second.running > 0;
 }
 
 // Those that wait, as their turns would come if each found room; so many as are looked at.

@@ -100,6 +100,9 @@ class Scheduler {
   // The most rows of a batch when `max_running` sequences may run.
   static uint32_t MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running);
 
+  // Whether several tenants are known, of the last 1,024 sequences at least; `tenant` has a place.
+  bool has_several_tenants() const { return tenants_.size() > 1; }
+  bool Runs(const std::string& tenant) const;
   uint32_t running() const;
   uint32_t queued() const { return static_cast<uint32_t>(queue_.size()); }
 

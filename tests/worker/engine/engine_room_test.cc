@@ -374,6 +374,69 @@ TEST(EngineRoomTest, OfTheOtherClassesWhatNeverFitsIsRefusedAndTheRestGoesOn) {
   EXPECT_TRUE(worker.Run(Uncached(Prompt(180), 20))->error.ok());
 }
 
+TEST(EngineRoomTest, ARequestForWhichTheMachineHasNoMemoryMayComeAgain) {
+  TestWorker worker(RoomDir(), TestWorker::SmallOptions(), nullptr, /*with_cache=*/false);
+  LimitCacheBytes(1, /*throws=*/true);
+  const auto refused = worker.Run(Uncached(Prompt(100), 20));
+  LimitCacheBytes(0);
+  EXPECT_EQ(refused->error.code(), absl::StatusCode::kResourceExhausted) << refused->error;
+  EXPECT_TRUE(worker.Run(Uncached(Prompt(100), 20))->error.ok());
+}
+
+// Five places share ten chunks. Three chunks a request of the one tenant, two of the other.
+TEST(EngineRoomTest, ATenantsRequestsLeaveMemoryForOneOfAnotherTenant) {
+  EngineOptions options = Room(10);
+  options.max_running = 5;
+  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
+  EngineRequest few = Uncached(Prompt(20), 12), many = Uncached(Prompt(20, 2), 28);
+  few.tenant = "few";
+  many.tenant = "many";
+  worker.Run(few);  // known from now on
+  Collector runs[4], other;
+  absl::Notification all_wait;
+  int begun = 0, ended = 0, begun_before = -1, ended_before = -1;
+  runs[0].on_token = [&](size_t) {
+    all_wait.WaitForNotification();
+    return true;
+  };
+  for (Collector& run : runs) {
+    EngineCallbacks callbacks = run.Callbacks(/*writes=*/false);
+    const auto finished = callbacks.on_finished;
+    callbacks.on_started = [&](const StartedInfo&) { ++begun; };
+    callbacks.on_finished = [&, finished](const FinishedInfo& info) {
+      ++ended;
+      finished(info);
+    };
+    ASSERT_TRUE(worker->Submit(many, callbacks).ok());
+  }
+  EngineCallbacks callbacks = other.Callbacks(/*writes=*/false);
+  callbacks.on_started = [&](const StartedInfo&) {
+    begun_before = begun;
+    ended_before = ended;
+  };
+  ASSERT_TRUE(worker->Submit(few, callbacks).ok());
+  all_wait.Notify();
+  other.WaitEnd();
+  for (Collector& run : runs) run.WaitEnd();
+  EXPECT_EQ(begun_before, 2) << "the third would have left one chunk";
+  EXPECT_EQ(ended_before, 0) << "it waited for nobody";
+  EXPECT_EQ(ended, 4);
+}
+
+// Nothing else of the engine happens meanwhile that could wake it.
+TEST(EngineRoomTest, MemoryThatACacheLetsGoOfLateWakesTheOneThatWaitsForIt) {
+  auto cache = std::make_shared<MemoryPrefixCache>(
+      TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
+  TestWorker worker(RoomDir(), Room(10), cache);
+  worker.Run(Request(Prompt(100), {}, 2));
+  ASSERT_GT(worker->Stats().kv_used_bytes, 0u) << "the cache holds blocks";
+  Collector waiting;
+  worker.Submit(Uncached(Prompt(120, 2), 9), &waiting);
+  cache->Clear();
+  waiting.WaitEnd();
+  EXPECT_TRUE(waiting.error.ok()) << waiting.error;
+}
+
 // Somebody else's program on the device: within the budget, and without memory.
 TEST(EngineRoomTest, ADeviceWithoutMemoryRefusesARequestAndNoneWaitsForEver) {
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);

@@ -31,8 +31,12 @@ class GemmaRunner : public ModelRunner {
   std::string weights() const override { return KvDtypeName(kv_dtype()); }
   const std::vector<std::string>& notes() const override { return notes_; }
   KvBytes kv_bytes() const override { return {budget_.budget_bytes(), budget_.reserved_bytes()}; }
-  bool FreesKvBytes(const KvObject& object, absl::string_view arena) const override {
-    return arena.empty() && object.device_bytes != nullptr;  // a budget is of caches alone
+  KvLack TakeKvLack() override { return {budget_.TakeLacking(), 0}; }
+  bool FreesKvBytes(const KvObject& object, const KvLack& lack) const override {
+    return lack.all() == 0 && object.device_bytes != nullptr;  // a budget is of caches alone
+  }
+  void WatchKv(uint64_t free, uint64_t, const std::function<void()>& on_freed) override {
+    budget_.Watch(free, on_freed);
   }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,

@@ -107,12 +107,13 @@ ModelRunner::KvBytes InvariantRunner::offloaded_kv_bytes() const {
   return BytesOf(gemma_->offloaded_blocks());
 }
 
-bool InvariantRunner::FreesKvBytes(const KvObject& object, absl::string_view name) const {
+bool InvariantRunner::FreesKvBytes(const KvObject& object, const KvLack& lack) const {
   if (object.bytes == nullptr) return false;
-  const auto counts = [&](const KvBlocks& arena) {
-    return (name.empty() || name == arena.name()) && arena.Counts(object.bytes, object.size_bytes);
+  const auto frees = [&](const KvBlocks& arena, uint64_t lacking) {
+    return (lacking > 0 || lack.all() == 0) && arena.Counts(object.bytes, object.size_bytes);
   };
-  return counts(gemma_->kv_blocks()) || counts(gemma_->offloaded_blocks());
+  return frees(gemma_->kv_blocks(), lack.bytes) ||
+         frees(gemma_->offloaded_blocks(), lack.offloaded_bytes);
 }
 
 // No machine and no number of threads is in it: the bits depend on neither.
@@ -205,9 +206,8 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
     made.push_back(std::move(fork));
   }
   if (room.ok()) return made;
-  const std::optional<LackingKv> lacking = LackingKvBytes(room);
-  const bool second = lacking.has_value() && lacking->arena == gemma_->offloaded_blocks().name();
-  AddLackingKvBytes(untried * (second ? needed.OffloadedBytesOf(layout) : bytes), &room);
+  gemma_->kv_blocks().AddLacking(untried * bytes);
+  gemma_->offloaded_blocks().AddLacking(untried * needed.OffloadedBytesOf(layout));
   return room;
 }
 

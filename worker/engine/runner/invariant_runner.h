@@ -39,7 +39,15 @@ class InvariantRunner : public ModelRunner {
   uint32_t step_tokens(const KvLayout& layout) const override;
   KvBytes kv_bytes() const override;
   KvBytes offloaded_kv_bytes() const override;
-  bool FreesKvBytes(const KvObject& object, absl::string_view arena) const override;
+  KvLack TakeKvLack() override {
+    return {gemma_->kv_blocks().TakeLacking(), gemma_->offloaded_blocks().TakeLacking()};
+  }
+  bool FreesKvBytes(const KvObject& object, const KvLack& lack) const override;
+  void WatchKv(uint64_t free, uint64_t offloaded_free,
+               const std::function<void()>& on_freed) override {
+    gemma_->kv_blocks().Watch(free, on_freed);
+    gemma_->offloaded_blocks().Watch(offloaded_free, on_freed);
+  }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
                                                     const KvChoice& choice) override;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,11 +85,23 @@ class ModelRunner {
   };
   virtual KvBytes kv_bytes() const { return {}; }            // any thread
   virtual KvBytes offloaded_kv_bytes() const { return {}; }  // of the second arena; any thread
-  // Whether freeing this object's bytes gives more memory of an arena to sequences; by its name in
-  // LackingKvBytes, empty: of any.
-  virtual bool FreesKvBytes(const KvObject& object, absl::string_view arena) const {
-    (void)object, (void)arena;
+  // The bytes that were lacking in the budgets for what was refused since this was asked last;
+  // none: nothing was, or the machine had no memory.
+  struct KvLack {
+    uint64_t bytes = 0, offloaded_bytes = 0;
+    uint64_t all() const { return bytes + offloaded_bytes; }
+  };
+  virtual KvLack TakeKvLack() { return {}; }
+  // Whether freeing this object's bytes gives more memory of an arena that lacks some to sequences;
+  // where none does, of any.
+  virtual bool FreesKvBytes(const KvObject& object, const KvLack& lack) const {
+    (void)object, (void)lack;
     return true;
+  }
+  // Calls `on_freed` when more than so many bytes are free: once for either arena, from any thread.
+  virtual void WatchKv(uint64_t free, uint64_t offloaded_free,
+                       const std::function<void()>& on_freed) {
+    (void)free, (void)offloaded_free, (void)on_freed;
   }
 
   // Everything that decides the bits beside the model itself; may compute for a second.

@@ -7,38 +7,10 @@
 #include <new>
 #include <utility>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "worker/kernels/base/workspace.h"
 
 namespace hearth {
-namespace {
-
-constexpr char kLackingBytes[] = "hearth.kv_bytes.lacking";  // "bytes arena"
-
-void SetLacking(const LackingKv& lacking, absl::Status* status) {
-  status->SetPayload(kLackingBytes, absl::Cord(absl::StrCat(lacking.bytes, " ", lacking.arena)));
-}
-
-}  // namespace
-
-std::optional<LackingKv> LackingKvBytes(const absl::Status& status) {
-  const absl::optional<absl::Cord> said = status.GetPayload(kLackingBytes);
-  if (!said.has_value()) return std::nullopt;
-  const std::pair<std::string, std::string> parts = absl::StrSplit(std::string(*said), ' ');
-  LackingKv lacking{parts.second};
-  if (!absl::SimpleAtoi(parts.first, &lacking.bytes)) return std::nullopt;
-  return lacking;
-}
-
-void AddLackingKvBytes(uint64_t bytes, absl::Status* status) {
-  std::optional<LackingKv> said = LackingKvBytes(*status);
-  if (!said.has_value()) return;
-  said->bytes += bytes;
-  SetLacking(*said, status);
-}
 
 // Under the account's lock.
 struct KvBlocks::Aside {
@@ -51,15 +23,21 @@ struct KvBlocks::Aside {
 struct KvBlocks::Account {
   Account(uint64_t budget, const char* arena) : budget_bytes(budget), name(arena) {}
   // REQUIRES, as the others: the lock is held.
-  absl::Status CheckRoom(uint64_t bytes) const {
+  uint64_t Unused() const {
     assert(used_bytes + reserved_bytes <= budget_bytes);
-    const uint64_t free = budget_bytes - used_bytes - reserved_bytes;
-    if (bytes <= free) return absl::OkStatus();
-    absl::Status lacking = absl::ResourceExhaustedError(
+    return budget_bytes - used_bytes - reserved_bytes;
+  }
+  absl::Status CheckRoom(uint64_t bytes) {
+    if (bytes <= Unused()) return absl::OkStatus();
+    lacking_bytes = bytes - Unused();
+    return absl::ResourceExhaustedError(
         absl::StrCat(name, ": ", bytes, " more are needed, and ", used_bytes + reserved_bytes,
                      " of ", budget_bytes, " are in use"));
-    SetLacking({name, bytes - free}, &lacking);
-    return lacking;
+  }
+  // To be called once the lock is released; null: nobody waits for what is free now.
+  std::function<void()> TakeWatcher() {
+    if (on_freed == nullptr || Unused() <= watched_bytes) return nullptr;
+    return std::exchange(on_freed, nullptr);
   }
   // `bytes` from what is set aside, as far as it goes, and from what is free. Says how many came
   // from what was set aside.
@@ -95,6 +73,8 @@ struct KvBlocks::Account {
   const char* const name;
   std::mutex mu;
   uint64_t used_bytes = 0, reserved_bytes = 0, free_bytes = 0, taken_blocks = 0;
+  uint64_t lacking_bytes = 0, watched_bytes = 0;
+  std::function<void()> on_freed;  // once more than watched_bytes are unused
   std::map<size_t, std::vector<KernelBytes>> free;  // by size
   std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };
@@ -102,11 +82,19 @@ struct KvBlocks::Account {
 // A block's deleter: its bytes go back to the budget, its memory to where it came from.
 struct KvBlocks::Release {
   void operator()(std::byte* memory) {
-    const std::lock_guard<std::mutex> lock(account->mu);
-    account->GiveBack(size_bytes, aside.get(), from_aside);
-    if (adopted != nullptr) return account->ForgetEnded({memory, size_bytes});  // not a newer one's
-    account->free[size_bytes].emplace_back(memory);
-    account->free_bytes += size_bytes;
+    std::function<void()> watcher;
+    {
+      const std::lock_guard<std::mutex> lock(account->mu);
+      account->GiveBack(size_bytes, aside.get(), from_aside);
+      if (adopted != nullptr) {
+        account->ForgetEnded({memory, size_bytes});  // not a newer one's
+      } else {
+        account->free[size_bytes].emplace_back(memory);
+        account->free_bytes += size_bytes;
+      }
+      watcher = account->TakeWatcher();
+    }
+    if (watcher) watcher();
   }
 
   std::shared_ptr<Account> account;
@@ -128,6 +116,7 @@ KvBlocks::Reservation& KvBlocks::Reservation::operator=(Reservation&& other) noe
 
 void KvBlocks::Reservation::End() {
   if (aside_ == nullptr) return;
+  std::function<void()> watcher;
   {
     const std::lock_guard<std::mutex> lock(aside_->account->mu);
     assert(aside_->holders >= 1);
@@ -135,9 +124,11 @@ void KvBlocks::Reservation::End() {
       assert(aside_->account->reserved_bytes >= aside_->left_bytes);
       aside_->account->reserved_bytes -= aside_->left_bytes;
       aside_->left_bytes = 0;
+      watcher = aside_->account->TakeWatcher();
     }
   }
   aside_ = nullptr;
+  if (watcher) watcher();
 }
 
 KvBlocks::Reservation KvBlocks::Reservation::Shared() const {
@@ -263,6 +254,26 @@ uint64_t KvBlocks::taken_blocks() const {
 uint64_t KvBlocks::reserved_bytes() const {
   const std::lock_guard<std::mutex> lock(account_->mu);
   return account_->reserved_bytes;
+}
+
+uint64_t KvBlocks::TakeLacking() const {
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  return std::exchange(account_->lacking_bytes, 0);
+}
+
+void KvBlocks::AddLacking(uint64_t bytes) const {
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  if (account_->lacking_bytes > 0) account_->lacking_bytes += bytes;
+}
+
+void KvBlocks::Watch(uint64_t free_bytes, std::function<void()> on_freed) const {
+  {
+    const std::lock_guard<std::mutex> lock(account_->mu);
+    account_->watched_bytes = free_bytes;
+    account_->on_freed = std::move(on_freed);
+    on_freed = account_->TakeWatcher();
+  }
+  if (on_freed) on_freed();
 }
 
 }  // namespace hearth

@@ -14,9 +14,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,16 +26,6 @@ namespace hearth {
 
 // Aligned to 64 bytes, as objects are. Written by the one that took it until it is shared.
 using KvBlock = std::shared_ptr<std::byte[]>;
-
-// What was missing in a kResourceExhausted of a budget, by the arena's name; nullopt for any other
-// error.
-struct LackingKv {
-  std::string arena;
-  uint64_t bytes = 0;
-};
-std::optional<LackingKv> LackingKvBytes(const absl::Status& status);
-// Adds to the missing bytes, for a caller that needs more than the failed part.
-void AddLackingKvBytes(uint64_t bytes, absl::Status* status);
 
 class KvBlocks {
  public:
@@ -72,6 +61,14 @@ class KvBlocks {
   uint64_t used_bytes() const;      // of blocks that live
   uint64_t reserved_bytes() const;  // set aside and not taken
   uint64_t taken_blocks() const;    // by Take, so far
+
+  // How many bytes the budget lacked for the call that it refused last, since this was asked last;
+  // 0: it refused none. AddLacking: of what was to come behind the refused part, if there is one.
+  uint64_t TakeLacking() const;
+  void AddLacking(uint64_t bytes) const;
+  // Calls `on_freed` once, when more than `free_bytes` are free: from the thread that frees them,
+  // under no lock of this class's; at once where they are. In the place of the one before.
+  void Watch(uint64_t free_bytes, std::function<void()> on_freed) const;
 
  private:
   struct Account;
