@@ -137,9 +137,9 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   ThreadPool pool(rep->threads);
   WeightsReader reader(*files, tensors->used, options.digest_cache_dir, &pool);
   TensorView embedding = tensors->embedding, head = tensors->head, final_norm = tensors->final_norm;
-  if (absl::Status s = reader.Read({&embedding, &final_norm}); !s.ok()) return s;
-  if (absl::Status s = tensors->tied ? absl::OkStatus() : reader.Read({&head}); !s.ok()) return s;
   try {
+    if (absl::Status s = reader.Read({&embedding, &final_norm}); !s.ok()) return s;
+    if (absl::Status s = tensors->tied ? absl::OkStatus() : reader.Read({&head}); !s.ok()) return s;
     const c10::InferenceMode inference;
     at::set_num_threads(rep->threads);
     // Rounded to the dtype that the model computes in, as transformers does.
