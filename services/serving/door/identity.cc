@@ -101,7 +101,11 @@ absl::Status Identities::Load() {
     reading = ++readings_;
   }
   const absl::StatusOr<std::string> text = ReadBoundedFile(options_.file, kMaxFileBytes);
-  if (!text.ok()) return text.status();
+  if (!text.ok()) {
+    absl::MutexLock lock(&mutex_);
+    state_ = {};  // it may be readable the next time, unchanged
+    return text.status();
+  }
   absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, *text);
   if (!entries.ok()) return entries.status();
   if (options_.on_parsed) options_.on_parsed();
@@ -117,12 +121,17 @@ void Identities::Refresh() {
     absl::MutexLock lock(&mutex_);
     if (StateOf(options_.file) == state_) return;
   }
-  Reload();
+  Reload(/*logs_again=*/false);
 }
 
-void Identities::Reload() {
+void Identities::Reload(bool logs_again) {
   if (options_.file.empty()) return;
-  if (const absl::Status status = Load(); !status.ok()) {
+  const absl::Status status = Load();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(last_, status) == status && !status.ok() && !logs_again) return;
+  }
+  if (!status.ok()) {
     return Log(LogLevel::kError, "identities stay as they were",
                {{"reason", std::string(status.message())}});
   }

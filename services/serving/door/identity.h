@@ -105,8 +105,9 @@ class Identities {
   absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool asks_for_tokens() const;
-  // Reads the file whether or not it changed, and then checks all streams.
-  void Reload() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads the file whether or not it changed, and then checks all streams. `logs_again`: also an
+  // error that is the last one.
+  void Reload(bool logs_again = true) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For a stream: calls `end`, once and maybe at once, when the caller's identity is no longer
   // `was`: with kUnauthenticated when the file does not have it any more, kPermissionDenied when it
@@ -149,6 +150,7 @@ class Identities {
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
   FileState state_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_ ABSL_GUARDED_BY(mutex_);  // of the last reading
   uint64_t readings_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
   std::list<std::weak_ptr<Followed>> followed_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others

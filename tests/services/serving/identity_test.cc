@@ -1,6 +1,7 @@
 #include "services/serving/door/identity.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -146,6 +147,21 @@ TEST_F(IdentityTest, ReadsAChangedFileAndKeepsTheOldOneWhenItIsWrong) {
   EXPECT_FALSE((*identities)->Identify(Token("old")).ok());
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
   folder_.Write("identities.json", "{");
+  EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
+}
+
+// Out of descriptors for a moment; the file is the same afterwards.
+TEST_F(IdentityTest, AFileThatCouldNotBeReadIsReadAgain) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
+  ASSERT_TRUE(identities.ok());
+  folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "new-token")));
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool knows_old = (*identities)->Identify(Token("old")).ok();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(knows_old);
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
 }
 
