@@ -155,9 +155,7 @@ absl::Status LoadStateCall::Load() {
 
 absl::Status LoadStateCall::EndedEarly() {
   absl::MutexLock lock(&end_mutex_);
-  if (!late_) return CallerGone();
-  return absl::DeadlineExceededError(absl::StrCat("the state came too slowly to be there within ",
-                                                  absl::FormatDuration(service_.timeout)));
+  return late_.ok() ? CallerGone() : late_;
 }
 
 void LoadStateCall::SetAlarm() {
@@ -170,24 +168,21 @@ void LoadStateCall::SetAlarm() {
               });
 }
 
-bool LoadStateCall::IsLate() const {
+absl::Status LoadStateCall::CheckPace() const {
   end_mutex_.AssertHeld();
   const absl::Duration taken = absl::Now() - begun_at_;
-  if (taken > service_.timeout) return true;
-  if (taken < service_.patience) return false;
-  if (announced_ == 0) return true;
-  const auto announced = static_cast<double>(announced_);
-  const absl::Duration counted = taken - service_.patience;
-  const double due = std::max(announced * absl::FDivDuration(counted, service_.timeout),
-                              kLeastStateBytesPerS * absl::ToDoubleSeconds(counted));
-  return static_cast<double>(received_) < std::min(due, announced);
+  if (announced_ > 0 || taken < std::min(service_.timeout, 3 * service_.patience)) {
+    return CheckStatePace(received_, announced_, taken, service_.timeout, service_.patience);
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      "no message of a state is whole after ", absl::FormatDuration(taken)));
 }
 
 void LoadStateCall::OnAlarm() {
   absl::MutexLock lock(&end_mutex_);
-  if (ended_ || late_) return;
-  if (!IsLate()) return SetAlarm();
-  late_ = true;
+  if (ended_ || !late_.ok()) return;
+  late_ = CheckPace();
+  if (late_.ok()) return SetAlarm();
   context_->TryCancel();  // the call is there until End, which waits here
 }
 

@@ -4,8 +4,7 @@
 // Thread safety: gRPC calls the reactor from its threads, one read at a time. Ownership: keeps
 // itself until OnDone; the service must outlive it.
 // Invariants: (1) there is room for all that was received before more is read; (2) Finish is called
-// once; (3) a call whose bytes come more slowly than kLeastStateBytesPerS, or so that the file
-// would take longer than kStateTimeout, is cancelled.
+// once; (3) a call whose bytes come too slowly to be there within kStateTimeout is cancelled.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_LOAD_STATE_CALL_H_
 
@@ -60,8 +59,7 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   absl::Status EndedEarly() ABSL_LOCKS_EXCLUDED(end_mutex_);
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mutex_);
   void OnAlarm() ABSL_LOCKS_EXCLUDED(end_mutex_);
-  // Whether the whole file would take longer than a call may.
-  bool IsLate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mutex_);
+  absl::Status CheckPace() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(end_mutex_);
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(end_mutex_);
 
   const Service service_;
@@ -81,7 +79,7 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(end_mutex_);
   // Of the file, and how many of them are there: 0: not known yet.
   uint64_t announced_ ABSL_GUARDED_BY(end_mutex_) = 0, received_ ABSL_GUARDED_BY(end_mutex_) = 0;
-  bool late_ ABSL_GUARDED_BY(end_mutex_) = false;
+  absl::Status late_ ABSL_GUARDED_BY(end_mutex_);  // an error: it was too slow
   bool ended_ ABSL_GUARDED_BY(end_mutex_) = false;
 };
 

@@ -156,6 +156,7 @@ void SaveStateCall::TakeSnapshot(const EngineRequest& rest, size_t prompt_tokens
   header_ = *std::move(header);
   snapshot_ = std::move(snapshot);
   made_ = true;
+  made_at_ = absl::Now();
   call()->note()->tokens = rest.token_ids.size();
   WriteNext();
 }
@@ -178,7 +179,7 @@ bool SaveStateCall::TakeNext(grpc::ByteBuffer* message) {
 
 void SaveStateCall::BeforeFinish() {
   mutex_.AssertHeld();
-  alarm_.Cancel();
+  if (alarm_ != nullptr) alarm_->Cancel();
   made_ = false;
   std::string().swap(header_);
   std::string().swap(snapshot_);
@@ -204,22 +205,30 @@ void SaveStateCall::OnGone() {
 // Not a shared pointer: the alarm is this call's own. A cancelled one may ring after the call.
 void SaveStateCall::SetAlarm() {
   mutex_.AssertHeld();
-  alarm_.Set(absl::ToChronoTime(absl::Now() + service_.timeout), [weak = Weak(this)](bool rang) {
-    const auto self = rang ? weak.lock() : nullptr;
-    if (self != nullptr) self->OnTimeout();
-  });
+  alarm_ = std::make_unique<grpc::Alarm>();
+  alarm_->Set(absl::ToChronoTime(absl::Now() + std::min(service_.timeout, service_.patience)),
+              [weak = Weak(this)](bool rang) {
+                const auto self = rang ? weak.lock() : nullptr;
+                if (self != nullptr) self->OnAlarm();
+              });
 }
 
-void SaveStateCall::OnTimeout() {
-  CancelRequest();
+void SaveStateCall::OnAlarm() {
+  bool writes = false;
   {
     absl::MutexLock lock(&mutex_);
-    AbortLocked(absl::DeadlineExceededError(absl::StrCat("not all of the state was taken within ",
-                                                         absl::FormatDuration(service_.timeout))));
-    if (!writing()) return WriteNext();
+    if (ended()) return;
+    // Until it is made the engine's deadline bounds it.
+    const absl::Duration taken = made_ ? absl::Now() - made_at_ : absl::ZeroDuration();
+    absl::Status late = CheckStatePace(sent_, header_.size() + snapshot_.size(), taken,
+                                       service_.timeout, service_.patience);
+    if (late.ok()) return SetAlarm();
+    AbortLocked(std::move(late));
+    writes = writing();
     Hold();
   }
-  context_->TryCancel();  // a write that may never end by itself
+  CancelRequest();
+  if (writes) context_->TryCancel();  // a write that may never end by itself
   absl::MutexLock lock(&mutex_);
   Release();
 }

@@ -5,7 +5,7 @@
 // OnDone, and by the engine's callbacks; the service is used only while the call is held.
 // Invariants: (1) the file is made once its room is taken, and both are gone before the caller
 // learns of the end; (2) one message is made at a time, when the caller has taken the one before;
-// (3) a call that is over, or lasts longer than kStateTimeout, cancels its request.
+// (3) a call that is over, or too slow to be within kStateTimeout, cancels its request.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_SAVE_STATE_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_SAVE_STATE_CALL_H_
 
@@ -37,7 +37,7 @@ class SaveStateCall final : public StreamCall {
     RecentAnswers* answers = nullptr;
     StateRoom* room = nullptr;
     std::string tenant;
-    absl::Duration timeout = kStateTimeout;
+    absl::Duration timeout = kStateTimeout, patience = kStatePatience;
   };
 
   using StreamCall::StreamCall;
@@ -58,7 +58,7 @@ class SaveStateCall final : public StreamCall {
   void TakeSnapshot(const EngineRequest& rest, size_t prompt_tokens, std::string snapshot)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnTimeout() ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnAlarm() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelRequest() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Service service_;
@@ -67,10 +67,11 @@ class SaveStateCall final : public StreamCall {
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool made_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time made_at_ ABSL_GUARDED_BY(mutex_);
   std::string header_ ABSL_GUARDED_BY(mutex_);    // sent first
   std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // sent behind it
   size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;       // bytes of both
-  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hearth

@@ -10,6 +10,7 @@
 #include "proto/snapshot_format.h"
 #include "proto/state_format.h"
 #include "services/inference/calls/recent_answers.h"
+#include "services/inference/calls/state_room.h"
 #include "services/rpc/request_id.h"
 #include "tests/services/inference/worker_server.h"
 
@@ -272,6 +273,7 @@ TEST_F(States, WhatIsAnnouncedAndNotSentTakesNoRoom) {
 TEST_F(States, OfACallerWhoAnnouncesMuchAndSendsNothingKeepNobodyOut) {
   WorkerServer::Options options = Invariant();
   options.state_patience = absl::Milliseconds(50);
+  options.state_timeout = absl::Seconds(10);
   WorkerServer worker(options);
   std::string huge = saved_.substr(0, kStatePreludeBytes);
   const uint64_t bytes = uint64_t{128} << 20;  // half of the room: it counts twice
@@ -291,6 +293,21 @@ TEST_F(States, OfACallerWhoAnnouncesMuchAndSendsNothingKeepNobodyOut) {
   while (Load(&worker, saved_).status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
     std::this_thread::yield();
   }
+}
+
+// 30 MB are all that 100 KiB/s move in five minutes.
+TEST(StatePaceTest, WhoMovesAStateInTheTimeItHasIsNeverLateAndWhoDoesNotIsToldByHowMuch) {
+  constexpr uint64_t kAll = 30 * 1000 * 1000, kBytesPerS = 100 << 10;
+  for (int second = 0; second < 293; ++second) {
+    const absl::Status pace = CheckStatePace(second * kBytesPerS, kAll, absl::Seconds(second),
+                                             kStateTimeout, kStatePatience);
+    EXPECT_TRUE(pace.ok()) << pace;
+  }
+  const absl::Status slow =
+      CheckStatePace(1000, kAll, absl::Seconds(60), kStateTimeout, kStatePatience);
+  EXPECT_THAT(std::string(slow.message()), HasSubstr("1000 of the state's 30000000 bytes"));
+  EXPECT_TRUE(CheckStatePace(0, kAll, absl::Seconds(20), kStateTimeout, kStatePatience).ok())
+      << "its first message is on its way";
 }
 
 TEST(RecentAnswersTest, KeepsATenantsOwnAgainstOthersWithMore) {
