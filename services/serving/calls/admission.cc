@@ -83,7 +83,7 @@ absl::Status Admission::MakePlace(const std::string& tenant, bool can_end, int w
   mutex_.AssertHeld();
   const auto known = of_tenant_.find(tenant);
   const int own = tenant.empty() || known == of_tenant_.end() ? 0 : known->second;
-  const int all = own > 0 && !can_end && options_.all > 1 ? options_.all - 1 : options_.all;
+  const int all = own > 0 && options_.all > 1 ? options_.all - 1 : options_.all;
   const auto refuse = [this](int limit, const std::string& whose) {
     return absl::ResourceExhaustedError(
         absl::StrCat(options_.kind, ": ", limit, " streams ", whose, "; try again later"));

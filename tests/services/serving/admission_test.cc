@@ -27,7 +27,7 @@ class AdmissionTest : public testing::Test {
     Admission::Options options;
     options.kind = "publish";
     options.all = 4;
-    options.each_tenant = 3;
+    options.each_tenant = 2;
     options.window = absl::Seconds(60);
     options.floor_bytes = 1000;
     options.slow_bytes_per_s = 10000;
@@ -121,24 +121,29 @@ TEST_F(AdmissionTest, NobodyWhoMovesWellAndNobodyWhoJustCameMakesRoom) {
 }
 
 TEST_F(AdmissionTest, WhoHasMoreThanItsShareGoesFirst) {
-  const auto b = Enter(Tenant("b"));
-  std::vector<std::shared_ptr<Stream>> of_a;
-  for (int i = 0; i < 3; ++i) of_a.push_back(Enter(Tenant("a")));
-  Pass(absl::Seconds(10), {{of_a[0], 100}, {of_a[1], 50}, {of_a[2], 100}});  // b: nothing
-  ASSERT_NE(Enter(Tenant("c")), nullptr);
-  EXPECT_FALSE(of_a[1]->ended.ok());
+  const auto b = Enter(Tenant("b")), of_a = Enter(Tenant("a")), slowest_of_a = Enter(Tenant("a"));
+  ASSERT_NE(slowest_of_a, nullptr) << refusal_;
+  const auto c = Enter(Tenant("c"));
+  Pass(absl::Seconds(10), {{of_a, 100}, {slowest_of_a, 50}});  // b and c: nothing
+  ASSERT_NE(Enter(Tenant("d")), nullptr);
+  EXPECT_FALSE(slowest_of_a->ended.ok());
   EXPECT_TRUE(b->ended.ok());
 }
 
+TEST_F(AdmissionTest, TheLastStreamIsForATenantThatHasNone) {
+  const auto b = Enter(Tenant("b")), first = Enter(Tenant("a")), second = Enter(Tenant("a"));
+  EXPECT_EQ(Enter(Tenant("b")), nullptr);
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("3 streams are open"));
+  EXPECT_NE(Enter(Tenant("c")), nullptr) << refusal_;
+}
+
 TEST_F(AdmissionTest, AtItsOwnLimitATenantDisplacesItsOwn) {
-  const auto b = Enter(Tenant("b"));
-  std::vector<std::shared_ptr<Stream>> of_a;
-  for (int i = 0; i < 3; ++i) of_a.push_back(Enter(Tenant("a")));
+  const auto b = Enter(Tenant("b")), fast = Enter(Tenant("a")), slow = Enter(Tenant("a"));
   EXPECT_EQ(Enter(Tenant("a")), nullptr);
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("3 streams of tenant \"a\""));
-  Pass(absl::Seconds(10), {{of_a[0], 100}, {of_a[1], 50}, {of_a[2], 100}});
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("2 streams of tenant \"a\""));
+  Pass(absl::Seconds(10), {{fast, 100}, {slow, 50}});
   EXPECT_NE(Enter(Tenant("a")), nullptr);
-  EXPECT_FALSE(of_a[1]->ended.ok());
+  EXPECT_FALSE(slow->ended.ok());
   EXPECT_TRUE(b->ended.ok());
 }
 
