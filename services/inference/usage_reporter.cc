@@ -2,6 +2,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -34,7 +35,7 @@ UsageReporter::UsageReporter(const std::shared_ptr<grpc::Channel>& channel,
       reachability_(reachability),
       thread_([this, every] {
         Report();
-        return every;
+        return is_refused_ ? std::max(every, kAfterRefusal) : every;
       }) {}
 
 void UsageReporter::Report() {
@@ -65,7 +66,7 @@ void UsageReporter::Report() {
   const bool is_refused = code == grpc::StatusCode::UNIMPLEMENTED ||
                           code == grpc::StatusCode::PERMISSION_DENIED ||
                           code == grpc::StatusCode::INVALID_ARGUMENT;
-  if (!is_refused || std::exchange(is_refused_, true)) return;
+  if (std::exchange(is_refused_, is_refused) || !is_refused) return;
   Log(LogLevel::kInfo, "the store's figures lack this worker",
       {{"reason", status.error_message()}});
 }

@@ -28,6 +28,7 @@ v1::ReportRequest UsageOf(const EngineStats& stats);
 class UsageReporter {
  public:
   static constexpr absl::Duration kEvery = absl::Seconds(2);
+  static constexpr absl::Duration kAfterRefusal = absl::Minutes(1);
   static constexpr absl::Duration kPatience = absl::Milliseconds(500);
   static constexpr int kMaxUnanswered = 3;  // on a busy machine one answer may be late
 

@@ -20,17 +20,18 @@ std::optional<uint64_t> LogRate::Take(absl::Time now) {
   return left_out;
 }
 
-void LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
+bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                   std::initializer_list<LogField> fields) {
-  LogFieldsSometimes(rate, level, event, fields);
+  return LogFieldsSometimes(rate, level, event, fields);
 }
 
-void LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
+bool LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                         std::vector<LogField> fields) {
   const std::optional<uint64_t> left_out = rate->Take(SteadyClock().Now());
-  if (!left_out.has_value()) return;
+  if (!left_out.has_value()) return false;
   if (*left_out > 0) fields.emplace_back("left_out", *left_out);
   LogFields(level, event, fields);
+  return true;
 }
 
 }  // namespace hearth

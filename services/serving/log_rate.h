@@ -38,10 +38,11 @@ class LogRate {
   uint64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Logs when the rate allows it, with `left_out`, the number of lines that were not logged.
-void LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
+// Logs when the rate allows it, with `left_out`, the number of lines that were not logged. False:
+// it did not.
+bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                   std::initializer_list<LogField> fields);
-void LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
+bool LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                         std::vector<LogField> fields);
 
 }  // namespace hearth

@@ -69,7 +69,8 @@ void LogGrpc(gpr_log_func_args* line) {
   static LogRate& rate = *new LogRate();
   const std::string failure = HandshakeFailure(line->file, line->message);
   if (!failure.empty()) {
-    return LogSometimes(&rate, LogLevel::kWarning, "TLS handshake failed", {{"reason", failure}});
+    LogSometimes(&rate, LogLevel::kWarning, "TLS handshake failed", {{"reason", failure}});
+    return;
   }
   if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
   Log(LogLevel::kDebug, "grpc", {{"message", line->message}, {"file", line->file}});

@@ -20,12 +20,17 @@ class Reachability {
   Reachability(absl::string_view what, std::string address)
       : what_(what), address_(std::move(address)) {}
 
-  // Nothing is logged of one that is reached from the start.
+  // Nothing is logged of one that is reached from the start. A change that the rate leaves out is
+  // logged by a later call, unless it was undone by then.
   void Note(bool is_reached, absl::string_view reason) {
-    if (is_reached_.exchange(is_reached) == is_reached) return;
-    LogSometimes(&rate_, is_reached ? LogLevel::kInfo : LogLevel::kWarning,
-                 absl::StrCat(what_, is_reached ? " reachable" : " unreachable"),
-                 {{"address", address_}, {"reason", reason}});
+    is_reached_ = is_reached;
+    absl::MutexLock lock(&mutex_);
+    if (logged_ == is_reached) return;
+    if (LogSometimes(&rate_, is_reached ? LogLevel::kInfo : LogLevel::kWarning,
+                     absl::StrCat(what_, is_reached ? " reachable" : " unreachable"),
+                     {{"address", address_}, {"reason", reason}})) {
+      logged_ = is_reached;
+    }
   }
   bool is_reached() const { return is_reached_.load(); }
   const std::string& address() const { return address_; }
@@ -33,6 +38,8 @@ class Reachability {
  private:
   const std::string what_, address_;
   std::atomic<bool> is_reached_{true};
+  absl::Mutex mutex_;
+  bool logged_ ABSL_GUARDED_BY(mutex_) = true;
   LogRate rate_;
 };
 

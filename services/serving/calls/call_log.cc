@@ -57,8 +57,10 @@ CallGate::Recorder RecordCalls(Metrics* metrics) {
   const auto rate = std::make_shared<LogRate>();
   return [metrics, rate](const CallRecord& record) {
     metrics->RecordCall(record.method, record.code, record.seconds);
-    if (IsSlow(record))
-      return LogFieldsSometimes(rate.get(), LogLevel::kWarning, "slow", FieldsOf(record));
+    if (IsSlow(record)) {
+      LogFieldsSometimes(rate.get(), LogLevel::kWarning, "slow", FieldsOf(record));
+      return;
+    }
     if (Logs(LogLevel::kDebug)) LogFields(LogLevel::kDebug, "call", FieldsOf(record));
   };
 }
