@@ -66,11 +66,10 @@ ROOMS = {
     "worker/prefix": set(),
     "worker/engine/runner": {"worker/model", "worker/model/torch", "worker/model/invariant",
                              "worker/prefix"},
-    "worker/engine/draft": set(),
     "worker/engine/request": {"worker/model", "worker/prefix", "worker/text",
-                              "worker/engine/draft", "worker/engine/runner"},
+                              "worker/engine/runner"},
     "worker/engine": {"worker/kernels", "worker/text", "worker/model", "worker/model/invariant",
-                      "worker/prefix", "worker/engine/draft", "worker/engine/request",
+                      "worker/prefix", "worker/engine/request",
                       "worker/engine/runner"},
     "services/rpc": set(),
     "services/serving": {"services/rpc", "services/hearthctl"},  # hearthctl's command_line.h

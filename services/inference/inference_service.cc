@@ -228,10 +228,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context*
     reactor->End(place.ok() ? small : place.status());
     return reactor.get();
   }
-  reactor->Start(
-      {parts_.engine, &prompts_, &recent_, &state_room_, caller->tenant, parts_.state_timeout,
-       parts_.state_patience},
-      TakeRequest(request), *std::move(place));
+  reactor->Start({parts_.engine, &prompts_, &recent_, &state_room_, caller->tenant,
+                  parts_.state_timeout, parts_.state_patience},
+                 TakeRequest(request), *std::move(place));
   return reactor.get();
 }
 

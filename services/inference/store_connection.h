@@ -1,25 +1,118 @@
 // StoreConnection: a worker's connection to its store, and the calls in progress on it.
 //
 // A store that is down costs a request nothing (the channel's state tells), one that is silent
-// costs the fetch budget once and is not asked for a while (circuit_breaker.h), and one that comes
+// costs the fetch budget once and is not asked for a while (CircuitBreaker), and one that comes
 // back is used again automatically. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
 #define HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
+#include <algorithm>
+#include <cassert>
 #include <memory>
+#include <set>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
-#include "services/inference/call_set.h"
-#include "services/inference/circuit_breaker.h"
+#include "worker/prefix/call_stop.h"
 #include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
+
+// CircuitBreaker: stops asking a peer that does not answer, so that requests do not each wait for
+// it.
+//
+// Open after an unanswered call, for one second, then twice as long after each further one, up to
+// eight. One answer closes it. A peer that refuses connections needs no breaker, since that is
+// quick.
+// Thread safety: all methods from any thread. Time is the caller's, so that tests need no clock.
+class CircuitBreaker {
+ public:
+  static constexpr int kFirstCooldownMs = 1000;
+  static constexpr int kMaxCooldownMs = 8000;
+
+  bool Allows(absl::Time now) const {
+    absl::MutexLock lock(&mutex_);
+    return now >= open_until_;
+  }
+  void OnAnswer() {
+    absl::MutexLock lock(&mutex_);
+    cooldown_ms_ = kFirstCooldownMs;
+    open_until_ = absl::InfinitePast();
+  }
+  void OnSilence(absl::Time now) {
+    absl::MutexLock lock(&mutex_);
+    if (now < open_until_) return;  // a call from before it opened
+    open_until_ = now + absl::Milliseconds(cooldown_ms_);
+    cooldown_ms_ = std::min(2 * cooldown_ms_, kMaxCooldownMs);
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  int cooldown_ms_ ABSL_GUARDED_BY(mutex_) = kFirstCooldownMs;
+  absl::Time open_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+// CallSet: a client's calls in progress, so that all can be ended at once.
+//
+// Thread safety: all methods from any thread. Ownership: must outlive its entries; a context must
+// outlive its entry.
+class CallSet {
+ public:
+  // A call is in the set while this lives. Cancelled at once after CancelAll. `stop`, which may be
+  // null, cancels it too.
+  class Entry {
+   public:
+    Entry(CallSet* set, grpc::ClientContext* context, std::shared_ptr<CallStop> stop = nullptr)
+        : set_(set),
+          context_(context),
+          stop_(std::move(stop), [context] { context->TryCancel(); }) {
+      absl::MutexLock lock(&set_->mu_);
+      const bool is_new = set_->calls_.insert(context_).second;
+      assert(is_new);
+      if (set_->cancelled_) context_->TryCancel();
+    }
+    ~Entry() {
+      absl::MutexLock lock(&set_->mu_);
+      set_->calls_.erase(context_);
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    CallSet* const set_;
+    grpc::ClientContext* const context_;
+    const CallStop::Call stop_;
+  };
+
+  CallSet() = default;
+  ~CallSet() {
+    absl::MutexLock lock(&mu_);
+    assert(calls_.empty());
+  }
+  CallSet(const CallSet&) = delete;
+  CallSet& operator=(const CallSet&) = delete;
+
+  // Cancels all calls, later ones too.
+  void CancelAll() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    for (grpc::ClientContext* context : calls_) context->TryCancel();
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+};
 
 class StoreConnection {
  public:

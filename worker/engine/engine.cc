@@ -1,18 +1,220 @@
 #include "worker/engine/engine.h"
 
 #include <exception>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine/engine_impl.h"
-#include "worker/engine/engine_loader.h"
+#include "worker/engine/runner/gemma_runner.h"
+#include "worker/engine/runner/invariant_runner.h"
+#include "worker/engine/scheduler.h"
+#include "worker/engine/staging.h"
+#include "worker/kernels/targets.h"
+#include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/model_config.h"
+#include "worker/model/thread_pool.h"
 
 namespace hearth {
+namespace {
+
+struct LoadedModel {
+  std::unique_ptr<ModelRunner> model;
+  std::string why_not_invariant;  // empty where it is
+};
+
+std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& options) {
+  GemmaOptions gemma_options;
+  gemma_options.device = options.device;
+  gemma_options.dtype = options.dtype;
+  gemma_options.threads = options.threads;
+  gemma_options.digest_cache_dir = options.digest_cache_dir;
+  absl::StatusOr<std::unique_ptr<Gemma>> gemma = Gemma::Load(options.model_dir, gemma_options);
+  if (!gemma.ok()) return gemma.status();
+  const Exactness exactness =
+      options.exactness == ExactnessChoice::kPortable ? Exactness::kPortable : Exactness::kExact;
+  std::vector<std::string> notes;
+  uint64_t kv_bytes = options.memory.kv_bytes;
+  if (kv_bytes == 0 && (*gemma)->device_kind() != "cpu") {
+    const absl::StatusOr<uint64_t> free = (*gemma)->FreeDeviceBytes();
+    if (!free.ok()) return free.status();
+    kv_bytes = DefaultDeviceKvBytes(*free);
+    notes.push_back(absl::StrCat("kv-bytes: ", MiBText(kv_bytes), ", of ", MiBText(*free),
+                                 " that the device has free beside the weights"));
+  }
+  return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.PlacesOf(exactness),
+                                       kv_bytes, std::move(notes));
+}
+
+// Without it no request would ever be served.
+absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here) {
+  const KvLayout layout = gemma.NewKv().layout();
+  const uint64_t bytes = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+                         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  const uint64_t budget = gemma.kv_blocks().budget_bytes();
+  if (bytes <= budget) return absl::OkStatus();
+  if (is_chosen_here) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "kv-bytes: weights and pool leave ", budget, " bytes of the memory, and one chunk of ",
+        layout.chunk_tokens, " tokens takes ", bytes,
+        ": lower --pool-bytes, or give the process more memory"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "kv-bytes: ", budget, " bytes have no room for one chunk of ", layout.chunk_tokens,
+      " tokens, which takes ", bytes, " bytes: raise --kv-bytes"));
+}
+
+WeightForm FormOf(WeightsChoice weights) {
+  return weights == WeightsChoice::kFloat32 ? WeightForm::kFloat32
+         : weights == WeightsChoice::kInt8  ? WeightForm::kInt8
+                                            : WeightForm::kStored;
+}
+
+struct KvMemory {
+  uint64_t kv_bytes = 0, offload_bytes = 0;
+};
+
+// The values of --kv-bytes and --kv-offload-bytes, given or by default, with a note on a default.
+KvMemory ChooseKvMemory(const EngineOptions& options, std::vector<std::string>* notes) {
+  const MemoryLimits& given = options.memory;
+  KvMemory chosen{given.kv_bytes, given.kv_offload_bytes};
+  if (chosen.kv_bytes > 0 && chosen.offload_bytes > 0) return chosen;
+  // A file that cannot be read is an error of the load, which follows.
+  const uint64_t weights =
+      InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
+  uint64_t staging = given.staging_bytes;
+  if (staging == 0 && config.ok()) {
+    staging = DefaultStagingBytes(
+        LayoutOf(*config, KvDtype::kFloat32, options.chunk_tokens, Exactness::kInvariant));
+  }
+  const uint64_t memory = MemoryBytes();
+  if (chosen.kv_bytes == 0) {
+    chosen.kv_bytes = DefaultKvBytes(memory, weights, given.pool_bytes);
+    notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen.kv_bytes), ", by ", MiBText(memory),
+                                  " of memory, weights of ", MiBText(weights), " and a pool of ",
+                                  MiBText(given.pool_bytes)));
+  }
+  if (chosen.offload_bytes == 0) {
+    chosen.offload_bytes =
+        DefaultOffloadBytes(memory, weights + given.pool_bytes + staging, chosen.kv_bytes);
+  }
+  return chosen;
+}
+
+// Of the steps that the scheduler will make.
+StepLimits LimitsOf(const EngineOptions& options) {
+  StepLimits limits;
+  limits.alone = InvariantRunner::AloneStepTokens(options.chunk_tokens);
+  limits.decodes = options.PlacesOf(Exactness::kInvariant);
+  limits.together =
+      Scheduler::MostRows(options.step_tokens > 0 ? options.step_tokens : options.chunk_tokens,
+                          limits.alone, limits.decodes);
+  return limits;
+}
+
+// By the flags, and by the model where these say nothing.
+absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout& layout) {
+  KvChoice of_model;
+  if (options.kv.cache.empty()) {
+    const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
+    if (!config.ok()) return config.status();
+    absl::StatusOr<KvChoice> says = ChoiceOfModel(config->generation, layout);
+    if (!says.ok()) return says.status();
+    of_model = *says;
+  }
+  return ChooseKv(options.kv, of_model, layout);
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
+  std::vector<std::string> notes;
+  InvariantGemmaOptions gemma_options;
+  gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
+  gemma_options.chunk = static_cast<int>(options.chunk_tokens);
+  const KvMemory memory = ChooseKvMemory(options, &notes);
+  gemma_options.kv_bytes = memory.kv_bytes;
+  gemma_options.offload_bytes = memory.offload_bytes;
+  gemma_options.digest_cache_dir = options.digest_cache_dir;
+  gemma_options.weights = FormOf(options.weights);
+  absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
+      InvariantGemma::Load(options.model_dir, gemma_options);
+  if (!gemma.ok()) return gemma.status();
+  const absl::StatusOr<KvChoice> kv = ChooseKvOf(options, (*gemma)->NewKv().layout());
+  if (!kv.ok()) return kv.status();
+  if (absl::Status room = CheckRoomForAChunk(**gemma, options.memory.kv_bytes == 0); !room.ok())
+    return room;
+  if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir, LimitsOf(options));
+      !held.ok()) {
+    return SelfTestFailure(held);
+  }
+  auto runner = std::make_unique<InvariantRunner>(*std::move(gemma), *kv, std::move(notes));
+  for (const auto& [name, dir] : options.adapters) {
+    const absl::Status loaded = runner->LoadAdapter(name, dir);
+    if (loaded.ok()) continue;
+    return absl::Status(loaded.code(), absl::StrCat("adapter ", name, ": ", loaded.message()));
+  }
+  return runner;
+}
+
+absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
+  if (!options.kv.cache.empty() && options.kv.cache != KvStrategyName(KvStrategy::kDynamic)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("kv-cache: ", options.kv.cache,
+                     " is of the class invariant, which is not served here: ", why));
+  }
+  if (options.weights != WeightsChoice::kAuto) {  // what was asked for does not become another
+    return absl::FailedPreconditionError(absl::StrCat(
+        "weights: ", WeightsChoiceName(options.weights),
+        " is of the class invariant, which exactness auto does not serve here: ", why));
+  }
+  if (!options.adapters.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("adapter ", options.adapters.begin()->first,
+                                                      ": of the class invariant alone: ", why));
+  }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
+  if (!model.ok()) return model.status();
+  if (const std::string flags = options.FlagsOfInvariant(); !flags.empty()) {
+    absl::StrAppend(&why, " (so ", flags, flags.find(' ') == flags.npos ? " has" : " have",
+                    " no effect)");
+  }
+  return LoadedModel{*std::move(model), std::move(why)};
+}
+
+// `auto` is invariant where that may be, holds, and is not a hundred times slower.
+absl::StatusOr<LoadedModel> ChooseModel(const EngineOptions& options) {
+  const ExactnessChoice choice = options.exactness;
+  const bool is_auto = choice == ExactnessChoice::kAuto;
+  if (!is_auto && choice != ExactnessChoice::kInvariant) {
+    const bool portable = choice == ExactnessChoice::kPortable;
+    return LoadExact(
+        options, absl::StrCat("--exactness ", portable ? "portable" : "exact", " was asked for"));
+  }
+  if (is_auto) {
+    const absl::Status may = MayBeInvariant(options.device, options.dtype);
+    if (!may.ok()) return LoadExact(options, std::string(may.message()));
+    if (ChosenTarget() == KernelTarget::kPlain) {
+      return LoadExact(options,
+                       "exactness: this CPU has no instructions that invariant is fast by");
+    }
+  }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadInvariant(options);
+  if (model.ok()) return LoadedModel{*std::move(model), ""};
+  const bool not_here =
+      absl::IsFailedPrecondition(model.status()) || absl::IsUnimplemented(model.status());
+  if (!is_auto || !not_here) return model.status();
+  return LoadExact(options, std::string(model.status().message()));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
   try {
-    absl::StatusOr<LoadedModel> loaded = LoadModel(options);
+    absl::StatusOr<LoadedModel> loaded = ChooseModel(options);
     if (!loaded.ok()) return loaded.status();
     auto engine = std::make_unique<EngineImpl>(options, std::move(loaded->model),
                                                std::move(loaded->why_not_invariant));

@@ -20,14 +20,35 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/kv_layout.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/prefix_pool.h"
 #include "worker/engine/request/engine_options.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/sequence.h"
 #include "worker/engine/task_queue.h"
+#include "worker/model/sequence_kv.h"
 
 namespace hearth {
+
+// Audits: compare a cache's bytes with the bytes that this worker computes.
+//
+// A worker that publishes wrong bytes under right keys would be believed by all others: keys and
+// digests only prove that the bytes are those that were published. Comparing is the only proof that
+// they are right. Thread safety: pure functions; each cache is used by one thread at a time.
+
+// In the portable class keys and values of one layer and object agree within rounding: the root of
+// the sum of squared differences, over that of the squares, is at most this. Rounding at each of
+// some 60 layers adds up to about a thousandth in float32 and a few hundredths in bfloat16; rows of
+// another token differ by about 1.
+inline constexpr double kFloat32Tolerance = 0.01;
+inline constexpr double kHalfTolerance = 0.125;
+
+// The objects of `boundary` whose rows, as far as a restore reads them, differ: in a bit in the
+// exact class, by more than rounding in the portable one. Ascending.
+// REQUIRES: both caches are of `layout` and have the length `boundary`.
+std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary,
+                                       const SequenceKv& computed, const SequenceKv& restored);
 
 class EngineAudit {
  public:

@@ -24,8 +24,8 @@ namespace hearth {
 
 class KvRoom {
  public:
-  // `ordinary_bytes`: of one request, for a tenant that has none. `ring`: called from any thread when there
-  // may be more memory for those that wait.
+  // `ordinary_bytes`: of one request, for a tenant that has none. `ring`: called from any thread
+  // when there may be more memory for those that wait.
   KvRoom(ModelRunner* model, PrefixKeeper* keeper, EngineAudit* audit, uint64_t ordinary_bytes,
          std::function<void()> ring)
       : model_(model),

@@ -18,7 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/fingerprint.h"
-#include "worker/engine/draft/draft_length.h"
+#include "worker/engine/speculation.h"
 #include "worker/engine/task_queue.h"
 
 namespace hearth {

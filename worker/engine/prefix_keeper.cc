@@ -13,7 +13,7 @@
 #include "proto/restore_rule.h"
 #include "proto/snapshot_format.h"
 #include "proto/state_format.h"
-#include "worker/engine/runner/snapshot_file.h"
+#include "worker/engine/runner/kv_snapshot.h"
 
 namespace hearth {
 namespace {

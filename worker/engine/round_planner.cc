@@ -203,7 +203,8 @@ bool RoundPlanner::Admit(SequenceId id) {
 }
 
 LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
-  LoadTrial::Work work{sequence.pooled.boundary, sequence.tokens(), {}, options_.cache.fetch_budget};
+  LoadTrial::Work work{
+      sequence.pooled.boundary, sequence.tokens(), {}, options_.cache.fetch_budget};
   absl::MutexLock lock(&mu_);
   for (const auto& [id, other] : sequences_) {
     const uint32_t end = other->step_ends.empty() ? 0 : other->step_ends.back();

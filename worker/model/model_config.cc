@@ -10,6 +10,7 @@
 #include "worker/model/model_file.h"
 
 namespace hearth {
+
 namespace {
 
 using Json = nlohmann::json;
@@ -320,6 +321,21 @@ absl::Status CheckTokenIds(absl::Span<const int32_t> tokens, const ModelConfig& 
     }
   }
   return absl::OkStatus();
+}
+
+KvLayout LayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t chunk_tokens,
+                  Exactness exactness) {
+  KvLayout layout;
+  layout.chunk_tokens = chunk_tokens;
+  layout.window = static_cast<uint32_t>(config.attention.sliding_window);
+  layout.kv_heads = static_cast<uint32_t>(config.attention.num_kv_heads);
+  layout.head_dim = static_cast<uint32_t>(config.attention.head_dim);
+  layout.dtype = dtype;
+  layout.exactness = exactness;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    layout.layers.push_back(config.is_local(layer) ? LayerGroup::kLocal : LayerGroup::kGlobal);
+  }
+  return layout;
 }
 
 }  // namespace hearth

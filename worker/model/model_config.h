@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 
@@ -94,6 +95,11 @@ inline int32_t SpreadToken(int position, int vocab_size) {
   constexpr int64_t kStride = 7919;  // a prime, so that no small vocabulary repeats early
   return static_cast<int32_t>((3 + position * kStride) % vocab_size);
 }
+
+// The layout of a model's stored KV, from its configuration. A pure function.
+
+KvLayout LayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t chunk_tokens,
+                  Exactness exactness);
 
 }  // namespace hearth
 

@@ -8,6 +8,91 @@
 #include <utility>
 
 namespace hearth {
+
+namespace {
+
+// Merges, from the left, neighbours of the lengths `left` and `right`.
+void MergeNeighbours(size_t left, size_t right, std::vector<size_t>* parts) {
+  size_t kept = 0;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    if (i + 1 < parts->size() && (*parts)[i] == left && (*parts)[i + 1] == right) {
+      (*parts)[kept++] = left + right;
+      ++i;
+    } else {
+      (*parts)[kept++] = (*parts)[i];
+    }
+  }
+  parts->resize(kept);
+}
+
+}  // namespace
+
+SpaceRuns::SpaceRuns(std::map<size_t, int32_t> pieces) : id_by_length_(std::move(pieces)) {
+  for (const auto& [length, id] : id_by_length_) {
+    assert(length >= 2);
+    lengths_by_id_.push_back(length);
+  }
+  std::sort(lengths_by_id_.begin(), lengths_by_id_.end(),
+            [this](size_t a, size_t b) { return id_by_length_.at(a) < id_by_length_.at(b); });
+}
+
+// A merge's rank is the id of the piece that it makes, then the longer left part first. Ids grow
+// with the length, so no merge makes room for one of a lower rank: each is tried once, in order.
+// The parts halve in number as the lengths double: about 44 steps a space over all 31 lengths.
+size_t SpaceRuns::Append(size_t count, std::vector<int32_t>* ids) const {
+  assert(count >= 2);
+  std::vector<size_t> parts(count, 1);
+  for (const size_t length : lengths_by_id_) {
+    for (size_t left = length - 1; left >= 1; --left) {
+      MergeNeighbours(left, length - left, &parts);
+    }
+  }
+  size_t alone = 0;
+  for (const size_t length : parts) {
+    if (length == 1) {
+      ++alone;
+    } else {
+      assert(alone == 0);
+      ids->push_back(id_by_length_.at(length));
+    }
+  }
+  assert(alone <= 1);
+  return alone;
+}
+
+PieceMatcher::PieceMatcher(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
+  std::sort(pieces_.begin(), pieces_.end(),
+            [](const Piece& a, const Piece& b) { return a.text < b.text; });
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    assert(!pieces_[i].text.empty());
+    assert(i == 0 || pieces_[i - 1].text != pieces_[i].text);
+    starts_[static_cast<uint8_t>(pieces_[i].text[0])] = true;
+  }
+}
+
+// The pieces that share the text's first `depth` bytes are one run of the sorted list; each step
+// narrows the run by one byte. The first of a run is as long as the shared part exactly when the
+// shared part is itself a piece.
+std::optional<PieceMatcher::Match> PieceMatcher::Longest(std::string_view text) const {
+  if (text.empty() || !starts_[static_cast<uint8_t>(text[0])]) return std::nullopt;
+  std::optional<Match> longest;
+  auto first = pieces_.begin();
+  auto last = pieces_.end();
+  for (size_t depth = 0; depth < text.size(); ++depth) {
+    const uint8_t byte = static_cast<uint8_t>(text[depth]);
+    // Shorter pieces of the run sort before every piece that has a byte here.
+    const auto byte_at = [depth](const Piece& piece) {
+      return depth < piece.text.size() ? static_cast<int>(static_cast<uint8_t>(piece.text[depth]))
+                                       : -1;
+    };
+    first = std::partition_point(first, last, [&](const Piece& p) { return byte_at(p) < byte; });
+    last = std::partition_point(first, last, [&](const Piece& p) { return byte_at(p) <= byte; });
+    if (first == last) break;
+    if (first->text.size() == depth + 1) longest = Match{first->id, depth + 1};
+  }
+  return longest;
+}
+
 namespace {
 
 // Published as special tokens although their pieces are user-defined ones.

@@ -8,6 +8,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,12 +16,64 @@
 
 #include "worker/text/pair_merger.h"
 #include "worker/text/piece_joins.h"
-#include "worker/text/piece_matcher.h"
 #include "worker/text/piece_table.h"
 #include "worker/text/piece_types.h"
-#include "worker/text/space_runs.h"
 
 namespace hearth {
+
+// SpaceRuns: which tokens a run of spaces becomes.
+//
+// Gemma has a piece for each run of 2 to 31 spaces. SentencePiece takes the longest piece first,
+// transformers merges neighbours pair by pair; they agree up to 31 spaces and differ beyond (of 32,
+// SentencePiece makes 31 + 1, transformers 16 + 16). Here it is done as in transformers.
+// Standard library only. Thread safety: const after construction.
+class SpaceRuns {
+ public:
+  SpaceRuns() = default;
+  // The never-merged pieces made of spaces only: length in spaces -> id.
+  explicit SpaceRuns(std::map<size_t, int32_t> pieces);
+
+  // Without a piece for two spaces, runs are ordinary text.
+  bool empty() const { return id_by_length_.count(2) == 0; }
+  // The spaces of the longest piece; at least 1.
+  size_t longest() const { return id_by_length_.empty() ? 1 : id_by_length_.rbegin()->first; }
+  // Appends the tokens of `count` >= 2 spaces. Returns how many spaces at the end found no partner
+  // (0 or 1): they belong to what follows.
+  size_t Append(size_t count, std::vector<int32_t>* ids) const;
+
+ private:
+  std::map<size_t, int32_t> id_by_length_;
+  std::vector<size_t> lengths_by_id_;  // the order in which merges are tried
+};
+
+// PieceMatcher: finds the longest of a fixed set of strings that a text starts with.
+//
+// Gemma has about 6,400 pieces that are never merged with their neighbours (turn markers, runs of
+// line ends and of spaces, HTML tags); text is divided at them before anything else is tokenized.
+// Standard library only. Thread safety: const after construction.
+class PieceMatcher {
+ public:
+  struct Piece {
+    std::string text;
+    int32_t id = 0;
+  };
+  struct Match {
+    int32_t id = 0;
+    size_t length_bytes = 0;
+  };
+
+  PieceMatcher() = default;
+  // REQUIRES: no empty and no repeated text.
+  explicit PieceMatcher(std::vector<Piece> pieces);
+
+  // Whether some piece has this first byte: rules out most positions of a text at once.
+  bool Starts(char first) const { return starts_[static_cast<uint8_t>(first)]; }
+  std::optional<Match> Longest(std::string_view text) const;
+
+ private:
+  std::vector<Piece> pieces_;       // ascending by text
+  std::array<bool, 256> starts_{};  // first bytes that occur
+};
 
 class Vocabulary {
  public:

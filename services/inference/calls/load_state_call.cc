@@ -174,8 +174,8 @@ absl::Status LoadStateCall::CheckPace() const {
   if (announced_ > 0 || taken < std::min(service_.timeout, 3 * service_.patience)) {
     return CheckStatePace(received_, announced_, taken, service_.timeout, service_.patience);
   }
-  return absl::DeadlineExceededError(absl::StrCat(
-      "no message of a state is whole after ", absl::FormatDuration(taken)));
+  return absl::DeadlineExceededError(
+      absl::StrCat("no message of a state is whole after ", absl::FormatDuration(taken)));
 }
 
 void LoadStateCall::OnAlarm() {

@@ -17,7 +17,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "services/serving/door/peer_name.h"
 #include "services/serving/door/tcp_socket.h"
 
 namespace hearth {

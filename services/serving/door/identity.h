@@ -82,6 +82,11 @@ struct IdentityEntry {
   std::string certificate;  // empty: none
 };
 
+// Parses the text of --identities-file (docs/operations.md has the format). kInvalidArgument names
+// `file`, the entry and what to do.
+absl::StatusOr<std::vector<IdentityEntry>> ParseIdentities(const std::string& file,
+                                                           const std::string& text);
+
 // A caller's proofs of who it is.
 struct Credentials {
   std::vector<std::string> certificate_names;  // common name and alternative names; verified
@@ -150,7 +155,7 @@ class Identities {
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
   FileState state_ ABSL_GUARDED_BY(mutex_);
-  absl::Status last_ ABSL_GUARDED_BY(mutex_);  // of the last reading
+  absl::Status last_ ABSL_GUARDED_BY(mutex_);      // of the last reading
   uint64_t readings_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
   std::list<std::weak_ptr<Followed>> followed_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others

@@ -4,9 +4,20 @@
 #ifndef HEARTH_SERVICES_SERVING_DOOR_TCP_SOCKET_H_
 #define HEARTH_SERVICES_SERVING_DOOR_TCP_SOCKET_H_
 
+#include <sys/socket.h>
+
+#include <string>
+
 #include "services/serving/door/connection_ledger.h"
 
 namespace hearth {
+
+// PeerName: a connection's other end as gRPC names it.
+//
+// A pure function.
+
+// "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711": the same as a call's, to find its connection.
+std::string PeerName(const sockaddr_storage& address);
 
 // Bytes received and sent; zeros when it is no TCP socket.
 ConnectionLedger::Counted CountedOfSocket(int fd);

@@ -1,6 +1,6 @@
-#include "services/inference/circuit_breaker.h"
-
 #include <gtest/gtest.h>
+
+#include "services/inference/store_connection.h"
 
 namespace hearth {
 namespace {

@@ -28,7 +28,7 @@ class RemoteLoadTest : public testing::Test {
     prefix_.tenant = "default";
     store_.fetch = [this](grpc::ServerContext* context, const v1::FetchRequest&,
                           ScriptedStore::FetchStream* stream) {
-        stream->Write(ScriptedPlan(kStored, kStored));
+      stream->Write(ScriptedPlan(kStored, kStored));
       SendScriptedSlices(kStored, stream, nullptr, slices_);
       while (slices_ < INT32_MAX && !context->IsCancelled()) std::this_thread::yield();
       return grpc::Status::OK;

@@ -6,9 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/engine/draft/draft_length.h"
-#include "worker/engine/draft/ngram_draft.h"
-#include "worker/engine/draft/speculation.h"
+#include "worker/engine/speculation.h"
 
 namespace hearth {
 namespace {

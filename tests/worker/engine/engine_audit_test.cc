@@ -1,6 +1,8 @@
 // Audits: what a cache gave is computed again when nothing else is to be done, and taken out where
 // it is wrong.
 
+#include "worker/engine/engine_audit.h"
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,7 +13,6 @@
 #include "gtest/gtest.h"
 #include "proto/restore_rule.h"
 #include "tests/worker/engine/engine_harness.h"
-#include "worker/engine/audit.h"
 #include "worker/engine/runner/model_fingerprint.h"
 #include "worker/model/torch/gemma.h"
 

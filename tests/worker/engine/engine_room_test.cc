@@ -17,7 +17,7 @@
 #include "tests/worker/engine/engine_harness.h"
 #include "worker/engine/runner/exactness_choice.h"
 #include "worker/engine/runner/invariant_runner.h"
-#include "worker/model/model_layout.h"
+#include "worker/model/model_config.h"
 
 namespace hearth {
 namespace {
@@ -375,7 +375,7 @@ TEST(EngineRoomTest, OfTheOtherClassesWhatNeverFitsIsRefusedAndTheRestGoesOn) {
 }
 
 TEST(EngineRoomTest, ARequestForWhichTheMachineHasNoMemoryMayComeAgain) {
-  TestWorker worker(RoomDir(), TestWorker::SmallOptions(), nullptr, /*with_cache=*/false);
+  TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   LimitCacheBytes(1, /*throws=*/true);
   const auto refused = worker.Run(Uncached(Prompt(100), 20));
   LimitCacheBytes(0);
@@ -393,10 +393,15 @@ TEST(EngineRoomTest, ATenantsRequestsLeaveMemoryForOneOfAnotherTenant) {
   many.tenant = "many";
   worker.Run(few);  // known from now on
   Collector runs[4], other;
-  absl::Notification all_wait;
+  absl::Notification all_wait, both_run, other_waits;
   int begun = 0, ended = 0, begun_before = -1, ended_before = -1;
   runs[0].on_token = [&](size_t) {
     all_wait.WaitForNotification();
+    return true;
+  };
+  runs[1].on_token = [&](size_t number) {
+    if (number == 0) both_run.Notify();
+    other_waits.WaitForNotification();
     return true;
   };
   for (Collector& run : runs) {
@@ -409,13 +414,15 @@ TEST(EngineRoomTest, ATenantsRequestsLeaveMemoryForOneOfAnotherTenant) {
     };
     ASSERT_TRUE(worker->Submit(many, callbacks).ok());
   }
+  all_wait.Notify();
+  both_run.WaitForNotification();
   EngineCallbacks callbacks = other.Callbacks(/*writes=*/false);
   callbacks.on_started = [&](const StartedInfo&) {
     begun_before = begun;
     ended_before = ended;
   };
   ASSERT_TRUE(worker->Submit(few, callbacks).ok());
-  all_wait.Notify();
+  other_waits.Notify();
   other.WaitEnd();
   for (Collector& run : runs) run.WaitEnd();
   EXPECT_EQ(begun_before, 2) << "the third would have left one chunk";
@@ -425,14 +432,29 @@ TEST(EngineRoomTest, ATenantsRequestsLeaveMemoryForOneOfAnotherTenant) {
 
 // Nothing else of the engine happens meanwhile that could wake it.
 TEST(EngineRoomTest, MemoryThatACacheLetsGoOfLateWakesTheOneThatWaitsForIt) {
-  auto cache = std::make_shared<MemoryPrefixCache>(
+  struct HoldingCache : MemoryPrefixCache {
+    using MemoryPrefixCache::MemoryPrefixCache;
+    PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time) override {
+      absl::MutexLock lock(&mu);
+      held.insert(held.end(), spec.objects.begin(), spec.objects.end());
+      return {};
+    }
+    absl::Mutex mu;
+    KvObjects held;
+  };
+  auto cache = std::make_shared<HoldingCache>(
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
   TestWorker worker(RoomDir(), Room(10), cache);
   worker.Run(Request(Prompt(100), {}, 2));
   ASSERT_GT(worker->Stats().kv_used_bytes, 0u) << "the cache holds blocks";
   Collector waiting;
   worker.Submit(Uncached(Prompt(120, 2), 9), &waiting);
-  cache->Clear();
+  KvObjects held;
+  {
+    absl::MutexLock lock(&cache->mu);
+    held.swap(cache->held);
+  }
+  held.clear();
   waiting.WaitEnd();
   EXPECT_TRUE(waiting.error.ok()) << waiting.error;
 }

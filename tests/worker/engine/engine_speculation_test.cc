@@ -13,7 +13,7 @@
 #include "tests/support/test_folder.h"
 #include "tests/support/tiny_adapter.h"
 #include "tests/worker/engine/engine_harness.h"
-#include "worker/engine/draft/draft_length.h"
+#include "worker/engine/speculation.h"
 
 namespace hearth {
 namespace {

@@ -89,8 +89,8 @@ std::vector<float> AllSizes() {
   return values;
 }
 
-// Equal on every target, at every place in a vector and in a tail; and right. What is made of exp is
-// gelu.
+// Equal on every target, at every place in a vector and in a tail; and right. What is made of exp
+// is gelu.
 TEST(RowKernels, GeluAndTanhEqualTheReferenceAndExpAndTanhAreRight) {
   const std::vector<float> x = AllSizes();
   const int64_t count = static_cast<int64_t>(x.size());

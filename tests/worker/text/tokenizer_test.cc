@@ -14,11 +14,10 @@
 #include "gtest/gtest.h"
 #include "tests/support/test_folder.h"
 #include "tests/worker/text/tiny_tokenizer.h"
-#include "worker/text/piece_matcher.h"
 #include "worker/text/piece_types.h"
-#include "worker/text/space_runs.h"
 #include "worker/text/tokenizer_loader.h"
 #include "worker/text/utf8.h"
+#include "worker/text/vocabulary.h"
 
 namespace hearth {
 namespace {

@@ -47,6 +47,7 @@ struct CacheTerms {
 
 // With the token that is due these are two times the eight rows that the kernels take at once.
 inline constexpr uint32_t kDefaultSpeculate = 15;
+inline constexpr uint32_t kMostSpeculate = 15;
 
 struct EngineOptions {
   // Parameters that affect behaviour.

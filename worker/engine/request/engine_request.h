@@ -53,7 +53,7 @@ struct EngineRequest {
   CacheMode cache = CacheMode::kDefault;
   KvWish kv_wish;
   KvChoice kv;  // Complete sets it
-  // As EngineOptions::speculate, up to DraftLength::kMost; Complete sets it where it is not given.
+  // As EngineOptions::speculate, up to kMostSpeculate; Complete sets it where it is not given.
   std::optional<uint32_t> speculate;
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it

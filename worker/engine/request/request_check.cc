@@ -93,9 +93,9 @@ absl::Status MaySearch(const EngineRequest& request, Exactness exactness) {
 }
 
 absl::Status CheckSpeculate(uint32_t tokens) {
-  if (tokens <= DraftLength::kMost) return absl::OkStatus();
+  if (tokens <= kMostSpeculate) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("speculate: ", tokens, " tokens a step; 0 to ", DraftLength::kMost));
+      absl::StrCat("speculate: ", tokens, " tokens a step; 0 to ", kMostSpeculate));
 }
 
 absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& model,

@@ -7,12 +7,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
+#include "proto/snapshot_format.h"
 #include "worker/model/sequence_kv.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -70,6 +74,21 @@ void SealObject(const KvLayout& layout, KvObject* object);
 void PrefaultObjects(const KvLayout& layout, uint32_t boundary);
 // Twice the 28 MiB that 2,048 tokens of the 270M model need in float32.
 inline constexpr size_t kMaxPrefaultBytes = size_t{64} << 20;
+
+// Keys and values as the bytes of a snapshot file, and back.
+//
+// The format is proto/snapshot_format.h's. Thread safety: pure functions on their arguments.
+// Ownership: both directions copy.
+
+// The file of the restore point at the end of `token_ids`. kAborted: a loan ended meanwhile.
+// REQUIRES: `objects` are whole and sealed, in NeededObjects order.
+absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, const KvLayout& layout,
+                                             std::vector<uint32_t> token_ids,
+                                             const KvObjects& objects);
+
+// The objects of a whole file, in its order. REQUIRES: VerifySnapshotFile(file) is OK and `header`
+// is its header.
+KvObjects ObjectsOfSnapshot(const SnapshotHeader& header, absl::string_view file);
 
 }  // namespace hearth
 

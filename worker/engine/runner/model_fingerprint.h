@@ -12,7 +12,6 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/model/model_config.h"
-#include "worker/model/model_layout.h"
 
 namespace hearth {
 

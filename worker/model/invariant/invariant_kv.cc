@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "proto/restore_rule.h"
-#include "worker/model/invariant/chunk_layout.h"
 
 namespace hearth {
+
 namespace {
 
 // One of those taken ahead; null: there is none.

@@ -30,9 +30,9 @@ struct KvBlocks::Account {
   absl::Status CheckRoom(uint64_t bytes) {
     if (bytes <= Unused()) return absl::OkStatus();
     lacking_bytes = bytes - Unused();
-    return absl::ResourceExhaustedError(
-        absl::StrCat(name, ": ", bytes, " more are needed, and ", used_bytes + reserved_bytes,
-                     " of ", budget_bytes, " are in use"));
+    return absl::ResourceExhaustedError(absl::StrCat(name, ": ", bytes, " more are needed, and ",
+                                                     used_bytes + reserved_bytes, " of ",
+                                                     budget_bytes, " are in use"));
   }
   // To be called once the lock is released; null: nobody waits for what is free now.
   std::function<void()> TakeWatcher() {
@@ -74,7 +74,7 @@ struct KvBlocks::Account {
   std::mutex mu;
   uint64_t used_bytes = 0, reserved_bytes = 0, free_bytes = 0, taken_blocks = 0;
   uint64_t lacking_bytes = 0, watched_bytes = 0;
-  std::function<void()> on_freed;  // once more than watched_bytes are unused
+  std::function<void()> on_freed;                   // once more than watched_bytes are unused
   std::map<size_t, std::vector<KernelBytes>> free;  // by size
   std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };

@@ -1,8 +1,32 @@
-#include "worker/engine/draft/ngram_draft.h"
+#include "worker/engine/speculation.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace hearth {
+
+DraftLength::DraftLength(uint32_t most) : most_(most), tokens_(std::min(most, kFirst)) {
+  assert(most <= kMost);
+}
+
+void DraftLength::OnStep(uint32_t drafted, uint32_t accepted) {
+  assert(accepted <= drafted && drafted <= most_);
+  if (drafted == 0) {
+    if (rest_ > 0) --rest_;
+    return;
+  }
+  if (accepted > 0) next_rest_ = kShortestRest;
+  if (accepted == drafted) {
+    tokens_ = std::max(tokens_, std::min(most_, 2 * drafted + 1));
+  } else if (accepted > 0) {
+    tokens_ = std::max(accepted + 1, drafted / 2);
+  } else if (tokens_ > 1) {
+    tokens_ /= 2;
+  } else {
+    rest_ = next_rest_;
+    next_rest_ = std::min(2 * next_rest_, kLongestRest);
+  }
+}
 
 size_t NgramDraft::PairHash(int32_t first, int32_t second) {
   const uint64_t pair =
@@ -58,6 +82,21 @@ std::vector<int32_t> NgramDraft::Guess(size_t most) const {
     guess.push_back(at < tokens_.size() ? tokens_[at] : guess[at - tokens_.size()]);
   }
   return guess;
+}
+
+void Speculation::Guess(uint32_t room) {
+  step_.clear();
+  const uint32_t most = std::min(room, length_.tokens());
+  if (most == 0) return;
+  const std::vector<int32_t> guess = text_.Guess(most);
+  if (guess.empty()) return;
+  step_.push_back(text_.last());
+  step_.insert(step_.end(), guess.begin(), guess.end());
+}
+
+void Speculation::OnStep(uint32_t drafted, uint32_t accepted) {
+  assert(drafted <= this->drafted());
+  length_.OnStep(drafted, accepted);
 }
 
 }  // namespace hearth
