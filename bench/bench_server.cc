@@ -20,8 +20,8 @@ int ServeUntilKilled(const std::string& program, const StoreOptions& options,
   KeepFreedMemory();
   auto store = TieredStore::Open(options);
   if (!store.ok()) return FailToStart(program, store.status());
-  CallGate gate;
-  CacheService service(store->get(), &gate, "bench");
+  Admission admission;
+  CacheService service(store->get(), &admission, "bench");
   std::unique_ptr<SegmentServer> segment;
   if (options.shared_memory) {
     const SharedMemory memory = *(*store)->shared_memory();

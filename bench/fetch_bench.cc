@@ -48,9 +48,9 @@ int Run(int repetitions, const std::string& listen) {
   options.default_durability = Durability::kMemory;
   auto store = TieredStore::Open(options);
   if (!store.ok()) return FailToStart("fetch_bench", store.status());
-  CallGate gate;
-  CacheService service(store->get(), &gate, "bench");
-  auto server = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service}}, &gate);
+  Admission admission;
+  CacheService service(store->get(), &admission, "bench");
+  auto server = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service}}, &admission);
   if (!server.ok()) return FailToStart("fetch_bench", server.status());
   CacheCounters counters;
   RemotePrefixCache cache(ConnectToStore((*server)->address()), fingerprint, layout, &counters);

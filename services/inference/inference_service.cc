@@ -52,7 +52,7 @@ absl::Status AboutStore(const absl::Status& status, const std::string& store,
 }  // namespace
 
 InferenceService::InferenceService(InferenceParts parts)
-    : parts_(std::move(parts)), state_room_(parts_.engine->Stats().pool_limit_bytes) {}
+    : parts_(std::move(parts)), state_limit_(parts_.engine->Stats().pool_limit_bytes) {}
 
 absl::StatusOr<Prompt> InferenceService::PromptFrom(
     const v1::PromptInput& input, PromptPurpose purpose,
@@ -136,8 +136,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Follow(const char*
                                                                      Convert convert) {
   const size_t request_bytes = request->Length();
   const auto call = std::make_shared<Call>(context);
-  const absl::StatusOr<Identity> caller =
-      call->Enter(parts_.gate, parts_.identities, method, request_bytes);
+  const absl::StatusOr<Identity> caller = call->Enter(parts_.admission, method, request_bytes);
   if (!caller.ok()) {
     call->End(caller.status());
     return call.get();
@@ -188,8 +187,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Ask(Context* conte
                                                                   const Bytes* request) {
   const size_t request_bytes = request->Length();
   const auto reactor = std::make_shared<AskCall>(context);
-  const absl::StatusOr<Identity> caller =
-      reactor->Enter(parts_.gate, parts_.identities, "Ask", request_bytes);
+  const absl::StatusOr<Identity> caller = reactor->Enter(parts_.admission, "Ask", request_bytes);
   absl::StatusOr<std::shared_ptr<void>> place =
       caller.ok() ? asks_.Enter(*caller) : absl::StatusOr<std::shared_ptr<void>>(caller.status());
   if (!place.ok()) {
@@ -220,7 +218,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context*
                                                                         const Bytes* request) {
   const auto reactor = std::make_shared<SaveStateCall>(context);
   const absl::StatusOr<Identity> caller =
-      reactor->Enter(parts_.gate, parts_.identities, "SaveState", request->Length());
+      reactor->Enter(parts_.admission, "SaveState", request->Length());
   absl::StatusOr<std::shared_ptr<void>> place =
       caller.ok() ? states_.Enter(*caller) : absl::StatusOr<std::shared_ptr<void>>(caller.status());
   const absl::Status small = CheckSmall<v1::SaveStateRequest>(*request);
@@ -228,7 +226,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context*
     reactor->End(place.ok() ? small : place.status());
     return reactor.get();
   }
-  reactor->Start({parts_.engine, &prompts_, &recent_, &state_room_, caller->tenant,
+  reactor->Start({parts_.engine, &prompts_, &recent_, &state_limit_, caller->tenant,
                   parts_.state_timeout, parts_.state_patience},
                  TakeRequest(request), *std::move(place));
   return reactor.get();
@@ -237,8 +235,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context*
 grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* context,
                                                                        Bytes* response) {
   const auto reactor = std::make_shared<LoadStateCall>(
-      LoadStateCall::Service{parts_.engine, &prompts_, &state_room_, &states_, parts_.gate,
-                             parts_.identities, parts_.state_timeout, parts_.state_patience},
+      LoadStateCall::Service{parts_.engine, &prompts_, &state_limit_, &states_, parts_.admission,
+                             parts_.state_timeout, parts_.state_patience},
       context, response);
   reactor->Start();
   return reactor.get();
@@ -278,7 +276,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Byt
     return absl::OkStatus();
   };
   return AnswerOnPool<v1::TokenizeRequest, v1::TokenizeResponse>(
-      parts_.gate, parts_.identities, "Tokenize", context, request, response, admit, tokenize);
+      parts_.admission, "Tokenize", context, request, response, admit, tokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Bytes* request,
@@ -321,7 +319,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     answer->Finish(absl::OkStatus());
     return absl::OkStatus();
   };
-  return AnswerLater(parts_.gate, parts_.identities, "GetModel", context, request->Length(), begin);
+  return AnswerLater(parts_.admission, "GetModel", context, request->Length(), begin);
 }
 
 absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
@@ -369,7 +367,7 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
     };
     return prompts_.SubmitRequest(caller.tenant, bytes.Length(), ask);
   };
-  return AnswerLater(parts_.gate, parts_.identities, "Explain", context, bytes.Length(), begin);
+  return AnswerLater(parts_.admission, "Explain", context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

@@ -17,12 +17,12 @@
 #include "services/inference/calls/ask_plan.h"
 #include "services/inference/calls/generate_run.h"
 #include "services/inference/calls/recent_answers.h"
-#include "services/inference/calls/state_room.h"
+#include "services/inference/calls/state_limit.h"
 #include "services/inference/explainer.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/limit.h"
 #include "services/serving/door/identity.h"
 #include "services/serving/reachability.h"
 #include "worker/engine/engine.h"
@@ -39,8 +39,7 @@ struct InferenceParts {
   std::string store;                           // where that is, for people
   ClientAccess store_access;                   // how it is reached
   const Reachability* reachability = nullptr;  // of a store in another process
-  CallGate* gate = nullptr;
-  Identities* identities = nullptr;  // null: every caller is the tenant `default`
+  Admission* admission = nullptr;
   std::string model_dir;
   std::string version;
   bool strict_chats = false;                             // whatever a request says
@@ -101,12 +100,12 @@ class InferenceService final : public InferenceServiceBase {
 
   const InferenceParts parts_;
   // Explanations under way: each holds its prompt's ids until the store answers.
-  Admission explains_{{"explain", 64, 8}};
+  Limit explains_{{"explain", 64, 8}};
   // A message of 3 MiB has up to 12 MiB once it is parsed, until the last of its answers.
-  Admission asks_{{"ask", 16, 4}};
-  // Each holds a file in memory, which state_room_ counts.
-  Admission states_{{"state", 4, 2}};
-  StateRoom state_room_;
+  Limit asks_{{"ask", 16, 4}};
+  // Each holds a file in memory, which state_limit_ counts.
+  Limit states_{{"state", 4, 2}};
+  StateLimit state_limit_;
   RecentAnswers recent_;
   FairPool prompts_{"prompts"};
 };

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/store/tiered_store.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_log.h"
 #include "services/serving/door/server_access.h"
 #include "services/serving/flags.h"
@@ -205,10 +205,10 @@ int Main(int argc, char** argv) {
   metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
   metrics.AddSource([&store] { return SharedEngineSamples(*store); });
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
-  CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
-  CacheService service(opened, &gate, kVersion, access->identities.get(),
+  Admission admission(RecordCalls(&metrics), access->identities.get());
+  CacheService service(opened, &admission, kVersion,
                        flags.shared.is_on() ? kSharedLookupThreads : kLookupThreads);
   StoreStatus status(opened, &service.reports(), kVersion);
   status.figures()->AddPages(&metrics);
@@ -224,7 +224,7 @@ int Main(int argc, char** argv) {
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
   const absl::Status served = Serve(
-      flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics, *access,
+      flags.server, {{"hearth.v1.CacheStore", &service}}, &admission, &metrics, *access,
       [opened](absl::Time deadline) {
         if (absl::Status status = opened->Flush(deadline); !status.ok()) {
           Log(LogLevel::kWarning, "not all was flushed",

@@ -14,7 +14,7 @@
 #include "services/inference/worker_metrics.h"
 #include "services/inference/worker_status.h"
 #include "services/programs/store_link.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_log.h"
 #include "services/serving/door/server_access.h"
 #include "services/serving/flags.h"
@@ -231,12 +231,12 @@ int Main(int argc, char** argv) {
   for (const std::string& note : (*engine)->notes()) Log(LogLevel::kInfo, note);
   LogWarnings((*engine)->warnings());
   Metrics metrics("hearth_worker");
-  CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
+  Admission admission(RecordCalls(&metrics), access->identities.get());
   auto link = StoreLink::Open({flags.store, flags.embedded, flags.shared_memory, flags.store_access,
-                               access->identities.get(), flags.engine.device, flags.gpu_bytes},
-                              **engine, &gate);
+                               flags.engine.device, flags.gpu_bytes},
+                              **engine, &admission);
   if (!link.ok()) return FailToStart(kProgram, link.status());
   (*engine)->SetCache((*link)->cache());
   (*link)->AddMetrics(&metrics);
@@ -254,8 +254,7 @@ int Main(int argc, char** argv) {
   parts.store = flags.store;
   parts.store_access = flags.store_access;
   parts.reachability = (*link)->reachability();
-  parts.gate = &gate;
-  parts.identities = access->identities.get();
+  parts.admission = &admission;
   parts.model_dir = flags.engine.model_dir;
   parts.version = kVersion;
   parts.strict_chats = flags.strict_chats;
@@ -269,7 +268,7 @@ int Main(int argc, char** argv) {
   LogLoaded(flags, **engine, *tokenizer, absl::Now() - start);
   std::unique_ptr<UsageReporter> reporter = (*link)->Reporter(**engine);
   const absl::Status served = Serve(
-      flags.server, services, &gate, &metrics, *access,
+      flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);

@@ -27,7 +27,7 @@ void StoreLink::AddCaches(const Engine& engine, const Make& make) {
 }
 
 absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, const Engine& engine,
-                                                           CallGate* gate) {
+                                                           Admission* admission) {
   std::unique_ptr<StoreLink> link(new StoreLink);
   const std::string& spec = options.spec;
   if (spec == "none") return link;
@@ -40,8 +40,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     auto store = TieredStore::Open(options.embedded);
     if (!store.ok()) return store.status();
     link->store_ = *std::move(store);
-    link->service_ =
-        std::make_unique<CacheService>(link->store_.get(), gate, kVersion, options.identities);
+    link->service_ = std::make_unique<CacheService>(link->store_.get(), admission, kVersion);
     link->AddCaches(engine, [&](const Fingerprint& fingerprint) {
       return std::make_unique<LocalPrefixCache>(link->store_.get(), fingerprint, engine.layout(),
                                                 &link->counters_);

@@ -19,7 +19,7 @@
 #include "services/inference/explainer.h"
 #include "services/inference/usage_reporter.h"
 #include "services/rpc/client_access.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/door/identity.h"
 #include "services/serving/metrics.h"
 #include "services/serving/reachability.h"
@@ -32,17 +32,16 @@ namespace hearth {
 class StoreLink {
  public:
   struct Options {
-    std::string spec;                  // "host:port", "unix:PATH", "embedded:DIR" or "none"
-    StoreOptions embedded;             // sizes of an embedded store
-    bool shared_memory = true;         // use the shared memory of a store on this host
-    ClientAccess access;               // to a cache node
-    Identities* identities = nullptr;  // who may call an embedded store's service; null: everybody
-    std::string device = "cpu";        // that the engine computes on
-    uint64_t gpu_bytes = 0;            // of an embedded store's gpu tier; 0: none
+    std::string spec;            // "host:port", "unix:PATH", "embedded:DIR" or "none"
+    StoreOptions embedded;       // sizes of an embedded store
+    bool shared_memory = true;   // use the shared memory of a store on this host
+    ClientAccess access;         // to a cache node
+    std::string device = "cpu";  // that the engine computes on
+    uint64_t gpu_bytes = 0;      // of an embedded store's gpu tier; 0: none
   };
   // kInvalidArgument when `spec` is none of these, or names the flag of `access`.
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
-                                                         CallGate* gate);
+                                                         Admission* admission);
 
   PrefixCache* cache() const { return caches_.get(); }       // null: none
   Explainer* explainer() const { return caches_.get(); }     // null: none

@@ -18,13 +18,13 @@ grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* con
     if (absl::Status small = CheckSmall<Request>(bytes); !small.ok()) return small;
     return short_calls_.Submit(caller.ShareName(), bytes.Length(), std::move(job));
   };
-  return AnswerOnPool<Request, Response>(parts_.gate, parts_.identities, method, context, request,
-                                         response, admit, body);
+  return AnswerOnPool<Request, Response>(parts_.admission, method, context, request, response,
+                                         admit, body);
 }
 
-CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,
-                           Identities* identities, int lookup_threads)
-    : parts_{store, gate, identities, &lookups_, &short_calls_},
+CacheService::CacheService(TieredStore* store, Admission* admission, std::string version,
+                           int lookup_threads)
+    : parts_{store, admission, &lookups_, &short_calls_},
       version_(std::move(version)),
       start_(absl::Now()),
       lookups_("lookups", LookupPool(lookup_threads)) {}

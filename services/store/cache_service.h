@@ -4,7 +4,8 @@
 // these are reactors (store_calls.h) whose blocking parts run on threads of the service, as the
 // short calls do. Computing keys takes time in proportion to the prompt, and runs on a pool of the
 // service in which callers take turns. Thread safety: gRPC calls the methods from many threads.
-// Ownership: the store and the gate must outlive the service, and the server it is registered with.
+// Ownership: the store and the admission must outlive the service, and the server it is registered
+// with.
 #ifndef HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 #define HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 
@@ -24,8 +25,8 @@
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/limit.h"
 #include "services/serving/door/identity.h"
 #include "services/store/store_calls.h"
 #include "services/store/worker_reports.h"
@@ -80,9 +81,8 @@ using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
 
 class CacheService final : public CacheServiceBase {
  public:
-  // `identities` null: one tenant, no identities.
-  CacheService(TieredStore* store, CallGate* gate, std::string version,
-               Identities* identities = nullptr, int lookup_threads = kLookupThreads);
+  CacheService(TieredStore* store, Admission* admission, std::string version,
+               int lookup_threads = kLookupThreads);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
   // The least time without progress after which a publish or fetch is cancelled. Before the service
@@ -114,8 +114,8 @@ class CacheService final : public CacheServiceBase {
                                    Bytes* response) override;
 
  private:
-  // Enters the gate, identifies the caller, parses a small request, runs `body` on a thread of the
-  // service, and converts its result.
+  // Enters the admission, identifies the caller, parses a small request, runs `body` on a thread of
+  // the service, and converts its result.
   template <typename Request, typename Response, typename Body>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
                                     Bytes* response, Body body);
@@ -133,12 +133,12 @@ class CacheService final : public CacheServiceBase {
   const absl::Time start_;
   SharedMemoryOffer offer_;
   WorkerReports reports_;
-  Admission publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
-  Admission fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
-  Admission watch_streams_{{"watch", kMaxWatchStreams, kMaxTenantWatchStreams}};
-  Admission lease_streams_{{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams}};
-  Admission explain_calls_{{"explain", kMaxExplainCalls, kMaxTenantExplainCalls}};
-  Admission list_streams_{{"list", kMaxListStreams, kMaxTenantListStreams}};
+  Limit publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
+  Limit fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
+  Limit watch_streams_{{"watch", kMaxWatchStreams, kMaxTenantWatchStreams}};
+  Limit lease_streams_{{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams}};
+  Limit explain_calls_{{"explain", kMaxExplainCalls, kMaxTenantExplainCalls}};
+  Limit list_streams_{{"list", kMaxListStreams, kMaxTenantListStreams}};
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};

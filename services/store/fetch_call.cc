@@ -36,7 +36,7 @@ constexpr size_t kReadAhead = 1;
 // no thread of gRPC's blocks. Invariants: (1) one write and one read are in progress at most, so at
 // most kReadAhead + 1 slices are held; (2) pieces go out in the order of SliceOrder; (3) what was
 // shared is held until the caller cancels, goes away, or its lease expires, which begins when it is
-// handed out; (4) a call whose caller takes next to nothing loses its place (Admission), is
+// handed out; (4) a call whose caller takes next to nothing loses its place (Limit), is
 // cancelled, and holds nothing any more.
 class FetchCall final : public StreamCall {
  public:
@@ -44,7 +44,7 @@ class FetchCall final : public StreamCall {
             grpc::CallbackServerContext* context)
       : StreamCall(context), parts_(parts), readers_(readers), offer_(offer) {}
 
-  void Start(Admission* places, const grpc::ByteBuffer& request);
+  void Start(Limit* places, const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
 
  private:
@@ -74,7 +74,7 @@ class FetchCall final : public StreamCall {
   const StoreCallParts parts_;
   Executor* const readers_;
   const SharedMemoryOffer* const offer_;
-  Admission::Place* place_ = nullptr;  // among the open streams; null: refused
+  Limit::Place* place_ = nullptr;  // among the open streams; null: refused
   std::unique_ptr<FetchSession> session_;
   // Set by the lookup.
   bool from_disk_ = false, shares_ = false, reader_verifies_ = false;
@@ -116,16 +116,15 @@ void NotePlan(const v1::FetchRequest& request, const LookupPlan& plan, CallNote*
   note->tier = TierName(plan.slowest_tier);
 }
 
-void FetchCall::Start(Admission* places, const grpc::ByteBuffer& request) {
-  const absl::StatusOr<Identity> caller =
-      Enter(parts_.gate, parts_.identities, "Fetch", request.Length());
+void FetchCall::Start(Limit* places, const grpc::ByteBuffer& request) {
+  const absl::StatusOr<Identity> caller = Enter(parts_.admission, "Fetch", request.Length());
   if (!caller.ok()) return End(caller.status());
-  KeepUntilDone(parts_.gate->OnClose([this] { EndLease(); }));
+  KeepUntilDone(parts_.admission->OnClose([this] { EndLease(); }));
   auto entered = places->Enter(*caller, [weak = Weak(this)](const absl::Status& why) {
     if (const auto self = weak.lock()) self->LosePlace(why);
   });
   if (!entered.ok()) return End(entered.status());
-  std::shared_ptr<Admission::Place> place = *std::move(entered);
+  std::shared_ptr<Limit::Place> place = *std::move(entered);
   place_ = place.get();
   KeepUntilDone(std::move(place));
   place_->WaitsForCaller(false);
@@ -242,7 +241,7 @@ bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
     return true;
   }
   if (ended() || stage_ < Stage::kAllRead) return false;
-  if (!shares_ || parts_.gate->closed()) {
+  if (!shares_ || parts_.admission->closed()) {
     EndLocked(absl::OkStatus());
   } else if (std::exchange(stage_, Stage::kLeasing) != Stage::kLeasing) {
     call()->StopClock();
@@ -328,7 +327,7 @@ absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
 }  // namespace
 
 ByteStream* StartFetch(const StoreCallParts& parts, Executor* readers,
-                       const SharedMemoryOffer* offer, Admission* places,
+                       const SharedMemoryOffer* offer, Limit* places,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<FetchCall>(parts, readers, offer, context);
   call->Start(places, TakeRequest(request));

@@ -29,14 +29,14 @@ constexpr size_t kLeaseBytes = size_t{64} << 10;
 // Each question runs on a pool. A caller that waits holds no thread: it is woken by a publish, by
 // the end of another's lease or by an alarm, and asks again. The stream of one that computes stays
 // open as its lease and ends when the caller is done or gone. Invariants: (1) the place in the
-// store's tables is given up when the call ends, however that comes; (2) when the gate closes
+// store's tables is given up when the call ends, however that comes; (2) when the admission closes
 // nobody waits on.
 class LeaseCall final : public StreamCall {
  public:
   LeaseCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
       : StreamCall(context), parts_(parts) {}
 
-  void Start(Admission* streams, const grpc::ByteBuffer& bytes);
+  void Start(Limit* streams, const grpc::ByteBuffer& bytes);
 
  private:
   // The caller is done, or died.
@@ -76,9 +76,8 @@ uint32_t MsUntil(absl::Time when) {
   return static_cast<uint32_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(when - absl::Now())));
 }
 
-void LeaseCall::Start(Admission* streams, const grpc::ByteBuffer& bytes) {
-  const absl::StatusOr<Identity> caller =
-      Enter(parts_.gate, parts_.identities, "Lease", bytes.Length());
+void LeaseCall::Start(Limit* streams, const grpc::ByteBuffer& bytes) {
+  const absl::StatusOr<Identity> caller = Enter(parts_.admission, "Lease", bytes.Length());
   if (!caller.ok()) return End(caller.status());
   absl::StatusOr<std::shared_ptr<void>> place =
       streams->Enter(*caller, nullptr, 1 + static_cast<int>(bytes.Length() / kLeaseBytes));
@@ -86,9 +85,9 @@ void LeaseCall::Start(Admission* streams, const grpc::ByteBuffer& bytes) {
   KeepUntilDone(*std::move(place));
   share_name_ = caller->ShareName();
   request_bytes_ = bytes.Length();
-  KeepUntilDone(parts_.gate->OnClose([this] { Close(); }));
-  KeepUntilDone(FollowCaller(parts_.identities, *context_, *caller,
-                             [this](const absl::Status& status) { Stop(status); }));
+  KeepUntilDone(parts_.admission->OnClose([this] { Close(); }));
+  KeepUntilDone(parts_.admission->Follow(*context_, *caller,
+                                         [this](const absl::Status& status) { Stop(status); }));
   const auto begin = [self = Shared(this), caller = *caller, bytes] {
     const absl::Status begun = self->Begin(caller, bytes);
     absl::MutexLock lock(&self->mutex_);
@@ -155,7 +154,7 @@ void LeaseCall::Ask() {
     ++round_;
   }
   before.ticket.reset();
-  if (parts_.gate->closed())
+  if (parts_.admission->closed())
     return Take(ClaimDecision());  // those who hold leases were sent away before
   absl::StatusOr<ClaimDecision> turn = parts_.store->Claim(query_, ask_);
   if (!turn.ok()) return Stop(turn.status());
@@ -238,7 +237,7 @@ void LeaseCall::Stop(absl::Status status) {
 
 }  // namespace
 
-ByteStream* StartLease(const StoreCallParts& parts, Admission* streams,
+ByteStream* StartLease(const StoreCallParts& parts, Limit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<LeaseCall>(parts, context);
   call->Start(streams, TakeRequest(request));

@@ -18,9 +18,8 @@ class ListCall final : public StreamCall {
   ListCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
       : StreamCall(context, parts.patience) {}
 
-  void Start(const StoreCallParts& parts, Admission* streams, const grpc::ByteBuffer& bytes) {
-    const absl::StatusOr<Identity> caller =
-        Enter(parts.gate, parts.identities, "List", bytes.Length());
+  void Start(const StoreCallParts& parts, Limit* streams, const grpc::ByteBuffer& bytes) {
+    const absl::StatusOr<Identity> caller = Enter(parts.admission, "List", bytes.Length());
     if (!caller.ok()) return End(caller.status());
     v1::ListRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
@@ -29,8 +28,8 @@ class ListCall final : public StreamCall {
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
     KeepUntilDone(*std::move(place));
-    KeepUntilDone(FollowCaller(parts.identities, *context_, *caller,
-                               [this](const absl::Status& status) { Abort(status); }));
+    KeepUntilDone(parts.admission->Follow(*context_, *caller,
+                                          [this](const absl::Status& status) { Abort(status); }));
     call()->note()->tenant = *tenant;
     const auto look = [self = Shared(this), store = parts.store, tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);
@@ -62,7 +61,7 @@ class ListCall final : public StreamCall {
 
 }  // namespace
 
-ByteStream* StartList(const StoreCallParts& parts, Admission* streams,
+ByteStream* StartList(const StoreCallParts& parts, Limit* streams,
                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<ListCall>(parts, context);
   call->Start(parts, streams, TakeRequest(request));

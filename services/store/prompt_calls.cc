@@ -70,7 +70,7 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
   return result;
 }
 
-grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Admission* calls,
+grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Limit* calls,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) {
@@ -86,8 +86,8 @@ grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Admission* c
                                                    v1::ExplainResponse* made) {
     return Explain(store, caller, context, asked, made);
   };
-  return AnswerOnPool<v1::ExplainRequest, v1::ExplainResponse>(
-      parts.gate, parts.identities, "Explain", context, request, response, admit, work);
+  return AnswerOnPool<v1::ExplainRequest, v1::ExplainResponse>(parts.admission, "Explain", context,
+                                                               request, response, admit, work);
 }
 
 grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
@@ -107,7 +107,7 @@ grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
     return TakeOut(store, caller, context, asked, made);
   };
   return AnswerOnPool<v1::QuarantineRequest, v1::QuarantineResponse>(
-      parts.gate, parts.identities, "Quarantine", context, request, response, admit, work);
+      parts.admission, "Quarantine", context, request, response, admit, work);
 }
 
 }  // namespace hearth

@@ -8,7 +8,7 @@
 #include "proto/cache_store.pb.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/store/slice_stream.h"
 #include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
@@ -28,18 +28,18 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 // so that no thread of gRPC's blocks.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
 // one message beside what the store counts as staged; (3) Finish is called once;
-// (4) a stream that hardly moves is cancelled (admission.h).
+// (4) a stream that hardly moves is cancelled (limit.h).
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
-  PublishCall(const StoreCallParts& parts, Executor* committers, Admission* places,
+  PublishCall(const StoreCallParts& parts, Executor* committers, Limit* places,
               grpc::CallbackServerContext* context)
       : parts_(parts), committers_(committers), places_(places), context_(context) {}
 
   // Keeps itself alive until OnDone.
   Reactor* Start() {
     self_ = shared_from_this();
-    caller_ = EnterCall(parts_.gate, parts_.identities, "Publish", *context_, 0, &call_,
-                        /*reads_on=*/true);
+    caller_ = parts_.admission->Enter("Publish", *context_, 0, &call_,
+                                      /*reads_on=*/true);
     if (!caller_.ok()) {
       End(caller_.status());
       return this;
@@ -208,11 +208,11 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   const StoreCallParts parts_;
   Executor* const committers_;
-  Admission* const places_;
+  Limit* const places_;
   grpc::CallbackServerContext* const context_;
-  std::shared_ptr<PublishCall> self_;        // held for gRPC
-  std::unique_ptr<CallGate::Call> call_;     // null when the gate is closed
-  std::unique_ptr<Admission::Place> place_;  // null when there is none
+  std::shared_ptr<PublishCall> self_;      // held for gRPC
+  std::unique_ptr<Admission::Call> call_;  // null when the admission is closed
+  std::unique_ptr<Limit::Place> place_;    // null when there is none
   std::unique_ptr<PublishSession> session_;
   absl::StatusOr<Identity> caller_ = absl::UnknownError("not asked yet");
   std::optional<SliceAssembler> assembler_;  // from the begin on
@@ -226,7 +226,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
 }  // namespace
 
-Reactor* StartPublish(const StoreCallParts& parts, Executor* committers, Admission* places,
+Reactor* StartPublish(const StoreCallParts& parts, Executor* committers, Limit* places,
                       grpc::CallbackServerContext* context) {
   return std::make_shared<PublishCall>(parts, committers, places, context)->Start();
 }

@@ -19,8 +19,8 @@
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/limit.h"
 #include "services/serving/calls/stream_call.h"
 #include "services/serving/door/identity.h"
 
@@ -28,9 +28,8 @@ namespace hearth {
 
 struct StoreCallParts {
   TieredStore* store = nullptr;
-  CallGate* gate = nullptr;
-  Identities* identities = nullptr;  // null: one tenant, no identities
-  FairPool* lookups = nullptr;       // computes keys
+  Admission* admission = nullptr;
+  FairPool* lookups = nullptr;  // computes keys
   FairPool* short_calls = nullptr;
   absl::Duration patience = kStreamPatience;  // with callers that read streams
 };
@@ -52,21 +51,21 @@ inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 using ByteStream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
 ByteStream* StartFetch(const StoreCallParts& parts, Executor* readers,
-                       const SharedMemoryOffer* offer, Admission* places,
+                       const SharedMemoryOffer* offer, Limit* places,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
-    const StoreCallParts& parts, Executor* committers, Admission* places,
+    const StoreCallParts& parts, Executor* committers, Limit* places,
     grpc::CallbackServerContext* context);
-ByteStream* StartLease(const StoreCallParts& parts, Admission* streams,
+ByteStream* StartLease(const StoreCallParts& parts, Limit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-ByteStream* StartList(const StoreCallParts& parts, Admission* streams,
+ByteStream* StartList(const StoreCallParts& parts, Limit* streams,
                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-// The stream ends with UNAVAILABLE when the gate closes, with UNAUTHENTICATED or PERMISSION_DENIED
-// when the caller's identity changes.
-ByteStream* StartWatch(const StoreCallParts& parts, Admission* streams,
+// The stream ends with UNAVAILABLE when the admission closes, with UNAUTHENTICATED or
+// PERMISSION_DENIED when the caller's identity changes.
+ByteStream* StartWatch(const StoreCallParts& parts, Limit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 
-grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Admission* calls,
+grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Limit* calls,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
 // An audit found wrong objects: the log names their publishers.

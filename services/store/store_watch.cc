@@ -74,9 +74,8 @@ class WatchCall final : public StreamCall {
   WatchCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
       : StreamCall(context, parts.patience) {}
 
-  void Start(const StoreCallParts& parts, Admission* streams, const grpc::ByteBuffer& bytes) {
-    const absl::StatusOr<Identity> caller =
-        Enter(parts.gate, parts.identities, "Watch", bytes.Length());
+  void Start(const StoreCallParts& parts, Limit* streams, const grpc::ByteBuffer& bytes) {
+    const absl::StatusOr<Identity> caller = Enter(parts.admission, "Watch", bytes.Length());
     if (!caller.ok()) return End(caller.status());
     v1::WatchRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
@@ -89,9 +88,9 @@ class WatchCall final : public StreamCall {
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
     KeepUntilDone(*std::move(place));
-    KeepUntilDone(FollowCaller(parts.identities, *context_, *caller,
-                               [this](const absl::Status& status) { Abort(status); }));
-    KeepUntilDone(parts.gate->OnClose([this] { Abort(CallGate::ClosedError()); }));
+    KeepUntilDone(parts.admission->Follow(*context_, *caller,
+                                          [this](const absl::Status& status) { Abort(status); }));
+    KeepUntilDone(parts.admission->OnClose([this] { Abort(Admission::ClosedError()); }));
     Subscribe(parts.store, *tenant, request);
   }
 
@@ -189,7 +188,7 @@ class WatchCall final : public StreamCall {
 
 }  // namespace
 
-ByteStream* StartWatch(const StoreCallParts& parts, Admission* streams,
+ByteStream* StartWatch(const StoreCallParts& parts, Limit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<WatchCall>(parts, context);
   call->Start(parts, streams, TakeRequest(request));

@@ -4,7 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "services/programs/store_link.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "tests/worker/engine/engine_harness.h"
 
 namespace hearth {
@@ -19,12 +19,12 @@ TEST(RestoreOnDevice, GivesTheSameLogitsAsComputing) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
   if (absl::IsFailedPrecondition(engine.status())) GTEST_SKIP() << engine.status().message();
   ASSERT_TRUE(engine.ok()) << engine.status();
-  CallGate gate;
+  Admission admission;
   StoreLink::Options link_options;
   link_options.spec = "embedded:";  // in RAM only
   link_options.device = "cuda";
   link_options.gpu_bytes = 64 << 20;
-  auto link = StoreLink::Open(link_options, **engine, &gate);
+  auto link = StoreLink::Open(link_options, **engine, &admission);
   ASSERT_TRUE(link.ok()) << link.status();
   (*engine)->SetCache((*link)->cache());
   const auto run = [&](CacheMode cache) {

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "worker/engine/engine.h"
 #include "worker/text/prompt.h"
 

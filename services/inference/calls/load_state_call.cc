@@ -58,8 +58,8 @@ absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
 void LoadStateCall::Start() {
   self_ = shared_from_this();
   const absl::StatusOr<Identity> caller =
-      EnterCall(service_.gate, service_.identities, "LoadState", *context_, 0, &call_,
-                /*reads_on=*/true);
+      service_.admission->Enter("LoadState", *context_, 0, &call_,
+                                /*reads_on=*/true);
   if (!caller.ok()) return End(caller.status());
   tenant_ = caller->tenant;
   absl::StatusOr<std::shared_ptr<void>> place = service_.places->Enter(*caller);
@@ -112,7 +112,7 @@ absl::Status LoadStateCall::ReadPrelude() {
     return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
   }
   // There has to be room for all of it now, but what does not come keeps none.
-  const absl::Status fits = StateRoom::Part(service_.room).GrowTo(2 * prelude->file_bytes);
+  const absl::Status fits = StateLimit::Reservation(service_.limit).GrowTo(2 * prelude->file_bytes);
   if (!fits.ok()) return fits;
   file_bytes_ = prelude->file_bytes;
   try {

@@ -19,10 +19,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "services/inference/calls/state_room.h"
+#include "services/inference/calls/state_limit.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/limit.h"
 #include "services/serving/door/identity.h"
 #include "worker/engine/engine.h"
 
@@ -34,14 +34,13 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   struct Service {
     Engine* engine = nullptr;
     FairPool* pool = nullptr;
-    StateRoom* room = nullptr;
-    Admission* places = nullptr;
-    CallGate* gate = nullptr;
-    Identities* identities = nullptr;
+    StateLimit* limit = nullptr;
+    Limit* places = nullptr;
+    Admission* admission = nullptr;
     absl::Duration timeout = kStateTimeout, patience = kStatePatience;
   };
   LoadStateCall(Service service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
-      : service_(service), context_(context), response_(response), room_(service.room) {}
+      : service_(service), context_(context), response_(response), room_(service.limit) {}
 
   void Start();
 
@@ -65,11 +64,11 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   const Service service_;
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
-  std::shared_ptr<LoadStateCall> self_;   // held for gRPC
-  std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
+  std::shared_ptr<LoadStateCall> self_;    // held for gRPC
+  std::unique_ptr<Admission::Call> call_;  // null when the admission is closed
   std::string tenant_;
   std::shared_ptr<void> place_;
-  StateRoom::Part room_;
+  StateLimit::Reservation room_;
   grpc::ByteBuffer message_;
   std::string file_;
   uint64_t file_bytes_ = 0;  // that it announces; 0: not known yet

@@ -92,7 +92,7 @@ absl::Status SaveStateCall::Begin(const grpc::ByteBuffer& request) {
         "saved state");
   }
   const auto tokens = static_cast<uint32_t>(rest.token_ids.size() - 1);
-  auto room = std::make_unique<StateRoom::Part>(service_.room);
+  auto room = std::make_unique<StateLimit::Reservation>(service_.limit);
   if (absl::Status fits = room->GrowTo(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;
   {
     absl::MutexLock lock(&mutex_);

@@ -22,7 +22,7 @@
 #include "absl/time/time.h"
 #include "proto/inference.pb.h"
 #include "services/inference/calls/recent_answers.h"
-#include "services/inference/calls/state_room.h"
+#include "services/inference/calls/state_limit.h"
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/calls/stream_call.h"
 #include "worker/engine/engine.h"
@@ -35,7 +35,7 @@ class SaveStateCall final : public StreamCall {
     Engine* engine = nullptr;
     FairPool* pool = nullptr;
     RecentAnswers* answers = nullptr;
-    StateRoom* room = nullptr;
+    StateLimit* limit = nullptr;
     std::string tenant;
     absl::Duration timeout = kStateTimeout, patience = kStatePatience;
   };
@@ -63,7 +63,7 @@ class SaveStateCall final : public StreamCall {
 
   Service service_;
   std::shared_ptr<void> place_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<StateRoom::Part> room_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StateLimit::Reservation> room_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool made_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,212 +1,156 @@
 #include "services/serving/calls/admission.h"
 
+#include <grpcpp/server_context.h>
+
 #include <algorithm>
 #include <cassert>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "services/rpc/request_id.h"
 
 namespace hearth {
 
-Admission::Admission(Options options, Clock* clock)
-    : options_(std::move(options)), clock_(clock == nullptr ? &steady_clock_ : clock) {}
+Admission::Call::Call(Admission* admission, const char* method)
+    : admission_(admission), method_(method), start_(SteadyClock().Now()) {}
+
+Admission::Call::~Call() {
+  if (connection_ != nullptr) {
+    connection_->CallEnds();
+    if (reads_on_) connection_->StreamEnds();
+  }
+  admission_->NoteEnd({method_, code_,
+                       absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_) - start_),
+                       std::move(note_)});
+}
+
+void Admission::Call::CameFrom(const std::string& peer, uint64_t bytes, bool reads_on) {
+  assert(connection_ == nullptr);
+  connection_ = admission_->connections_.Find(peer);
+  if (connection_ == nullptr) return;
+  reads_on_ = reads_on;
+  connection_->CallBegins();
+  if (reads_on) connection_->StreamBegins();
+  connection_->Taken(bytes + admission_->connections_.limits().call_bytes);
+}
+
+void Admission::Call::Took(uint64_t bytes) {
+  if (connection_ != nullptr) connection_->Taken(bytes);
+}
+
+absl::Status Admission::Call::Finish(absl::Status status) {
+  code_ = status.code();
+  return status;
+}
+
+Admission::Admission(Recorder recorder, Identities* identities)
+    : recorder_(std::move(recorder)), identities_(identities) {}
 
 Admission::~Admission() {
   absl::MutexLock lock(&mutex_);
-  assert(places_.empty() && open_ == 0);
+  assert(running_ == 0);
 }
 
-void Admission::SetClock(Clock* clock) {
-  assert(open() == 0);
-  clock_ = clock;
-}
-
-void Admission::SetWindow(absl::Duration window) {
-  assert(open() == 0);
-  options_.window = window;
-}
-
-void Admission::BeginWindow(Place* place, absl::Time now) {
-  mutex_.AssertHeld();
-  place->since_ = now;
-  place->moved_before_ = place->moved_.load(std::memory_order_relaxed);
-}
-
-double Admission::RateOf(const Place& place, absl::Time now) const {
-  mutex_.AssertHeld();
-  const absl::Duration time = now - place.since_;
-  if (time < options_.grace && place.has_rate_) return place.bytes_per_s_;
-  const uint64_t moved = place.moved_.load(std::memory_order_relaxed) - place.moved_before_;
-  return static_cast<double>(moved) / absl::ToDoubleSeconds(time);
-}
-
-Admission::EndStream Admission::TakeSlowest(const std::string* tenant,
-                                            const std::string& newcomer) {
-  mutex_.AssertHeld();
-  const absl::Time now = clock_->Now();
-  const int tenants = static_cast<int>(of_tenant_.size()) + (of_tenant_.count(newcomer) == 0);
-  const int share = options_.all / std::max(1, tenants);
-  Place* slowest = nullptr;
-  bool slowest_is_over = false;
-  double slowest_rate = 0;
-  for (Place* const place : places_) {
-    if (!place->counted_ || place->end_ == nullptr) continue;
-    if (!place->waits_.load(std::memory_order_relaxed)) continue;
-    if (tenant != nullptr && place->tenant_ != *tenant) continue;
-    if (now - place->since_ < options_.grace && !place->has_rate_) continue;
-    const double rate = RateOf(*place, now);
-    if (rate >= static_cast<double>(options_.slow_bytes_per_s)) continue;
-    const bool is_over = of_tenant_[place->tenant_] > share;
-    const bool is_worse = slowest == nullptr || (is_over && !slowest_is_over) ||
-                          (is_over == slowest_is_over && rate < slowest_rate);
-    if (!is_worse) continue;
-    slowest = place;
-    slowest_is_over = is_over;
-    slowest_rate = rate;
-  }
-  if (slowest == nullptr) return nullptr;
-  Uncount(slowest);
-  return slowest->end_;
-}
-
-absl::Status Admission::Displaced() const {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(options_.kind,
-                   ": another caller has its place now, since this one was the "
-                   "slowest of ",
-                   options_.all, "; try again later"));
-}
-
-absl::Status Admission::MakePlace(const std::string& tenant, bool can_end, int weight,
-                                  EndStream* ends) {
-  mutex_.AssertHeld();
-  const auto known = of_tenant_.find(tenant);
-  const int own = tenant.empty() || known == of_tenant_.end() ? 0 : known->second;
-  const int all = own > 0 && options_.all > 1 ? options_.all - 1 : options_.all;
-  const auto refuse = [this](int limit, const std::string& whose) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(options_.kind, ": ", limit, " streams ", whose, "; try again later"));
-  };
-  if (!tenant.empty() && options_.each_tenant > 0 && own + weight > options_.each_tenant) {
-    *ends = can_end ? TakeSlowest(&tenant, tenant) : nullptr;
-    if (*ends == nullptr) {
-      return refuse(options_.each_tenant,
-                    absl::StrCat("of tenant \"", tenant, "\" are open, which is its limit"));
-    }
-  } else if (options_.all > 0 && open_ + weight > all) {
-    *ends = can_end ? TakeSlowest(nullptr, tenant) : nullptr;
-    if (*ends == nullptr) return refuse(all, "are open, which is the limit");
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<Admission::Place>> Admission::Enter(const Identity& caller,
-                                                                   EndStream end, int weight) {
-  assert(weight >= 1 && (end == nullptr || weight == 1));
-  const bool is_worker = caller.sees_all() && caller.role != Role::kNobody;
-  const std::string tenant = caller.sees_all() ? "" : caller.tenant;
-  EndStream displaced;
-  std::unique_ptr<Place> place;
+std::unique_ptr<Admission::Call> Admission::Enter(const char* method, const std::string& peer,
+                                                  uint64_t bytes, bool reads_on) {
+  std::unique_ptr<Call> call;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Status made = MakePlace(tenant, end != nullptr, weight, &displaced);
-    if (!made.ok()) return made;
-    place.reset(new Place(this, is_worker, std::move(end), weight));
-    place->tenant_ = tenant;
-    BeginWindow(place.get(), clock_->Now());
-    place->at_ = places_.insert(places_.end(), place.get());
-    of_tenant_[tenant] += weight;
-    open_ += weight;
-    assert(options_.all <= 0 || open_ <= options_.all);
+    if (closed_) return nullptr;
+    ++running_;
+    call.reset(new Call(this, method));
   }
-  if (displaced != nullptr) displaced(Displaced());
-  return place;
+  call->CameFrom(peer, bytes, reads_on);
+  return call;
 }
 
-absl::Status Admission::Assign(Place* place, const std::string& tenant) {
-  EndStream displaced;
+absl::StatusOr<Identity> Admission::Enter(const char* method,
+                                          const grpc::ServerContextBase& context, uint64_t bytes,
+                                          std::unique_ptr<Call>* call, bool reads_on) {
+  absl::StatusOr<Identity> caller =
+      identities_ == nullptr ? Identity() : identities_->Identify(context);
+  *call = Enter(method, context.peer(), bytes, reads_on);
+  if (*call == nullptr) return ClosedError();
+  (*call)->note_.request_id = RequestIdOf(context);
+  if (!caller.ok()) return caller;
+  if ((*call)->connection_ != nullptr) (*call)->connection_->Known();
+  (*call)->note_.tenant = caller->tenant;
+  return caller;
+}
+
+std::shared_ptr<void> Admission::Follow(const grpc::ServerContextBase& context, const Identity& was,
+                                        Identities::EndStream end) {
+  if (identities_ == nullptr) return nullptr;
+  return identities_->Follow(context, was, std::move(end));
+}
+
+absl::Status Admission::ClosedError() {
+  return absl::UnavailableError("the server is shutting down; ask another one");
+}
+
+void Admission::Close() {
+  std::vector<std::shared_ptr<Listener>> listeners;
   {
     absl::MutexLock lock(&mutex_);
-    if (!place->is_worker_ || !place->counted_ || place->tenant_ == tenant) {
-      return absl::OkStatus();
+    if (closed_) return;
+    closed_ = true;
+    for (const auto& weak : listeners_) {
+      if (auto listener = weak.lock()) listeners.push_back(std::move(listener));
     }
-    const int most = options_.all - options_.all / 4;
-    const auto it = of_tenant_.find(tenant);
-    if (options_.all > 0 && it != of_tenant_.end() && it->second >= most) {
-      displaced = TakeSlowest(&tenant, tenant);
-      if (displaced == nullptr) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(options_.kind, ": ", most, " streams of tenant \"", tenant,
-                         "\" are open, its share; try again later"));
-      }
-    }
-    const auto before = of_tenant_.find(place->tenant_);
-    assert(before != of_tenant_.end() && before->second >= place->weight_);
-    if ((before->second -= place->weight_) == 0) of_tenant_.erase(before);
-    place->tenant_ = tenant;
-    of_tenant_[tenant] += place->weight_;
+    listeners_.clear();
   }
-  if (displaced != nullptr) displaced(Displaced());
-  return absl::OkStatus();
+  for (const auto& listener : listeners) {
+    absl::MutexLock lock(&listener->mutex);
+    if (listener->run) listener->run();
+  }
 }
 
-void Admission::EndSlow() {
-  std::vector<std::pair<EndStream, absl::Status>> ended;
-  {
-    absl::MutexLock lock(&mutex_);
-    const absl::Time now = clock_->Now();
-    for (Place* const place : places_) {
-      if (!place->counted_ || place->end_ == nullptr) continue;
-      const bool waits = place->waits_.load(std::memory_order_relaxed);
-      if (waits && now - place->since_ < options_.window) continue;
-      const uint64_t moved = place->moved_.load(std::memory_order_relaxed) - place->moved_before_;
-      if (waits && moved < options_.floor_bytes) {
-        Uncount(place);
-        ended.emplace_back(
-            place->end_, absl::DeadlineExceededError(absl::StrCat(
-                             options_.kind, ": its caller moved ", moved, " bytes in ",
-                             absl::FormatDuration(now - place->since_), "; the least is ",
-                             options_.floor_bytes, " in ", absl::FormatDuration(options_.window))));
-        continue;
-      }
-      if (waits) {
-        place->bytes_per_s_ = RateOf(*place, now);
-        place->has_rate_ = true;
-      }
-      BeginWindow(place, now);
-    }
-  }
-  for (const auto& [end, status] : ended) end(status);
-}
-
-void Admission::MakeRoom() {
-  EndStream displaced;
-  {
-    absl::MutexLock lock(&mutex_);
-    displaced = TakeSlowest(nullptr, "");
-  }
-  if (displaced != nullptr) displaced(Displaced());
-}
-
-int Admission::open() const {
+bool Admission::closed() const {
   absl::MutexLock lock(&mutex_);
-  return open_;
+  return closed_;
 }
 
-void Admission::Uncount(Place* place) {
-  mutex_.AssertHeld();
-  if (!std::exchange(place->counted_, false)) return;
-  const auto it = of_tenant_.find(place->tenant_);
-  assert(open_ >= place->weight_ && it != of_tenant_.end() && it->second >= place->weight_);
-  open_ -= place->weight_;
-  if ((it->second -= place->weight_) == 0) of_tenant_.erase(it);
+std::shared_ptr<void> Admission::OnClose(std::function<void()> on_close) {
+  assert(on_close != nullptr);
+  auto listener = std::make_shared<Listener>();
+  bool closed = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    closed = closed_;
+    listeners_.remove_if([](const std::weak_ptr<Listener>& weak) { return weak.expired(); });
+    if (!closed) listeners_.push_back(listener);
+  }
+  {
+    absl::MutexLock lock(&listener->mutex);
+    listener->run = std::move(on_close);
+    // Close may have passed between the two locks and found nothing to run.
+    if (closed || this->closed()) {
+      listener->run();
+      listener->run = nullptr;
+    }
+  }
+  return std::shared_ptr<void>(listener.get(), [listener](void*) {
+    absl::MutexLock lock(&listener->mutex);
+    listener->run = nullptr;
+  });
 }
 
-void Admission::Release(Place* place) {
+bool Admission::WaitIdle(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
-  Uncount(place);
-  places_.erase(place->at_);
+  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
+}
+
+int Admission::running() const {
+  absl::MutexLock lock(&mutex_);
+  return running_;
+}
+
+void Admission::NoteEnd(const CallRecord& record) {
+  if (recorder_) recorder_(record);
+  absl::MutexLock lock(&mutex_);
+  assert(running_ > 0);
+  --running_;
 }
 
 }  // namespace hearth

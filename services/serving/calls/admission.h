@@ -1,21 +1,17 @@
-// Admission: decides which calls of one kind are let in, so that no caller keeps others out.
+// Admission: decides which calls a server takes. Asks who calls, counts and times the calls, also
+// for the connection that each came by, and refuses new ones when the server drains.
 //
-// At most `all` places are taken at a time, and `each_tenant` by a tenant that calls for itself.
-// The last place of all is for a tenant that has none. A call that holds memory for its caller can
-// be ended: one that moves less than `floor_bytes` in a `window` in which it waits for its caller
-// is, and where there is no place for a new one the slowest is, first among those of a tenant with
-// more than its share; one that moves well never is. Thread safety: all methods from any thread.
-// Ownership: places must not outlive it; the clock must. Invariants: (1) of all places, and of a
-// tenant's, no more are counted than that; (2) `end` is called once at most, under no lock of this
-// class's.
+// Every RPC enters here first, with the way that its connection came (door/) behind it. Which of
+// those inside have a place is said by the limit of their kind (limit.h). Once closed, new calls
+// are refused (UNAVAILABLE) while those inside finish; WaitIdle says when the last one left.
+// Thread safety: all methods from any thread. A Call belongs to one thread at a time.
+// Ownership: an Admission outlives its Calls, and the identities it.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 #define HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -25,102 +21,111 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
+#include "services/serving/door/connection_ledger.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
 
+// The subject of a call, for the log.
+struct CallNote {
+  std::string request_id;
+  std::string tenant;
+  uint64_t tokens = 0, hit_tokens = 0;  // of the prompt; restored or stored
+  uint64_t generated = 0;               // tokens
+  std::string tier;
+  // Of a worker: the choice between loading and computing, and the estimates behind it (below 0:
+  // unknown). Empty: there was no choice.
+  std::string load;
+  double load_estimate_ms = -1, compute_estimate_ms = -1, load_ms = 0;
+};
+struct CallRecord {
+  const char* method = "";
+  absl::StatusCode code = absl::StatusCode::kOk;
+  double seconds = 0;
+  CallNote note;
+};
+
 class Admission {
  public:
-  struct Options {
-    std::string kind;  // "publish"
-    int all = 0, each_tenant = 0;
-    absl::Duration window = absl::Seconds(60);
-    uint64_t floor_bytes = uint64_t{64} << 10;
-    // A faster stream keeps its place, and so does each during `grace`.
-    uint64_t slow_bytes_per_s = uint64_t{1} << 20;
-    absl::Duration grace = absl::Seconds(5);
-  };
-  using EndStream = std::function<void(const absl::Status&)>;
+  // Told of each finished call; called under no lock.
+  using Recorder = std::function<void(const CallRecord&)>;
 
-  // The place of one call.
-  class Place {
+  // One RPC. Its destruction is the RPC's end.
+  class Call {
    public:
-    ~Place() { places_->Release(this); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-
-    void Moved(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
-    // Only while it waits for the caller does its lack of progress count.
-    void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
-    // The tenant that a worker names later. kResourceExhausted when that tenant has three
-    // quarters of all places, and none of them is slow.
-    absl::Status BelongsTo(const std::string& tenant) { return places_->Assign(this, tenant); }
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    // Notes the outcome for the record, and hands it back for the return statement.
+    absl::Status Finish(absl::Status status);
+    // It received one more message.
+    void Took(uint64_t bytes);
+    CallNote* note() { return &note_; }
+    // The RPC goes on, but the rest is not its work: its time ends here.
+    void StopClock() { end_ = SteadyClock().Now(); }
 
    private:
     friend class Admission;
-    Place(Admission* places, bool is_worker, EndStream end, int weight)
-        : places_(places), is_worker_(is_worker), end_(std::move(end)), weight_(weight) {}
-
-    Admission* const places_;
-    const bool is_worker_;  // the caller names others' tenants
-    const EndStream end_;   // null: it cannot be ended
-    const int weight_;
-    std::atomic<uint64_t> moved_{0};
-    std::atomic<bool> waits_{true};
-
-    // Under places_->mutex_.
-    std::list<Place*>::iterator at_;
-    std::string tenant_;
-    bool counted_ = true;
-    absl::Time since_;
-    uint64_t moved_before_ = 0;  // since_
-    double bytes_per_s_ = 0;     // of the last whole window
-    bool has_rate_ = false;
+    Call(Admission* admission, const char* method);
+    void CameFrom(const std::string& peer, uint64_t bytes, bool reads_on);
+    Admission* const admission_;
+    const char* const method_;
+    const absl::Time start_;
+    absl::Time end_ = absl::InfiniteFuture();
+    absl::StatusCode code_ = absl::StatusCode::kOk;
+    std::shared_ptr<Connection> connection_;  // null: not of TCP
+    bool reads_on_ = false;
+    CallNote note_;
   };
 
-  // `clock` null: a SteadyClock. A limit of 0 is none.
-  explicit Admission(Options options, Clock* clock = nullptr);
+  // `identities` null: every caller is Role::kNobody, of the tenant `default`.
+  explicit Admission(Recorder recorder = nullptr, Identities* identities = nullptr);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  void SetClock(Clock* clock);  // before any stream
-  // How long a stream may move less than `floor_bytes`. Before any stream.
-  void SetWindow(absl::Duration window);
+  // Begins a call, with a message of `bytes`. Returns the caller, or the error to answer; `*call`
+  // is null once this is closed. `reads_on`: it goes on reading messages, and says the size of
+  // each. `method` must be a literal.
+  absl::StatusOr<Identity> Enter(const char* method, const grpc::ServerContextBase& context,
+                                 uint64_t bytes, std::unique_ptr<Call>* call,
+                                 bool reads_on = false);
+  // The same of a call that came by the connection that gRPC calls `peer`, whoever calls. Null once
+  // this is closed.
+  std::unique_ptr<Call> Enter(const char* method, const std::string& peer = "", uint64_t bytes = 0,
+                              bool reads_on = false);
+  // As Identities::Follow; null where nobody is asked for an identity.
+  std::shared_ptr<void> Follow(const grpc::ServerContextBase& context, const Identity& was,
+                               Identities::EndStream end);
+  // The answer to a refused call.
+  static absl::Status ClosedError();
 
-  // A place, which counts as `weight` places. `end` ends the call, and may outlive the place.
-  // Workers and administrators, and everybody where no identities are asked for, are limited by
-  // `all` only. kResourceExhausted names the limit.
-  absl::StatusOr<std::unique_ptr<Place>> Enter(const Identity& caller, EndStream end = nullptr,
-                                               int weight = 1) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the streams below the floor. To be called now and then.
-  void EndSlow() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the slowest stream, if one is slow, since a caller lacks memory that streams hold.
-  void MakeRoom() ABSL_LOCKS_EXCLUDED(mutex_);
-  int open() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Refuses new calls from now on and runs the registered functions, once.
+  void Close();
+  bool closed() const;
+  // Runs `on_close` when this closes, at once when it is closed already. Destroying the handle
+  // removes the function, and waits for a run in progress.
+  std::shared_ptr<void> OnClose(std::function<void()> on_close);
+  // True when no call is inside; false when `deadline` came first.
+  bool WaitIdle(absl::Time deadline);
+  int running() const;
+
+  ConnectionLedger& connections() { return connections_; }
 
  private:
-  void Release(Place* place) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Assign(Place* place, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Uncount(Place* place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginWindow(Place* place, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  double RateOf(const Place& place, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The slowest stream of `tenant`, or of anybody (null); it is not counted any more, and the
-  // caller must end it. Null when none is slow.
-  EndStream TakeSlowest(const std::string* tenant, const std::string& newcomer)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // OK: there is room, and *ends was taken for it where it is set.
-  absl::Status MakePlace(const std::string& tenant, bool can_end, int weight, EndStream* ends)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Displaced() const;
+  struct Listener {
+    absl::Mutex mutex;
+    std::function<void()> run ABSL_GUARDED_BY(mutex);
+  };
+  void NoteEnd(const CallRecord& record);
 
-  Options options_;
-  SteadyClock steady_clock_;
-  Clock* clock_;
+  const Recorder recorder_;
+  Identities* const identities_;
+  ConnectionLedger connections_;
   mutable absl::Mutex mutex_;
-  std::list<Place*> places_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int> of_tenant_ ABSL_GUARDED_BY(mutex_);  // counted ones; "": not known
-  int open_ ABSL_GUARDED_BY(mutex_) = 0;                          // counted ones
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::list<std::weak_ptr<Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hearth

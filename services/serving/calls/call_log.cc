@@ -53,7 +53,7 @@ bool IsSlow(const CallRecord& record) {
   return record.seconds > allowed_s;
 }
 
-CallGate::Recorder RecordCalls(Metrics* metrics) {
+Admission::Recorder RecordCalls(Metrics* metrics) {
   const auto rate = std::make_shared<LogRate>();
   return [metrics, rate](const CallRecord& record) {
     metrics->RecordCall(record.method, record.code, record.seconds);

@@ -4,7 +4,7 @@
 #ifndef HEARTH_SERVICES_SERVING_CALLS_CALL_LOG_H_
 #define HEARTH_SERVICES_SERVING_CALLS_CALL_LOG_H_
 
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/metrics.h"
 
 namespace hearth {
@@ -17,8 +17,8 @@ inline constexpr double kSlowPromptTokenSeconds = 0.02;
 inline constexpr double kSlowNewTokenSeconds = 0.5;
 bool IsSlow(const CallRecord& record);
 
-// For a CallGate: records each call in the metrics and the log.
-CallGate::Recorder RecordCalls(Metrics* metrics);
+// For a Admission: records each call in the metrics and the log.
+Admission::Recorder RecordCalls(Metrics* metrics);
 
 }  // namespace hearth
 

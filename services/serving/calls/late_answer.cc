@@ -6,13 +6,11 @@
 namespace hearth {
 
 grpc::ServerUnaryReactor* AnswerLater(
-    CallGate* gate, Identities* identities, const char* method,
-    grpc::CallbackServerContext* context, uint64_t bytes,
+    Admission* admission, const char* method, grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin) {
   SendServerTime(SystemClock().Now(), context);
-  std::unique_ptr<CallGate::Call> call;
-  const absl::StatusOr<Identity> caller =
-      EnterCall(gate, identities, method, *context, bytes, &call);
+  std::unique_ptr<Admission::Call> call;
+  const absl::StatusOr<Identity> caller = admission->Enter(method, *context, bytes, &call);
   absl::Status begun = caller.status();
   const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
   grpc::ServerUnaryReactor* reactor = answer->reactor();

@@ -16,15 +16,15 @@
 #include "absl/status/status.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
 
 class LateAnswer {
  public:
-  // `call` is null when the gate is closed.
-  LateAnswer(grpc::CallbackServerContext* context, std::unique_ptr<CallGate::Call> call)
+  // `call` is null when the admission is closed.
+  LateAnswer(grpc::CallbackServerContext* context, std::unique_ptr<Admission::Call> call)
       : context_(context), reactor_(context->DefaultReactor()), call_(std::move(call)) {}
   LateAnswer(const LateAnswer&) = delete;
   LateAnswer& operator=(const LateAnswer&) = delete;
@@ -45,24 +45,23 @@ class LateAnswer {
  private:
   grpc::CallbackServerContext* const context_;
   grpc::ServerUnaryReactor* const reactor_;
-  std::unique_ptr<CallGate::Call> call_;
+  std::unique_ptr<Admission::Call> call_;
   std::shared_ptr<void> place_;
   bool finished_ = false;
 };
 
-// Begins a unary call with a request of `bytes`. `begin` is called at once, unless the gate is
+// Begins a unary call with a request of `bytes`. `begin` is called at once, unless the admission is
 // closed or the caller unknown: it answers, or hands the answer on. An error that it returns is the
 // answer. `method` must be a literal.
 grpc::ServerUnaryReactor* AnswerLater(
-    CallGate* gate, Identities* identities, const char* method,
-    grpc::CallbackServerContext* context, uint64_t bytes,
+    Admission* admission, const char* method, grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin);
 
 // A unary call whose answer `work` makes from the parsed request, on a pool, in the caller's turn;
 // not if the caller is gone by then. `admit` is called at once and submits the job; an error that
 // it returns is the answer.
 template <typename Request, typename Response, typename Admit, typename Work>
-grpc::ServerUnaryReactor* AnswerOnPool(CallGate* gate, Identities* identities, const char* method,
+grpc::ServerUnaryReactor* AnswerOnPool(Admission* admission, const char* method,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                        Admit admit, Work work) {
@@ -77,7 +76,7 @@ grpc::ServerUnaryReactor* AnswerOnPool(CallGate* gate, Identities* identities, c
       answer->Finish(std::move(status));
     });
   };
-  return AnswerLater(gate, identities, method, context, bytes.Length(), begin);
+  return AnswerLater(admission, method, context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

@@ -15,11 +15,11 @@ constexpr absl::Duration kAbortPatience = absl::Seconds(1);
 
 }  // namespace
 
-absl::StatusOr<Identity> StreamCall::Enter(CallGate* gate, Identities* identities,
-                                           const char* method, uint64_t bytes) {
+absl::StatusOr<Identity> StreamCall::Enter(Admission* admission, const char* method,
+                                           uint64_t bytes) {
   assert(self_ == nullptr);
   self_ = shared_from_this();
-  return EnterCall(gate, identities, method, *context_, bytes, &call_);
+  return admission->Enter(method, *context_, bytes, &call_);
 }
 
 void StreamCall::OnWriteDone(bool ok) {

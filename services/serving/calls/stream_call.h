@@ -10,7 +10,7 @@
 // it.
 // Invariants: (1) one write is in progress at most; (2) Finish is called once: when the call has
 // ended, all ready messages are written and nobody holds it; (3) no message becomes ready after the
-// end; (4) the gate counts the call until all handles are released.
+// end; (4) the admission counts the call until all handles are released.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 
@@ -31,13 +31,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/caller_gone.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
 
 // The time in which a publish must send, and a fetch receive, a least number of bytes, since both
-// hold memory (admission.h); any other stream must receive a message.
+// hold memory (limit.h); any other stream must receive a message.
 inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 
 class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
@@ -47,14 +47,13 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       absl::Duration patience = kStreamPatience)
       : context_(context), patience_(patience) {}
 
-  // Begins the stream with a request of `bytes`: enters the gate. Returns the caller, or the error
-  // to End with. `method` must be a literal.
-  absl::StatusOr<Identity> Enter(CallGate* gate, Identities* identities, const char* method,
-                                 uint64_t bytes);
+  // Begins the stream with a request of `bytes`. Returns the caller, or the error to End with.
+  // `method` must be a literal.
+  absl::StatusOr<Identity> Enter(Admission* admission, const char* method, uint64_t bytes);
   // Ends the call with `status`, unless it ended before, once all ready messages are written.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null when the gate was closed.
-  CallGate::Call* call() const { return call_.get(); }
+  // Null when the server drains.
+  Admission::Call* call() const { return call_.get(); }
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCancel() final { OnGone(); }
@@ -118,7 +117,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   const absl::Duration patience_;
   std::shared_ptr<StreamCall> self_;  // held for gRPC
-  std::unique_ptr<CallGate::Call> call_;
+  std::unique_ptr<Admission::Call> call_;
   std::vector<std::shared_ptr<void>> kept_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -397,15 +397,4 @@ Credentials Identities::CredentialsOf(const grpc::ServerContextBase& context) {
   return credentials;
 }
 
-absl::StatusOr<Identity> CallerOf(Identities* identities, const grpc::ServerContextBase& context) {
-  if (identities == nullptr) return Identity();
-  return identities->Identify(context);
-}
-
-std::shared_ptr<void> FollowCaller(Identities* identities, const grpc::ServerContextBase& context,
-                                   const Identity& was, Identities::EndStream end) {
-  if (identities == nullptr) return nullptr;
-  return identities->Follow(context, was, std::move(end));
-}
-
 }  // namespace hearth

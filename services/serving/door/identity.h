@@ -161,12 +161,6 @@ class Identities {
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
 };
 
-// The caller; Role::kNobody without `identities`.
-absl::StatusOr<Identity> CallerOf(Identities* identities, const grpc::ServerContextBase& context);
-// As Identities::Follow; null without `identities`.
-std::shared_ptr<void> FollowCaller(Identities* identities, const grpc::ServerContextBase& context,
-                                   const Identity& was, Identities::EndStream end);
-
 }  // namespace hearth
 
 #endif  // HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_

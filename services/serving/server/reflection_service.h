@@ -1,8 +1,8 @@
 // ReflectionService: tells clients which services a server has, and gives them their .proto files.
 //
 // It is version 1 of gRPC's reflection, which new clients ask for first; gRPC 1.51 has v1alpha
-// only. Like that and health it is open to everybody, is not counted by the gate, and reports no
-// bytes to the ledger, which so bounds what one connection may send to it. Thread safety: gRPC
+// only. Like that and health it is open to everybody, is not counted by the admission, and reports
+// no bytes to the ledger, which so bounds what one connection may send to it. Thread safety: gRPC
 // calls it from many threads. Ownership: it outlives its server. Invariants: (1) at most
 // kMaxReflectionStreams calls go on: one more ends the oldest; (2) a call holds one request or one
 // answer: it reads on when its client has taken the answer.

@@ -37,18 +37,18 @@ std::string DialAddress(const std::string& listen, int port) {
 // The options of the door of a server that is being built, which hands its connections to the
 // server.
 ConnectionDoor::Options DoorOf(const std::string& listen, bool speaks_tls,
-                               const ConnectionLimits& limits, CallGate* gate,
+                               const ConnectionLimits& limits, Admission* admission,
                                grpc::ServerBuilder* builder,
                                std::shared_ptr<grpc::ServerCredentials> credentials) {
   using Builder = grpc::ServerBuilder::experimental_type;
   const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
       builder->experimental().AddExternalConnectionAcceptor(
           Builder::ExternalConnectionType::FROM_FD, std::move(credentials));
-  gate->connections().SetLimits(limits);
+  admission->connections().SetLimits(limits);
   ConnectionDoor::Options options;
   options.listen = listen;
   options.speaks_tls = speaks_tls;
-  options.ledger = &gate->connections();
+  options.ledger = &admission->connections();
   const auto rate = std::make_shared<LogRate>();
   options.on_refused = [rate](const std::string& peer, const std::string& why) {
     LogSometimes(rate.get(), LogLevel::kWarning, "connection refused",
@@ -66,7 +66,7 @@ ConnectionDoor::Options DoorOf(const std::string& listen, bool speaks_tls,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
-    const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
+    const std::string& listen, const std::vector<NamedService>& services, Admission* admission,
     std::shared_ptr<grpc::ServerCredentials> credentials, const ConnectionLimits& limits) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   const bool speaks_tls = credentials != nullptr;
   if (!speaks_tls) credentials = grpc::InsecureServerCredentials();
   auto door = ConnectionDoor::Open(
-      DoorOf(listen, speaks_tls, limits, gate, &builder, std::move(credentials)));
+      DoorOf(listen, speaks_tls, limits, admission, &builder, std::move(credentials)));
   if (!door.ok()) return door.status();
   std::vector<std::string> names;
   for (const NamedService& named : services) {
@@ -96,8 +96,9 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
     return absl::UnavailableError(absl::StrCat("listen: gRPC does not start on ", listen));
   }
   const std::string address = DialAddress(listen, (*door)->port());
-  std::unique_ptr<ServerRunner> runner(new ServerRunner(
-      *std::move(door), std::move(reflection), std::move(server), address, std::move(names), gate));
+  std::unique_ptr<ServerRunner> runner(new ServerRunner(*std::move(door), std::move(reflection),
+                                                        std::move(server), address,
+                                                        std::move(names), admission));
   runner->SetServing(true);
   runner->door_->Start();
   return runner;
@@ -106,16 +107,16 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
 ServerRunner::ServerRunner(std::unique_ptr<ConnectionDoor> door,
                            std::unique_ptr<ReflectionService> reflection,
                            std::unique_ptr<grpc::Server> server, std::string address,
-                           std::vector<std::string> names, CallGate* gate)
+                           std::vector<std::string> names, Admission* admission)
     : reflection_(std::move(reflection)),
       server_(std::move(server)),
       door_(std::move(door)),
       address_(std::move(address)),
       names_(std::move(names)),
-      gate_(gate) {}
+      admission_(admission) {}
 
 ServerRunner::~ServerRunner() {
-  gate_->Close();
+  admission_->Close();
   door_.reset();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
   server_->Wait();
@@ -131,9 +132,9 @@ void ServerRunner::SetServing(bool serving) {
 int ServerRunner::Drain(absl::Duration drain_timeout,
                         const std::function<void(absl::Time)>& flush) {
   SetServing(false);
-  gate_->Close();
-  const bool is_idle = gate_->WaitIdle(absl::Now() + drain_timeout);
-  const int cut_off = is_idle ? 0 : gate_->running();
+  admission_->Close();
+  const bool is_idle = admission_->WaitIdle(absl::Now() + drain_timeout);
+  const int cut_off = is_idle ? 0 : admission_->running();
   // The flush waits for publishes, and would wait for these.
   if (cut_off > 0) server_->Shutdown(absl::ToChronoTime(absl::Now()));
   if (flush) flush(absl::Now() + kFlushTimeout);

@@ -2,7 +2,7 @@
 //
 // Health is answered for the whole server ("") and for each service by name.
 // Thread safety: Start and Drain from one thread, the main one.
-// Ownership: services and gate must outlive the runner.
+// Ownership: services and admission must outlive the runner.
 #ifndef HEARTH_SERVICES_SERVING_SERVER_SERVER_RUNNER_H_
 #define HEARTH_SERVICES_SERVING_SERVER_SERVER_RUNNER_H_
 
@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/door/connection_door.h"
 
 namespace hearth {
@@ -37,7 +37,7 @@ class ServerRunner {
   // Serves when it returns. kUnavailable names the address that cannot be listened on.
   // `credentials` null: no TLS. `limits`: of connections; for a unix socket only their number.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
-      const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
+      const std::string& listen, const std::vector<NamedService>& services, Admission* admission,
       std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
       const ConnectionLimits& limits = ConnectionLimits());
   ~ServerRunner();
@@ -53,7 +53,7 @@ class ServerRunner {
  private:
   ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<ReflectionService> reflection,
                std::unique_ptr<grpc::Server> server, std::string address,
-               std::vector<std::string> names, CallGate* gate);
+               std::vector<std::string> names, Admission* admission);
   void SetServing(bool serving);
 
   const std::unique_ptr<ReflectionService> reflection_;
@@ -61,7 +61,7 @@ class ServerRunner {
   std::unique_ptr<ConnectionDoor> door_;  // hands connections to server_
   const std::string address_;
   const std::vector<std::string> names_;
-  CallGate* const gate_;
+  Admission* const admission_;
 };
 
 // Writes `text` and a newline atomically: a reader sees nothing or all of it.

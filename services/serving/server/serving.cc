@@ -52,7 +52,7 @@ absl::Status ClaimedPorts::Claim(const ServerFlags& flags) {
 }
 
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   CallGate* gate, Metrics* metrics, const ServerAccess& access,
+                   Admission* admission, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time)>& flush, StoppedLine* stopped) {
   const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
   if (!limits.ok()) return limits.status();
@@ -67,7 +67,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
     }
   }
   absl::StatusOr<std::unique_ptr<ServerRunner>> runner =
-      ServerRunner::Start(flags.listen, services, gate, access.credentials, *limits);
+      ServerRunner::Start(flags.listen, services, admission, access.credentials, *limits);
   if (!runner.ok()) return runner.status();
   if (!flags.address_file.empty()) {
     absl::Status written = WriteFileWhole(flags.address_file, (*runner)->address());
@@ -78,7 +78,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
 
   const std::string signal = WaitForStopSignal();
   const absl::Time start = absl::Now();
-  Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", gate->running()}});
+  Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", admission->running()}});
   const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);
   stopped->SetDrained(absl::Now() - start, cut_off);
   return absl::OkStatus();

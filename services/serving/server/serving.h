@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/door/server_access.h"
 #include "services/serving/flags.h"
 #include "services/serving/logging.h"
@@ -70,7 +70,7 @@ class ClaimedPorts {
 // Returns after a drain with OK, or with the reason why the server could not start. `flush` is
 // called when no call is running any more. `stopped` is told, and logs when the caller has ended.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   CallGate* gate, Metrics* metrics, const ServerAccess& access,
+                   Admission* admission, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped);
 
 }  // namespace hearth

@@ -156,7 +156,7 @@ TEST_F(StoreCommandsTest, AWatchThatCannotGoOnSaysSo) {
 }
 
 TEST_F(StoreCommandsTest, WatchEndsWithTheStoreAndSaysSo) {
-  server_.gate()->Close();
+  server_.admission()->Close();
   const CliResult refused = Run({"watch"});
   EXPECT_EQ(refused.code, kExitUnreachable);
   EXPECT_THAT(refused.err, HasSubstr("UNAVAILABLE"));

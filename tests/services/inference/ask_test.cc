@@ -298,7 +298,7 @@ TEST(Ask, ACallerWhoHangsUpCancelsAllQuestions) {
     context.TryCancel();
     EXPECT_EQ(ReadAnswers(reader.get()).status.error_code(), grpc::StatusCode::CANCELLED);
   }
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
   // The places are free within a step: a refusal can only be seen until then.
   Generation next;
   do {

@@ -68,7 +68,7 @@ TEST(BusyPools, AWorkerAnswersHealthWhilePromptsWait) {
   grpc::ClientContext context;
   v1::GetModelResponse model;
   EXPECT_TRUE(server.stub()->GetModel(&context, {}, &model).ok());
-  EXPECT_GE(server.gate()->running(), kCalls) << "none of them went on";
+  EXPECT_GE(server.admission()->running(), kCalls) << "none of them went on";
   blocked.LetGo();
   callers.Join();
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
@@ -104,7 +104,7 @@ TEST(BusyPools, ACallerThatGoesAwayWhileItsPromptWaitsLeavesNothingBehind) {
     EXPECT_FALSE(reader->Read(&message));
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_EQ(server.service()->prompts()->waiting(), 0u);
   EXPECT_TRUE(server.Generate(TextRequest("the keeper")).status.ok());
 }
@@ -150,7 +150,7 @@ TEST(BusyPools, AStoreAnswersHealthWhileLookupsWait) {
   grpc::ClientContext context;
   v1::StatsResponse stats;
   EXPECT_TRUE(server.stub()->Stats(&context, {}, &stats).ok());
-  EXPECT_GE(server.gate()->running(), kCalls) << "none of them went on";
+  EXPECT_GE(server.admission()->running(), kCalls) << "none of them went on";
   blocked.LetGo();
   callers.Join();
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();

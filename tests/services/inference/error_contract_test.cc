@@ -357,8 +357,8 @@ TEST(ErrorContract, ADataFolderThatAnotherHoldsIsNamed) {
 TEST(ErrorContract, ADrainingServerRefuses) {
   StoreServer store(StoreServer::SmallStore(""));
   WorkerServer worker({});
-  store.gate()->Close();
-  worker.gate()->Close();
+  store.admission()->Close();
+  worker.admission()->Close();
   v1::StatsResponse stats;
   grpc::ClientContext context;
   EXPECT_EQ(store.stub()->Stats(&context, {}, &stats).error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -249,7 +249,7 @@ TEST(InferenceService, FreesThePlaceOfACallWhoseDeadlinePassed) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)));
   const Generation generation = server.Generate(IdsRequest(Ids(20), 150000), &context);
   EXPECT_EQ(generation.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::Now() + absl::Seconds(60)));
 }
 
 TEST(InferenceService, TokenizesTextAndChat) {
@@ -313,7 +313,7 @@ TEST(InferenceService, FinishesWhatRunsAndRefusesTheRestWhenItDrains) {
   auto reader = server.stub()->Generate(&context, IdsRequest(Ids(20), 300));
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message));
-  server.gate()->Close();
+  server.admission()->Close();
   EXPECT_EQ(server.Generate(IdsRequest(Ids(20))).status.error_code(),
             grpc::StatusCode::UNAVAILABLE);
   int tokens = 0;

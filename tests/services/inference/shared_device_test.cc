@@ -113,7 +113,7 @@ TEST_F(SharedDeviceTest, ALeaseKeepsTheBytesUntilTheyAreCopied) {
 TEST_F(SharedDeviceTest, AReaderNeverTakesReusedBytesForItsOwn) {
   Start(absl::Milliseconds(300));
   during_ = [this] {
-    EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));  // the lease has ended
+    EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));  // the lease has ended
     ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   };
   // A busy machine may spend the lease before the copy begins: then nothing is copied at all.

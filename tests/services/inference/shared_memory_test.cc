@@ -167,9 +167,9 @@ TEST_F(SharedMemoryTest, WhatIsLentIsNotCopiedAndHeldUntilTheObjectsAreGone) {
     EXPECT_EQ(outcome.objects[i]->bytes, nullptr) << i;
     EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
   }
-  EXPECT_FALSE(server_->gate()->WaitIdle(absl::InfinitePast()));
+  EXPECT_FALSE(server_->admission()->WaitIdle(absl::InfinitePast()));
   outcome = FetchOutcome();
-  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
 }
 
 TEST_F(SharedMemoryTest, ALoanThatTheStoreEndsDoesNotHold) {
@@ -178,7 +178,7 @@ TEST_F(SharedMemoryTest, ALoanThatTheStoreEndsDoesNotHold) {
   ExpectHit(cache_.get());
   const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
   ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
-  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
   ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   for (const auto& object : outcome.objects) EXPECT_FALSE(object->loan->Holds());
 }
@@ -189,8 +189,8 @@ TEST_F(SharedMemoryTest, AStoreThatShutsDownDoesNotWaitForLoans) {
   ExpectHit(cache_.get());
   const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
   ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
-  server_->gate()->Close();
-  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+  server_->admission()->Close();
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
 }
 
 TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
@@ -202,7 +202,8 @@ TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
   FetchOutcome outcome = copies.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
   ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
-  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));  // while the objects are held
+  EXPECT_TRUE(
+      server_->admission()->WaitIdle(absl::InfiniteFuture()));  // while the objects are held
   const auto expected = WideObjects();
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(outcome.objects[i]->loan, nullptr) << i;
@@ -238,7 +239,7 @@ TEST_F(SharedMemoryTest, ALeaseKeepsItsBytesUntilTheCallerIsDone) {
   ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   EXPECT_TRUE(CopyFirst(lease->plan).ok());
   lease->context.TryCancel();
-  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_TRUE(absl::IsAborted(CopyFirst(lease->plan)));
 }
 

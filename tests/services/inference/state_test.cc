@@ -10,7 +10,7 @@
 #include "proto/snapshot_format.h"
 #include "proto/state_format.h"
 #include "services/inference/calls/recent_answers.h"
-#include "services/inference/calls/state_room.h"
+#include "services/inference/calls/state_limit.h"
 #include "services/rpc/request_id.h"
 #include "tests/services/inference/worker_server.h"
 

@@ -21,7 +21,7 @@ EngineOptions WorkerServer::SmallEngine() {
   return options;
 }
 
-WorkerServer::WorkerServer(Options options) {
+WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identities) {
   static std::atomic<int> count{0};
   if (options.with_tokenizer) {
     auto tokenizer = LoadTokenizer(HEARTH_TEST_DATA_DIR "/tiny_tokenizer");
@@ -42,8 +42,7 @@ WorkerServer::WorkerServer(Options options) {
   parts.explainer = options.explainer;
   parts.store = options.store;
   parts.store_access.prefix = "store-";
-  parts.gate = &gate_;
-  parts.identities = options.identities;
+  parts.admission = &admission_;
   parts.ask_waiting_bytes = options.ask_waiting_bytes;
   parts.state_timeout = options.state_timeout;
   parts.state_patience = options.state_patience;
@@ -52,7 +51,7 @@ WorkerServer::WorkerServer(Options options) {
   parts.version = "test";
   service_ = std::make_unique<InferenceService>(std::move(parts));
   auto runner =
-      ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", service_.get()}}, &gate_);
+      ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", service_.get()}}, &admission_);
   assert(runner.ok());
   runner_ = *std::move(runner);
   channel_ = ConnectedTo(runner_->address());

@@ -15,7 +15,7 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/inference/explainer.h"
 #include "services/inference/inference_service.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/server/server_runner.h"
 #include "tests/support/memory_prefix_cache.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -56,7 +56,7 @@ class WorkerServer {
   Engine* engine() { return engine_.get(); }
   // To be set before the first request, for caches that need the engine's fingerprint.
   void SetCache(PrefixCache* cache) { engine_->SetCache(cache); }
-  CallGate* gate() { return &gate_; }
+  Admission* admission() { return &admission_; }
   InferenceService* service() { return service_.get(); }
   ServerRunner* runner() { return runner_.get(); }
   v1::Inference::Stub* stub() { return stub_.get(); }
@@ -67,7 +67,7 @@ class WorkerServer {
  private:
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
-  CallGate gate_;
+  Admission admission_;
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -1,207 +1,101 @@
 #include "services/serving/calls/admission.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "tests/support/fake_clock.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "services/serving/calls/call_log.h"
 
 namespace hearth {
 namespace {
 
-using ::testing::HasSubstr;
+TEST(Admission, LetsCallsInUntilItIsClosed) {
+  Admission admission;
+  EXPECT_NE(admission.Enter("Fetch"), nullptr);
+  admission.Close();
+  EXPECT_TRUE(admission.closed());
+  EXPECT_EQ(admission.Enter("Fetch"), nullptr);
+  EXPECT_EQ(Admission::ClosedError().code(), absl::StatusCode::kUnavailable);
+}
 
-Identity Tenant(const std::string& name) { return Identity{name, Role::kTenant, name, ""}; }
-Identity Worker() { return Identity{"worker", Role::kWorker, kDefaultTenant, ""}; }
+TEST(Admission, WaitsForTheCallsThatAreInside) {
+  Admission admission;
+  auto call = admission.Enter("Fetch");
+  admission.Close();
+  EXPECT_FALSE(admission.WaitIdle(absl::Now()));
+  EXPECT_EQ(admission.running(), 1);
+  std::thread leaver([&] { call.reset(); });
+  EXPECT_TRUE(admission.WaitIdle(absl::InfiniteFuture()));
+  leaver.join();
+  EXPECT_EQ(admission.running(), 0);
+}
 
-class AdmissionTest : public testing::Test {
- protected:
-  struct Stream {
-    std::unique_ptr<Admission::Place> place;
-    absl::Status ended;
-  };
-
-  static Admission::Options Small() {
-    Admission::Options options;
-    options.kind = "publish";
-    options.all = 4;
-    options.each_tenant = 2;
-    options.window = absl::Seconds(60);
-    options.floor_bytes = 1000;
-    options.slow_bytes_per_s = 10000;
-    options.grace = absl::Seconds(5);
-    return options;
+TEST(Admission, RecordsMethodAndOutcomeOfEachCall) {
+  std::vector<std::string> record;
+  Admission admission([&](const CallRecord& call) {
+    EXPECT_GE(call.seconds, 0.0);
+    record.push_back(std::string(call.method) + " " + absl::StatusCodeToString(call.code));
+  });
+  { auto call = admission.Enter("Fetch"); }
+  {
+    auto call = admission.Enter("Publish");
+    EXPECT_EQ(call->Finish(absl::DataLossError("torn")), absl::DataLossError("torn"));
   }
-  // Null when it was refused: refusal_ says why.
-  std::shared_ptr<Stream> Enter(const Identity& caller) {
-    auto stream = std::make_shared<Stream>();
-    auto place = places_.Enter(caller, [raw = stream.get()](const absl::Status& why) {
-      EXPECT_TRUE(raw->ended.ok()) << "once";
-      raw->ended = why;
-    });
-    refusal_ = place.status();
-    if (!place.ok()) return nullptr;
-    stream->place = *std::move(place);
-    return stream;
-  }
-  // Time passes, and these move so many bytes in it.
-  void Pass(absl::Duration time,
-            const std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>>& moved = {}) {
-    for (const auto& [stream, bytes] : moved) stream->place->Moved(bytes);
-    clock_.Advance(time);
-  }
-
-  FakeClock clock_;
-  Admission places_{Small(), &clock_};
-  absl::Status refusal_;
-};
-
-TEST_F(AdmissionTest, AByteNowAndThenIsBelowTheFloor) {
-  const auto trickles = Enter(Identity());
-  const auto steady = Enter(Identity());
-  for (int i = 0; i < 5; ++i) {
-    Pass(absl::Seconds(50), {{trickles, 1}, {steady, 2000}});
-    places_.EndSlow();
-  }
-  EXPECT_EQ(trickles->ended.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(trickles->ended.message()), HasSubstr("moved 2 bytes in 1m40s"));
-  EXPECT_TRUE(steady->ended.ok());
-  EXPECT_EQ(places_.open(), 1);
+  EXPECT_EQ(record, (std::vector<std::string>{"Fetch OK", "Publish DATA_LOSS"}));
 }
 
-TEST_F(AdmissionTest, WhatTheServerTakesItsTimeForIsNotTheCallers) {
-  const auto commits = Enter(Identity());
-  commits->place->WaitsForCaller(false);
-  for (int i = 0; i < 10; ++i) {
-    Pass(absl::Seconds(50));
-    places_.EndSlow();
-  }
-  commits->place->WaitsForCaller(true);
-  Pass(absl::Seconds(59));
-  places_.EndSlow();
-  EXPECT_TRUE(commits->ended.ok());
-  Pass(absl::Seconds(1));
-  places_.EndSlow();
-  EXPECT_FALSE(commits->ended.ok());
+TEST(Admission, ACallWhoseClockStoppedIsInsideAndCostsNoMoreTime) {
+  double recorded = -1;
+  Admission admission([&](const CallRecord& call) { recorded = call.seconds; });
+  const absl::Time before = absl::Now();
+  auto call = admission.Enter("Fetch");
+  call->StopClock();
+  const absl::Time after = absl::Now();
+  EXPECT_EQ(admission.running(), 1);
+  while (absl::Now() <= after) std::this_thread::yield();
+  call.reset();
+  EXPECT_LE(recorded, absl::ToDoubleSeconds(after - before));
 }
 
-TEST_F(AdmissionTest, TheSlowestMakesRoomForOneMore) {
-  std::vector<std::shared_ptr<Stream>> streams;
-  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
-  EXPECT_EQ(Enter(Identity()), nullptr);
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("publish: 4 streams are open"));
-  Pass(absl::Seconds(10), {{streams[0], 1 << 20}, {streams[1], 5}, {streams[2], 1}});
-  streams[3]->place->WaitsForCaller(false);
-  const auto more = Enter(Identity());
-  ASSERT_NE(more, nullptr) << refusal_;
-  EXPECT_EQ(streams[2]->ended.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(places_.open(), 4);
-  ASSERT_NE(Enter(Identity()), nullptr);  // and gone again
-  EXPECT_FALSE(streams[1]->ended.ok());
-  EXPECT_TRUE(streams[0]->ended.ok());
-  EXPECT_TRUE(streams[3]->ended.ok());
+TEST(CallLog, ACallIsSlowForWhatItHadToDo) {
+  CallRecord record;
+  record.method = "Stats";
+  record.seconds = 11;
+  EXPECT_TRUE(IsSlow(record));
+  record.method = "Generate";
+  EXPECT_TRUE(IsSlow(record)) << "and nothing was computed";
+  record.note.tokens = 1000;
+  record.note.hit_tokens = 990;
+  EXPECT_TRUE(IsSlow(record)) << "nearly all was restored";
+  record.note.hit_tokens = 0;
+  EXPECT_FALSE(IsSlow(record));
+  record.seconds = 100;
+  EXPECT_TRUE(IsSlow(record));
+  record.note.generated = 200;
+  EXPECT_FALSE(IsSlow(record));
 }
 
-TEST_F(AdmissionTest, NobodyWhoMovesWellAndNobodyWhoJustCameMakesRoom) {
-  std::vector<std::shared_ptr<Stream>> fast;
-  for (int i = 0; i < 4; ++i) fast.push_back(Enter(Identity()));
-  EXPECT_EQ(Enter(Identity()), nullptr) << "they just came";
-  for (int i = 0; i < 20; ++i) {
-    Pass(absl::Seconds(10));
-    for (const auto& stream : fast) stream->place->Moved(10 * 20000);
-    places_.EndSlow();
-    EXPECT_EQ(Enter(Identity()), nullptr) << i;
-  }
-  // Who was fast once and stops.
-  Pass(absl::Seconds(100), {{fast[0], 1 << 22}, {fast[1], 1 << 22}, {fast[2], 1 << 22}});
-  EXPECT_NE(Enter(Identity()), nullptr);
-  EXPECT_FALSE(fast[3]->ended.ok());
+TEST(Admission, TellsListenersOnceWhenItCloses) {
+  Admission admission;
+  int kept = 0, forgotten = 0;
+  auto handle = admission.OnClose([&] { ++kept; });
+  admission.OnClose([&] { ++forgotten; });  // the handle dies at once
+  admission.Close();
+  admission.Close();
+  EXPECT_EQ(kept, 1);
+  EXPECT_EQ(forgotten, 0);
 }
 
-TEST_F(AdmissionTest, WhoHasMoreThanItsShareGoesFirst) {
-  const auto b = Enter(Tenant("b")), of_a = Enter(Tenant("a")), slowest_of_a = Enter(Tenant("a"));
-  ASSERT_NE(slowest_of_a, nullptr) << refusal_;
-  const auto c = Enter(Tenant("c"));
-  Pass(absl::Seconds(10), {{of_a, 100}, {slowest_of_a, 50}});  // b and c: nothing
-  ASSERT_NE(Enter(Tenant("d")), nullptr);
-  EXPECT_FALSE(slowest_of_a->ended.ok());
-  EXPECT_TRUE(b->ended.ok());
-}
-
-TEST_F(AdmissionTest, TheLastStreamIsForATenantThatHasNone) {
-  const auto b = Enter(Tenant("b")), first = Enter(Tenant("a")), second = Enter(Tenant("a"));
-  EXPECT_EQ(Enter(Tenant("b")), nullptr);
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("3 streams are open"));
-  EXPECT_NE(Enter(Tenant("c")), nullptr) << refusal_;
-}
-
-TEST_F(AdmissionTest, AtItsOwnLimitATenantDisplacesItsOwn) {
-  const auto b = Enter(Tenant("b")), fast = Enter(Tenant("a")), slow = Enter(Tenant("a"));
-  EXPECT_EQ(Enter(Tenant("a")), nullptr);
-  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("2 streams of tenant \"a\""));
-  Pass(absl::Seconds(10), {{fast, 100}, {slow, 50}});
-  EXPECT_NE(Enter(Tenant("a")), nullptr);
-  EXPECT_FALSE(slow->ended.ok());
-  EXPECT_TRUE(b->ended.ok());
-}
-
-TEST_F(AdmissionTest, ThroughWorkersATenantHasThreeQuarters) {
-  std::vector<std::shared_ptr<Stream>> streams;
-  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(streams[i]->place->BelongsTo("a").ok());
-  const absl::Status refused = streams[3]->place->BelongsTo("a");
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("3 streams of tenant \"a\" are open"));
-  EXPECT_TRUE(streams[3]->place->BelongsTo("b").ok());
-  // Where nobody is asked who they are, all are one.
-  streams.clear();
-  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
-  for (const auto& stream : streams) EXPECT_TRUE(stream->place->BelongsTo("default").ok());
-}
-
-TEST_F(AdmissionTest, RoomIsMadeForWhatPlacesHold) {
-  const auto slow = Enter(Identity());
-  const auto fast = Enter(Identity());
-  places_.MakeRoom();
-  EXPECT_TRUE(slow->ended.ok());
-  Pass(absl::Seconds(10), {{fast, 1 << 20}});
-  places_.MakeRoom();
-  EXPECT_FALSE(slow->ended.ok());
-  places_.MakeRoom();
-  EXPECT_TRUE(fast->ended.ok());
-  EXPECT_EQ(places_.open(), 1);
-}
-
-TEST(Admission, TheLastPlaceIsForATenantThatHasNone) {
-  Admission limit({"state", 4, 2});
-  const auto caller = [](const char* tenant) {
-    Identity identity;
-    identity.tenant = tenant;
-    identity.role = Role::kTenant;
-    return identity;
-  };
-  const auto a = limit.Enter(caller("a")), more = limit.Enter(caller("a"));
-  const auto b = limit.Enter(caller("b"));
-  EXPECT_FALSE(limit.Enter(caller("b")).ok());
-  EXPECT_TRUE(limit.Enter(caller("c")).ok());
-  EXPECT_TRUE(limit.Enter(Identity()).ok()) << "one who is asked for no identity is no tenant";
-}
-
-TEST(Admission, WhatHoldsMoreTakesMorePlaces) {
-  Admission limit({"lease", 10, 4});
-  Identity tenant;
-  tenant.tenant = "a";
-  tenant.role = Role::kTenant;
-  auto large = limit.Enter(tenant, nullptr, 3);
-  ASSERT_TRUE(large.ok());
-  EXPECT_FALSE(limit.Enter(tenant, nullptr, 2).ok());
-  EXPECT_TRUE(limit.Enter(tenant).ok());
-  EXPECT_FALSE(limit.Enter(Identity(), nullptr, 8).ok());
-  EXPECT_TRUE(limit.Enter(Identity(), nullptr, 7).ok());
-  large->reset();
-  EXPECT_TRUE(limit.Enter(tenant, nullptr, 4).ok());
-  EXPECT_TRUE(limit.Enter(Identity(), nullptr, 10).ok()) << "all was given back";
+TEST(Admission, TellsAListenerThatComesTooLateAtOnce) {
+  Admission admission;
+  admission.Close();
+  int told = 0;
+  auto handle = admission.OnClose([&] { ++told; });
+  EXPECT_EQ(told, 1);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 
 namespace hearth {
 namespace {
@@ -167,21 +167,18 @@ TEST_F(ConnectionLedgerTest, APortThatIsUsedAgainIsAnotherConnection) {
   EXPECT_EQ(ledger_.Find("a"), second);
 }
 
-TEST(CallGateConnections, ACallSaysWhatItWasGiven) {
-  CallGate gate;
-  const auto connection = gate.connections().Add("a", 0, absl::Now());
+TEST(AdmissionConnections, ACallSaysWhatItWasGiven) {
+  Admission admission;
+  const auto connection = admission.connections().Add("a", 0, absl::Now());
   const auto counted = [](const Connection&) { return ConnectionLedger::Counted{1000000, 0}; };
-  gate.connections().Judge(absl::Now(), counted);
-  const uint64_t held = gate.connections().untaken_bytes();
-  auto call = gate.Enter("Fetch");
-  call->CameFrom("a", 900000);
+  admission.connections().Judge(absl::Now(), counted);
+  const uint64_t held = admission.connections().untaken_bytes();
+  auto call = admission.Enter("Fetch", "a", 900000);
   call->Took(90000);
-  gate.connections().Judge(absl::Now(), counted);
-  EXPECT_LE(gate.connections().untaken_bytes(), held - 990000);
-  auto elsewhere = gate.Enter("Fetch");
-  elsewhere->CameFrom("unix:", 900000);
+  admission.connections().Judge(absl::Now(), counted);
+  EXPECT_LE(admission.connections().untaken_bytes(), held - 990000);
+  auto elsewhere = admission.Enter("Fetch", "unix:", 900000);
   elsewhere->Took(1);
-  elsewhere->Known();
 }
 
 }  // namespace

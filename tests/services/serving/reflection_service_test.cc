@@ -68,7 +68,8 @@ class Conversation {
 class ReflectionServiceTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto runner = ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", &service_}}, &gate_);
+    auto runner =
+        ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", &service_}}, &admission_);
     ASSERT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
     channel_ = ConnectedTo(runner_->address());
@@ -83,7 +84,7 @@ class ReflectionServiceTest : public testing::Test {
     return answer;
   }
 
-  CallGate gate_;
+  Admission admission_;
   v1::Inference::Service service_;
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;

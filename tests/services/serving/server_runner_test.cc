@@ -22,10 +22,10 @@ namespace {
 // A store that answers Stats, when it is told to.
 class TestService final : public v1::CacheStore::Service {
  public:
-  explicit TestService(CallGate* gate) : gate_(gate) {}
+  explicit TestService(Admission* admission) : admission_(admission) {}
   grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest*,
                      v1::StatsResponse* response) override {
-    auto call = gate_->Enter("Stats");
+    auto call = admission_->Enter("Stats");
     if (call == nullptr) return {grpc::StatusCode::UNAVAILABLE, "closed"};
     if (!entered.HasBeenNotified()) entered.Notify();
     if (wait) release.WaitForNotification();
@@ -37,13 +37,13 @@ class TestService final : public v1::CacheStore::Service {
   absl::Notification entered, release;
 
  private:
-  CallGate* const gate_;
+  Admission* const admission_;
 };
 
 class ServerRunnerTest : public testing::Test {
  protected:
   void Start(const std::string& listen = "127.0.0.1:0") {
-    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_);
+    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &admission_);
     ASSERT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
     channel_ = ConnectedTo(runner_->address());
@@ -56,8 +56,8 @@ class ServerRunnerTest : public testing::Test {
   grpc::Status CallRaw(const std::string& method, const std::string& request,
                        std::string* response);
 
-  CallGate gate_;
-  TestService service_{&gate_};
+  Admission admission_;
+  TestService service_{&admission_};
   const TestFolder folder_;  // outlives who writes into it
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -116,10 +116,10 @@ TEST_F(ServerRunnerTest, ServesAUnixSocket) {
 
 TEST_F(ServerRunnerTest, NamesAnAddressThatIsTaken) {
   Start();
-  CallGate gate;
-  TestService service(&gate);
+  Admission admission;
+  TestService service(&admission);
   auto second =
-      ServerRunner::Start(runner_->address(), {{"hearth.v1.CacheStore", &service}}, &gate);
+      ServerRunner::Start(runner_->address(), {{"hearth.v1.CacheStore", &service}}, &admission);
   ASSERT_FALSE(second.ok());
   EXPECT_TRUE(absl::StrContains(second.status().message(), runner_->address()));
 }
@@ -139,9 +139,9 @@ TEST_F(ServerRunnerTest, AClaimedPortIsTakenAndListenedAtOnlyWhenServed) {
           ->Stats(&context, {}, nullptr)
           .error_code(),
       grpc::StatusCode::UNAVAILABLE);
-  CallGate gate;
-  TestService service(&gate);
-  auto serves = ServerRunner::Start(address, {{"hearth.v1.CacheStore", &service}}, &gate);
+  Admission admission;
+  TestService service(&admission);
+  auto serves = ServerRunner::Start(address, {{"hearth.v1.CacheStore", &service}}, &admission);
   EXPECT_TRUE(serves.ok()) << serves.status();
 }
 
@@ -180,13 +180,13 @@ TEST_F(ServerRunnerTest, DrainsInOrder) {
   std::thread drainer([&] {
     runner_->Drain(absl::InfiniteDuration(), [&](absl::Time deadline) {
       EXPECT_LE(deadline, absl::Now() + kFlushTimeout);
-      idle_at_flush = gate_.running() == 0;
+      idle_at_flush = admission_.running() == 0;
       flushed.Notify();
     });
   });
-  // The gate closes after health says so; a call that is refused proves both.
+  // The admission closes after health says so; a call that is refused proves both.
   v1::StatsResponse late;
-  while (!gate_.closed()) std::this_thread::yield();
+  while (!admission_.closed()) std::this_thread::yield();
   std::string health;
   EXPECT_TRUE(CallRaw("/grpc.health.v1.Health/Check", HealthRequest(""), &health).ok());
   EXPECT_EQ(health, kNotServing);
@@ -210,8 +210,8 @@ TEST_F(ServerRunnerTest, CutsOffWhatDoesNotEndBeforeItFlushesAndCountsIt) {
   std::thread caller([&] { running = Stats(&response); });
   service_.entered.WaitForNotification();
   int running_at_flush = -1;
-  const int cut_off =
-      runner_->Drain(absl::ZeroDuration(), [&](absl::Time) { running_at_flush = gate_.running(); });
+  const int cut_off = runner_->Drain(absl::ZeroDuration(),
+                                     [&](absl::Time) { running_at_flush = admission_.running(); });
   caller.join();
   EXPECT_EQ(cut_off, 1);
   EXPECT_EQ(running_at_flush, 0);

@@ -59,12 +59,13 @@ class NumberCall final : public StreamCall {
 class NumberService final
     : public v1::CacheStore::WithRawCallbackMethod_List<v1::CacheStore::Service> {
  public:
-  NumberService(CallGate* gate, absl::Duration patience) : gate_(gate), patience_(patience) {}
+  NumberService(Admission* admission, absl::Duration patience)
+      : admission_(admission), patience_(patience) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* List(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request) override {
     const auto call = std::make_shared<NumberCall>(context, patience_);
-    const auto caller = call->Enter(gate_, nullptr, "List", request->Length());
+    const auto caller = call->Enter(admission_, "List", request->Length());
     EXPECT_TRUE(caller.ok()) << caller.status();
     call->KeepUntilDone(kept);
     kept.reset();
@@ -76,7 +77,7 @@ class NumberService final
   std::shared_ptr<int> kept = std::make_shared<int>();
 
  private:
-  CallGate* const gate_;
+  Admission* const admission_;
   const absl::Duration patience_;
 };
 
@@ -91,7 +92,7 @@ class StreamCallTest : public testing::Test {
 
   // One call, with the server's side of it.
   NumberCall* Begin(absl::Duration patience = absl::Hours(1)) {
-    service_ = std::make_unique<NumberService>(&gate_, patience);
+    service_ = std::make_unique<NumberService>(&admission_, patience);
     kept_ = service_->kept;
     server_ = grpc::ServerBuilder().RegisterService(service_.get()).BuildAndStart();
     stub_ = v1::CacheStore::NewStub(server_->InProcessChannel({}));
@@ -108,16 +109,16 @@ class StreamCallTest : public testing::Test {
     v1::RestorePointInfo message;
     return !reader_->Read(&message);
   }
-  // All that the call had is gone, and the gate has its record.
+  // All that the call had is gone, and the admission has its record.
   absl::StatusCode RecordedCode() {
     call_.reset();
-    EXPECT_TRUE(gate_.WaitIdle(absl::InfiniteFuture()));
+    EXPECT_TRUE(admission_.WaitIdle(absl::InfiniteFuture()));
     EXPECT_EQ(records_.size(), 1u);
     return records_.at(0);
   }
 
   std::vector<absl::StatusCode> records_;
-  CallGate gate_{[this](const CallRecord& call) { records_.push_back(call.code); }};
+  Admission admission_{[this](const CallRecord& call) { records_.push_back(call.code); }};
   std::weak_ptr<int> kept_;
   std::unique_ptr<NumberService> service_;
   std::unique_ptr<grpc::Server> server_;
@@ -205,7 +206,7 @@ TEST_F(StreamCallTest, ACancelledCallStaysWhileItIsHeld) {
   EXPECT_EQ(reader_->Finish().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(call->finishes, 0);
   EXPECT_FALSE(kept_.expired());
-  EXPECT_EQ(gate_.running(), 1);
+  EXPECT_EQ(admission_.running(), 1);
   call->ReleaseOnce();
   EXPECT_EQ(RecordedCode(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(kept_.expired());

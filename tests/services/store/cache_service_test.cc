@@ -234,7 +234,7 @@ TEST_F(CacheServiceTest, LeavesNothingOfAPublishThatEndsEarly) {
     context.TryCancel();
     EXPECT_FALSE(call->Finish().ok());
   }
-  EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_TRUE(server_.admission()->WaitIdle(absl::Now() + absl::Seconds(60)));
   EXPECT_TRUE(List().empty());
   v1::PublishAck ack;
   ASSERT_TRUE(Publish(40, &ack).ok());
@@ -304,7 +304,7 @@ TEST(PublishPatience, EndsAStreamThatSaysNothing) {
   while (call->Read(&response)) {
   }
   EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
 }
 
 TEST_F(CacheServiceTest, PinsUnpinsAndDrops) {
@@ -372,7 +372,7 @@ TEST_F(CacheServiceTest, WatchesUntilItDrains) {
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
   EXPECT_EQ(event.restore_point().tokens(), 40u);
-  server_.gate()->Close();
+  server_.admission()->Close();
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }

@@ -105,7 +105,7 @@ class FetchCallTest : public ::testing::Test {
   }
   // Nothing that a call was promised is held any more.
   void ExpectNothingIsHeld() {
-    EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+    EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
     ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
     EXPECT_EQ(server_->store()->Stats().objects, 0u);
     EXPECT_EQ(server_->store()->Stats().tiers.at(0).bytes, 0u);
@@ -131,7 +131,7 @@ TEST_F(FetchCallTest, AReaderThatTakesNothingStopsTheReadingAndIsLetGo) {
   const auto stub = v1::CacheStore::NewStub(NarrowChannel(server_->address()));
   Call call(stub.get(), RequestFor(LargeModel()));
   call.reader->Read(&call.message);  // the plan, unless all is over
-  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture())) << "it ends by itself";
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture())) << "it ends by itself";
   // One message under way, one that waits, and what the connection took ahead.
   EXPECT_GT(HostBytes(), 0u);
   EXPECT_LE(HostBytes(), 4 * kMiB) << "of 13 MiB";

@@ -95,10 +95,10 @@ TEST(KilledClient, LeavesNoLeaseOnSharedMemory) {
   Client client(server.address(), "hold");
   ASSERT_TRUE(client.WaitUntilHeld());
   // Of its first fetch, which it has had, the server may know a little later.
-  while (server.gate()->running() > 1) std::this_thread::yield();
-  EXPECT_EQ(server.gate()->running(), 1) << "it holds for ten minutes, unless";
+  while (server.admission()->running() > 1) std::this_thread::yield();
+  EXPECT_EQ(server.admission()->running(), 1) << "it holds for ten minutes, unless";
   client.Kill();
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Minutes(5)));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::Now() + absl::Minutes(5)));
   // And what it held may go.
   ASSERT_TRUE(server.store()->DropAll("default", true).ok());
   EXPECT_EQ(server.store()->Stats().tiers.at(0).bytes, 0u);

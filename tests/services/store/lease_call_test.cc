@@ -138,9 +138,9 @@ TEST_F(LeaseCallTest, AFollowerComputesAfterItsBudget) {
 TEST_F(LeaseCallTest, DrainingSendsThoseWhoWaitOnTheirWay) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request());
-  server_.gate()->Close();
+  server_.admission()->Close();
   EXPECT_EQ(follower->Next().turn(), v1::LeaseResponse::GO);
-  EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_TRUE(server_.admission()->WaitIdle(absl::Now() + absl::Seconds(60)));
   follower->finished = true;
   EXPECT_TRUE(follower->reader->Finish().ok());
   const auto late = Open(Request());
@@ -154,9 +154,9 @@ TEST_F(LeaseCallTest, WhoeverGoesAwayHoldsNothing) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request());
   follower->Cancel();
-  while (server_.gate()->running() > 1) std::this_thread::yield();
+  while (server_.admission()->running() > 1) std::this_thread::yield();
   holder->Cancel();
-  EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_TRUE(server_.admission()->WaitIdle(absl::Now() + absl::Seconds(60)));
   EXPECT_EQ(Count("lease_takeovers"), 0u);
 }
 
@@ -187,16 +187,16 @@ TEST_F(LeaseCallTest, OneThatEndedWhileItWaitedForAThreadIsNotParsed) {
     Stream parsed(server.stub(), Request());
     EXPECT_EQ(parsed.Next().turn(), v1::LeaseResponse::COMPUTE);
   }
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::Now() + absl::Seconds(60)));
   BlockedPool blocked(server.service()->lookups());
   Stream stream(server.stub(), Request());
   AwaitWaiting(server.service()->lookups(), 1);
-  server.gate()->Close();
+  server.admission()->Close();
   blocked.LetGo();
   EXPECT_EQ(stream.Next().turn(), v1::LeaseResponse::GO);
   stream.finished = true;
   EXPECT_TRUE(stream.reader->Finish().ok());
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::Now() + absl::Seconds(60)));
   absl::MutexLock lock(&mutex);
   EXPECT_THAT(tokens, ::testing::ElementsAre(prompt_.tokens.size(), 0u));
 }

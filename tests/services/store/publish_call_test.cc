@@ -152,7 +152,7 @@ TEST(HostilePublish, SlicesThatAreBegunTakeNoMoreThanStagingHas) {
   EXPECT_EQ(refused, 32);
   EXPECT_LE(server.store()->Stats().most_staged_bytes, options.max_staged_bytes);
   publishers.clear();
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);
   Publisher honest(&server, 100);
   ASSERT_TRUE(honest.Begin());
@@ -191,7 +191,7 @@ TEST(HostilePublish, StreamsThatTrickleLoseTheirPlaces) {
   for (auto& publisher : trickling) {
     EXPECT_EQ(publisher->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
-  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);
 }
 

@@ -13,7 +13,7 @@
 
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/door/server_access.h"
 #include "services/serving/server/server_runner.h"
 #include "services/store/cache_service.h"
@@ -35,7 +35,7 @@ class StoreServer {
                        absl::Duration patience = kStreamPatience)
       : store_(std::move(store)),
         access_(*OpenAccess(access, listen)),
-        service_(store_.get(), &gate_, "test", access_.identities.get()) {
+        service_(store_.get(), &admission_, "test") {
     if (!socket.empty()) {
       auto segment = SegmentServer::Start(socket, store_->shared_memory()->fd);
       assert(segment.ok());
@@ -49,7 +49,7 @@ class StoreServer {
       service_.Offer(offer);
     }
     service_.SetPatience(patience);
-    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_,
+    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &admission_,
                                       access_.credentials);
     assert(runner.ok());
     runner_ = *std::move(runner);
@@ -71,9 +71,9 @@ class StoreServer {
 
   TieredStore* store() { return store_.get(); }
   ServerRunner* runner() { return runner_.get(); }
-  CallGate* gate() { return &gate_; }
+  Admission* admission() { return &admission_; }
   // `recorder` gets the record of each finished call, and outlives the server. Before any call.
-  void OnCall(CallGate::Recorder recorder) { recorder_ = std::move(recorder); }
+  void OnCall(Admission::Recorder recorder) { recorder_ = std::move(recorder); }
   const ServerAccess& access() const { return access_; }
   CacheService* service() { return &service_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -89,10 +89,11 @@ class StoreServer {
 
   std::unique_ptr<TieredStore> store_;
   ServerAccess access_;
-  CallGate::Recorder recorder_;
-  CallGate gate_{[this](const CallRecord& call) {
-    if (recorder_) recorder_(call);
-  }};
+  Admission::Recorder recorder_;
+  Admission admission_{[this](const CallRecord& call) {
+                         if (recorder_) recorder_(call);
+                       },
+                       access_.identities.get()};
   CacheService service_;
   std::unique_ptr<SegmentServer> segment_, device_segment_;
   std::unique_ptr<ServerRunner> runner_;

@@ -216,7 +216,7 @@ TEST_F(StoreWatchTest, WhoTakesNothingIsLetGo) {
   v1::RestorePointInfo point;
   EXPECT_TRUE(watch->Read(&event));
   EXPECT_TRUE(list->Read(&point));
-  EXPECT_TRUE(server_.gate()->WaitIdle(absl::InfiniteFuture())) << "they end by themselves";
+  EXPECT_TRUE(server_.admission()->WaitIdle(absl::InfiniteFuture())) << "they end by themselves";
   while (watch->Read(&event)) {
   }
   while (list->Read(&point)) {

@@ -1,8 +1,8 @@
-// StateRoom: limits the memory of the states that are being saved and loaded.
+// StateLimit: limits the memory of the states that are being saved and loaded.
 //
 // Thread safety: all methods from any thread. Ownership: what it gives must not outlive it.
-#ifndef HEARTH_SERVICES_INFERENCE_CALLS_STATE_ROOM_H_
-#define HEARTH_SERVICES_INFERENCE_CALLS_STATE_ROOM_H_
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_STATE_LIMIT_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_STATE_LIMIT_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "services/rpc/slice_wire.h"
+#include "services/rpc/proto_conversion.h"
 
 namespace hearth {
 
@@ -36,43 +36,44 @@ inline absl::Status CheckStatePace(uint64_t moved, uint64_t all, absl::Duration 
       ", and all must within ", absl::FormatDuration(timeout)));
 }
 
-// Counted by a pool for the work on a state, which makes it a long one: StateRoom counts the bytes.
+// Counted by a pool for the work on a state, which makes it a long one: StateLimit counts the
+// bytes.
 inline constexpr uint64_t kStateJobBytes = uint64_t{4} << 20;
 
-class StateRoom {
+class StateLimit {
  public:
   // Room for a state that fills the pool, twice: as a file, and as what is made of it.
-  explicit StateRoom(uint64_t pool_bytes) : limit_bytes_(2 * std::max(pool_bytes, kLeastBytes)) {}
+  explicit StateLimit(uint64_t pool_bytes) : limit_bytes_(2 * std::max(pool_bytes, kLeastBytes)) {}
 
   // Of one state. Thread safety: one thread at a time.
-  class Part {
+  class Reservation {
    public:
-    explicit Part(StateRoom* room) : room_(room) {}
-    ~Part() { Clear(); }
-    Part(const Part&) = delete;
-    Part& operator=(const Part&) = delete;
+    explicit Reservation(StateLimit* limit) : limit_(limit) {}
+    ~Reservation() { Clear(); }
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
 
     // No less than it has. kResourceExhausted names the limit, and changes nothing.
     absl::Status GrowTo(uint64_t bytes) {
-      absl::MutexLock lock(&room_->mutex_);
-      const uint64_t others = room_->used_bytes_ - bytes_;
-      if (bytes > room_->limit_bytes_ - others) {
+      absl::MutexLock lock(&limit_->mutex_);
+      const uint64_t others = limit_->used_bytes_ - bytes_;
+      if (bytes > limit_->limit_bytes_ - others) {
         return absl::ResourceExhaustedError(
-            absl::StrCat("a state of ", bytes, " bytes: ", others, " of ", room_->limit_bytes_,
+            absl::StrCat("a state of ", bytes, " bytes: ", others, " of ", limit_->limit_bytes_,
                          " for states are in use (twice --pool-bytes)"));
       }
-      room_->used_bytes_ += bytes - bytes_;
+      limit_->used_bytes_ += bytes - bytes_;
       bytes_ = bytes;
       return absl::OkStatus();
     }
 
     void Clear() {
-      absl::MutexLock lock(&room_->mutex_);
-      room_->used_bytes_ -= std::exchange(bytes_, 0);
+      absl::MutexLock lock(&limit_->mutex_);
+      limit_->used_bytes_ -= std::exchange(bytes_, 0);
     }
 
    private:
-    StateRoom* const room_;
+    StateLimit* const limit_;
     uint64_t bytes_ = 0;
   };
 
@@ -85,4 +86,4 @@ class StateRoom {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_INFERENCE_CALLS_STATE_ROOM_H_
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_STATE_LIMIT_H_
