@@ -17,8 +17,9 @@ namespace hearth {
 class Reachability {
  public:
   // `what` begins the lines: "store"; `address`: without secrets.
-  Reachability(absl::string_view what, std::string address)
-      : what_(what), address_(std::move(address)) {}
+  Reachability(absl::string_view what, std::string address,
+               absl::Duration log_every = absl::Seconds(10))
+      : what_(what), address_(std::move(address)), rate_(log_every) {}
 
   // Nothing is logged of one that is reached from the start. A change that the rate leaves out is
   // logged by a later call, unless it was undone by then.
