@@ -1,6 +1,8 @@
 #include "worker/kernels/row_kernels.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
@@ -12,14 +14,13 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "worker/kernels/rows-inl.h"
+#include "worker/kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hearth {
 namespace HWY_NAMESPACE {
 
 #if HEARTH_KERNELS_VECTORS
-namespace {
 
 // The operations on each element, `a` of the one row and `b` of the other.
 struct GeluTimesEach {
@@ -31,8 +32,57 @@ struct SoftcapEach {
   }
   float cap;
 };
+struct ScaleEach {
+  HWY_INLINE V operator()(V a, V b) const { return hn::Mul(hn::Mul(a, Constant(inverse)), b); }
+  float inverse;
+};
 
-}  // namespace
+template <class Each>
+void Map(const float* a, const float* b, int64_t count, float* to, const Each& each) {
+  for (int64_t at = 0; at < count; at += kSums) {
+    Sixteen values, others;
+    LoadSixteen(a + at, count - at, values);
+    LoadSixteen(b + at, count - at, others);
+    for (int i = 0; i < kSumVectors; ++i) values[i] = each(values[i], others[i]);
+    StoreSixteen(values, count - at, to + at);
+  }
+}
+
+inline float DotRow(const float* a, const float* b, int64_t count) {
+  Sixteen sums;
+  Clear(sums);
+  for (int64_t at = 0; at < count; at += kSums) {
+    Sixteen left, right;
+    LoadSixteen(a + at, count - at, left);
+    LoadSixteen(b + at, count - at, right);
+    for (int i = 0; i < kSumVectors; ++i) sums[i] = hn::MulAdd(left[i], right[i], sums[i]);
+  }
+  return TreeSum(sums);
+}
+
+inline void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon,
+                       float* y) {
+  const float mean = DotRow(x, x, columns) / static_cast<float>(columns);
+  Map(x, scale, columns, y, ScaleEach{1.0f / std::sqrt(mean + epsilon)});
+}
+
+inline void RotateRow(const float* cos, const float* sin, int64_t half, float* x) {
+  for (int64_t at = 0; at < half; at += kSums) {
+    const int64_t left = half - at;
+    Sixteen first, second, c, s;
+    LoadSixteen(x + at, left, first);
+    LoadSixteen(x + half + at, left, second);
+    LoadSixteen(cos + at, left, c);
+    LoadSixteen(sin + at, left, s);
+    for (int i = 0; i < kSumVectors; ++i) {
+      const V a = first[i], b = second[i];
+      first[i] = hn::MulSub(a, c[i], hn::Mul(b, s[i]));
+      second[i] = hn::MulAdd(b, c[i], hn::Mul(a, s[i]));
+    }
+    StoreSixteen(first, left, x + at);
+    StoreSixteen(second, left, x + half + at);
+  }
+}
 
 void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y) {
   Map(gate, up, columns, y, GeluTimesEach());
@@ -40,8 +90,47 @@ void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y)
 
 void SoftcapRow(float cap, int64_t columns, float* x) { Map(x, x, columns, x, SoftcapEach{cap}); }
 
+// x += (y * inverse) * scale; returns the sum of x's squares, in the order of DotRow. What fills up
+// a tail stays zero, unless the inverse is not finite: then nothing of the row is.
+float AddScaled(const float* y, float inverse, const float* scale, int64_t columns, float* x) {
+  const ScaleEach each{inverse};
+  Sixteen sums;
+  Clear(sums);
+  for (int64_t at = 0; at < columns; at += kSums) {
+    Sixteen more, scales, values;
+    LoadSixteen(y + at, columns - at, more);
+    LoadSixteen(scale + at, columns - at, scales);
+    LoadSixteen(x + at, columns - at, values);
+    for (int i = 0; i < kSumVectors; ++i) {
+      values[i] = hn::Add(values[i], each(more[i], scales[i]));
+    }
+    StoreSixteen(values, columns - at, x + at);
+    for (int i = 0; i < kSumVectors; ++i) sums[i] = hn::MulAdd(values[i], values[i], sums[i]);
+  }
+  return TreeSum(sums);
+}
+
+void AddNormAndNormRow(const float* y, int64_t columns, const float* y_scale, const float* x_scale,
+                       float epsilon, float* x, float* normed) {
+  const float count = static_cast<float>(columns);
+  const float inverse = 1.0f / std::sqrt(DotRow(y, y, columns) / count + epsilon);
+  const float mean = AddScaled(y, inverse, y_scale, columns, x) / count;
+  if (normed == nullptr) return;
+  Map(x, x_scale, columns, normed, ScaleEach{1.0f / std::sqrt(mean + epsilon)});
+}
+
 #else  // no FMA in vectors
 
+inline float DotRow(const float* a, const float* b, int64_t count) {
+  return reference::Dot(a, b, count);
+}
+inline void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon,
+                       float* y) {
+  reference::RmsNormRow(x, columns, scale, epsilon, y);
+}
+inline void RotateRow(const float* cos, const float* sin, int64_t half, float* x) {
+  reference::RotateRow(cos, sin, half, x);
+}
 void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y) {
   for (int64_t i = 0; i < columns; ++i) y[i] = reference::Gelu(gate[i]) * up[i];
 }
@@ -49,7 +138,31 @@ void SoftcapRow(float cap, int64_t columns, float* x) {
   for (int64_t i = 0; i < columns; ++i) x[i] = reference::Tanh(x[i] / cap) * cap;
 }
 
+void AddNormAndNormRow(const float* y, int64_t columns, const float* y_scale, const float* x_scale,
+                       float epsilon, float* x, float* normed) {
+  const float inverse =
+      1.0f / std::sqrt(reference::Dot(y, y, columns) / static_cast<float>(columns) + epsilon);
+  for (int64_t i = 0; i < columns; ++i) x[i] = x[i] + (y[i] * inverse) * y_scale[i];
+  if (normed != nullptr) reference::RmsNormRow(x, columns, x_scale, epsilon, normed);
+}
+
 #endif  // HEARTH_KERNELS_VECTORS
+
+void NormRotateAppendRow(const QkvShape& shape, const QkvToken& token, float* row) {
+  const int64_t dim = shape.head_dim;
+  for (int64_t head = 0; head < shape.heads; ++head, row += dim) {
+    RmsNormRow(row, dim, shape.q_scale, shape.epsilon, row);
+    RotateRow(token.cos, token.sin, dim / 2, row);
+  }
+  for (int64_t head = 0; head < shape.kv_heads; ++head, row += dim) {
+    float* keys = token.keys + head * token.head_stride;
+    RmsNormRow(row, dim, shape.k_scale, shape.epsilon, keys);
+    RotateRow(token.cos, token.sin, dim / 2, keys);
+  }
+  for (int64_t head = 0; head < shape.kv_heads; ++head, row += dim) {
+    std::copy_n(row, dim, token.values + head * token.head_stride);
+  }
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace hearth
@@ -61,6 +174,8 @@ namespace hearth {
 HWY_EXPORT(RmsNormRow);
 HWY_EXPORT(GeluTimesRow);
 HWY_EXPORT(SoftcapRow);
+HWY_EXPORT(AddNormAndNormRow);
+HWY_EXPORT(NormRotateAppendRow);
 
 void RmsNorm(const ConstRows& x, int64_t columns, const float* scale, float epsilon,
              const Rows& y) {
@@ -83,6 +198,22 @@ void Softcap(float cap, int64_t columns, const Rows& x) {
   for (int64_t row = 0; row < x.rows; ++row) {
     HWY_DYNAMIC_DISPATCH(SoftcapRow)(cap, columns, x.Row(row));
   }
+}
+
+void AddNormAndNorm(const ConstRows& y, int64_t columns, const float* y_scale, const float* x_scale,
+                    float epsilon, const Rows& x, const Rows* normed) {
+  assert(x.rows == y.rows && (normed == nullptr || normed->rows == x.rows));
+  const FloatMode mode;
+  for (int64_t row = 0; row < x.rows; ++row) {
+    HWY_DYNAMIC_DISPATCH(AddNormAndNormRow)
+    (y.Row(row), columns, y_scale, x_scale, epsilon, x.Row(row),
+     normed != nullptr ? normed->Row(row) : nullptr);
+  }
+}
+
+void NormRotateAppend(const QkvShape& shape, const QkvToken& token, float* row) {
+  const FloatMode mode;
+  HWY_DYNAMIC_DISPATCH(NormRotateAppendRow)(shape, token, row);
 }
 
 }  // namespace hearth

@@ -16,7 +16,6 @@
 
 #include "worker/text/pair_merger.h"
 #include "worker/text/piece_joins.h"
-#include "worker/text/piece_table.h"
 #include "worker/text/piece_types.h"
 
 namespace hearth {

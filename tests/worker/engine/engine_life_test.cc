@@ -90,6 +90,31 @@ TEST(EngineLifeTest, InAFullQueueTheLargestTenantsNewestRequestGivesWay) {
   EXPECT_EQ(worker.Counter("requests_refused"), 0u);
 }
 
+TEST(EngineLifeTest, AHundredRequestsOfOneTenantCostAnotherTenantNoRefusal) {
+  EngineOptions options = InvariantOptions();
+  options.max_running = 4;
+  options.max_queued = 8;
+  TestWorker worker(LivingDir(), options, nullptr, /*with_cache=*/false);
+  EngineRequest many = Request(Prompt(40), {}, 20), few = Request(Prompt(40, 2));
+  many.tenant = "many";
+  few.tenant = "few";
+  EngineCallbacks ignored;
+  ignored.on_started = [](const StartedInfo&) {};
+  ignored.on_token = [](const SampledToken&) { return true; };
+  ignored.on_finished = [](const FinishedInfo&) {};
+  ignored.on_error = [](const absl::Status&) {};
+  ignored.on_published = [](const PublishOutcome&) {};
+  int refused = 0;
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 100; ++i) refused += worker->Submit(many, ignored).ok() ? 0 : 1;
+    Collector other;
+    worker.Submit(few, &other);  // dies where it is refused
+    other.WaitEnd();
+    EXPECT_TRUE(other.error.ok()) << other.error;
+  }
+  EXPECT_GT(refused, 0) << "the queue was full";
+}
+
 TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
   TestWorker worker(LivingDir(), OnePlace(1));
   Gate gate(worker.cache().get());

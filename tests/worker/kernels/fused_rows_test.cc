@@ -1,4 +1,4 @@
-#include "worker/kernels/fused_rows.h"
+#include "worker/kernels/row_kernels.h"
 
 #include <gtest/gtest.h>
 

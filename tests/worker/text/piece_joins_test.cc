@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/worker/model/made_up_model.h"
 #include "tests/worker/text/tiny_tokenizer.h"
-#include "worker/text/piece_table.h"
+#include "worker/text/pair_merger.h"
 #include "worker/text/tokenizer.h"
 
 namespace hearth {

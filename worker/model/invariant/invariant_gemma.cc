@@ -12,7 +12,6 @@
 #include "worker/model/invariant/invariant_forward.h"
 #include "worker/model/invariant/invariant_self_test.h"
 #include "worker/model/invariant/invariant_weights.h"
-#include "worker/model/invariant/self_test_memory.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
 

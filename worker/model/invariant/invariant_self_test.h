@@ -26,7 +26,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "proto/fingerprint.h"
 #include "worker/kernels/layer.h"
+#include "worker/kernels/packed_weights.h"
 #include "worker/model/invariant/invariant_forward.h"
 #include "worker/model/invariant/step_limits.h"
 
@@ -123,6 +125,25 @@ class InvariantSelfTest {
   std::optional<InvariantReference> reference_;      // of this pass's first row, in this layer
   int passes_ = 0;
   absl::Status status_;
+};
+
+// SelfTestMemory: remembers between starts that the self-test of a model passed on this machine.
+//
+// Keyed by the weights and their form, the kernels' version, C, the steps that were tried, the
+// instruction set, the CPU and the program's file: each of them may change the bits. Only passed
+// tests are remembered.
+//
+// Thread safety: as const. A folder that cannot be read or written costs time only.
+class SelfTestMemory {
+ public:
+  // `cache_dir` may be empty: then nothing is remembered. `form`: of the weights.
+  SelfTestMemory(const std::string& cache_dir, const Digest& weights, WeightForm form,
+                 int64_t chunk, const StepLimits& limits);
+  bool HasPassed() const;
+  void Remember() const;
+
+ private:
+  std::string file_;
 };
 
 }  // namespace hearth
