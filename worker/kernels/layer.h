@@ -15,9 +15,9 @@
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/base/rows.h"
 #include "worker/kernels/base/workspace.h"
-#include "worker/kernels/row_kernels.h"
 #include "worker/kernels/low_rank.h"
 #include "worker/kernels/packed_weights.h"
+#include "worker/kernels/row_kernels.h"
 
 namespace hearth {
 

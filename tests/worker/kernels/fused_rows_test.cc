@@ -1,10 +1,9 @@
-#include "worker/kernels/row_kernels.h"
-
 #include <gtest/gtest.h>
 
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/kernels/reference.h"
 #include "worker/kernels/rope_table.h"
+#include "worker/kernels/row_kernels.h"
 
 namespace hearth {
 namespace {
