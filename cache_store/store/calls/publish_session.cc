@@ -362,6 +362,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     state_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
+    if (status.ok()) Place();
     state_->evictor.UnreserveHost(plan_.host_reserved_bytes);
     EndPlan();
     if (status.ok()) {
@@ -636,24 +637,26 @@ absl::Status PublishSessionImpl::WriteRenewals() {
   return plan_.level == Durability::kMemory ? absl::OkStatus() : status;
 }
 
-void PublishSessionImpl::Reveal() {
+void PublishSessionImpl::Place() {
   state_->mu.AssertHeld();
   assert(plan_.work.objects.size() == plan_.work.compressed_bytes.size());
-  const bool written = plan_.level != Durability::kMemory;
   for (size_t i = 0; i < plan_.work.objects.size(); ++i) {
     state_->objects.SetOnDisk(plan_.work.objects[i], plan_.work.compressed_bytes[i]);
   }
-  if (!written) {
-    // RAM is their only home, and was reserved: before anything else competes for it.
-    for (const Boundary& kept : plan_.boundaries) {
-      for (const size_t i : kept.items) {
-        const Item& item = items_[i];
-        if (item.complete() && !item.object->in_host && !item.object->on_disk) {
-          core_->PutInHost(item.object, item.staged);
-        }
-      }
+  for (const Boundary& kept : plan_.boundaries) {
+    for (const size_t i : kept.items) {
+      // RAM is its only home, and was reserved.
+      const Item& item = items_[i];
+      if (!item.complete() || item.object->in_host || item.object->on_disk) continue;
+      PutInHost(item, &plan_.host_reserved_bytes);
     }
+    AdmitToHost(kept);
+    LinkBoundary(kept, true);
   }
+}
+
+void PublishSessionImpl::Reveal() {
+  state_->mu.AssertHeld();
   state_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
   std::vector<Boundary> shown;
   for (Boundary& kept : plan_.boundaries) {
@@ -668,7 +671,7 @@ void PublishSessionImpl::Reveal() {
       if (kept.write) state_->objects.DiscardManifest(kept.manifest);
       continue;
     }
-    SegmentNode* end = LinkBoundary(kept);
+    SegmentNode* end = LinkBoundary(kept, false);
     std::vector<const StoredObject*> objects;
     for (const size_t i : kept.items) objects.push_back(items_[i].object);
     const RestorePointEntry* point = end->restore_point;
@@ -690,9 +693,7 @@ void PublishSessionImpl::Reveal() {
       state_->catalog.SetDurable(point);
       if (point->pinned) plan_.newly_durable_pins.push_back(point->manifest);
     }
-    state_->catalog.HoldPoint(point);  // not evicted to make room for itself
-    if (AdmitToHost(kept)) state_->catalog.SetResident(point);
-    state_->catalog.ReleasePoint(point);
+    if (point->slowest_tier() == Tier::kHost) state_->catalog.SetResident(point);
     if (!point->durable) plan_.shown.push_back(point->id);
     state_->catalog.Touch(point, core_->clock->Now());
     // Only now is the record what a list would show.
@@ -707,49 +708,62 @@ void PublishSessionImpl::Reveal() {
 }
 
 bool PublishSessionImpl::IsWhole(const Boundary& kept) const {
-  return std::all_of(kept.items.begin(), kept.items.end(), [&](const size_t i) {
-    const StoredObject* object = items_[i].object;
-    return !object->retired && (object->in_host || object->on_disk);
-  });
+  return std::all_of(kept.items.begin(), kept.items.end(),
+                     [&](const size_t i) { return IsThere(*items_[i].object); });
 }
 
-// Makes the path of a boundary and puts its new objects into it.
-SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
+SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept, bool in_steps) {
   state_->mu.AssertHeld();
   PrefixIndex& index = state_->catalog.index();
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
-  SegmentNode* node = index.EnsureRoot(chain_->root);
+  const bool is_linked = std::all_of(kept.items.begin(), kept.items.end(), [&](const size_t i) {
+    return items_[i].object->node != nullptr;
+  });
+  SegmentNode* node = is_linked ? index.Find(kept.segment->key) : nullptr;
+  if (node != nullptr) return node;  // with all of the path
+  node = index.EnsureRoot(chain_->root);
   size_t next = 0;  // items come in order of their segments
   for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
-    node = index.Ensure(node, *chain_->EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
+    const KeyedSegment& keyed = *chain_->EndingAt(segment.end(), chunk_tokens);
+    node = index.Ensure(node, keyed, spec_.token_ids);
     assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
     for (; next < kept.items.size(); ++next) {
       const StoredObject* object = items_[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
-      if (object->node == nullptr) state_->objects.Link(object, node);
+      if (object->node == nullptr && IsThere(*object)) state_->objects.Link(object, node);
     }
+    if (!in_steps || !state_->Yield(1)) continue;
+    node = index.Find(keyed.key);
+    if (node == nullptr) return nullptr;
   }
   assert(next == kept.items.size());
+  if (in_steps) index.Prune(node);
   return node;
 }
 
-// Puts what this publish brought into RAM, if the whole restore point can then be read from there.
-bool PublishSessionImpl::AdmitToHost(const Boundary& kept) {
+void PublishSessionImpl::PutInHost(const Item& item, uint64_t* reserved_bytes) {
+  state_->mu.AssertHeld();
+  const uint64_t bytes = std::min(*reserved_bytes, item.object->bytes());
+  state_->evictor.UnreserveHost(bytes);
+  *reserved_bytes -= bytes;
+  core_->PutInHost(item.object, item.staged);
+  state_->Yield(1);
+}
+
+void PublishSessionImpl::AdmitToHost(const Boundary& kept) {
   state_->mu.AssertHeld();
   uint64_t bytes = 0;
   for (const size_t i : kept.items) {
     const Item& item = items_[i];
     if (item.object->in_host) continue;
-    if (!item.complete()) return false;  // on the disk only: the next fetch promotes it
+    if (!item.complete()) return;  // on the disk only: the next fetch promotes it
     bytes += item.object->bytes();
   }
-  if (!state_->evictor.ReserveHost(bytes, spec_.tenant)) return false;
-  state_->evictor.UnreserveHost(bytes);
+  if (!state_->evictor.ReserveHost(bytes, spec_.tenant)) return;
   for (const size_t i : kept.items) {
-    const Item& item = items_[i];
-    if (!item.object->in_host && !core_->PutInHost(item.object, item.staged)) return false;
+    if (!items_[i].object->in_host) PutInHost(items_[i], &bytes);
   }
-  return true;
+  state_->evictor.UnreserveHost(bytes);
 }
 
 }  // namespace hearth

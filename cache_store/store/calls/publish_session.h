@@ -123,12 +123,25 @@ class PublishSessionImpl : public PublishSession {
   absl::Status ViewsFor(const StoredObject* object, std::vector<SliceView>* views)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Makes objects and points visible; nothing here can fail. Leaves in the plan the boundaries that
-  // are visible.
+  // Puts the objects into their tiers and the index, others have the lock in between.
+  void Place() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Makes points visible; nothing here can fail. Leaves in the plan the boundaries that are
+  // visible.
   void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  static bool IsThere(const StoredObject& object) {
+    return !object.retired && (object.in_host || object.on_disk);
+  }
   bool IsWhole(const Boundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  SegmentNode* LinkBoundary(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  bool AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Makes the path of a boundary and puts its new objects into it. `in_steps`: others have the lock
+  // in between, and what leaves meanwhile is left out.
+  SegmentNode* LinkBoundary(const Boundary& kept, bool in_steps)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Others have the lock behind it. REQUIRES: room for it is reserved.
+  void PutInHost(const Item& item, uint64_t* reserved_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Puts what this publish brought into RAM, if the whole restore point can then be read from
+  // there; in steps.
+  void AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // REQUIRES: the points' ids are claimed.
   absl::Status WriteRenewals() ABSL_LOCKS_EXCLUDED(state_->mu);
   PublishResult Result();
