@@ -3,7 +3,7 @@
 // An object belongs to one tenant, whose name is in its key, from the first restore point that
 // names it to the last. Bytes count each object's keys and values once, whatever tiers they are in.
 // The sums follow from the objects' states (StorageSums). Not thread safe: the store guards it.
-// Invariant: usage equals what the restore points add up to (CheckCatalog).
+// Invariant: usage equals what the restore points add up to (tests/support/store_checks).
 #ifndef HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
 #define HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
 

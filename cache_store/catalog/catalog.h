@@ -153,10 +153,6 @@ class Catalog {
   uint64_t demoted_ = 0, evicted_ = 0;
 };
 
-// Asserts that all sums, counts and references equal those counted anew (catalog_check.cc). For
-// tests: takes time in proportion to the catalog.
-void CheckCatalog(const Catalog& catalog, const ObjectTable& objects);
-
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_CATALOG_CATALOG_H_

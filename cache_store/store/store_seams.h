@@ -18,6 +18,8 @@
 
 namespace hearth {
 
+struct StoreCore;
+
 // Null: the real thing.
 struct StoreSeams {
   using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
@@ -43,12 +45,7 @@ class SteppedStore : public TieredStore {
   virtual absl::Duration UpkeepStep() = 0;
   // Adopts a few restore points more; returns how long to wait. Called as ScrubStep.
   virtual absl::Duration LoadStep() = 0;
-  // Asserts the catalog's invariants against the tiers.
-  virtual void CheckInvariants() = 0;
-  virtual uint64_t index_finds() = 0;  // PrefixIndex::finds
-  // How often a long walk let others have the lock, and how long one held it since the last call.
-  virtual uint64_t lock_yields() = 0;
-  virtual absl::Duration TakeLongestHold() = 0;
+  virtual StoreCore* core() = 0;
 };
 
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/store_checks.h"
 
 namespace hearth {
 namespace {
@@ -265,7 +266,7 @@ void Node::Check() {
   if (!is_up()) return;
   TakeEvents();
   CheckWaits();
-  store()->CheckInvariants();
+  CheckInvariants(store());
   const StoreStats stats = store_->Stats();
   for (const TierUsage& tier : stats.tiers) {
     const bool is_too_much = tier.bytes > tier.capacity_bytes;

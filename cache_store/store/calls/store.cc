@@ -1,7 +1,6 @@
 #include "cache_store/store/calls/store.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 
 #include "absl/strings/escaping.h"
@@ -459,38 +458,6 @@ absl::Status Store::Flush(absl::Time deadline) {
     return absl::DeadlineExceededError("write-behind did not finish in time");
   }
   return core_->tiers.disk == nullptr ? absl::OkStatus() : core_->tiers.disk->Sync();
-}
-
-uint64_t Store::index_finds() {
-  StateLock lock(state_);
-  return state_->catalog.index().finds();
-}
-
-uint64_t Store::lock_yields() {
-  StateLock lock(state_);
-  return state_->yields;
-}
-
-absl::Duration Store::TakeLongestHold() {
-  StateLock lock(state_);
-  return std::exchange(state_->longest_hold, absl::ZeroDuration());
-}
-
-void Store::CheckInvariants() {
-  StateLock lock(state_);
-  assert(core_->tiers.host.bytes() <= core_->tiers.host.capacity_bytes());
-  assert(state_->objects.sums().host_bytes() <= state_->evictor.limits().host_bytes);
-  // Evictions that a crash of the machine undid come back, and go again once all is loaded.
-  assert(loader_.unloaded() != nullptr ||
-         state_->objects.sums().disk_bytes() <= state_->evictor.limits().disk_bytes);
-  CheckCatalog(state_->catalog, state_->objects);
-  if (core_->tiers.device == nullptr) return;
-  const DeviceTier::Usage usage = core_->tiers.device->usage();
-  assert(usage.bytes <= core_->options.device->size_bytes());
-  for (const uint64_t number : usage.objects) {
-    const StoredObject* object = state_->objects.Find(number);
-    assert(object != nullptr && !object->retired);
-  }
 }
 
 std::optional<SharedMemory> Store::shared_memory() const {

@@ -94,10 +94,7 @@ class Store : public SteppedStore {
   absl::Duration UpkeepStep() override { return upkeep_.Step(); }
   absl::Duration LoadStep() override { return loader_.Step(); }
   bool is_loading() const override { return loader_.is_loading(); }
-  void CheckInvariants() override;
-  uint64_t index_finds() override;
-  uint64_t lock_yields() override;
-  absl::Duration TakeLongestHold() override;
+  StoreCore* core() override { return core_; }
 
  private:
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,

@@ -9,6 +9,7 @@
 
 #include "cache_store/catalog/catalog.h"
 #include "cache_store/catalog/evictor.h"
+#include "tests/support/store_checks.h"
 
 namespace hearth {
 

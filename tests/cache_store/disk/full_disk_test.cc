@@ -9,6 +9,7 @@
 #include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -68,7 +69,7 @@ TEST_P(FullDisk, RefusesServesAndTakesAgainWhenThereIsRoom) {
       EXPECT_EQ(Fetch(2 + round), 0u);
       executor_->RunAll();
     }
-    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+    CheckInvariants(store_.get());
     disk_.SetFull(false);
     const absl::Status taken = Publish(2 + round);
     EXPECT_TRUE(taken.ok()) << taken;

@@ -16,6 +16,7 @@
 #include "cache_store/store/store_seams.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -62,7 +63,7 @@ class Moment {
     if (!taken.ok()) taken = Publish();
     EXPECT_TRUE(taken.ok()) << "with room again: " << taken;
     CheckServes("with room again");
-    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+    CheckInvariants(store_.get());
     store_.reset();
     Open();
     ASSERT_NE(store_, nullptr);

@@ -8,6 +8,7 @@
 
 #include "tests/cache_store/shared/shared_kit.h"
 #include "tests/cache_store/store/store_load_kit.h"
+#include "tests/support/store_checks.h"
 
 namespace hearth {
 namespace {
@@ -382,7 +383,7 @@ TEST_F(LoadingDropsTest, OfAllHereAreDoneAtOnceByForce) {
   EXPECT_EQ(Served(), 0u);
   EXPECT_TRUE(shared_->List("default").empty());
   EXPECT_EQ(shared_->Stats().Of(Counter::kRecoveryLostRestorePoints), lost);
-  stepped_->CheckInvariants();
+  CheckInvariants(stepped_);
 }
 
 TEST_F(LoadingDropsTest, OfAllHoldAfterAStartBeforeTheEngineAnswers) {

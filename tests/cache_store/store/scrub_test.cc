@@ -8,6 +8,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -48,7 +49,7 @@ class Scrub : public ::testing::Test {
     }
     ASSERT_EQ(Counted("scrub_passes"), passes + 1);
     executor_->RunAll();
-    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+    CheckInvariants(store_.get());
   }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   // The bytes of one slice of a prompt, as they lie on disk.

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/store/store_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -262,7 +263,7 @@ int Main(const Options& options) {
     std::vector<std::thread> threads;
     for (const auto& caller : callers) threads.emplace_back([&caller, each] { caller->Run(each); });
     for (std::thread& thread : threads) thread.join();
-    static_cast<SteppedStore*>(store.get())->CheckInvariants();
+    CheckInvariants(store.get());
     resident.push_back(ResidentMiB());
     const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
     std::printf("%10llu  %10.0f  %8.3f  %9llu  %7llu  %6llu  %8.1f\n",

@@ -9,6 +9,7 @@
 #include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -90,7 +91,7 @@ class StoreCompression : public ::testing::Test {
   }
   uint64_t DiskBytes() { return store_->Stats().tiers.at(1).bytes; }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  void CheckInvariants() { static_cast<SteppedStore*>(store_.get())->CheckInvariants(); }
+  void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
 
   const TestFolder folder_;
   const Fingerprint model_ = [] {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cache_store/store/store_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -70,7 +71,7 @@ void Hammer(const StoreOptions& options) {
   watch.subscription.reset();
   EXPECT_GT(events, 0u);
   EXPECT_TRUE(ordered);
-  static_cast<SteppedStore*>(store.get())->CheckInvariants();
+  CheckInvariants(store.get());
   const StoreStats stats = store->Stats();
   EXPECT_EQ(stats.counters.at("quarantined_objects"), 0u);
   EXPECT_EQ(stats.counters.at("nondeterminism"), 0u);

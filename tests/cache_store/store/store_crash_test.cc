@@ -21,6 +21,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -134,7 +135,7 @@ class CrashRun {
     } else {
       Drop();
     }
-    store()->CheckInvariants();
+    CheckInvariants(store());
   }
 
   void Publish() {

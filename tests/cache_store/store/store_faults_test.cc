@@ -6,6 +6,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -32,7 +33,7 @@ class StoreFaults : public ::testing::Test {
     store_ = OpenStore(options, std::move(seams)).value();
   }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  void CheckInvariants() { static_cast<SteppedStore*>(store_.get())->CheckInvariants(); }
+  void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
 
   const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();

@@ -13,6 +13,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -77,7 +78,7 @@ class StoreLoad : public ::testing::Test {
       Step();
     }
     EXPECT_EQ(Step(), absl::InfiniteDuration());
-    store()->CheckInvariants();
+    CheckInvariants(store());
   }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }

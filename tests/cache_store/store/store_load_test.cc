@@ -14,6 +14,7 @@
 #include "tests/cache_store/store/store_load_kit.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/raw_database.h"
+#include "tests/support/store_checks.h"
 
 namespace hearth {
 namespace {
@@ -179,7 +180,7 @@ TEST_F(StoreLoad, QuarantineReachesWhatIsNotLoaded) {
   OpenLoading();
   EXPECT_FALSE(KitFetch(store_.get(), model_, prompt).ok());
   EXPECT_EQ(Counted("quarantined_objects"), 1u);
-  store()->CheckInvariants();
+  CheckInvariants(store());
   LoadAll();
   for (uint64_t other = 0; other < kPrompts; ++other) {
     EXPECT_EQ(Fetch(other), other < 10 ? 0u : kLast) << other;

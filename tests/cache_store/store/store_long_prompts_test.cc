@@ -10,6 +10,7 @@
 #include "proto/restore_rule.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -50,9 +51,9 @@ class StoreLongPrompts : public ::testing::Test {
     ASSERT_EQ(session->Commit()->boundaries.size(), 1u);
   }
   uint64_t YieldsOf(const std::function<void()>& call) {
-    const uint64_t before = store()->lock_yields();
+    const uint64_t before = LockYields(store());
     call();
-    return store()->lock_yields() - before;
+    return LockYields(store()) - before;
   }
 
   const Fingerprint model_ = KitModel().Make();
@@ -76,7 +77,7 @@ TEST_F(StoreLongPrompts, OthersHaveTheLockWhileOneIsLookedAt) {
             }),
             4u);
   EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, 0u);
-  store()->CheckInvariants();
+  CheckInvariants(store());
   EXPECT_EQ(YieldsOf([&] {
               EXPECT_EQ(KitFetch(store_.get(), model_, short_).value(), 64u);
               EXPECT_TRUE(store_->Explain(KitQuery(model_, short_)).ok());
@@ -85,18 +86,18 @@ TEST_F(StoreLongPrompts, OthersHaveTheLockWhileOneIsLookedAt) {
 }
 
 TEST_F(StoreLongPrompts, AnExplanationLooksEachChunkUpTwice) {
-  const uint64_t before = store()->index_finds();
+  const uint64_t before = IndexFinds(store());
   ASSERT_TRUE(store_->Explain(query_).ok());
-  EXPECT_LE(store()->index_finds() - before, 2 * kChunks + 100);
+  EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);
 }
 
 TEST_F(StoreLongPrompts, NobodyWaitsForAnExplanationThatIsNotAskedForAnyMore) {
   PrefixQuery query = query_;
   int asked = 0;
   query.stopped = [&asked] { return ++asked > 1; };
-  const uint64_t before = store()->index_finds();
+  const uint64_t before = IndexFinds(store());
   EXPECT_TRUE(absl::IsCancelled(store_->Explain(query).status()));
-  EXPECT_LT(store()->index_finds() - before, kChunks);
+  EXPECT_LT(IndexFinds(store()) - before, kChunks);
 }
 
 // Whatever others do with it while the lock is theirs.
@@ -125,7 +126,7 @@ TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
   reader.join();
   EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
   EXPECT_TRUE(store_->DropAll("default", true).ok());
-  store()->CheckInvariants();
+  CheckInvariants(store());
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 

@@ -4,6 +4,7 @@
 
 #include "cache_store/store/store_seams.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -58,7 +59,7 @@ class StorePromotion : public ::testing::Test {
   uint64_t HostBytes() { return store_->Stats().tiers.at(0).bytes; }
   void RunTasksAndCheck() {
     executor_->RunAll();
-    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+    CheckInvariants(store_.get());
   }
 
   const TestFolder folder_;

@@ -18,6 +18,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -241,7 +242,7 @@ TEST_P(StoreProperty, HoldsAfterEveryOperation) {
     } else {
       Open();
     }
-    store()->CheckInvariants();
+    CheckInvariants(store());
     for (const TierUsage& tier : store_->Stats().tiers) {
       ASSERT_LE(tier.bytes, tier.capacity_bytes) << TierName(tier.tier) << " step " << step;
     }

@@ -4,6 +4,7 @@
 
 #include "cache_store/base/tenant_ledger.h"
 #include "cache_store/store/store_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -39,7 +40,7 @@ class QuotaTest : public testing::Test {
   }
   absl::Status Publish(const std::string& tenant, uint64_t seed) {
     const auto result = KitPublish(store_.get(), model_, Prompt(tenant, seed), {kTokens});
-    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+    CheckInvariants(store_.get());
     return result.status();
   }
   bool Has(const std::string& tenant, uint64_t seed) {
@@ -109,7 +110,7 @@ TEST_F(QuotaTest, WhatAPublishGoesOnFromStaysCountedWhileItIsEvicted) {
   ASSERT_TRUE(Publish("b", 3).ok());
   const KitPrompt longer{KitTokens(1, kTokens + 16), {}, "b"};
   ASSERT_TRUE(KitPublish(store_.get(), model_, longer, {kTokens + 16}).ok());
-  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+  CheckInvariants(store_.get());
   EXPECT_LE(Usage("b").bytes, 3 * unit_.bytes);
 }
 
@@ -127,11 +128,11 @@ TEST_F(QuotaTest, WhatReadersHoldComesBackOnlyWithinTheCeiling) {
     ASSERT_TRUE(Publish("b", 3).ok());
     ASSERT_EQ(Usage("b").bytes, 2 * unit_.bytes);
     EXPECT_TRUE(Has("b", 1)) << "held, and so still complete";
-    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+    CheckInvariants(store_.get());
     EXPECT_LE(Usage("b").bytes, 2 * unit_.bytes);
   }
   PinAll("b");
-  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+  CheckInvariants(store_.get());
 }
 
 TEST_F(QuotaTest, WhatIsSharedCountsOnce) {
@@ -153,7 +154,7 @@ TEST_F(QuotaTest, ATenantsShareOfPinsIsItsOwnWhateverOthersPin) {
   }
   const auto pin = [&](const std::string& tenant, size_t which) {
     const auto pinned = store_->SetPinned(store_->List(tenant).at(which).id, tenant, true);
-    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+    CheckInvariants(store_.get());
     return pinned.status();
   };
   ASSERT_TRUE(pin("a", 0).ok());
@@ -231,7 +232,7 @@ TEST_F(QuotaTest, ARefusalThatAGuaranteeIsTheCauseOfTakesNothingFromOthers) {
   // The points of c are enough for this one, and b keeps its own.
   const KitPrompt smaller{KitTokens(9, 3 * kTokens), {}, "a"};
   ASSERT_TRUE(KitPublish(store_.get(), model_, smaller, {3 * kTokens}).ok());
-  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+  CheckInvariants(store_.get());
   EXPECT_FALSE(Has("c", 1));
   EXPECT_TRUE(Has("b", 1));
   EXPECT_TRUE(Has("b", 2));
@@ -248,7 +249,7 @@ TEST_F(QuotaTest, BesideAGuaranteeAllThatMayGoDoes) {
   const KitPrompt large{KitTokens(9, 2 * kTokens), {}, "a"};
   const auto stored = KitPublish(store_.get(), model_, large, {2 * kTokens});
   ASSERT_TRUE(stored.ok()) << stored.status();
-  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
+  CheckInvariants(store_.get());
   EXPECT_TRUE(Has("b", 1));
 }
 

@@ -9,6 +9,7 @@
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -79,7 +80,7 @@ class StoreRaces : public ::testing::Test {
     EXPECT_EQ(points.size(), 1u);
     return points.at(0);
   }
-  void CheckInvariants() { static_cast<SteppedStore*>(store_.get())->CheckInvariants(); }
+  void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
 
   const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();

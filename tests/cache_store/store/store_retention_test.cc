@@ -8,6 +8,7 @@
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -40,7 +41,7 @@ class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
     const uint32_t end = (static_cast<uint32_t>(prompt.tokens.size()) - 1) / 16 * 16;
     EXPECT_TRUE(KitPublish(store_, model_, prompt, {end - 16, end}).ok());
     executor_->RunAll();
-    store_->CheckInvariants();
+    CheckInvariants(store_);
     return found;
   }
   // A store of twenty first turns: what they take on disk.
@@ -103,7 +104,7 @@ TEST_P(StoreRetention, PinnedPointsStayAndAcknowledgedOnesAreWritten) {
     EXPECT_EQ(published->durable, Durability::kDisk);
     EXPECT_GT(KitFetch(store_, model_, Turn(i, 1)).value(), 0u) << "just acknowledged";
     executor_->RunAll();
-    store_->CheckInvariants();
+    CheckInvariants(store_);
   }
   bool is_there = false;
   for (const RestorePoint& point : store_->List("default")) is_there |= point.id == pinned;
@@ -122,7 +123,7 @@ TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
   EXPECT_LT(after, before);
   EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
   EXPECT_EQ(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
-  store_->CheckInvariants();
+  CheckInvariants(store_);
 }
 
 // Bytes and uses are the same: what a token costs to compute is not.
@@ -193,7 +194,7 @@ TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
   EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u) << "used last, though made first";
   EXPECT_EQ(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
   EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
-  store_->CheckInvariants();
+  CheckInvariants(store_);
 }
 
 TEST_P(StoreRetention, AKillForgetsTheUsesOfAMinuteOnly) {

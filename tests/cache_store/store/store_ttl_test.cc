@@ -6,6 +6,7 @@
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -45,7 +46,7 @@ class StoreTtl : public ::testing::Test {
     EXPECT_TRUE(KitPutAll(session.get(), spec, model_, prompt).ok());
     const absl::StatusOr<PublishResult> result = session->Commit();
     EXPECT_TRUE(result.ok()) << result.status();
-    store_->CheckInvariants();
+    CheckInvariants(store_);
     return result.ok() ? *result : PublishResult();
   }
   static KitPrompt UpTo(KitPrompt prompt, uint32_t tokens) {
@@ -56,7 +57,7 @@ class StoreTtl : public ::testing::Test {
   uint32_t Usable(const KitPrompt& prompt) {
     const uint32_t usable = KitFetch(store_, model_, prompt).value();
     executor_->RunAll();
-    store_->CheckInvariants();
+    CheckInvariants(store_);
     return usable;
   }
   uint64_t Expired() { return store_->Stats().removed.at("expired"); }
@@ -324,7 +325,7 @@ TEST_F(StoreTtl, APublishThatBeganBeforeTheEndKeepsWhatItWasPromised) {
   EXPECT_EQ(Expired(), 1u);
   EXPECT_THAT(session->Commit().value().boundaries, ElementsAre(64));
   session.reset();
-  store_->CheckInvariants();
+  CheckInvariants(store_);
   EXPECT_EQ(Only().expires_in, absl::Minutes(1));
   EXPECT_EQ(Usable(prompt), 64u);
   Open();
