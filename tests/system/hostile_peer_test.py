@@ -172,8 +172,7 @@ class Store(Hostile):
         def honest():
             self.cluster.ctl("stats", "--store", store.address, "--token-file", token)
         paths = ["/hearth.v1.CacheStore/Fetch", "/grpc.health.v1.Health/Check",
-                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                 "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"]
+                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
         self.attack(store, paths, self.LIMITS, honest)
 
     def test_half_sent_requests_over_a_unix_socket_are_bounded(self):

@@ -18,7 +18,6 @@
 #include "services/rpc/transport_options.h"
 #include "services/serving/log_rate.h"
 #include "services/serving/logging.h"
-#include "services/serving/server/reflection_service.h"
 
 namespace hearth {
 namespace {
@@ -86,30 +85,22 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
     builder.RegisterService(named.service);
     names.push_back(named.name);
   }
-  std::vector<std::string> listed = names;
-  listed.insert(listed.end(), {kReflectionName, "grpc.reflection.v1alpha.ServerReflection",
-                               "grpc.health.v1.Health"});
-  auto reflection = std::make_unique<ReflectionService>(std::move(listed));
-  builder.RegisterService(reflection.get());
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
     return absl::UnavailableError(absl::StrCat("listen: gRPC does not start on ", listen));
   }
   const std::string address = DialAddress(listen, (*door)->port());
-  std::unique_ptr<ServerRunner> runner(new ServerRunner(*std::move(door), std::move(reflection),
-                                                        std::move(server), address,
-                                                        std::move(names), admission));
+  std::unique_ptr<ServerRunner> runner(
+      new ServerRunner(*std::move(door), std::move(server), address, std::move(names), admission));
   runner->SetServing(true);
   runner->door_->Start();
   return runner;
 }
 
 ServerRunner::ServerRunner(std::unique_ptr<ConnectionDoor> door,
-                           std::unique_ptr<ReflectionService> reflection,
                            std::unique_ptr<grpc::Server> server, std::string address,
                            std::vector<std::string> names, Admission* admission)
-    : reflection_(std::move(reflection)),
-      server_(std::move(server)),
+    : server_(std::move(server)),
       door_(std::move(door)),
       address_(std::move(address)),
       names_(std::move(names)),

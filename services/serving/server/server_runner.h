@@ -22,8 +22,6 @@
 
 namespace hearth {
 
-class ReflectionService;
-
 // Publishes of finished requests have this long to reach the store.
 inline constexpr absl::Duration kFlushTimeout = absl::Seconds(5);
 
@@ -51,12 +49,10 @@ class ServerRunner {
   int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
 
  private:
-  ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<ReflectionService> reflection,
-               std::unique_ptr<grpc::Server> server, std::string address,
-               std::vector<std::string> names, Admission* admission);
+  ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<grpc::Server> server,
+               std::string address, std::vector<std::string> names, Admission* admission);
   void SetServing(bool serving);
 
-  const std::unique_ptr<ReflectionService> reflection_;
   const std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionDoor> door_;  // hands connections to server_
   const std::string address_;
