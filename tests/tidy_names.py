@@ -48,6 +48,8 @@ OF_ITS_COMMAND = {
     "--secret-file": "of a stopped store",
 }
 # Of the parser; and of connection.cc, which makes it of the kind of server.
+COMMANDS = ("services/hearthctl/", "services/cli/", "services/events/",
+            "bench/simulate/")
 OTHER_FLAGS = {"help", "version", "man", "config", "worker"}
 
 
@@ -145,7 +147,7 @@ def flags(files):
         for program, its in SERVERS.items():
             for match in SERVER_FLAG.finditer(text) if leaf in its else ():
                 found[program, "--" + match[1]].append((path, line_of(text, match.start())))
-        for match in COMMAND_FLAG.finditer(text) if path.startswith("services/hearthctl/") else ():
+        for match in COMMAND_FLAG.finditer(text) if path.startswith(COMMANDS) else ():
             found["hearthctl", match[1]].append((path, line_of(text, match.start())))
     return found
 

@@ -19,7 +19,7 @@ ALLOWED = [
 ] + [
     (path, "stray", "parted from its header's file for a limit that is gone: join") for path in (
         "cache_store/catalog/catalog_check.cc", "cache_store/disk/disk_tier_backup_check.cc",
-        "cache_store/retention/unit_class.cc", "cache_store/simulate/simulate_optimum.cc",
+        "cache_store/retention/unit_class.cc",
         "proto/manifest_rule.cc", "worker/kernels/reference_attend.cc")
 ]
 
@@ -34,13 +34,13 @@ MAY_SEE = {
     "worker": {"proto", "worker"},
     "services": {"proto", "cache_store", "worker", "services"},
 }
-SERVING = {"services/rpc", "services/serving", "services/serving/door", "services/serving/calls"}
+SERVING = {"services/rpc", "services/cli", "services/serving", "services/serving/door",
+           "services/serving/calls"}
 # A room is a folder with a library of its own inside one of those, and what it may include of its
 # siblings. A room that is not named here may see its whole folder.
 ROOMS = {
     "cache_store/base": set(),
     "cache_store/retention": set(),
-    "cache_store/simulate": {"cache_store/retention", "cache_store/shared"},
     "cache_store/memory": {"cache_store/base"},
     "cache_store/shared": {"cache_store/base"},
     "cache_store/shared/tier": {"cache_store/base", "cache_store/catalog", "cache_store/shared",
@@ -72,7 +72,8 @@ ROOMS = {
                       "worker/prefix", "worker/engine/request",
                       "worker/engine/runner"},
     "services/rpc": set(),
-    "services/serving": {"services/rpc", "services/hearthctl"},  # hearthctl's command_line.h
+    "services/cli": {"services/rpc"},
+    "services/serving": {"services/rpc", "services/cli"},
     "services/serving/door": {"services/rpc", "services/serving"},
     "services/serving/calls": {"services/rpc", "services/serving", "services/serving/door"},
     "services/serving/server": SERVING,
@@ -81,14 +82,13 @@ ROOMS = {
     "services/inference": SERVING | {"services/inference/calls"},
     "services/programs": SERVING | {"services/serving/server", "services/store",
                                     "services/inference"},
-    "services/hearthctl": {"services/rpc", "services/serving", "services/serving/door",
-                           "services/store"},
-    "services/hearthctl/ask": {"services/rpc", "services/hearthctl"},
-    "services/hearthctl/chat": {"services/rpc", "services/hearthctl"},
-    "services/hearthctl/events": {"services/rpc", "services/hearthctl"},
-    "services/hearthctl/commands": {"services/rpc", "services/hearthctl",
-                                    "services/hearthctl/ask", "services/hearthctl/chat",
-                                    "services/hearthctl/events"},
+    "services/hearthctl": {"services/rpc", "services/cli", "services/serving",
+                           "services/serving/door", "services/store"},
+    "services/hearthctl/ask": {"services/rpc", "services/cli", "services/hearthctl"},
+    "services/hearthctl/chat": {"services/rpc", "services/cli", "services/hearthctl"},
+    "services/events": {"services/rpc", "services/cli"},
+    "services/hearthctl/commands": {"services/rpc", "services/cli", "services/hearthctl",
+                                    "services/hearthctl/ask", "services/hearthctl/chat"},
 }
 # Of a folder with rooms, nothing lies beside them.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})
@@ -105,8 +105,8 @@ FENCED = [
     (("ATen/", "c10/", "torch/", "caffe2/"), ("worker/*", "tests/*", "bench/*"),
      "libtorch only in worker/"),
     (("hwy/",), ("worker/kernels/*",), "Highway only in worker/kernels/"),
-    (("zmq",), ("services/hearthctl/events/event_sockets.cc", "tests/*"),
-     "ZeroMQ only in services/hearthctl/events/event_sockets.cc"),
+    (("zmq",), ("services/events/event_sockets.cc", "tests/*"),
+     "ZeroMQ only in services/events/event_sockets.cc"),
     (("cuda",), ("cache_store/memory/cuda_memory.cc", "tests/gpu/*"),
      "the CUDA runtime only in cache_store/memory/cuda_memory.cc"),
     (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),

@@ -1,4 +1,5 @@
-# hearthctl, the command line: warm-up jobs, and the hands of an operator.
+# hearthctl, the command line: warm-up jobs, and the hands of an operator; and hearth-events, which
+# takes --entrypoint hearth-events.
 #   docker build -f deploy/docker/hearthctl.Dockerfile -t hearthctl:dev .
 FROM debian:12.12-slim AS build
 WORKDIR /src
@@ -6,7 +7,7 @@ COPY deploy/docker/apt-install.sh deploy/docker/
 COPY scripts/apt-packages.txt scripts/
 RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
 COPY . .
-RUN deploy/docker/build.sh /out hearthctl
+RUN deploy/docker/build.sh /out hearthctl hearth-events
 
 FROM debian:12.12-slim
 COPY deploy/docker/apt-install.sh deploy/docker/runtime-packages.txt /tmp/

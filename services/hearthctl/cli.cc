@@ -3,17 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "services/cli/near_words.h"
+#include "services/cli/version.h"
 #include "services/hearthctl/command_set.h"
-#include "services/serving/near_words.h"
-#include "services/serving/version.h"
 
 namespace hearth {
 namespace {
@@ -42,8 +40,20 @@ again; 3 the server was not reached; 130 interrupted. But for 0 one line on stde
 and what to do.
 )";
 
+// Commands of before, and what does their work.
+constexpr std::pair<const char*, const char*> kMoved[] = {
+    {"simulate", "the program hearth-simulate"},
+    {"events", "the program hearth-events"},
+    {"inspect", "hearthctl verify"},
+    {"fingerprint", "hearthctl model"}};
+
 int FailUnknown(Console& console, const std::vector<std::string>& commands,
                 const std::string& word) {
+  for (const auto& [before, now] : kMoved) {
+    if (word != before) continue;
+    console.err << "hearthctl: " << word << " is " << now << " now" << std::endl;
+    return kExitUsage;
+  }
   console.err << "hearthctl: there is no command \"" << word << "\"" << DidYouMean(word, commands)
               << " (hearthctl help lists them)" << std::endl;
   return kExitUsage;
@@ -64,7 +74,6 @@ int RunCommand(std::vector<std::string> words, Console& console) {
   AddStateCommands(&commands);
   AddTokenizeCommand(&commands);
   AddModelCommand(&commands);
-  AddFingerprintCommand(&commands);
   commands.BeginGroup("Look after a store");
   AddWarmCommand(&commands);
   AddExplainCommand(&commands);
@@ -74,14 +83,11 @@ int RunCommand(std::vector<std::string> words, Console& console) {
   AddPinCommands(&commands);
   AddDropCommand(&commands);
   AddWatchCommand(&commands);
-  AddEventsCommand(&commands);
   AddExportCommand(&commands);
   AddImportCommand(&commands);
   commands.BeginGroup("Without a server");
-  AddInspectCommand(&commands);
   AddVerifyCommand(&commands);
   AddDiffCommand(&commands);
-  AddSimulateCommand(&commands);
   AddBackupCommands(&commands);
   AddCompletionCommands(&commands);
   const std::vector<std::string> names = line.names();
@@ -100,16 +106,9 @@ int RunCommand(std::vector<std::string> words, Console& console) {
 }  // namespace
 
 int RunHearthctl(int argc, const char* const* argv, Console& outside) {
-  SafeStream out(&outside.out), err(&outside.err);
-  Console console{outside.in,       out,          err, outside.terminal, outside.color,
-                  outside.progress, outside.shown};
-  const int code = RunCommand({argv + 1, argv + argc}, console);
-  if (out.flush()) return code;
-  // A reader that went away needs no message.
-  if (out.error() != EPIPE) {
-    err << "hearthctl: cannot write the output: " << std::strerror(out.error()) << std::endl;
-  }
-  return code == kExitOk ? kExitFailed : code;
+  return RunSafely(outside, [&](Console& console) {
+    return RunCommand({argv + 1, argv + argc}, console);
+  });
 }
 
 }  // namespace hearth

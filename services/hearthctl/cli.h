@@ -4,7 +4,7 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_CLI_H_
 #define HEARTH_SERVICES_HEARTHCTL_CLI_H_
 
-#include "services/hearthctl/console.h"
+#include "services/cli/console.h"
 
 namespace hearth {
 

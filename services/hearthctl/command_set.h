@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "services/hearthctl/command_line.h"
-#include "services/hearthctl/console.h"
+#include "services/cli/command_line.h"
+#include "services/cli/console.h"
 
 namespace hearth {
 
@@ -61,24 +61,18 @@ void AddTokenizeCommand(CommandSet* commands);
 void AddWarmCommand(CommandSet* commands);
 void AddExplainCommand(CommandSet* commands);
 void AddStatsCommand(CommandSet* commands);
-void AddFingerprintCommand(CommandSet* commands);
 void AddModelCommand(CommandSet* commands);
 void AddDoctorCommand(CommandSet* commands);
-// Restore points (restore_point_commands.cc, transfer_commands.cc, watch_command.cc,
-// events_command.cc).
+// Restore points (restore_point_commands.cc, transfer_commands.cc, watch_command.cc).
 void AddListCommand(CommandSet* commands);
 void AddPinCommands(CommandSet* commands);
 void AddDropCommand(CommandSet* commands);
 void AddWatchCommand(CommandSet* commands);
-void AddEventsCommand(CommandSet* commands);
 void AddExportCommand(CommandSet* commands);
 void AddImportCommand(CommandSet* commands);
-// Without a server (snapshot_commands.cc, diff_command.cc, simulate_command.cc,
-// backup_commands.cc).
-void AddInspectCommand(CommandSet* commands);
+// Without a server (snapshot_commands.cc, diff_command.cc, backup_commands.cc).
 void AddVerifyCommand(CommandSet* commands);
 void AddDiffCommand(CommandSet* commands);
-void AddSimulateCommand(CommandSet* commands);
 void AddBackupCommands(CommandSet* commands);
 
 }  // namespace hearth

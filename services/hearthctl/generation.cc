@@ -5,8 +5,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "services/cli/command_line.h"
 #include "services/hearthctl/chat_file.h"
-#include "services/hearthctl/command_line.h"
 #include "services/hearthctl/prompt_flags.h"
 #include "services/rpc/request_id.h"
 

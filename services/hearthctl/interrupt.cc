@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "services/hearthctl/console.h"
+#include "services/cli/console.h"
 
 namespace hearth {
 namespace {

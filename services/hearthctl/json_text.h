@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "proto/cache_store.pb.h"
-#include "services/hearthctl/console.h"
+#include "services/cli/console.h"
 #include "services/serving/json_value.h"
 
 namespace hearth {

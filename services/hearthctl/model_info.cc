@@ -1,6 +1,7 @@
 #include "services/hearthctl/model_info.h"
 
 #include "absl/strings/str_cat.h"
+#include "services/rpc/proto_conversion.h"
 
 namespace hearth {
 
@@ -21,7 +22,7 @@ std::string ModelName(const v1::GetModelResponse& model, const std::string& adap
                       of_adapter);
 }
 
-void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {
+int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {
   Json json{{"version", model.version()},
             {"model_dir", model.model_dir()},
             {"device", model.device()},
@@ -47,13 +48,23 @@ void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& consol
                                 {"bytes", adapter.bytes()},
                                 {"fingerprint", HexText(adapter.fingerprint().digest())}});
   }
+  const auto fingerprint = FromProto(model.fingerprint());
+  if (!fingerprint.ok()) return Fail(console, fingerprint.status());
   if (as_json) {
-    PrintJson(json, console);
-    return;
+    json["fields"] = FingerprintFieldsJson(*fingerprint);
+    return PrintJson(json, console);
   }
   for (const auto& [name, value] : json.items()) {
     console.out << "  " << name << " "
                 << (value.is_string() ? value.get<std::string>() : JsonLine(value)) << "\n";
+  }
+  PrintFields(*fingerprint, console);
+  return kExitOk;
+}
+
+void PrintFields(const Fingerprint& fingerprint, Console& console) {
+  for (const FingerprintField& field : fingerprint.fields()) {
+    console.out << "  " << field.name << " " << field.ValueText() << "\n";
   }
   console.out << std::flush;
 }

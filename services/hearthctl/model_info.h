@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "proto/fingerprint.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/hearthctl/connection.h"
-#include "services/hearthctl/console.h"
+#include "services/cli/connection.h"
+#include "services/cli/console.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {
@@ -21,10 +21,11 @@ absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker);
 // it changes them. Empty where the worker does not say.
 std::string ModelName(const v1::GetModelResponse& model, const std::string& adapter);
 
-// Prints GetModel's answer, for people or as one JSON object.
-void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);
+// Prints GetModel's answer, for people or as one JSON object. Returns the exit code.
+int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);
 
 // {"chunk_tokens": 128, ...}
+void PrintFields(const Fingerprint& fingerprint, Console& console);
 Json FingerprintFieldsJson(const Fingerprint& fingerprint);
 
 }  // namespace hearth

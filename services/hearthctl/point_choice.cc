@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "services/hearthctl/command_line.h"
+#include "services/cli/command_line.h"
 #include "services/hearthctl/json_text.h"
 #include "services/serving/flags.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "services/hearthctl/console.h"
+#include "services/cli/console.h"
 
 namespace hearth {
 

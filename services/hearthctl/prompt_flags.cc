@@ -4,9 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/cli/command_line.h"
+#include "services/cli/console.h"
 #include "services/hearthctl/chat_file.h"
-#include "services/hearthctl/command_line.h"
-#include "services/hearthctl/console.h"
 
 namespace hearth {
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/cache_store.grpc.pb.h"
-#include "services/hearthctl/connection.h"
+#include "services/cli/connection.h"
 
 namespace hearth {
 

@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/hearthctl/connection.h"
-#include "services/hearthctl/console.h"
+#include "services/cli/connection.h"
+#include "services/cli/console.h"
 #include "services/hearthctl/warm_file.h"
 
 namespace hearth {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/cli/version.h"
 #include "services/inference/inference_service.h"
 #include "services/inference/worker_metrics.h"
 #include "services/inference/worker_status.h"
@@ -22,7 +23,6 @@
 #include "services/serving/metrics.h"
 #include "services/serving/process.h"
 #include "services/serving/server/serving.h"
-#include "services/serving/version.h"
 #include "worker/engine/engine.h"
 #include "worker/text/tokenizer_loader.h"
 

@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "services/cli/version.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "services/inference/worker_metrics.h"
 #include "services/programs/local_prefix_cache.h"
 #include "services/rpc/transport_options.h"
 #include "services/serving/logging.h"
-#include "services/serving/version.h"
 #include "services/store/gpu_tier.h"
 #include "services/store/store_metrics.h"
 

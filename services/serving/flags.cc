@@ -19,9 +19,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "services/serving/near_words.h"
-#include "services/serving/program_text.h"
-#include "services/serving/version.h"
+#include "services/cli/command_line.h"
+#include "services/cli/near_words.h"
+#include "services/cli/program_text.h"
+#include "services/cli/version.h"
 
 namespace hearth {
 namespace {
@@ -97,25 +98,6 @@ std::string FormatByteSize(uint64_t bytes) {
   return absl::StrCat(bytes, kUnits[unit]);
 }
 
-absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text) {
-  absl::Duration duration;
-  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
-      duration == absl::InfiniteDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no duration; write 250ms, 2s or 1m"));
-  }
-  return duration;
-}
-
-absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text) {
-  const bool is_number = text.find_first_not_of("0123456789.") == absl::string_view::npos;
-  return ParseFlagDuration(is_number ? absl::StrCat(text, "s") : std::string(text));
-}
-
-std::string NotOneOf(absl::string_view text, absl::string_view names) {
-  return absl::StrCat("\"", text, "\" is not one of ", names);
-}
-
 FlagSet::FlagSet(const std::string& program, const std::string& environment,
                  const std::string& about, const std::string& examples)
     : environment_(environment), app_(std::make_unique<CLI::App>(about, program)) {
@@ -124,7 +106,7 @@ FlagSet::FlagSet(const std::string& program, const std::string& environment,
       ->envname(environment + "CONFIG");
   app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag is not a default
   app_->footer(examples);
-  app_->add_flag("--man", shows_man_page_, "Print the manual page, in troff, and exit");
+  app_->add_flag("--man", shows_man_page_, kManHelp);
   app_->get_formatter()->column_width(44);
 }
 

@@ -30,12 +30,6 @@ namespace hearth {
 // "512MiB", "4GiB", "1.5GB", "4096": bytes. kInvalidArgument says what is valid.
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(uint64_t bytes);
-// "250ms", "2s", "1m": a duration of zero or more.
-absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
-// The same, or a plain number of seconds.
-absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text);
-// Why a flag refuses `text`. `names`: its valid values, with commas.
-std::string NotOneOf(absl::string_view text, absl::string_view names);
 
 // A server's demands on its callers (server_access.h).
 struct AccessFlags {

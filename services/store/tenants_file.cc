@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "services/cli/command_line.h"
 #include "services/rpc/access_files.h"
 #include "services/serving/flags.h"
 

@@ -54,7 +54,7 @@ class Run:
     def command(self, text):
         for said, here in self._here.items():
             text = text.replace(said, here)
-        if text.endswith("hearthctl events"):  # the one that has its ports by default
+        if text.endswith("hearth-events"):  # the one that has its ports by default
             text += f" --zmq {self._here['tcp://127.0.0.1:5557']}"
             text += f" --replay {self._here['tcp://127.0.0.1:5558']}"
         return text

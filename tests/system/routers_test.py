@@ -1,4 +1,4 @@
-"""A store, a worker and `hearthctl events`, and routers that listen to it."""
+"""A store, a worker and `hearth-events`, and routers that listen to it."""
 
 import pathlib
 import signal
@@ -25,11 +25,11 @@ CONNECTIONS = 10000
 
 
 class Bridge:
-    """`hearthctl events`, at ports that the system picked."""
+    """`hearth-events`, at ports that the system picked."""
 
     def __init__(self, store, *flags):
         self.popen = subprocess.Popen(
-            [str(pathlib.Path(system_support.BIN_DIR) / "hearthctl"), "events", "--store", store,
+            [str(pathlib.Path(system_support.BIN_DIR) / "hearth-events"), "--store", store,
              "--zmq", "tcp://127.0.0.1:*", "--replay", "tcp://127.0.0.1:*", "--topic", TOPIC,
              *map(str, flags)], stderr=subprocess.PIPE, text=True)
         line = self.popen.stderr.readline()

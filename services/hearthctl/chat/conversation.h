@@ -6,9 +6,9 @@
 
 #include <string>
 
+#include "services/cli/console.h"
 #include "services/hearthctl/chat/line_source.h"
 #include "services/hearthctl/chat/worker_choice.h"
-#include "services/hearthctl/console.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/interrupt.h"
 

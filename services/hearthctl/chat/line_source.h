@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "services/hearthctl/console.h"
+#include "services/cli/console.h"
 
 namespace hearth {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/hearthctl/connection.h"
+#include "services/cli/connection.h"
 
 namespace hearth {
 

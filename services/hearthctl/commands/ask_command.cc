@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/digest.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/ask/answer_file.h"
 #include "services/hearthctl/ask/ask_report.h"
 #include "services/hearthctl/ask/question_file.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/model_info.h"
 #include "services/hearthctl/prompt_flags.h"

@@ -3,12 +3,12 @@
 #include <utility>
 #include <vector>
 
+#include "services/cli/connection.h"
 #include "services/hearthctl/chat/conversation.h"
 #include "services/hearthctl/chat/edited_lines.h"
 #include "services/hearthctl/chat/worker_choice.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/interrupt.h"
 

@@ -230,7 +230,7 @@ bool CheckStore(const DoctorFlags& flags, Findings* findings) {
     } else {
       findings->Odd("room",
                     absl::StrCat(text, ", ", tier.evicted_restore_points(), " points evicted"),
-                    absl::StrCat("hearthctl simulate says what more --", TierText(tier.tier()),
+                    absl::StrCat("hearth-simulate says what more --", TierText(tier.tier()),
                                  "-bytes would bring"));
     }
   }

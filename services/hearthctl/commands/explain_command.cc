@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/inference.grpc.pb.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/prompt_flags.h"
 

@@ -1,8 +1,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/prompt_flags.h"
 

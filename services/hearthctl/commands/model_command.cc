@@ -1,5 +1,8 @@
+#include "proto/snapshot_format.h"
 #include "services/hearthctl/command_set.h"
+#include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
+#include "services/rpc/proto_conversion.h"
 
 namespace hearth {
 namespace {
@@ -7,28 +10,63 @@ namespace {
 constexpr char kModelExamples[] =
     R"(  hearthctl model
   hearthctl model --worker worker:7070 --json
-What a worker serves, and in which class of bits.
+  hearthctl model --against saved.snapshot   (exit code 1 when they differ, field by field)
+What a worker serves, in which class of bits, and the fields of its fingerprint, which decide the
+bytes of its KV: workers share prefixes when their fingerprints are equal.
 )";
 
 struct ModelFlags {
   PeerFlags worker;
+  std::string against;
   bool json = false;
 };
+
+int CompareWithFile(const ModelFlags& flags, const Fingerprint& running, Console& console) {
+  auto file = MappedFile::Open(flags.against);
+  if (!file.ok()) return Fail(console, file.status());
+  auto header = ParseSnapshotHeader((*file)->bytes());
+  if (!header.ok()) return Fail(console, header.status());
+  const auto differences = Compare(running, header->fingerprint);
+  for (const FieldDifference& difference : differences) {
+    if (flags.json) {
+      PrintJson(
+          {{"field", difference.field}, {"running", difference.ours}, {"saved", difference.theirs}},
+          console);
+    } else {
+      console.out << difference.field << ": running \"" << difference.ours << "\", saved \""
+                  << difference.theirs << "\"\n";
+    }
+  }
+  if (flags.json) {
+    PrintJson({{"equal", differences.empty()}, {"differences", differences.size()}}, console);
+  } else if (differences.empty()) {
+    console.out << "equal\n";
+  }
+  console.out << std::flush;
+  return differences.empty() ? kExitOk : kExitFailed;
+}
 
 int RunModel(const ModelFlags& flags, Console& console) {
   auto model = GetModel(flags.worker);
   if (!model.ok()) return Fail(console, model.status());
-  PrintModel(*model, flags.json, console);
-  return kExitOk;
+  if (flags.against.empty()) return PrintModel(*model, flags.json, console);
+  auto fingerprint = FromProto(model->fingerprint());
+  if (!fingerprint.ok()) return Fail(console, fingerprint.status());
+  return CompareWithFile(flags, *fingerprint, console);
 }
 
 }  // namespace
 
 void AddModelCommand(CommandSet* commands) {
   const auto [command, flags] = commands->Add<ModelFlags>(
-      "model", "What a worker serves, and in which class", kModelExamples, RunModel);
+      "model", "What a worker serves, in which class, and its fingerprint", kModelExamples,
+      RunModel);
   flags->worker.Declare(command);
-  command->AddJson(&flags->json, ", as of stats --worker: exactness, why_not_invariant, ...");
+  command->Add("--against", &flags->against, "a snapshot file to compare with");
+  command->AddJson(
+      &flags->json,
+      ", as of stats --worker: exactness, fingerprint, fields, ...; with --against one "
+      "for each difference, and last equal, differences");
 }
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// inspect and verify: files and folders, without a server.
+// verify: files and folders, without a server.
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -17,12 +17,8 @@
 namespace hearth {
 namespace {
 
-constexpr char kInspectExamples[] = R"(  hearthctl inspect saved.snapshot
-  hearthctl inspect saved.snapshot --json
-Reads the header only; verify reads every byte.
-)";
 constexpr char kVerifyExamples[] =
-    R"(  hearthctl verify saved.snapshot        (a file: every slice against its digest)
+    R"(  hearthctl verify saved.snapshot        (a file: its header, every slice against its digest)
   hearthctl verify /var/lib/hearth       (a store's data folder)
 A folder may be in use: the store is not disturbed, but what it changes meanwhile can look damaged,
 and the answer then says which process has it open.
@@ -36,7 +32,7 @@ struct FileFlags {
 
 size_t SliceCount(const SnapshotHeader& header) { return header.slice_offsets.size(); }
 
-Json InspectJson(const SnapshotHeader& header) {
+Json HeaderJson(const SnapshotHeader& header) {
   const Manifest& manifest = header.manifest;
   return Json{{"token_count", manifest.token_count},
               {"next_position", manifest.next_position},
@@ -51,7 +47,7 @@ Json InspectJson(const SnapshotHeader& header) {
               {"token_ids", manifest.token_ids}};
 }
 
-void PrintInspect(const SnapshotHeader& header, Console& console) {
+void PrintHeader(const SnapshotHeader& header, Console& console) {
   const Manifest& manifest = header.manifest;
   console.out << "restore point at " << manifest.token_count << " tokens, "
               << SizeText(header.file_bytes) << ": " << manifest.objects.size() << " objects, "
@@ -61,9 +57,7 @@ void PrintInspect(const SnapshotHeader& header, Console& console) {
   for (uint32_t cut : manifest.cuts) console.out << " " << cut;
   console.out << (manifest.cuts.empty() ? " none" : "") << "\nfingerprint "
               << DigestHex(header.fingerprint.digest()) << "\n";
-  for (const FingerprintField& field : header.fingerprint.fields()) {
-    console.out << "  " << field.name << " " << field.ValueText() << "\n";
-  }
+  PrintFields(header.fingerprint, console);
   console.out << "first tokens";
   for (size_t i = 0; i < manifest.token_ids.size() && i < 16; ++i) {
     console.out << " " << manifest.token_ids[i];
@@ -71,24 +65,21 @@ void PrintInspect(const SnapshotHeader& header, Console& console) {
   console.out << std::endl;
 }
 
-int RunInspect(const FileFlags& flags, Console& console) {
-  auto file = MappedFile::Open(flags.path);
-  if (!file.ok()) return Fail(console, file.status());
-  auto header = ParseSnapshotHeader((*file)->bytes());
-  if (!header.ok()) return Fail(console, About(flags.path, header.status()));
-  if (flags.json) return PrintJson(InspectJson(*header), console);
-  PrintInspect(*header, console);
-  return kExitOk;
-}
-
 int VerifyFile(const FileFlags& flags, Console& console) {
   auto file = MappedFile::Open(flags.path);
   if (!file.ok()) return Fail(console, file.status());
-  const absl::Status status = VerifySnapshotFile((*file)->bytes());
+  absl::Status status = VerifySnapshotFile((*file)->bytes());
+  const auto header = ParseSnapshotHeader((*file)->bytes());
+  if (status.ok()) status = header.status();
   if (flags.json) {
-    Json json{{"path", flags.path}, {"ok", status.ok()}, {"bytes", (*file)->bytes().size()}};
+    Json json = header.ok() ? HeaderJson(*header) : Json::object();
+    json["path"] = flags.path;
+    json["ok"] = status.ok();
+    json["bytes"] = (*file)->bytes().size();
     if (!status.ok()) json["error"] = std::string(status.message());
     PrintJson(json, console);
+  } else if (header.ok()) {
+    PrintHeader(*header, console);
   }
   if (!status.ok()) return Fail(console, About(flags.path, status));
   if (!flags.json) {
@@ -154,13 +145,6 @@ int RunVerify(const FileFlags& flags, Console& console) {
 }
 
 }  // namespace
-
-void AddInspectCommand(CommandSet* commands) {
-  const auto [command, flags] = commands->Add<FileFlags>("inspect", "Show a snapshot file's header",
-                                                         kInspectExamples, RunInspect);
-  command->AddSnapshot("file", &flags->path).Required();
-  command->AddJson(&flags->json);
-}
 
 void AddVerifyCommand(CommandSet* commands) {
   const auto [command, flags] = commands->Add<FileFlags>(

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/new_file.h"

@@ -3,8 +3,8 @@
 #include "cache_store/base/stats.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/model_info.h"
 
@@ -100,8 +100,7 @@ int RunStats(const StatsFlags& flags, Console& console) {
   if (!flags.worker.address.empty()) {
     const auto model = GetModel(flags.worker);
     if (!model.ok()) return Fail(console, model.status());
-    PrintModel(*model, flags.json, console);
-    return kExitOk;
+    return PrintModel(*model, flags.json, console);
   }
   v1::StatsRequest request;
   request.set_tenant(flags.store.tenant);

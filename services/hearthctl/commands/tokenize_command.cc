@@ -1,6 +1,6 @@
 #include "proto/inference.grpc.pb.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/prompt_flags.h"
 

@@ -3,8 +3,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "proto/cache_store.grpc.pb.h"
+#include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/connection.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "cache_store/simulate/fleet.h"
+#include "bench/simulate/simulate.h"
 #include "tests/cache_store/shared/shared_kit.h"
 
 namespace hearth {

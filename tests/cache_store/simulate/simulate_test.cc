@@ -1,5 +1,5 @@
 // The simulator against the published figures, and the store's own policy against its bars.
-#include "cache_store/simulate/simulate.h"
+#include "bench/simulate/simulate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cache_store/simulate/fleet.h"
 
 namespace hearth {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/hearthctl/command_line.h"
+#include "services/cli/command_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

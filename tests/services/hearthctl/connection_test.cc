@@ -1,5 +1,5 @@
 // Whom hearthctl waits for, and for how long.
-#include "services/hearthctl/connection.h"
+#include "services/cli/connection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // No text from outside steers a terminal, and no output is lost without a word.
-#include "services/hearthctl/console.h"
+#include "services/cli/console.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -311,11 +311,11 @@ TEST(TokenizeCommandTest, PrintsTokenIds) {
 
 TEST(FingerprintCommandTest, PrintsTheDigestAndFieldsAndComparesWithAFile) {
   FakeWorker worker;
-  const CliResult json = RunCli({"fingerprint", "--worker", worker.address(), "--json"});
-  EXPECT_EQ(json.last()["digest"].get<std::string>().substr(0, 8), "02b7d06d");
+  const CliResult json = RunCli({"model", "--worker", worker.address(), "--json"});
+  EXPECT_EQ(json.last()["fingerprint"].get<std::string>().substr(0, 8), "02b7d06d");
   EXPECT_EQ(json.last()["fields"]["window"], 8);
-  const CliResult equal = RunCli({"fingerprint", "--worker", worker.address(), "--against",
-                                  HEARTH_GOLDEN_DIR "/tiny.snapshot"});
+  const CliResult equal = RunCli(
+      {"model", "--worker", worker.address(), "--against", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
   EXPECT_EQ(equal.code, kExitOk);
   EXPECT_EQ(equal.out, "equal\n");
 }
@@ -323,7 +323,7 @@ TEST(FingerprintCommandTest, PrintsTheDigestAndFieldsAndComparesWithAFile) {
 TEST(FingerprintCommandTest, AsJsonAComparisonEndsWithItsVerdict) {
   FakeWorker worker;
   const auto against = [&](const std::string& file) {
-    return RunCli({"fingerprint", "--worker", worker.address(), "--against", file, "--json"});
+    return RunCli({"model", "--worker", worker.address(), "--against", file, "--json"});
   };
   const CliResult equal = against(HEARTH_GOLDEN_DIR "/tiny.snapshot");
   EXPECT_EQ(equal.code, kExitOk) << equal.err;

@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "services/hearthctl/command_line.h"
+#include "services/cli/command_line.h"
 
 namespace hearth {
 namespace {

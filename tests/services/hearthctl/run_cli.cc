@@ -6,8 +6,8 @@
 #include "services/hearthctl/cli.h"
 
 namespace hearth {
-CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input,
-                 bool progress) {
+CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input, bool progress,
+                 int (*program)(int, const char* const*, Console&)) {
   std::vector<const char*> argv = {"hearthctl"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   std::istringstream in(input);
@@ -15,7 +15,7 @@ CliResult RunCli(const std::vector<std::string>& arguments, const std::string& i
   Console console{in, out, err};
   console.progress = progress;
   CliResult result;
-  result.code = RunHearthctl(static_cast<int>(argv.size()), argv.data(), console);
+  result.code = program(static_cast<int>(argv.size()), argv.data(), console);
   result.out = out.str();
   result.err = err.str();
   std::istringstream lines(result.out);

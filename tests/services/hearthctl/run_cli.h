@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "services/hearthctl/console.h"
+#include "services/cli/console.h"
+#include "services/hearthctl/cli.h"
 #include "services/serving/json_value.h"
 #include "tests/support/test_folder.h"
 
@@ -24,9 +25,10 @@ struct CliResult {
   Json last() const { return objects.empty() ? Json::object() : objects.back(); }
 };
 
-// `progress`: as if a person read its errors on a terminal.
+// `progress`: as if a person read its errors on a terminal. `program`: another one.
 CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input = "",
-                 bool progress = false);
+                 bool progress = false,
+                 int (*program)(int, const char* const*, Console&) = RunHearthctl);
 
 }  // namespace hearth
 

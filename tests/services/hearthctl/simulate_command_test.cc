@@ -1,11 +1,11 @@
-// hearthctl simulate: rows, picture, and what it says about bad input.
+// hearth-simulate: rows, picture, and what it says about bad input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "services/hearthctl/commands/hit_rate_picture.h"
+#include "bench/simulate/simulate.h"
 #include "tests/services/hearthctl/run_cli.h"
 #include "tests/support/test_folder.h"
 
@@ -15,6 +15,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+CliResult Simulated(const std::vector<std::string>& arguments) {
+  return RunCli(arguments, "", false, RunSimulator);
+}
 
 class SimulateCommandTest : public ::testing::Test {
  protected:
@@ -32,8 +36,8 @@ class SimulateCommandTest : public ::testing::Test {
 };
 
 TEST_F(SimulateCommandTest, ARowForEachPolicyAndSize) {
-  const CliResult result = RunCli({"simulate", "--trace", Path("t.jsonl"), "--capacity", "0.5,0.1",
-                                   "--policy", "default,lru,optimum", "--json"});
+  const CliResult result = Simulated({"--trace", Path("t.jsonl"), "--capacity", "0.5,0.1",
+                                      "--policy", "default,lru,optimum", "--json"});
   EXPECT_EQ(result.code, kExitOk) << result.err;
   ASSERT_EQ(result.objects.size(), 6u);
   EXPECT_EQ(result.objects[0]["policy"], "default");
@@ -42,29 +46,29 @@ TEST_F(SimulateCommandTest, ARowForEachPolicyAndSize) {
   EXPECT_EQ(result.objects[5]["capacity"], 0.5);
   // Two of three blocks are found but for the first of each of seven prompts.
   EXPECT_NEAR(result.objects[5]["hit_rate"].get<double>(), 2.0 * 53 / 180, 1e-6);
-  EXPECT_THAT(RunCli({"simulate", "--trace", Path("t.jsonl")}).out,
+  EXPECT_THAT(Simulated({"--trace", Path("t.jsonl")}).out,
               AllOf(HasSubstr("60 requests"), HasSubstr("optimum"), HasSubstr("hit rate")));
 }
 
 TEST_F(SimulateCommandTest, AFleetIsShownBesideOneStoreOfItsEnginesSize) {
-  const CliResult fleet = RunCli(
-      {"simulate", "--trace", Path("t.jsonl"), "--nodes", "10", "--capacity", "0.5,1", "--json"});
+  const CliResult fleet =
+      Simulated({"--trace", Path("t.jsonl"), "--nodes", "10", "--capacity", "0.5,1", "--json"});
   EXPECT_EQ(fleet.code, kExitOk) << fleet.err;
   ASSERT_EQ(fleet.objects.size(), 2u);
   EXPECT_NEAR(fleet.objects[1]["hit_rate"].get<double>(), 2.0 * 53 / 180, 1e-6);
   EXPECT_EQ(fleet.objects[1]["hit_rate"], fleet.objects[1]["lru_hit_rate"]);
   EXPECT_EQ(fleet.objects[1]["shared_hit_rate"], fleet.objects[1]["hit_rate"]);
-  EXPECT_THAT(RunCli({"simulate", "--trace", Path("t.jsonl"), "--nodes", "2", "--model", "270m",
-                      "--shared-bytes", "1000000000", "--node-share", "0.1"})
+  EXPECT_THAT(Simulated({"--trace", Path("t.jsonl"), "--nodes", "2", "--model", "270m",
+                         "--shared-bytes", "1000000000", "--node-share", "0.1"})
                   .out,
               AllOf(HasSubstr("2 stores, random routing"), HasSubstr("one lru store")));
 }
 
 TEST_F(SimulateCommandTest, OfAFleetItSaysWhatIsWrong) {
   const auto refused = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> args = {"simulate", "--trace", Path("t.jsonl")};
+    std::vector<std::string> args = {"--trace", Path("t.jsonl")};
     args.insert(args.end(), more.begin(), more.end());
-    const CliResult result = RunCli(args);
+    const CliResult result = Simulated(args);
     EXPECT_EQ(result.code, kExitUsage);
     return result.err;
   };
@@ -76,58 +80,58 @@ TEST_F(SimulateCommandTest, OfAFleetItSaysWhatIsWrong) {
 }
 
 TEST_F(SimulateCommandTest, WithAModelRestorePointsAreCounted) {
-  const CliResult result = RunCli({"simulate", "--trace", Path("t.jsonl"), "--capacity", "1",
-                                   "--policy", "default", "--model", "4b", "--json"});
+  const CliResult result = Simulated({"--trace", Path("t.jsonl"), "--capacity", "1", "--policy",
+                                      "default", "--model", "4b", "--json"});
   EXPECT_EQ(result.code, kExitOk) << result.err;
   EXPECT_EQ(result.last()["model"], "4b");
   EXPECT_NEAR(result.last()["hit_rate"].get<double>(), 1024.0 * 53 / (1100 * 60), 1e-6);
 }
 
 TEST_F(SimulateCommandTest, DrawsAPictureThatNeedsNothingElse) {
-  const CliResult result =
-      RunCli({"simulate", "--trace", Path("t.jsonl"), "--svg", Path("rates.svg")});
+  const CliResult result = Simulated({"--trace", Path("t.jsonl"), "--svg", Path("rates.svg")});
   EXPECT_EQ(result.code, kExitOk) << result.err;
   const std::string svg = Read("rates.svg");
   EXPECT_THAT(svg, AllOf(HasSubstr("<svg"), HasSubstr("Hearth"), HasSubstr("LRU"),
                          HasSubstr("offline optimum"), HasSubstr("t.jsonl: 60 requests")));
   EXPECT_THAT(svg, AllOf(Not(HasSubstr("href")), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
   // Whatever was asked for is seen beside the usual and the best.
-  const CliResult one = RunCli({"simulate", "--trace", Path("t.jsonl"), "--policy", "default",
-                                "--capacity", "0.1", "--svg", Path("one.svg"), "--json"});
+  const CliResult one = Simulated({"--trace", Path("t.jsonl"), "--policy", "default", "--capacity",
+                                   "0.1", "--svg", Path("one.svg"), "--json"});
   EXPECT_EQ(one.objects.size(), 1u) << one.out;
   EXPECT_THAT(Read("one.svg"), AllOf(HasSubstr("LRU"), HasSubstr("offline optimum")));
-  const CliResult failed =
-      RunCli({"simulate", "--trace", Path("t.jsonl"), "--svg", Path("none/rates.svg")});
+  const CliResult failed = Simulated({"--trace", Path("t.jsonl"), "--svg", Path("none/rates.svg")});
   EXPECT_EQ(failed.code, kExitFailed);
   EXPECT_THAT(failed.err, HasSubstr("none/rates.svg: cannot be written"));
 }
 
-TEST(HitRatePictureTest, OnePointAndOddNamesAreDrawn) {
-  const std::string svg =
-      DrawHitRates({"a <b> & c", "", "x", "y", {{"default", "Hearth", {{0.1, 0.0}}}}});
-  EXPECT_THAT(svg, AllOf(HasSubstr("a &lt;b&gt; &amp; c"), Not(HasSubstr("nan"))));
+TEST_F(SimulateCommandTest, OnePointOfAnOddlyNamedTraceIsDrawn) {
+  std::filesystem::rename(Path("t.jsonl"), Path("a <b> & c"));
+  const CliResult one =
+      Simulated({"--trace", Path("a <b> & c"), "--capacity", "0.1", "--svg", Path("one.svg")});
+  EXPECT_EQ(one.code, kExitOk) << one.err;
+  EXPECT_THAT(Read("one.svg"), AllOf(HasSubstr("a &lt;b&gt; &amp; c"), Not(HasSubstr("nan"))));
 }
 
 TEST_F(SimulateCommandTest, BadInputIsNamed) {
-  const CliResult nothing = RunCli({"simulate", "--trace", Path("none.jsonl")});
+  const CliResult nothing = Simulated({"--trace", Path("none.jsonl")});
   EXPECT_EQ(nothing.code, kExitFailed);
   EXPECT_THAT(nothing.err, HasSubstr("none.jsonl: cannot be opened: No such file"));
   std::ofstream(Path("bad.jsonl")) << R"({"timestamp": 1})"
                                    << "\n";
-  const CliResult bad = RunCli({"simulate", "--trace", Path("bad.jsonl")});
+  const CliResult bad = Simulated({"--trace", Path("bad.jsonl")});
   EXPECT_EQ(bad.code, kExitUsage);
   EXPECT_THAT(bad.err, HasSubstr("bad.jsonl:1: has no field input_length"));
   std::ofstream(Path("torn.xz")) << "\xFD"
                                     "7zXZ";
-  EXPECT_THAT(RunCli({"simulate", "--trace", Path("torn.xz")}).err,
+  EXPECT_THAT(Simulated({"--trace", Path("torn.xz")}).err,
               HasSubstr("torn.xz: is not a whole xz file"));
   const std::string trace = Path("t.jsonl");
-  EXPECT_EQ(RunCli({"simulate"}).code, kExitUsage);
-  EXPECT_EQ(RunCli({"simulate", "--trace", trace, "--capacity", "0"}).code, kExitUsage);
-  EXPECT_EQ(RunCli({"simulate", "--trace", trace, "--capacity", "x"}).code, kExitUsage);
-  EXPECT_THAT(RunCli({"simulate", "--trace", trace, "--policy", "mru"}).err,
+  EXPECT_EQ(Simulated({}).code, kExitUsage);
+  EXPECT_EQ(Simulated({"--trace", trace, "--capacity", "0"}).code, kExitUsage);
+  EXPECT_EQ(Simulated({"--trace", trace, "--capacity", "x"}).code, kExitUsage);
+  EXPECT_THAT(Simulated({"--trace", trace, "--policy", "mru"}).err,
               HasSubstr("--policy mru is not one of default, lru, optimum"));
-  EXPECT_THAT(RunCli({"simulate", "--trace", trace, "--model", "7b"}).err,
+  EXPECT_THAT(Simulated({"--trace", trace, "--model", "7b"}).err,
               HasSubstr("--model 7b is not one of"));
 }
 

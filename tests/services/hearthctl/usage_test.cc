@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <tuple>
 
+#include "services/events/events_program.h"
 #include "tests/proto/tiny_snapshot.h"
 #include "tests/services/hearthctl/run_cli.h"
 
@@ -20,19 +21,23 @@ using ::testing::Not;
 // Port 9 is "discard": nothing listens there on a machine that builds this.
 constexpr char kNobody[] = "127.0.0.1:9";
 
+CliResult Events(const std::vector<std::string>& arguments) {
+  return RunCli(arguments, "", false, RunEventsProgram);
+}
+
 TEST(UsageTest, EventsAreNotPublishedWhereNobodyCanListen) {
-  const CliResult address = RunCli({"events", "--zmq", "localhost 5557"});
+  const CliResult address = Events({"--zmq", "localhost 5557"});
   EXPECT_EQ(address.code, kExitUsage);
   EXPECT_THAT(address.err, HasSubstr("localhost 5557"));
-  const CliResult fingerprint = RunCli({"events", "--fingerprint", "w1"});
+  const CliResult fingerprint = Events({"--fingerprint", "w1"});
   EXPECT_EQ(fingerprint.code, kExitUsage);
   EXPECT_THAT(fingerprint.err, HasSubstr("0-9 and a-f"));
 }
 
 TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
-  for (const char* command : {"generate", "ask", "chat", "tokenize", "warm", "explain", "stats",
-                              "ls", "pin", "unpin", "drop", "fingerprint", "model", "export",
-                              "import", "inspect", "verify", "diff", "simulate"}) {
+  for (const char* command :
+       {"generate", "ask", "chat", "tokenize", "warm", "explain", "stats", "ls", "pin", "unpin",
+        "drop", "model", "export", "import", "verify", "diff"}) {
     const CliResult result = RunCli({command, "--help"});
     EXPECT_EQ(result.code, kExitOk) << command;
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
@@ -43,7 +48,7 @@ TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
     EXPECT_THAT(RunCli({"state", "--help"}).out, HasSubstr(command));
   }
-  const CliResult events = RunCli({"events", "--help"});
+  const CliResult events = Events({"--help"});
   EXPECT_EQ(events.code, kExitOk);
   EXPECT_THAT(events.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("tcp://127.0.0.1:5557")));
   EXPECT_EQ(RunCli({"--help"}).code, kExitOk);
@@ -74,6 +79,24 @@ TEST(UsageTest, AnUnknownCommandIsNamedAndOneNearItSuggested) {
   EXPECT_EQ(far.code, kExitUsage);
   EXPECT_THAT(far.err, AllOf(HasSubstr("\"frobnicate\""), HasSubstr("hearthctl help"),
                              Not(HasSubstr("did you mean"))));
+}
+
+TEST(UsageTest, ACommandThatMovedNamesWhatDoesItsWork) {
+  for (const auto& [before, now] :
+       std::vector<std::pair<std::string, std::string>>{{"simulate", "the program hearth-simulate"},
+                                                        {"events", "the program hearth-events"},
+                                                        {"inspect", "hearthctl verify"},
+                                                        {"fingerprint", "hearthctl model"}}) {
+    const CliResult result = RunCli({before, "--json"});
+    EXPECT_EQ(result.code, kExitUsage);
+    EXPECT_EQ(result.err, "hearthctl: " + before + " is " + now + " now\n");
+  }
+}
+
+TEST(UsageTest, AProgramWithoutCommandsHasItsManualPage) {
+  const CliResult page = Events({"--man"});
+  EXPECT_EQ(page.code, kExitOk);
+  EXPECT_THAT(page.out, AllOf(HasSubstr(".TH HEARTH\\-EVENTS 1"), HasSubstr("replay\\-batches")));
 }
 
 TEST(UsageTest, AMistypedFlagIsNamedWhateverElseFollowsFromIt) {
@@ -129,13 +152,13 @@ TEST(UsageTest, AWrongValueEndsWithTwo) {
 
 TEST(UsageTest, AMistypedVariableIsNamedAndOneThatIsRightIsNot) {
   ASSERT_EQ(::setenv("HEARTHCTL_STOR", "a", 1), 0);
-  const CliResult mistyped = RunCli({"inspect", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
+  const CliResult mistyped = RunCli({"verify", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
   ::unsetenv("HEARTHCTL_STOR");
   EXPECT_EQ(mistyped.code, kExitOk) << "a warning";
   EXPECT_THAT(mistyped.err, AllOf(HasSubstr("HEARTHCTL_STOR is no variable of hearthctl"),
                                   HasSubstr("did you mean HEARTHCTL_STORE?")));
   ASSERT_EQ(::setenv("HEARTHCTL_STORE", "unix:a", 1), 0);
-  const CliResult right = RunCli({"inspect", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
+  const CliResult right = RunCli({"verify", HEARTH_GOLDEN_DIR "/tiny.snapshot"});
   ::unsetenv("HEARTHCTL_STORE");
   EXPECT_EQ(right.err, "");
 }
@@ -185,13 +208,13 @@ TEST(UsageTest, WhenNobodyListensOneLineSaysWhatToDo) {
   EXPECT_THAT(store.err, HasSubstr("no store at 127.0.0.1:9"));
 }
 
-TEST(UsageTest, InspectShowsTheHeaderOfASnapshotFile) {
+TEST(UsageTest, VerifyShowsTheHeaderOfASnapshotFile) {
   const std::string golden = HEARTH_GOLDEN_DIR "/tiny.snapshot";
-  const Json json = RunCli({"inspect", golden, "--json"}).last();
+  const Json json = RunCli({"verify", golden, "--json"}).last();
   EXPECT_EQ(json["token_count"], 20);
   EXPECT_EQ(json["cuts"], (std::vector<uint32_t>{5, 20}));
   EXPECT_EQ(json["fields"]["layer_types"], "lg");
-  EXPECT_THAT(RunCli({"inspect", golden}).out, HasSubstr("restore point at 20 tokens"));
+  EXPECT_THAT(RunCli({"verify", golden}).out, HasSubstr("restore point at 20 tokens"));
 }
 
 TEST(UsageTest, VerifyFindsOneChangedByte) {
@@ -214,8 +237,7 @@ TEST(UsageTest, WhatIsNoFileIsNamedAndNotWaitedFor) {
   for (const auto& [name, said] : std::vector<std::pair<std::string, std::string>>{
            {"pipe", "is a pipe, not a file"}, {"empty", "is empty"}}) {
     for (const std::vector<std::string>& command :
-         std::vector<std::vector<std::string>>{{"inspect", folder.File(name)},
-                                               {"verify", folder.File(name)},
+         std::vector<std::vector<std::string>>{{"verify", folder.File(name)},
                                                {"diff", folder.File(name), folder.File(name)},
                                                {"import", folder.File(name)}}) {
       const CliResult result = RunCli(command);
@@ -223,7 +245,7 @@ TEST(UsageTest, WhatIsNoFileIsNamedAndNotWaitedFor) {
       EXPECT_THAT(result.err, HasSubstr(name + " " + said)) << command[0];
     }
   }
-  EXPECT_THAT(RunCli({"inspect", folder.File("folder")}).err,
+  EXPECT_THAT(RunCli({"import", folder.File("folder")}).err,
               HasSubstr("folder is a folder, not a file"));
 }
 

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "services/serving/near_words.h"
+#include "services/cli/command_line.h"
+#include "services/cli/near_words.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {

@@ -1,0 +1,491 @@
+#include "bench/simulate/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <random>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kBlockTokens = Trace::kBlockTokens;
+
+// One token at least is always left to compute.
+uint32_t UsableBlocks(const TraceRequest& request) {
+  return request.tokens == 0 ? 0 : (request.tokens - 1) / kBlockTokens;
+}
+
+// Gives up the unit that is least worth keeping, and remembers it.
+Retention::Key GiveUpFirst(Retention* retention) {
+  std::optional<Retention::Key> first;
+  retention->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
+    first = key;
+    return Retention::Answer::kTake;
+  });
+  retention->Erase(first.value(), true);
+  return *first;
+}
+
+// Restore points of a windowed model: global layers of the whole prefix, local layers of the tail,
+// both shared by reference. Their room is counted in layers of one block.
+class PointSet {
+ public:
+  PointSet(const Trace& trace, const ModelShape& model)
+      : model_(model),
+        tail_blocks_((model.window - 1 + kBlockTokens - 1) / kBlockTokens),
+        global_(trace.unique_blocks),
+        local_(trace.unique_blocks),
+        points_(trace.unique_blocks),
+        before_(trace.unique_blocks) {
+    for (const TraceRequest& request : trace.requests) {
+      for (size_t i = 1; i < request.blocks.size(); ++i) {
+        before_[request.blocks[i]] = request.blocks[i - 1];
+      }
+    }
+  }
+
+  // Blocks before the longest restore point of this prompt that leaves a token to compute.
+  uint32_t Restorable(const TraceRequest& request) const {
+    uint32_t end = UsableBlocks(request);
+    while (end > 0 && !Has(request.blocks[end - 1])) --end;
+    return end;
+  }
+  // How many of a prompt's full blocks, from its start on, have their global layers.
+  uint32_t Matched(const TraceRequest& request) const {
+    const uint32_t full = request.tokens / kBlockTokens;
+    uint32_t matched = 0;
+    while (matched < full && global_[request.blocks[matched]] > 0) ++matched;
+    return matched;
+  }
+  bool Has(uint32_t last_block) const { return points_[last_block] > 0; }
+  // REQUIRES: not there; there.
+  void Add(const std::vector<uint32_t>& blocks, uint32_t end) {
+    assert(!Has(blocks[end - 1]));
+    points_[blocks[end - 1]] = end;
+    Count(blocks[end - 1], end, 1);
+  }
+  void Remove(uint32_t last_block) {
+    assert(Has(last_block));
+    Count(last_block, std::exchange(points_[last_block], 0), -1);
+  }
+
+  int64_t used() const { return used_; }
+  uint32_t tail_blocks() const { return tail_blocks_; }
+  const ModelShape& model() const { return model_; }
+
+ private:
+  void Count(uint32_t last_block, uint32_t end, int32_t by) {
+    uint32_t block = last_block;
+    for (uint32_t i = 0; i < end; ++i, block = before_[block]) {
+      used_ += Change(&global_[block], by) * model_.global_layers;
+      if (i < tail_blocks_) used_ += Change(&local_[block], by) * model_.local_layers;
+    }
+  }
+  static int64_t Change(uint32_t* references, int32_t by) {
+    const bool was = *references > 0;
+    *references += by;
+    return (*references > 0 ? 1 : 0) - (was ? 1 : 0);
+  }
+
+  const ModelShape model_;
+  const uint32_t tail_blocks_;
+  std::vector<uint32_t> global_, local_;  // by block: restore points that need it
+  std::vector<uint32_t> points_;          // by last block: blocks before the boundary, or 0
+  std::vector<uint32_t> before_;          // by block: the one before it
+  int64_t used_ = 0;
+};
+
+// The restore points that a request adds, ascending: where it left the known prefix, the boundary
+// before its last full block, and the one after it.
+std::vector<uint32_t> KeptEnds(const TraceRequest& request, uint32_t restored, uint32_t matched) {
+  const uint32_t full = request.tokens / kBlockTokens;
+  std::set<uint32_t> ends = {matched, full > 1 ? full - 1 : 0, full};
+  ends.erase(ends.begin(), ends.upper_bound(restored));
+  return {ends.begin(), ends.end()};
+}
+
+class PointCache {
+ public:
+  PointCache(const Trace& trace, const ModelShape& model, RetentionPolicy policy, double capacity)
+      : capacity_(capacity),
+        points_(trace, model),
+        retention_(MakeRetention(policy, Retention::Depend::kNothing)) {}
+
+  // Blocks restored for this prompt.
+  uint32_t Serve(const TraceRequest& request) {
+    const std::vector<uint32_t>& blocks = request.blocks;
+    const uint32_t full = request.tokens / kBlockTokens;
+    const uint32_t restored = points_.Restorable(request);
+    const Retention::Prompt prompt{++number_, full * kBlockTokens,
+                                   absl::FromUnixMillis(request.at_ms)};
+    const std::vector<Retention::Key> path(blocks.begin(), blocks.begin() + UsableBlocks(request));
+    retention_->Touch(path, prompt.tokens, prompt.now);
+    std::optional<uint32_t> before;  // the last one that this request added
+    for (const uint32_t end : KeptEnds(request, restored, points_.Matched(request))) {
+      if (points_.Has(blocks[end - 1])) continue;
+      Keep(blocks, end, prompt, end == full && before == end - 1);
+      before = end;
+    }
+    while (points_.used() > capacity_) {
+      points_.Remove(static_cast<uint32_t>(GiveUpFirst(retention_.get())));
+    }
+    return restored;
+  }
+
+ private:
+  // `with_previous`: the boundary one block before was added by the same request.
+  void Keep(const std::vector<uint32_t>& blocks, uint32_t end, const Retention::Prompt& prompt,
+            bool with_previous) {
+    const uint32_t last = blocks[end - 1];
+    const ModelShape& model = points_.model();
+    Retention::Facts facts;
+    for (uint32_t i = end - 1; i-- > 0 && !facts.parent.has_value();) {
+      if (points_.Has(blocks[i])) facts.parent = blocks[i];
+    }
+    if (with_previous) facts.with = blocks[end - 2];
+    facts.tokens = facts.gain_tokens = end * kBlockTokens;
+    const uint32_t tail = std::min(end, points_.tail_blocks() + (with_previous ? 1 : 0));
+    facts.tail_bytes = uint64_t{tail} * model.local_layers * kBlockTokens;
+    facts.bytes = facts.tail_bytes + uint64_t{end} * model.global_layers * kBlockTokens;
+    points_.Add(blocks, end);
+    retention_->Insert(last, facts, prompt);
+  }
+
+  const double capacity_;
+  PointSet points_;
+  const std::unique_ptr<Retention> retention_;
+  uint64_t number_ = 0;
+};
+
+constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+
+// For each request and block of it, the number of the next request with that block.
+std::vector<std::vector<uint32_t>> NextUses(const Trace& trace) {
+  std::vector<std::vector<uint32_t>> next(trace.requests.size());
+  std::vector<uint32_t> later(trace.unique_blocks, kNever);
+  for (size_t i = trace.requests.size(); i-- > 0;) {
+    for (const uint32_t block : trace.requests[i].blocks) {
+      next[i].push_back(later[block]);
+      later[block] = static_cast<uint32_t>(i);
+    }
+  }
+  return next;
+}
+
+// The future known, by Belady's rule: the restore point with the farthest next use goes, where a
+// use is a request that no longer point serves.
+class Oracle {
+ public:
+  Oracle(const Trace& trace, const ModelShape& model, double capacity)
+      : capacity_(capacity),
+        points_(trace, model),
+        uses_(trace.unique_blocks),
+        next_(trace.unique_blocks, kNever) {
+    for (uint32_t i = 0; i < trace.requests.size(); ++i) {
+      const TraceRequest& request = trace.requests[i];
+      for (uint32_t k = 0; k < UsableBlocks(request); ++k) uses_[request.blocks[k]].push_back(i);
+    }
+  }
+
+  uint32_t Serve(uint32_t index, const TraceRequest& request) {
+    const std::vector<uint32_t>& blocks = request.blocks;
+    const uint32_t restored = points_.Restorable(request);
+    // Any boundary of the prompt could be kept. From the longest down: a shorter one serves what
+    // the longer ones do not.
+    const std::vector<uint32_t>* longer = nullptr;
+    for (uint32_t end = request.tokens / kBlockTokens; end > 0; --end) {
+      const uint32_t last = blocks[end - 1];
+      const bool held = points_.Has(last);
+      if (!held && end <= restored) continue;  // its tail was not computed
+      const uint32_t next = NextUse(uses_[last], longer, index);
+      if (held) order_.erase({next_[last], ~end, last});
+      if (held && next == kNever) points_.Remove(last);
+      if (next == kNever) continue;
+      if (!held) points_.Add(blocks, end);
+      next_[last] = next;
+      order_.insert({next, ~end, last});
+      longer = &uses_[last];
+    }
+    while (points_.used() > capacity_) {
+      points_.Remove(std::get<2>(*order_.rbegin()));
+      order_.erase(std::prev(order_.end()));
+    }
+    return restored;
+  }
+
+ private:
+  // The first of `uses` after `index` that is not one of `longer`, which is a part of them.
+  static uint32_t NextUse(const std::vector<uint32_t>& uses, const std::vector<uint32_t>* longer,
+                          uint32_t index) {
+    auto next = std::upper_bound(uses.begin(), uses.end(), index);
+    if (longer != nullptr) {
+      auto taken = std::upper_bound(longer->begin(), longer->end(), index);
+      while (next != uses.end() && taken != longer->end() && *next == *taken) ++next, ++taken;
+    }
+    return next == uses.end() ? kNever : *next;
+  }
+
+  const double capacity_;
+  PointSet points_;
+  std::vector<std::vector<uint32_t>> uses_;  // by block: requests that could restore it
+  std::vector<uint32_t> next_;
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> order_;  // next use, longest first, last block
+};
+
+constexpr std::array<SimulatedPolicy, 3> kPolicies = {
+    SimulatedPolicy::kDefault, SimulatedPolicy::kLru, SimulatedPolicy::kOptimum};
+
+// Every sixth layer is global.
+constexpr std::array<ModelShape, 5> kShapes = {{{"270m", 3, 15, 512, 256},
+                                                {"1b", 4, 22, 512, 256},
+                                                {"4b", 5, 29, 1024, 1024},
+                                                {"12b", 8, 40, 1024, 2048},
+                                                {"27b", 10, 52, 1024, 2048}}};
+
+RetentionPolicy RetentionOf(SimulatedPolicy policy) {
+  return policy == SimulatedPolicy::kLru ? RetentionPolicy::kLru : RetentionPolicy::kDefault;
+}
+
+// The optimum of a dense cache, in blocks found: the block with the farthest next use goes, of
+// equal ones the deepest; a block that is not used again is not kept at all.
+uint64_t OptimumHits(const Trace& trace, uint64_t capacity_blocks) {
+  const std::vector<std::vector<uint32_t>> next = NextUses(trace);
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> held;  // next use, depth, block
+  uint64_t hits = 0;
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    const std::vector<uint32_t>& blocks = trace.requests[i].blocks;
+    bool unbroken = true;
+    for (uint32_t depth = 0; depth < blocks.size(); ++depth) {
+      // A held block's next use is this request.
+      const bool found = held.erase({static_cast<uint32_t>(i), depth, blocks[depth]}) > 0;
+      unbroken = unbroken && found;
+      if (unbroken) ++hits;
+    }
+    for (uint32_t depth = 0; depth < blocks.size(); ++depth) {
+      if (next[i][depth] != kNever) held.insert({next[i][depth], depth, blocks[depth]});
+    }
+    while (held.size() > capacity_blocks) held.erase(std::prev(held.end()));
+  }
+  return hits;
+}
+
+double DenseHitRate(const Trace& trace, SimulatedPolicy policy, double capacity) {
+  const auto room = std::max<uint64_t>(1, static_cast<uint64_t>(capacity * trace.unique_blocks));
+  DenseCache cache(RetentionOf(policy), room);
+  uint64_t all = 0, found = 0;
+  for (const TraceRequest& request : trace.requests) {
+    all += request.blocks.size();
+    if (policy != SimulatedPolicy::kOptimum) found += cache.Serve(request);
+  }
+  if (policy == SimulatedPolicy::kOptimum) found = OptimumHits(trace, room);
+  return static_cast<double>(found) / all;
+}
+
+double PointHitRate(const Trace& trace, const ModelShape& model, SimulatedPolicy policy,
+                    double capacity) {
+  const double room =
+      capacity * trace.unique_full_blocks * (model.global_layers + model.local_layers);
+  std::optional<PointCache> cache;
+  std::optional<Oracle> oracle;
+  if (policy == SimulatedPolicy::kOptimum)
+    oracle.emplace(trace, model, room);
+  else
+    cache.emplace(trace, model, RetentionOf(policy), room);
+  uint64_t all = 0, restored = 0;
+  for (uint32_t i = 0; i < trace.requests.size(); ++i) {
+    const TraceRequest& request = trace.requests[i];
+    all += request.tokens;
+    restored += oracle.has_value() ? oracle->Serve(i, request) : cache->Serve(request);
+  }
+  return static_cast<double>(restored * kBlockTokens) / all;
+}
+
+}  // namespace
+
+DenseCache::DenseCache(RetentionPolicy policy, uint64_t capacity_blocks)
+    : one_by_one_(policy == RetentionPolicy::kLru),
+      capacity_blocks_(capacity_blocks),
+      retention_(MakeRetention(policy, Retention::Depend::kOnParent)) {}
+
+uint64_t DenseCache::Serve(const TraceRequest& request) {
+  const std::vector<uint32_t>& blocks = request.blocks;
+  uint64_t found = 0;
+  while (found < blocks.size() && retention_->Contains(blocks[found])) ++found;
+  const uint32_t full = request.tokens / kBlockTokens;
+  const Retention::Prompt prompt{++number_, full * kBlockTokens,
+                                 absl::FromUnixMillis(request.at_ms)};
+  if (!one_by_one_) {
+    const std::vector<Retention::Key> path(blocks.begin(), blocks.end());
+    retention_->Touch(path, prompt.tokens, prompt.now);
+  }
+  std::optional<Retention::Key> parent;
+  bool has_parent = true;
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    const Retention::Key key = blocks[i];
+    if (retention_->Contains(key)) {
+      if (one_by_one_) retention_->Touch({key}, prompt.tokens, prompt.now);
+    } else {
+      Retention::Facts facts;
+      facts.tokens = (i + 1) * kBlockTokens;
+      facts.gain_tokens = facts.bytes = kBlockTokens;
+      facts.remainder = i >= full;
+      facts.parent = parent;
+      retention_->Insert(key, facts, prompt);
+      // Without the one before it: seen and remembered, not kept.
+      if (!has_parent && !one_by_one_) retention_->Erase(key, true);
+      while (retention_->held() > capacity_blocks_) GiveUpFirst(retention_.get());
+      has_parent = retention_->Contains(key);
+    }
+    parent = key;
+  }
+  return found;
+}
+
+const char* PolicyName(SimulatedPolicy policy) {
+  constexpr const char* kNames[] = {"default", "lru", "optimum"};
+  static_assert(std::size(kNames) == kPolicies.size(), "one name a policy");
+  return kNames[static_cast<size_t>(policy)];
+}
+
+absl::StatusOr<SimulatedPolicy> ParsePolicy(const std::string& name) {
+  for (const SimulatedPolicy policy : kPolicies) {
+    if (name == PolicyName(policy)) return policy;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("policy ", name, " is not one of default, lru, optimum"));
+}
+
+absl::StatusOr<ModelShape> ParseModelShape(const std::string& name) {
+  for (const ModelShape& shape : kShapes) {
+    if (name == shape.name) return shape;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("model ", name, " is not one of 270m, 1b, 4b, 12b, 27b"));
+}
+
+double HitRate(const Trace& trace, const std::optional<ModelShape>& model, SimulatedPolicy policy,
+               double capacity) {
+  return model.has_value() ? PointHitRate(trace, *model, policy, capacity)
+                           : DenseHitRate(trace, policy, capacity);
+}
+
+void EngineShard::PutOff(uint32_t block, absl::Time end) {
+  const auto place = places_.find(block);
+  if (place == places_.end()) return;
+  absl::Time& known = values_[place->second].end;
+  known = std::max(known, end);
+}
+
+void EngineShard::Write(uint32_t block, absl::Time end) {
+  if (capacity_ == 0) return;
+  if (Contains(block)) {
+    PutOff(block, end);
+    return;
+  }
+  while (values_.size() >= capacity_) GiveUpOne();
+  places_[block] = values_.size();
+  values_.push_back({block, end});
+}
+
+void EngineShard::GiveUpOne() {
+  for (uint32_t i = 0; i < samples_; ++i) {
+    const uint32_t block = values_[random_() % values_.size()].block;
+    if (std::find(candidates_.begin(), candidates_.end(), block) == candidates_.end()) {
+      candidates_.push_back(block);
+    }
+  }
+  const auto gone = [this](uint32_t block) { return !Contains(block); };
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), gone),
+                    candidates_.end());
+  const auto sooner = [this](uint32_t a, uint32_t b) { return EndOf(a) < EndOf(b); };
+  std::sort(candidates_.begin(), candidates_.end(), sooner);
+  const uint32_t victim = candidates_.front();
+  candidates_.erase(candidates_.begin());
+  candidates_.resize(std::min(candidates_.size(), kCandidates));
+  Erase(victim);
+}
+
+void EngineShard::Erase(uint32_t block) {
+  const size_t at = places_.at(block);
+  values_[at] = values_.back();
+  places_[values_[at].block] = at;
+  values_.pop_back();
+  places_.erase(block);
+}
+
+absl::StatusOr<Routing> ParseRouting(const std::string& name) {
+  if (name == "random") return Routing::kRandom;
+  if (name == "affinity") return Routing::kAffinity;
+  return absl::InvalidArgumentError(
+      absl::StrCat("routing ", name, " is not one of random, affinity"));
+}
+
+Fleet::Fleet(const FleetShape& shape) : ttl_(shape.ttl) {
+  assert(shape.nodes >= 1 && shape.shards >= 1 && shape.samples >= 1);
+  for (uint32_t i = 0; i < shape.nodes; ++i) nodes_.emplace_back(shape);
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    shards_.emplace_back(shape.shared_blocks / shape.shards, shape.samples, i);
+  }
+}
+
+Fleet::Found Fleet::Serve(const TraceRequest& request, size_t node_number) {
+  Node& node = nodes_.at(node_number);
+  const std::vector<uint32_t>& blocks = request.blocks;
+  Found found;
+  for (const uint32_t block : blocks) {
+    const bool in_memory = node.memory.Contains(block);
+    if (!in_memory && !shards_[ShardOf(block)].Contains(block)) break;
+    ++found.blocks;
+    if (!in_memory) ++found.shared;
+  }
+  node.memory.Serve(request);
+  const absl::Time now = absl::FromUnixMillis(request.at_ms);
+  const size_t whole = request.tokens / kBlockTokens;
+  const auto end_of = [&](size_t depth) {
+    return now + SharedLives::LifeOf(ttl_, static_cast<int64_t>(depth), depth < whole);
+  };
+  if (found.blocks > 0 && node.lives.PutsOff(blocks[found.blocks - 1], now)) {
+    for (size_t depth = found.blocks; depth-- > 0;) {
+      shards_[ShardOf(blocks[depth])].PutOff(blocks[depth], end_of(depth));
+    }
+  }
+  if (found.blocks == blocks.size()) return found;
+  for (size_t depth = blocks.size(); depth-- > 0;) {
+    shards_[ShardOf(blocks[depth])].Write(blocks[depth], end_of(depth));
+  }
+  return found;
+}
+
+absl::Time Fleet::EndOf(uint32_t block) const {
+  const EngineShard& shard = shards_[ShardOf(block)];
+  return shard.Contains(block) ? shard.EndOf(block) : absl::InfinitePast();
+}
+
+FleetRates SimulateFleet(const Trace& trace, const FleetShape& shape) {
+  Fleet fleet(shape);
+  std::mt19937_64 random(7);
+  uint64_t all = 0, found = 0, shared = 0;
+  for (const TraceRequest& request : trace.requests) {
+    const std::vector<uint32_t>& blocks = request.blocks;
+    const uint64_t drawn = shape.routing == Routing::kRandom || blocks.empty()
+                               ? random()
+                               : blocks[0] * 0x9E3779B97F4A7C15u >> 20;
+    const Fleet::Found here = fleet.Serve(request, drawn % shape.nodes);
+    all += blocks.size();
+    found += here.blocks;
+    shared += here.shared;
+  }
+  const double counted = std::max<double>(1, static_cast<double>(all));
+  return {static_cast<double>(found) / counted, static_cast<double>(shared) / counted};
+}
+
+}  // namespace hearth

@@ -1,0 +1,497 @@
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "bench/simulate/simulate.h"
+#include "services/cli/command_line.h"
+#include "services/cli/version.h"
+#include "services/serving/json_value.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kSimulateExamples[] =
+    R"(  hearth-simulate --trace conversation_trace.jsonl.xz
+  hearth-simulate --trace t.jsonl --capacity 0.01,0.05,0.1 --policy default,lru --json
+  hearth-simulate --trace t.jsonl --model 4b --svg hit_rates.svg
+  hearth-simulate --trace t.jsonl --nodes 10 --routing random --capacity 0.05,0.1
+
+A trace has one JSON object a line, ascending in time, as Mooncake's traces have:
+  {"timestamp": 27482, "input_length": 1100, "output_length": 52, "hash_ids": [46, 47, 2366]}
+timestamp in ms, lengths in tokens, one id for each block of 512 tokens of the prompt. Equal ids
+after equal ids are equal blocks.
+
+Without --model a cache keeps or drops each block by itself, and its size is a share of the trace's
+unique blocks; the hit rate is, of all blocks, those found from a prompt's start on without a gap.
+With --model it keeps restore points as a store does for that Gemma 3; its size is a share of the
+bytes that all full blocks would take with every layer, and the hit rate is tokens restored of all
+tokens.
+
+With --nodes N it is a fleet of stores that share one engine, Redis with volatile-ttl: --capacity is
+then the engine's size, or --shared-bytes is, for blocks of --model; blocks are kept each by itself.
+Shown beside it is what one store of that size would have found, by least recent use and as stores
+learn.
+
+Policies: default, what a store runs unless told otherwise (--retention); lru, the least recently
+used goes first; optimum, which knows the future (with --model: Belady's rule on restore points).
+)";
+
+// A fleet of stores that share one engine, against one store of its size.
+struct FleetFlags {
+  uint32_t nodes = 0;  // 0: no fleet
+  std::string routing = "random";
+  uint64_t shared_bytes = 0;  // 0: by the capacities
+  double node_share = 0;
+
+  bool is_given() const { return nodes > 0 || shared_bytes > 0 || node_share > 0; }
+};
+
+struct SimulateFlags {
+  std::string trace, model, svg;
+  std::vector<double> capacities = {0.01, 0.05, 0.1, 0.25, 0.5};
+  std::vector<std::string> policies = {"default", "lru", "optimum"};
+  FleetFlags fleet;
+  bool json = false;
+};
+
+struct Row {
+  SimulatedPolicy policy;
+  double capacity = 0, hit_rate = 0;
+};
+
+// All rows, on as many threads as there are cores. Says how far it is when that takes long.
+void Simulate(const Trace& trace, const std::optional<ModelShape>& model, std::vector<Row>* rows,
+              Console& console) {
+  std::atomic<size_t> next{0}, done{0};
+  std::vector<std::future<void>> workers;
+  for (size_t i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    workers.push_back(std::async(std::launch::async, [&] {
+      for (size_t at = next++; at < rows->size(); at = next++, ++done) {
+        Row& row = (*rows)[at];
+        row.hit_rate = HitRate(trace, model, row.policy, row.capacity);
+      }
+    }));
+  }
+  for (std::future<void>& worker : workers) {
+    while (worker.wait_for(std::chrono::seconds(5)) != std::future_status::ready) {
+      console.err << "hearth-simulate: " << done << " of " << rows->size() << " runs done"
+                  << std::endl;
+    }
+  }
+}
+
+double RateOf(const std::vector<Row>& rows, SimulatedPolicy policy, double capacity) {
+  for (const Row& row : rows) {
+    if (row.policy == policy && row.capacity == capacity) return row.hit_rate;
+  }
+  return NAN;
+}
+
+bool Has(const std::vector<Row>& rows, SimulatedPolicy policy) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [policy](const Row& row) { return row.policy == policy; });
+}
+
+void PrintTable(const std::vector<Row>& rows, Console& console) {
+  const bool has_gap = Has(rows, SimulatedPolicy::kDefault) && Has(rows, SimulatedPolicy::kLru) &&
+                       Has(rows, SimulatedPolicy::kOptimum);
+  console.out << "  policy    capacity   hit rate"
+              << (has_gap ? "   gap from lru to optimum closed\n" : "\n");
+  for (const Row& row : rows) {
+    const double lru = RateOf(rows, SimulatedPolicy::kLru, row.capacity);
+    const double optimum = RateOf(rows, SimulatedPolicy::kOptimum, row.capacity);
+    std::string closed;
+    if (row.policy == SimulatedPolicy::kDefault && optimum - lru > 5e-4) {
+      closed = absl::StrFormat("   %5.0f %%", 100 * (row.hit_rate - lru) / (optimum - lru));
+    }
+    console.out << absl::StrFormat("  %-8s  %6.4g %%     %.4f%s\n", PolicyName(row.policy),
+                                   row.capacity * 100, row.hit_rate, closed);
+  }
+  console.out << std::flush;
+}
+
+void PrintJson(const std::vector<Row>& rows, const SimulateFlags& flags, Console& console) {
+  for (const Row& row : rows) {
+    Json json{{"policy", PolicyName(row.policy)},
+              {"capacity", row.capacity},
+              {"hit_rate", std::round(row.hit_rate * 1e6) / 1e6}};
+    if (!flags.model.empty()) json["model"] = flags.model;
+    console.out << Raw{JsonLine(json) + "\n"};
+  }
+  console.out << std::flush;
+}
+
+std::string WithThousands(uint64_t number) {
+  std::string text = absl::StrCat(number);
+  for (int i = static_cast<int>(text.size()) - 3; i > 0; i -= 3) text.insert(i, ",");
+  return text;
+}
+
+// "trace.jsonl: 10 requests, 20 unique blocks of 512 tokens".
+std::string Subject(const SimulateFlags& flags, const Trace& trace) {
+  return absl::StrCat(flags.trace.substr(flags.trace.find_last_of('/') + 1), ": ",
+                      WithThousands(trace.requests.size()), " requests, ",
+                      WithThousands(trace.unique_blocks), " unique blocks of 512 tokens");
+}
+
+constexpr double kWidth = 940, kHeight = 560;
+constexpr double kLeft = 76, kRight = 804, kTop = 132, kBottom = 470;
+constexpr double kLabelStep = 19;  // least distance of two lines' names
+
+constexpr char kStyle[] = R"(
+  .page { fill: #ffffff } .ink { fill: #1d2430 } .soft { fill: #667085 }
+  .grid { stroke: #e4e7ec } .axis { stroke: #98a2b3 }
+  .curve { fill: none; stroke-linejoin: round; stroke-linecap: round }
+  .default { stroke: #e8590c; stroke-width: 3.5 } .default-fill { fill: #e8590c }
+  .lru { stroke: #667085; stroke-width: 2.5 } .lru-fill { fill: #667085 }
+  .optimum { stroke: #1d2430; stroke-width: 2; stroke-dasharray: 2 6 }
+  .optimum-fill { fill: #1d2430 }
+  .value { paint-order: stroke; stroke: #ffffff; stroke-width: 4 }
+  text { font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif }
+  @media (prefers-color-scheme: dark) {
+    .page { fill: #14181f } .ink { fill: #eceff4 } .soft { fill: #9aa4b2 }
+    .value { stroke: #14181f } .grid { stroke: #2b323d } .axis { stroke: #667085 }
+    .lru { stroke: #9aa4b2 } .lru-fill { fill: #9aa4b2 }
+    .optimum { stroke: #eceff4 } .optimum-fill { fill: #eceff4 }
+  }
+)";
+
+std::string Number(double value) { return absl::StrFormat("%.1f", value); }
+
+// "1 %", "2.5 %".
+std::string Percent(double share) {
+  return absl::StrFormat("%.4g %%", std::round(share * 1e5) / 1e3);
+}
+
+std::string Text(double x, double y, const std::string& content, const std::string& kind,
+                 double size, const char* anchor = "start", int weight = 400) {
+  const std::string escaped =
+      absl::StrReplaceAll(content, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+  return absl::StrCat("<text x=\"", Number(x), "\" y=\"", Number(y), "\" class=\"", kind,
+                      "\" font-size=\"", size, "\" font-weight=\"", weight, "\" text-anchor=\"",
+                      anchor, "\">", escaped, "</text>\n");
+}
+
+std::string Stroke(double x1, double y1, double x2, double y2, const char* kind) {
+  return absl::StrCat("<line x1=\"", Number(x1), "\" y1=\"", Number(y1), "\" x2=\"", Number(x2),
+                      "\" y2=\"", Number(y2), "\" class=\"", kind, "\"/>\n");
+}
+
+// Hit rate against capacity as SVG: one curve a policy, capacity on a log scale.
+class Picture {
+ public:
+  Picture(const std::vector<Row>& rows, const Trace& trace, const SimulateFlags& flags)
+      : rows_(rows), trace_(trace), flags_(flags) {
+    double highest = 0;
+    for (const Row& row : rows) {
+      curves_[row.policy].push_back(&row);
+      least_ = std::min(least_, row.capacity);
+      most_ = std::max(most_, row.capacity);
+      highest = std::max(highest, row.hit_rate);
+    }
+    for (const double step : {0.01, 0.02, 0.05, 0.1, 0.2}) {
+      step_ = step;
+      if (highest <= 6 * step) break;
+    }
+    top_ = step_ * std::max(1.0, std::ceil(highest / step_ - 1e-9));
+  }
+
+  std::string Draw() const {
+    std::string svg = absl::StrCat(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", kHeight,
+        "\" width=\"", kWidth, "\" height=\"", kHeight, "\" role=\"img\">\n<title>Hit rate ",
+        "against capacity</title>\n<style>", kStyle, "</style>\n<rect class=\"page\" width=\"",
+        kWidth, "\" height=\"", kHeight, "\" rx=\"12\"/>\n");
+    svg += Text(32, 46, "Hit rate against capacity", "ink", 22, "start", 650);
+    const std::string kept =
+        flags_.model.empty() ? ", each kept by itself"
+                             : ", restore points of Gemma 3 " + absl::AsciiStrToUpper(flags_.model);
+    svg += Text(32, 72, Subject(flags_, trace_) + kept, "soft", 14);
+    svg += Axes();
+    // The store's own on top.
+    for (const auto policy :
+         {SimulatedPolicy::kLru, SimulatedPolicy::kOptimum, SimulatedPolicy::kDefault}) {
+      if (curves_.count(policy) > 0) svg += Curve(policy);
+    }
+    return svg + Names() + "</svg>\n";
+  }
+
+ private:
+  double X(double capacity) const {
+    if (most_ <= least_) return (kLeft + kRight) / 2;
+    const double share = std::log(capacity / least_) / std::log(most_ / least_);
+    return kLeft + 28 + share * (kRight - kLeft - 56);
+  }
+  double Y(double rate) const { return kBottom - rate / top_ * (kBottom - kTop); }
+
+  std::string Axes() const {
+    std::string svg;
+    for (double rate = 0; rate <= top_ + 1e-9; rate += step_) {
+      svg += Stroke(kLeft, Y(rate), kRight, Y(rate), rate == 0 ? "axis" : "grid");
+      svg += Text(kLeft - 12, Y(rate) + 4.5, Percent(rate), "soft", 13, "end");
+    }
+    std::set<double> capacities;
+    for (const Row& row : rows_) capacities.insert(row.capacity);
+    double last = -1e9;
+    for (const double capacity : capacities) {
+      const double x = X(capacity);
+      svg += Stroke(x, kBottom, x, kBottom + 6, "axis");
+      // Where sizes are close some go unnamed.
+      if (x - last >= 44) svg += Text(x, kBottom + 24, Percent(capacity), "soft", 13, "middle");
+      last = x;
+    }
+    const bool points = !flags_.model.empty();
+    svg += Text((kLeft + kRight) / 2, kBottom + 54,
+                points ? "capacity, as a share of all blocks' bytes with every layer"
+                       : "capacity, as a share of the unique blocks",
+                "ink", 14, "middle");
+    return svg + Text(kLeft, kTop - 18, points ? "tokens restored" : "blocks found", "ink", 14);
+  }
+
+  // Whether another curve passes just above a point, where its value would stand.
+  bool IsCovered(const Row& point) const {
+    return std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) {
+      const double above = Y(point.hit_rate) - Y(row.hit_rate);
+      return row.capacity == point.capacity && above > 1 && above < 30;
+    });
+  }
+
+  std::string Curve(SimulatedPolicy policy) const {
+    const bool with_values = policy == SimulatedPolicy::kDefault;
+    const std::vector<const Row*>& points = curves_.at(policy);
+    std::string path, dots, values;
+    for (const Row* point : points) {
+      const double x = X(point->capacity), y = Y(point->hit_rate);
+      absl::StrAppend(&path, path.empty() ? "M" : "L", Number(x), " ", Number(y), " ");
+      absl::StrAppend(&dots, "<circle cx=\"", Number(x), "\" cy=\"", Number(y), "\" r=\"",
+                      with_values ? "4.5" : "3.5", "\" class=\"", PolicyName(policy),
+                      "-fill\"/>\n");
+      if (!with_values) continue;
+      // To the right of the last one stand the curves' names.
+      const bool is_last = point == points.back();
+      values +=
+          Text(is_last ? x + 6 : x, IsCovered(*point) ? y + 22 : y - 12,
+               Number(point->hit_rate * 100), "ink value", 12.5, is_last ? "end" : "middle", 600);
+    }
+    return absl::StrCat("<path d=\"", path, "\" class=\"curve ", PolicyName(policy), "\"/>\n", dots,
+                        values);
+  }
+
+  // Names at the right end of the curves, kept apart.
+  std::string Names() const {
+    std::multimap<double, SimulatedPolicy> ends;
+    for (const auto& [policy, points] : curves_) {
+      ends.emplace(Y(points.back()->hit_rate), policy);
+    }
+    std::string svg;
+    double least = -1e9;
+    for (const auto& [wanted, policy] : ends) {
+      const double y = std::max(wanted, least);
+      least = y + kLabelStep;
+      const char* const name = policy == SimulatedPolicy::kDefault ? "Hearth"
+                               : policy == SimulatedPolicy::kLru   ? "LRU"
+                               : flags_.model.empty()              ? "offline optimum"
+                                                                   : "future known";
+      svg += Text(X(curves_.at(policy).back()->capacity) + 14, y + 5, name,
+                  absl::StrCat(PolicyName(policy), "-fill"), 14, "start", 600);
+    }
+    return svg;
+  }
+
+  const std::vector<Row>& rows_;
+  const Trace& trace_;
+  const SimulateFlags& flags_;
+  std::map<SimulatedPolicy, std::vector<const Row*>> curves_;
+  double least_ = 1e9, most_ = 0, step_ = 0.1, top_ = 1;
+};
+
+absl::Status WritePicture(const Picture& picture, const std::string& path) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << picture.Draw();
+  file.close();
+  if (file.good()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("--svg ", path, ": cannot be written: ", std::strerror(errno)));
+}
+
+constexpr uint32_t kMaxNodes = 1000;
+
+struct FleetRow {
+  double capacity = 0;  // of the engine, as a share of the trace's unique blocks
+  FleetRates fleet;
+  double lru = 0, learnt = 0;  // of one store of the engine's size
+};
+
+double Rounded(double rate) { return std::round(rate * 1e6) / 1e6; }
+
+Json ToJson(const FleetRow& row, const FleetFlags& flags) {
+  return Json{{"nodes", flags.nodes},
+              {"routing", flags.routing},
+              {"capacity", row.capacity},
+              {"node_share", flags.node_share},
+              {"hit_rate", Rounded(row.fleet.found)},
+              {"shared_hit_rate", Rounded(row.fleet.shared)},
+              {"lru_hit_rate", Rounded(row.lru)},
+              {"default_hit_rate", Rounded(row.learnt)}};
+}
+
+double Ratio(double part, double of) { return of > 0 ? part / of : 0; }
+
+std::string ToText(const FleetRow& row) {
+  return absl::StrFormat("  %6.4g %%     %.4f   %.4f   %.4f (%.2f)   %.4f (%.2f)\n",
+                         row.capacity * 100, row.fleet.found, row.fleet.shared, row.lru,
+                         Ratio(row.fleet.found, row.lru), row.learnt,
+                         Ratio(row.fleet.found, row.learnt));
+}
+
+absl::Status Check(const FleetFlags& flags, const std::optional<ModelShape>& model) {
+  if (flags.nodes < 1 || flags.nodes > kMaxNodes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nodes ", flags.nodes, ": from 1 to ", kMaxNodes, " stores"));
+  }
+  if (!(flags.node_share >= 0 && flags.node_share <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--node-share ", flags.node_share, " must be a share, from 0 to 1"));
+  }
+  if (flags.shared_bytes > 0 && !model.has_value()) {
+    return absl::InvalidArgumentError("--shared-bytes: --model says what a block takes");
+  }
+  return absl::OkStatus();
+}
+
+int RunFleet(const FleetFlags& flags, const std::string& trace_path,
+             const std::optional<ModelShape>& model, std::vector<double> capacities, bool json,
+             Console& console) {
+  const absl::Status valid = Check(flags, model);
+  if (!valid.ok()) return FailUsage(console, std::string(valid.message()));
+  FleetShape shape;
+  const absl::StatusOr<Routing> routing = ParseRouting(flags.routing);
+  if (!routing.ok()) return FailUsage(console, absl::StrCat("--", routing.status().message()));
+  shape.routing = *routing;
+  shape.nodes = flags.nodes;
+  const absl::StatusOr<Trace> trace = ReadTraceFile(trace_path);
+  if (!trace.ok()) return Fail(console, trace.status());
+  if (flags.shared_bytes > 0) {
+    const double block = static_cast<double>(model->TokenBytes()) * Trace::kBlockTokens;
+    capacities = {std::min(
+        1.0, static_cast<double>(flags.shared_bytes) / block / std::max(1u, trace->unique_blocks))};
+  }
+  if (!json) {
+    console.out << flags.nodes << " stores, " << flags.routing << " routing, one engine\n"
+                << "  capacity   hit rate   shared   one lru store   one learnt store\n";
+  }
+  for (const double capacity : capacities) {
+    shape.shared_blocks = static_cast<uint64_t>(capacity * trace->unique_blocks);
+    shape.node_blocks =
+        static_cast<uint64_t>(flags.node_share * static_cast<double>(shape.shared_blocks));
+    const FleetRow row{capacity, SimulateFleet(*trace, shape),
+                       HitRate(*trace, std::nullopt, SimulatedPolicy::kLru, capacity),
+                       HitRate(*trace, std::nullopt, SimulatedPolicy::kDefault, capacity)};
+    console.out << Raw{json ? JsonLine(ToJson(row, flags)) + "\n" : ToText(row)} << std::flush;
+  }
+  return kExitOk;
+}
+
+int RunSimulate(const SimulateFlags& flags, Console& console) {
+  std::optional<ModelShape> model;
+  if (!flags.model.empty()) {
+    auto shape = ParseModelShape(flags.model);
+    if (!shape.ok()) return FailUsage(console, absl::StrCat("--", shape.status().message()));
+    model = *shape;
+  }
+  std::vector<double> capacities = flags.capacities;
+  std::sort(capacities.begin(), capacities.end());
+  std::vector<Row> rows;
+  for (const std::string& name : flags.policies) {
+    auto policy = ParsePolicy(name);
+    if (!policy.ok()) return FailUsage(console, absl::StrCat("--", policy.status().message()));
+    for (const double capacity : capacities) {
+      if (!(capacity > 0 && capacity <= 1)) {
+        return FailUsage(console, absl::StrCat("--capacity ", capacity,
+                                               " must be a share, above 0 and at most 1"));
+      }
+      rows.push_back(Row{*policy, capacity});
+    }
+  }
+  // A picture shows them beside whatever was asked for.
+  const size_t asked = rows.size();
+  for (const SimulatedPolicy policy : {SimulatedPolicy::kLru, SimulatedPolicy::kOptimum}) {
+    if (flags.svg.empty() || Has(rows, policy)) continue;
+    for (const double capacity : capacities) rows.push_back(Row{policy, capacity});
+  }
+  if (flags.fleet.is_given()) {
+    if (!flags.svg.empty()) return FailUsage(console, "--svg: not of a fleet, --nodes");
+    return RunFleet(flags.fleet, flags.trace, model, capacities, flags.json, console);
+  }
+  const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
+  if (!trace.ok()) return Fail(console, trace.status());
+  Simulate(*trace, model, &rows, console);
+  const std::vector<Row> shown(rows.begin(), rows.begin() + static_cast<ptrdiff_t>(asked));
+  if (flags.json) {
+    PrintJson(shown, flags, console);
+  } else {
+    console.out << Subject(flags, *trace) << "\n";
+    PrintTable(shown, console);
+  }
+  if (flags.svg.empty()) return kExitOk;
+  const absl::Status written = WritePicture(Picture(rows, *trace, flags), flags.svg);
+  return written.ok() ? kExitOk : Fail(console, written);
+}
+
+void Declare(CommandFlags* command, SimulateFlags* flags) {
+  command->Add("--trace", &flags->trace, "requests, as JSON lines; may be xz-compressed")
+      .Required()
+      .Placeholder("FILE");
+  command->Add("--capacity", &flags->capacities, "sizes, as shares: 0.01,0.05,0.1")
+      .SplitAtCommas()
+      .ShowDefault()
+      .Placeholder("SHARE,...");
+  command->Add("--policy", &flags->policies, "default, lru, optimum")
+      .SplitAtCommas()
+      .Placeholder("NAME,...");
+  command->Add("--model", &flags->model, "270m, 1b, 4b, 12b or 27b: restore points")
+      .Placeholder("NAME");
+  command->Add("--nodes", &flags->fleet.nodes, "a fleet of so many stores that share one engine")
+      .Placeholder("N");
+  command->Add("--routing", &flags->fleet.routing, "of a fleet's requests: random, affinity")
+      .ShowDefault()
+      .Placeholder("NAME");
+  command->Add("--shared-bytes", &flags->fleet.shared_bytes, "the engine's size; needs --model")
+      .Placeholder("BYTES");
+  command
+      ->Add("--node-share", &flags->fleet.node_share,
+            "each store's own memory, as a share of the engine's; 0: none")
+      .ShowDefault()
+      .Placeholder("SHARE");
+  command->Add("--svg", &flags->svg, "also draw hit rate against capacity, beside lru and optimum")
+      .Placeholder("FILE");
+  command->AddJson(&flags->json, " for each policy and size");
+}
+
+}  // namespace
+
+int RunSimulator(int argc, const char* const* argv, Console& outside) {
+  SimulateFlags flags;
+  return RunProgram(
+      {"hearth-simulate", "Replays a trace: what a store of some size would have kept.",
+       std::string("\nExamples:\n") + kSimulateExamples, kVersion},
+      argc, argv, outside, [&flags](CommandFlags* command) { Declare(command, &flags); },
+      [&flags](Console& console) { return RunSimulate(flags, console); });
+}
+
+}  // namespace hearth

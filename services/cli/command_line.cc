@@ -1,0 +1,290 @@
+#include "services/cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <set>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "services/cli/near_words.h"
+
+namespace hearth {
+namespace {
+
+// Of a command and the groups in it; with `commands`, of those below it too.
+std::vector<const CLI::Option*> OptionsOf(const CLI::App& app, bool commands) {
+  std::vector<const CLI::Option*> options = app.get_options();
+  for (const CLI::App* below : app.get_subcommands(nullptr)) {
+    if (!commands && !below->get_name().empty()) continue;
+    const std::vector<const CLI::Option*> more = OptionsOf(*below, commands);
+    options.insert(options.end(), more.begin(), more.end());
+  }
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no duration; write 250ms, 2s or 1m"));
+  }
+  return duration;
+}
+
+absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text) {
+  const bool is_number = text.find_first_not_of("0123456789.") == absl::string_view::npos;
+  return ParseFlagDuration(is_number ? absl::StrCat(text, "s") : std::string(text));
+}
+
+std::string NotOneOf(absl::string_view text, absl::string_view names) {
+  return absl::StrCat("\"", text, "\" is not one of ", names);
+}
+
+CommandFlag& CommandFlag::Required() {
+  option_->required();
+  return *this;
+}
+
+CommandFlag& CommandFlag::ShowDefault() {
+  option_->capture_default_str();
+  return *this;
+}
+
+CommandFlag& CommandFlag::Placeholder(const std::string& text) {
+  option_->option_text(text);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Heading(const std::string& title) {
+  option_->group(title);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Variable(const std::string& name) {
+  option_->envname(name);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Check(const std::function<std::string(const std::string&)>& wrong) {
+  option_->check(wrong);
+  return *this;
+}
+
+CommandFlag& CommandFlag::NotNegative() {
+  option_->check(CLI::NonNegativeNumber);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Between(double least, double most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+CommandFlag& CommandFlag::SplitAtCommas() {
+  option_->delimiter(',');
+  return *this;
+}
+
+CommandFlag& CommandFlag::OneValueEach() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Mark(bool* given) {
+  option_->each([given](const std::string&) { *given = true; });
+  return *this;
+}
+
+template <typename T>
+CommandFlag CommandFlags::Add(const std::string& name, T* value, const std::string& help) {
+  if constexpr (std::is_same_v<T, absl::Duration>) {
+    const auto take = [name, value](const std::string& text) {
+      const absl::StatusOr<absl::Duration> parsed = ParseDurationOrSeconds(text);
+      if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
+      *value = *parsed;
+    };
+    return CommandFlag(app_->add_option_function<std::string>(name, take, help))
+        .Placeholder("DURATION");
+  } else {
+    return CommandFlag(app_->add_option(name, *value, help));
+  }
+}
+
+template CommandFlag CommandFlags::Add(const std::string&, std::string*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, int*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, uint32_t*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, uint64_t*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, float*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, double*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::vector<std::string>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::vector<uint32_t>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::vector<double>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, absl::Duration*, const std::string&);
+
+CommandFlag CommandFlags::AddSwitch(const std::string& name, bool* value, const std::string& help) {
+  return CommandFlag(app_->add_flag(name, *value, help));
+}
+
+CommandFlag CommandFlags::AddJson(bool* json, const std::string& which) {
+  return AddSwitch("--json", json, "one JSON object" + which);
+}
+
+CommandFlag CommandFlags::AddForce(bool* force, const std::string& help) {
+  return AddSwitch("--force", force, help);
+}
+
+CommandFlag CommandFlags::AddPoint(std::string* id) {
+  return Add("id", id, "restore point, see ls");
+}
+
+CommandFlag CommandFlags::AddSnapshot(const std::string& name, std::string* path) {
+  return Add(name, path, "a snapshot file");
+}
+
+// CLI11's own transformer would show the numbers behind the words.
+CommandFlag CommandFlags::AddChoice(const std::string& name,
+                                    const std::map<std::string, int>& choices,
+                                    const std::function<void(int)>& choose,
+                                    const std::string& help) {
+  const auto take = [name, choices, choose](const std::string& text) {
+    const auto chosen = choices.find(text);
+    if (chosen == choices.end()) {
+      const std::string words = absl::StrJoin(
+          choices, ", ", [](std::string* out, const auto& choice) { *out += choice.first; });
+      throw CLI::ValidationError(name, NotOneOf(text, words));
+    }
+    choose(chosen->second);
+  };
+  CLI::Option* const option = app_->add_option_function<std::string>(name, take, help);
+  option->type_name(absl::StrJoin(
+      choices, "|", [](std::string* out, const auto& choice) { *out += choice.first; }));
+  return CommandFlag(option);
+}
+
+CommandFlags CommandFlags::AddOneOf(const std::string& name, const std::string& help) {
+  CLI::Option_group* group = app_->add_option_group(name, help);
+  group->require_option(1);
+  return CommandFlags(group);
+}
+
+std::string CommandFlags::name() const { return app_->get_name(); }
+
+bool CommandFlags::chosen() const { return app_->parsed(); }
+
+CommandLine::CommandLine(const CommandLineText& text)
+    : app_(std::make_unique<CLI::App>(text.about, text.program)) {
+  app_->footer(text.footer);
+  app_->require_subcommand(1);
+  app_->set_version_flag("--version", text.version);
+}
+
+CommandLine::~CommandLine() = default;
+
+CommandFlags* CommandLine::WithoutCommands() {
+  app_->require_subcommand(0);
+  const auto show = [this] {
+    shows_man_page_ = true;
+    throw CLI::RuntimeError(0);
+  };
+  app_->add_flag_callback("--man", show, kManHelp);
+  return &commands_.emplace_back(app_.get());
+}
+
+CommandFlags* CommandLine::AddCommand(const std::string& name, const std::string& what,
+                                      const std::string& footer) {
+  const std::vector<std::string> words = absl::StrSplit(name, ' ');
+  CLI::App* parent = app_.get();
+  if (words.size() > 1) {
+    const std::vector<CLI::App*> known = app_->get_subcommands(
+        [&](const CLI::App* command) { return command->get_name() == words[0]; });
+    parent = known.empty() ? app_->add_subcommand(words[0], "See " + words[0] + " --help")
+                           : known.front();
+    parent->require_subcommand(1);
+  }
+  CLI::App* command = parent->add_subcommand(words.back(), what);
+  command->footer(footer);
+  (parent == app_.get() ? command : parent)->group(group_);
+  return &commands_.emplace_back(command);
+}
+
+std::vector<std::string> CommandLine::names() const {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app_->get_subcommands(nullptr)) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& console) {
+  try {
+    std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
+    app_->parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    // --help and --version come here too, with the code 0.
+    if (error.get_exit_code() == 0) {
+      if (shows_man_page_) console.out << ManPage(Describe(), "1") << std::flush;
+      app_->exit(error, console.out, console.err);
+      return kExitOk;
+    }
+    return FailUsage(console, WhatIsWrong(error.what()));
+  }
+  return std::nullopt;
+}
+
+// What is not known comes first, flags before words: what else is said may follow from it.
+std::string CommandLine::WhatIsWrong(const std::string& parser_message) const {
+  const CLI::App* command = app_.get();
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::string extra;
+  for (const std::string& word : app_->remaining(/*recurse=*/true)) {
+    if (word.size() < 2 || word[0] != '-') {
+      extra = extra.empty() ? word : extra;
+      continue;
+    }
+    const std::string flag = word.substr(0, word.find('='));
+    std::vector<std::string> known;
+    for (const CLI::Option* option : OptionsOf(*command, false)) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    return absl::StrCat(flag, " is no flag of ", command->get_name(), DidYouMean(flag, known));
+  }
+  if (!extra.empty()) {
+    return absl::StrCat("\"", extra, "\" is one word more than ", command->get_name(),
+                        " takes: quote a text with spaces");
+  }
+  std::string message = parser_message;
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return message;
+}
+
+int RunProgram(const CommandLineText& text, int argc, const char* const* argv, Console& outside,
+               const std::function<void(CommandFlags*)>& declare,
+               const std::function<int(Console&)>& run) {
+  return RunSafely(outside, [&](Console& console) {
+    CommandLine line(text);
+    declare(line.WithoutCommands());
+    const std::optional<int> ended = line.Parse({argv + 1, argv + argc}, console);
+    return ended.has_value() ? *ended : run(console);
+  });
+}
+
+ProgramText CommandLine::Describe() const { return DescribeProgram(*app_); }
+
+std::vector<std::string> CommandLine::variables() const {
+  std::set<std::string> names;
+  for (const CLI::Option* option : OptionsOf(*app_, true)) {
+    if (!option->get_envname().empty()) names.insert(option->get_envname());
+  }
+  return {names.begin(), names.end()};
+}
+
+}  // namespace hearth

@@ -1,0 +1,212 @@
+#include "services/cli/connection.h"
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/cli/command_line.h"
+#include "services/rpc/proto_conversion.h"
+#include "services/rpc/status_conversion.h"
+#include "services/rpc/tls_mismatch.h"
+#include "services/rpc/transport_options.h"
+
+namespace hearth {
+namespace {
+
+const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker" : "store"; }
+
+constexpr char kWorkerVariable[] = "HEARTHCTL_WORKER";
+constexpr char kTooLarge[] = "Sent message larger than max";  // in gRPC's words
+
+// One attempt may take this long: a busy machine answers late. A refusal shows at once.
+constexpr absl::Duration kAttempt = absl::Seconds(10);
+
+// Why `text` is no address; empty when it may be one.
+std::string CheckAddress(const std::string& text) {
+  const std::string wrong =
+      absl::StrCat("\"", text, "\" is no address: write host:port or unix:PATH");
+  for (const char* local : {"unix:", "unix-abstract:"}) {
+    if (absl::StartsWith(text, local)) return text.size() > std::strlen(local) ? "" : wrong;
+  }
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0) return wrong;
+  if (!absl::SimpleAtoi(text.substr(colon + 1), &port) || port == 0 || port > 65535) return wrong;
+  return "";
+}
+
+// gRPC's reason why a channel does not connect; asks the peer once more, for a second at most.
+std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+  grpc::CompletionQueue queue;
+  grpc::ByteBuffer request, response;
+  grpc::Status status;
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  call->StartCall();
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  return status.error_message();
+}
+
+// Why the host's name means nothing to this machine; empty when it does, or there is none.
+std::string UnknownHost(const std::string& address) {
+  if (absl::StartsWith(address, "unix")) return "";
+  std::string host = address.substr(0, address.rfind(':'));
+  if (absl::StartsWith(host, "[")) {
+    host = host.substr(1, host.size() - 2);
+  } else if (absl::StrContains(host, ":")) {
+    return "";  // one of gRPC's own schemes
+  }
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+  if (error == 0) ::freeaddrinfo(found);
+  return error == 0 ? ""
+                    : absl::StrCat("no host is called ", host, " (", ::gai_strerror(error), ")");
+}
+
+std::string Advice(const PeerFlags& flags) {
+  if (std::string unknown = UnknownHost(flags.address); !unknown.empty()) return unknown;
+  return flags.kind == PeerKind::kWorker
+             ? absl::StrCat("start one with hearth-worker --model DIR --listen ", flags.address,
+                            ", or pass --worker ADDR")
+             : absl::StrCat("start one with hearth-store --data-dir DIR --listen ", flags.address,
+                            ", or pass --store ADDR");
+}
+
+}  // namespace
+
+void PeerFlags::Declare(CommandFlags* command) {
+  address = kind == PeerKind::kWorker ? kDefaultWorkerAddress : kDefaultStoreAddress;
+  const std::string name = KindName(kind);
+  const std::string variable = kind == PeerKind::kWorker ? kWorkerVariable : "HEARTHCTL_STORE";
+  command->Add("--" + name, &address, "address of the " + name + ", host:port or unix:PATH")
+      .Variable(variable)
+      .Check(CheckAddress)
+      .ShowDefault();
+  DeclareWait(command);
+  if (kind == PeerKind::kStore) {
+    command->Add("--tenant", &tenant, "whose, where you may name another than your own")
+        .Variable("HEARTHCTL_TENANT")
+        .Heading("Access");
+  }
+  DeclareAccess(command);
+}
+
+void PeerFlags::DeclareSeveral(CommandFlags* command, std::vector<std::string>* addresses) {
+  *addresses = {kDefaultWorkerAddress};
+  command
+      ->Add("--worker", addresses,
+            "address of a worker, host:port or unix:PATH; again, or after a comma: of one that is "
+            "asked when it is gone")
+      .Variable(kWorkerVariable)
+      .Check(CheckAddress)
+      .OneValueEach()
+      .SplitAtCommas()
+      .ShowDefault();
+  DeclareWait(command);
+  DeclareAccess(command);
+}
+
+void PeerFlags::DeclareWait(CommandFlags* command) {
+  command->Add("--wait", &wait, "wait so long for it to listen: 30s, 500ms (default: not at all)");
+}
+
+void PeerFlags::DeclareAccess(CommandFlags* command) {
+  const auto add = [command](const char* flag, std::string* value, const char* variable,
+                             const char* help) {
+    command->Add(flag, value, help).Variable(variable).Heading("Access");
+  };
+  ClientAccess* to = access.get();
+  add("--tls-ca", &to->tls_ca, "HEARTHCTL_TLS_CA",
+      "connect by TLS; the authority (PEM) that signed the server's certificate");
+  add("--tls-cert", &to->tls_cert, "HEARTHCTL_TLS_CERT", "your own certificate (PEM)");
+  add("--tls-key", &to->tls_key, "HEARTHCTL_TLS_KEY", "its private key (PEM)");
+  add("--token-file", &to->token_file, "HEARTHCTL_TOKEN_FILE", "file with your token");
+  command
+      ->AddSwitch("--plaintext-tokens", &to->plaintext_tokens,
+                  "send the token to another host without TLS")
+      .Heading("Access");
+}
+
+CommandFlag PeerFlags::DeclareOptional(CommandFlags* command, const std::string& why) {
+  const std::string name = KindName(kind);
+  CommandFlag flag = command->Add("--" + name, &address, "address of the " + name + ": " + why);
+  flag.Check(CheckAddress);
+  return flag;
+}
+
+void KeepLibrariesQuiet() {
+  google::protobuf::SetLogHandler(nullptr);
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
+  grpc::ChannelArguments arguments =
+      ClientTransport(static_cast<int>(absl::ToInt64Milliseconds(kAttempt)));
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  auto connected = ConnectAs(*flags.access, flags.address, arguments);
+  if (!connected.ok()) return connected.status();
+  const std::shared_ptr<grpc::Channel> channel = *std::move(connected);
+  const absl::Time start = absl::Now();
+  const absl::Time last = start + std::max(flags.wait, kAttempt);
+  for (;;) {
+    const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return channel;
+    const absl::Time now = absl::Now();
+    const bool refused = state == GRPC_CHANNEL_TRANSIENT_FAILURE && now >= start + flags.wait;
+    if (refused || now >= last || state == GRPC_CHANNEL_SHUTDOWN) break;
+    channel->WaitForStateChange(state, absl::ToChronoTime(last));
+  }
+  const std::string tls = TlsMismatch(WhyNotConnected(channel), *flags.access);
+  if (!tls.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat(KindName(flags.kind), " at ", flags.address, ": ", tls));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no ", KindName(flags.kind), " at ", flags.address, ": ", Advice(flags)));
+}
+
+absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
+  const absl::Status converted = FromGrpcStatus(status);
+  // gRPC's own answer, which has no text: this service is not there.
+  if (absl::IsUnimplemented(converted) && converted.message().empty()) {
+    const bool worker = peer.kind == PeerKind::kWorker;
+    return absl::UnimplementedError(absl::StrCat(
+        peer.address, " is no ", KindName(peer.kind), " that knows this call: it is a ",
+        worker ? "store" : "worker", ", something else, or of an older version; pass --",
+        KindName(peer.kind), " ADDR (usually port ", worker ? "7070)" : "7080)"));
+  }
+  if (absl::StartsWith(converted.message(), kTooLarge)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the request is too long: ", kMaxMessageBytes >> 20, " MiB are the most that a ",
+        KindName(peer.kind), " takes; ", converted.message()));
+  }
+  // A server with TLS says so to a client without, once the connection stands.
+  const std::string tls =
+      absl::IsUnavailable(converted) ? TlsMismatch(converted.message(), *peer.access) : "";
+  return absl::Status(converted.code(),
+                      absl::StrCat(KindName(peer.kind), " at ", peer.address, ": ",
+                                   tls.empty() ? converted.message() : tls));
+}
+
+}  // namespace hearth

@@ -1,0 +1,237 @@
+#include "services/cli/program_text.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "services/cli/version.h"
+
+namespace hearth {
+namespace {
+
+FlagText DescribeFlag(const CLI::Option& option) {
+  FlagText flag;
+  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
+  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
+  if (flag.names.empty()) flag.names.push_back(option.get_name());
+  if (option.get_items_expected_max() > 0) flag.value = option.get_type_name();
+  if (absl::StrContains(flag.value, '|')) flag.choices = absl::StrSplit(flag.value, '|');
+  flag.help = option.get_description();
+  flag.fallback = option.get_default_str();
+  flag.variable = option.get_envname();
+  return flag;
+}
+
+// Of the app and of the groups in it, which have no name.
+void AddFlags(const CLI::App& app, std::vector<FlagText>* flags) {
+  for (const CLI::Option* option : app.get_options()) flags->push_back(DescribeFlag(*option));
+  for (const CLI::App* group : app.get_subcommands(nullptr)) {
+    if (group->get_name().empty()) AddFlags(*group, flags);
+  }
+}
+
+void AddCommands(const CLI::App& app, const std::string& before,
+                 std::vector<CommandText>* commands) {
+  for (const CLI::App* below : app.get_subcommands(nullptr)) {
+    if (below->get_name().empty()) continue;
+    const std::string name = before + below->get_name();
+    const size_t count = commands->size();
+    AddCommands(*below, name + " ", commands);
+    if (commands->size() > count) continue;  // it only gathers those
+    CommandText& command = commands->emplace_back();
+    command.name = name;
+    command.what = below->get_description();
+    command.footer = below->get_footer();
+    AddFlags(*below, &command.flags);
+  }
+}
+
+// Dashes as they are typed; no line begins with a request.
+std::string Troff(const std::string& text) {
+  std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
+  escaped = absl::StrReplaceAll(escaped, {{"\n.", "\n\\&."}, {"\n'", "\n\\&'"}});
+  return absl::StartsWith(escaped, ".") || absl::StartsWith(escaped, "'") ? "\\&" + escaped
+                                                                          : escaped;
+}
+
+std::string AsIs(const std::string& text) {
+  const std::string stripped(
+      absl::StripTrailingAsciiWhitespace(absl::StripPrefix(absl::string_view(text), "\n")));
+  return stripped.empty() ? "" : absl::StrCat(".PP\n.nf\n", Troff(stripped), "\n.fi\n");
+}
+
+std::string FlagsPart(const std::vector<FlagText>& flags) {
+  std::string page;
+  for (const FlagText& flag : flags) {
+    absl::StrAppend(&page, ".TP\n\\fB", Troff(absl::StrJoin(flag.names, ", ")), "\\fR");
+    if (!flag.value.empty()) absl::StrAppend(&page, " \\fI", Troff(flag.value), "\\fR");
+    absl::StrAppend(&page, "\n", Troff(flag.help.empty() ? "(no description)" : flag.help));
+    if (!flag.fallback.empty()) {
+      absl::StrAppend(&page, "\n(default: ", Troff(flag.fallback), ")");
+    }
+    if (!flag.variable.empty()) absl::StrAppend(&page, "\n[", Troff(flag.variable), "]");
+    page += "\n";
+  }
+  return page;
+}
+
+std::vector<std::string> FlagNames(const std::vector<FlagText>& flags) {
+  std::vector<std::string> names;
+  for (const FlagText& flag : flags) {
+    if (!flag.is_positional()) names.insert(names.end(), flag.names.begin(), flag.names.end());
+  }
+  return names;
+}
+
+// Words that may stand without a flag.
+std::string LooseWords(const std::vector<FlagText>& flags) {
+  std::vector<std::string> words;
+  for (const FlagText& flag : flags) {
+    if (flag.is_positional()) words.insert(words.end(), flag.choices.begin(), flag.choices.end());
+  }
+  return absl::StrJoin(words, " ");
+}
+
+// By first word: the second words of those that have two.
+std::map<std::string, std::vector<std::string>> Words(const ProgramText& program) {
+  std::map<std::string, std::vector<std::string>> words;
+  for (const CommandText& command : program.commands) {
+    const std::pair<std::string, std::string> pair =
+        absl::StrSplit(command.name, absl::MaxSplits(' ', 1));
+    words[pair.first];
+    if (!pair.second.empty()) words[pair.first].push_back(pair.second);
+  }
+  return words;
+}
+
+std::string FirstWords(const ProgramText& program) {
+  return absl::StrJoin(Words(program), " ",
+                       [](std::string* out, const auto& word) { *out += word.first; });
+}
+
+// The cases of one command: words after a flag that takes one of some, flags after a dash. Where
+// there is nothing to offer bash completes names of files.
+std::string BashFlags(const std::vector<FlagText>& flags) {
+  std::string cases;
+  for (const FlagText& flag : flags) {
+    if (flag.value.empty() || flag.is_positional()) continue;
+    absl::StrAppend(&cases, "        ", absl::StrJoin(flag.names, "|"), ") words=\"",
+                    absl::StrJoin(flag.choices, " "), "\" ;;\n");
+  }
+  return absl::StrCat("      case $prev in\n", cases, "        *) words=\"", LooseWords(flags),
+                      "\"; [[ $cur == -* ]] && words=\"", absl::StrJoin(FlagNames(flags), " "),
+                      "\" ;;\n      esac ;;\n");
+}
+
+// Of a text between single quotes, in brackets.
+std::string ZshText(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
+}
+
+// A flag with a value is offered again after it was given: that it may be repeated is known to its
+// command only.
+std::string ZshFlags(const std::vector<FlagText>& flags) {
+  std::string specs;
+  for (const FlagText& flag : flags) {
+    if (flag.is_positional()) continue;
+    const std::string value = flag.value.empty() ? ""
+                              : flag.choices.empty()
+                                  ? ":value:_files"
+                                  : absl::StrCat(":value:(", absl::StrJoin(flag.choices, " "), ")");
+    for (const std::string& name : flag.names) {
+      absl::StrAppend(&specs, " \\\n        '", value.empty() ? "" : "*", name, "[",
+                      ZshText(flag.help), "]", value, "'");
+    }
+  }
+  const std::string words = LooseWords(flags);
+  return absl::StrCat("_arguments", specs, " \\\n        '*:",
+                      words.empty() ? "file:_files" : absl::StrCat("word:(", words, ")"), "'");
+}
+
+}  // namespace
+
+ProgramText DescribeProgram(const CLI::App& app) {
+  ProgramText program;
+  program.name = app.get_name();
+  program.about = app.get_description();
+  program.footer = app.get_footer();
+  program.version = kVersion;
+  AddFlags(app, &program.flags);
+  AddCommands(app, "", &program.commands);
+  return program;
+}
+
+std::string ManPage(const ProgramText& program, const std::string& section) {
+  std::string page = absl::StrCat(
+      ".TH ", absl::AsciiStrToUpper(Troff(program.name)), " ", section, " \"\" \"Hearth ",
+      program.version, "\" \"Hearth\"\n.SH NAME\n", Troff(program.name), " \\- ",
+      Troff(program.about.substr(0, program.about.find('\n'))), "\n.SH SYNOPSIS\n.B ",
+      Troff(program.name),
+      program.commands.empty() ? "\n[flags]\n" : "\ncommand [flags]\n.SH DESCRIPTION\n");
+  if (program.commands.empty()) page += ".SH DESCRIPTION\n";
+  absl::StrAppend(&page, Troff(program.about), "\n", AsIs(program.footer), ".SH FLAGS\n",
+                  FlagsPart(program.flags));
+  if (!program.commands.empty()) page += ".SH COMMANDS\n";
+  for (const CommandText& command : program.commands) {
+    absl::StrAppend(&page, ".SS \"", Troff(program.name), " ", Troff(command.name), "\"\n",
+                    Troff(command.what), "\n", FlagsPart(command.flags), AsIs(command.footer));
+  }
+  return page;
+}
+
+std::string BashCompletion(const ProgramText& program) {
+  std::string cases, groups;
+  for (const auto& [word, second] : Words(program)) {
+    if (second.empty()) continue;
+    absl::StrAppend(&groups, "    ", word, ") [[ $COMP_CWORD -gt 2 ]] && command+=\" ",
+                    "${COMP_WORDS[2]}\" ;;\n");
+    absl::StrAppend(&cases, "    \"", word, "\") words=\"", absl::StrJoin(second, " "), "\" ;;\n");
+  }
+  for (const CommandText& command : program.commands) {
+    absl::StrAppend(&cases, "    \"", command.name, "\")\n", BashFlags(command.flags));
+  }
+  return absl::StrCat(
+      "# Source it: source <(", program.name, " completion bash)\n", "_", program.name,
+      "() {\n  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n",
+      "  local command= words=\n",
+      "  [[ $COMP_CWORD -gt 1 ]] && command=${COMP_WORDS[1]}\n  case $command in\n", groups,
+      "  esac\n  case $command in\n    \"\") words=\"", FirstWords(program), " ",
+      absl::StrJoin(FlagNames(program.flags), " "), "\" ;;\n", cases,
+      "  esac\n  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n",
+      "complete -o default -o bashdefault -F _", program.name, " ", program.name, "\n");
+}
+
+std::string ZshCompletion(const ProgramText& program) {
+  std::string cases, described;
+  for (const auto& [word, second] : Words(program)) {
+    if (second.empty()) continue;
+    absl::StrAppend(&cases, "    \"", word, " \"*) (( CURRENT == 3 )) && compadd ",
+                    absl::StrJoin(second, " "), " && return ;|\n");
+  }
+  for (const CommandText& command : program.commands) {
+    const bool is_single = command.name.find(' ') == std::string::npos;
+    if (is_single) {
+      absl::StrAppend(&described, "\n    '", command.name, ":", ZshText(command.what), "'");
+    }
+    absl::StrAppend(&cases, "    \"", command.name, is_single ? " \"*" : "\"", ") ",
+                    ZshFlags(command.flags), " ;;\n");
+  }
+  for (const auto& [word, second] : Words(program)) {
+    if (!second.empty()) absl::StrAppend(&described, "\n    '", word, "'");
+  }
+  return absl::StrCat(
+      "#compdef ", program.name, "\n# In a folder of $fpath, as _", program.name, "; or: source <(",
+      program.name, " completion zsh)\n_", program.name, "() {\n  local -a commands=(", described,
+      ")\n  if (( CURRENT == 2 )) && [[ $PREFIX == -* ]]; then\n    compadd -- ",
+      absl::StrJoin(FlagNames(program.flags), " "),
+      "\n    return\n  elif (( CURRENT == 2 )); then\n    _describe command commands\n",
+      "    return\n  fi\n  case \"${words[2]} ${words[3]}\" in\n", cases,
+      "  esac\n}\n(( $+functions[compdef] )) && compdef _", program.name, " ", program.name, "\n");
+}
+
+}  // namespace hearth
