@@ -69,7 +69,6 @@ RATES = {
     "fetch-cuts": (5, True), "explain-cuts": (5, True), "long-leases": (5, True),
     "lease-flood": (300, True), "lease-endless": (300, True), "list-watch": (200, True),
     "tokenize-words": (5, True), "tokenize-word": (5, True), "prefill-ids": (5, True),
-    "ask-ids": (5, True),
 }
 # These are callers as ours: caller_bench's first number, pause and more. `neighbour` publishes and
 # fetches 4 MiB, `pin-flood` publishes and pins all that it may, each as fast as it is answered.

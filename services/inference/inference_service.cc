@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/state_format.h"
-#include "services/inference/calls/ask_call.h"
 #include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/inference_conversion.h"
 #include "services/inference/calls/load_state_call.h"
@@ -29,10 +28,6 @@ constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(context.deadline());
-}
-
-absl::Status InEach(const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("each.", status.message()));
 }
 
 // The store's error as the worker's own: it names the store, and its silence is kUnavailable.
@@ -168,50 +163,6 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
     return status;
   };
   return Follow<GenerateCall, v1::GenerateRequest>("Generate", context, request, convert);
-}
-
-absl::StatusOr<AskPlan> InferenceService::PlanFrom(const grpc::CallbackServerContext& context,
-                                                   const Bytes& bytes) const {
-  AskPlan plan;
-  absl::Status status = CheckMessageBytes(bytes.Length());
-  if (status.ok()) status = ParseAwaited(context, bytes, &plan.request);
-  if (status.ok()) status = CheckAsk(plan.request);
-  if (!status.ok()) return status;
-  status = GenerateRequestFrom(plan.request.each(), &plan.each, &plan.options);
-  if (!status.ok()) return InEach(status);
-  plan.each.deadline = DeadlineOf(context);
-  return plan;
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Ask(Context* context,
-                                                                  const Bytes* request) {
-  const size_t request_bytes = request->Length();
-  const auto reactor = std::make_shared<AskCall>(context);
-  const absl::StatusOr<Identity> caller = reactor->Enter(parts_.admission, "Ask", request_bytes);
-  absl::StatusOr<std::shared_ptr<void>> place =
-      caller.ok() ? asks_.Enter(*caller) : absl::StatusOr<std::shared_ptr<void>>(caller.status());
-  if (!place.ok()) {
-    reactor->End(place.status());
-    return reactor.get();
-  }
-  AskCall::Service service;
-  service.engine = parts_.engine;
-  service.pool = &prompts_;
-  service.tenant = caller->tenant;
-  service.waiting_bytes = parts_.ask_waiting_bytes;
-  service.plan = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
-                  request_id = reactor->call()->note()->request_id] {
-    absl::StatusOr<AskPlan> plan = PlanFrom(*context, bytes);
-    if (!plan.ok()) return plan;
-    plan->each.tenant = tenant;
-    plan->each.request_id = request_id;
-    return plan;
-  };
-  service.build = [this, context](const v1::PromptInput& input, PromptPurpose purpose) {
-    return PromptFrom(input, purpose, context);
-  };
-  reactor->Start(std::move(service), request_bytes, *std::move(place));
-  return reactor.get();
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context* context,

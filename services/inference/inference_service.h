@@ -14,7 +14,6 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/inference/calls/ask_plan.h"
 #include "services/inference/calls/generate_run.h"
 #include "services/inference/calls/recent_answers.h"
 #include "services/inference/calls/state_limit.h"
@@ -46,17 +45,16 @@ struct InferenceParts {
   absl::Duration state_timeout = kStateTimeout;          // of a SaveState, of a LoadState
   absl::Duration state_patience = kStatePatience;        // with who sends a state
   absl::Duration progress_pause = kProgressPause;        // between messages with progress
-  size_t ask_waiting_bytes = kMaxWaitingBytes;           // of an Ask, as AskCall::Service
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
 // Methods get raw bytes: no thread of gRPC's parses a request that may be large.
 using StateServiceBase = v1::Inference::WithRawCallbackMethod_SaveState<
     v1::Inference::WithRawCallbackMethod_LoadState<v1::Inference::Service>>;
-using InferenceServiceBase = v1::Inference::WithRawCallbackMethod_Generate<
-    v1::Inference::WithRawCallbackMethod_Ask<v1::Inference::WithRawCallbackMethod_Prefill<
+using InferenceServiceBase =
+    v1::Inference::WithRawCallbackMethod_Generate<v1::Inference::WithRawCallbackMethod_Prefill<
         v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_GetModel<
-            v1::Inference::WithRawCallbackMethod_Explain<StateServiceBase>>>>>>;
+            v1::Inference::WithRawCallbackMethod_Explain<StateServiceBase>>>>>;
 
 class InferenceService final : public InferenceServiceBase {
  public:
@@ -68,7 +66,6 @@ class InferenceService final : public InferenceServiceBase {
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
   grpc::ServerWriteReactor<Bytes>* Generate(Context* context, const Bytes* request) override;
-  grpc::ServerWriteReactor<Bytes>* Ask(Context* context, const Bytes* request) override;
   grpc::ServerWriteReactor<Bytes>* SaveState(Context* context, const Bytes* request) override;
   grpc::ServerReadReactor<Bytes>* LoadState(Context* context, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Prefill(Context* context, const Bytes* request) override;
@@ -92,8 +89,6 @@ class InferenceService final : public InferenceServiceBase {
   template <typename Call, typename Request, typename Convert>
   grpc::ServerWriteReactor<Bytes>* Follow(const char* method, Context* context,
                                           const Bytes* request, Convert convert);
-  absl::StatusOr<AskPlan> PlanFrom(const grpc::CallbackServerContext& context,
-                                   const Bytes& bytes) const;
   absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
                             const grpc::CallbackServerContext* context,
                             Explainer::ExplainCallback done) const;
@@ -101,8 +96,6 @@ class InferenceService final : public InferenceServiceBase {
   const InferenceParts parts_;
   // Explanations under way: each holds its prompt's ids until the store answers.
   Limit explains_{{"explain", 64, 8}};
-  // A message of 3 MiB has up to 12 MiB once it is parsed, until the last of its answers.
-  Limit asks_{{"ask", 16, 4}};
   // Each holds a file in memory, which state_limit_ counts.
   Limit states_{{"state", 4, 2}};
   StateLimit state_limit_;

@@ -13,6 +13,7 @@ hearth_test(hearthctl_test
           hearthctl/store_commands_test.cc hearthctl/terminal.cc hearthctl/terminal_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
           hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
+          hearthctl/asked_prompts_test.cc
   LIBS hearthctl_commands hearth_events hearth_simulate hearth_cache_service
        nlohmann_json::nlohmann_json OpenSSL::Crypto util
   HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)

@@ -71,8 +71,8 @@ def field_of_begin(content):
     return say.field(1, content)
 
 
-WORKER_HALF_SENT = [WORKER + name for name in ("Generate", "Ask", "Tokenize", "Prefill",
-                                               "SaveState", "LoadState")]
+WORKER_HALF_SENT = [WORKER + name for name in ("Generate", "Tokenize", "Prefill", "SaveState",
+                                               "LoadState")]
 HALF_SENT = [STORE + name for name in ("Explain", "Fetch", "Lease", "Publish", "Pin", "Watch")]
 
 # name: what does it, of a target.
@@ -121,11 +121,8 @@ WORKER_ATTACKS = {
         "lighthousekeeper")))], 4),
     "prefill-ids": lambda t: Calls(t, [(WORKER + "Prefill", say.ids_prompt(
         [i % 9 for i in range(say.MANY_TOKENS)]))], 4),
-    "ask-ids": lambda t: Calls(t, [(WORKER + "Ask", say.ask_ids(
-        [i % 9 for i in range(say.MANY_TOKENS)]))], 4),
     "parse-bombs": lambda t: Calls(t, [(WORKER + n, say.empty_parts()) for n in (
-        "Tokenize", "Generate", "Ask", "Prefill", "Explain")] + [
-            (WORKER + "Ask", say.empty_questions())], 4),
+        "Tokenize", "Generate", "Prefill", "Explain")], 4),
     "wrong-tokens": lambda t: Calls(t, [(WORKER + "GetModel", b"")], 64, wrong_tokens()),
     "health-flood": STORE_ATTACKS["health-flood"],
     **{name: STORE_ATTACKS[name] for name in ANY},

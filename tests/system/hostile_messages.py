@@ -93,18 +93,6 @@ def ids_prompt(ids):
     return field(1, field(2, packed(1, ids)))
 
 
-def ask_ids(ids):
-    """One question about a context of these, which wants an answer of one token."""
-    question = field(2, field(1, "q") + field(3, packed(1, [1])))
-    return ids_prompt(ids) + question + field(3, integer(3, 1))
-
-
-@functools.lru_cache(maxsize=None)
-def empty_questions():
-    """About a context, as many as fit."""
-    return ids_prompt([1]) + field(2, b"") * EMPTY_ELEMENTS
-
-
 def empty_parts():
     """A chat of one message with as many empty parts as fit."""
     return field(1, field(3, field(1, field(1, "user") + field(2, b"") * EMPTY_ELEMENTS)))

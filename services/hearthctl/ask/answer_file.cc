@@ -109,7 +109,7 @@ absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
 }
 
 absl::StatusOr<bool> AnswerFile::Has(const AskedQuestion& question) const {
-  const auto found = sha256_of_.find(question.question.id());
+  const auto found = sha256_of_.find(question.id);
   if (found == sha256_of_.end()) return false;
   if (found->second == question.sha256) return true;
   return absl::FailedPreconditionError(

@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "services/hearthctl/generation.h"
 
 namespace hearth {
 namespace {
@@ -24,16 +23,16 @@ std::string WithCommas(uint64_t value) {
 
 }  // namespace
 
-void AskReport::Row::Add(const v1::Answer& answer) {
-  if (answer.error_code() != 0) {
+void AskReport::Row::Add(const GenerationResult& answer) {
+  if (!answer.status.ok()) {
     ++failed;
     return;
   }
   ++answered;
-  cached_tokens += answer.started().cached_tokens();
-  computed_tokens += answer.finished().computed_tokens();
-  new_tokens += answer.finished().generated_tokens();
-  ttft_ms.push_back(answer.finished().ttft_ms());
+  cached_tokens += answer.started.cached_tokens();
+  computed_tokens += answer.finished.computed_tokens();
+  new_tokens += answer.finished.generated_tokens();
+  ttft_ms.push_back(answer.finished.ttft_ms());
 }
 
 double AskReport::Row::hit_rate() const {
@@ -62,16 +61,12 @@ Json AskReport::Row::ToJson() const {
               {"ttft_p99_ms", TtftMs(0.99)}};
 }
 
-void AskReport::AddContext(const v1::AskContext& context) {
-  if (!context_.has_value()) context_ = context;
-}
-
 void AskReport::AddAnswered() { ++answered_before_; }
 
-void AskReport::AddAnswer(const std::string& kind, const v1::Answer& answer) {
+void AskReport::AddAnswer(const std::string& kind, const GenerationResult& answer) {
   all_.Add(answer);
   kinds_[kind.empty() ? kNoKind : kind].Add(answer);
-  if (answer.error_code() == 0) ++endings_[FinishReasonText(answer.finished().reason())];
+  if (answer.status.ok()) ++endings_[FinishReasonText(answer.finished.reason())];
 }
 
 std::string AskReport::Line(const std::string& name, const Row& row, size_t name_columns) {
@@ -109,7 +104,7 @@ std::string AskReport::Rows(double total_ms) const {
 std::string AskReport::Table(double total_ms) const {
   std::string table;
   if (context_.has_value()) {
-    absl::StrAppend(&table, "context: ", WithCommas(context_->tokens()), " tokens shared, ",
+    absl::StrAppend(&table, "context: ", WithCommas(context_->prompt_tokens()), " tokens shared, ",
                     WithCommas(context_->cached_tokens()), " cached, ",
                     WithCommas(context_->computed_tokens()), " computed, ready after ",
                     MsText(context_->total_ms()), "\n");
@@ -128,7 +123,7 @@ Json AskReport::ToJson(double total_ms) const {
   json["unanswered"] = unanswered_;
   json["total_ms"] = total_ms;
   if (context_.has_value()) {
-    json["context"] = {{"tokens", context_->tokens()},
+    json["context"] = {{"tokens", context_->prompt_tokens()},
                        {"cached_tokens", context_->cached_tokens()},
                        {"computed_tokens", context_->computed_tokens()},
                        {"source_tier", TierText(context_->source_tier())},
@@ -141,23 +136,23 @@ Json AskReport::ToJson(double total_ms) const {
   return json;
 }
 
-Json AnswerJson(const std::string& kind, const v1::Answer& answer) {
-  Json json{{"id", answer.id()}};
-  if (!kind.empty()) json["kind"] = kind;
-  if (answer.error_code() != 0) {
-    json["error"] = answer.error();
-    json["error_code"] = answer.error_code();
+Json AnswerJson(const AskedQuestion& question, const GenerationResult& answer) {
+  Json json{{"id", question.id}};
+  if (!question.kind.empty()) json["kind"] = question.kind;
+  if (!answer.status.ok()) {
+    json["error"] = answer.status.error_message();
+    json["error_code"] = static_cast<int>(answer.status.error_code());
     return json;
   }
-  json["answer"] = answer.text();
-  json["finish_reason"] = FinishReasonText(answer.finished().reason());
-  json["prompt_tokens"] = answer.started().prompt_tokens();
-  json["cached_tokens"] = answer.started().cached_tokens();
-  json["computed_tokens"] = answer.finished().computed_tokens();
-  json["source_tier"] = TierText(answer.started().source_tier());
-  json["ttft_ms"] = answer.finished().ttft_ms();
-  json["total_ms"] = answer.finished().total_ms();
-  json["token_ids"] = std::vector<uint32_t>(answer.token_ids().begin(), answer.token_ids().end());
+  json["answer"] = answer.samples[0].text;
+  json["finish_reason"] = FinishReasonText(answer.finished.reason());
+  json["prompt_tokens"] = answer.started.prompt_tokens();
+  json["cached_tokens"] = answer.started.cached_tokens();
+  json["computed_tokens"] = answer.finished.computed_tokens();
+  json["source_tier"] = TierText(answer.started.source_tier());
+  json["ttft_ms"] = answer.finished.ttft_ms();
+  json["total_ms"] = answer.finished.total_ms();
+  json["token_ids"] = answer.samples[0].token_ids;
   return json;
 }
 

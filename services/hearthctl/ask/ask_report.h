@@ -12,16 +12,18 @@
 #include <vector>
 
 #include "proto/inference.pb.h"
+#include "services/hearthctl/ask/question_file.h"
+#include "services/hearthctl/generation.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {
 
 class AskReport {
  public:
-  void AddContext(const v1::AskContext& context);
+  void AddContext(const v1::PrefillResponse& context) { context_ = context; }
   void AddAnswered();  // by an earlier run
-  void AddAnswer(const std::string& kind, const v1::Answer& answer);
-  // Questions left when the call ended.
+  void AddAnswer(const std::string& kind, const GenerationResult& answer);
+  // Questions left when the run ended.
   void AddUnanswered(uint32_t questions) { unanswered_ += questions; }
 
   // Lines, each with its end: the context, a row for each kind, how the answers ended.
@@ -35,7 +37,7 @@ class AskReport {
     uint64_t cached_tokens = 0, computed_tokens = 0, new_tokens = 0;
     std::vector<double> ttft_ms;
 
-    void Add(const v1::Answer& answer);
+    void Add(const GenerationResult& answer);
     // Share of the prompts' tokens.
     double hit_rate() const;
     // REQUIRES: 0 < share <= 1.
@@ -46,7 +48,7 @@ class AskReport {
   std::string Rows(double total_ms) const;
   static std::string Line(const std::string& name, const Row& row, size_t name_columns);
 
-  std::optional<v1::AskContext> context_;  // the first, which computes what the others find
+  std::optional<v1::PrefillResponse> context_;
   Row all_;
   std::map<std::string, Row> kinds_;
   std::map<std::string, uint64_t> endings_;  // answers, by finish reason
@@ -55,7 +57,7 @@ class AskReport {
 };
 
 // {"id", "kind", "answer", ...}: a line of the answers, or with "error" of one that failed.
-Json AnswerJson(const std::string& kind, const v1::Answer& answer);
+Json AnswerJson(const AskedQuestion& question, const GenerationResult& answer);
 
 }  // namespace hearth
 

@@ -21,30 +21,34 @@ bool IsTokenId(const nlohmann::json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= UINT32_MAX;
 }
 
+struct ReadLine {
+  AskedQuestion question;
+  bool has_ending = false;
+};
+
 // Reads one field. Returns the mistake in it, or an empty text.
 std::string ReadField(const std::string& name, const nlohmann::json& value,
-                      const std::string& question_template, AskedQuestion* read) {
-  v1::Question* question = &read->question;
+                      const std::string& question_template, ReadLine* read) {
   const bool is_ending = name == "question" || name == "prompt" || name == "ending";
   if (is_ending || name == "token_ids") {
-    if (question->ending_case() != v1::Question::ENDING_NOT_SET) {
+    if (std::exchange(read->has_ending, true)) {
       return "has two of question, ending, prompt and token_ids";
     }
   }
   if (name == "id" && (value.is_string() || value.is_number_integer())) {
-    question->set_id(value.is_string() ? value.get<std::string>() : value.dump());
+    read->question.id = value.is_string() ? value.get<std::string>() : value.dump();
   } else if (name == "kind" && value.is_string()) {
-    read->kind = value.get<std::string>();
+    read->question.kind = value.get<std::string>();
   } else if (is_ending && value.is_string()) {
     std::string text = value.get<std::string>();
     if (name == "question") {
       text = absl::StrReplaceAll(question_template, {{kQuestionPlace, text}});
     }
-    question->set_text(std::move(text));
+    read->question.text = std::move(text);
   } else if (name == "token_ids" && value.is_array()) {
     for (const nlohmann::json& id : value) {
       if (!IsTokenId(id)) return "has token_ids that are not all token ids";
-      question->mutable_token_ids()->add_ids(id.get<uint32_t>());
+      read->question.token_ids.push_back(id.get<uint32_t>());
     }
   } else {
     return absl::StrCat("has the field \"", name,
@@ -60,26 +64,36 @@ absl::StatusOr<AskedQuestion> ReadQuestion(absl::string_view text, size_t line,
   if (!json.is_object()) {
     return Bad(line, R"(is not a JSON object, like {"id": "q1", "question": "Which river?"})");
   }
-  AskedQuestion read;
-  read.question.set_id(absl::StrCat(line));
+  ReadLine read;
+  read.question.id = absl::StrCat(line);
   for (const auto& [name, value] : json.items()) {
     const std::string wrong = ReadField(name, value, question_template, &read);
     if (!wrong.empty()) return Bad(line, wrong);
   }
-  if (read.question.text().empty() && read.question.token_ids().ids().empty()) {
+  if (read.question.text.empty() && read.question.token_ids.empty()) {
     return Bad(line, "has nothing in question, ending, prompt or token_ids");
   }
-  return read;
+  return std::move(read.question);
+}
+
+// A field of a protobuf message: files of answers have digests of such, from when a question was
+// one.
+std::string Field(char tag, const std::string& bytes) {
+  std::string field(1, tag);
+  size_t size = bytes.size();
+  for (; size >= 0x80; size >>= 7) field += static_cast<char>(size | 0x80);
+  return field + static_cast<char>(size) + bytes;
 }
 
 // Where an answer is kept, and how long, is no part of it.
-std::string DigestOf(const v1::Question& question, v1::GenerateRequest each) {
+std::string DigestOf(const AskedQuestion& question, v1::GenerateRequest each) {
   each.clear_cache();
   each.clear_durability();
-  v1::Question ending = question;
-  ending.clear_id();
-  return DigestHex(
-      Sha256(absl::StrCat(each.SerializeAsString(), "\n", ending.SerializeAsString())));
+  v1::TokenIds ids;
+  ids.mutable_ids()->Add(question.token_ids.begin(), question.token_ids.end());
+  const std::string ending = question.token_ids.empty() ? Field('\x12', question.text)
+                                                        : Field('\x1a', ids.SerializeAsString());
+  return DigestHex(Sha256(absl::StrCat(each.SerializeAsString(), "\n", ending)));
 }
 
 }  // namespace
@@ -95,11 +109,11 @@ absl::StatusOr<std::vector<AskedQuestion>> ParseQuestions(const std::string& jso
     if (absl::StripAsciiWhitespace(text).empty()) continue;
     absl::StatusOr<AskedQuestion> question = ReadQuestion(text, line, question_template);
     if (!question.ok()) return question.status();
-    const auto [before, is_new] = line_of.emplace(question->question.id(), line);
+    const auto [before, is_new] = line_of.emplace(question->id, line);
     if (!is_new) {
       return Bad(line, absl::StrCat("has the id \"", before->first, "\" of line ", before->second));
     }
-    question->sha256 = DigestOf(question->question, each);
+    question->sha256 = DigestOf(*question, each);
     questions.push_back(*std::move(question));
   }
   if (questions.empty()) return absl::InvalidArgumentError("there is no question in it");

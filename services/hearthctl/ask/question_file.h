@@ -10,6 +10,7 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_QUESTION_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_ASK_QUESTION_FILE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,11 @@ inline constexpr char kDefaultQuestionTemplate[] = "\n\nQuestion: {question}\nAn
 inline constexpr char kQuestionPlace[] = "{question}";
 
 struct AskedQuestion {
-  v1::Question question;
+  std::string id;
+  // What the context goes on with: one of them. After a chat, text is the user's next message, or
+  // the end of the last one if that is the user's.
+  std::string text;
+  std::vector<uint32_t> token_ids;
   std::string kind;    // may be empty
   std::string sha256;  // of the ending and the settings of its answer
 };

@@ -1,21 +1,29 @@
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "proto/digest.h"
 #include "services/cli/connection.h"
 #include "services/hearthctl/ask/answer_file.h"
 #include "services/hearthctl/ask/ask_report.h"
+#include "services/hearthctl/ask/asked_prompts.h"
 #include "services/hearthctl/ask/question_file.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/model_info.h"
 #include "services/hearthctl/prompt_flags.h"
-#include "services/rpc/proto_conversion.h"
+#include "services/rpc/status_conversion.h"
 
 namespace hearth {
 namespace {
@@ -40,9 +48,10 @@ error and error_code; the last line
 with --json is the report. Exit code 1 when a question has no answer.
 )";
 
-// Beside its ending, what a question has on the wire at most.
-constexpr size_t kQuestionOverheadBytes = 32;
-constexpr size_t kMaxQuestionsACall = 1024;
+// Between two attempts of a call that a full worker refused; and since any question was answered,
+// before the run gives up.
+constexpr absl::Duration kLongestWait = absl::Seconds(10);
+constexpr absl::Duration kPatience = absl::Minutes(10);
 
 struct AskFlags {
   PeerFlags worker;
@@ -101,8 +110,8 @@ absl::StatusOr<std::vector<AskedQuestion>> ReadQuestions(const AskFlags& flags,
       absl::StrCat(flags.questions_file, ": ", questions.status().message()));
 }
 
-// One run of the command: the questions that have no answer yet, a call of as many as fit at a
-// time.
+// One run of the command: a call for the context, then one for each question that has no answer
+// yet, `parallel` at a time on one connection. Thread safety: its threads share what mutex_ guards.
 class Asker {
  public:
   Asker(const AskFlags& flags, AskedContext context, v1::GenerateRequest each, AnswerFile* answers,
@@ -119,13 +128,20 @@ class Asker {
   AskReport* report() { return &report_; }
 
  private:
-  v1::AskRequest Request(const std::vector<AskedQuestion>& questions, size_t first) const;
-  // Who answers now: an answer file has the answers of one model.
+  // Until no question begins any more.
+  absl::Status TryAll(v1::Inference::Stub* stub, const std::vector<AskedQuestion>& questions);
+  // Who answers: an answer file has the answers of one model.
   absl::Status LookAtModel();
-  absl::Status Call(v1::Inference::Stub* stub, const AskedQuestion* questions,
-                    const v1::AskRequest& request);
-  absl::Status Take(const AskedQuestion& question, const v1::Answer& answer);
-  void Print(const AskedQuestion& question, const v1::Answer& answer);
+  absl::Status KeepContext(v1::Inference::Stub* stub, const v1::PromptInput& shared);
+  void AskQuestions(v1::Inference::Stub* stub, const std::vector<AskedQuestion>& questions,
+                    const AskedPrompts& prompts);
+  GenerationResult AskOne(v1::Inference::Stub* stub, absl::StatusOr<v1::PromptInput> prompt);
+  // The result of `call` once the worker has room for it, or of a call that would wait too long.
+  absl::Status WhenThereIsRoom(const std::function<absl::Status(grpc::ClientContext*)>& call);
+  void Take(const AskedQuestion& question, const GenerationResult& answer);
+  absl::Status Keep(const AskedQuestion& question, const GenerationResult& answer);
+  void Print(const AskedQuestion& question, const GenerationResult& answer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double TotalMs() const {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_)
         .count();
@@ -137,100 +153,185 @@ class Asker {
   AnswerFile* const answers_;  // null: none are kept
   Console& console_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  AskReport report_;
-  std::string model_;  // of the answers that are kept
-  size_t asked_ = 0, told_ = 0;
+  std::string model_;      // of the answers that are kept
+  size_t asked_ = 0;       // questions
+  uint32_t expected_ = 0;  // tokens that each question is to find; 0: none were kept for them
+  absl::Mutex mutex_;
+  AskReport report_;  // written under mutex_
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0, told_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time last_answer_ ABSL_GUARDED_BY(mutex_) = absl::Now();
+  bool missed_ ABSL_GUARDED_BY(mutex_) = false;   // a question found less than it was to
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // why no question begins any more
 };
-
-v1::AskRequest Asker::Request(const std::vector<AskedQuestion>& questions, size_t first) const {
-  v1::AskRequest request;
-  *request.mutable_context() = context_.prompt;
-  *request.mutable_each() = each_;
-  request.set_parallel(flags_.parallel);
-  size_t bytes = request.ByteSizeLong();
-  for (size_t i = first; i < questions.size() && i - first < kMaxQuestionsACall; ++i) {
-    bytes += questions[i].question.ByteSizeLong() + kQuestionOverheadBytes;
-    if (bytes > kMaxMessageBytes && i > first) break;
-    *request.add_questions() = questions[i].question;
-  }
-  return request;
-}
 
 absl::Status Asker::AskAll(v1::Inference::Stub* stub, const std::vector<AskedQuestion>& questions) {
   asked_ = questions.size();
-  absl::Status status;
-  for (size_t first = 0; first < questions.size() && status.ok();) {
-    const v1::AskRequest request = Request(questions, first);
-    if (answers_ != nullptr) status = LookAtModel();
-    if (status.ok()) status = Call(stub, &questions[first], request);
-    first += static_cast<size_t>(request.questions_size());
-  }
+  const absl::Status status = TryAll(stub, questions);
+  absl::MutexLock lock(&mutex_);
   report_.AddUnanswered(static_cast<uint32_t>(asked_ - told_));
-  return status;
+  return status.ok() ? stopped_ : status;
+}
+
+absl::Status Asker::TryAll(v1::Inference::Stub* stub, const std::vector<AskedQuestion>& questions) {
+  if (answers_ != nullptr) {
+    const absl::Status same = LookAtModel();
+    if (!same.ok()) return same;
+  }
+  const auto tokenize = [&](const v1::PromptInput& input) -> absl::StatusOr<v1::TokenizeResponse> {
+    v1::TokenizeRequest request;
+    *request.mutable_prompt() = input;
+    v1::TokenizeResponse made;
+    const absl::Status asked = WhenThereIsRoom([&](grpc::ClientContext* context) {
+      return RpcFailure(stub->Tokenize(context, request, &made), flags_.worker);
+    });
+    if (!asked.ok()) return asked;
+    return made;
+  };
+  const auto prompts = AskedPrompts::Make(context_.prompt, questions, tokenize);
+  if (!prompts.ok()) return prompts.status();
+  const bool keeps_context =
+      each_.cache() == v1::CACHE_MODE_DEFAULT || each_.cache() == v1::CACHE_MODE_WRITE;
+  if (keeps_context && prompts->boundary() > 0) {
+    const absl::Status kept = KeepContext(stub, prompts->Shared());
+    if (!kept.ok()) return kept;
+    if (each_.cache() == v1::CACHE_MODE_DEFAULT) expected_ = prompts->boundary();
+  }
+  AskQuestions(stub, questions, *prompts);
+  return absl::OkStatus();
 }
 
 absl::Status Asker::LookAtModel() {
   const auto model = GetModel(flags_.worker);
   if (!model.ok()) return model.status();
-  const std::string before = std::exchange(model_, ModelName(*model, flags_.generation.adapter()));
-  if (!before.empty() && before != model_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        flags_.output, ": the worker has another model by now (", model_, ", not ", before, ")"));
-  }
+  model_ = ModelName(*model, flags_.generation.adapter());
   return answers_->CheckModel(model_);
 }
 
-absl::Status Asker::Call(v1::Inference::Stub* stub, const AskedQuestion* questions,
-                         const v1::AskRequest& request) {
-  grpc::ClientContext context;
-  const auto reader = stub->Ask(&context, request);
-  absl::Status taken;
-  v1::AskResponse response;
-  while (taken.ok() && reader->Read(&response)) {
-    if (response.has_context()) report_.AddContext(response.context());
-    if (!response.has_answer()) continue;
-    if (response.answer().question() >= static_cast<uint32_t>(request.questions_size())) {
-      taken = absl::DataLossError("the worker answered a question that was not asked");
-    } else {
-      taken = Take(questions[response.answer().question()], response.answer());
+absl::Status Asker::KeepContext(v1::Inference::Stub* stub, const v1::PromptInput& shared) {
+  v1::PrefillRequest request;
+  *request.mutable_prompt() = shared;
+  request.set_durability(each_.durability());
+  request.set_adapter(each_.adapter());
+  v1::PrefillResponse response;
+  const absl::Status kept = WhenThereIsRoom([&](grpc::ClientContext* context) {
+    const auto reader = stub->Prefill(context, request);
+    while (reader->Read(&response)) {
     }
-  }
-  if (!taken.ok()) context.TryCancel();
-  const grpc::Status status = reader->Finish();
-  if (!taken.ok()) return taken;
-  return status.ok() ? absl::OkStatus() : RpcFailure(status, flags_.worker);
+    return RpcFailure(reader->Finish(), flags_.worker);
+  });
+  if (!kept.ok()) return About("context", kept);
+  report_.AddContext(response);
+  return absl::OkStatus();
 }
 
-absl::Status Asker::Take(const AskedQuestion& question, const v1::Answer& answer) {
+void Asker::AskQuestions(v1::Inference::Stub* stub, const std::vector<AskedQuestion>& questions,
+                         const AskedPrompts& prompts) {
+  const auto ask = [&] {
+    while (true) {
+      size_t number = 0;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (!stopped_.ok() || next_ == questions.size()) return;
+        number = next_++;
+      }
+      Take(questions[number], AskOne(stub, prompts.PromptOf(number)));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < std::min<size_t>(flags_.parallel, questions.size()); ++i) {
+    threads.emplace_back(ask);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+GenerationResult Asker::AskOne(v1::Inference::Stub* stub, absl::StatusOr<v1::PromptInput> prompt) {
+  GenerationResult result;
+  result.status = ToGrpcStatus(prompt.status());
+  if (!prompt.ok()) return result;
+  v1::GenerateRequest request = each_;
+  *request.mutable_prompt() = *std::move(prompt);
+  // The context is kept; a question's end is of no use to anybody.
+  if (each_.cache() == v1::CACHE_MODE_DEFAULT) request.set_cache(v1::CACHE_MODE_READ);
+  if (each_.cache() == v1::CACHE_MODE_WRITE) request.set_cache(v1::CACHE_MODE_OFF);
+  GenerationEvents events;
+  events.token = [this](const v1::GeneratedToken&) { return console_.out.good(); };
+  const absl::Status asked = WhenThereIsRoom([&](grpc::ClientContext* context) {
+    result = Generate(stub, request, context, events);
+    return result.started.prompt_tokens() > 0 ? absl::OkStatus() : FromGrpcStatus(result.status);
+  });
+  return result;
+}
+
+absl::Status Asker::WhenThereIsRoom(const std::function<absl::Status(grpc::ClientContext*)>& call) {
+  while (true) {
+    grpc::ClientContext context;
+    absl::Status status = call(&context);
+    if (!absl::IsResourceExhausted(status)) return status;
+    const auto& trailers = context.GetServerTrailingMetadata();
+    const auto hint = trailers.find(kRetryAfterMsKey);
+    uint32_t wait_ms = kDefaultRetryAfterMs;
+    if (hint != trailers.end()) {
+      static_cast<void>(
+          absl::SimpleAtoi(absl::string_view(hint->second.data(), hint->second.size()), &wait_ms));
+    }
+    const absl::Duration wait = std::min(absl::Milliseconds(wait_ms), kLongestWait);
+    absl::MutexLock lock(&mutex_);
+    const auto is_stopped = [this]()
+                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !stopped_.ok(); };
+    if (mutex_.AwaitWithTimeout(absl::Condition(&is_stopped), wait)) return status;
+    if (absl::Now() - last_answer_ > kPatience) return status;
+  }
+}
+
+void Asker::Take(const AskedQuestion& question, const GenerationResult& answer) {
+  const absl::Status failure = FromGrpcStatus(answer.status);
+  absl::MutexLock lock(&mutex_);
+  last_answer_ = absl::Now();
+  // No other question would be answered either; what has begun is.
+  if (absl::IsUnavailable(failure) || absl::IsUnauthenticated(failure) ||
+      absl::IsPermissionDenied(failure) || absl::IsResourceExhausted(failure)) {
+    stopped_.Update(RpcFailure(answer.status, flags_.worker));
+    return;
+  }
   ++told_;
   report_.AddAnswer(question.kind, answer);
   Print(question, answer);
-  if (!console_.out) return absl::CancelledError("nobody reads the answers");
-  if (answers_ == nullptr || answer.error_code() != 0) return absl::OkStatus();
-  Json line = AnswerJson(question.kind, answer);
+  if (!console_.out) return stopped_.Update(absl::CancelledError("nobody reads the answers"));
+  if (answers_ != nullptr && answer.status.ok()) stopped_.Update(Keep(question, answer));
+}
+
+absl::Status Asker::Keep(const AskedQuestion& question, const GenerationResult& answer) {
+  Json line = AnswerJson(question, answer);
   line["context_sha256"] = context_.sha256;
   line["question_sha256"] = question.sha256;
   line["model"] = model_;
   return answers_->Append(JsonLine(line));
 }
 
-void Asker::Print(const AskedQuestion& question, const v1::Answer& answer) {
+void Asker::Print(const AskedQuestion& question, const GenerationResult& answer) {
+  const v1::Started& started = answer.started;
+  if (answer.status.ok() && started.cached_tokens() < expected_ && !std::exchange(missed_, true)) {
+    console_.err << "hearthctl: " << question.id << " found " << started.cached_tokens()
+                 << " of the " << expected_
+                 << " tokens that were kept for all questions (said once): the "
+                 << "worker's --pool-bytes or its store may be too small" << std::endl;
+  }
   if (flags_.json) {
-    PrintJson(AnswerJson(question.kind, answer), console_);
+    PrintJson(AnswerJson(question, answer), console_);
     return;
   }
-  console_.err << "[" << told_ << "/" << asked_ << "] " << answer.id() << ": ";
-  if (answer.error_code() != 0) {
-    console_.err << "failed: " << answer.error() << std::endl;
+  console_.err << "[" << told_ << "/" << asked_ << "] " << question.id << ": ";
+  if (!answer.status.ok()) {
+    console_.err << "failed: " << answer.status.error_message() << std::endl;
     return;
   }
-  console_.err << answer.started().cached_tokens() << " of " << answer.started().prompt_tokens()
-               << " prompt tokens cached, first token after " << MsText(answer.finished().ttft_ms())
-               << ", " << answer.finished().generated_tokens() << " new tokens in "
-               << MsText(answer.finished().total_ms()) << std::endl;
+  console_.err << started.cached_tokens() << " of " << started.prompt_tokens()
+               << " prompt tokens cached, first token after " << MsText(answer.finished.ttft_ms())
+               << ", " << answer.finished.generated_tokens() << " new tokens in "
+               << MsText(answer.finished.total_ms()) << std::endl;
   if (answers_ == nullptr) {
-    console_.out << "-- " << answer.id() << " --\n";
-    PrintAnswer(answer.text() + "\n", console_);
+    console_.out << "-- " << question.id << " --\n";
+    PrintAnswer(answer.samples[0].text + "\n", console_);
   }
 }
 

@@ -12,9 +12,7 @@
 namespace hearth {
 namespace {
 
-bool Computes(absl::string_view method) {
-  return method == "Generate" || method == "Prefill" || method == "Ask";
-}
+bool Computes(absl::string_view method) { return method == "Generate" || method == "Prefill"; }
 
 std::vector<LogField> FieldsOf(const CallRecord& record) {
   const CallNote& note = record.note;

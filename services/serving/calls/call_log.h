@@ -10,7 +10,7 @@
 namespace hearth {
 
 // Slower calls get a warning. Of Watch and Lease, which last by design, the time to the first
-// answer counts; Generate, Ask and Prefill have extra time for each prompt token that was not
+// answer counts; Generate and Prefill have extra time for each prompt token that was not
 // restored and each token generated, enough for a slow and busy machine.
 inline constexpr double kSlowCallSeconds = 10;
 inline constexpr double kSlowPromptTokenSeconds = 0.02;

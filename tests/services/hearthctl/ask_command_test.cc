@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "services/rpc/proto_conversion.h"
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/services/hearthctl/run_cli.h"
 
@@ -13,8 +12,10 @@ namespace hearth {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 constexpr char kContext[] = "The light was lit in 1801.";
 constexpr char kThreeQuestions[] =
@@ -42,57 +43,127 @@ class AskCommandTest : public ::testing::Test {
     return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
   }
 
+  // What was asked of the worker, prompt by prompt.
+  std::vector<std::string> Asked() {
+    std::vector<std::string> prompts;
+    for (const v1::GenerateRequest& request : worker_.generated) {
+      prompts.push_back(TextOf(request.prompt()));
+    }
+    return prompts;
+  }
+  static std::string TextOf(const v1::PromptInput& prompt) {
+    return {prompt.token_ids().ids().begin(), prompt.token_ids().ids().end()};
+  }
+
   FakeWorker worker_;
   TestFolder folder_;
 };
 
-TEST_F(AskCommandTest, SendsTheContextOnceWithAllQuestions) {
-  const CliResult result = Ask({"--parallel", "7", "--max-new-tokens", "5", "--stop", "."});
+TEST_F(AskCommandTest, KeepsTheContextOnceAndAsksEachQuestionBehindIt) {
+  const CliResult result = Ask({"--max-new-tokens", "5", "--stop", ".", "--durability", "disk"});
   ASSERT_EQ(result.code, kExitOk) << result.err;
-  ASSERT_EQ(worker_.asked.size(), 1u);
-  const v1::AskRequest& request = worker_.asked[0];
-  EXPECT_EQ(request.context().text(), kContext);
-  EXPECT_EQ(request.parallel(), 7u);
-  EXPECT_EQ(request.each().max_new_tokens(), 5u);
-  EXPECT_EQ(request.each().stop(0), ".");
-  ASSERT_EQ(request.questions_size(), 3);
-  EXPECT_EQ(request.questions(0).id(), "who");
-  EXPECT_EQ(request.questions(0).text(), "\n\nQuestion: Who?\nAnswer:");
-  EXPECT_EQ(request.questions(2).text(), " In 1802");
+  ASSERT_EQ(worker_.prefilled.size(), 1u);
+  const std::string shared = TextOf(worker_.prefilled[0].prompt());
+  EXPECT_EQ(shared, kContext);
+  EXPECT_THAT(worker_.prefilled[0].prompt().breakpoints(), ElementsAre(shared.size()));
+  EXPECT_EQ(worker_.prefilled[0].durability(), v1::DURABILITY_DISK);
+  EXPECT_THAT(Asked(),
+              UnorderedElementsAre(shared + "\n\nQuestion: Who?\nAnswer:",
+                                   shared + "\n\nQuestion: When?\nAnswer:", shared + " In 1802"));
+  for (const v1::GenerateRequest& request : worker_.generated) {
+    EXPECT_THAT(request.prompt().breakpoints(), ElementsAre(shared.size()));
+    EXPECT_EQ(request.cache(), v1::CACHE_MODE_READ) << "its end is not kept";
+    EXPECT_EQ(request.max_new_tokens(), 5u);
+    EXPECT_THAT(request.stop(), ElementsAre("."));
+  }
+}
+
+TEST_F(AskCommandTest, TheCacheModeIsThatOfTheContext) {
+  EXPECT_EQ(Ask({"--cache", "write"}).code, kExitOk);
+  EXPECT_EQ(worker_.prefilled.size(), 1u);
+  EXPECT_EQ(worker_.generated.back().cache(), v1::CACHE_MODE_OFF);
+  EXPECT_EQ(Ask({"--cache", "read"}).code, kExitOk);
+  EXPECT_EQ(worker_.prefilled.size(), 1u) << "not computed ahead";
+  EXPECT_EQ(worker_.generated.back().cache(), v1::CACHE_MODE_READ);
+}
+
+TEST_F(AskCommandTest, AQuestionIsAChatsNextMessage) {
+  const std::string chat =
+      folder_.Write("chat.json", R"([{"role": "system", "content": "Be brief."}])");
+  const CliResult result =
+      RunCli({"ask", "--worker", worker_.address(), "--context-chat", chat, "--questions",
+              folder_.Write("questions.jsonl", "{\"question\": \"Who?\"}\n")});
+  ASSERT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(Asked(), ElementsAre("system:Be brief.\nuser:Who?\n"));
+  EXPECT_EQ(TextOf(worker_.prefilled.at(0).prompt()), "system:Be brief.\n");
+}
+
+TEST_F(AskCommandTest, TokenIdsAreSentAsTheyAre) {
+  const auto ask = [&](const std::string& questions) {
+    return RunCli({"ask", "--worker", worker_.address(), "--context-token-ids",
+                   folder_.Write("ids.txt", "65,66"), "--questions",
+                   folder_.Write("questions.jsonl", questions), "--json"});
+  };
+  const CliResult result = ask("{\"token_ids\": [67]}\n{\"token_ids\": [68, 69]}\n");
+  ASSERT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(Asked(), UnorderedElementsAre("ABC", "ABDE"));
+  EXPECT_TRUE(worker_.tokenized.empty());
+  EXPECT_THAT(ask("{\"ending\": \"C\"}").objects.at(0)["error"].get<std::string>(),
+              HasSubstr("the context has token_ids, so this is to have them too"));
+}
+
+TEST_F(AskCommandTest, AFullWorkerIsAskedAgainUntilItHasRoom) {
+  worker_.full_for = 9;
+  const CliResult result = Ask({"--json"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.last()["answered"], 3);
+  EXPECT_EQ(worker_.prefilled.size(), 1u);
+  EXPECT_LE(worker_.full_for, 0);
+}
+
+TEST_F(AskCommandTest, QuestionsThatFindLessThanWasKeptAreSaidOnce) {
+  worker_.finds_tokens = 26;
+  EXPECT_THAT(Ask({}).err, Not(HasSubstr("said once")));
+  worker_.finds_tokens = 16;
+  const CliResult less = Ask({});
+  EXPECT_EQ(less.code, kExitOk);
+  EXPECT_THAT(less.err, HasSubstr("found 16 of the 26 tokens that were kept for all questions"));
+  EXPECT_EQ(less.err.find("said once"), less.err.rfind("said once"));
 }
 
 TEST_F(AskCommandTest, ShowsAnswersAndATable) {
-  const CliResult result = Ask({});
-  EXPECT_THAT(result.out, HasSubstr("-- end --\nTo In 1802\n"));
+  worker_.finds_tokens = 26;
+  const CliResult result = Ask({"--parallel", "1"});
+  EXPECT_THAT(result.out, HasSubstr("-- end --\nHello there\n"));
   EXPECT_THAT(result.out, HasSubstr("context: 26 tokens shared, 0 cached, 26 computed"));
   EXPECT_THAT(result.out,
-              HasSubstr("dates          2         2       0             52               20     "
-                        "72.2%      20.0 ms      30.0 ms\n"));
+              HasSubstr("dates          2         2       0             52               14     "
+                        "78.8%      25.0 ms      25.0 ms\n"));
   EXPECT_THAT(result.out,
-              HasSubstr("all            3         3       0             78               30     "
-                        "72.2%      20.0 ms      30.0 ms\n"));
+              HasSubstr("all            3         3       0             78               21     "
+                        "78.8%      25.0 ms      25.0 ms\n"));
   EXPECT_THAT(result.out, HasSubstr("3 ended by length"));
-  EXPECT_THAT(result.err, HasSubstr("[1/3] end: 26 of 36 prompt tokens cached"));
+  EXPECT_THAT(result.err, HasSubstr("[3/3] end: 26 of 34 prompt tokens cached"));
 }
 
 TEST_F(AskCommandTest, AsJsonAnswersComeFirstAndTheReportLast) {
-  const CliResult result = Ask({"--json"});
+  worker_.finds_tokens = 26;
+  const CliResult result = Ask({"--json", "--parallel", "1"});
   ASSERT_EQ(result.objects.size(), 4u) << result.out;
   const Json& first = result.objects[0];
-  EXPECT_EQ(first["id"], "end");
-  EXPECT_EQ(first["kind"], "dates");
-  EXPECT_EQ(first["answer"], "To In 1802");
+  EXPECT_EQ(first["id"], "who");
+  EXPECT_EQ(first["kind"], "names");
+  EXPECT_EQ(first["answer"], "Hello there");
   EXPECT_EQ(first["cached_tokens"], 26);
-  EXPECT_EQ(first["computed_tokens"], 10);
-  EXPECT_EQ(first["ttft_ms"], 30.0);
-  EXPECT_EQ(first["token_ids"], (std::vector<uint32_t>{2}));
+  EXPECT_EQ(first["computed_tokens"], 7);
+  EXPECT_EQ(first["ttft_ms"], 25.0);
+  EXPECT_EQ(first["token_ids"], (std::vector<uint32_t>{'H', ' '}));
   const Json report = result.last();
   EXPECT_EQ(report["questions"], 3);
   EXPECT_EQ(report["answered"], 3);
   EXPECT_EQ(report["failed"], 0);
   EXPECT_EQ(report["cached_tokens"], 78);
-  EXPECT_EQ(report["ttft_median_ms"], 20.0);
-  EXPECT_EQ(report["ttft_p99_ms"], 30.0);
+  EXPECT_EQ(report["ttft_median_ms"], 25.0);
   EXPECT_EQ(report["finish_reasons"]["length"], 3);
   EXPECT_EQ(report["kinds"]["names"]["answered"], 1);
   EXPECT_EQ(report["context"]["computed_tokens"], 26);
@@ -100,37 +171,38 @@ TEST_F(AskCommandTest, AsJsonAnswersComeFirstAndTheReportLast) {
 
 TEST_F(AskCommandTest, GoesOnWhereItStopped) {
   worker_.most_answers = 2;
-  const CliResult broken = Ask(ToFile());
-  EXPECT_EQ(broken.code, kExitUnreachable);
+  std::vector<std::string> in_turn = ToFile();
+  in_turn.insert(in_turn.end(), {"--parallel", "1"});
+  const CliResult broken = Ask(in_turn);
+  EXPECT_EQ(broken.code, kExitFailed) << "it was reached";
   EXPECT_THAT(broken.err, HasSubstr("shutting down"));
   EXPECT_THAT(broken.out, AllOf(HasSubstr("1 were not answered"), Not(HasSubstr("-- end --"))));
   EXPECT_EQ(AnswersInFile(), 2u);
   worker_.most_answers = 100;
+  worker_.generated.clear();
   const CliResult rest = Ask(ToFile());
   EXPECT_EQ(rest.code, kExitOk) << rest.err;
-  ASSERT_EQ(worker_.asked.size(), 2u);
-  ASSERT_EQ(worker_.asked[1].questions_size(), 1);
-  EXPECT_EQ(worker_.asked[1].questions(0).id(), "who");
+  EXPECT_THAT(Asked(), ElementsAre(std::string(kContext) + " In 1802"));
   EXPECT_THAT(rest.out, HasSubstr("2 were answered before"));
   EXPECT_EQ(AnswersInFile(), 3u);
   const CliResult nothing = Ask(ToFile());
   EXPECT_EQ(nothing.code, kExitOk) << nothing.err;
-  EXPECT_EQ(worker_.asked.size(), 2u);
+  EXPECT_EQ(worker_.generated.size(), 1u);
   EXPECT_EQ(nothing.out, "3 were answered before\n");
 }
 
-TEST_F(AskCommandTest, WhatFailedIsAskedAgain) {
-  worker_.unanswerable = {"when"};
+TEST_F(AskCommandTest, QuestionsThatFailedAreAskedAgain) {
+  worker_.unanswerable = {"When?\nAnswer:"};
   const CliResult failed = Ask(ToFile());
   EXPECT_EQ(failed.code, kExitFailed);
   EXPECT_THAT(failed.err, HasSubstr("when: failed: too long"));
   EXPECT_EQ(AnswersInFile(), 2u);
   worker_.unanswerable.clear();
+  worker_.generated.clear();
   EXPECT_EQ(Ask(ToFile()).code, kExitOk);
-  ASSERT_EQ(worker_.asked.back().questions_size(), 1);
-  EXPECT_EQ(worker_.asked.back().questions(0).id(), "when");
-  worker_.unanswerable = {"who"};
-  EXPECT_EQ(Ask({"--json"}).objects.at(2)["error"], "too long");
+  EXPECT_THAT(Asked(), ElementsAre(HasSubstr("When?")));
+  worker_.unanswerable = {"Who?\nAnswer:"};
+  EXPECT_EQ(Ask({"--json", "--parallel", "1"}).objects.at(0)["error"], "too long");
 }
 
 TEST_F(AskCommandTest, AnotherContextQuestionOrFlagIsRefused) {
@@ -146,7 +218,7 @@ TEST_F(AskCommandTest, AnotherContextQuestionOrFlagIsRefused) {
   std::vector<std::string> longer = ToFile();
   longer.insert(longer.end(), {"--max-new-tokens", "9"});
   EXPECT_EQ(Ask(longer).code, kExitFailed);
-  EXPECT_EQ(worker_.asked.size(), 1u);
+  EXPECT_EQ(worker_.generated.size(), 3u);
   EXPECT_EQ(folder_.Read("answers.jsonl"), before);
 }
 
@@ -161,46 +233,18 @@ TEST_F(AskCommandTest, AnotherModelsAnswersAreNotAddedToAFile) {
   const CliResult other = Ask(ToFile());
   EXPECT_EQ(other.code, kExitFailed);
   EXPECT_THAT(other.err, HasSubstr("line 1 is an answer of another model (aa, not bb)"));
-  EXPECT_EQ(worker_.asked.size(), 1u) << "nothing is asked";
+  EXPECT_EQ(worker_.generated.size(), 2u) << "nothing is asked";
   EXPECT_EQ(folder_.Read("answers.jsonl"), before);
   worker_.weights_sha256 = "aa";
   EXPECT_EQ(Ask(ToFile()).code, kExitOk);
   EXPECT_EQ(AnswersInFile(), 3u);
 }
 
-TEST_F(AskCommandTest, AModelThatChangesBetweenTwoCallsOfOneRunIsNoticed) {
-  std::string questions;
-  for (int i = 0; i < 1100; ++i) questions += "{\"ending\": \" so\"}\n";
-  worker_.weights_sha256 = "aa";
-  worker_.weights_after_ask = "bb";
-  const CliResult result = Ask(ToFile(), kContext, questions);
-  EXPECT_EQ(result.code, kExitFailed);
-  EXPECT_THAT(result.err, HasSubstr("another model by now (bb, not aa)"));
-  EXPECT_EQ(worker_.asked.size(), 1u);
-  EXPECT_EQ(AnswersInFile(), 1024u);
-}
-
-TEST_F(AskCommandTest, ManyQuestionsAreSeveralCallsThatEachFit) {
-  std::string questions;
-  for (int i = 0; i < 1500; ++i) questions += "{\"ending\": \" so\"}\n";
-  ASSERT_EQ(Ask({"--json"}, kContext, questions).last()["answered"], 1500);
-  ASSERT_EQ(worker_.asked.size(), 2u);
-  EXPECT_EQ(worker_.asked[0].questions_size(), 1024);
-  worker_.asked.clear();
-  const std::string large = "{\"ending\": \"" + std::string(1 << 20, 'x') + "\"}\n";
-  ASSERT_EQ(Ask({"--json"}, std::string(1 << 20, 'c'), large + large + large).last()["answered"],
-            3);
-  for (const v1::AskRequest& request : worker_.asked) {
-    EXPECT_LE(request.ByteSizeLong(), kMaxMessageBytes);
-  }
-  EXPECT_GT(worker_.asked.size(), 1u);
-}
-
 TEST_F(AskCommandTest, SaysWhatIsWrongBeforeItAsks) {
   EXPECT_THAT(Ask({}, kContext, "{\"question\": 1}").err, HasSubstr("questions.jsonl: line 1"));
   EXPECT_EQ(Ask({"--template", "no place"}).code, kExitUsage);
   EXPECT_EQ(Ask({"--parallel", "65"}).code, kExitUsage);
-  EXPECT_TRUE(worker_.asked.empty());
+  EXPECT_TRUE(worker_.generated.empty());
 }
 
 }  // namespace

@@ -32,13 +32,13 @@ TEST(QuestionFile, ReadsQuestionsEndingsAndTokenIds) {
       "{\"id\": 7, \"prompt\": \" so\"}\n"
       "{\"token_ids\": [5, 7]}");
   ASSERT_EQ(questions.size(), 4u);
-  EXPECT_EQ(questions[0].question.id(), "q1");
-  EXPECT_EQ(questions[0].question.text(), "Q: Who? A:");
+  EXPECT_EQ(questions[0].id, "q1");
+  EXPECT_EQ(questions[0].text, "Q: Who? A:");
   EXPECT_EQ(questions[0].kind, "names");
-  EXPECT_EQ(questions[1].question.id(), "3") << "its line";
-  EXPECT_EQ(questions[1].question.text(), " and");
-  EXPECT_EQ(questions[2].question.id(), "7");
-  EXPECT_EQ(questions[3].question.token_ids().ids(1), 7u);
+  EXPECT_EQ(questions[1].id, "3") << "its line";
+  EXPECT_EQ(questions[1].text, " and");
+  EXPECT_EQ(questions[2].id, "7");
+  EXPECT_EQ(questions[3].token_ids.at(1), 7u);
 }
 
 TEST(QuestionFile, RefusesALineWithItsNumber) {
@@ -62,7 +62,12 @@ TEST(QuestionFile, RefusesALineWithItsNumber) {
 TEST(QuestionFile, ADigestIsOfTheEndingAndOfHowItIsAnswered) {
   const std::string line = "{\"id\": \"a\", \"ending\": \"x\"}";
   const std::string digest = Questions(line)[0].sha256;
-  EXPECT_EQ(digest.size(), 64u);
+  // As files of answers have it.
+  EXPECT_EQ(digest,
+            "6fdfb309fbaf86ea2abd247ee269d556"
+            "90e93359f7cc1cc54b6f35dbb2a00cc4");
+  EXPECT_EQ(Questions("{\"token_ids\": [5, 7]}")[0].sha256,
+            "15c60f38c3f930141ee11589981bc58a81bd4e71c245fa52675ed01b300a9170");
   EXPECT_EQ(Questions("{\"id\": \"b\", \"ending\": \"x\", \"kind\": \"k\"}")[0].sha256, digest);
   EXPECT_NE(Questions("{\"id\": \"a\", \"ending\": \"y\"}")[0].sha256, digest);
   EXPECT_NE(Questions(line, 9)[0].sha256, digest);
@@ -78,7 +83,7 @@ class AnswerFileTest : public ::testing::Test {
   }
   static AskedQuestion QuestionOf(const std::string& id, const std::string& digest) {
     AskedQuestion question;
-    question.question.set_id(id);
+    question.id = id;
     question.sha256 = digest;
     return question;
   }

@@ -1,11 +1,11 @@
 #include "tests/services/hearthctl/fake_worker.h"
 
-#include <algorithm>
-
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/server_time.h"
+#include "services/rpc/status_conversion.h"
 #include "tests/proto/tiny_snapshot.h"
 
 namespace hearth {
@@ -30,6 +30,27 @@ std::vector<uint32_t> Cuts(const v1::PromptInput& prompt) {
   return {prompt.breakpoints().begin(), prompt.breakpoints().end()};
 }
 
+void FillFinished(const v1::GenerateRequest& request, v1::Finished* finished) {
+  for (uint32_t sample = 0; sample < request.n(); ++sample) {
+    v1::SampleEnd* end = finished->add_samples();
+    end->set_reason(sample == 0 ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+    end->set_generated_tokens(sample == 0 ? 2 : 1);
+    if (request.hash_logits()) end->set_logits_sha256(std::string(32, static_cast<char>(sample)));
+  }
+  if (request.beams() > 1) finished->mutable_samples(0)->set_beam_score(-0.25);
+  finished->set_reason(v1::FINISH_REASON_LENGTH);
+  finished->set_generated_tokens(2);
+  finished->set_computed_tokens(7);
+  finished->set_ttft_ms(25);
+  finished->set_kv_bytes(4096);
+  finished->set_kv_cache(request.kv_cache() + request.kv_quantization());
+  finished->set_exactness("invariant");
+  finished->set_decode_steps(21);
+  finished->set_drafted_tokens(request.has_speculate() ? request.speculate() : 99);
+  finished->set_accepted_tokens(5);
+  finished->set_first_logits_sha256(std::string(32, '\x1f'));
+}
+
 }  // namespace
 
 FakeWorker::FakeWorker() {
@@ -49,17 +70,27 @@ std::string FakeWorker::RestorePointId(uint32_t boundary) {
 
 grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                   grpc::ServerWriter<v1::GenerateResponse>* writer) {
-  if (!failure.ok()) return failure;
-  generated.push_back(*request);
-  deadlines.push_back(absl::FromChrono(context->deadline()));
   const std::string prompt = Rendered(request->prompt());
+  bool known = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const grpc::Status refusal = Refusal(prompt, context);
+    if (!refusal.ok()) return refusal;
+    if (most_answers-- <= 0) return {grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"};
+    generated.push_back(*request);
+    deadlines.push_back(absl::FromChrono(context->deadline()));
+    known = stored.count(prompt) > 0;
+  }
   v1::GenerateResponse response;
   response.mutable_started()->set_prompt_tokens(static_cast<uint32_t>(prompt.size()));
-  if (stored.count(prompt) > 0) {
+  if (known) {
     response.mutable_started()->set_cached_tokens(16);
     response.mutable_started()->set_source_tier(v1::TIER_DISK);
     response.mutable_started()->mutable_load()->set_decision("load");
     response.mutable_started()->mutable_load()->set_load_estimate_ms(12);
+  }
+  if (finds_tokens >= 0) {
+    response.mutable_started()->set_cached_tokens(static_cast<uint32_t>(finds_tokens));
   }
   writer->Write(response);
   if (request->report_progress()) {
@@ -86,26 +117,12 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     response.mutable_token()->set_text("Or else");
     writer->Write(response);
   }
-  v1::Finished* finished = response.mutable_finished();
-  for (uint32_t sample = 0; sample < request->n(); ++sample) {
-    v1::SampleEnd* end = finished->add_samples();
-    end->set_reason(sample == 0 ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
-    end->set_generated_tokens(sample == 0 ? 2 : 1);
-    if (request->hash_logits()) end->set_logits_sha256(std::string(32, static_cast<char>(sample)));
-  }
-  if (request->beams() > 1) finished->mutable_samples(0)->set_beam_score(-0.25);
-  finished->set_reason(v1::FINISH_REASON_LENGTH);
-  finished->set_generated_tokens(2);
-  finished->set_computed_tokens(7);
-  finished->set_kv_bytes(4096);
-  finished->set_kv_cache(request->kv_cache() + request->kv_quantization());
-  finished->set_exactness("invariant");
-  finished->set_decode_steps(21);
-  finished->set_drafted_tokens(request->has_speculate() ? request->speculate() : 99);
-  finished->set_accepted_tokens(5);
-  finished->set_first_logits_sha256(std::string(32, '\x1f'));
+  FillFinished(*request, response.mutable_finished());
   writer->Write(response);
-  stored.insert(prompt);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stored.insert(prompt);
+  }
   if (request->wait_published()) {
     response.mutable_published()->set_published_tokens(32);
     response.mutable_published()->set_durable(v1::DURABILITY_DISK);
@@ -114,51 +131,27 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
   return grpc::Status::OK;
 }
 
-// The last question first.
-grpc::Status FakeWorker::Ask(grpc::ServerContext*, const v1::AskRequest* request,
-                             grpc::ServerWriter<v1::AskResponse>* writer) {
+grpc::Status FakeWorker::Refusal(const std::string& prompt, grpc::ServerContext* context) {
   if (!failure.ok()) return failure;
-  asked.push_back(*request);
-  const uint32_t context = static_cast<uint32_t>(Rendered(request->context()).size());
-  v1::AskResponse response;
-  response.mutable_context()->set_tokens(context);
-  response.mutable_context()->set_computed_tokens(context);
-  writer->Write(response);
-  const int questions = request->questions_size();
-  for (int i = questions; i-- > std::max(0, questions - most_answers);) {
-    const v1::Question& question = request->questions(i);
-    v1::Answer* answer = response.mutable_answer();
-    answer->Clear();
-    answer->set_question(static_cast<uint32_t>(i));
-    answer->set_id(question.id());
-    if (unanswerable.count(question.id()) > 0) {
-      answer->set_error_code(3);
-      answer->set_error("too long");
-    } else {
-      answer->mutable_started()->set_prompt_tokens(context + 10);
-      answer->mutable_started()->set_cached_tokens(context);
-      answer->set_text("To" + question.text());
-      answer->add_token_ids(static_cast<uint32_t>(i));
-      answer->mutable_finished()->set_reason(v1::FINISH_REASON_LENGTH);
-      answer->mutable_finished()->set_computed_tokens(10);
-      answer->mutable_finished()->set_generated_tokens(1);
-      answer->mutable_finished()->set_ttft_ms(10.0 * (i + 1));
-    }
-    writer->Write(response);
+  if (full_for-- > 0) {
+    context->AddTrailingMetadata(kRetryAfterMsKey, "1");
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the request queue is full"};
   }
-  if (!weights_after_ask.empty()) weights_sha256 = weights_after_ask;
-  if (questions <= most_answers) return grpc::Status::OK;
-  return {grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"};
+  for (const std::string& end : unanswerable) {
+    if (absl::EndsWith(prompt, end)) return {grpc::StatusCode::INVALID_ARGUMENT, "too long"};
+  }
+  return grpc::Status::OK;
 }
 
-grpc::Status FakeWorker::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
+grpc::Status FakeWorker::Prefill(grpc::ServerContext* context, const v1::PrefillRequest* request,
                                  grpc::ServerWriter<v1::PrefillResponse>* writer) {
   v1::PrefillResponse answer;
   v1::PrefillResponse* const response = &answer;
   if (!prefill_failure.ok()) return prefill_failure;
-  if (!failure.ok()) return failure;
-  prefilled.push_back(*request);
   const std::string prompt = Rendered(request->prompt());
+  const grpc::Status refusal = Refusal(prompt, context);
+  if (!refusal.ok()) return refusal;
+  prefilled.push_back(*request);
   response->set_prompt_tokens(static_cast<uint32_t>(prompt.size()));
   response->set_computed_tokens(static_cast<uint32_t>(prompt.size()));
   if (store_works) {
@@ -182,6 +175,8 @@ grpc::Status FakeWorker::Tokenize(grpc::ServerContext*, const v1::TokenizeReques
   response->set_text(Rendered(request->prompt()));
   for (unsigned char c : response->text()) response->add_token_ids(c);
   for (uint32_t cut : Cuts(request->prompt())) response->add_breakpoints(cut);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  tokenized.push_back(*request);
   return grpc::Status::OK;
 }
 

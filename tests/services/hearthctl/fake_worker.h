@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,13 +38,14 @@ class FakeWorker final : public v1::Inference::Service {
   std::string first_word = "Hello";          // of each answer
   std::function<void()> between_words;       // of an answer of Generate
   grpc::Status failure_between_words;        // ends it there, when not OK
-  std::set<std::string> unanswerable;        // ids of questions whose answer is an error
-  int most_answers = 1 << 20;                // of one Ask, which ends with UNAVAILABLE then
+  std::set<std::string> unanswerable;        // ends of prompts whose answer is an error
+  int most_answers = 1 << 20;                // of Generate, which is UNAVAILABLE then
+  int full_for = 0;                          // refusals of Generate and of Prefill for want of room
+  int finds_tokens = -1;                     // of each prompt, where it is 0 or more
   std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
   std::string unreachable_store;             // that GetModel names, if any
   std::string weights_sha256;                // that GetModel names, if any
   absl::Duration clock_ahead;                // of the clock that GetModel's answer tells
-  std::string weights_after_ask;             // the same, once an Ask has ended
 
   // Explain's id of the restore point at `boundary`.
   static std::string RestorePointId(uint32_t boundary);
@@ -51,15 +53,13 @@ class FakeWorker final : public v1::Inference::Service {
   // Records.
   std::vector<v1::GenerateRequest> generated;
   std::vector<absl::Time> deadlines;  // of those
-  std::vector<v1::AskRequest> asked;
   std::vector<v1::PrefillRequest> prefilled;
+  std::vector<v1::TokenizeRequest> tokenized;
   std::set<std::string> stored;  // rendered prompts that were prefilled
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
-  grpc::Status Ask(grpc::ServerContext*, const v1::AskRequest* request,
-                   grpc::ServerWriter<v1::AskResponse>* writer) override;
-  grpc::Status Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
+  grpc::Status Prefill(grpc::ServerContext* context, const v1::PrefillRequest* request,
                        grpc::ServerWriter<v1::PrefillResponse>* writer) override;
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override;
@@ -69,7 +69,12 @@ class FakeWorker final : public v1::Inference::Service {
                        v1::ExplainResponse* response) override;
 
  private:
+  // Of a call of Generate or Prefill before it computes.
+  grpc::Status Refusal(const std::string& prompt, grpc::ServerContext* context);
+
   std::string address_;
+  std::mutex mutex_;  // calls of Generate come several at a time
+
   std::unique_ptr<grpc::Server> server_;
 };
 

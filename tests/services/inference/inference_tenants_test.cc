@@ -146,20 +146,6 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   return ToldAll(reader.get(), context);
 }
 
-std::string AskQuestions(v1::Inference::Stub* stub) {
-  v1::AskRequest request;
-  *request.mutable_context() = TenantsPrompt();
-  for (const uint32_t id : {5u, 7u}) {
-    request.add_questions()->mutable_token_ids()->add_ids(id);
-  }
-  request.mutable_each()->set_max_new_tokens(3);
-  request.mutable_each()->set_ignore_eos(true);
-  request.set_parallel(1);
-  grpc::ClientContext context;
-  const auto reader = stub->Ask(&context, request);
-  return ToldAll(reader.get(), context);
-}
-
 // The state of a request of that id, which each caller gives to its own.
 std::string Save(v1::Inference::Stub* stub) {
   v1::SaveStateRequest request;
@@ -192,14 +178,13 @@ std::string AskEverything(v1::Inference::Stub* stub) {
   *explain.mutable_prompt() = TenantsPrompt();
   v1::TokenizeRequest tokenize;
   *tokenize.mutable_prompt() = TenantsPrompt();
-  const std::string told = absl::StrCat(
-      "model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
-      "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
-      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain), "save: ", Save(stub),
-      "load: ", Load(stub), "read: ", Generate(stub, v1::CACHE_MODE_READ),
-      "prefill: ", PrefillOf(stub), "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
-      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
-  return absl::StrCat(told, "questions: ", AskQuestions(stub));
+  return absl::StrCat("model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
+                      "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
+                      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain),
+                      "save: ", Save(stub), "load: ", Load(stub),
+                      "read: ", Generate(stub, v1::CACHE_MODE_READ), "prefill: ", PrefillOf(stub),
+                      "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
+                      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
 }
 
 TEST(InferenceTenants, WhatACallerHadComputedIsToAnotherAsIfNobodyHad) {
@@ -221,8 +206,8 @@ TEST(InferenceTenants, NoRpcIsLeftOut) {
   ASSERT_NE(service, nullptr);
   std::set<std::string> all;
   for (int i = 0; i < service->method_count(); ++i) all.insert(service->method(i)->name());
-  EXPECT_EQ(all, (std::set<std::string>{"Ask", "Explain", "Generate", "GetModel", "LoadState",
-                                        "Prefill", "SaveState", "Tokenize"}))
+  EXPECT_EQ(all, (std::set<std::string>{"Explain", "Generate", "GetModel", "LoadState", "Prefill",
+                                        "SaveState", "Tokenize"}))
       << "AskEverything is to ask it too";
 }
 

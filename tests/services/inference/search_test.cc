@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/services/inference/ask_kit.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/support/memory_prefix_cache.h"
 
@@ -88,23 +87,6 @@ TEST(Search, APrefixThatIsCachedGivesTheSameBeams) {
   EXPECT_GE(warm.started.cached_tokens(), 64u);
   EXPECT_EQ(warm.ids, cold.ids);
   EXPECT_EQ(warm.finished.samples(0).beam_score(), cold.finished.samples(0).beam_score());
-}
-
-TEST(Search, QuestionsMaySearchToo) {
-  WorkerServer server(SearchOptions());
-  v1::AskRequest request = IdsAsk(4, 2, 8);
-  request.mutable_each()->set_beams(3);
-  const Asked asked = Ask(&server, request);
-  ASSERT_TRUE(asked.status.ok()) << asked.status.error_message();
-  ASSERT_EQ(asked.answers.size(), 4u);
-  for (const v1::Answer& answer : asked.answers) {
-    EXPECT_EQ(answer.error(), "");
-    std::vector<uint32_t> ids = CountingTokens(kContextTokens);
-    for (const uint32_t id : EndingOf(answer.question())) ids.push_back(id);
-    v1::GenerateRequest alone = IdsRequest(ids, 8);
-    alone.set_beams(3);
-    EXPECT_EQ(IdsOf(answer), server.Generate(alone).ids);
-  }
 }
 
 TEST(Search, WhatIsNotPossibleIsRefusedByItsField) {

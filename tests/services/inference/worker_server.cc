@@ -43,7 +43,6 @@ WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identi
   parts.store = options.store;
   parts.store_access.prefix = "store-";
   parts.admission = &admission_;
-  parts.ask_waiting_bytes = options.ask_waiting_bytes;
   parts.state_timeout = options.state_timeout;
   parts.state_patience = options.state_patience;
   parts.progress_pause = options.progress_pause;

@@ -45,7 +45,6 @@ class WorkerServer {
     Explainer* explainer = nullptr;
     std::string store;  // where that is
     Identities* identities = nullptr;
-    size_t ask_waiting_bytes = kMaxWaitingBytes;
     absl::Duration state_timeout = kStateTimeout, state_patience = kStatePatience;
     absl::Duration progress_pause = kProgressPause;
   };
