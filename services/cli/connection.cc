@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/cli/command_line.h"
+#include "services/cli/console.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/status_conversion.h"
 #include "services/rpc/tls_mismatch.h"
@@ -179,10 +180,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
   }
   const std::string tls = TlsMismatch(WhyNotConnected(channel), *flags.access);
   if (!tls.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat(KindName(flags.kind), " at ", flags.address, ": ", tls));
+    return NotReached(absl::StrCat(KindName(flags.kind), " at ", flags.address, ": ", tls));
   }
-  return absl::UnavailableError(
+  return NotReached(
       absl::StrCat("no ", KindName(flags.kind), " at ", flags.address, ": ", Advice(flags)));
 }
 
@@ -204,9 +204,8 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
   // A server with TLS says so to a client without, once the connection stands.
   const std::string tls =
       absl::IsUnavailable(converted) ? TlsMismatch(converted.message(), *peer.access) : "";
-  return absl::Status(converted.code(),
-                      absl::StrCat(KindName(peer.kind), " at ", peer.address, ": ",
-                                   tls.empty() ? converted.message() : tls));
+  const std::string name = absl::StrCat(KindName(peer.kind), " at ", peer.address);
+  return tls.empty() ? About(name, converted) : NotReached(absl::StrCat(name, ": ", tls));
 }
 
 }  // namespace hearth

@@ -37,6 +37,8 @@ bool IsControl(uint32_t code) {
          (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
 
+constexpr char kNotReached[] = "hearth.NotReached";
+
 // The code's name in front, as the APIs document it; one line whatever the message holds.
 std::string OneLine(const absl::Status& status) {
   std::string line = absl::StatusCodeToString(status.code());
@@ -131,14 +133,22 @@ std::ostream& operator<<(std::ostream& out, const Raw& raw) {
 }
 
 absl::Status About(const std::string& subject, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(subject, ": ", status.message()));
+  absl::Status about(status.code(), absl::StrCat(subject, ": ", status.message()));
+  if (status.GetPayload(kNotReached).has_value()) about.SetPayload(kNotReached, absl::Cord());
+  return about;
+}
+
+absl::Status NotReached(const std::string& message) {
+  absl::Status status = absl::UnavailableError(message);
+  status.SetPayload(kNotReached, absl::Cord());
+  return status;
 }
 
 int Fail(Console& console, const absl::Status& status) {
   if (!console.out.flush()) return kExitFailed;
   console.err << console.program << ": " << OneLine(status) << std::endl;
   if (absl::IsInvalidArgument(status)) return kExitUsage;
-  return absl::IsUnavailable(status) ? kExitUnreachable : kExitFailed;
+  return status.GetPayload(kNotReached).has_value() ? kExitUnreachable : kExitFailed;
 }
 
 int FailUsage(Console& console, const std::string& message) {

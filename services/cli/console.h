@@ -1,7 +1,8 @@
 // Console: the streams that a command reads and writes, and its exit codes.
 //
 // Exit codes: 0 done; 1 failed; 2 the command line, or a value in it, was wrong; 3 the server was
-// not reached; 130 interrupted. All but 0 come with one line on `err`: what, where, what to do.
+// not reached, where one that answers that it is unavailable was; 130 interrupted. All but 0 come
+// with one line on `err`: what, where, what to do.
 // While a command runs, `out` and `err` are SafeStreams.
 // Thread safety: none. Ownership: borrows the streams.
 #ifndef HEARTH_SERVICES_CLI_CONSOLE_H_
@@ -93,7 +94,10 @@ int RunSafely(Console& outside, const std::function<int(Console&)>& run);
 // The same error, with `subject` in front of its message.
 absl::Status About(const std::string& subject, const absl::Status& status);
 
-// Prints one line and returns the exit code: of kInvalidArgument kExitUsage, of kUnavailable
+// kUnavailable, of a server that could not be connected to.
+absl::Status NotReached(const std::string& message);
+
+// Prints one line and returns the exit code: of kInvalidArgument kExitUsage, of NotReached
 // kExitUnreachable. Where output was lost RunSafely says so, and this says nothing.
 int Fail(Console& console, const absl::Status& status);
 int FailUsage(Console& console, const std::string& message);

@@ -61,6 +61,11 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   int fd() const { return fd_; }
+  // Whether SIGINT came, and no SIGTERM before it.
+  bool Interrupted() {
+    signalfd_siginfo taken;
+    return read(fd_, &taken, sizeof(taken)) > 0 && taken.ssi_signo == SIGINT;
+  }
 
  private:
   int fd_ = -1;
@@ -73,7 +78,7 @@ int RunEvents(const EventsFlags& flags, Console& console) {
   EventSocketOptions addresses = flags.sockets;
   addresses.high_water = static_cast<int>(flags.high_water);
   if (addresses.replay == "none") addresses.replay.clear();
-  const StopSignals stop;
+  StopSignals stop;
   EventFeed feed(options, absl::Now());
   auto sockets = EventSockets::Open(addresses, &feed);
   if (!sockets.ok()) return Fail(console, sockets.status());
@@ -98,7 +103,8 @@ int RunEvents(const EventsFlags& flags, Console& console) {
   reader.join();
   const FeedFigures figures = feed.figures();
   say(absl::StrCat("published ", figures.batches, " batches: ", FiguresText(figures)));
-  return followed.ok() ? kExitOk : Fail(console, followed);
+  if (!followed.ok()) return Fail(console, followed);
+  return stop.Interrupted() ? kExitInterrupted : kExitOk;
 }
 
 void Declare(CommandFlags* command, EventsFlags* flags) {

@@ -254,13 +254,14 @@ std::string FlagSet::WhatIsWrong(const std::string& parser_message) const {
   }
   absl::string_view key = parser_message;
   if (!absl::ConsumePrefix(&key, CLI::ConfigError::Extras("").what())) return parser_message;
+  const absl::string_view name = key.substr(key.rfind('.') + 1);
   const auto path = app_->get_config_ptr()->as<std::string>();
   std::ifstream file(path);
   int number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
-    const absl::string_view text = absl::StripLeadingAsciiWhitespace(line);
-    if (absl::StartsWith(text, key.substr(key.rfind('.') + 1))) break;
+    const absl::string_view text(line);
+    if (absl::StripAsciiWhitespace(text.substr(0, text.find('='))) == name) break;
   }
   return absl::StrCat(path, ":", number, ": ", is_no_flag(std::string(key), ""));
 }

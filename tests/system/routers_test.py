@@ -52,8 +52,8 @@ class Bridge:
         return next(int(line.split()[1]) / 1024 for line in status.splitlines()
                     if line.startswith(what))
 
-    def stop(self):
-        self.popen.send_signal(signal.SIGTERM)
+    def stop(self, how=signal.SIGTERM):
+        self.popen.send_signal(how)
         _, rest = self.popen.communicate(timeout=60)
         return self.popen.returncode, rest
 
@@ -106,6 +106,10 @@ class RoutersOfAWorker(RoutersTest):
         code, said = bridge.stop()
         self.assertEqual(code, 0)
         self.assertIn("0 left out", said)
+
+    def test_an_interrupted_bridge_ends_with_130(self):
+        bridge = self.bridge(self.store)
+        self.assertEqual(bridge.stop(signal.SIGINT)[0], 130)
 
     def test_a_worker_of_another_fingerprint_is_said(self):
         bridge = self.bridge(self.store, "--fingerprint", "0" * 64)

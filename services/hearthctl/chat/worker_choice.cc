@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "absl/strings/str_cat.h"
+#include "services/cli/console.h"
 
 namespace hearth {
 
@@ -21,9 +22,9 @@ absl::Status WorkerChoice::Connect() {
       stub_ = v1::Inference::NewStub(*channel);
       return absl::OkStatus();
     }
-    failure = failure.ok() ? channel.status()
-                           : absl::Status(failure.code(), absl::StrCat(failure.message(), "; ",
-                                                                       channel.status().message()));
+    failure = failure.ok()
+                  ? channel.status()
+                  : NotReached(absl::StrCat(failure.message(), "; ", channel.status().message()));
     if (!absl::IsUnavailable(channel.status())) return failure;
     present_ = (present_ + 1) % addresses_.size();
   }

@@ -142,6 +142,17 @@ TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
       << said;
 }
 
+TEST(FlagSet, AnUnknownKeyThatBeginsAnotherIsSaidAtItsOwnLine) {
+  const TestFolder folder;
+  const std::string path =
+      folder.Write("flags.toml", "host-bytes = \"1MiB\"\ncount = 2\nhost = \"a\"\n");
+  TestFlags flags;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse({"--config", path}, &flags), 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(path + ":3: host is no flag"),
+            std::string::npos);
+}
+
 TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"--no-such-flag"},
                                                {"--host-bytes", "lots"},
