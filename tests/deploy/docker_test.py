@@ -72,7 +72,7 @@ class DockerfilesTest(unittest.TestCase):
             with self.subTest(path.name):
                 self.assertEqual(rule_problems(path.read_text()), [])
 
-    def test_what_is_copied_exists_and_is_sent_to_the_builder(self):
+    def test_copied_files_exist_and_are_sent_to_the_builder(self):
         allowed = [line[1:].rstrip("/") for line in
                    (m.ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
         for path in DOCKERFILES:

@@ -63,7 +63,7 @@ TEST(NeededObjectsTest, CoverEveryGlobalTokenAndExactlyTheTailForAllBoundariesWi
   }
 }
 
-TEST(NeededObjectsTest, WhatIsSavedForAKeptBoundaryIsFoundAgainAndLoadsWhole) {
+TEST(NeededObjectsTest, AKeptBoundarysObjectsAreFoundAgainAndLoadWhole) {
   for (uint32_t chunk : {16u, 32u}) {
     for (uint32_t window : {1u, 7u, 16u, 17u, 40u, 200u}) {
       const KvLayout layout = LayoutOf(chunk, window);
@@ -166,7 +166,7 @@ TEST(KeptBoundariesTest, ASecondContinuationIsKeptWhereThePromptsPart) {
   EXPECT_THAT(KeptBoundaries(256, Positions{}, 4096, 128, 128), ElementsAre(256));
 }
 
-TEST(KeptBoundariesTest, NothingAtOrBelowTheRestoredPointIsKeptAgain) {
+TEST(KeptBoundariesTest, BoundariesUpToTheRestoredPointAreNotKeptAgain) {
   EXPECT_THAT(KeptBoundaries(2112, Positions{100, 2048}, 2112, 2048, 128), IsEmpty());
   EXPECT_THAT(KeptBoundaries(100, Positions{}, 0, 0, 128), IsEmpty());
   EXPECT_THAT(KeptBoundaries(0, Positions{}, 0, 0, 128), IsEmpty());

@@ -46,7 +46,7 @@ class Adapters(SystemTest):
         return self.cluster.generate(worker.address, prompt(120, 1), "--wait-published", *flags,
                                      max_new_tokens=5)
 
-    def test_what_went_through_one_is_of_those_that_have_it(self):
+    def test_prefixes_of_an_adapter_are_shared_by_workers_that_have_it(self):
         first = self.start(f"legal={self.legal}", f"medical={self.medical}")
         second = self.start(f"law={self.legal}")
         cold = self.generate(first, "--adapter", "legal")

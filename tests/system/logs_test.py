@@ -33,7 +33,7 @@ class Logs(SystemTest):
 
 class Store(Logs):
 
-    def test_what_is_no_message_is_said_as_json(self):
+    def test_bytes_that_are_no_message_are_said_as_json(self):
         store = self.cluster.store("", "--host-bytes", "1MiB", *JSON)
         peer = Http2Peer(store.address)
         self.addCleanup(peer.close)
@@ -50,7 +50,7 @@ class Store(Logs):
         self.assertEqual(store.stop(), 0)
         self.lines(store)
 
-    def test_who_speaks_tls_to_a_server_without_is_said(self):
+    def test_tls_to_a_server_without_is_said(self):
         store = self.cluster.store("", "--host-bytes", "1MiB", *JSON)
         peer = Http2Peer(store.address)
         self.addCleanup(peer.close)

@@ -121,7 +121,7 @@ class Readme(unittest.TestCase):
         self.assertGreater(len(readme_page.steps_of(self.page)), len(NOT_RUN))
         self.assertEqual("\n".join(findings(self.page, NOT_RUN)), "")
 
-    def test_what_is_not_run_is_listed_and_exists(self):
+    def test_commands_that_are_not_run_are_listed_and_exist(self):
         self.assertEqual(unlisted(self.page, NOT_RUN), [])
         usage = subprocess.run([ROOT / "hearth", "help"], capture_output=True, text=True,
                                check=True).stdout

@@ -91,7 +91,7 @@ class RoutersOfAWorker(RoutersTest):
     def cached(self, ids):
         return self.cluster.generate(self.worker.address, ids, "--cache", "read")["cached_tokens"]
 
-    def test_what_a_router_expects_is_what_the_worker_restores(self):
+    def test_a_worker_restores_as_much_as_a_router_expects(self):
         bridge = self.bridge(self.store)
         router = self.router(bridge)
         ids = self.publish(1)
@@ -119,7 +119,7 @@ class RoutersOfAWorker(RoutersTest):
         self.assertIn("reported are those of 0000", line)
         self.assertIn("--fingerprint", line)
 
-    def test_who_comes_late_and_who_was_away_know_all_of_it(self):
+    def test_routers_that_came_late_or_were_away_know_all_of_it(self):
         first = self.publish(1)
         bridge = self.bridge(self.store, "--replay-batches", 2)
         early = self.router(bridge)

@@ -37,7 +37,7 @@ class SharedWorker(SystemTest):
         self.assertEqual(warm["first_logits_sha256"], cold["first_logits_sha256"])
         self.assertEqual(warm["token_ids"], cold["token_ids"])
 
-    def test_what_one_computed_the_other_restores_to_the_bit(self):
+    def test_a_prefix_of_one_worker_is_restored_by_the_other_to_the_bit(self):
         one, two = self.host("one"), self.host("two")
         ids = prompt(PROMPT_TOKENS, 1)
         cold = self.ask(one, ids, "--durability", "shared", "--wait-published")

@@ -140,7 +140,7 @@ class Signals(StoreTest):
 
 class FolderInUse(StoreTest):
 
-    def test_who_has_it_open_is_said_and_the_store_not_disturbed(self):
+    def test_verify_names_the_process_that_has_the_folder_open_and_does_not_disturb_it(self):
         store = self.filled_store()
         pid = str(store.popen.pid)
         verified = self.cluster.ctl("verify", self.data)
@@ -184,7 +184,7 @@ class GpuTier(StoreTest):
 
 class LocalSocket(StoreTest):
 
-    def test_who_says_nothing_makes_room_and_the_file_goes_with_the_store(self):
+    def test_a_silent_connection_makes_room_and_the_file_goes_with_the_store(self):
         path = self.folder / "socket"
         store = self.cluster.store("", "--host-bytes", "1MiB", "--max-connections", 20,
                                    listen=f"unix:{path}")

@@ -134,7 +134,7 @@ TEST_F(EventFeedTest, AWatchThatGoesOnLosesNothingAtItsBeginning) {
   EXPECT_EQ(feed_.figures().points, 2u);
 }
 
-TEST_F(EventFeedTest, WhatCameInPiecesIsToldOnceItIsWhole) {
+TEST_F(EventFeedTest, APointThatCameInPiecesIsToldOnceItIsWhole) {
   Watch({}, 5);
   Told();
   Take(Point(Kind::STORED, 1, 5, 0, 2), 6);
@@ -244,7 +244,7 @@ TEST_F(EventFeedTest, TheFingerprintAskedForIsTheOneThatIsTold) {
   EXPECT_EQ(feed.figures().points, 0u) << "none is left, and still no other is asked for";
 }
 
-TEST_F(EventFeedTest, WhoAsksForKeptBatchesGetsThem) {
+TEST_F(EventFeedTest, ARequestForKeptBatchesGetsThem) {
   Watch({Point(Kind::SNAPSHOT, 1, 1)}, 5);
   Take(Point(Kind::STORED, 2, 1), 6);
   const std::vector<KvBatch> missed = feed_.Replay(1000001, kNow);
@@ -263,7 +263,7 @@ class SmallEventFeedTest : public EventFeedTest {
   }
 };
 
-TEST_F(SmallEventFeedTest, WhoAsksForMoreThanIsKeptIsToldEverythingAnew) {
+TEST_F(SmallEventFeedTest, ARequestForMoreThanIsKeptGetsEverythingAnew) {
   Watch({Point(Kind::SNAPSHOT, 1, 2)}, 5);
   for (uint64_t i = 2; i < 6; ++i) Take(Point(Kind::STORED, i, 1), i + 4);
   Take(Point(Kind::EVICTED, 3, 1), 10);
@@ -335,7 +335,7 @@ class TinyEventFeedTest : public EventFeedTest {
   Reader here_;  // has all batches so far
 };
 
-TEST_F(TinyEventFeedTest, WhoMissedFewBatchesIsToldEverythingUnderNumbersThatItLacks) {
+TEST_F(TinyEventFeedTest, AReaderThatMissedFewBatchesGetsEverythingUnderNumbersThatItLacks) {
   EvictTwo();
   const uint64_t missed = here_.next();
   const std::vector<KvBatch> all = feed_.Replay(missed, kNow);

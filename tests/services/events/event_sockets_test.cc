@@ -141,7 +141,7 @@ class EventSocketsTest : public ::testing::Test {
   std::thread thread_;
 };
 
-TEST_F(EventSocketsTest, WhoSubscribesIsToldTheLastBatchAndThenAllThatFollow) {
+TEST_F(EventSocketsTest, ASubscriberGetsTheLastBatchAndThenAllThatFollow) {
   Start();
   const auto subscriber = Subscriber("kv@");
   const Parts last = subscriber->Receive();
@@ -160,7 +160,7 @@ TEST_F(EventSocketsTest, WhoSubscribesIsToldTheLastBatchAndThenAllThatFollow) {
   }
 }
 
-TEST_F(EventSocketsTest, WhoMissedSomeAsksForThem) {
+TEST_F(EventSocketsTest, ASubscriberAsksForBatchesThatItMissed) {
   Start();
   for (uint64_t i = 1; i <= 100; ++i) Store(i);
   const auto dealer = Asker();

@@ -43,7 +43,9 @@ TEST(KvBatchTest, TheBytesAreThoseOfTheGoldenFile) {
   }
 }
 
-TEST(KvBatchTest, NothingToTellIsNoBatch) { EXPECT_TRUE(EncodeBatches({}, {}, kMade).empty()); }
+TEST(KvBatchTest, AnEmptyListOfEventsIsNoBatch) {
+  EXPECT_TRUE(EncodeBatches({}, {}, kMade).empty());
+}
 
 TEST(KvBatchTest, ABatchWithoutEventsIsOneAllTheSame) {
   const Value batch = Value::from_msgpack(EncodeEmptyBatch(kMade));

@@ -99,7 +99,7 @@ TEST_F(AccessTest, AnAdministratorPublishesForAll) {
   EXPECT_EQ(Run({"ls", "--tenant", "public"}, Token("token-a")).code, kExitFailed);
 }
 
-TEST_F(AccessTest, WhereOnlyOneEndHasTlsThatIsSaid) {
+TEST_F(AccessTest, TlsAtOneEndOnlyIsSaid) {
   const CliResult without = RunCli({"stats", "--store", server_->address()});
   EXPECT_EQ(without.code, kExitUnreachable);
   EXPECT_THAT(without.err, HasSubstr("where it speaks TLS, pass --tls-ca"));

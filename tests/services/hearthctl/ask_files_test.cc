@@ -142,14 +142,14 @@ TEST_F(AnswerFileTest, ALastLineThatBeginsAsNoAnswerIsLeftAlone) {
   }
 }
 
-TEST_F(AnswerFileTest, NothingIsCutOffBeforeAnAnswerIsThere) {
+TEST_F(AnswerFileTest, AFileIsNotCutOffBeforeAnAnswerIsThere) {
   const std::string torn = Line("a") + "\n" + Line("b").substr(0, 20);
   folder_.Write("answers.jsonl", torn);
   ASSERT_TRUE(Open().ok());
   EXPECT_EQ(folder_.Read("answers.jsonl"), torn);
 }
 
-TEST_F(AnswerFileTest, WhatIsReadIsNotWritten) {
+TEST_F(AnswerFileTest, AnInputFileIsNotWritten) {
   const std::string input = folder_.Write("questions.jsonl", "");
   for (const std::string& path : {input, folder_.path() + "/./questions.jsonl"}) {
     const auto file = AnswerFile::Open(path, "c", {"-", "/nonexistent", input});
@@ -180,7 +180,7 @@ TEST_F(AnswerFileTest, AnotherContextOrQuestionIsNoticed) {
   EXPECT_THAT(std::string(has.status().message()), HasSubstr("another question \"a\""));
 }
 
-TEST_F(AnswerFileTest, WhatIsNoFileOfAnswersIsLeftAlone) {
+TEST_F(AnswerFileTest, AFileWithoutAnswersIsLeftAlone) {
   for (const std::string content : {"notes of mine\n", "{}\n", "[]\n", "{\"id\": 3}\n"}) {
     folder_.Write("answers.jsonl", content);
     EXPECT_EQ(Open().status().code(), absl::StatusCode::kInvalidArgument) << content;

@@ -83,7 +83,7 @@ class AskedPromptsTest : public ::testing::Test {
 
 const std::vector<std::string> kEndings = {" and", "house was", "\n\nQuestion: Who?", " a b c d"};
 
-TEST_F(AskedPromptsTest, OfALongTextTheEndAloneIsTurnedIntoTokensAgain) {
+TEST_F(AskedPromptsTest, ALongTextsEndAloneIsTurnedIntoTokensAgain) {
   const std::string text = LongText();
   const auto prompts = Make(TextOf(text), kEndings);
   ASSERT_TRUE(prompts.ok()) << prompts.status();

@@ -65,7 +65,7 @@ TEST(ChatCommandTest, OneThatIsNotThereAtTheStartIsPassedOver) {
   EXPECT_THAT(none.err, AllOf(HasSubstr("127.0.0.1:9"), HasSubstr("127.0.0.1:13")));
 }
 
-TEST(ChatCommandTest, WhereAllHaveDiedAPipeEnds) {
+TEST(ChatCommandTest, APipeEndsWhenAllWorkersHaveDied) {
   FakeWorker first, second;
   first.failure = second.failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
   const CliResult result =

@@ -137,7 +137,7 @@ TEST_F(CommandLineTest, AChoiceIsOneOfItsWordsAndARefusalNamesThem) {
   EXPECT_EQ(chosen, 9);
 }
 
-TEST_F(CommandLineTest, OfAGroupExactlyOneIsTakenAndAnEmptyValueCounts) {
+TEST_F(CommandLineTest, AGroupTakesExactlyOneFlagAndAnEmptyValueCounts) {
   std::string text, file;
   bool has_text = false;
   CommandFlags group = paint_->AddOneOf("source", "Where from");

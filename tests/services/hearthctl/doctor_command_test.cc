@@ -32,7 +32,7 @@ class DoctorCommandTest : public ::testing::Test {
   FakeWorker one_, other_;
 };
 
-TEST_F(DoctorCommandTest, WhatOneWorkerStoredTheNextRestores) {
+TEST_F(DoctorCommandTest, OneWorkerRestoresThePointsOfAnother) {
   const CliResult result = Look({one_.address(), one_.address()});
   EXPECT_EQ(result.code, kExitOk) << result.out;
   EXPECT_THAT(result.out,
@@ -75,7 +75,7 @@ TEST_F(DoctorCommandTest, TheFieldThatDiffersIsNamed) {
                                 HasSubstr(one_.address()), HasSubstr(other_.address())));
 }
 
-TEST_F(DoctorCommandTest, WhoIsNotThereIsNamedAndTheRestIsLookedAt) {
+TEST_F(DoctorCommandTest, AMissingServerIsNamedAndTheRestIsLookedAt) {
   const CliResult result = Look({"127.0.0.1:9", one_.address()}, {"--json", "--no-probe"});
   EXPECT_EQ(result.code, kExitFailed);
   ASSERT_GE(result.objects.size(), 3u);

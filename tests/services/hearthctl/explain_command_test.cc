@@ -44,7 +44,7 @@ TEST_F(ExplainCommandTest, NeighboursWithOneReasonAreOneRowAndAHitIsNotBuried) {
   EXPECT_THAT(out, Not(HasSubstr("tail gone")));
 }
 
-TEST_F(ExplainCommandTest, WhatLeftAndOtherReasonsHaveRowsOfTheirOwn) {
+TEST_F(ExplainCommandTest, EvictionsAndOtherReasonsHaveRowsOfTheirOwn) {
   worker_.explained.set_summary("miss");
   Add(128, "never_stored", "never stored");
   Add(256, "never_stored", "never stored");

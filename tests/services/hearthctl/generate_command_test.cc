@@ -125,7 +125,7 @@ TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
   EXPECT_THAT(result.err, HasSubstr("16 of 2 prompt tokens cached (disk), first token after"));
 }
 
-TEST(GenerateCommandTest, WhatWasExpectedOfALoadIsSaidWhereItIsKnown) {
+TEST(GenerateCommandTest, ALoadsEstimateIsSaidIfItIsKnown) {
   FakeWorker worker;
   worker.stored.insert("hi");
   const Json last =
@@ -186,7 +186,7 @@ TEST(GenerateCommandTest, TheDeadlineIsTheRpcs) {
   EXPECT_GT(worker.deadlines.back(), absl::Now() + absl::Hours(1000));
 }
 
-TEST(GenerateCommandTest, WhatIsNoDurationIsRefusedByTheFlagsName) {
+TEST(GenerateCommandTest, AWrongDurationIsRefusedByTheFlagsName) {
   FakeWorker worker;
   for (const char* text : {"3x", "200 mss", "soon", "-1s", "inf", "", "0", "0s"}) {
     const CliResult result =

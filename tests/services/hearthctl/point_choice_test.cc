@@ -88,7 +88,7 @@ TEST_F(PointChoiceTest, FiltersAllHold) {
   EXPECT_THAT(Chosen({"--filter", "durable=yes"}), IsEmpty());
 }
 
-TEST_F(PointChoiceTest, WhatIsNoFilterIsRefusedWithWhatIs) {
+TEST_F(PointChoiceTest, AWrongFilterIsRefusedWithTheValidOnes) {
   for (const char* wrong : {"tokens", "tokens>", "tokens>x", "tokens<>3", "tier>disk", "colour=red",
                             "pinned=maybe", "age<soon", "=", ""}) {
     Chosen({"--filter", wrong});

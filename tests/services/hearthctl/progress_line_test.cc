@@ -40,7 +40,7 @@ TEST_F(ProgressLineTest, IsWrittenOverAndTakenAway) {
   EXPECT_EQ(Said(), "\r\x1b[K") << "nothing of it stays";
 }
 
-TEST_F(ProgressLineTest, NothingIsWrittenWhereNobodySeesIt) {
+TEST_F(ProgressLineTest, ALineThatNobodySeesIsNotWritten) {
   {
     ProgressLine line(&console_);
     line.Show(1, 2, start_);

@@ -64,7 +64,7 @@ TEST_F(SimulateCommandTest, AFleetIsShownBesideOneStoreOfItsEnginesSize) {
               AllOf(HasSubstr("2 stores, random routing"), HasSubstr("one lru store")));
 }
 
-TEST_F(SimulateCommandTest, OfAFleetItSaysWhatIsWrong) {
+TEST_F(SimulateCommandTest, AWrongFleetIsRefusedByItsFlag) {
   const auto refused = [&](const std::vector<std::string>& more) {
     std::vector<std::string> args = {"--trace", Path("t.jsonl")};
     args.insert(args.end(), more.begin(), more.end());

@@ -32,7 +32,7 @@ class StoppedStoreTest : public ::testing::Test {
   const std::string tiny_;
 };
 
-TEST_F(StoppedStoreTest, WhatIsImportedIsServedByTheStoreThatOpensItNext) {
+TEST_F(StoppedStoreTest, AnImportIsServedByTheStoreThatOpensTheFolderNext) {
   RunAStore();
   const CliResult imported = Run({"import", tiny_});
   ASSERT_EQ(imported.code, kExitOk) << imported.err;
@@ -48,7 +48,7 @@ TEST_F(StoppedStoreTest, WhatIsImportedIsServedByTheStoreThatOpensItNext) {
   EXPECT_EQ(folder_.Read("again"), TinyFile());
 }
 
-TEST_F(StoppedStoreTest, WhatAStoreKeptIsListedAndExportsToTheSameBytes) {
+TEST_F(StoppedStoreTest, AStoppedStoresPointsAreListedAndExportToTheSameBytes) {
   std::string id;
   {
     StoreServer server(StoreServer::SmallStore(Data()));

@@ -36,7 +36,7 @@ class StoreCommandsTest : public ::testing::Test {
   StoreServer server_;
 };
 
-TEST_F(StoreCommandsTest, WhatIsImportedIsListedAndExportsToTheSameBytes) {
+TEST_F(StoreCommandsTest, AnImportIsListedAndExportsToTheSameBytes) {
   const std::string id = ImportTiny();
   ASSERT_EQ(id.size(), 64u);
   const CliResult exported =

@@ -67,7 +67,7 @@ TEST(TerminalTest, AChatLineCanBeEditedAndBroughtBack) {
   EXPECT_EQ(terminal.WaitEnd(), 0);
 }
 
-TEST(TerminalTest, WhatIsPastedIsOneTurn) {
+TEST(TerminalTest, APasteIsOneTurn) {
   FakeWorker worker;
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));

@@ -171,7 +171,7 @@ TEST(UsageTest, HelpIsACommandToo) {
   EXPECT_EQ(RunCli({"help", "frobnicate"}).code, kExitUsage);
 }
 
-TEST(UsageTest, WhatIsNoAddressIsAWrongCommandLine) {
+TEST(UsageTest, AWrongAddressIsAWrongCommandLine) {
   for (const char* address : {"", "garbage", ":7080", "host:", "host:0", "host:99999", "unix:"}) {
     const CliResult store = RunCli({"ls", "--store", address});
     EXPECT_EQ(store.code, kExitUsage) << address;
@@ -197,7 +197,7 @@ TEST(UsageTest, ChoicesAreWordsAndAWaitIsNotNegative) {
   EXPECT_EQ(RunCli({"ls", "--wait", "-1"}).code, kExitUsage);
 }
 
-TEST(UsageTest, WhenNobodyListensOneLineSaysWhatToDo) {
+TEST(UsageTest, AnAddressWithoutAServerIsSaidInOneLineWithAdvice) {
   const CliResult worker = RunCli({"generate", "--worker", kNobody, "--prompt", "a"});
   EXPECT_EQ(worker.code, kExitUnreachable);
   EXPECT_THAT(worker.err, AllOf(HasSubstr("no worker at 127.0.0.1:9"), HasSubstr("hearth-worker"),
@@ -229,7 +229,7 @@ TEST(UsageTest, VerifyFindsOneChangedByte) {
   EXPECT_EQ(RunCli({"verify", "/nonexistent"}).code, kExitFailed);
 }
 
-TEST(UsageTest, WhatIsNoFileIsNamedAndNotWaitedFor) {
+TEST(UsageTest, APipeOrAnEmptyFileIsNamedAndNotWaitedFor) {
   TestFolder folder;
   ASSERT_EQ(::mkfifo(folder.File("pipe").c_str(), 0600), 0);
   ASSERT_EQ(::mkdir(folder.File("folder").c_str(), 0700), 0);

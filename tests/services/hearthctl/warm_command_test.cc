@@ -138,7 +138,7 @@ TEST_F(WarmCommandTest, AFileWithNothingToKeepKeepsNothingWarm) {
   EXPECT_THAT(result.err, HasSubstr("nothing in it is worth keeping"));
 }
 
-TEST_F(WarmCommandTest, WhatAFailedPromptWantedCountsAsMissing) {
+TEST_F(WarmCommandTest, AFailedPromptsBoundariesCountAsMissing) {
   worker_.prefill_failure = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the queue is full");
   const CliResult prefill = Warm(kTwoPrompts);
   EXPECT_EQ(prefill.code, kExitFailed);

@@ -56,7 +56,7 @@ TEST(RequestBytes, NumbersAreNot) {
   EXPECT_TRUE(CountIn(prefix, 100).ok());
 }
 
-TEST(RequestBytes, WhatIsUnknownIsCounted) {
+TEST(RequestBytes, UnknownFieldsAreCounted) {
   std::string numbers, groups, texts, other_wire;
   for (int i = 0; i < 101; ++i) {
     numbers += std::string("\x78\x01", 2);     // field 15
@@ -70,7 +70,7 @@ TEST(RequestBytes, WhatIsUnknownIsCounted) {
   }
 }
 
-TEST(RequestBytes, NothingInAGroupIsOfTheTypeAroundIt) {
+TEST(RequestBytes, FieldsInAGroupAreNotOfTheTypeAroundIt) {
   // Field 1 is a message; in a group it is whatever its sender likes, and no end of the rest.
   const std::string cut_varint = std::string("\x7b\x0a\x01\x08\x7c", 5);
   EXPECT_FALSE(CountIn(cut_varint + WithFields(99), 100).ok());
@@ -79,7 +79,7 @@ TEST(RequestBytes, NothingInAGroupIsOfTheTypeAroundIt) {
   EXPECT_FALSE(CountIn(packed + "\x7c", 100).ok());
 }
 
-TEST(RequestBytes, WhatIsNoMessageIsLeftToTheParser) {
+TEST(RequestBytes, BytesThatAreNoMessageAreLeftToTheParser) {
   for (const std::string& bytes :
        {std::string(200, '\xff'), std::string("\x0a\xff\xff\xff\xff\x0f") + std::string(200, 0),
         std::string("\x0a\x7f\x0a"), WithFields(50).substr(0, 90)}) {
@@ -100,7 +100,7 @@ TEST(RequestBytes, SmallRequestsAreSmall) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the limit is 65536"));
 }
 
-TEST(RequestBytes, WhatNobodyWaitsForIsNotParsed) {
+TEST(RequestBytes, ACancelledCallsRequestIsNotParsed) {
   struct {
     bool IsCancelled() const { return is_cancelled; }
     bool is_cancelled;

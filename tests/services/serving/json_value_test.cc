@@ -34,7 +34,7 @@ TEST(JsonTest, TwoTextsInBracesAreAFieldToo) {
   EXPECT_EQ(JsonLine(Json{{"a", "b"}, {"c", "d"}}), R"({"a":"b","c":"d"})");
 }
 
-TEST(JsonTest, WhatIsEmptyIsWrittenAsWhatItIs) {
+TEST(JsonTest, EmptyListsAndObjectsAreWrittenAsSuch) {
   EXPECT_EQ(JsonLine(Json()), "null");
   EXPECT_EQ(JsonLine(Json::array()), "[]");
   EXPECT_EQ(JsonLine(Json::object()), "{}");
@@ -58,7 +58,7 @@ TEST(JsonTest, FractionsHaveTheFewestDigitsThatGiveThemBack) {
   EXPECT_EQ(JsonLine(0.1f), "0.10000000149011612");
 }
 
-TEST(JsonTest, WhatIsNoNumberIsNull) {
+TEST(JsonTest, NumbersThatJsonLacksAreNull) {
   EXPECT_EQ(JsonLine(std::nan("")), "null");
   EXPECT_EQ(JsonLine(std::numeric_limits<double>::infinity()), "null");
 }

@@ -29,7 +29,7 @@ TEST(Logging, WritesOneJsonObjectWithNumbersAsNumbers) {
   EXPECT_EQ(parsed["path"], "a\"b\xEF\xBF\xBD");
 }
 
-TEST(Logging, OfGrpcsLinesThoseOfFailedHandshakesAreForEverybody) {
+TEST(Logging, GrpcsLinesAboutFailedHandshakesAreForEverybody) {
   EXPECT_EQ(HandshakeFailure("./src/core/tsi/ssl_transport_security.cc",
                              "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000418:SSL "
                              "routines::tlsv1 alert unknown ca."),

@@ -73,7 +73,7 @@ class LeaseCallTest : public ::testing::Test {
   const KitPrompt prompt_{KitTokens(1, 70), {}};
 };
 
-TEST_F(LeaseCallTest, OfEightThatMissTogetherOneComputes) {
+TEST_F(LeaseCallTest, OneOfEightThatMissTogetherComputes) {
   constexpr int kClients = 8;
   absl::BlockingCounter answered(kClients);
   std::atomic<int> computed{0}, served{0};

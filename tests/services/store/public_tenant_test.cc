@@ -35,7 +35,7 @@ class PublicTenantTest : public TenantsFixture {
 
 class NoPublicTenantTest : public TenantsFixture {};
 
-TEST_F(PublicTenantTest, WhatIsPublishedThereIsReadByAll) {
+TEST_F(PublicTenantTest, PointsPublishedThereAreReadByAll) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), writer(server, As("writer")), worker(server, As("worker"));
   EXPECT_FALSE(Says(a.Fetch(FetchOf("")), "usable_tokens"));

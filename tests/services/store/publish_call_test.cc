@@ -196,7 +196,7 @@ TEST(HostilePublish, StreamsThatTrickleLoseTheirPlaces) {
 }
 
 // An engine that is slow holds those that wait for it, and no thread that others commit on.
-TEST(SharedPublish, WhoWaitsForTheEngineDoesNotHoldTheOthersUp) {
+TEST(SharedPublish, APublishThatWaitsForTheEngineDoesNotHoldUpOthers) {
   const TestFolder folder;
   StoreOptions options = StoreServer::SmallStore("");
   options.secret_file = folder.path() + "/secret";

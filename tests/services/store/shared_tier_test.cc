@@ -69,7 +69,7 @@ TEST(SharedTier, RefusesFilesAndNamesThatDoNotGoTogetherByTheFlagsNames) {
   EXPECT_EQ(Refusal(flags, "secret"), "--shared-user hearth needs --shared-password-file");
 }
 
-TEST(SharedTier, WhatIsGivenForATierThatIsOffIsRefused) {
+TEST(SharedTier, FlagsOfATierThatIsOffAreRefused) {
   const auto refusal = [](auto set) {
     SharedFlags flags;
     set(&flags);

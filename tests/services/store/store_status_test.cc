@@ -85,7 +85,7 @@ TEST_F(StoreStatusTest, EachStepHasWhatHappenedInIt) {
   EXPECT_EQ(steps[2]["hit_tokens"], 32);
 }
 
-TEST_F(StoreStatusTest, WhatHappenedSinceTheLastStepIsThereToo) {
+TEST_F(StoreStatusTest, EventsSinceTheLastStepAreThereToo) {
   Publish(1);
   Fetch(1);
   const nlohmann::json first = Json();
@@ -97,7 +97,7 @@ TEST_F(StoreStatusTest, WhatHappenedSinceTheLastStepIsThereToo) {
   EXPECT_EQ(Json()["step_now"]["fetches"], 0);
 }
 
-TEST_F(StoreStatusTest, WhatWorkersSayIsInTheStepInWhichTheySayIt) {
+TEST_F(StoreStatusTest, WorkersReportsAreInTheStepInWhichTheyCome) {
   v1::ReportRequest report;
   report.set_requests(2);
   report.set_prompt_tokens(100);

@@ -201,7 +201,7 @@ TEST_F(StoreWatchTest, ALongPromptsChunksComeInSeveralEventsThatJoin) {
 }
 
 // Neither a watcher's place nor a list is anybody's who does not read.
-TEST_F(StoreWatchTest, WhoTakesNothingIsLetGo) {
+TEST_F(StoreWatchTest, AWatcherThatTakesNothingIsLetGo) {
   for (uint64_t seed = 1; seed <= 700; ++seed) Publish(seed);
   server_.service()->SetPatience(absl::Milliseconds(50));
   grpc::ChannelArguments narrow;

@@ -17,7 +17,7 @@ namespace {
 
 class TenantsTest : public TenantsFixture {};
 
-TEST_F(TenantsTest, WhatAStoredChangesNothingThatBIsTold) {
+TEST_F(TenantsTest, PointsOfAChangeNothingThatBIsTold) {
   StoreServer with_a(options_, access_);
   StoreServer without(options_, access_);
   Peer a(with_a, As("a"));
@@ -45,7 +45,7 @@ TEST_F(TenantsTest, WhatAStoredChangesNothingThatBIsTold) {
 }
 
 // Of one store: what A stored, and what nobody did.
-TEST_F(TenantsTest, WhatAStoredIsToBAsIfNobodyHad) {
+TEST_F(TenantsTest, PointsOfAAreToBAsIfThereWereNone) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), b(server, As("b"));
   a.Publish(PrefixOf(kBoundary), /*salt=*/1);
@@ -61,7 +61,7 @@ TEST_F(TenantsTest, WhatAStoredIsToBAsIfNobodyHad) {
 }
 
 // B has a share of what may be pinned; A, which has none, pins all that is left.
-TEST_F(TenantsTest, WhatAPinnedChangesNothingThatBIsToldUpToItsShare) {
+TEST_F(TenantsTest, PinsOfAChangeNothingThatBIsToldUpToItsShare) {
   constexpr uint64_t kPointBytes = 5632;
   options_.host_bytes = 64 << 10;
   options_.quotas.by_tenant["b"].max_pinned_bytes = 2 * kPointBytes;

@@ -39,7 +39,7 @@ TEST_F(WorkerReportsTest, AreCountedTogetherAndShownInStats) {
   }
 }
 
-TEST_F(WorkerReportsTest, OfATenantAreRefused) {
+TEST_F(WorkerReportsTest, ReportsOfATenantAreRefused) {
   StoreServer server(options_, access_);
   Peer a(server, As("a"));
   EXPECT_THAT(a.Unary(&v1::CacheStore::Stub::Report, Served(1, 1)),
@@ -47,7 +47,7 @@ TEST_F(WorkerReportsTest, OfATenantAreRefused) {
   EXPECT_EQ(server.service()->reports().Read().requests, 0u);
 }
 
-TEST_F(WorkerReportsTest, ThatAreTooLargeToBeTrueAreRefusedByName) {
+TEST_F(WorkerReportsTest, ReportsTooLargeToBeTrueAreRefusedByName) {
   WorkerReports reports;
   v1::ReportRequest report = Served(1, 5);
   report.set_own_tokens(WorkerReports::kMaxOfOne + 1);
@@ -57,7 +57,7 @@ TEST_F(WorkerReportsTest, ThatAreTooLargeToBeTrueAreRefusedByName) {
   EXPECT_EQ(reports.Read().prompt_tokens, 0u) << "all of it or nothing";
 }
 
-TEST_F(WorkerReportsTest, ThatComeAgainAreCountedOnce) {
+TEST_F(WorkerReportsTest, ReportsThatComeAgainAreCountedOnce) {
   WorkerReports reports;
   for (const char* id : {"a", "b", "a", "b"}) EXPECT_TRUE(reports.Add(Served(1, 5), id).ok());
   EXPECT_EQ(reports.Read().requests, 2u);
