@@ -191,11 +191,7 @@ CommandLine::~CommandLine() = default;
 
 CommandFlags* CommandLine::WithoutCommands() {
   app_->require_subcommand(0);
-  const auto show = [this] {
-    shows_man_page_ = true;
-    throw CLI::RuntimeError(0);
-  };
-  app_->add_flag_callback("--man", show, kManHelp);
+  AddPageFlags("1", app_.get(), &page_);
   return &commands_.emplace_back(app_.get());
 }
 
@@ -231,8 +227,8 @@ std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& c
   } catch (const CLI::ParseError& error) {
     // --help and --version come here too, with the code 0.
     if (error.get_exit_code() == 0) {
-      if (shows_man_page_) console.out << ManPage(Describe(), "1") << std::flush;
-      app_->exit(error, console.out, console.err);
+      console.out << page_ << std::flush;
+      if (page_.empty()) app_->exit(error, console.out, console.err);
       return kExitOk;
     }
     return FailUsage(console, WhatIsWrong(error.what()));

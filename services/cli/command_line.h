@@ -110,7 +110,7 @@ class CommandLine {
 
   // Help shows the commands that follow under this heading.
   void BeginGroup(const std::string& title) { group_ = title; }
-  // The flags of a program that has no commands; --man is one of them.
+  // The flags of a program that has no commands; --man and --reference are among them.
   CommandFlags* WithoutCommands();
   // `name`: a word, or two for one of several commands that belong together. `footer` ends the
   // command's help.
@@ -131,7 +131,7 @@ class CommandLine {
   const std::unique_ptr<CLI::App> app_;
   std::deque<CommandFlags> commands_;
   std::string group_ = "Commands";
-  bool shows_man_page_ = false;
+  std::string page_;  // that is shown instead
 };
 
 // Runs a program without commands: `declare` adds its flags. Returns the exit code.

@@ -80,6 +80,23 @@ std::string FlagsPart(const std::vector<FlagText>& flags) {
   return page;
 }
 
+// Text in a cell of Markdown.
+std::string Cell(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"|", "\\|"}, {"\n", " "}, {"<", "&lt;"}});
+}
+
+std::string FlagTable(const std::vector<FlagText>& flags) {
+  std::string table =
+      "\n| flag | value | default | environment | meaning |\n| --- | --- | --- | --- | --- |\n";
+  for (const FlagText& flag : flags) {
+    absl::StrAppend(&table, "| `", absl::StrJoin(flag.names, "`, `"), "` | ", Cell(flag.value),
+                    " | ", Cell(flag.fallback), " | ",
+                    flag.variable.empty() ? "" : absl::StrCat("`", flag.variable, "`"), " | ",
+                    Cell(flag.help), " |\n");
+  }
+  return table;
+}
+
 std::vector<std::string> FlagNames(const std::vector<FlagText>& flags) {
   std::vector<std::string> names;
   for (const FlagText& flag : flags) {
@@ -182,6 +199,29 @@ std::string ManPage(const ProgramText& program, const std::string& section) {
                     Troff(command.what), "\n", FlagsPart(command.flags), AsIs(command.footer));
   }
   return page;
+}
+
+std::string ReferencePage(const ProgramText& program) {
+  std::string page = absl::StrCat("## ", program.name, "\n\n", program.about, "\n");
+  if (!program.flags.empty()) page += FlagTable(program.flags);
+  for (const CommandText& command : program.commands) {
+    absl::StrAppend(&page, "\n### ", program.name, " ", command.name, "\n\n", command.what, "\n",
+                    FlagTable(command.flags));
+  }
+  return page;
+}
+
+void AddPageFlags(const std::string& section, CLI::App* app, std::string* page) {
+  const auto add = [=](const char* flag, const char* help, const auto& write) {
+    const auto end = [=] {
+      *page = write(DescribeProgram(*app));
+      throw CLI::RuntimeError(0);
+    };
+    app->add_flag_callback(flag, end, help);
+  };
+  add("--man", "Print the manual page, in troff, and exit",
+      [section](const ProgramText& program) { return ManPage(program, section); });
+  add("--reference", "Print the flags, in Markdown, and exit", ReferencePage);
 }
 
 std::string BashCompletion(const ProgramText& program) {

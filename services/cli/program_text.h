@@ -38,10 +38,12 @@ struct ProgramText {
 // `app`: the whole program.
 ProgramText DescribeProgram(const CLI::App& app);
 
-// Of --man.
-inline constexpr char kManHelp[] = "Print the manual page, in troff, and exit";
 // Its manual page, in troff; `section`: "1", "8".
 std::string ManPage(const ProgramText& program, const std::string& section);
+// Its part of docs/reference.md.
+std::string ReferencePage(const ProgramText& program);
+// Adds --man and --reference, with which parsing ends, with the code 0 and `*page` filled in.
+void AddPageFlags(const std::string& section, CLI::App* app, std::string* page);
 // What a shell sources to complete its commands, its flags and their choices.
 std::string BashCompletion(const ProgramText& program);
 std::string ZshCompletion(const ProgramText& program);

@@ -17,7 +17,7 @@ namespace hearth {
 namespace {
 
 constexpr char kAbout[] =
-    "hearthctl talks to Hearth: workers that run Gemma 3, and the store that keeps their prompt "
+    "Talks to Hearth: to workers that run Gemma 3, and to the store that keeps their prompt "
     "prefixes.";
 
 constexpr char kFooter[] = R"(

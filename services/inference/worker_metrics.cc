@@ -5,13 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/inference/cached_tokens.h"
+#include "worker/engine/engine_counters.h"
 
 namespace hearth {
 namespace {
 
-// One series for each key of `counts`, told apart by `label`.
+// One series for each key of `counts`, told apart by `label`; before the first event one of 0.
 void AddCounts(const std::string& name, const std::string& help, const std::string& label,
                const std::map<std::string, uint64_t>& counts, std::vector<MetricSample>* samples) {
+  if (counts.empty()) samples->push_back(MetricSample::Count(name, help, 0, {{label, "none"}}));
   for (const auto& [value, count] : counts) {
     samples->push_back(MetricSample::Count(name, help, count, {{label, value}}));
   }
@@ -45,7 +47,7 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
       continue;
     }
     samples.push_back(MetricSample::Count(absl::StrCat("hearth_worker_", name, "_total"),
-                                          absl::StrCat("The engine's counter ", name, "."), value));
+                                          EngineCounterMeaning(name), value));
   }
   return samples;
 }

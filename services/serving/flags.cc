@@ -106,7 +106,7 @@ FlagSet::FlagSet(const std::string& program, const std::string& environment,
       ->envname(environment + "CONFIG");
   app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag is not a default
   app_->footer(examples);
-  app_->add_flag("--man", shows_man_page_, kManHelp);
+  AddPageFlags("8", app_.get(), &page_);
   app_->get_formatter()->column_width(44);
 }
 
@@ -271,11 +271,6 @@ bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
     std::vector<std::string> args = WithEnvironment(argc, argv);
     std::reverse(args.begin(), args.end());  // as CLI11 takes a vector
     app_->parse(std::move(args));
-    if (shows_man_page_) {
-      std::fputs(ManPage(DescribeProgram(*app_), "8").c_str(), stdout);
-      *exit_code = 0;
-      return false;
-    }
     std::vector<std::string> known;
     for (const CLI::Option* option : app_->get_options()) known.push_back(option->get_envname());
     if (mistyped_ != nullptr) {
@@ -283,9 +278,10 @@ bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
     }
     return true;
   } catch (const CLI::ParseError& error) {
-    // Help and version are not errors: CLI11 prints them to stdout and gives 0.
+    // Help, version and pages are not errors: CLI11 prints the first two to stdout and gives 0.
     if (error.get_exit_code() == 0) {
-      *exit_code = app_->exit(error);
+      std::fputs(page_.c_str(), stdout);
+      *exit_code = page_.empty() ? app_->exit(error) : 0;
     } else {
       std::fprintf(stderr, "%s: %s (--help tells more)\n", app_->get_name().c_str(),
                    WhatIsWrong(error.what()).c_str());

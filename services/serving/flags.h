@@ -83,8 +83,8 @@ class FlagSet {
   void AddServerFlags(ServerFlags* flags);
   void AddAccessFlags(AccessFlags* flags);
 
-  // Reads everything; --man is known beside what was added. True to go on; false to exit with
-  // *exit_code, after it printed help, the version, or one line naming the wrong flag.
+  // Reads everything; --man and --reference are known beside what was added. True to go on; false
+  // to exit with *exit_code, after it printed help, the version, or one line naming the wrong flag.
   bool Parse(int argc, const char* const* argv, int* exit_code);
 
  private:
@@ -96,7 +96,7 @@ class FlagSet {
 
   const std::string environment_;
   const std::unique_ptr<CLI::App> app_;
-  bool shows_man_page_ = false;
+  std::string page_;  // that is shown instead
   std::vector<std::string>* mistyped_ = nullptr;
 };
 

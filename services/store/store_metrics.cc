@@ -10,16 +10,14 @@
 namespace hearth {
 namespace {
 
-// Among the counters, but they do not count: the name as a metric, and its help.
-const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
-  static const auto& gauges = *new std::map<std::string, std::pair<const char*, const char*>>{
-      {CounterName(Counter::kLastFullScrubUnixS),
-       {"hearth_store_last_full_scrub_timestamp_seconds",
-        "When all of the disk had last been read again; 0: never."}},
-      {CounterName(Counter::kUnloadedRestorePoints),
-       {"hearth_store_unloaded_restore_points",
-        "Restore points found on disk at the start that are not in the index yet."}}};
-  return gauges;
+// Among the counters, but they do not count: the name as a metric; null: it is a counter.
+const char* GaugeName(absl::string_view name) {
+  if (name == CounterName(Counter::kLastFullScrubUnixS)) {
+    return "hearth_store_last_full_scrub_timestamp_seconds";
+  }
+  return name == CounterName(Counter::kUnloadedRestorePoints)
+             ? "hearth_store_unloaded_restore_points"
+             : nullptr;
 }
 
 // Exported by tier, or by SharedEngineSamples: a second series would be summed with those.
@@ -77,11 +75,11 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
   }
   for (const auto& [name, value] : stats.counters) {
     if (IsShownElsewhere(name)) continue;
-    if (const auto found = Gauges().find(name); found != Gauges().end()) {
-      gauge(found->second.first, found->second.second, value);
+    if (const char* const as_gauge = GaugeName(name)) {
+      gauge(as_gauge, CounterMeaning(name).c_str(), value);
     } else {
       count(absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
-            absl::StrCat("The store's counter ", name, "."), value);
+            CounterMeaning(name), value);
     }
   }
   return samples;

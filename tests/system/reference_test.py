@@ -1,0 +1,89 @@
+"""docs/reference.md is what the programs print: flags, exit codes, errors, metrics.
+
+HEARTH_WRITE_REFERENCE=1 in the environment writes the page instead.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import urllib.request
+
+import system_support
+from system_support import ROOT, SystemTest, prompt
+
+PAGE = ROOT / "docs/reference.md"
+HEAD = """# Reference
+
+Written by the programs: `hearthctl reference`, `--reference` of the others, and their metrics.
+`HEARTH_WRITE_REFERENCE=1 ctest --test-dir build -R system_reference` writes it anew; without the
+variable that test compares it. [Operations](operations.md) says how to choose.
+
+A flag of a server `--some-name` is also `some-name = "..."` in the file of `--config` (TOML or
+INI). The command line wins over the environment, that over the file.
+
+"""
+PROGRAMS = [("hearth-store", "--reference"), ("hearth-worker", "--reference"),
+            ("hearth-events", "--reference"), ("hearth-simulate", "--reference"),
+            ("hearthctl", "reference")]
+# By the end of a name, its "_total" left out.
+UNITS = [("_bytes", "bytes"), ("_seconds", "seconds"), ("_us", "microseconds"),
+         ("_tokens", "tokens"), ("_restore_points", "restore points"), ("_objects", "objects")]
+
+
+def unit_of(name):
+    bare = name.removesuffix("_total")
+    return next((unit for end, unit in UNITS if bare.endswith(end)), "")
+
+
+def metrics_table(server, page):
+    """Of a page as Prometheus reads it."""
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", page, re.M))
+    rows = [f"## Metrics of {server}\n", "| metric | kind | unit | labels | meaning |",
+            "| --- | --- | --- | --- | --- |"]
+    for name, meaning in sorted(re.findall(r"^# HELP (\w+) (.*)$", page, re.M)):
+        labels = {label for found in re.findall(rf"^{name}(?:_bucket)?\{{(.*)\}} ", page, re.M)
+                  for label in re.findall(r'(\w+)="', found)} - {"le"}
+        rows.append(f"| `{name}` | {kinds[name]} | {unit_of(name)} | {', '.join(sorted(labels))} | "
+                    f"{meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+class Reference(SystemTest):
+
+    def page_of(self, at):
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"http://{at.read_text().strip()}/metrics", timeout=30) as page:
+            return page.read().decode()
+
+    def pages(self):
+        """Of a store and a worker that did what makes each metric show."""
+        at = [self.folder / "store.page", self.folder / "worker.page"]
+        store = self.cluster.store(self.folder / "data", "--metrics-listen", "127.0.0.1:0",
+                                   "--metrics-address-file", at[0])
+        model = self.model()
+        worker = self.worker(model, store.address, "--metrics-listen", "127.0.0.1:0",
+                             "--metrics-address-file", at[1])
+        self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
+        self.cluster.generate(self.worker(model, store.address).address, prompt(100, 1))
+        self.cluster.ctl("drop", "--all", "--store", store.address)
+        self.cluster.generate(worker.address, prompt(90, 2))
+        return [self.page_of(path) for path in at]
+
+    def test_the_page_is_what_the_programs_say(self):
+        # Some defaults are in the caller's home.
+        said = [subprocess.run([pathlib.Path(system_support.BIN_DIR) / program, how], check=True,
+                               capture_output=True, text=True, timeout=60,
+                               env={**os.environ, "HOME": "~"}).stdout
+                for program, how in PROGRAMS]
+        store, worker = self.pages()
+        page = HEAD + "\n".join(said + [metrics_table("hearth-store", store),
+                                        metrics_table("hearth-worker", worker)])
+        if os.environ.get("HEARTH_WRITE_REFERENCE"):
+            PAGE.write_text(page)
+        self.maxDiff = None
+        self.assertEqual(PAGE.read_text(), page)
+
+
+if __name__ == "__main__":
+    system_support.main()
