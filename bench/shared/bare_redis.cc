@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/shared/redis/key_slot.h"
+#include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
 namespace {

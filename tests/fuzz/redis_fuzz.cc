@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "cache_store/shared/redis/error_reply.h"
-#include "cache_store/shared/redis/key_slot.h"
 #include "cache_store/shared/redis/redis_reply.h"
 #include "cache_store/shared/redis/slot_map.h"
 #include "tests/fuzz/fuzz_input.h"

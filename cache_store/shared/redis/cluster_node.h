@@ -21,8 +21,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/shared/redis/key_batch.h"
-#include "cache_store/shared/redis/node_address.h"
 #include "cache_store/shared/redis/node_connection.h"
+#include "cache_store/shared/redis/redis_options.h"
 #include "cache_store/shared/redis/redis_parts.h"
 
 namespace hearth {

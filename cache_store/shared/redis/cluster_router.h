@@ -10,20 +10,57 @@
 #define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_ROUTER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "cache_store/shared/redis/cluster_nodes.h"
+#include "cache_store/shared/redis/cluster_node.h"
 #include "cache_store/shared/redis/key_batch.h"
+#include "cache_store/shared/redis/redis_options.h"
 #include "cache_store/shared/redis/redis_parts.h"
 #include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
+
+// The nodes that a client knows, by their addresses and lanes; they stay until Sweep. What is said
+// of a node is said of its lane of short commands: it is the one that each node has, the others are
+// made when they are first used.
+class ClusterNodes {
+ public:
+  ClusterNodes(RedisParts* parts, ClusterNode::Observer* observer)
+      : parts_(parts), observer_(observer) {}
+
+  // Null: there are too many already.
+  ClusterNode* Get(const NodeAddress& address, Lane lane = Lane::kShort);
+  // One that is up, by lot; null: none is.
+  ClusterNode* AnyUp();
+  // Those that a map or the options name; the rest goes once it is idle.
+  void MeetSeeds();
+  void MeetPrimaries(const SlotMap& map);
+  // Lets go what neither the map nor anybody else used lately. Not from within a node's call.
+  void Sweep(const SlotMap* map);
+  void ForEach(absl::FunctionRef<void(ClusterNode*)> visit);
+  // Whether one may yet be reached: it is up, or its first attempt has not ended.
+  bool SomeMayAnswer() const;
+  uint32_t CountUp(const SlotMap& map) const;
+
+ private:
+  RedisParts* const parts_;
+  ClusterNode::Observer* const observer_;
+  using Key = std::pair<NodeAddress, Lane>;
+
+  std::map<Key, std::unique_ptr<ClusterNode>> nodes_;
+  size_t primaries_ = 0;  // of the last map
+  std::minstd_rand lots_{std::random_device{}()};
+};
 
 class ClusterRouter : public ClusterNode::Observer {
  public:

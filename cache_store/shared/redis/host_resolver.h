@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "cache_store/shared/redis/event_loop.h"
-#include "cache_store/shared/redis/node_address.h"
+#include "cache_store/shared/redis/redis_options.h"
 
 namespace hearth {
 

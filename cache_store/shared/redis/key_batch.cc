@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/shared/redis/key_slot.h"
+#include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
 namespace {

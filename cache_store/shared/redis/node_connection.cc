@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/shared/redis/error_reply.h"
+#include "cache_store/shared/redis/redis_reply.h"
 
 namespace hearth {
 namespace {

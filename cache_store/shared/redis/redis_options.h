@@ -1,13 +1,14 @@
-// RedisOptions: which Redis to use, and how long to wait for it.
+// RedisOptions: which Redis to use, and how long to wait for it; NodeAddress: where a node listens.
 //
-// A value. Secrets and certificates are files: they are read again for each connection once they
-// have changed. Connections that stand are left alone, and files that cannot be used change nothing
-// that worked.
+// Values. Nodes tell the addresses of others, so each is checked before it is used. Secrets and
+// certificates are files: they are read again for each connection once they have changed.
+// Connections that stand are left alone, and files that cannot be used change nothing that worked.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_OPTIONS_H_
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,9 +16,29 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache_store/base/reread_file.h"
-#include "cache_store/shared/redis/node_address.h"
 
 namespace hearth {
+
+struct NodeAddress {
+  std::string host;  // a name, or an address without brackets
+  uint16_t port = 0;
+
+  std::string Text() const;
+  bool operator<(const NodeAddress& other) const {
+    return std::tie(host, port) < std::tie(other.host, other.port);
+  }
+  bool operator==(const NodeAddress& other) const {
+    return host == other.host && port == other.port;
+  }
+};
+
+// Letters, digits, dots, hyphens, colons, underscores; 253 characters at most.
+bool IsHostName(absl::string_view host);
+
+// "HOST:PORT", "[ADDRESS]:PORT", and "ADDRESS:PORT" of IPv6 as Redis writes it. An empty host is
+// `default_host`. kInvalidArgument.
+absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
+                                             absl::string_view default_host = "");
 
 struct RedisOptions {
   // Nodes of one cluster, or one Redis without a cluster. One that answers is enough.

@@ -12,8 +12,8 @@
 #include "cache_store/shared/redis/event_loop.h"
 #include "cache_store/shared/redis/host_resolver.h"
 #include "cache_store/shared/redis/redis_options.h"
-#include "cache_store/shared/redis/text_pool.h"
-#include "cache_store/shared/redis/tls_context.h"
+#include "cache_store/shared/redis/redis_reply.h"
+#include "cache_store/shared/redis/transport.h"
 
 namespace hearth {
 

@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace hearth {
@@ -24,7 +29,70 @@ absl::Status TooLong() {
   return absl::DataLossError("an answer of Redis is longer than its limit");
 }
 
+constexpr size_t kShownBytes = 200;
+
+absl::string_view FirstWord(absl::string_view error) { return error.substr(0, error.find(' ')); }
+
+absl::StatusCode CodeOf(absl::string_view error) {
+  static constexpr std::pair<absl::string_view, absl::StatusCode> kCodes[] = {
+      {"OOM", absl::StatusCode::kResourceExhausted},
+      {"NOPERM", absl::StatusCode::kPermissionDenied},
+      {"NOAUTH", absl::StatusCode::kPermissionDenied},
+      {"WRONGPASS", absl::StatusCode::kPermissionDenied},
+      {"WRONGTYPE", absl::StatusCode::kDataLoss},
+      {"MISCONF", absl::StatusCode::kUnavailable},
+      {"NOREPLICAS", absl::StatusCode::kUnavailable},
+      {"BUSY", absl::StatusCode::kUnavailable},
+  };
+  for (const auto& [word, code] : kCodes) {
+    if (FirstWord(error) == word) return code;
+  }
+  if (absl::StrContains(error, "not an integer")) return absl::StatusCode::kDataLoss;
+  return MeaningOf(error) == ErrorMeaning::kFinal ? absl::StatusCode::kInternal
+                                                  : absl::StatusCode::kUnavailable;
+}
+
+// Shorter ones are malloc's matter, which keeps them itself.
+constexpr size_t kShortestBytes = size_t{16} << 10;
+
 }  // namespace
+
+std::string TextPool::Take(size_t bytes) {
+  std::string text;
+  {
+    absl::MutexLock lock(&mutex_);
+    // The last one given is the one that a cache still has. One much longer than it need be would
+    // hold memory that nobody counts.
+    for (size_t i = texts_.size(); i-- > 0;) {
+      const size_t capacity = texts_[i].capacity();
+      if (capacity < bytes || capacity / 2 > bytes) continue;
+      text = std::move(texts_[i]);
+      texts_.erase(texts_.begin() + static_cast<ptrdiff_t>(i));
+      kept_bytes_ -= capacity;
+      break;
+    }
+  }
+  text.resize(bytes);
+  return text;
+}
+
+void TextPool::Give(std::string text) {
+  const size_t capacity = text.capacity();
+  if (capacity < kShortestBytes) return;
+  absl::MutexLock lock(&mutex_);
+  if (capacity > kKeptBytes) return;
+  // The oldest make room: sizes that nobody asks for any more would keep the others out.
+  size_t oldest = 0;
+  for (; kept_bytes_ + capacity > kKeptBytes; ++oldest) kept_bytes_ -= texts_[oldest].capacity();
+  texts_.erase(texts_.begin(), texts_.begin() + static_cast<ptrdiff_t>(oldest));
+  kept_bytes_ += capacity;
+  texts_.push_back(std::move(text));
+}
+
+size_t TextPool::kept_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return kept_bytes_;
+}
 
 ReplyReader::ReplyReader(TextPool* texts)
     : texts_(texts), reader_(redisReaderCreateWithFunctions(Functions())) {
@@ -173,6 +241,37 @@ redisReplyObjectFunctions* ReplyReader::Functions() {
   static redisReplyObjectFunctions functions = {&MakeText, &MakeArray, &MakeInteger, &MakeNil,
                                                 &Drop};
   return &functions;
+}
+
+ErrorMeaning MeaningOf(absl::string_view error) {
+  static constexpr std::pair<absl::string_view, ErrorMeaning> kMeanings[] = {
+      {"MOVED", ErrorMeaning::kMoved},        {"ASK", ErrorMeaning::kAsk},
+      {"TRYAGAIN", ErrorMeaning::kTryAgain},  {"READONLY", ErrorMeaning::kReadOnly},
+      {"CLUSTERDOWN", ErrorMeaning::kNotNow}, {"LOADING", ErrorMeaning::kNotNow},
+      {"MASTERDOWN", ErrorMeaning::kNotNow},
+  };
+  for (const auto& [word, meaning] : kMeanings) {
+    if (FirstWord(error) == word) return meaning;
+  }
+  // A proxy before one Redis may not know the command.
+  if (absl::StrContains(error, "cluster support disabled") ||
+      absl::StartsWith(error, "ERR unknown command")) {
+    return ErrorMeaning::kNoCluster;
+  }
+  return ErrorMeaning::kFinal;
+}
+
+std::optional<NodeAddress> TargetOf(absl::string_view error, const NodeAddress& teller) {
+  const std::vector<absl::string_view> words = absl::StrSplit(error, ' ');
+  if (words.size() != 3) return std::nullopt;
+  absl::StatusOr<NodeAddress> address = ParseNodeAddress(words[2], teller.host);
+  if (!address.ok()) return std::nullopt;
+  return *std::move(address);
+}
+
+absl::Status StatusOfError(absl::string_view error) {
+  return absl::Status(CodeOf(error), absl::StrCat("redis answers: ",
+                                                  absl::CHexEscape(error.substr(0, kShownBytes))));
 }
 
 }  // namespace hearth

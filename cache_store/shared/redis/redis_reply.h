@@ -1,8 +1,9 @@
-// ReplyReader: takes the answers of a Redis server out of the bytes that it sends.
+// ReplyReader: takes the answers of a Redis server out of the bytes that it sends. Beside it, the
+// memory of long ones, and what an error among them means for a client.
 //
 // The bytes are a stranger's. Each answer has limits that are known before it is read; what goes
-// beyond them, or is no answer, ends the connection. Thread safety: none. Ownership: answers are
-// the caller's.
+// beyond them, or is no answer, ends the connection. Thread safety: none, TextPool apart.
+// Ownership: answers are the caller's.
 // Invariant: it holds at most the limit of the answer that is read and the bytes of one Feed.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
@@ -16,11 +17,34 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "cache_store/shared/redis/text_pool.h"
+#include "cache_store/shared/redis/redis_options.h"
 
 namespace hearth {
+
+// Keeps the memory of long texts for those that come next. Values come one after another, on the
+// loop's thread, and are done with on others: each would be memory new from the system, cleared
+// page by page. Thread safety: all methods from any thread. Invariant: it keeps at most kKeptBytes.
+class TextPool {
+ public:
+  // As much as may be under way on one connection.
+  static constexpr size_t kKeptBytes = size_t{32} << 20;
+
+  // Of that many bytes; which ones is not said.
+  std::string Take(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Give(std::string text) ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t kept_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> texts_ ABSL_GUARDED_BY(mutex_);
+  size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 struct RedisReply {
   enum class Kind { kNil, kInteger, kText, kStatus, kError, kArray };
@@ -81,6 +105,25 @@ class ReplyReader {
   size_t long_have_ = 0;   // bytes of it that came
   std::string long_text_;  // with the end of its line
 };
+
+enum class ErrorMeaning {
+  kMoved,     // another node has the slot
+  kAsk,       // another node has this key already, and is to have the slot
+  kTryAgain,  // keys are on their way
+  kReadOnly,  // it was a primary, and is none any more
+  kNotNow,    // it loads, or its cluster is down
+  kNoCluster,
+  kFinal,  // the command's own error
+};
+
+ErrorMeaning MeaningOf(absl::string_view error);
+
+// Where an error of kMoved or kAsk points to; null: nowhere. A host that is left out is `teller`'s.
+std::optional<NodeAddress> TargetOf(absl::string_view error, const NodeAddress& teller);
+
+// As a caller gets it: kResourceExhausted, kPermissionDenied, kUnavailable, kDataLoss (the value is
+// of another kind), else kInternal. Its text is cut, and free of control characters.
+absl::Status StatusOfError(absl::string_view error);
 
 }  // namespace hearth
 

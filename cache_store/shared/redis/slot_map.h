@@ -1,7 +1,8 @@
-// SlotMap: which primary of a cluster has which hash slots, as one of its nodes tells.
+// SlotMap: which primary of a cluster has which hash slots, as one of its nodes tells; and the slot
+// of a key.
 //
-// A value. Nobody vouches for a node's word: addresses and numbers are checked, and whoever follows
-// a wrong map gets no answer, or a redirection.
+// Values and a pure function. Nobody vouches for a node's word: addresses and numbers are checked,
+// and whoever follows a wrong map gets no answer, or a redirection.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_SLOT_MAP_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_SLOT_MAP_H_
 
@@ -10,10 +11,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cache_store/shared/redis/node_address.h"
+#include "absl/strings/string_view.h"
+#include "cache_store/shared/redis/redis_options.h"
 #include "cache_store/shared/redis/redis_reply.h"
 
 namespace hearth {
+
+inline constexpr uint32_t kHashSlots = 16384;
+
+// Of the text between the first { and the } behind it, where that is not empty; else of the key.
+uint16_t KeySlot(absl::string_view key);
 
 // Of CLUSTER SLOTS. Redis recommends at most 1,000 nodes. A range has three values and its nodes,
 // a node four and its names; in the worst case each slot is a range of its own, and a cluster whose

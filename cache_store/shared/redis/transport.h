@@ -1,19 +1,51 @@
-// Transport: a socket to a Redis server, with TLS or without, that never waits.
+// Transport: a socket to a Redis server, with TLS or without, that never waits; TlsContext: what
+// OpenSSL is to know of our certificates and authorities, read again once the files have changed.
 //
-// Thread safety: one thread. Ownership: closes its socket.
+// Thread safety: one thread. Ownership: closes its socket. Invariant: files that cannot be used
+// change nothing that worked.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_TRANSPORT_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_TRANSPORT_H_
+
+#include <openssl/ssl.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache_store/shared/redis/host_resolver.h"
-#include "cache_store/shared/redis/tls_context.h"
+#include "cache_store/shared/redis/redis_options.h"
 
 namespace hearth {
+
+struct FreeSsl {
+  void operator()(SSL* ssl) const { SSL_free(ssl); }
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+};
+using SslHandle = std::unique_ptr<SSL, FreeSsl>;
+
+class TlsContext {
+ public:
+  explicit TlsContext(const RedisOptions& options) : options_(options) {}
+
+  // One end of a connection to `host`, whose certificate must be of that name, or of that address.
+  // kFailedPrecondition names the file that cannot be used.
+  absl::StatusOr<SslHandle> Make(const std::string& host);
+
+ private:
+  using Context = std::unique_ptr<SSL_CTX, FreeSsl>;
+
+  absl::Status Refresh();
+  absl::StatusOr<Context> Read() const;
+
+  const RedisOptions& options_;
+  std::vector<std::string> stamps_;  // of the files that context_ was made of, or failed to be
+  Context context_;
+  absl::Status status_;  // of the last reading
+};
 
 class Transport {
  public:

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "cache_store/shared/redis/node_address.h"
+#include "cache_store/shared/redis/redis_options.h"
 
 namespace hearth {
 

@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "cache_store/shared/redis/key_slot.h"
+#include "cache_store/shared/redis/slot_map.h"
 #include "tests/cache_store/shared/fake_redis.h"
 #include "tests/cache_store/shared/redis_kit.h"
 

@@ -1,6 +1,6 @@
-#include "cache_store/shared/redis/key_slot.h"
-
 #include <gtest/gtest.h>
+
+#include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
 namespace {

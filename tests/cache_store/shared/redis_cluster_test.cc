@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/shared/redis/key_slot.h"
+#include "cache_store/shared/redis/slot_map.h"
 #include "tests/cache_store/shared/redis_kit.h"
 #include "tests/cache_store/shared/redis_servers.h"
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "cache_store/shared/redis/error_reply.h"
 #include "cache_store/shared/redis/redis_options.h"
 #include "cache_store/shared/redis/slot_map.h"
 
