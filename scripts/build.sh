@@ -31,7 +31,7 @@ STEP_MS=3800
 STORE_STEPS=50
 DEMO_STEPS=79
 ALL_STEPS=176
-# Programs that need neither torch nor sentencepiece. Tests could be among them, but some consist of
+# Programs that need no torch. Tests could be among them, but some consist of
 # other files without the worker, and would be compiled twice.
 STORE_PROGRAMS=(hearth-store hearthctl)
 WITHOUT_WORKER=-DHEARTH_WITH_WORKER=OFF
@@ -61,8 +61,7 @@ run_configure() {
   is_configured "$folder" "$WITHOUT_WORKER" ||
     rm -rf "$folder/CMakeCache.txt" "$folder"/CMakeFiles/[0-9]*  # not the headers beside them
   rm -f "$folder/hearth.stamp"
-  cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
-    -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" -DHEARTH_WITH_WORKER=ON "$@"
+  cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" -DHEARTH_WITH_WORKER=ON "$@"
   write_stamp "$folder/hearth.stamp" "$(configure_digest "$@")"
 }
 
@@ -70,10 +69,8 @@ run_configure() {
 plan_configure() {
   local name=$1 folder=$2
   shift 2
-  if ! has_piece torch && ! has_piece sentencepiece && is_configured "$folder" "$@"; then
-    return
-  fi
-  piece "configure-$name" "configure ${folder#"$ROOT"/}" 3 "apt torch sentencepiece build-store" \
+  if ! has_piece torch && is_configured "$folder" "$@"; then return; fi
+  piece "configure-$name" "configure ${folder#"$ROOT"/}" 3 "apt torch build-store" \
     run_configure "$folder" "$@"
 }
 
@@ -105,12 +102,12 @@ build() {
   run_plan
 }
 
-# plan_release TARGET...: without targets, everything. Torch and sentencepiece take a while to come;
-# what needs neither is compiled meanwhile, in the same folder.
+# plan_release TARGET...: without targets, everything. Torch takes a while to come; what does not
+# need it is compiled meanwhile, in the same folder.
 plan_release() {
   local steps=$ALL_STEPS disk_mb=1800 text="compile" rest="compile the worker and the tests"
   (($# == 0)) || steps=$DEMO_STEPS disk_mb=1000 rest="compile the worker"
-  if has_piece torch || has_piece sentencepiece; then
+  if has_piece torch; then
     if [[ ! -f $BUILD/build.ninja ]] || is_configured "$BUILD" "$WITHOUT_WORKER"; then
       plan_store
       steps=$((steps - STORE_STEPS)) text=$rest

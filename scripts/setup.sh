@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The set-up of ./hearth: Debian packages, Python packages, sentencepiece, the model. Sourced after
+# The set-up of ./hearth: Debian packages, Python packages, the model. Sourced after
 # lib.sh.
 #
 # Each part is idempotent and guarded by a stamp. plan_PART adds the work that is missing to the
@@ -7,7 +7,6 @@
 
 VENV=$ROOT/.venv
 PYTHON=$VENV/bin/python
-SENTENCEPIECE=$ROOT/.deps/sentencepiece
 MODEL=$ROOT/models/gemma-3-270m
 STAMPS=$ROOT/.deps/stamps
 BUILD_PACKAGES=$ROOT/scripts/apt-packages.txt
@@ -192,47 +191,6 @@ plan_bytecode() {
   piece bytecode "Python bytecode" 4 "torch python-test" write_bytecode
 }
 
-# --- sentencepiece ---------------------------------------------------------------------------
-
-build_sentencepiece() {
-  local work=$ROOT/.deps/work source
-  rm -rf "$work"
-  mkdir -p "$work"
-  # pip looks into the source for its dependencies, with the setuptools of requirements.txt: an
-  # environment of its own for that would take longer than the download.
-  "$PYTHON" -m pip download --disable-pip-version-check --no-deps --no-binary sentencepiece \
-    --no-build-isolation --require-hashes -r "$ROOT/scripts/sentencepiece-source.txt" -d "$work"
-  tar -xzf "$work"/sentencepiece-*.tar.gz -C "$work"
-  source=$(echo "$work"/sentencepiece-*/sentencepiece)
-  # Protobuf from the system, so that one process holds one protobuf; only the static library. Its
-  # files in one go take 15 s of a processor, one by one 35.
-  cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DCMAKE_UNITY_BUILD=ON \
-    -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
-    -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DSPM_PROTOBUF_PROVIDER=package \
-    -DSPM_ABSL_PROVIDER=internal -DSPM_ENABLE_SHARED=OFF -DSPM_ENABLE_TCMALLOC=OFF
-  cmake --build "$work/build" --target sentencepiece-static
-  mkdir -p "$work/prefix/include" "$work/prefix/lib"
-  cp "$source/src/sentencepiece_processor.h" "$work/prefix/include/"
-  cp "$work/build/src/libsentencepiece.a" "$work/prefix/lib/"
-  cp "$source/LICENSE" "$work/prefix/"
-  rm -rf "$SENTENCEPIECE"
-  mv "$work/prefix" "$SENTENCEPIECE"
-  rm -rf "$work"
-}
-
-plan_sentencepiece() {
-  local want
-  want=$(digest "$ROOT/scripts/sentencepiece-source.txt" -- "$(declare -f build_sentencepiece)")
-  if [[ -f $SENTENCEPIECE/lib/libsentencepiece.a ]] &&
-    stamp_holds "$STAMPS/sentencepiece" "$want"; then
-    return
-  fi
-  plan_fetch "sentencepiece" "0.2.1, source code, into .deps: 3 MB" 3 20
-  piece sentencepiece "sentencepiece" 9 "apt python" \
-    stamped "$STAMPS/sentencepiece" "$want" build_sentencepiece
-}
-
 # --- the model -------------------------------------------------------------------------------
 
 make_model() {
@@ -258,16 +216,10 @@ plan_tools() {
   check_system
   plan_packages "$BUILD_PACKAGES"
   plan_python
-  plan_sentencepiece
 }
 
 setup_python() {
   plan_python
-  run_plan
-}
-
-setup_sentencepiece() {
-  plan_sentencepiece
   run_plan
 }
 

@@ -110,8 +110,6 @@ FENCED = [
     (("cuda",), ("cache_store/memory/cuda_memory.cc", "tests/gpu/*"),
      "the CUDA runtime only in cache_store/memory/cuda_memory.cc"),
     (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),
-    (("sentencepiece",), ("worker/text/tokenizer*.cc",),
-     "its header clashes with Abseil's string_view"),
     (("absl/log/", "absl/crc/"), (), "Debian 12's Abseil does not have it"),
     (("spdlog/",), ("services/*", "tests/*", "bench/*"), "libraries do not log"),
 ]

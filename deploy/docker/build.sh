@@ -2,8 +2,8 @@
 # build.sh PREFIX BINARY...: compiles the named binaries inside a builder image and installs them,
 # stripped, under PREFIX/bin. Debian's packages are already installed (apt-install.sh).
 #
-# hearth-worker also needs the set-up's virtual environment (libtorch) and static sentencepiece;
-# their shared libraries go to PREFIX/lib/torch/lib. Without hearth-worker neither is fetched.
+# hearth-worker also needs the set-up's virtual environment (libtorch), whose shared libraries go to
+# PREFIX/lib/torch/lib. Without hearth-worker it is not fetched.
 # REQUIRES: runs in the root of the source tree.
 set -euo pipefail
 prefix=$1
@@ -20,7 +20,6 @@ if [[ $with_worker == ON ]]; then
   # shellcheck source=/dev/null
   source scripts/setup.sh
   setup_python
-  setup_sentencepiece
 fi
 
 cmake -S . -B build/image -G Ninja -DHEARTH_WITH_WORKER=$with_worker

@@ -184,13 +184,6 @@ absl::Status CheckStart(const WorkerFlags& flags, ClaimedPorts* ports) {
   return ports->Claim(flags.server);
 }
 
-// For the log: a tokenizer that is several times slower than others says why.
-std::string TokenizerNote(const LoadedTokenizer& loaded) {
-  if (loaded.tokenizer == nullptr) return "none: " + loaded.why_none;
-  const std::string& why = loaded.tokenizer->why_not_proven();
-  return why.empty() ? "tokenizer.model" : "tokenizer.model, by SentencePiece alone: " + why;
-}
-
 void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedTokenizer& tokenizer,
                absl::Duration took) {
   Log(LogLevel::kInfo, "loaded",
@@ -200,7 +193,8 @@ void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedToken
        {"exactness", ExactnessName(engine.layout().exactness)},
        {"chunk_tokens", engine.layout().chunk_tokens},
        {"fingerprint", DigestHex(engine.fingerprint().digest())},
-       {"tokenizer", TokenizerNote(tokenizer)},
+       {"tokenizer",
+        tokenizer.tokenizer == nullptr ? "none: " + tokenizer.why_none : tokenizer.file},
        {"store", flags.store},
        {"took_ms", absl::ToInt64Milliseconds(took)}});
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A first run compiles hearth-store and hearthctl before torch is there, in the folder that is then
 # configured with the worker. Their commands must not differ, or they would be compiled twice.
-# Usage: without_worker_test.sh PYTHON SENTENCEPIECE, as CMake got them.
+# Usage: without_worker_test.sh PYTHON, as CMake got it.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mktemp -d)
@@ -9,14 +9,14 @@ trap 'rm -rf "$FOLDER"' EXIT
 
 commands_with_worker() {
   cmake -S "$ROOT" -B "$FOLDER/build" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
-    -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" -DHEARTH_WITH_WORKER="$1" >"$FOLDER/log" 2>&1 ||
+    -DHEARTH_WITH_WORKER="$1" >"$FOLDER/log" 2>&1 ||
     { cat "$FOLDER/log"; exit 1; }
   ninja -C "$FOLDER/build" -t commands hearth-store hearthctl >"$FOLDER/$1"
 }
 
-PYTHON=/nonexistent/python SENTENCEPIECE=/nonexistent/sentencepiece
+PYTHON=/nonexistent/python
 commands_with_worker OFF
-PYTHON=$1 SENTENCEPIECE=$2
+PYTHON=$1
 commands_with_worker ON
 diff "$FOLDER/OFF" "$FOLDER/ON" | cut -c1-300
 echo "ok: $(wc -l <"$FOLDER/ON") commands are the same without the worker and with it"

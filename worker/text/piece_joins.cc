@@ -2,13 +2,14 @@
 
 #include <cassert>
 #include <cmath>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "worker/text/utf8.h"
 
 namespace hearth {
 namespace {
-
-constexpr char32_t kMarkCharacter = 0x2581;  // of kSpaceMark
 
 // Of two characters, not both U+0000, so that it is never 0.
 uint64_t PairOf(char32_t left, char32_t right) { return uint64_t{left} << 32 | right; }
@@ -24,14 +25,14 @@ bool IsRunOfMarks(std::string_view text) {
   return text.empty();
 }
 
-// Null: nothing is wrong with the piece.
-const char* WhatIsWrongWith(const VocabularyPiece& piece) {
-  if (piece.text.empty()) return "is empty";
+// What is wrong with a piece; null: nothing.
+const char* BrokenPart(const VocabularyPiece& piece) {
   if (FindInvalidUtf8(piece.text).has_value()) return "is no UTF-8";
-  if (piece.text.find(' ') != std::string_view::npos) return "has a space that no text has";
-  if (std::isnan(piece.score)) return "has a score that is no number";
-  if (piece.type != PieceType::kUserDefined ||
-      piece.text.find(kSpaceMark) == std::string_view::npos) {
+  if (piece.text.find(' ') != std::string::npos) return "has a space that no text has";
+  return std::isnan(piece.score) ? "has a score that is no number" : nullptr;
+}
+const char* UnprovenPart(const VocabularyPiece& piece) {
+  if (piece.type != PieceType::kUserDefined || piece.text.find(kSpaceMark) == std::string::npos) {
     return nullptr;
   }
   if (!IsRunOfMarks(piece.text)) return "is never merged and has a space among other characters";
@@ -39,23 +40,22 @@ const char* WhatIsWrongWith(const VocabularyPiece& piece) {
                                                 : nullptr;
 }
 
+std::string About(const VocabularyPiece& piece, const char* what) {
+  return absl::StrCat("the piece \"", piece.text, "\" ", what);
+}
+
 }  // namespace
 
-std::optional<PieceJoins> PieceJoins::Prove(const std::vector<VocabularyPiece>& pieces,
-                                            bool plain_bpe, std::string* why_not) {
-  if (!plain_bpe) {
-    *why_not = "the model does more than merge neighbours";
-    return std::nullopt;
-  }
+absl::StatusOr<PieceJoins> PieceJoins::Prove(const std::vector<VocabularyPiece>& pieces) {
   PieceJoins joins;
   joins.others_.resize(2);
   bool runs = false, pairs = false;
   for (const VocabularyPiece& piece : pieces) {
     if (!MayBecomeText(piece.type)) continue;
-    if (const char* wrong = WhatIsWrongWith(piece)) {
-      *why_not = "the piece \"" + std::string(piece.text) + "\" " + wrong;
-      return std::nullopt;
-    }
+    if (const char* broken = BrokenPart(piece))
+      return absl::InvalidArgumentError(About(piece, broken));
+    if (const char* unproven = UnprovenPart(piece))
+      return absl::UnimplementedError(About(piece, unproven));
     if (piece.type == PieceType::kUserDefined && IsRunOfMarks(piece.text)) {
       runs = true;
       pairs = pairs || piece.text.size() == 2 * kSpaceMark.size();
@@ -70,8 +70,8 @@ std::optional<PieceJoins> PieceJoins::Prove(const std::vector<VocabularyPiece>& 
     }
   }
   if (runs && !pairs) {
-    *why_not = "runs of spaces are pieces that are never merged, but a run of two is none";
-    return std::nullopt;
+    return absl::UnimplementedError(
+        "runs of spaces are pieces that are never merged, but a run of two is none");
   }
   return joins;
 }

@@ -8,40 +8,28 @@
 // sides become the same tokens as alone.
 //
 // This holds only if nothing but merges happens to a text: `Prove` refuses every vocabulary where
-// something else might. Standard library only. Thread safety: const after construction.
+// something else might. Thread safety: const after construction.
 #ifndef HEARTH_WORKER_TEXT_PIECE_JOINS_H_
 #define HEARTH_WORKER_TEXT_PIECE_JOINS_H_
 
 #include <array>
 #include <bitset>
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
-#include "worker/text/piece_types.h"
+#include "absl/status/statusor.h"
+#include "worker/text/vocabulary_file.h"
 
 namespace hearth {
-
-// As the model's file has it: a space is U+2581.
-struct VocabularyPiece {
-  std::string_view text;
-  PieceType type = PieceType::kNormal;
-  float score = 0;
-};
 
 class PieceJoins {
  public:
   // For texts without a whole user-defined piece and without a run of two spaces or more: those
-  // were taken out before. `plain_bpe`: what IsPlainBpe says of the model. Nothing, with the
-  // reason in `*why_not`, where it cannot be proven:
-  // - the model does more than merge;
-  // - a piece is no well-formed UTF-8, or has a space that no text has when pieces are looked up;
-  // - a score is no number;
-  // - a user-defined piece has a space in it, unless it is a run of spaces: it is not taken out.
-  static std::optional<PieceJoins> Prove(const std::vector<VocabularyPiece>& pieces, bool plain_bpe,
-                                         std::string* why_not);
+  // were taken out before. kInvalidArgument: a piece is no well-formed UTF-8, has a space that no
+  // text has when pieces are looked up, or a score that is no number. kUnimplemented: a
+  // user-defined piece has a space in it, unless it is a run of spaces: it is not taken out.
+  static absl::StatusOr<PieceJoins> Prove(const std::vector<VocabularyPiece>& pieces);
 
   // Whether a piece has the two side by side; a space is ' '.
   bool MayJoin(char32_t left, char32_t right) const {

@@ -10,9 +10,8 @@
 namespace hearth {
 namespace {
 
-// SentencePiece takes about 3 us a byte: as much is a few milliseconds, and enough that what it
-// costs to begin is nothing beside it.
-constexpr size_t kStretchBytes = 2048;
+// Merging as much takes a few milliseconds: longer words are asked about.
+constexpr size_t kLongWordBytes = 4096;
 constexpr size_t kBytesBetweenQuestions = 2048;
 
 // How many bytes the space at the front takes, U+2581 standing for one; 0 when there is none.
@@ -63,7 +62,7 @@ bool TextEncoder::Encode(size_t begin) {
       continue;
     }
     if (vocabulary_.token(match->id).special && IsPlain(at)) {
-      // Its first character ends a stretch: SentencePiece would know the whole. A text that is cut
+      // Its first character ends a stretch: merging would make the whole of it. A text that is cut
       // inside it has no such piece, so that all of it may become something else.
       const size_t piece_end = at + match->length_bytes;
       if (!Gap(gap, ++at)) return false;
@@ -112,20 +111,18 @@ bool TextEncoder::Gap(size_t begin, size_t end) {
   return Stretch(stretch, end);
 }
 
+// Cut where the vocabulary proves that it may be.
 bool TextEncoder::Stretch(size_t begin, size_t end) {
   if (begin == end) return true;
-  const bool proven = vocabulary_.joins() != nullptr &&
-                      text_.substr(begin, end - begin).find(kSpaceMark) == std::string_view::npos;
-  return proven ? ProvenParts(begin, end) : SomeWords(begin, end);
-}
-
-bool TextEncoder::ProvenParts(size_t begin, size_t end) {
-  const PieceJoins& joins = *vocabulary_.joins();
+  const auto written = [](Character character) {
+    if (character.code == kMarkCharacter) character.code = U' ';
+    return character;
+  };
   size_t part = begin;
-  Character left = CharacterAt(text_, begin);
+  Character left = written(CharacterAt(text_, begin));
   for (size_t at = begin + left.bytes; at < end;) {
-    const Character right = CharacterAt(text_, at);
-    if (!joins.MayJoin(left.code, right.code)) {
+    const Character right = written(CharacterAt(text_, at));
+    if (!vocabulary_.joins().MayJoin(left.code, right.code)) {
       if (!Part(part, at)) return false;
       part = at;
     }
@@ -136,71 +133,25 @@ bool TextEncoder::ProvenParts(size_t begin, size_t end) {
 }
 
 bool TextEncoder::Part(size_t begin, size_t end) {
-  if (end - begin > parts_.long_word_bytes) return LongWord(begin, end);
-  if (end >= asked_at_ + kBytesBetweenQuestions && !MayGoOn(end)) return false;
+  const bool is_long = end - begin > kLongWordBytes;
+  if ((is_long || end >= asked_at_ + kBytesBetweenQuestions) && !MayGoOn(end)) return false;
   BeginSegment(begin);
-  const std::string_view part = text_.substr(begin, end - begin);
+  std::string_view part = text_.substr(begin, end - begin);
+  std::string replaced;  // where it has U+2581 for a space
+  if (part.find(kSpaceMark) != std::string_view::npos)
+    part = replaced = Replaced(part, kSpaceMark, " ");
+  if (is_long &&
+      ids.size() + part.size() / vocabulary_.table().longest_bytes() > rules_.max_tokens) {
+    ended_ = EncodeEnd::kTooManyTokens;
+    return false;
+  }
   const PieceTable::Piece* piece = vocabulary_.table().Find(part);
   if (piece != nullptr && piece->made_of_self) {
     ids.push_back(static_cast<int32_t>(piece->id));
-  } else {
-    vocabulary_.merger()->Encode(part, nullptr, &ids);
-  }
-  return true;
-}
-
-// A few words at a time, so that it can be stopped: no piece reaches over a word's begin.
-bool TextEncoder::SomeWords(size_t begin, size_t end) {
-  size_t words = begin;  // of those not yet tokenized
-  size_t word = begin;   // of the last of them
-  for (size_t at = begin + 1; at <= end; ++at) {
-    if (at < end && !IsWordBegin(at)) continue;
-    if (at - word > parts_.long_word_bytes && vocabulary_.merger() != nullptr) {
-      if (!Words(words, word) || !LongWord(word, at)) return false;
-      words = at;
-    } else if (at - words >= kStretchBytes) {
-      if (!Words(words, at)) return false;
-      words = at;
-    }
-    word = at;
-  }
-  return Words(words, end);
-}
-
-bool TextEncoder::Words(size_t begin, size_t end) {
-  if (begin == end) return true;
-  if (!MayGoOn(end)) return false;
-  const std::string_view stretch = text_.substr(begin, end - begin);
-  std::vector<int> encoded;
-  parts_.sentencepiece(Replaced(stretch, " ", kSpaceMark), &encoded);
-  BeginSegment(begin);
-  // A word that no piece can join to what is before its space begins a segment of its own. A
-  // literal U+2581 or an unknown character hides how long a token is: the stretch stays whole.
-  size_t at = begin, bytes = 0;
-  bool is_known = stretch.find(kSpaceMark) == std::string_view::npos;
-  for (const int id : encoded) {
-    is_known &= !vocabulary_.token(id).unknown;
-    bytes += vocabulary_.token(id).bytes.size();
-  }
-  const bool divide = is_known && bytes == stretch.size();
-  for (const int id : encoded) {
-    if (divide && at > begin && IsWordBegin(at)) BeginSegment(at);
-    ids.push_back(id);
-    at += divide ? vocabulary_.token(id).bytes.size() : 0;
-  }
-  return true;
-}
-
-bool TextEncoder::LongWord(size_t begin, size_t end) {
-  if (!MayGoOn(begin)) return false;
-  BeginSegment(begin);
-  const std::string word = Replaced(text_.substr(begin, end - begin), kSpaceMark, " ");
-  if (ids.size() + word.size() / vocabulary_.table().longest_bytes() > rules_.max_tokens) {
-    ended_ = EncodeEnd::kTooManyTokens;
-  } else if (!vocabulary_.merger()->Encode(word, rules_.stopped, &ids)) {
+  } else if (!vocabulary_.merger().Encode(part, rules_.stopped, &ids)) {
     ended_ = EncodeEnd::kStopped;
   }
-  return MayGoOn(end);
+  return !is_long || MayGoOn(end);
 }
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
 // TextEncoder: one text on its way to token ids.
 //
-// The text is divided three times: at the pieces that are never merged, at runs of spaces, and
-// what lies between where the vocabulary proves that it may be cut. Most parts are then a piece;
-// the others are merged here. Where nothing is proven, SentencePiece takes a few words at a time.
+// The text is divided three times: at the pieces that are never merged, at runs of spaces, and what
+// lies between where the vocabulary proves that it may be cut. Most parts are then a piece; the
+// others are merged.
 // Standard library only. Thread safety: one thread. Ownership: all that it is given must outlive
 // it.
 #ifndef HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -27,15 +26,9 @@ class TextEncoder {
     size_t begin_bytes;
     size_t begin_tokens;
   };
-  struct Parts {
-    const Vocabulary& vocabulary;
-    // SentencePiece itself, for a text with U+2581 for its spaces.
-    std::function<void(std::string_view, std::vector<int>*)> sentencepiece;
-    size_t long_word_bytes;
-  };
 
-  TextEncoder(const Parts& parts, std::string_view text, const EncodeRules& rules)
-      : parts_(parts), vocabulary_(parts.vocabulary), text_(text), rules_(rules) {}
+  TextEncoder(const Vocabulary& vocabulary, std::string_view text, const EncodeRules& rules)
+      : vocabulary_(vocabulary), text_(text), rules_(rules) {}
 
   // From `begin` to the text's end, appended to `ids` and `segments`; false: ended() says why not.
   bool Encode(size_t begin);
@@ -47,19 +40,11 @@ class TextEncoder {
  private:
   bool Gap(size_t begin, size_t end);
   bool Stretch(size_t begin, size_t end);
-  bool ProvenParts(size_t begin, size_t end);
   bool Part(size_t begin, size_t end);
-  bool SomeWords(size_t begin, size_t end);
-  bool Words(size_t begin, size_t end);
-  bool LongWord(size_t begin, size_t end);
-  bool IsWordBegin(size_t at) const {
-    return text_[at] == ' ' && !vocabulary_.JoinsSpace(text_[at - 1]);
-  }
   void BeginSegment(size_t at);
   bool IsPlain(size_t at) const;
   bool MayGoOn(size_t at);
 
-  const Parts& parts_;
   const Vocabulary& vocabulary_;
   const std::string_view text_;
   const EncodeRules& rules_;

@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
-#include <set>
 #include <utility>
 
-#include "sentencepiece_processor.h"
-#include "worker/text/piece_types.h"
 #include "worker/text/text_encoder.h"
 #include "worker/text/utf8.h"
-#include "worker/text/vocabulary.h"
 
 namespace hearth {
 namespace {
@@ -43,73 +39,18 @@ Cut CutAt(size_t offset, size_t text_bytes, const TextEncoder& whole) {
 
 }  // namespace
 
-class Tokenizer::Model {
- public:
-  using Processor = sentencepiece::SentencePieceProcessor;
-  Model(std::unique_ptr<Processor> loaded, const std::vector<VocabularyPiece>& pieces,
-        bool plain_bpe, const TokenizerSeams& seams)
-      : processor(std::move(loaded)),
-        vocabulary(pieces, plain_bpe, seams.prove_cuts),
-        encoder{vocabulary,
-                [this](std::string_view text, std::vector<int>* ids) {
-                  const auto status = processor->Encode(text, ids);
-                  assert(status.ok());
-                },
-                seams.long_word_bytes} {}
-
-  const std::unique_ptr<const Processor> processor;
-  const Vocabulary vocabulary;
-  const TextEncoder::Parts encoder;
-};
-
-std::unique_ptr<Tokenizer> Tokenizer::Parse(std::string_view model, std::string* error,
-                                            const TokenizerSeams& seams) {
-  auto processor = std::make_unique<Model::Processor>();
-  const auto status = processor->LoadFromSerializedProto(model);
-  if (!status.ok()) {
-    *error = std::string("not a SentencePiece model: ") + status.message();
-    return nullptr;
-  }
-  const auto types = ReadPieceTypes(model);
-  if (!types.has_value() || types->size() != static_cast<size_t>(processor->GetPieceSize())) {
-    *error = "the model's list of pieces cannot be read";
-    return nullptr;
-  }
-  std::vector<VocabularyPiece> pieces;
-  std::set<std::string_view> whole;  // SentencePiece looks for those of one type alone
-  for (int id = 0; id < processor->GetPieceSize(); ++id) {
-    const bool is_whole = IsNeverMerged((*types)[id]);
-    if (is_whole && !whole.insert(processor->IdToPiece(id)).second) {
-      *error = "piece \"" + processor->IdToPiece(id) + "\" has two types";
-      return nullptr;
-    }
-    pieces.push_back({processor->IdToPiece(id), (*types)[id], processor->GetScore(id)});
-  }
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(
-      std::make_unique<Model>(std::move(processor), pieces, IsPlainBpe(model, *types), seams)));
-  if (!tokenizer->KeepsTextAsItIs()) {
-    *error = "the model adds a prefix or drops white space; Gemma's does neither";
-    return nullptr;
-  }
-  return tokenizer;
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
+    const std::vector<VocabularyPiece>& pieces) {
+  absl::StatusOr<PieceJoins> joins = PieceJoins::Prove(pieces);
+  if (!joins.ok()) return joins.status();
+  return std::unique_ptr<Tokenizer>(new Tokenizer(pieces, *std::move(joins)));
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<Model> model)
-    : model_(std::move(model)),
-      bos_id_(model_->processor->bos_id()),
-      eos_id_(model_->processor->eos_id()),
-      pad_id_(model_->processor->pad_id()) {}
-
-Tokenizer::~Tokenizer() = default;
-
-bool Tokenizer::KeepsTextAsItIs() const {
-  constexpr std::string_view kProbe = "  a b  c ";
-  std::vector<int> ids;
-  if (!model_->processor->Encode(kProbe, &ids).ok()) return false;
-  return Decode(std::vector<int32_t>(ids.begin(), ids.end()), /*skip_special=*/false) == kProbe;
-}
-
-const std::string& Tokenizer::why_not_proven() const { return model_->vocabulary.why_no_joins(); }
+Tokenizer::Tokenizer(const std::vector<VocabularyPiece>& pieces, PieceJoins joins)
+    : vocabulary_(pieces, std::move(joins)),
+      bos_id_(FindPiece("<bos>").value_or(-1)),
+      eos_id_(FindPiece("<eos>").value_or(-1)),
+      pad_id_(FindPiece("<pad>").value_or(-1)) {}
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
   Encoding encoding;
@@ -121,7 +62,7 @@ EncodeEnd Tokenizer::EncodeWithOffsets(std::string_view text, const std::vector<
                                        const EncodeRules& rules, Encoding* encoding) const {
   assert(text.size() <= kMaxEncodeBytes);
   assert(!FindInvalidUtf8(text).has_value());
-  TextEncoder whole(model_->encoder, text, rules);
+  TextEncoder whole(vocabulary_, text, rules);
   if (!whole.Encode(0)) return whole.ended();
   std::vector<Cut> cuts;
   size_t repeated_bytes = 0;
@@ -135,7 +76,7 @@ EncodeEnd Tokenizer::EncodeWithOffsets(std::string_view text, const std::vector<
   for (size_t i = 0; i < cuts.size(); ++i) {
     size_t common = cuts[i].begin.begin_tokens;
     if (cuts[i].inside) {
-      TextEncoder part(model_->encoder, text.substr(0, offsets[i]), rules);
+      TextEncoder part(vocabulary_, text.substr(0, offsets[i]), rules);
       if (!part.Encode(cuts[i].begin.begin_bytes)) return part.ended();
       const auto same = whole.ids.begin() + static_cast<ptrdiff_t>(common);
       const auto differ = std::mismatch(part.ids.begin(), part.ids.end(), same, whole.ids.end());
@@ -158,22 +99,13 @@ std::string Tokenizer::Decode(const std::vector<int32_t>& ids, bool skip_special
   return text;
 }
 
-int32_t Tokenizer::size() const { return model_->vocabulary.size(); }
-
 std::string_view Tokenizer::TokenBytes(int32_t id) const {
   if (id < 0 || id >= size()) return {};
-  return model_->vocabulary.token(id).bytes;
+  return vocabulary_.token(id).bytes;
 }
 
 bool Tokenizer::IsSpecial(int32_t id) const {
-  return id >= 0 && id < size() && model_->vocabulary.token(id).special;
-}
-
-std::optional<int32_t> Tokenizer::FindPiece(std::string_view piece) const {
-  const int id = model_->processor->PieceToId(piece);
-  // An unknown text gives the unknown piece's id.
-  if (id < 0 || id >= size() || model_->processor->IdToPiece(id) != piece) return std::nullopt;
-  return id;
+  return id >= 0 && id < size() && vocabulary_.token(id).special;
 }
 
 }  // namespace hearth

@@ -13,17 +13,19 @@
 
 namespace hearth {
 
-// Gemma's file has 4.7 MB; the largest published SentencePiece models stay below 20 MB.
-inline constexpr size_t kMaxTokenizerModelBytes = size_t{64} << 20;
+// Gemma's files have 4.7 MB and 33 MB.
+inline constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
 
 // Without a tokenizer a worker serves token ids, and says why to whoever sends text.
 struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
+  std::string file;      // that it was made of
   std::string why_none;  // empty where there is one
 };
 
-// There is none where the folder has no tokenizer.model, and where that changes a text before it
-// makes tokens of it. Errors are one line that names the file and what is wrong with it.
+// Of tokenizer.model, or where the folder has none, of tokenizer.json. There is none where it has
+// neither, and where the file asks for what Gemma's tokenizer does not do. Errors are one line that
+// names the file and what is wrong with it.
 absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model_dir);
 
 }  // namespace hearth

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -99,10 +98,9 @@ namespace {
 constexpr std::string_view kMarkers[] = {"<start_of_turn>", "<end_of_turn>", "<start_of_image>",
                                          "<end_of_image>", "<image_soft_token>"};
 
-// "<0x41>" -> 'A'. The piece's form was checked by SentencePiece when it loaded the model.
-std::string ByteOf(std::string_view piece) {
-  assert(piece.size() == 6);
-  return std::string(1, static_cast<char>(std::stoi(std::string(piece.substr(3, 2)), nullptr, 16)));
+// "<0x41>" -> 'A'.
+char ByteOf(std::string_view piece) {
+  return static_cast<char>(std::stoi(std::string(piece.substr(3, 2)), nullptr, 16));
 }
 
 bool IsMarker(std::string_view piece) {
@@ -124,15 +122,21 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
   return out.append(text, at, std::string_view::npos);
 }
 
-Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces, bool plain_bpe, bool prove) {
+Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces, PieceJoins joins)
+    : table_(pieces.size()), merger_(&table_, &byte_ids_), joins_(std::move(joins)) {
   AddTokens(pieces);
-  const bool scored = std::none_of(pieces.begin(), pieces.end(), [](const VocabularyPiece& p) {
-    return MayBecomeText(p.type) && std::isnan(p.score);
-  });
-  if (plain_bpe && scored) AddMerger(pieces);
-  if (prove) joins_ = PieceJoins::Prove(pieces, plain_bpe, &why_no_joins_);
-  assert(merger_.has_value() || !joins_.has_value());
-  if (joins_.has_value()) NoteMadeOfSelf();
+  NoteMadeOfSelf();
+}
+
+std::optional<int32_t> Vocabulary::Find(std::string_view piece) const {
+  if (const auto whole = matcher_.Longest(piece);
+      whole.has_value() && whole->length_bytes == piece.size()) {
+    return whole->id;
+  }
+  if (const PieceTable::Piece* found = table_.Find(Replaced(piece, kSpaceMark, " ")))
+    return static_cast<int32_t>(found->id);
+  if (!IsBytePiece(piece)) return std::nullopt;
+  return byte_ids_[static_cast<uint8_t>(ByteOf(piece))];
 }
 
 void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
@@ -144,34 +148,18 @@ void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
     const auto id = static_cast<int32_t>(i);
     const bool control = type == PieceType::kControl || type == PieceType::kUnknown;
     Token& token = tokens_[i];
-    token.bytes = type == PieceType::kByte ? ByteOf(text) : Replaced(text, kSpaceMark, " ");
+    token.bytes =
+        type == PieceType::kByte ? std::string(1, ByteOf(text)) : Replaced(text, kSpaceMark, " ");
     token.special = control || IsMarker(text);
-    token.unknown = type == PieceType::kUnknown;
     if (IsNeverMerged(type)) whole.push_back({std::string(text), id});
     if (type == PieceType::kUserDefined && IsRunOfSpaces(token.bytes)) {
       runs.emplace(token.bytes.size(), id);
     }
-    for (size_t at = 1; MayBecomeText(type) && at < token.bytes.size(); ++at) {
-      if (token.bytes[at] == ' ') joins_space_[static_cast<uint8_t>(token.bytes[at - 1])] = true;
-    }
+    if (MayBecomeText(type)) table_.Add(token.bytes, id, score);
+    if (type == PieceType::kByte) byte_ids_[static_cast<uint8_t>(token.bytes[0])] = id;
   }
   space_runs_ = SpaceRuns(std::move(runs));
   matcher_ = PieceMatcher(std::move(whole));
-}
-
-void Vocabulary::AddMerger(const std::vector<VocabularyPiece>& pieces) {
-  std::array<int32_t, 256> byte_ids{};
-  table_.emplace(pieces.size());
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto id = static_cast<int32_t>(i);
-    const std::string& bytes = tokens_[i].bytes;
-    if (pieces[i].type == PieceType::kByte) byte_ids[static_cast<uint8_t>(bytes[0])] = id;
-    // SentencePiece looks for no space: it makes U+2581 of each before.
-    const bool found =
-        MayBecomeText(pieces[i].type) && pieces[i].text.find(' ') == std::string_view::npos;
-    if (found) table_->Add(bytes, id, pieces[i].score);
-  }
-  merger_.emplace(&*table_, byte_ids);
 }
 
 // Most words of most texts are pieces: they need no merging then.
@@ -179,11 +167,11 @@ void Vocabulary::NoteMadeOfSelf() {
   std::vector<int32_t> ids;
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const std::string& bytes = tokens_[i].bytes;
-    const PieceTable::Piece* piece = table_->Find(bytes);
+    const PieceTable::Piece* piece = table_.Find(bytes);
     if (piece == nullptr || piece->id != i) continue;
     ids.clear();
-    merger_->Encode(bytes, nullptr, &ids);
-    if (ids.size() == 1 && ids[0] == static_cast<int32_t>(i)) table_->NoteMadeOfSelf(bytes);
+    merger_.Encode(bytes, nullptr, &ids);
+    if (ids.size() == 1 && ids[0] == static_cast<int32_t>(i)) table_.NoteMadeOfSelf(bytes);
   }
 }
 

@@ -5,7 +5,6 @@
 #define HEARTH_WORKER_TEXT_VOCABULARY_H_
 
 #include <array>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,7 +15,7 @@
 
 #include "worker/text/pair_merger.h"
 #include "worker/text/piece_joins.h"
-#include "worker/text/piece_types.h"
+#include "worker/text/vocabulary_file.h"
 
 namespace hearth {
 
@@ -76,16 +75,14 @@ class PieceMatcher {
 
 class Vocabulary {
  public:
-  // `pieces` by id; those of type kByte are written "<0x41>". `plain_bpe`: what IsPlainBpe says of
-  // the model. `prove`: false leaves out what only a proof allows.
-  Vocabulary(const std::vector<VocabularyPiece>& pieces, bool plain_bpe, bool prove);
+  // `pieces` by id, as vocabulary_file.h reads them; `joins`: proven of them.
+  Vocabulary(const std::vector<VocabularyPiece>& pieces, PieceJoins joins);
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
 
   struct Token {
     std::string bytes;     // what it is in a text
     bool special = false;  // not for a reader's eyes
-    bool unknown = false;  // stands for what no piece has
   };
   const Token& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
@@ -93,32 +90,24 @@ class Vocabulary {
   // The pieces that are never merged.
   const PieceMatcher& matcher() const { return matcher_; }
   const SpaceRuns& space_runs() const { return space_runs_; }
-  // Whether some piece holds this byte right before a space: Gemma has one such piece, "> </".
-  bool JoinsSpace(char byte) const { return joins_space_[static_cast<uint8_t>(byte)]; }
-  // Null: the model is of a kind that Hearth does not know how to merge.
-  const PairMerger* merger() const { return merger_.has_value() ? &*merger_ : nullptr; }
-  // REQUIRES: merger().
-  const PieceTable& table() const {
-    assert(merger_.has_value());
-    return *table_;
-  }
-  // Null: nothing is proven about where texts may be cut. Never without a merger.
-  const PieceJoins* joins() const { return joins_.has_value() ? &*joins_ : nullptr; }
-  const std::string& why_no_joins() const { return why_no_joins_; }
+  // Of what may become text.
+  const PieceTable& table() const { return table_; }
+  const PairMerger& merger() const { return merger_; }
+  const PieceJoins& joins() const { return joins_; }
+  // The id of a piece as the file has it: a space is U+2581.
+  std::optional<int32_t> Find(std::string_view piece) const;
 
  private:
   void AddTokens(const std::vector<VocabularyPiece>& pieces);
-  void AddMerger(const std::vector<VocabularyPiece>& pieces);
   void NoteMadeOfSelf();
 
   std::vector<Token> tokens_;  // by id
   PieceMatcher matcher_;
   SpaceRuns space_runs_;
-  std::array<bool, 256> joins_space_{};
-  std::optional<PieceTable> table_;
-  std::optional<PairMerger> merger_;
-  std::optional<PieceJoins> joins_;
-  std::string why_no_joins_;
+  std::array<int32_t, 256> byte_ids_{};
+  PieceTable table_;
+  const PairMerger merger_;
+  const PieceJoins joins_;
 };
 
 // `text` with `to` in place of each `from`.

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "worker/text/piece_types.h"
+#include "worker/text/vocabulary_file.h"
 
 namespace hearth {
 

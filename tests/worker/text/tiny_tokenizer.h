@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "worker/text/tokenizer.h"
+#include "worker/text/vocabulary_file.h"
 
 namespace hearth {
 
@@ -19,12 +22,17 @@ inline std::string ReadTestFile(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// Of the contents of a tokenizer.model.
+inline absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const std::string& model) {
+  const auto pieces = ReadTokenizerModel(model);
+  return pieces.ok() ? Tokenizer::Make(*pieces) : pieces.status();
+}
+
 inline const Tokenizer& TinyTokenizer() {
   static const Tokenizer* tokenizer = [] {
-    std::string error;
-    auto parsed = Tokenizer::Parse(ReadTestFile("tiny_tokenizer/tokenizer.model"), &error);
-    assert(parsed != nullptr);
-    return parsed.release();
+    auto parsed = TokenizerOf(ReadTestFile("tiny_tokenizer/tokenizer.model"));
+    assert(parsed.ok());
+    return parsed->release();
   }();
   return *tokenizer;
 }

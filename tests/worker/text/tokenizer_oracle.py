@@ -1,5 +1,6 @@
 """Oracle: token ids and decoded text equal those of transformers' Gemma tokenizer, and the ids
-those of SentencePiece wherever the two agree with each other by design.
+those of SentencePiece wherever the two agree with each other by design; from tokenizer.model and
+from the tokenizer.json that transformers' tokenizer writes.
 
 Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--examples chat_template_examples.json]
 
@@ -14,6 +15,7 @@ import os
 import random
 import re
 import sys
+import tempfile
 
 import sentencepiece
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
@@ -220,19 +222,22 @@ def main():
     parser.add_argument("--seed", type=int, default=2)
     args = parser.parse_args()
     oracle, processor = transformers_tokenizer(os.path.join(args.model_dir, "tokenizer.model"))
-    probe = Probe(args.probe, args.model_dir)
     texts = TEXTS + SENTENCES + random_texts(1500) + script_texts(args.each_script, args.seed)
     for path in args.text_file:
         with open(path, encoding="utf-8") as file:
             texts.append(file.read())
-    compared = check_texts(probe, oracle, processor, texts)
-    cuts = check_common_tokens(probe, oracle, TEXTS + SENTENCES + random_texts(60, seed=1))
-    examples = check_examples(probe, oracle, args.examples) if args.examples else 0
-    bos = probe.ask("prompt", text="a")["ids"][0]
-    assert bos == 2, f"a prompt begins with {bos}, not <bos>"
-    probe.close()
-    print(f"{len(texts)} texts, {cuts} cuts, {examples} chats: equal to transformers; "
-          f"{compared} texts: equal to SentencePiece")
+    with tempfile.TemporaryDirectory() as json_dir:
+        oracle.save(os.path.join(json_dir, "tokenizer.json"))
+        for folder in (args.model_dir, json_dir):
+            probe = Probe(args.probe, folder)
+            compared = check_texts(probe, oracle, processor, texts)
+            cuts = check_common_tokens(probe, oracle, TEXTS + SENTENCES + random_texts(60, seed=1))
+            examples = check_examples(probe, oracle, args.examples) if args.examples else 0
+            bos = probe.ask("prompt", text="a")["ids"][0]
+            assert bos == 2, f"a prompt begins with {bos}, not <bos>"
+            probe.close()
+            print(f"{len(texts)} texts, {cuts} cuts, {examples} chats: equal to transformers; "
+                  f"{compared} texts: equal to SentencePiece")
 
 
 if __name__ == "__main__":

@@ -10,14 +10,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/support/test_folder.h"
 #include "tests/worker/text/tiny_tokenizer.h"
-#include "worker/text/piece_types.h"
 #include "worker/text/tokenizer_loader.h"
 #include "worker/text/utf8.h"
 #include "worker/text/vocabulary.h"
+#include "worker/text/vocabulary_file.h"
 
 namespace hearth {
 namespace {
@@ -70,19 +72,112 @@ TEST(SpaceRuns, MergeNeighboursPairByPair) {
   EXPECT_TRUE(SpaceRuns().empty());
 }
 
-TEST(PieceTypes, AreReadFromTheFileAndDamageIsSeen) {
+TEST(VocabularyFile, PiecesOfAModelAreReadAndDamageIsSeen) {
   const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
-  const auto types = ReadPieceTypes(model);
-  ASSERT_TRUE(types.has_value());
-  ASSERT_EQ(types->size(), static_cast<size_t>(TinyTokenizer().size()));
-  EXPECT_EQ((*types)[Id("<bos>")], PieceType::kControl);
-  EXPECT_EQ((*types)[Id("<unk>")], PieceType::kUnknown);
-  EXPECT_EQ((*types)[Id("<start_of_turn>")], PieceType::kUserDefined);
-  EXPECT_EQ((*types)[Id("<0x41>")], PieceType::kByte);
-  EXPECT_EQ((*types)[Id("and")], PieceType::kNormal);
-  EXPECT_FALSE(ReadPieceTypes(model.substr(0, model.size() - 1)).has_value());
-  EXPECT_FALSE(ReadPieceTypes("\x0A\x02\x18\x07").has_value()) << "a type outside the enum";
-  EXPECT_FALSE(ReadPieceTypes("\x0F").has_value()) << "an unknown wire type";
+  const auto pieces = ReadTokenizerModel(model);
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  ASSERT_EQ(pieces->size(), static_cast<size_t>(TinyTokenizer().size()));
+  EXPECT_EQ((*pieces)[Id("<bos>")].type, PieceType::kControl);
+  EXPECT_EQ((*pieces)[Id("<unk>")].type, PieceType::kUnknown);
+  EXPECT_EQ((*pieces)[Id("<start_of_turn>")].type, PieceType::kUserDefined);
+  EXPECT_EQ((*pieces)[Id("<0x41>")].type, PieceType::kByte);
+  EXPECT_EQ((*pieces)[Id("and")].type, PieceType::kNormal);
+  EXPECT_EQ((*pieces)[Id("and")].text, "and");
+  EXPECT_LT((*pieces)[Id("and")].score, 0);
+  for (const std::string& broken : {std::string("not a model"), model.substr(0, model.size() - 1),
+                                    std::string(), model.substr(0, model.size() / 2),
+                                    model + std::string("\x0A\x02\x18\x07", 4), model + "\x0F"}) {
+    EXPECT_EQ(ReadTokenizerModel(broken).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  const std::string twice("\x0A\x09\x0A\x05<bos>\x18\x04", 11);
+  EXPECT_THAT(std::string(ReadTokenizerModel(model + twice).status().message()),
+              HasSubstr("two pieces are \"<bos>\""));
+}
+
+TEST(VocabularyFile, AModelThatDoesMoreThanMergeIsSaidToBeOther) {
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  // A later part of a message is added to it.
+  const auto why = [&](const std::string& more) {
+    const absl::Status status = ReadTokenizerModel(model + more).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(why("\x1A\x03\x12\x01x"), HasSubstr("has a normalizer"));
+  EXPECT_THAT(why("\x1A\x02\x18\x01"), HasSubstr("adds a prefix"));
+  EXPECT_THAT(why("\x12\x02\x18\x01"), HasSubstr("more than merge"));
+  EXPECT_THAT(why(std::string("\x12\x03\x98\x02\x00", 5)), HasSubstr("no bytes"));
+  EXPECT_THAT(why("\x0A\x05\x0A\x01~\x18\x05"), HasSubstr("unused"));
+}
+
+// What the oracle has of the library tokenizers, on a vocabulary of four pieces and the bytes.
+nlohmann::json SmallJson() {
+  nlohmann::json vocab = {{"<unk>", 0}, {"<bos>", 1}, {"\n\n", 2}};
+  int id = 3;
+  for (int byte = 0; byte < 256; ++byte) vocab[absl::StrFormat("<0x%02X>", byte)] = id++;
+  for (const char* text : {"a", "b", "\u2581", "\n", "ab", "\u2581ab", "aba"}) vocab[text] = id++;
+  const auto added = [](const char* text, int at, bool special) {
+    return nlohmann::json{{"id", at},          {"content", text}, {"single_word", false},
+                          {"lstrip", false},   {"rstrip", false}, {"normalized", false},
+                          {"special", special}};
+  };
+  return {
+      {"added_tokens",
+       {added("<unk>", 0, true), added("<bos>", 1, true), added("\n\n", 2, false),
+        added("<image>", id, false)}},
+      {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", "<unk>"},
+        {"byte_fallback", true},
+        {"ignore_merges", false},
+        {"vocab", vocab},
+        {"merges", {{"\n", "\n"}, {"a", "b"}, {"\u2581", "ab"}, "ab a"}}}}};
+}
+
+TEST(VocabularyFile, PiecesOfATokenizerJsonAreRead) {
+  const auto pieces = ReadTokenizerJson(SmallJson().dump());
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  const auto tokenizer = Tokenizer::Make(*pieces);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto id = [&](const char* piece) { return *(*tokenizer)->FindPiece(piece); };
+  EXPECT_THAT((*tokenizer)->Encode("<bos> abab\n\n\n<image>c"),
+              ElementsAre(1, id("\u2581ab"), id("ab"), 2, id("\n"), id("<image>"), id("<0x63>")));
+  EXPECT_EQ((*tokenizer)->bos_id(), 1);
+  EXPECT_EQ((*tokenizer)->eos_id(), -1);
+  EXPECT_EQ((*tokenizer)->size(), id("<image>") + 1) << "it lies behind the vocabulary";
+}
+
+TEST(VocabularyFile, ATokenizerJsonThatIsBrokenOrDoesMoreIsSaidToBeSo) {
+  using Json = nlohmann::json;
+  const auto why = [](const char* at, const Json& value, absl::StatusCode code) {
+    Json json = SmallJson();
+    json[Json::json_pointer(at)] = value;
+    const absl::Status status = ReadTokenizerJson(json.dump()).status();
+    EXPECT_EQ(status.code(), code) << at << ": " << status;
+    return std::string(status.message());
+  };
+  constexpr auto kOther = absl::StatusCode::kUnimplemented;
+  constexpr auto kBroken = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(why("/model/type", "Unigram", kOther), HasSubstr("not BPE"));
+  EXPECT_THAT(why("/model/ignore_merges", true, kOther), HasSubstr("model.ignore_merges is set"));
+  EXPECT_THAT(why("/model/byte_fallback", false, kOther), HasSubstr("byte_fallback is not set"));
+  EXPECT_THAT(why("/normalizer/type", "NFC", kOther), HasSubstr("its normalizer does more"));
+  EXPECT_THAT(why("/pre_tokenizer", {{"type", "ByteLevel"}}, kOther), HasSubstr("divides texts"));
+  EXPECT_THAT(why("/added_tokens/2/lstrip", true, kOther), HasSubstr("has lstrip"));
+  EXPECT_THAT(why("/model/merges/3", {"a", "ba"}, kBroken), HasSubstr("is of no pieces"));
+  EXPECT_THAT(why("/model/merges/3", {"a", "b"}, kOther), HasSubstr("in another order"));
+  EXPECT_THAT(why("/model/merges/2", {"a", "b"}, kBroken), HasSubstr("there twice"));
+  EXPECT_THAT(why("/model/merges/3", {"a", 1}, kBroken), HasSubstr("no pair of texts"));
+  EXPECT_THAT(why("/model/merges", Json::array({Json::array({"a", "b"})}), kOther),
+              HasSubstr("missing"));
+  EXPECT_THAT(why("/model/vocab/a", 1 << 20, kBroken), HasSubstr("no number below"));
+  EXPECT_THAT(why("/model/vocab/a", -1, kBroken), HasSubstr("no number below"));
+  EXPECT_THAT(why("/model/vocab/a", 4, kBroken), HasSubstr("have one id"));
+  EXPECT_THAT(why("/model/vocab/xyz", 267, kOther), HasSubstr("no merge makes"));
+  EXPECT_THAT(why("/added_tokens/0/content", 7, kBroken), HasSubstr("has no content"));
+  EXPECT_THAT(why("/model/vocab", nullptr, kBroken), HasSubstr("not a tokenizer"));
+  EXPECT_FALSE(ReadTokenizerJson("").ok());
+  EXPECT_FALSE(ReadTokenizerJson(std::string(100000, '[')).ok());
 }
 
 TEST(Tokenizer, MakesControlPiecesInTextTheirIds) {
@@ -160,31 +255,6 @@ TEST(Tokenizer, DeclinesManyOffsetsInsideOneEnormousWord) {
   EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kTooCostly);
 }
 
-TEST(Tokenizer, LongWordsBecomeWhatSentencePieceMakesOfThem) {
-  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
-  ASSERT_TRUE(IsPlainBpe(model, *ReadPieceTypes(model))) << "or neither takes long words itself";
-  std::string error;
-  const auto never = Tokenizer::Parse(model, &error, {SIZE_MAX, false});
-  const auto always = Tokenizer::Parse(model, &error, {0, false});
-  ASSERT_NE(never, nullptr) << error;
-  ASSERT_NE(always, nullptr) << error;
-  EXPECT_EQ(TinyTokenizer().why_not_proven(), "");
-  std::mt19937_64 random(11);
-  for (int round = 0; round < 2000; ++round) {
-    const std::string text = RandomText(&random, 1 + random() % 40);
-    ASSERT_EQ(always->Encode(text), never->Encode(text)) << text;
-    ASSERT_EQ(TinyTokenizer().Encode(text), never->Encode(text)) << text;
-  }
-  // Letters that often make pieces, without a space between them.
-  for (int round = 0; round < 200; ++round) {
-    std::string word;
-    while (word.size() < 3000) word += "thekprlamnd é日\n"[random() % 13];
-    while (!word.empty() && FindInvalidUtf8(word).has_value()) word.resize(*FindInvalidUtf8(word));
-    ASSERT_EQ(always->Encode(word), never->Encode(word)) << word;
-    ASSERT_EQ(TinyTokenizer().Encode(word), never->Encode(word)) << word;
-  }
-}
-
 TEST(Tokenizer, ReadsNoFurtherThanTheTokensThatAreOfUse) {
   std::string text;
   while (text.size() < kMaxTextBytes - 16) text += "the keeper ";
@@ -254,23 +324,6 @@ TEST(Tokenizer, CommonTokensOfAPlainRangeEqualAPrefixEncodedByItself) {
   }
 }
 
-TEST(Tokenizer, RefusesWhatIsNoModel) {
-  std::string error;
-  EXPECT_EQ(Tokenizer::Parse("not a model", &error), nullptr);
-  EXPECT_THAT(error, HasSubstr("not a SentencePiece model"));
-  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
-  EXPECT_EQ(Tokenizer::Parse(model.substr(0, model.size() / 2), &error), nullptr);
-}
-
-// As a control piece and as a user-defined one, which SentencePiece looks for apart.
-TEST(Tokenizer, RefusesAPieceOfTwoTypes) {
-  std::string error;
-  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
-  const std::string piece("\x0A\x05<bos>\x18\x04", 9);  // type: USER_DEFINED
-  EXPECT_EQ(Tokenizer::Parse(model + "\x0A\x09" + piece, &error), nullptr);
-  EXPECT_THAT(error, HasSubstr("piece \"<bos>\" has two types"));
-}
-
 TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
   const TestFolder folder;
   const std::filesystem::path dir = folder.path();
@@ -295,8 +348,13 @@ TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
   auto normalizing = LoadTokenizer(dir);
   ASSERT_TRUE(normalizing.ok()) << normalizing.status();
   EXPECT_EQ(normalizing->tokenizer, nullptr);
-  EXPECT_THAT(normalizing->why_none, HasSubstr("tokenizer.model has a normalizer"));
+  EXPECT_THAT(normalizing->why_none, HasSubstr("tokenizer.model: has a normalizer"));
   std::filesystem::remove(dir / "tokenizer.model");
+  std::ofstream(dir / "tokenizer.json") << SmallJson();
+  auto json = LoadTokenizer(dir);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(json->file, "tokenizer.json");
+  EXPECT_NE(json->tokenizer, nullptr);
   ASSERT_EQ(mkfifo((dir / "tokenizer.model").c_str(), 0600), 0);
   EXPECT_THAT(std::string(LoadTokenizer(dir).status().message()), HasSubstr("not a regular file"));
   std::filesystem::remove_all(dir);
