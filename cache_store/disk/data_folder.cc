@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -69,9 +70,15 @@ std::string MakePrivate(const std::string& dir) {
         "): prompts are in it; chmod o-rwx it");
   }
   std::error_code error;
-  for (const char* part : {"/db", "/tables.tmp", "/points", "/reserve"}) {
-    take(dir + part);
-    for (fs::recursive_directory_iterator it(dir + part, error), end; !error && it != end;
+  std::vector<std::string> parts = {dir + "/db", dir + "/tables.tmp", dir + "/points",
+                                    dir + "/reserve"};
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (absl::StartsWith(name, "db.damaged-")) parts.push_back(it->path().string());
+  }
+  for (const std::string& part : parts) {
+    take(part);
+    for (fs::recursive_directory_iterator it(part, error), end; !error && it != end;
          it.increment(error)) {
       take(it->path().string());
     }

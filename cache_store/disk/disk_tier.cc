@@ -1,16 +1,15 @@
 #include "cache_store/disk/disk_tier.h"
 
-#include <rocksdb/convenience.h>
+#include <rocksdb/env.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cassert>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_db.h"
@@ -27,26 +26,94 @@ constexpr size_t kPinBytes = 4096;
 // Of erased objects at once in the log: a KiB or two an object.
 constexpr size_t kEraseBytes = size_t{256} << 10;
 
+// As LoadContents; kDataLoss where the database is from before a drop that was answered, too.
+absl::StatusOr<DiskContents> LoadCompared(const Database& db, const PointCount::Noted& before,
+                                          const BootId& boot) {
+  absl::StatusOr<DiskContents> contents = LoadContents(db);
+  if (!contents.ok()) return contents;
+  if (contents->drops < before.drops && !contents->manifests.empty()) {
+    return absl::DataLossError("it is from before restore points were dropped");
+  }
+  if (!db.found().empty()) TakeLostObjects(db, &*contents);
+  const uint64_t found = contents->manifests.size();
+  // What was not synced a crash of the machine may take.
+  const bool is_same_boot = before.boot == boot;
+  if (is_same_boot) {
+    contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
+  }
+  if (is_same_boot || !contents->damage.empty()) {
+    contents->lost_points = before.points - std::min(before.points, found);
+  }
+  if (contents->lost_points > 0) {
+    contents->damage.push_back(
+        absl::StrCat(contents->lost_points, " of ", before.points, " restore points are lost"));
+  }
+  return contents;
+}
+
+// A database that is from before a drop that was answered is set aside, as one that cannot be
+// mended.
+absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
+                       const DiskTierOptions& options, std::unique_ptr<PointCount>* count,
+                       std::unique_ptr<Database>* db, DiskContents* out) {
+  absl::Status status = Database::Open(dir, Database::Mode::kOwn, db, options);
+  if (!status.ok()) return status;
+  if (*count == nullptr) {
+    auto opened = PointCount::Open(dir);
+    if (!opened.ok()) return opened.status();
+    *count = *std::move(opened);
+  }
+  const PointCount::Noted before = (*count)->noted();
+  const BootId boot = options.boot.value_or(ThisBoot());
+  std::vector<std::string> lines;
+  absl::StatusOr<DiskContents> contents = DiskContents();
+  for (int attempt = 0; status.ok(); ++attempt) {
+    if (status = CheckMeta(**db, dir, secret_check); !status.ok()) return status;
+    contents = LoadCompared(**db, before, boot);
+    if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
+    *db = nullptr;
+    status = SetAside(dir, std::string(contents.status().message()), &lines);
+    if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, db, options);
+    if (status.ok()) (*db)->Found(std::move(lines));
+  }
+  if (!status.ok()) return status;
+  if (!contents.ok()) return contents.status();
+  (*count)->Begin(contents->manifests.size(), contents->drops, boot);
+  if (contents->drops < before.drops) {  // an empty one, which has seen all drops
+    const rocksdb::Status noted = (**db)->Put(rocksdb::WriteOptions(), (*db)->family(kManifests),
+                                              kDropsKey, absl::StrCat(before.drops));
+    if (!noted.ok()) return FromRocks(noted, "write of the number of drops");
+  }
+  // So that no later start finds them torn. There may be no room for it.
+  if (!(*db)->cut_logs().empty()) {
+    (**db)->Flush(rocksdb::FlushOptions(), (*db)->families()).PermitUncheckedError();
+  }
+  *out = *std::move(contents);
+  return SliceTables::Prepare(dir);
+}
+
 class RocksDiskTier : public DiskTier {
  public:
   RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir,
-                std::unique_ptr<PointCount> count, DiskContents contents,
-                const DiskTierOptions& options)
-      : db_(std::move(db)),
-        dir_(dir),
-        tables_(db_.get(), dir),
+                const std::string& secret_check, std::unique_ptr<PointCount> count,
+                DiskContents contents, const DiskTierOptions& options)
+      : dir_(dir),
+        secret_check_(secret_check),
+        options_(options),
+        db_(std::move(db)),
+        tables_(std::make_unique<SliceTables>(db_.get(), dir)),
         count_(std::move(count)),
-        contents_(std::move(contents)),
-        min_table_bytes_(options.min_table_bytes),
-        patience_(options.patience) {}
+        contents_(std::move(contents)) {}
 
   Tier kind() const override { return Tier::kDisk; }
 
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     auto value = std::make_shared<rocksdb::PinnableSlice>();
-    const rocksdb::Status status = GetSlice(*db_, SliceKey(slice.object, slice.layer), value.get());
-    if (status.IsNotFound()) return std::nullopt;
-    if (!status.ok()) return FromRocks(status, "read");
+    const absl::Status status = WithDb([&] {
+      return FromRocks(GetSlice(*db_, SliceKey(slice.object, slice.layer), value.get()), "read");
+    });
+    if (absl::IsNotFound(status)) return std::nullopt;
+    if (!status.ok()) return status;
     absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value->data()),
                                       value->size());
     if (bytes.size() < kPinBytes) return CopySlice(bytes);
@@ -61,8 +128,15 @@ class RocksDiskTier : public DiskTier {
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     uint64_t bytes = 0;
     for (const SliceWrite& write : slices) bytes += write.view.bytes.size();
-    if (bytes < min_table_bytes_ || resumed_.load()) return SliceTier::WriteAll(slices);
-    return Change("write of a table", [&] { return tables_.Write(slices); });
+    if (bytes < options_.min_table_bytes) return SliceTier::WriteAll(slices);
+    constexpr char kWhat[] = "write of a table";
+    if (absl::Status ready = Ready(kWhat); !ready.ok()) return ready;
+    return WithDb([&] {
+      std::string path;
+      const rocksdb::Status made = tables_->Make(slices, &path);
+      // The database has not seen it.
+      return made.ok() ? Changed(kWhat, tables_->TakeOver(path)) : Ended(kWhat, made);
+    });
   }
 
   absl::Status WriteObject(const ObjectRecord& object) override {
@@ -71,74 +145,83 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
-    if (objects.empty()) return absl::OkStatus();
-    rocksdb::WriteBatch batch;
-    for (const uint64_t number : objects) {
-      EraseObject(*db_, number, &batch);
-      if (batch.GetDataSize() < kEraseBytes) continue;
-      if (absl::Status status = WriteBatch("erase", &batch, false); !status.ok()) return status;
-      batch.Clear();
-    }
-    return WriteBatch("erase", &batch, false);
+    return Change("erase", [&] {
+      rocksdb::WriteBatch batch;
+      rocksdb::Status status;
+      for (size_t i = 0; status.ok() && i < objects.size(); ++i) {
+        EraseObject(*db_, objects[i], &batch);
+        if (batch.GetDataSize() < kEraseBytes && i + 1 < objects.size()) continue;
+        status = (*db_)->Write(rocksdb::WriteOptions(), &batch);
+        batch.Clear();
+      }
+      return status;
+    });
   }
 
   absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
                                absl::Span<const Digest> points,
                                const FingerprintRecord& fingerprint, bool sync) override {
-    rocksdb::WriteBatch batch;
-    for (const ManifestRecord& record : manifests) {
-      batch.Put(db_->family(kManifests), NumberKey(record.number), SerializeManifestRecord(record));
-    }
-    batch.Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
-              fingerprint.fingerprint.Serialize());
     // With `sync` the whole log up to here, slices included.
-    const absl::Status written = WriteBatch("write of manifests", &batch, sync);
+    const absl::Status written =
+        WriteBatch("write of manifests", sync, [&](rocksdb::WriteBatch* batch) {
+          for (const ManifestRecord& record : manifests) {
+            batch->Put(db_->family(kManifests), NumberKey(record.number),
+                       SerializeManifestRecord(record));
+          }
+          batch->Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
+                     fingerprint.fingerprint.Serialize());
+        });
     if (written.ok()) count_->Add(points.size());
     return written;
   }
 
   absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
-    rocksdb::WriteBatch batch;
-    for (const uint64_t number : manifests) {
-      batch.Delete(db_->family(kManifests), NumberKey(number));
-      batch.Delete(db_->family(kMeta), PinKey(number));
-      batch.Delete(db_->family(kMeta), UseKey(number));
-    }
     count_->Remove(manifests.size());
-    const absl::Status erased = WriteBatch("erase of manifests", &batch, false);
+    const absl::Status erased =
+        WriteBatch("erase of manifests", false, [&](rocksdb::WriteBatch* batch) {
+          for (const uint64_t number : manifests) {
+            batch->Delete(db_->family(kManifests), NumberKey(number));
+            batch->Delete(db_->family(kMeta), PinKey(number));
+            batch->Delete(db_->family(kMeta), UseKey(number));
+          }
+        });
     if (!erased.ok()) count_->Add(manifests.size());  // they are there, and will be erased later
     return erased;
   }
 
+  // Drops that wait while another is settled are settled together.
   absl::Status SettleErases() override {
+    const uint64_t mine = begun_drops_.fetch_add(1) + 1;
     const absl::MutexLock lock(&settle_mu_);
-    const uint64_t drops = count_->drops() + 1;
+    if (settled_drops_ >= mine) return absl::OkStatus();
+    const uint64_t all = begun_drops_.load();
+    const uint64_t drops = count_->noted().drops + 1;
     absl::Status settled = Put("end of a drop", kManifests, kDropsKey, absl::StrCat(drops));
-    if (settled.ok()) settled = Flush();
-    return settled.ok() ? count_->NoteDrops(drops) : settled;
+    if (settled.ok()) settled = WithDb([this] { return Flush(); });
+    if (settled.ok()) settled = count_->NoteDrops(drops);
+    if (settled.ok()) settled_drops_ = all;
+    return settled;
   }
 
   absl::Status SetPinned(uint64_t manifest, bool pinned) override {
-    const std::string key = PinKey(manifest);
-    if (pinned) return Put("pin", kMeta, key, "");
-    return Change("pin",
-                  [&] { return (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key); });
+    return WriteBatch(pinned ? "pin" : "end of a pin", false, [&](rocksdb::WriteBatch* batch) {
+      pinned ? batch->Put(db_->family(kMeta), PinKey(manifest), "")
+             : batch->Delete(db_->family(kMeta), PinKey(manifest));
+    });
   }
 
   absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) override {
     if (failed_.load()) return absl::UnavailableError("the last change failed");
-    rocksdb::WriteBatch batch;
-    for (const auto& [manifest, used] : uses) {
-      batch.Put(db_->family(kMeta), UseKey(manifest), absl::StrCat(absl::ToUnixSeconds(used)));
-    }
-    return WriteBatch("write of last uses", &batch, false);
+    return WriteBatch("write of last uses", false, [&](rocksdb::WriteBatch* batch) {
+      for (const auto& [manifest, used] : uses) {
+        batch->Put(db_->family(kMeta), UseKey(manifest), absl::StrCat(absl::ToUnixSeconds(used)));
+      }
+    });
   }
 
   absl::Status Sync() override {
     // Not SyncWAL: after a log that could not be written it asserts, where a write is refused.
-    rocksdb::WriteBatch batch;
-    batch.PutLogData("sync");
-    return WriteBatch("sync", &batch, true);
+    return WriteBatch("sync", true, [](rocksdb::WriteBatch* batch) { batch->PutLogData("sync"); });
   }
 
   absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) override {
@@ -166,139 +249,159 @@ class RocksDiskTier : public DiskTier {
 
   absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) override {
-    return LoadManifests(*db_, numbers);
+    return WithDb([&] { return LoadManifests(*db_, numbers); });
   }
   absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
       const absl::flat_hash_set<uint64_t>& objects, const std::function<bool()>& stopped) override {
-    return FindManifestsNaming(*db_, objects, stopped);
+    return WithDb([&] { return FindManifestsNaming(*db_, objects, stopped); });
   }
 
   absl::Status ReclaimSpace(uint64_t max_bytes) override {
     if (stopped_.load()) return absl::CancelledError("stopped");
     RemoveSetAside(dir_, FileBytes() > max_bytes ? absl::ZeroDuration() : kKeptSetAside);
-    if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
-    uint64_t table_bytes = 0;
-    absl::Status reclaimed = tables_.Reclaim(max_bytes, &table_bytes);
-    if (!reclaimed.ok()) return StoppedBy(std::move(reclaimed));
-    return ReclaimBlobs(*db_, max_bytes - std::min(max_bytes, table_bytes));
+    return WithDb([&] {
+      if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
+      uint64_t table_bytes = 0;
+      absl::Status reclaimed = tables_->Reclaim(max_bytes, &table_bytes);
+      if (!reclaimed.ok()) return StoppedBy(std::move(reclaimed));
+      return ReclaimBlobs(*db_, max_bytes - std::min(max_bytes, table_bytes));
+    });
   }
 
   void StopReclaiming() override {
-    if (!stopped_.exchange(true)) (*db_)->DisableManualCompaction();
+    if (!stopped_.exchange(true)) StopCompactions();
   }
 
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override {
-    return BackUpDatabase(*db_, dir_, to);
+    backups_.fetch_add(1);
+    auto report = WithDb([&] { return BackUpDatabase(*db_, dir_, to); });
+    backups_.fetch_sub(1);
+    return report;
   }
 
   uint64_t FileBytes() override {
-    uint64_t tables = 0, blobs = 0;
-    for (int i = 0; i < kFamilies; ++i) {
-      uint64_t bytes = 0;
-      (*db_)->GetIntProperty(db_->family(static_cast<Family>(i)),
-                             rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
-      tables += bytes;
+    uint64_t sum = SetAsideBytes(dir_);
+    const absl::ReaderMutexLock lock(&db_mu_);
+    if (db_ == nullptr) return sum;
+    for (const auto& property : {rocksdb::DB::Properties::kTotalSstFilesSize,
+                                 rocksdb::DB::Properties::kTotalBlobFileSize}) {
+      for (int i = 0; i < kFamilies; ++i) {
+        uint64_t bytes = 0;
+        (*db_)->GetIntProperty(db_->family(static_cast<Family>(i)), property, &bytes);
+        sum += bytes;
+      }
     }
-    (*db_)->GetIntProperty(db_->family(kSlices), rocksdb::DB::Properties::kTotalBlobFileSize,
-                           &blobs);
     rocksdb::VectorLogPtr logs;
-    uint64_t log_bytes = 0;
     if ((*db_)->GetSortedWalFiles(logs).ok()) {
-      for (const auto& log : logs) log_bytes += log->SizeFileBytes();
+      for (const auto& log : logs) sum += log->SizeFileBytes();
     }
-    return tables + blobs + log_bytes + SetAsideBytes(dir_);
+    return sum;
   }
 
+  bool TakeMended() override { return mended_.exchange(false); }
+
  private:
+  // Runs `use` while the database is open. Not within another `use`.
+  template <typename F>
+  auto WithDb(F use) -> decltype(use()) {
+    if (closed_.load()) {
+      if (absl::Status opened = Reopen(); !opened.ok()) return opened;
+    }
+    const absl::ReaderMutexLock lock(&db_mu_);
+    if (db_ == nullptr) return absl::UnavailableError("the database is being opened again");
+    return use();
+  }
+
   // All families: a log file goes only when nothing in it is waiting to be flushed.
   absl::Status Flush() {
     const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
     return status.ok() ? absl::OkStatus() : StoppedBy(FromRocks(status, "flush"));
   }
 
-  // An error of background work: the next change resumes RocksDB. Unreadable data stops nothing.
+  // An error of background work: the next change reopens the database. Unreadable data stops
+  // nothing.
   absl::Status StoppedBy(absl::Status status) {
     if (!absl::IsCancelled(status) && !absl::IsDataLoss(status)) failed_.store(true);
     return status;
   }
 
-  // Every change goes through here. After one that failed RocksDB refuses all until it is told to
-  // go on, and does so only once what it has not yet written could be: on a full disk, when there
-  // is room again.
+  // Every change goes through here. After one that failed RocksDB may refuse all others, so the
+  // next one opens the database anew.
   template <typename F>
   absl::Status Change(const char* what, F change) {
-    if (failed_.load()) {
-      const absl::MutexLock lock(&resume_mu_);
-      const rocksdb::Status resumed = failed_.load() ? Resume() : rocksdb::Status::OK();
-      if (!resumed.ok()) return FromRocks(resumed, what);
-      failed_.store(false);
-    }
-    const absl::ReaderMutexLock lock(&resume_mu_);
-    HaveSomethingToFlush();
-    const rocksdb::Status status = change();
+    if (absl::Status ready = Ready(what); !ready.ok()) return ready;
+    return WithDb([&] { return Changed(what, change()); });
+  }
+
+  absl::Status Ready(const char* what) {
+    if (!failed_.load()) return absl::OkStatus();
+    const absl::Status opened = Reopen();
+    return opened.ok() ? opened
+                       : absl::Status(opened.code(), absl::StrCat(what, ": ", opened.message()));
+  }
+
+  absl::Status Changed(const char* what, const rocksdb::Status& status) {
     if (!status.ok()) failed_.store(true);
-    if (status.IsNoSpace()) RemoveSetAside(dir_, absl::ZeroDuration());
     if (status.ok()) db_->reserve()->NoteWrite();
+    return Ended(what, status);
+  }
+
+  absl::Status Ended(const char* what, const rocksdb::Status& status) {
+    if (status.IsNoSpace()) RemoveSetAside(dir_, absl::ZeroDuration());
     return FromRocks(status, what);
   }
 
-  rocksdb::Status Resume() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
-    if (!gave_up_.load()) {
-      const rocksdb::Status status = ResumeOrGiveUp();
-      if (!status.ok() && !gave_up_.load()) return status;
-    }
-    if (gave_up_.load()) {
-      return rocksdb::Status::IOError(
-          absl::StrCat("the database does not come back: it was told to go on after a write that "
-                       "failed, and had ",
-                       absl::FormatDuration(patience_),
-                       "; what is there is read, nothing is written; restart the store"));
-    }
-    resumed_.store(true);
-    // Where it had nothing to flush it goes on with the log that failed, and asserts against that.
-    if (!db_->files()->log_health().is_broken()) return rocksdb::Status::OK();
-    return rocksdb::Status::IOError(
-        "the log failed before anything else was in memory, for which RocksDB would begin another: "
-        "what is there is read, nothing is written; restart the store");
+  void StopCompactions() {
+    const absl::ReaderMutexLock lock(&db_mu_);
+    if (db_ != nullptr) (*db_)->DisableManualCompaction();
   }
 
-  // RocksDB 7.8 may wait for good here: of a flush that was due while a compaction failed it keeps
-  // that it is due, and forgets to begin it. From then on only reads are safe.
-  rocksdb::Status ResumeOrGiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
-    absl::Notification done;
-    std::thread watch([&] {
-      if (done.WaitForNotificationWithTimeout(patience_)) return;
-      gave_up_.store(true);
-      rocksdb::CancelAllBackgroundWork(db_->get(), /*wait=*/false);
-    });
-    // It waits until nothing runs in the background, and has compactions begun, which fail, until
-    // it is done: first everything is to come to rest.
-    (*db_)->PauseBackgroundWork().PermitUncheckedError();
-    (*db_)->ContinueBackgroundWork().PermitUncheckedError();
-    // It asserts that no file can be deleted where its own manifest could not be written, and sees
-    // to that itself for most such writes, but not for all.
-    if (!std::exchange(keeps_files_, true)) (*db_)->DisableFileDeletions().PermitUncheckedError();
-    const rocksdb::Status status = (*db_)->Resume();
-    if (status.ok() && std::exchange(keeps_files_, false)) {
-      (*db_)->EnableFileDeletions(/*force=*/false).PermitUncheckedError();
+  // Closes the database and opens it as a start does, where the disk takes writes again. Whoever
+  // read a slice holds it meanwhile, and new reads wait.
+  absl::Status Reopen() {
+    const absl::MutexLock reopening(&reopen_mu_);
+    if (!failed_.load()) return absl::OkStatus();  // another did it
+    if (absl::Status works = Database::TryDisk(dir_, options_); !works.ok()) return works;
+    if (backups_.load() > 0) {
+      return absl::UnavailableError("the database is opened again when the backup is made");
     }
-    done.Notify();
-    watch.join();
+    StopCompactions();
+    const absl::MutexLock lock(&db_mu_);
+    closed_.store(true);
+    tables_ = nullptr;
+    db_ = nullptr;
+    absl::Status status = OpenAgain();
+    if (!status.ok()) {
+      db_ = nullptr;
+      return status;
+    }
+    tables_ = std::make_unique<SliceTables>(db_.get(), dir_);
+    closed_.store(false);
+    if (stopped_.load()) (*db_)->DisableManualCompaction();
+    // What a sync that failed left in the page cache alone is written anew.
+    status = Flush();
+    if (status.ok()) failed_.store(false);
     return status;
   }
 
-  // Told to go on after a log that failed, RocksDB begins a new one only if it has anything to
-  // flush.
-  void HaveSomethingToFlush() {
-    uint64_t entries = 1;
-    (*db_)->GetIntProperty(db_->family(kMeta), rocksdb::DB::Properties::kNumEntriesActiveMemTable,
-                           &entries);
-    if (entries > 0) return;
-    rocksdb::WriteOptions beside_the_log;
-    beside_the_log.disableWAL = true;
-    (*db_)
-        ->Put(beside_the_log, db_->family(kMeta), absl::StrCat(kNotePrefix, "opened"), "")
-        .PermitUncheckedError();
+  // What a failing disk reads wrong it may soon read right. Only what stays damaged is mended, or
+  // set aside.
+  absl::Status OpenAgain() {
+    absl::Status status = Database::Open(dir_, Database::Mode::kOwnAgain, &db_, options_);
+    if (status.ok()) status = SliceTables::Prepare(dir_);
+    if (!absl::IsDataLoss(status)) return status;
+    const absl::Time now = absl::Now();
+    damaged_since_ = std::min(damaged_since_, now);
+    if (now - damaged_since_ < options_.patience) return status;
+    damaged_since_ = absl::InfiniteFuture();
+    DiskContents contents;
+    status = OpenWhole(dir_, secret_check_, options_, &count_, &db_, &contents);
+    if (!status.ok()) return status;
+    mended_.store(true);
+    for (const std::string& line : contents.damage) {
+      if (options_.warnings != nullptr) options_.warnings->Say("damage", line);
+    }
+    return status;
   }
 
   absl::Status Put(const char* what, Family family, const std::string& key,
@@ -308,107 +411,63 @@ class RocksDiskTier : public DiskTier {
     });
   }
 
-  absl::Status WriteBatch(const char* what, rocksdb::WriteBatch* batch, bool sync) {
-    rocksdb::WriteOptions options;
-    options.sync = sync;
-    return Change(what, [&] { return (*db_)->Write(options, batch); });
+  // `fill`: with the database open.
+  template <typename F>
+  absl::Status WriteBatch(const char* what, bool sync, F fill) {
+    return Change(what, [&] {
+      rocksdb::WriteBatch batch;
+      fill(&batch);
+      rocksdb::WriteOptions options;
+      options.sync = sync;
+      return (*db_)->Write(options, &batch);
+    });
   }
 
   absl::StatusOr<std::string> ReadRecord(Family family, const std::string& key) {
     std::string bytes;
-    const rocksdb::Status status = (*db_)->Get(VerifiedReads(), db_->family(family), key, &bytes);
-    if (!status.ok()) return FromRocks(status, "read of a record");
+    const absl::Status status = WithDb([&] {
+      return FromRocks((*db_)->Get(VerifiedReads(), db_->family(family), key, &bytes),
+                       "read of a record");
+    });
+    if (!status.ok()) return status;
     return bytes;
   }
 
-  const std::unique_ptr<Database> db_;
-  const std::string dir_;
-  SliceTables tables_;
-  const std::unique_ptr<PointCount> count_;
+  const std::string dir_, secret_check_;
+  const DiskTierOptions options_;
+  absl::Mutex reopen_mu_;
+  absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);  // shared by all who use these two
+  std::unique_ptr<Database> db_;                       // null: closed, until it can be opened
+  std::unique_ptr<SliceTables> tables_;
+  absl::Time damaged_since_ = absl::InfiniteFuture();
+  std::unique_ptr<PointCount> count_;
   DiskContents contents_;  // until Load
   std::atomic<bool> stopped_{false};
-  const uint64_t min_table_bytes_;
-  const absl::Duration patience_;
-  std::atomic<bool> gave_up_{false};
-  std::atomic<bool> failed_{false};  // the last change
+  std::atomic<bool> failed_{false};  // the last change, or background work
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> mended_{false};
+  std::atomic<int> backups_{0};
+  std::atomic<uint64_t> begun_drops_{0};
   absl::Mutex settle_mu_;
-  absl::Mutex resume_mu_;  // shared by changes
-  bool keeps_files_ ABSL_GUARDED_BY(resume_mu_) = false;
-  // Since RocksDB was told to go on, it takes no more tables: version 7.8 numbers the next one 0,
-  // which it asserts against. Until the next start everything goes through the log.
-  std::atomic<bool> resumed_{false};
+  uint64_t settled_drops_ ABSL_GUARDED_BY(settle_mu_) = 0;
 };
-
-}  // namespace
-
-namespace {
-
-// As LoadContents; kDataLoss where the database is from before a drop that was answered, too.
-absl::StatusOr<DiskContents> LoadCompared(const Database& db, const PointCount& count,
-                                          const BootId& boot) {
-  absl::StatusOr<DiskContents> contents = LoadContents(db);
-  if (!contents.ok()) return contents;
-  const PointCount::Noted& before = count.before();
-  if (contents->drops < before.drops && !contents->manifests.empty()) {
-    return absl::DataLossError("it is from before restore points were dropped");
-  }
-  if (!db.found().empty()) TakeLostObjects(db, &*contents);
-  const uint64_t found = contents->manifests.size();
-  // What was not synced a crash of the machine may take.
-  const bool is_same_boot = before.boot == boot;
-  if (is_same_boot) {
-    contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
-  }
-  if (is_same_boot || !contents->damage.empty()) {
-    contents->lost_points = before.points - std::min(before.points, found);
-  }
-  if (contents->lost_points > 0) {
-    contents->damage.push_back(
-        absl::StrCat(contents->lost_points, " of ", before.points, " restore points are lost"));
-  }
-  return contents;
-}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
                                                          const std::string& secret_check,
                                                          const DiskTierOptions& options) {
-  const BootId boot = options.boot.value_or(ThisBoot());
   RemoveSetAside(dir, kKeptSetAside);
-  std::unique_ptr<Database> db;
-  absl::Status status = Database::Open(dir, Database::Mode::kOwn, &db, options);
-  if (!status.ok()) return status;
   const std::string readable = MakePrivate(dir);
   if (!readable.empty() && options.warnings != nullptr) options.warnings->Say("disk", readable);
-  absl::StatusOr<std::unique_ptr<PointCount>> count = PointCount::Open(dir, boot);
-  if (!count.ok()) return count.status();
-  std::vector<std::string> lines;
-  absl::StatusOr<DiskContents> contents = DiskContents();
-  for (int attempt = 0;; ++attempt) {
-    if (status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
-    contents = LoadCompared(*db, **count, boot);
-    if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
-    db = nullptr;
-    status = SetAside(dir, std::string(contents.status().message()), &lines);
-    if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, &db, options);
-    if (!status.ok()) return status;
-    db->Found(std::move(lines));
-  }
-  if (!contents.ok()) return contents.status();
-  (*count)->Begin(contents->manifests.size(), contents->drops);
-  if (contents->drops < (*count)->drops()) {  // an empty one, which has seen all drops
-    const rocksdb::Status noted = (*db)->Put(rocksdb::WriteOptions(), db->family(kManifests),
-                                             kDropsKey, absl::StrCat((*count)->drops()));
-    if (!noted.ok()) return FromRocks(noted, "write of the number of drops");
-  }
-  // So that no later start finds them torn. There may be no room for it.
-  if (!db->cut_logs().empty()) {
-    (*db)->Flush(rocksdb::FlushOptions(), db->families()).PermitUncheckedError();
-  }
-  if (status = SliceTables::Prepare(dir); !status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db), dir, *std::move(count),
-                                         *std::move(contents), options);
+  std::unique_ptr<PointCount> count;
+  std::unique_ptr<Database> db;
+  DiskContents contents;
+  absl::Status status = OpenWhole(dir, secret_check, options, &count, &db, &contents);
+  if (!status.ok()) return status;
+  MakePrivate(dir);  // what RocksDB made
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, secret_check, std::move(count),
+                                         std::move(contents), options);
 }
 
 }  // namespace hearth

@@ -7,7 +7,8 @@
 // them frees whole files. An object's record is written before its slices and its slices before any
 // manifest that names it: a table is in place before WriteAll returns and the log keeps its order,
 // so a manifest that survived proves its objects did. Thread safety: all methods from any thread.
-// RocksDB's statuses become absl's here.
+// After a change that failed the next one closes the database and opens it again, as a start does:
+// RocksDB 7.8, told to go on, may wait for ever. RocksDB's statuses become absl's here.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 
@@ -55,14 +56,13 @@ struct DiskContents {
 };
 
 struct DiskTierOptions {
-  // Enough to write to files what is in memory then, at most 0.3 GB.
-  static constexpr absl::Duration kPatience = absl::Minutes(1);
+  static constexpr absl::Duration kPatience = absl::Seconds(10);
   // Writes smaller than this go through the log: 64 GiB of tables of
   // this size are 65,536 files, more than enough.
   static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
 
   rocksdb::Env* env = nullptr;          // a test's, in front of the file system; outlives the tier
-  absl::Duration patience = kPatience;  // with RocksDB going on after a change that failed
+  absl::Duration patience = kPatience;  // with a database in use that reads as damaged
   uint64_t min_table_bytes = kMinTableBytes;              // smaller in tests; not 0
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
   std::optional<BootId> boot;                             // a test's; none: the machine's
@@ -101,11 +101,11 @@ class DiskTier : public SliceTier {
                                        const FingerprintRecord& fingerprint, bool sync) = 0;
   // Not atomic: an error may leave some erased.
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
-  // What was erased so far stays erased, whatever is damaged later.
+  // What was erased before the call stays erased, whatever is damaged later.
   virtual absl::Status SettleErases() = 0;
   virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
   // Notes when manifests were last used, as one small batch that may be lost. Does not try to
-  // resume a database that stopped after an error.
+  // open a database again that stopped after an error.
   virtual absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) = 0;
   virtual absl::Status Sync() = 0;
   // One record as it is on disk now. kNotFound; kDataLoss: damaged.
@@ -124,6 +124,9 @@ class DiskTier : public SliceTier {
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
+  // True once after the database was mended, or set aside, while it was in use: any record and any
+  // slice may be missing.
+  virtual bool TakeMended() = 0;
 };
 
 }  // namespace hearth

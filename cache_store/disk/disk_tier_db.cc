@@ -24,7 +24,6 @@
 #include "absl/strings/strip.h"
 #include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/disk_tier_recovery.h"
-#include "cache_store/disk/files/disk_tier_records.h"
 
 namespace hearth {
 namespace {
@@ -154,7 +153,7 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
         static_cast<int64_t>(std::min(tier.background_bytes_per_s, kMax))));
   }
   options.max_open_files = MaxOpenFiles();
-  // After an error the next change tries to go on (disk_tier_files.h says why).
+  // After an error the next change opens the database again (disk_tier.h).
   options.max_bgerror_resume_count = 0;
   // More would only be kept alive by the small families' unflushed records.
   options.max_total_wal_size = kMaxLogBytes;
@@ -179,6 +178,28 @@ std::vector<std::string> LogsIn(rocksdb::FileSystem* files, const std::string& p
   return logs;
 }
 
+// Where the last whole record of a log ends. Blocks of a log hold pieces one after the other, none
+// across a block's end; a rest too short for a header is zeros. A record is one piece, or a first,
+// some middle ones and a last.
+uint64_t EndOfRecords(absl::string_view log) {
+  constexpr uint64_t kBlockBytes = 32768;
+  constexpr uint64_t kHeaderBytes = 7;  // a sum of 4 bytes, the body's length (2), type
+  constexpr uint8_t kWholeRecord = 1, kLastPiece = 4;
+  uint64_t end = 0;
+  for (uint64_t at = 0; at + kHeaderBytes <= log.size();) {
+    const uint64_t left_in_block = kBlockBytes - at % kBlockBytes;
+    if (left_in_block < kHeaderBytes) {
+      at += left_in_block;
+      continue;
+    }
+    const auto byte = [&](size_t i) { return static_cast<uint8_t>(log[at + i]); };
+    const uint8_t type = byte(6);
+    at += kHeaderBytes + (byte(4) | byte(5) << 8);
+    if (at <= log.size() && (type == kWholeRecord || type == kLastPiece)) end = at;
+  }
+  return end;
+}
+
 // Cuts the logs behind their last whole records, where a process that was killed left a part of
 // one: RocksDB reads the next log only if that begins with the number that is due then, and its
 // numbers have gaps. And syncs them: RocksDB syncs what it writes itself, never what another
@@ -187,17 +208,21 @@ std::vector<std::string> LogsIn(rocksdb::FileSystem* files, const std::string& p
 rocksdb::IOStatus SettleLogs(rocksdb::FileSystem* files, const std::string& path, uint64_t* bytes) {
   const std::vector<std::string> logs = LogsIn(files, path);
   for (const std::string& log : logs) {
-    std::string content;
+    std::string content, again;
     std::unique_ptr<rocksdb::FSWritableFile> file;
     rocksdb::IOStatus status = rocksdb::ReadFileToString(files, log, &content);
     if (!status.ok()) return status;
-    RecordEnds records;
-    records.Feed(content);
-    *bytes += records.end();
-    status = files->ReopenWritableFile(log, rocksdb::FileOptions(), &file, nullptr);
-    if (status.ok() && records.end() < content.size()) {
-      status = file->Truncate(records.end(), kPlain, nullptr);
+    const uint64_t end = EndOfRecords(content);
+    *bytes += end;
+    if (end < content.size()) {  // no cut where a disk read a bit wrong
+      status = rocksdb::ReadFileToString(files, log, &again);
+      if (status.ok() && again != content) {
+        status = rocksdb::IOStatus::IOError(log + " reads differently each time");
+      }
+      if (!status.ok()) return status;
     }
+    status = files->ReopenWritableFile(log, rocksdb::FileOptions(), &file, nullptr);
+    if (status.ok() && end < content.size()) status = file->Truncate(end, kPlain, nullptr);
     if (status.ok()) status = file->Sync(kPlain, nullptr);
     if (!status.ok()) return status;
   }
@@ -272,8 +297,8 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
     families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
   }
   rocksdb::Status status;
-  if (mode == Mode::kOwn) {
-    status = database->OpenAtAnyRate(dir, options, families);
+  if (mode == Mode::kOwn || mode == Mode::kOwnAgain) {
+    status = database->OpenAtAnyRate(dir, mode == Mode::kOwn, options, families);
   } else if (mode == Mode::kAsIs) {
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
@@ -282,11 +307,15 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   if (!status.ok()) return CannotOpen(dir, mode, status);
   database->cut_logs_ = log->dropped();
+  if (mode == Mode::kOwnAgain && !database->cut_logs_.empty()) {
+    return absl::DataLossError(database->cut_logs_[0]);
+  }
   *out = std::move(database);
   return absl::OkStatus();
 }
 
-rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
+rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, bool mends,
+                                        const rocksdb::DBOptions& options,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families) {
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
@@ -310,7 +339,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::D
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
   rocksdb::Status status = open();
-  if (IsDamage(status)) {
+  if (mends && IsDamage(status)) {
     const std::string why = status.ToString();
     rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options.info_log,
                  "damaged, RocksDB is asked to mend it, which may take minutes: %s", why.c_str());
@@ -328,6 +357,31 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::D
   }
   if (status.ok()) reserve_->MakeFile();
   return status;
+}
+
+absl::Status Database::TryDisk(const std::string& dir, const DiskTierOptions& options) {
+  rocksdb::Env* const env = options.env != nullptr ? options.env : rocksdb::Env::Default();
+  rocksdb::FileSystem* const files = env->GetFileSystem().get();
+  const std::string path = absl::StrCat(dir, kTablesFolder, "/try");
+  uint64_t room = 0;
+  std::unique_ptr<rocksdb::FSWritableFile> file;
+  rocksdb::IOStatus status = files->GetFreeSpace(dir, kPlain, &room, nullptr);
+  if (status.ok() && room < kReserveBytes) {
+    status = rocksdb::IOStatus::NoSpace("No space left on device");
+  }
+  if (status.ok()) status = files->NewWritableFile(path, rocksdb::FileOptions(), &file, nullptr);
+  if (status.ok()) status = file->Append("try", kPlain, nullptr);
+  if (status.ok()) status = file->Sync(kPlain, nullptr);
+  if (status.ok()) status = SyncFolder(files, DatabasePath(dir));
+  std::string current;
+  if (status.ok()) {
+    status = rocksdb::ReadFileToString(files, DatabasePath(dir) + "/CURRENT", &current);
+  }
+  if (file != nullptr) {
+    file->Close(kPlain, nullptr).PermitUncheckedError();
+    files->DeleteFile(path, kPlain, nullptr).PermitUncheckedError();
+  }
+  return FromRocks(status, "the disk still fails");
 }
 
 void Database::Close() {

@@ -65,12 +65,15 @@ class Database {
  public:
   enum class Mode {
     kOwn,         // made when absent, mended or set aside when damaged
+    kOwnAgain,    // as it was left by this process; kDataLoss when damaged
     kAsIs,        // must be there, and is not mended
     kLook,        // read only: needs no lock, so the folder may be in use
     kLookAtCopy,  // the same; `dir` is the database's own folder
   };
   static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                            const DiskTierOptions& options = {});
+  // Whether the folder's disk takes writes, and what an opening needs room for.
+  static absl::Status TryDisk(const std::string& dir, const DiskTierOptions& options);
   ~Database();
 
   rocksdb::DB* operator->() const { return db_; }
@@ -85,13 +88,14 @@ class Database {
   void Found(std::vector<std::string> lines) {
     found_.insert(found_.begin(), lines.begin(), lines.end());
   }
-  // Null unless the mode is kOwn.
+  // Null unless the mode is kOwn or kOwnAgain.
   Reserve* reserve() const { return reserve_.get(); }
 
  private:
   Database() = default;
   // Mends what is damaged, or sets it aside, and copes with a full disk.
-  rocksdb::Status OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
+  rocksdb::Status OpenAtAnyRate(const std::string& dir, bool mends,
+                                const rocksdb::DBOptions& options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families);
   void Close();
 

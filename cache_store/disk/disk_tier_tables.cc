@@ -127,36 +127,36 @@ absl::Status SliceTables::Prepare(const std::string& dir) {
   return absl::UnavailableError(absl::StrCat(TableFolder(dir), ": ", error.message()));
 }
 
-rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
+rocksdb::Status SliceTables::Make(absl::Span<const SliceWrite> slices, std::string* path) {
   std::vector<std::pair<std::string, const SliceWrite*>> ordered;
   for (const SliceWrite& write : slices) {
     ordered.emplace_back(SliceKey(write.slice.object, write.slice.layer), &write);
   }
   std::sort(ordered.begin(), ordered.end());
-  const std::string path = absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
+  *path = absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
   rocksdb::EnvOptions file_options;
   file_options.writable_file_max_buffer_size = kFileBufferBytes;
   rocksdb::SstFileWriter writer(file_options, (*db_)->GetOptions(db_->family(kTables)),
                                 db_->family(kTables), /*invalidate_page_cache=*/false);
-  rocksdb::Status status = writer.Open(path);
+  rocksdb::Status status = writer.Open(*path);
   for (const auto& [key, write] : ordered) {
     if (!status.ok()) break;
     const absl::Span<const std::byte> bytes = write->view.bytes;
     status = writer.Put(key, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
   if (status.ok()) status = writer.Finish();
-  if (status.ok()) return TakeOver(path);
-  Remove(path);
+  if (status.ok()) status = CheckEnds((*db_)->GetOptions(db_->family(kTables)), *path);
+  if (!status.ok()) Remove(*path);
   return status;
 }
 
 rocksdb::Status SliceTables::TakeOver(const std::string& path) {
-  rocksdb::Status status = CheckEnds((*db_)->GetOptions(db_->family(kTables)), path);
-  if (status.ok()) {
-    rocksdb::IngestExternalFileOptions options;
-    options.move_files = true;
-    options.snapshot_consistency = false;  // nobody reads an object before its manifest is there
-    options.write_global_seqno = false;
+  rocksdb::IngestExternalFileOptions options;
+  options.move_files = true;
+  options.snapshot_consistency = false;  // nobody reads an object before its manifest is there
+  options.write_global_seqno = false;
+  rocksdb::Status status;
+  {
     const absl::MutexLock lock(&ranges_mu_);
     status = (*db_)->IngestExternalFile(db_->family(kTables), {path}, options);
     status.ok() ? db_->files()->Linked() : db_->files()->MayBeLinked();

@@ -26,9 +26,11 @@ class SliceTables {
   static absl::Status Prepare(const std::string& dir);
   SliceTables(const Database* db, const std::string& dir) : db_(db), dir_(dir) {}
 
-  // Readable when it returns, and on stable storage. From any thread.
-  // REQUIRES: the records of the slices' objects were written.
-  rocksdb::Status Write(absl::Span<const SliceWrite> slices);
+  // Writes a table of the slices beside the database, to `*path`, from any thread.
+  rocksdb::Status Make(absl::Span<const SliceWrite> slices, std::string* path);
+  // Links it into the database: readable when it returns, and on stable storage. REQUIRES: the
+  // records of the slices' objects were written.
+  rocksdb::Status TakeOver(const std::string& path);
 
   // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
   // rewrites those that are mostly dead. `*left_bytes`: what tables take afterwards. kCancelled:
@@ -36,8 +38,6 @@ class SliceTables {
   absl::Status Reclaim(uint64_t max_bytes, uint64_t* left_bytes);
 
  private:
-  // Links the table that was written to `path` into the database.
-  rocksdb::Status TakeOver(const std::string& path);
   void Remove(const std::string& path);
 
   const Database* const db_;

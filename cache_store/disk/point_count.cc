@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
@@ -56,22 +57,17 @@ PointCount::Noted PointCount::Read(const std::string& dir) {
   return noted;
 }
 
-absl::StatusOr<std::unique_ptr<PointCount>> PointCount::Open(const std::string& dir,
-                                                             const BootId& boot) {
-  const Noted before = Read(dir);
+absl::StatusOr<std::unique_ptr<PointCount>> PointCount::Open(const std::string& dir) {
   const int file = ::open(PathOf(dir).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", PathOf(dir)));
-  std::unique_ptr<PointCount> count(new PointCount(file, before));
-  const absl::MutexLock lock(&count->mu_);
-  count->now_ = before;
-  count->now_.boot = boot;
-  return count;
+  return absl::WrapUnique(new PointCount(file, Read(dir)));
 }
 
 PointCount::~PointCount() { ::close(file_); }
 
-void PointCount::Begin(uint64_t points, uint64_t drops) {
+void PointCount::Begin(uint64_t points, uint64_t drops, const BootId& boot) {
   const absl::MutexLock lock(&mu_);
+  now_.boot = boot;
   now_.points = points;
   now_.drops = std::max(now_.drops, drops);
   Write().IgnoreError();
@@ -90,9 +86,9 @@ void PointCount::Remove(uint64_t points) {
   Write().IgnoreError();
 }
 
-uint64_t PointCount::drops() const {
+PointCount::Noted PointCount::noted() const {
   const absl::MutexLock lock(&mu_);
-  return now_.drops;
+  return now_;
 }
 
 absl::Status PointCount::NoteDrops(uint64_t drops) {

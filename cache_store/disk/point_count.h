@@ -36,28 +36,25 @@ class PointCount {
   // Zeros where there is no file, or it is damaged.
   static Noted Read(const std::string& dir);
 
-  static absl::StatusOr<std::unique_ptr<PointCount>> Open(const std::string& dir,
-                                                          const BootId& boot);
+  static absl::StatusOr<std::unique_ptr<PointCount>> Open(const std::string& dir);
   ~PointCount();
   PointCount(const PointCount&) = delete;
   PointCount& operator=(const PointCount&) = delete;
 
-  const Noted& before() const { return before_; }  // as it was opened
-  // What a start found; its number of drops may be higher.
-  void Begin(uint64_t points, uint64_t drops);
+  Noted noted() const;
+  // What an opening of the database found; the number of drops that is noted may be higher.
+  void Begin(uint64_t points, uint64_t drops, const BootId& boot);
   // After points were committed, and before they are erased.
   void Add(uint64_t points);
   void Remove(uint64_t points);
-  uint64_t drops() const;
   // On stable storage when it returns.
   absl::Status NoteDrops(uint64_t drops);
 
  private:
-  PointCount(int file, const Noted& before) : file_(file), before_(before) {}
+  PointCount(int file, const Noted& noted) : file_(file), now_(noted) {}
   absl::Status Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int file_;
-  const Noted before_;
   mutable absl::Mutex mu_;
   Noted now_ ABSL_GUARDED_BY(mu_);
 };

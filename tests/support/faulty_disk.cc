@@ -148,6 +148,9 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
   IOStatus NewRandomAccessFile(const std::string& path, const FileOptions& options,
                                std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
                                IODebugContext* dbg) override;
+  IOStatus NewSequentialFile(const std::string& path, const FileOptions& options,
+                             std::unique_ptr<rocksdb::FSSequentialFile>* out,
+                             IODebugContext* dbg) override;
   IOStatus NewDirectory(const std::string& path, const IOOptions& options,
                         std::unique_ptr<rocksdb::FSDirectory>* out, IODebugContext* dbg) override;
 
@@ -200,13 +203,16 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
 
  private:
   friend class FaultyReader;
+  friend class FaultySequence;
   friend class FaultyFolder;
 
   IOStatus SyncFolder(const std::string& folder) {
     absl::MutexLock lock(&disk_->mu_);
     if (disk_->dead_) return IOStatus::IOError("dead");
     ++disk_->syncs_;
-    if (disk_->Strikes(DiskFault::kFailedSync)) return IOStatus::IOError("sync failed");
+    if (disk_->Strikes(DiskFault::kFailedSync) || disk_->Strikes(DiskFault::kFailedFolderSync)) {
+      return IOStatus::IOError("sync failed");
+    }
     auto& names = disk_->unsynced_names_;
     for (auto it = names.begin(); it != names.end();) {
       it = it->second == folder ? names.erase(it) : std::next(it);
@@ -217,10 +223,14 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
                   renames.end());
     return IOStatus::OK();
   }
-  IOStatus BreakRead(Slice* result, char* scratch) {
+  // `is_counted`: among the nth reads of a fault that is armed.
+  IOStatus BreakRead(Slice* result, char* scratch, bool is_counted) {
     absl::MutexLock lock(&disk_->mu_);
-    if (disk_->Strikes(DiskFault::kFailedRead)) return IOStatus::IOError("disk on fire");
-    if (result->empty() || !disk_->Strikes(DiskFault::kFlippedBit)) return IOStatus::OK();
+    const auto strikes = [&](DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_->mu_) {
+      return is_counted ? disk_->Strikes(fault) : disk_->StrikesByShare(fault);
+    };
+    if (strikes(DiskFault::kFailedRead)) return IOStatus::IOError("disk on fire");
+    if (result->empty() || !strikes(DiskFault::kFlippedBit)) return IOStatus::OK();
     if (result->data() != scratch) std::memmove(scratch, result->data(), result->size());
     scratch[result->size() / 2] ^= 0x08;
     *result = Slice(scratch, result->size());
@@ -238,7 +248,7 @@ class FaultyReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
                 char* scratch, IODebugContext* dbg) const override {
     IOStatus status =
         FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, scratch, dbg);
-    return status.ok() ? system_->BreakRead(result, scratch) : status;
+    return status.ok() ? system_->BreakRead(result, scratch, true) : status;
   }
   IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const IOOptions& options,
                      IODebugContext* dbg) override {
@@ -247,6 +257,20 @@ class FaultyReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
       read.status = Read(read.offset, read.len, options, &read.result, read.scratch, dbg);
     }
     return IOStatus::OK();
+  }
+
+ private:
+  FaultyFileSystem* const system_;
+};
+
+class FaultySequence : public rocksdb::FSSequentialFileOwnerWrapper {
+ public:
+  FaultySequence(FaultyFileSystem* system, std::unique_ptr<rocksdb::FSSequentialFile> file)
+      : FSSequentialFileOwnerWrapper(std::move(file)), system_(system) {}
+  IOStatus Read(size_t bytes, const IOOptions& options, Slice* result, char* scratch,
+                IODebugContext* dbg) override {
+    IOStatus status = FSSequentialFileOwnerWrapper::Read(bytes, options, result, scratch, dbg);
+    return status.ok() ? system_->BreakRead(result, scratch, false) : status;
   }
 
  private:
@@ -282,6 +306,14 @@ IOStatus FaultyFileSystem::NewRandomAccessFile(const std::string& path, const Fi
   }
   IOStatus status = target()->NewRandomAccessFile(path, options, out, dbg);
   if (status.ok()) *out = std::make_unique<FaultyReader>(this, std::move(*out));
+  return status;
+}
+
+IOStatus FaultyFileSystem::NewSequentialFile(const std::string& path, const FileOptions& options,
+                                             std::unique_ptr<rocksdb::FSSequentialFile>* out,
+                                             IODebugContext* dbg) {
+  IOStatus status = target()->NewSequentialFile(path, options, out, dbg);
+  if (status.ok()) *out = std::make_unique<FaultySequence>(this, std::move(*out));
   return status;
 }
 
@@ -328,8 +360,15 @@ int FaultyDisk::struck() const {
 
 bool FaultyDisk::Strikes(DiskFault fault) {
   const auto it = armed_.find(fault);
-  if (it == armed_.end() || --it->second > 0) return false;
+  if (it == armed_.end() || --it->second > 0) return StrikesByShare(fault);
   armed_.erase(it);
+  ++struck_;
+  return true;
+}
+
+bool FaultyDisk::StrikesByShare(DiskFault fault) {
+  const auto it = shares_.find(fault);
+  if (it == shares_.end() || static_cast<int>(random_() % 1000) >= it->second) return false;
   ++struck_;
   return true;
 }
@@ -392,6 +431,7 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
   // The machine may still lose, during the next process, bytes that the dead one did not sync.
   if (machine) files_.clear(), unsynced_names_.clear(), unsynced_renames_.clear();
   armed_.clear();
+  shares_.clear();
   full_ = dead_ = false;
   room_ = kAmple;
 }

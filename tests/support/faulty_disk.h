@@ -11,6 +11,8 @@
 //                    back
 //   failed read      the nth read from now fails
 //   flipped bit      the nth read from now has one bit changed
+//   fails for a time a share of all operations of a kind fails, and of all reads, those of whole
+//                    files too, has one bit changed
 //   stuck            syncs of files take for ever
 //   death            every change fails from now on, as for a process that is no more
 //   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
@@ -35,7 +37,14 @@
 
 namespace hearth {
 
-enum class DiskFault { kFailedWrite, kShortWrite, kFailedSync, kFailedRead, kFlippedBit };
+enum class DiskFault {
+  kFailedWrite,
+  kShortWrite,
+  kFailedSync,
+  kFailedFolderSync,
+  kFailedRead,
+  kFlippedBit
+};
 
 class FaultyDisk {
  public:
@@ -46,6 +55,11 @@ class FaultyDisk {
   // The nth operation of its kind from now, counted from 1. One at a time of each kind.
   void Arm(DiskFault fault, int nth);
   void Disarm();
+  // So many of a thousand operations of its kind, until it is set to none.
+  void SetShare(DiskFault fault, int per_mille) {
+    absl::MutexLock lock(&mu_);
+    shares_[fault] = per_mille;
+  }
   void SetFull(bool full) {
     absl::MutexLock lock(&mu_);
     full_ = full;
@@ -87,6 +101,7 @@ class FaultyDisk {
   };
 
   bool Strikes(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool StrikesByShare(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Before a write of any kind.
   rocksdb::IOStatus Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // How many of the bytes there is room for, which they then take.
@@ -103,6 +118,8 @@ class FaultyDisk {
 
   mutable absl::Mutex mu_;
   std::map<DiskFault, int> armed_ ABSL_GUARDED_BY(mu_);
+  std::map<DiskFault, int> shares_ ABSL_GUARDED_BY(mu_);
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mu_){1};
   bool full_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t room_ ABSL_GUARDED_BY(mu_) = kAmple;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;

@@ -8,9 +8,7 @@
 // superfluous one, as any file that the manifest does not name.
 //
 // On a full disk RocksDB waits for room by itself, gives up when its first try fails, and cannot be
-// resumed from then on while the process lives; after other errors of a write it cannot be resumed
-// at all. With a retryable error the decision is ours (disk_tier.cc): when resumed, it writes its
-// memory to new files, and begins a new log and a new manifest.
+// resumed from then on. With a retryable error the decision is ours (disk_tier.cc).
 //
 // Tables on their way into the database, in kTablesFolder, are written past the page cache where
 // the file system can do that (disk_tier_direct.h); RocksDB's reads before it links them go past it
@@ -124,7 +122,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
       : FileSystemWrapper(std::move(target)) {}
   const char* Name() const override { return "RocksFileSystem"; }
 
-  LogHealth& log_health() { return log_health_; }
   // The links that were made since the last call worked.
   void Linked() {
     absl::MutexLock lock(&mu_);
@@ -153,7 +150,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
       const auto make = [target = this->target(), path, options](DeferredLogFile::File* made) {
         return target->NewWritableFile(path, options, made, nullptr);
       };
-      *out = std::make_unique<DeferredLogFile>(path, &log_health_, std::move(*out), make);
+      *out = std::make_unique<DeferredLogFile>(std::move(*out), make);
       return rocksdb::IOStatus::OK();
     }
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
@@ -224,7 +221,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     return Retryable(status);
   }
 
-  LogHealth log_health_;
   DirectBuffers buffers_;
   absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<NewTableReads>> new_tables_ ABSL_GUARDED_BY(mu_);
