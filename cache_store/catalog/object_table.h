@@ -103,8 +103,10 @@ class ObjectTable {
 
   // A session read these copies.
   void NoteRead(const StoredObject* object, bool from_host, bool from_disk);
-  // Return the number of failures so far, and of fetches since ForgetFetches.
-  uint32_t CountReadFailure(const StoredObject* object) { return ++Own(object)->reads.failures; }
+  void SetSuspect(const StoredObject* object, bool suspect) {
+    Own(object)->reads.suspect = suspect;
+  }
+  // Returns the number of fetches since ForgetFetches.
   uint32_t CountFetch(const StoredObject* object) { return ++Own(object)->reads.fetches; }
   void ForgetFetches(const StoredObject* object) { Own(object)->reads.fetches = 0; }
   void SetQueuedForDevice(const StoredObject* object, bool queued) {

@@ -49,7 +49,7 @@ struct StoredObject {
   struct Reads {
     // Read since its copy came to the tier: whether writing it there was of any use.
     bool from_host = false, from_disk = false;
-    uint32_t failures = 0;           // errors of the disk, other than wrong bytes
+    bool suspect = false;            // one from disk failed: hidden until it is read again
     uint32_t fetches = 0;            // since it was last copied to the device
     bool queued_for_device = false;  // to be copied there
     bool promoting = false;          // a reader keeps its slices for RAM
@@ -79,6 +79,7 @@ struct StoredObject {
   // The latest end that a restore point naming it ever had.
   absl::Time keep_until = absl::InfinitePast();
 
+  bool hidden() const { return reads.suspect && !in_host; }
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t stored_bytes() const {
     return disk.compressed_bytes > 0 ? disk.compressed_bytes : bytes();

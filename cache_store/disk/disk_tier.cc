@@ -298,6 +298,10 @@ class RocksDiskTier : public DiskTier {
     return sum;
   }
 
+  void DropCached(uint64_t object) override {
+    WithDb([&] { return hearth::DropCached(*db_, object), absl::OkStatus(); }).IgnoreError();
+  }
+
   bool TakeMended() override { return mended_.exchange(false); }
 
  private:

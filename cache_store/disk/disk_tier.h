@@ -122,6 +122,8 @@ class DiskTier : public SliceTier {
   virtual void StopReclaiming() = 0;
   // Copies the state of this moment to a backup folder (backup.h), while the tier is in use.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
+  // The next read of this object's slices is the device's, not the page cache's.
+  virtual void DropCached(uint64_t object) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
   // True once after the database was mended, or set aside, while it was in use: any record and any

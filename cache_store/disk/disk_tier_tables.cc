@@ -1,9 +1,11 @@
 #include "cache_store/disk/disk_tier_tables.h"
 
+#include <fcntl.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/sst_file_writer.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -190,6 +192,28 @@ rocksdb::Status GetSlice(const Database& db, const std::string& key,
   value->Reset();
   options.fill_cache = false;
   return db->Get(options, db.family(kSlices), key, value);
+}
+
+void DropCached(const Database& db, uint64_t object) {
+  const auto drop = [](const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(file);
+  };
+  const std::string first = NumberKey(object), end = NumberKey(object + 1);
+  for (const Family family : {kTables, kSlices}) {
+    rocksdb::ColumnFamilyMetaData files;
+    db->GetColumnFamilyMetaData(db.family(family), &files);
+    for (const rocksdb::LevelMetaData& level : files.levels) {
+      for (const rocksdb::SstFileMetaData& file : level.files) {
+        if (file.largestkey >= first && file.smallestkey < end) drop(file.db_path + file.name);
+      }
+    }
+    for (const rocksdb::BlobMetaData& file : files.blob_files) {
+      drop(absl::StrCat(file.blob_file_path, "/", file.blob_file_name));
+    }
+  }
 }
 
 absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {

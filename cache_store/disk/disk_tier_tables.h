@@ -47,6 +47,9 @@ class SliceTables {
   absl::Mutex ranges_mu_;
 };
 
+// Has the page cache forget the files that may hold slices of this object.
+void DropCached(const Database& db, uint64_t object);
+
 // Reads a slice from either family.
 rocksdb::Status GetSlice(const Database& db, const std::string& key, rocksdb::PinnableSlice* value);
 

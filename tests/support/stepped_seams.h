@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cache_store/store/store_seams.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/manual_executor.h"
 
 namespace hearth {
@@ -18,6 +19,14 @@ inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr
   seams.clock = clock;
   seams.executor = std::move(made);
   return seams;
+}
+
+// Has the store read again what could not be read from disk, until it can be or is given up.
+inline void ReadSuspects(TieredStore* store, FakeClock* clock) {
+  for (int second = 0; second < 40; ++second) {
+    clock->Advance(absl::Seconds(1));
+    static_cast<SteppedStore*>(store)->ScrubStep();
+  }
 }
 
 }  // namespace hearth

@@ -14,7 +14,10 @@ namespace hearth {
 namespace {
 
 constexpr size_t kRetiredAtOnce = 1024;  // under one hold of the lock
-constexpr uint32_t kMaxReadFailures = 2;
+// Bytes that stay wrong are given up after half a minute. Errors say nothing about the bytes, and a
+// disk may be away for longer: after five minutes.
+constexpr int kMaxWrongReads = 5, kMaxFailedReads = 22;
+constexpr absl::Duration kFirstPause = absl::Seconds(1), kMaxPause = absl::Seconds(16);
 
 // Where the objects end; kInvalidArgument: not in the prompt.
 absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
@@ -184,13 +187,79 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   return result;
 }
 
-// One error may be the device's bad moment. A second one of the same object is a bad sector or a
-// file that is gone: until the object goes, nobody can publish it again. A lack of file descriptors
-// or memory says nothing about the object.
-bool Quarantiner::IsReadFailureForGood(const StoredObject* object, const absl::Status& status) {
-  if (absl::IsResourceExhausted(status)) return false;
+void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
+  // A lack of file descriptors or memory says nothing about the object.
+  if (absl::IsResourceExhausted(why)) return;
+  bool is_on_disk = false;
+  {
+    StateLock lock(state_);
+    if (object->retired || object->reads.suspect) return;
+    is_on_disk = object->on_disk;
+    if (is_on_disk) {
+      state_->objects.SetSuspect(object, true);
+      suspects_.push_back({nullptr, object->number, core_->clock->Now() + kFirstPause, 0});
+    }
+  }
+  if (!is_on_disk) return QuarantineObject(object, why);
+  core_->warnings.Say("damage",
+                      absl::StrCat("object ", object->number,
+                                   " is not served until it can be read again: ", why.message()));
+}
+
+std::vector<Quarantiner::Suspected> Quarantiner::TakeDue() {
+  const absl::Time now = core_->clock->Now();
+  std::vector<Suspected> due, later;
   StateLock lock(state_);
-  return state_->objects.CountReadFailure(object) >= kMaxReadFailures;
+  for (Suspected& suspect : suspects_) {
+    if (suspect.due > now) {
+      later.push_back(suspect);
+      continue;
+    }
+    suspect.object = state_->objects.Find(suspect.number);
+    if (suspect.object == nullptr || suspect.object->retired) continue;  // dropped meanwhile
+    state_->objects.Hold(suspect.object);
+    due.push_back(suspect);
+  }
+  suspects_ = std::move(later);
+  return due;
+}
+
+size_t Quarantiner::ReadSuspects() {
+  for (Suspected& suspect : TakeDue()) {
+    core_->tiers.disk->DropCached(suspect.number);
+    absl::Status read = ReadFromDisk(suspect.object);
+    const int most = absl::IsDataLoss(read) ? kMaxWrongReads : kMaxFailedReads;
+    const bool is_last = ++suspect.reads >= most;
+    if (!read.ok() && is_last && WriteAgain(suspect.object).ok()) read = absl::OkStatus();
+    if (!read.ok() && is_last) QuarantineObject(suspect.object, read);
+    StoreLock lock(core_);
+    if (read.ok() || is_last) {
+      state_->objects.SetSuspect(suspect.object, false);
+    } else {
+      suspect.due = core_->clock->Now() + std::min(kMaxPause, kFirstPause * (1 << suspect.reads));
+      suspects_.push_back(suspect);
+    }
+    state_->objects.Release(suspect.object);
+  }
+  StateLock lock(state_);
+  return suspects_.size();
+}
+
+absl::Status Quarantiner::ReadFromDisk(const StoredObject* object) {
+  for (size_t i = 0; i < object->layers.size(); ++i) {
+    const auto read = core_->tiers.disk_slices->Read(object->Slice(i));
+    if (!read.ok()) return read.status();
+    if (!read->has_value()) return absl::DataLossError("a slice is gone");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Quarantiner::WriteAgain(const StoredObject* object) {
+  std::vector<SliceView> views;
+  if (!core_->tiers.HostViews(object, &views)) return absl::NotFoundError("it is not in RAM");
+  std::vector<SliceWrite> slices;
+  for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
+  return core_->tiers.disk_slices->WriteAll(slices);
 }
 
 void Quarantiner::QuarantineHostCopy(const StoredObject* object) {

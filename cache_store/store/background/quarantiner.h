@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/store_core.h"
@@ -36,9 +37,12 @@ class Quarantiner {
       ABSL_LOCKS_EXCLUDED(state_->mu);
   // Its copy in RAM is broken: only that copy goes when there is another on disk.
   void QuarantineHostCopy(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
-  // Counts a read error of the disk. True: there were so many that the object counts as lost.
-  bool IsReadFailureForGood(const StoredObject* object, const absl::Status& status)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+  // A read of it from disk failed, or gave wrong bytes, which may pass. It is hidden, and read
+  // again past the page cache after a second and at longer intervals. It counts as lost when that
+  // does not help. REQUIRES: the caller holds it.
+  void Suspect(const StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Reads the suspects that are due. Returns how many are left. By one thread at a time.
+  size_t ReadSuspects() ABSL_LOCKS_EXCLUDED(state_->mu);
 
   // Removes a restore point, others have the lock in between before; false: it left by itself.
   // Adds the objects that only it named, to be released.
@@ -49,6 +53,16 @@ class Quarantiner {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
  private:
+  struct Suspected {
+    const StoredObject* object = nullptr;  // held while it is read
+    uint64_t number = 0;
+    absl::Time due;
+    int reads = 0;
+  };
+  std::vector<Suspected> TakeDue() ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status ReadFromDisk(const StoredObject* object);
+  // With what RAM has of it.
+  absl::Status WriteAgain(const StoredObject* object);
   bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Others have the lock in between, as in the next ones. False: the query's `stopped` says so.
   bool HoldObjects(const PrefixQuery& query, const PromptChain& chain, const KvLayout& layout,
@@ -72,6 +86,7 @@ class Quarantiner {
   StoreCore* const core_;
   StoreState* const state_;
   IndexLoader* const loader_;
+  std::vector<Suspected> suspects_ ABSL_GUARDED_BY(state_->mu);
 };
 
 }  // namespace hearth

@@ -14,6 +14,8 @@ namespace {
 // Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
 constexpr uint64_t kNumbersAtOnce = 4096;
 constexpr absl::Duration kAfterLoading = absl::Seconds(1);
+constexpr size_t kManySuspects = 8;
+constexpr absl::Duration kAfterSuspects = absl::Seconds(1);
 constexpr char kProgressNote[] = "scrub";
 
 bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
@@ -47,9 +49,19 @@ absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use) {
 }
 
 absl::Duration Scrubber::Step() {
-  if (core_->tiers.disk == nullptr || core_->options.scrub.bytes_per_s == 0) {
-    return absl::InfiniteDuration();
+  if (core_->tiers.disk == nullptr) return absl::InfiniteDuration();
+  const size_t suspects = quarantiner_->ReadSuspects();
+  if (suspects >= kManySuspects) {
+    core_->warnings.Say("scrub", absl::StrCat("stopped: ", suspects,
+                                              " objects at once cannot be read; is the disk well?"));
+    return kAfterSuspects;
   }
+  const absl::Duration pause =
+      core_->options.scrub.bytes_per_s == 0 ? absl::InfiniteDuration() : ReadNext();
+  return suspects == 0 ? pause : std::min(pause, kAfterSuspects);
+}
+
+absl::Duration Scrubber::ReadNext() {
   if (loader_->is_loading()) return kAfterLoading;  // a pass goes by what the index shows
   if (core_->tiers.disk->TakeMended()) {  // what is missing is written again, or found lost
     scrub_.progress.next_object = 1;
@@ -124,6 +136,7 @@ const StoredObject* Scrubber::HoldNext(bool* at_end) {
   for (; number < stop; ++number, scrub_.next_slice = 0) {
     const StoredObject* object = state_->objects.Find(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
+    if (object->reads.suspect) continue;
     state_->objects.Hold(object);
     return object;
   }
@@ -136,14 +149,11 @@ void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
       core_->tiers.disk_slices->Read(object->Slice(slice));
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
   if (read.ok() && read->has_value()) return;
-  if (!read.ok() && !absl::IsDataLoss(read.status())) {
-    core_->Count(Counter::kTierErrors);
-    if (!quarantiner_->IsReadFailureForGood(object, read.status())) return;
-  }
-  core_->Count(Counter::kScrubCorrupt);
-  quarantiner_->QuarantineObject(
-      object, read.ok() ? absl::DataLossError("a slice is gone") : read.status());
-  scrub_.next_slice = object->layers.size() - 1;  // it is gone: on with the next
+  const bool is_wrong = read.ok() || absl::IsDataLoss(read.status());
+  core_->Count(Counter::kTierErrors);
+  if (is_wrong) core_->Count(Counter::kScrubCorrupt);
+  quarantiner_->Suspect(object, read.ok() ? absl::DataLossError("a slice is gone") : read.status());
+  scrub_.next_slice = object->layers.size() - 1;  // on with the next
 }
 
 // A record's contents are in memory too: it is written again, and nothing is lost.

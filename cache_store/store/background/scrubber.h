@@ -1,4 +1,5 @@
-// Scrubber: reads everything on disk again, object by object, and quarantines what has rotted.
+// Scrubber: reads everything on disk again, object by object, and hands over what has rotted. Reads
+// suspects, too, whether it is on or off.
 //
 // Thread safety: Step by one thread at a time; finished_unix_s from any. Ownership: borrows the
 // rest.
@@ -63,6 +64,7 @@ class Scrubber {
   int64_t finished_unix_s() const { return finished_unix_s_.load(); }  // the last complete pass
 
  private:
+  absl::Duration ReadNext() ABSL_LOCKS_EXCLUDED(state_->mu);
   bool BeginPass(absl::Time now);
   const StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(state_->mu);
   void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(state_->mu);

@@ -420,27 +420,23 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadVerified(const StoredObject* obj
     core_->Count(absl::IsDataLoss(read.status()) ? Counter::kHostCorrupt : Counter::kTierErrors);
     quarantiner_->QuarantineHostCopy(object);
   }
-  if (core_->tiers.disk != nullptr) {
-    *from_disk = true;
-    read = core_->tiers.disk_slices->Read(ref);
-    if (read.ok() && read->has_value()) {
-      core_->Count(Counter::kBytesReadDisk, ref.bytes);
-      core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
-      return **std::move(read);
-    }
-    if (!read.ok() && !absl::IsDataLoss(read.status())) {
-      core_->Count(Counter::kTierErrors);
-      if (!quarantiner_->IsReadFailureForGood(object, read.status())) return read.status();
-      read = absl::DataLossError(absl::StrCat("failed twice: ", read.status().message()));
-    }
+  const absl::Status gone =
+      absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
+  if (core_->tiers.disk == nullptr) {
+    quarantiner_->QuarantineObject(object, gone);
+    return gone;
   }
-  // In no tier, or not what was written: never served again.
-  const absl::Status lost =
-      !read.ok() && absl::IsDataLoss(read.status())
-          ? read.status()
-          : absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
-  quarantiner_->QuarantineObject(object, lost);
-  return lost;
+  *from_disk = true;
+  read = core_->tiers.disk_slices->Read(ref);
+  if (read.ok() && read->has_value()) {
+    core_->Count(Counter::kBytesReadDisk, ref.bytes);
+    core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
+    return **std::move(read);
+  }
+  const absl::Status failed = read.ok() ? gone : read.status();
+  core_->Count(Counter::kTierErrors);
+  quarantiner_->Suspect(object, failed);
+  return failed;
 }
 
 std::optional<SliceView> FetchSessionImpl::InHost(size_t object, uint32_t layer) {

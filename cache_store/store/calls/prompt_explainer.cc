@@ -79,6 +79,10 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
   const auto lacks = [&](LayerGroup group) {
     return state.node == nullptr || state.node->objects[static_cast<size_t>(group)] == nullptr;
   };
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    if (lacks(group)) continue;
+    has_hidden_ = has_hidden_ || state.node->objects[static_cast<size_t>(group)]->hidden();
+  }
   const uint32_t tail_begin = LocalTailBegin(layout, state.boundary);
   while (!tail_.empty() && tail_.front().end <= tail_begin) tail_.pop_front();
   const Departure* last_of_tail = tail_.empty() ? nullptr : &tail_.front().departure;
@@ -124,6 +128,7 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
                            " tokens are not stored here");
   }
   if (gone == nullptr) {
+    if (has_hidden_) absl::StrAppend(&subject, "; a read of it failed, and it is read again");
     if (!subject.empty()) report->reason = subject;
     return;
   }

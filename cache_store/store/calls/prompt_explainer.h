@@ -48,6 +48,7 @@ class MissExplainer {
 
   const Prompt prompt_;
   bool lacks_globals_ = false;
+  bool has_hidden_ = false;                     // among the objects so far
   std::optional<Departure> globals_departure_;  // of the first chunk that lacks its global object
   // Missing local objects of the tail, those after which none left later.
   std::deque<Gone> tail_;

@@ -14,6 +14,8 @@
 namespace hearth {
 namespace {
 
+constexpr absl::Duration kReadSuspectsEvery = absl::Seconds(1);
+
 uint64_t MakeIncarnation() {
   const absl::StatusOr<std::string> random = MakeSecret();
   uint64_t incarnation = 0;
@@ -126,7 +128,7 @@ void Store::StartThreads() {
   start([this] { return upkeep_.Step(); });
   if (core_->tiers.disk == nullptr) return;
   if (loader_.is_loading()) start([this] { return loader_.Step(); });
-  if (core_->options.scrub.bytes_per_s > 0) start([this] { return scrubber_.Step(); });
+  start([this] { return std::min(scrubber_.Step(), kReadSuspectsEvery); });
 }
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {

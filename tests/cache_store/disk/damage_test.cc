@@ -42,7 +42,7 @@ class Damage : public ::testing::Test {
     options.disk_bytes = uint64_t{1} << 30;
     options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
     absl::StatusOr<std::unique_ptr<TieredStore>> opened =
-        OpenStore(options, SteppedSeams(&executor_));
+        OpenStore(options, SteppedSeams(&executor_, &clock_));
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);
   }
@@ -103,6 +103,7 @@ class Damage : public ::testing::Test {
   const TestFolder folder_;
   Fingerprint model_ = KitModel().Make(), large_ = model_;
   std::vector<std::string> lines_;
+  FakeClock clock_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
@@ -127,6 +128,8 @@ TEST_F(Damage, ABitInTheFirstBytesOfATablesBlockIsAnErrorAndNoAbort) {
     EXPECT_TRUE(absl::IsDataLoss(Fetch(seed, true).status()));
     EXPECT_EQ(Fetch(seed, true).value(), 0u);
   }
+  EXPECT_THAT(lines_, Contains(HasSubstr("is not served until it can be read again")));
+  ReadSuspects(store_.get(), &clock_);
   EXPECT_EQ(Counted("quarantined_objects"), 4u);
   EXPECT_THAT(lines_, Contains(HasSubstr("quarantined")));
 }
@@ -336,6 +339,7 @@ TEST_F(Damage, ABackupOfRotIsRefusedWithTheTablesName) {
   // Rot in points that are gone does not matter.
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) Fetch(seed, true).status().IgnoreError();
+  ReadSuspects(store_.get(), &clock_);
   executor_->RunAll();
   store_.reset();
   const auto made = BackUpDataDir(folder_.path(), to.File("rotten"));

@@ -3,16 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/match.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
+#include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -90,7 +92,12 @@ TEST_P(FailingDisk, IsTakenBackWithAllThatWasAcknowledged) {
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(Publish(i % 2 == 0 ? Durability::kDisk : Durability::kSync).ok());
   }
-  Open();  // from files, not from memory
+  // From files, not from memory: a drop is flushed.
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1000), {32}).ok());
+  for (const RestorePoint& point : store_->List("default")) {
+    if (point.tokens != 32) continue;
+    ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
+  }
   for (int round = 0; round < 3; ++round) {
     disk_.SetShare(GetParam().fault, GetParam().per_mille);
     for (int i = 0; i < 8; ++i) {
@@ -108,12 +115,55 @@ TEST_P(FailingDisk, IsTakenBackWithAllThatWasAcknowledged) {
       stepped()->ScrubStep();
     }
     ExpectAllThere();
-    stepped()->CheckInvariants();
+    CheckInvariants(store_.get());
   }
   EXPECT_GT(disk_.struck(), 0);
   EXPECT_EQ(store_->Stats().counters.at("quarantined_objects"), 0u);
   Open();
   ExpectAllThere();
+}
+
+// Opened again after a write that failed, the database is set aside: what RAM has comes back.
+TEST(DamagedInUse, WhatTheDiskLostIsWrittenAgainFromMemory) {
+  const TestFolder folder;
+  const Fingerprint model = KitModel().Make();
+  FaultyDisk disk;
+  FakeClock clock;
+  ManualExecutor* executor = nullptr;
+  std::vector<std::string> lines;
+  const auto open = [&](uint64_t host_bytes) {
+    StoreOptions options;
+    options.data_dir = folder.path();
+    options.host_bytes = host_bytes;
+    options.disk_bytes = uint64_t{1} << 30;
+    options.on_warning = [&lines](const std::string& line) { lines.push_back(line); };
+    StoreSeams seams = SteppedSeams(&executor, &clock);
+    seams.disk_env = disk.env();
+    seams.disk_patience = absl::ZeroDuration();
+    return OpenStore(options, std::move(seams)).value();
+  };
+  const auto prompt = [](uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; };
+  auto store = open(4 << 20);
+  for (const uint64_t seed : {1, 2, 3}) {
+    ASSERT_TRUE(KitPublish(store.get(), model, prompt(seed), {64}).ok());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/db")) {
+    const std::string name = entry.path().filename().string();
+    if (absl::StartsWith(name, "MANIFEST-")) std::filesystem::resize_file(entry.path(), 0);
+  }
+  disk.Arm(DiskFault::kFailedWrite, 1);
+  EXPECT_FALSE(KitPublish(store.get(), model, prompt(4), {64}).ok());
+  const absl::Status taken = KitPublish(store.get(), model, prompt(4), {64}).status();
+  EXPECT_TRUE(taken.ok()) << taken;
+  for (int i = 0; i < 10; ++i) ReadSuspects(store.get(), &clock);
+  executor->RunAll();
+  EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 0u);
+  EXPECT_THAT(lines, testing::Contains(testing::HasSubstr("it is set aside as")));
+  store = nullptr;
+  store = open(0);
+  for (const uint64_t seed : {1, 2, 3, 4}) {
+    EXPECT_EQ(KitFetch(store.get(), model, prompt(seed)).value(), 64u) << seed;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FailingDisk, ::testing::ValuesIn(kFailing),

@@ -9,6 +9,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -30,6 +31,7 @@ class StoreExplain : public ::testing::Test {
     options.data_dir = disk_bytes > 0 ? folder_.path() : "";
     options.host_bytes = host_bytes;
     options.disk_bytes = disk_bytes;
+    options.scrub.bytes_per_s = 0;
     StoreSeams seams;
     seams.clock = &clock_;
     seams.executor = std::make_unique<ManualExecutor>();
@@ -155,6 +157,9 @@ TEST_F(StoreExplain, Quarantined) {
   Publish(prompt_, {64});
   disk_faults_.Arm(Fault::kBitFlip, 1);
   EXPECT_TRUE(absl::IsDataLoss(KitFetch(store_.get(), model_, prompt_).status()));
+  EXPECT_THAT(At(prompt_, 64).reason, HasSubstr("a read of it failed, and it is read again"));
+  disk_faults_.Arm(Fault::kBitFlip, 1000);
+  ReadSuspects(store_.get(), &clock_);
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.removed, Removal::kQuarantined);
   EXPECT_THAT(report.reason, HasSubstr("bytes of it failed verification"));
@@ -193,6 +198,9 @@ TEST_F(StoreExplain, GlobalObjectsThatAreGoneBeforeIt) {
   const KvLayout layout = model_.Layout().value();
   const uint32_t layer = layout.LayersOf(LayerGroup::kGlobal).at(0);
   EXPECT_TRUE(absl::IsDataLoss(reading->ReadSlice(0, layer).status()));
+  EXPECT_EQ(At(prompt_, 64).miss, MissReason::kGlobalsGone);
+  disk_faults_.Arm(Fault::kBitFlip, 1000);
+  ReadSuspects(store_.get(), &clock_);
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.miss, MissReason::kGlobalsGone);
   EXPECT_EQ(report.removed, Removal::kQuarantined);

@@ -179,6 +179,7 @@ TEST_F(StoreLoad, QuarantineReachesWhatIsNotLoaded) {
   ASSERT_GT(RotOnDisk(folder_, bytes), 0);
   OpenLoading();
   EXPECT_FALSE(KitFetch(store_.get(), model_, prompt).ok());
+  ReadSuspects(store_.get(), &clock_);
   EXPECT_EQ(Counted("quarantined_objects"), 1u);
   CheckInvariants(store());
   LoadAll();

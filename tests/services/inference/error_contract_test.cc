@@ -258,7 +258,7 @@ Generation StoreOne(const StoreOptions& options, const v1::GenerateRequest& requ
   return cold;
 }
 
-TEST(ErrorContract, ACorruptSliceIsNeverServedButQuarantinedCountedAndExplained) {
+TEST(ErrorContract, ACorruptSliceIsNeverServedButHiddenCountedAndExplained) {
   const TestFolder own;
   const std::string& folder = own.path();
   StoreOptions options = StoreServer::SmallStore(folder);
@@ -285,10 +285,11 @@ TEST(ErrorContract, ACorruptSliceIsNeverServedButQuarantinedCountedAndExplained)
   grpc::ClientContext explain_context, stats_context;
   ASSERT_TRUE(store.stub()->Explain(&explain_context, explain, &explained).ok());
   EXPECT_EQ(explained.usable_tokens(), 0u);
-  EXPECT_TRUE(absl::StrContains(explained.DebugString(), "quarantined")) << explained.DebugString();
+  EXPECT_TRUE(absl::StrContains(explained.DebugString(), "is read again"))
+      << explained.DebugString();
   v1::StatsResponse stats;
   ASSERT_TRUE(store.stub()->Stats(&stats_context, {}, &stats).ok());
-  EXPECT_GE(stats.counters().at("quarantined_objects"), 1u);
+  EXPECT_GE(stats.counters().at("tier_errors"), 1u);
 }
 
 TEST(ErrorContract, AFullStoreRefusesWithAHintAndTheWorkerGoesOn) {
