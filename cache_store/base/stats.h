@@ -53,8 +53,6 @@ enum class Counter {
   kQuarantined,
   kHostCorrupt,
   kTierErrors,
-  kCompressedFromBytes,
-  kCompressedToBytes,
   kRecoveredRestorePoints,
   kRecoveryUnreadManifests,
   kRecoveryDroppedManifests,

@@ -29,13 +29,13 @@ absl::StatusOr<std::optional<SliceView>> VerifiedTier::Read(const StoredSlice& s
 }
 
 absl::Status VerifiedTier::Write(const StoredSlice& slice, SliceView view) {
-  assert(view.bytes.size() <= slice.bytes);  // fewer when encoded
+  assert(view.bytes.size() == slice.bytes);
   return Named(tier_->Write(slice, std::move(view)));
 }
 
 absl::Status VerifiedTier::WriteAll(absl::Span<const SliceWrite> slices) {
   for (const SliceWrite& write : slices) {
-    assert(write.view.bytes.size() <= write.slice.bytes);
+    assert(write.view.bytes.size() == write.slice.bytes);
   }
   return Named(tier_->WriteAll(slices));
 }

@@ -102,7 +102,7 @@ void ObjectTable::Free(StoredObject* object) {
     garbage_.disk_bytes += object->disk_cost_bytes();
     const Change change(&sums_, object);
     object->on_disk = false;
-    if (!object->reads.from_disk) disk_flow_.unread_bytes += object->stored_bytes();
+    if (!object->reads.from_disk) disk_flow_.unread_bytes += object->bytes();
   } else if (object->disk.begun) {
     garbage_.disk_objects.push_back(object->number);
   }
@@ -121,16 +121,15 @@ void ObjectTable::SetInHost(const StoredObject* object) {
   host_flow_.written_bytes += object->bytes();
 }
 
-void ObjectTable::SetOnDisk(const StoredObject* object, uint64_t compressed_bytes) {
-  AdoptOnDisk(object, compressed_bytes);
+void ObjectTable::SetOnDisk(const StoredObject* object) {
+  AdoptOnDisk(object);
   Own(object)->reads.from_disk = false;
-  disk_flow_.written_bytes += object->stored_bytes();
+  disk_flow_.written_bytes += object->bytes();
 }
 
-void ObjectTable::AdoptOnDisk(const StoredObject* object, uint64_t compressed_bytes) {
-  assert(!object->on_disk && compressed_bytes <= object->bytes());
+void ObjectTable::AdoptOnDisk(const StoredObject* object) {
+  assert(!object->on_disk);
   const Change change(&sums_, object);
-  Own(object)->disk.compressed_bytes = compressed_bytes;
   Own(object)->on_disk = true;
   Own(object)->reads.from_disk = true;
 }

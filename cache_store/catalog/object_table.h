@@ -80,10 +80,9 @@ class ObjectTable {
   // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
   // same lock.
   void SetInHost(const StoredObject* object);
-  // `compressed_bytes`: as StoredObject's.
-  void SetOnDisk(const StoredObject* object, uint64_t compressed_bytes);
+  void SetOnDisk(const StoredObject* object);
   // The same for an object that an earlier run wrote, and may have read.
-  void AdoptOnDisk(const StoredObject* object, uint64_t compressed_bytes);
+  void AdoptOnDisk(const StoredObject* object);
   // Drops the RAM copy of an object that is also on disk.
   void DropHostCopy(const StoredObject* object);
   // A write of it failed, and may have left bytes on disk.

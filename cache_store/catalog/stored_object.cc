@@ -12,7 +12,7 @@ constexpr uint64_t kRecordOverheadBytes = 256;
 }  // namespace
 
 uint64_t StoredObject::disk_cost_bytes() const {
-  return stored_bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
+  return bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
 }
 
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,

@@ -42,8 +42,7 @@ struct NameCount {
 
 struct StoredObject {
   struct Disk {
-    bool begun = false;             // a write of it failed and may have left something
-    uint64_t compressed_bytes = 0;  // of its slices on disk, where some are compressed; else 0
+    bool begun = false;  // a write of it failed and may have left something
   };
   // Of its copies, by sessions.
   struct Reads {
@@ -81,9 +80,6 @@ struct StoredObject {
 
   bool hidden() const { return reads.suspect && !in_host; }
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
-  uint64_t stored_bytes() const {
-    return disk.compressed_bytes > 0 ? disk.compressed_bytes : bytes();
-  }
   uint64_t disk_cost_bytes() const;
   StoredSlice Slice(size_t i) const {
     return StoredSlice{number, layers[i], slice_bytes, slice_digests[i]};

@@ -230,6 +230,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (!number.ok()) return;
     absl::StatusOr<ObjectRecord> object = ParseObject(value);
+    if (absl::IsFailedPrecondition(object.status())) status.Update(object.status());
     if (object.ok() && object->number == *number) {
       contents.objects.push_back(*std::move(object));
     } else {
@@ -248,6 +249,12 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   if (contents.damage.size() > before) status.Update(FindFingerprints(db, &contents));
   each(kMeta,
        [&](absl::string_view key, absl::string_view value) { TakeMeta(key, value, &contents); });
+  if (absl::IsFailedPrecondition(status)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the data folder holds compressed slices, which this program does not read: "
+                     "empty it (rm -r ",
+                     db->GetName(), "), or use the program that wrote it"));
+  }
   if (!status.ok()) {
     return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
   }

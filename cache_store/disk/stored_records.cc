@@ -10,7 +10,7 @@ namespace {
 
 // First byte group of each record. On disk: never change one.
 constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
-constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": OBJ1 and compressed_bytes
+constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": an older program's
 constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
 constexpr uint32_t kExpiringManifestTag = 0x3250524D;  // "MRP2": MRP1 and expires_unix_s
 // "MRP3": MRP2 of what nobody published as a whole; expires_unix_s may be 0.
@@ -96,7 +96,7 @@ absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
 
 std::string SerializeObject(const ObjectRecord& object) {
   std::string bytes;
-  AppendU32(&bytes, object.compressed_bytes > 0 ? kCompressedObjectTag : kObjectTag);
+  AppendU32(&bytes, kObjectTag);
   AppendU64(&bytes, object.number);
   bytes.append(reinterpret_cast<const char*>(object.key.data()), object.key.size());
   AppendU32(&bytes, object.id.begin);
@@ -106,7 +106,6 @@ std::string SerializeObject(const ObjectRecord& object) {
   AppendU32(&bytes, static_cast<uint32_t>(object.layers.size()));
   AppendU32Array(&bytes, object.layers);
   for (const uint64_t digest : object.slice_digests) AppendU64(&bytes, digest);
-  if (object.compressed_bytes > 0) AppendU64(&bytes, object.compressed_bytes);
   Seal(&bytes);
   return bytes;
 }
@@ -117,8 +116,10 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   RecordReader reader(*body);
   ObjectRecord object;
   const uint32_t tag = reader.U32("object tag");
-  const bool compressed = tag == kCompressedObjectTag;
-  if (tag != kObjectTag && !compressed) reader.Refuse("object record: unknown tag");
+  if (tag == kCompressedObjectTag) {
+    return absl::FailedPreconditionError("object record: of compressed slices");
+  }
+  if (tag != kObjectTag) reader.Refuse("object record: unknown tag");
   object.number = reader.U64("object number");
   const std::string key = reader.Text(object.key.size(), "object key");
   if (key.size() == object.key.size()) std::copy(key.begin(), key.end(), object.key.begin());
@@ -133,14 +134,6 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (!reader.status().ok()) return reader.status();
   object.layers = reader.U32s(layers, "layers");
   object.slice_digests = reader.U64s(layers, "slice digests");
-  if (compressed) {
-    object.compressed_bytes = reader.U64("compressed bytes");
-    // Divided, since a product of a damaged record's numbers could overflow.
-    if (object.compressed_bytes == 0 || layers == 0 ||
-        (object.compressed_bytes - 1) / layers >= object.slice_bytes) {
-      reader.Refuse("object record: compressed to more than it was");
-    }
-  }
   if (reader.remaining() != 0) reader.Refuse("object record: bytes after its end");
   if (!reader.status().ok()) return reader.status();
   return object;

@@ -1,7 +1,8 @@
 // Records that the disk tier keeps beside the slices, and their bytes.
 //
 // Each is versioned and ends in the XXH3-64 of everything before it. Parsing trusts nothing: every
-// error is kDataLoss. Pure functions, plain values.
+// error is kDataLoss, but for an object's whose slices are compressed: kFailedPrecondition. Pure
+// functions, plain values.
 #ifndef HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
 #define HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
 
@@ -25,12 +26,8 @@ struct ObjectRecord {
   uint64_t slice_bytes = 0;
   std::vector<uint32_t> layers;
   std::vector<uint64_t> slice_digests;
-  // Stored bytes of all slices, where some are compressed; else 0.
-  uint64_t compressed_bytes = 0;
 
-  uint64_t stored_bytes() const {
-    return compressed_bytes > 0 ? compressed_bytes : slice_bytes * layers.size();
-  }
+  uint64_t stored_bytes() const { return slice_bytes * layers.size(); }
 };
 
 // A restore point: its manifest, and the numbers of the objects, in the manifest's order.

@@ -17,8 +17,6 @@
 
 namespace hearth {
 
-enum class DiskCompression { kNone, kAuto };
-
 // The scrub: reading everything on disk again to find rot.
 struct ScrubOptions {
   // A quarter while others use the disk. 0: off.
@@ -38,9 +36,6 @@ struct StoreOptions {
   // beside live ones, the log, and what is being moved (disk_tier_reclaim.h).
   uint64_t disk_bytes = uint64_t{64} << 30;
   Durability default_durability = Durability::kDisk;
-  // kAuto: new objects are compressed where that saves a tenth. Stored slices are read back either
-  // way.
-  DiskCompression disk_compression = DiskCompression::kNone;
   // Which restore points go first when room is needed (retention.h).
   RetentionPolicy retention = RetentionPolicy::kDefault;
   // Most bytes that pins may hold, so that eviction always has something to choose from.

@@ -5,38 +5,9 @@
 #include <utility>
 
 #include "cache_store/base/verified_tier.h"
-#include "cache_store/disk/slice_codec.h"
 
 namespace hearth {
 namespace {
-
-// In front of the disk: returns slices decoded, however they were stored. Writes pass through,
-// encoded by the writer, which must know their size before any is written.
-class DecodingTier : public SliceTier {
- public:
-  explicit DecodingTier(SliceTier* tier) : tier_(tier) {}
-
-  Tier kind() const override { return tier_->kind(); }
-  absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
-    absl::StatusOr<std::optional<SliceView>> read = tier_->Read(slice);
-    if (!read.ok() || !read->has_value()) return read;
-    absl::StatusOr<SliceView> decoded = AsSlice(**std::move(read), slice.bytes);
-    if (!decoded.ok()) return decoded.status();
-    return *std::move(decoded);
-  }
-  absl::Status Write(const StoredSlice& slice, SliceView view) override {
-    return tier_->Write(slice, std::move(view));
-  }
-  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
-    return tier_->WriteAll(slices);
-  }
-  absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
-    return tier_->EraseObjects(objects);
-  }
-
- private:
-  SliceTier* const tier_;
-};
 
 std::unique_ptr<DeviceTier> DeviceOf(const StoreOptions& options) {
   if (options.device == nullptr) return nullptr;
@@ -59,8 +30,7 @@ StoreTiers::StoreTiers(const StoreOptions& options, const StoreSeams& seams,
   if (disk == nullptr) return;
   SliceTier* slices = disk.get();
   if (seams.wrap_disk) slices = (wrapped_disk = seams.wrap_disk(slices)).get();
-  decoded_disk = std::make_unique<DecodingTier>(slices);
-  disk_slices = std::make_unique<VerifiedTier>(decoded_disk.get());
+  disk_slices = std::make_unique<VerifiedTier>(slices);
 }
 
 std::shared_ptr<std::byte> StoreTiers::AllocateSlice(size_t bytes) const {

@@ -38,7 +38,7 @@ struct StoreTiers {
   const std::shared_ptr<HostArena> arena;  // null: no RAM tier
   HostTier host;
   const std::unique_ptr<DiskTier> disk;  // null: RAM only
-  std::unique_ptr<SliceTier> wrapped_host, wrapped_disk, decoded_disk;
+  std::unique_ptr<SliceTier> wrapped_host, wrapped_disk;
   SliceTier* unverified_host = nullptr;
   std::unique_ptr<SliceTier> host_slices, disk_slices;  // verified
   const std::unique_ptr<DeviceTier> device;             // null: no gpu tier

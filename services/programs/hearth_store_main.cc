@@ -85,8 +85,6 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
               "socket: auto, off, or where its unix socket is (a path, or @NAME)");
   set.AddChoice("huge-pages", &flags->store.huge_pages, {"off", "auto", "on"},
                 "Ask the kernel for huge pages under --host-bytes; on: warn where it has none");
-  set.AddChoice("disk-compression", &flags->store.disk_compression, {"none", "auto"},
-                "Of what is written to disk: auto: lossless, where it saves a tenth");
   set.AddText("tenants-file", &flags->tenants_file,
               "JSON file of what each tenant may hold, and is guaranteed; empty: no limits");
   set.AddText("backup-dir", &flags->backup_dir,

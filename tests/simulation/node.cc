@@ -42,7 +42,7 @@ void Node::ChooseOptions() {
   options_.disk_bytes = is_roomy_ ? uint64_t{64} << 20 : 150000 + dice_.Roll(400000);
   options_.max_staged_bytes = dice_.Chance(30) ? 100000 : 4 << 20;
   options_.load_in_background = dice_.Chance(50);
-  options_.disk_compression = dice_.Chance(25) ? DiskCompression::kAuto : DiskCompression::kNone;
+  dice_.Chance(25);  // a choice that is gone: seeds keep their worlds
   if (dice_.Chance(40)) options_.quotas.by_tenant["berta"].max_bytes = 120000;
   if (dice_.Chance(30)) options_.quotas.by_tenant["carl"].default_ttl_s = 60;
   if (dice_.Chance(20)) options_.quotas.by_tenant["anna"].floor_bytes = 60000;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "cache_store/catalog/prefix_walk.h"
-#include "cache_store/disk/slice_codec.h"
 
 namespace hearth {
 
@@ -15,10 +14,9 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   std::vector<SliceWrite> slices;
   for (size_t i = 0; i < work->objects.size(); ++i) {
     const StoredObject& object = *work->objects[i];
-    work->compressed_bytes.push_back(Compress(work->fingerprint.fingerprint, &work->views[i]));
-    const ObjectRecord record = ObjectRecordOf(object, work->compressed_bytes[i]);
     ++work->begun_objects;
-    if (absl::Status status = core_->tiers.disk->WriteObject(record); !status.ok()) return status;
+    absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(object));
+    if (!status.ok()) return status;
     for (size_t slice = 0; slice < object.layers.size(); ++slice) {
       slices.push_back({object.Slice(slice), work->views[i][slice]});
     }
@@ -30,24 +28,6 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
                                               sync);
   }
   return sync ? core_->tiers.disk->Sync() : absl::OkStatus();
-}
-
-uint64_t DiskWriter::Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views) {
-  if (core_->options.disk_compression == DiskCompression::kNone) return 0;
-  const absl::StatusOr<KvLayout> layout = fingerprint.Layout();
-  if (!layout.ok()) return 0;
-  uint64_t before = 0, after = 0;
-  for (SliceView& view : *views) {
-    before += view.bytes.size();
-    std::optional<SliceView> encoded =
-        EncodeSlice(view.bytes, static_cast<uint32_t>(KvDtypeBytes(layout->dtype)));
-    if (encoded.has_value()) view = *std::move(encoded);
-    after += view.bytes.size();
-  }
-  if (after == before) return 0;
-  core_->Count(Counter::kCompressedFromBytes, before);
-  core_->Count(Counter::kCompressedToBytes, after);
-  return after;
 }
 
 std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
@@ -220,9 +200,8 @@ void DiskWriter::WriteBehind(const Digest& id) {
     } else {
       orphans = AbandonWrite(work);
     }
-    for (size_t i = 0; i < work.objects.size(); ++i) {
-      const StoredObject* object = work.objects[i];
-      if (written) state_->objects.SetOnDisk(object, work.compressed_bytes[i]);
+    for (const StoredObject* object : work.objects) {
+      if (written) state_->objects.SetOnDisk(object);
       state_->objects.Release(object);  // may be its end
     }
   }

@@ -23,9 +23,9 @@
 
 namespace hearth {
 
-inline ObjectRecord ObjectRecordOf(const StoredObject& object, uint64_t compressed_bytes) {
-  return {object.number, object.key,           object.id,       object.slice_bytes,
-          object.layers, object.slice_digests, compressed_bytes};
+inline ObjectRecord ObjectRecordOf(const StoredObject& object) {
+  return {object.number,      object.key,    object.id,
+          object.slice_bytes, object.layers, object.slice_digests};
 }
 
 // A restore point's end, as its manifest has it.
@@ -44,7 +44,6 @@ inline absl::Time EndOf(const ManifestRecord& record) {
 struct Persisting {
   std::vector<const StoredObject*> objects;   // to be written
   std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
-  std::vector<uint64_t> compressed_bytes;     // of each, once written; 0: as they are
   std::vector<ManifestRecord> manifests;
   std::vector<Digest> points;  // the ids of those that the manifests are of
   // How far it came: parts of these may be on disk, whatever the write's status.
@@ -64,7 +63,6 @@ class DiskWriter {
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
                                   const std::vector<const StoredObject*>& objects);
-  // Fills `compressed_bytes` of the work.
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
   // After a failed write: notes what it may have left for erasure, and returns the objects that it
   // began. These may be in RAM and be written again: they can be erased only while their keys are
@@ -84,9 +82,6 @@ class DiskWriter {
   absl::Status Rewrite(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
-  // Compresses the views of one object where the options ask for it and it saves enough. Returns
-  // the compressed size, 0 when not compressed.
-  uint64_t Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views);
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
   bool Prepare(const RestorePointEntry* point, Persisting* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);

@@ -52,8 +52,9 @@ absl::Duration Scrubber::Step() {
   if (core_->tiers.disk == nullptr) return absl::InfiniteDuration();
   const size_t suspects = quarantiner_->ReadSuspects();
   if (suspects >= kManySuspects) {
-    core_->warnings.Say("scrub", absl::StrCat("stopped: ", suspects,
-                                              " objects at once cannot be read; is the disk well?"));
+    core_->warnings.Say(
+        "scrub",
+        absl::StrCat("stopped: ", suspects, " objects at once cannot be read; is the disk well?"));
     return kAfterSuspects;
   }
   const absl::Duration pause =
@@ -158,7 +159,7 @@ void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
 
 // A record's contents are in memory too: it is written again, and nothing is lost.
 void Scrubber::CheckObjectRecord(const StoredObject* object) {
-  const ObjectRecord expected = ObjectRecordOf(*object, object->disk.compressed_bytes);
+  const ObjectRecord expected = ObjectRecordOf(*object);
   const absl::StatusOr<ObjectRecord> stored = core_->tiers.disk->ReadObject(object->number);
   if (stored.ok() ? SerializeObject(*stored) == SerializeObject(expected)
                   : !IsRotten(stored.status())) {

@@ -639,10 +639,7 @@ absl::Status PublishSessionImpl::WriteRenewals() {
 
 void PublishSessionImpl::Place() {
   state_->mu.AssertHeld();
-  assert(plan_.work.objects.size() == plan_.work.compressed_bytes.size());
-  for (size_t i = 0; i < plan_.work.objects.size(); ++i) {
-    state_->objects.SetOnDisk(plan_.work.objects[i], plan_.work.compressed_bytes[i]);
-  }
+  for (const StoredObject* object : plan_.work.objects) state_->objects.SetOnDisk(object);
   for (const Boundary& kept : plan_.boundaries) {
     for (const size_t i : kept.items) {
       // RAM is its only home, and was reserved.

@@ -149,7 +149,7 @@ TEST(EvictorTest, WhatCannotFitEvictsNothing) {
 TEST(EvictorTest, DemotesWhatIsWholeOnDisk) {
   CatalogKit kit({kBytes, 100 * kBytes});
   const RestorePointEntry* a = kit.Add("a");
-  kit.objects.SetOnDisk(a->objects[0], 0);
+  kit.objects.SetOnDisk(a->objects[0]);
   ASSERT_TRUE(kit.evictor.ReserveHostByDemoting(kBytes));
   kit.evictor.UnreserveHost(kBytes);
   EXPECT_FALSE(a->in_host);

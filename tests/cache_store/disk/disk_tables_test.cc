@@ -41,7 +41,7 @@ class DiskTables : public ::testing::Test {
   void WriteTable(const std::vector<uint64_t>& objects) {
     std::vector<SliceWrite> slices;
     for (const uint64_t object : objects) {
-      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
       ASSERT_TRUE(tier_->WriteObject(record).ok());
       slices.push_back({Ref(object), Bytes(object)});
     }
@@ -181,7 +181,7 @@ TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
     for (int nth = 1; nth <= 8; ++nth) {
       Open();
       const uint64_t object = 100 * (fault == DiskFault::kFlippedBit) + 2 * nth;
-      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
       ASSERT_TRUE(tier_->WriteObject(record).ok());
       const SliceWrite slices[] = {{Ref(object), Bytes(object)}};
       disk_.Arm(fault, nth);
@@ -198,7 +198,7 @@ TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
 // Of a block of records, no record's own checksum covers how it is laid out; RocksDB asserts it.
 TEST_F(DiskTables, ARecordWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   Open();
-  const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+  const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
   ASSERT_TRUE(tier_->WriteObject(record).ok());
   ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // from the log into a block
   const std::string bytes = SerializeObject(record);
@@ -280,7 +280,7 @@ TEST_F(DiskTables, NothingIsLeftOfWhatWasErasedWhateverWriteFails) {
     WriteTable({first, first + 2});
     WriteTable({first + 1, first + 3});
     for (const uint64_t small : {first + 4, first + 5}) {
-      const ObjectRecord record{small, {}, {0, 16, LayerGroup::kGlobal}, 9, {0}, {0}, 0};
+      const ObjectRecord record{small, {}, {0, 16, LayerGroup::kGlobal}, 9, {0}, {0}};
       ASSERT_TRUE(tier_->WriteObject(record).ok());
       ASSERT_TRUE(tier_->Write(Ref(small), CopySlice(std::vector<std::byte>(9))).ok());
     }

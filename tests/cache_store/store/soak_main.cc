@@ -45,7 +45,6 @@ StoreOptions SmallStore(const std::string& folder, bool ram_only) {
   options.max_background_bytes = 256 << 10;
   options.scrub.bytes_per_s = 8 << 20;
   options.scrub.period = absl::Milliseconds(100);
-  options.disk_compression = DiskCompression::kAuto;
   options.shared_memory = true;
   options.quotas.by_tenant["other"].max_bytes = 2 << 20;
   options.quotas.by_tenant["default"].floor_bytes = 1 << 20;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/verify.h"
+#include "proto/byte_codec.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -200,6 +201,22 @@ TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("format version " + newer));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("reads 7 alone: empty it (rm -r "));
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(DiskStore, AFolderWithCompressedSlicesIsRefusedWithTheWayOut) {
+  { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
+  {
+    RawDatabase raw(folder_);
+    auto [key, record] = raw.All("objects").at(0);
+    record.replace(0, 4, "OBJ2");
+    record.resize(record.size() - sizeof(uint64_t));
+    AppendU64(&record, SliceDigest(record.data(), record.size()));
+    raw.Put("objects", key, record);
+  }
+  const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("holds compressed slices"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("empty it (rm -r "));
 }
 
 TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {
