@@ -1,10 +1,11 @@
-// SharedShape: how an object is divided into the values that the shared engine keeps of it.
+// SharedShape: how an object is divided into the values that the shared engine keeps of it;
+// SharedPrompt: a prompt's objects as the engine names them.
 //
-// Its slices, in ascending order of layers, are one run of bytes, behind a head that says what they
-// are: together they are cut into parts that each fit a value, and that leave little unused of what
-// an engine allocates for them. Who writes puts part 0, with the head, last, so that an object
-// whose head is there was once there as a whole. Who reads knows the shape beforehand, from the
-// prompt and the layout, and so the number of parts; the head must say the same.
+// An object's slices, in ascending order of layers, are one run of bytes, behind a head that says
+// what they are: together they are cut into parts that each fit a value, and that leave little
+// unused of what an engine allocates for them. Who writes puts part 0, with the head, last, so that
+// an object whose head is there was once there as a whole. Who reads knows the shape beforehand,
+// from the prompt and the layout, and so the number of parts; the head must say the same.
 //
 //   head = magic, begin, tokens, group, parts, cuts, slices (u32 each), slice bytes, end in Unix
 //          seconds or 0 (u64 each), token ids (u32 each), cut offsets (u32 each), digests of the
@@ -16,13 +17,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/slice_view.h"
+#include "cache_store/shared/shared_space.h"
 #include "proto/kv_layout.h"
 
 namespace hearth {
@@ -68,6 +72,24 @@ struct SharedShape {
   };
   Range RangeOf(uint32_t part) const;
   std::string Head(const SharedFacts& facts) const;
+};
+
+// Made without any lock; thread safe once made. Ownership: borrows the caller's token ids and cuts.
+struct SharedPrompt {
+  std::shared_ptr<const SharedSpace> space;
+  KvLayout layout;
+  ChainPtr chain;
+  absl::Span<const uint32_t> token_ids;
+
+  // Null: not of the chain.
+  const KeyedSegment* SegmentOf(const ObjectId& id) const {
+    return chain->EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+  }
+  // REQUIRES for both: SegmentOf(id) is not null.
+  SharedShape ShapeOf(const ObjectId& id) const;
+  std::string NameOf(const ObjectId& id, uint32_t part) const {
+    return space->PartName(SegmentOf(id)->key, id.group, part);
+  }
 };
 
 }  // namespace hearth

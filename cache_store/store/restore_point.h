@@ -82,6 +82,15 @@ struct WatchStart {
   std::vector<RestorePoint> snapshot;  // otherwise: what was stored at `sequence`
 };
 
+// Some whole chunks of a restore point, with the numbers that routers know them by.
+struct ChunkRun {
+  uint32_t chunk_tokens = 0;
+  uint32_t first_chunk = 0;         // its place in the prompt, from 0
+  uint64_t parent_id = 0;           // of the chunk before the first; 0: there is none
+  std::vector<uint64_t> ids;        // ChunkId() of each
+  std::vector<uint32_t> token_ids;  // chunk_tokens for each
+};
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_STORE_RESTORE_POINT_H_

@@ -7,6 +7,7 @@
 #define HEARTH_CACHE_STORE_STORE_STORE_STATE_H_
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,18 +15,96 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "cache_store/base/latency.h"
 #include "cache_store/catalog/catalog.h"
-#include "cache_store/catalog/erasures.h"
 #include "cache_store/catalog/evictor.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/catalog/history.h"
-#include "cache_store/catalog/single_flight.h"
+#include "proto/fingerprint.h"
 
 namespace hearth {
+
+// The numbers to be erased from the disk, kept until the disk has erased them. A disk that is full
+// or fails takes no erase; the next erase that succeeds takes all that wait. A start before that
+// would bring them back. All manifests are erased before any object, so that no manifest outlives
+// an object that it names. A number noted here is never written again.
+class Erasures {
+ public:
+  // In one call: for manifests, a few hundred KiB of the log.
+  static constexpr size_t kMaxAtOnce = 4096;
+  // Of each kind, 10 MB: beyond, the lowest are left to the next start.
+  static constexpr size_t kMaxEntries = size_t{1} << 20;
+
+  struct Objects {
+    std::vector<uint64_t> numbers;
+    uint64_t bytes = 0;  // what they take on disk
+  };
+
+  void AddManifests(absl::Span<const uint64_t> numbers) { Add(numbers, &manifests_); }
+  void AddObjects(absl::Span<const uint64_t> numbers, uint64_t bytes) {
+    Add(numbers, &objects_);
+    object_bytes_ += bytes;
+  }
+  // Some of them. They stay until they are known to be erased.
+  std::vector<uint64_t> SomeManifests() const {
+    std::vector<uint64_t> some;
+    for (auto it = manifests_.begin(); it != manifests_.end() && some.size() < kMaxAtOnce; ++it) {
+      some.push_back(*it);
+    }
+    return some;
+  }
+  void ManifestsErased(absl::Span<const uint64_t> numbers) {
+    for (const uint64_t number : numbers) manifests_.erase(number);
+  }
+  // All of them, to be added again if they cannot be erased. REQUIRES: no manifest is left.
+  Objects TakeObjects() {
+    assert(manifests_.empty());
+    Objects taken{{objects_.begin(), objects_.end()}, std::exchange(object_bytes_, 0)};
+    objects_.clear();
+    return taken;
+  }
+
+ private:
+  using Numbers = absl::btree_set<uint64_t>;
+
+  static void Add(absl::Span<const uint64_t> numbers, Numbers* to) {
+    to->insert(numbers.begin(), numbers.end());
+    while (to->size() > kMaxEntries) to->erase(to->begin());
+  }
+
+  Numbers manifests_, objects_;
+  uint64_t object_bytes_ = 0;
+};
+
+// Claims on segment keys, so that of several publishers of one segment only one writes. A claimant
+// waits until none of its keys is claimed and takes all at once, so claims cannot deadlock.
+class SingleFlight {
+ public:
+  // REQUIRES: `mu` held. Releases it while waiting; everything read before is stale afterwards.
+  void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
+    mu->AssertHeld();
+    const auto free = [this, &keys] {
+      for (const Digest& key : keys) {
+        if (claimed_.contains(key)) return false;
+      }
+      return true;
+    };
+    mu->Await(absl::Condition(&free));
+    claimed_.insert(keys.begin(), keys.end());
+  }
+  void Release(const std::vector<Digest>& keys) {
+    for (const Digest& key : keys) claimed_.erase(key);
+  }
+
+ private:
+  absl::flat_hash_set<Digest> claimed_;
+};
 
 // Called between two holds of the lock: a thread that releases it and takes it again at once leaves
 // others no chance.

@@ -25,7 +25,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/disk/backup.h"
-#include "cache_store/store/chunk_run.h"
 #include "cache_store/store/claim.h"
 #include "cache_store/store/explain_report.h"
 #include "cache_store/store/fetch.h"
@@ -122,7 +121,9 @@ class TieredStore {
   virtual WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                                EventCallback callback) = 0;
 
-  // As ChunkRunOf, of the tenant's own restore point; none when it has no such one (any more).
+  // Chunks of the tenant's own restore point from the one numbered `first` on: one, and more up to
+  // `most_tokens`. None when there is no such one (any more), it has no such chunk, or ends inside
+  // a chunk: who counts in whole chunks cannot name its boundary.
   virtual std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant,
                                            uint32_t first, uint32_t most_tokens) = 0;
 

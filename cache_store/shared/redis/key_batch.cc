@@ -68,8 +68,4 @@ void KeyBatch::Finish(uint32_t index, absl::StatusOr<RedisReply> reply) {
   if (--left_ == 0) all_.Notify();
 }
 
-void KeyBatch::FinishAll(const absl::Status& status) {
-  for (uint32_t i = 0; i < size(); ++i) Finish(i, status);
-}
-
 }  // namespace hearth

@@ -66,7 +66,6 @@ class KeyBatch {
   bool AllFinished() const { return left_ == 0; }
   // A second answer to the same command is ignored.
   void Finish(uint32_t index, absl::StatusOr<RedisReply> reply);
-  void FinishAll(const absl::Status& status);
   // Counts a redirection or another try of a command, and returns how many there were.
   int CountTry(uint32_t index) { return ++answers_[index].tries; }
 

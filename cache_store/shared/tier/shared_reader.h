@@ -21,9 +21,9 @@
 #include "cache_store/base/slice_view.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/shared_object.h"
 #include "cache_store/shared/tier/object_map.h"
 #include "cache_store/shared/tier/shared_options.h"
-#include "cache_store/shared/tier/shared_prompt.h"
 
 namespace hearth {
 

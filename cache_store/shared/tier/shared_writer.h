@@ -26,8 +26,8 @@
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/shared_lives.h"
+#include "cache_store/shared/shared_object.h"
 #include "cache_store/shared/tier/shared_options.h"
-#include "cache_store/shared/tier/shared_prompt.h"
 #include "cache_store/shared/tier/shared_spaces.h"
 #include "cache_store/store/tiered_store.h"
 

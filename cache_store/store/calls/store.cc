@@ -1,6 +1,7 @@
 #include "cache_store/store/calls/store.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "absl/strings/escaping.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/catalog/catalog.h"
+#include "proto/prefix_key.h"
 
 namespace hearth {
 namespace {
@@ -442,7 +444,25 @@ std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& ten
   StateLock lock(state_);
   const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return std::nullopt;
-  return ChunkRunOf(*point, first, most_tokens);
+  const uint32_t chunk_tokens = point->model->layout.chunk_tokens;
+  const uint32_t chunks = point->tokens() / chunk_tokens;
+  if (point->tokens() % chunk_tokens != 0 || first >= chunks) return std::nullopt;
+  ChunkRun run;
+  run.chunk_tokens = chunk_tokens;
+  run.first_chunk = first;
+  const uint32_t count = std::min(std::max(1u, most_tokens / chunk_tokens), chunks - first);
+  const SegmentNode* node = point->node;
+  for (uint32_t skipped = chunks - first - count; skipped > 0; --skipped) node = node->parent;
+  run.ids.resize(count);
+  run.token_ids.resize(size_t{count} * chunk_tokens);
+  for (uint32_t i = count; i-- > 0; node = node->parent) {
+    assert(node->parent != nullptr && node->token_ids.size() == chunk_tokens);
+    run.ids[i] = ChunkId(node->key);
+    std::copy(node->token_ids.begin(), node->token_ids.end(),
+              run.token_ids.begin() + static_cast<ptrdiff_t>(size_t{i} * chunk_tokens));
+  }
+  if (first > 0) run.parent_id = ChunkId(node->key);
+  return run;
 }
 
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
