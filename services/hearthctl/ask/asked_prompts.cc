@@ -61,7 +61,11 @@ absl::StatusOr<AskedPrompts> AskedPrompts::Make(const v1::PromptInput& context,
   uint32_t boundary = std::numeric_limits<uint32_t>::max();
   for (const AskedQuestion& question : questions) {
     absl::StatusOr<Asked> asked = made.Read(context, question, tokenize);
-    if (absl::IsInvalidArgument(asked.status())) asked = Asked{asked.status()};
+    if (absl::IsInvalidArgument(asked.status())) {
+      Asked refused;
+      refused.status = asked.status();
+      asked = std::move(refused);
+    }
     if (!asked.ok()) return asked.status();
     if (asked->status.ok()) boundary = std::min(boundary, asked->common);
     made.asked_.push_back(*std::move(asked));

@@ -254,7 +254,10 @@ GenerationResult Asker::AskOne(v1::Inference::Stub* stub, absl::StatusOr<v1::Pro
   if (each_.cache() == v1::CACHE_MODE_DEFAULT) request.set_cache(v1::CACHE_MODE_READ);
   if (each_.cache() == v1::CACHE_MODE_WRITE) request.set_cache(v1::CACHE_MODE_OFF);
   GenerationEvents events;
-  events.token = [this](const v1::GeneratedToken&) { return console_.out.good(); };
+  events.token = [this](const v1::GeneratedToken&) {
+    absl::MutexLock lock(&mutex_);
+    return !absl::IsCancelled(stopped_);  // nobody reads it
+  };
   const absl::Status asked = WhenThereIsRoom([&](grpc::ClientContext* context) {
     result = Generate(stub, request, context, events);
     return result.started.prompt_tokens() > 0 ? absl::OkStatus() : FromGrpcStatus(result.status);
