@@ -37,12 +37,22 @@ bool NoWorkerAnswered(const GenerationResult& result) {
 
 }  // namespace
 
-Conversation::Conversation(const Parts& parts, v1::Chat first, std::string file)
-    : parts_(parts), first_(std::move(first)), chat_(first_), file_(std::move(file)) {}
+Conversation::Conversation(const GenerationFlags& generation, bool json, WorkerChoice* workers,
+                           LineSource* lines, Interrupt* interrupt, Console* console,
+                           v1::Chat first, std::string file)
+    : generation_(generation),
+      json_(json),
+      workers_(workers),
+      lines_(lines),
+      interrupt_(interrupt),
+      console_(console),
+      first_(std::move(first)),
+      chat_(first_),
+      file_(std::move(file)) {}
 
 int Conversation::Run() {
-  Console& console = *parts_.console;
-  while (const std::optional<std::string> line = parts_.lines->Next()) {
+  Console& console = *console_;
+  while (const std::optional<std::string> line = lines_->Next()) {
     if (!console.out) return kExitFailed;
     const std::string text(absl::StripAsciiWhitespace(*line));
     if (text.empty()) continue;
@@ -57,7 +67,7 @@ int Conversation::Run() {
     const int code = Answer(text);
     if (code != kExitOk && !console.terminal) return code;
   }
-  if (!parts_.json) console.out << std::endl;
+  if (!json_) console.out << std::endl;
   return kExitOk;
 }
 
@@ -90,7 +100,7 @@ void Conversation::Save(const std::string& path) {
     status = absl::AlreadyExistsError(absl::StrCat(path, " exists: name another file"));
   }
   if (!status.ok()) {
-    Fail(*parts_.console, status);
+    Fail(*console_, status);
     return;
   }
   file_ = path;
@@ -101,7 +111,7 @@ void Conversation::Load(const std::string& path) {
   auto text = ReadTextFile(path);
   auto chat = text.ok() ? ParseChat(*text) : absl::StatusOr<v1::Chat>(text.status());
   if (!chat.ok()) {
-    Fail(*parts_.console, text.ok() ? About(path, chat.status()) : chat.status());
+    Fail(*console_, text.ok() ? About(path, chat.status()) : chat.status());
     return;
   }
   chat_ = *std::move(chat);
@@ -113,15 +123,14 @@ int Conversation::Answer(const std::string& text) {
   AddMessage(&chat_, "user", text);
   v1::GenerateRequest request;
   *request.mutable_prompt()->mutable_chat() = chat_;
-  parts_.generation->Apply(&request);
+  generation_.Apply(&request);
   GenerationResult result = Ask(request);
   // One that is gone is left for the next, whose answer begins again.
-  for (size_t asked = 1; asked < parts_.workers->count() && NoWorkerAnswered(result); ++asked) {
-    if (!parts_.workers->ConnectToNext().ok()) break;
-    if (!result.samples[0].text.empty()) parts_.console->out << std::endl;
-    PrintDimmed(
-        absl::StrCat("[", failure_.message(), "; asking ", parts_.workers->peer().address, "]"),
-        parts_.console->err);
+  for (size_t asked = 1; asked < workers_->count() && NoWorkerAnswered(result); ++asked) {
+    if (!workers_->ConnectToNext().ok()) break;
+    if (!result.samples[0].text.empty()) console_->out << std::endl;
+    PrintDimmed(absl::StrCat("[", failure_.message(), "; asking ", workers_->peer().address, "]"),
+                console_->err);
     result = Ask(request);
   }
   return Finish(result);
@@ -130,24 +139,24 @@ int Conversation::Answer(const std::string& text) {
 GenerationResult Conversation::Ask(const v1::GenerateRequest& request) {
   GenerationEvents events;
   bool first = true;
-  if (!parts_.json) {
+  if (!json_) {
     events.token = [this, &first](const v1::GeneratedToken& token) {
-      if (std::exchange(first, false)) parts_.console->out << "model> ";
-      return PrintAnswer(token.text(), *parts_.console);
+      if (std::exchange(first, false)) console_->out << "model> ";
+      return PrintAnswer(token.text(), *console_);
     };
   }
   grpc::ClientContext context;
-  parts_.interrupt->SetAction([&context] { context.TryCancel(); });
-  ProgressLine progress(parts_.console);
-  GenerationResult result = Generate(parts_.workers->stub(), request, &context, events, &progress);
-  parts_.interrupt->SetAction(nullptr);
-  failure_ = RpcFailure(result.status, parts_.workers->peer());
+  interrupt_->SetAction([&context] { context.TryCancel(); });
+  ProgressLine progress(console_);
+  GenerationResult result = Generate(workers_->stub(), request, &context, events, &progress);
+  interrupt_->SetAction(nullptr);
+  failure_ = RpcFailure(result.status, workers_->peer());
   return result;
 }
 
 // A stopped answer stays in the history as far as it came; a refused question leaves it.
 int Conversation::Finish(const GenerationResult& result) {
-  Console& console = *parts_.console;
+  Console& console = *console_;
   const bool stopped = result.status.error_code() == grpc::StatusCode::CANCELLED;
   if (!result.status.ok() && !(stopped && !result.samples[0].text.empty())) {
     chat_.mutable_messages()->RemoveLast();
@@ -159,7 +168,7 @@ int Conversation::Finish(const GenerationResult& result) {
   AddMessage(&chat_, "model", result.samples[0].text);
   const std::vector<uint32_t>& ids = result.samples[0].token_ids;
   chat_.mutable_messages()->rbegin()->mutable_token_ids()->Add(ids.begin(), ids.end());
-  if (parts_.json) {
+  if (json_) {
     PrintJson(result.ToJson(), console);
   } else {
     const std::string line =
@@ -172,11 +181,11 @@ int Conversation::Finish(const GenerationResult& result) {
 
 // Of lines that are no answer: with --json they are not among the objects.
 void Conversation::Tell(const std::string& text) {
-  (parts_.json ? parts_.console->err : parts_.console->out) << text << std::endl;
+  (json_ ? console_->err : console_->out) << text << std::endl;
 }
 
 void Conversation::PrintDimmed(const std::string& text, std::ostream& out) const {
-  const bool dims = parts_.console->color;
+  const bool dims = console_->color;
   out << Raw{dims ? "\x1b[2m" : ""} << text << Raw{dims ? "\x1b[0m" : ""} << std::endl;
 }
 

@@ -16,16 +16,10 @@ namespace hearth {
 
 class Conversation {
  public:
-  struct Parts {
-    const GenerationFlags* generation = nullptr;
-    WorkerChoice* workers = nullptr;
-    LineSource* lines = nullptr;
-    Interrupt* interrupt = nullptr;
-    Console* console = nullptr;
-    bool json = false;
-  };
   // `file`: where `first` came from, if it came from one.
-  Conversation(const Parts& parts, v1::Chat first, std::string file);
+  Conversation(const GenerationFlags& generation, bool json, WorkerChoice* workers,
+               LineSource* lines, Interrupt* interrupt, Console* console, v1::Chat first,
+               std::string file);
 
   // Until the end of input. Without a terminal it fails when no worker is left; at one, the person
   // is told, and may ask again.
@@ -43,7 +37,12 @@ class Conversation {
   void Tell(const std::string& text);
   void PrintDimmed(const std::string& text, std::ostream& out) const;
 
-  const Parts parts_;
+  const GenerationFlags& generation_;
+  const bool json_;
+  WorkerChoice* const workers_;
+  LineSource* const lines_;
+  Interrupt* const interrupt_;
+  Console* const console_;
   const v1::Chat first_;
   v1::Chat chat_;
   absl::Status failure_;  // of the last call, with the worker that it was asked of

@@ -68,14 +68,9 @@ int RunChat(const ChatFlags& flags, Console& console) {
   } else {
     lines = std::make_unique<StreamLines>(&console, flags.json ? "" : kPrompt);
   }
-  Conversation::Parts parts;
-  parts.generation = &flags.generation;
-  parts.workers = &workers;
-  parts.lines = lines.get();
-  parts.interrupt = &interrupt;
-  parts.console = &console;
-  parts.json = flags.json;
-  return Conversation(parts, *std::move(first), flags.history_file).Run();
+  return Conversation(flags.generation, flags.json, &workers, lines.get(), &interrupt, &console,
+                      *std::move(first), flags.history_file)
+      .Run();
 }
 
 }  // namespace
