@@ -54,13 +54,15 @@ size_t LastWords(const std::string& text) {
 
 absl::StatusOr<AskedPrompts> AskedPrompts::Make(const v1::PromptInput& context,
                                                 const std::vector<AskedQuestion>& questions,
-                                                const Tokenize& tokenize) {
+                                                const Tokenize& tokenize, const ForEach& for_each) {
   AskedPrompts made;
   const absl::Status read = made.ReadContext(context, tokenize);
   if (!read.ok()) return read;
+  std::vector<absl::StatusOr<Asked>> all(questions.size());
+  for_each(questions.size(),
+           [&](size_t i) { all[i] = made.Read(context, questions[i], tokenize); });
   uint32_t boundary = std::numeric_limits<uint32_t>::max();
-  for (const AskedQuestion& question : questions) {
-    absl::StatusOr<Asked> asked = made.Read(context, question, tokenize);
+  for (absl::StatusOr<Asked>& asked : all) {
     if (absl::IsInvalidArgument(asked.status())) {
       Asked refused;
       refused.status = asked.status();

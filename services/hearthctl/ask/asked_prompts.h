@@ -8,6 +8,7 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ASKED_PROMPTS_H_
 #define HEARTH_SERVICES_HEARTHCTL_ASK_ASKED_PROMPTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -23,11 +24,13 @@ namespace hearth {
 class AskedPrompts {
  public:
   using Tokenize = std::function<absl::StatusOr<v1::TokenizeResponse>(const v1::PromptInput&)>;
+  // Calls a function with each number below `count`, several at a time.
+  using ForEach = std::function<void(size_t count, const std::function<void(size_t)>&)>;
 
   // The error is one of the context, or of a call that no other question would survive.
   static absl::StatusOr<AskedPrompts> Make(const v1::PromptInput& context,
                                            const std::vector<AskedQuestion>& questions,
-                                           const Tokenize& tokenize);
+                                           const Tokenize& tokenize, const ForEach& for_each);
 
   // Tokens that the context and all questions have in common.
   uint32_t boundary() const { return boundary_; }

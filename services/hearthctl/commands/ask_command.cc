@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -133,8 +134,8 @@ class Asker {
   // Who answers: an answer file has the answers of one model.
   absl::Status LookAtModel();
   absl::Status KeepContext(v1::Inference::Stub* stub, const v1::PromptInput& shared);
-  void AskQuestions(v1::Inference::Stub* stub, const std::vector<AskedQuestion>& questions,
-                    const AskedPrompts& prompts);
+  // `parallel` at a time.
+  void ForEach(size_t count, const std::function<void(size_t)>& work) const;
   GenerationResult AskOne(v1::Inference::Stub* stub, absl::StatusOr<v1::PromptInput> prompt);
   // The result of `call` once the worker has room for it, or of a call that would wait too long.
   absl::Status WhenThereIsRoom(const std::function<absl::Status(grpc::ClientContext*)>& call);
@@ -142,6 +143,10 @@ class Asker {
   absl::Status Keep(const AskedQuestion& question, const GenerationResult& answer);
   void Print(const AskedQuestion& question, const GenerationResult& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsStopped() {
+    absl::MutexLock lock(&mutex_);
+    return !stopped_.ok();
+  }
   double TotalMs() const {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_)
         .count();
@@ -157,8 +162,8 @@ class Asker {
   size_t asked_ = 0;       // questions
   uint32_t expected_ = 0;  // tokens that each question is to find; 0: none were kept for them
   absl::Mutex mutex_;
-  AskReport report_;  // written under mutex_
-  size_t next_ ABSL_GUARDED_BY(mutex_) = 0, told_ ABSL_GUARDED_BY(mutex_) = 0;
+  AskReport report_;                         // written under mutex_
+  size_t told_ ABSL_GUARDED_BY(mutex_) = 0;  // questions that have an answer
   absl::Time last_answer_ ABSL_GUARDED_BY(mutex_) = absl::Now();
   bool missed_ ABSL_GUARDED_BY(mutex_) = false;   // a question found less than it was to
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // why no question begins any more
@@ -187,7 +192,10 @@ absl::Status Asker::TryAll(v1::Inference::Stub* stub, const std::vector<AskedQue
     if (!asked.ok()) return asked;
     return made;
   };
-  const auto prompts = AskedPrompts::Make(context_.prompt, questions, tokenize);
+  const auto for_each = [this](size_t count, const std::function<void(size_t)>& work) {
+    ForEach(count, work);
+  };
+  const auto prompts = AskedPrompts::Make(context_.prompt, questions, tokenize, for_each);
   if (!prompts.ok()) return prompts.status();
   const bool keeps_context =
       each_.cache() == v1::CACHE_MODE_DEFAULT || each_.cache() == v1::CACHE_MODE_WRITE;
@@ -196,7 +204,9 @@ absl::Status Asker::TryAll(v1::Inference::Stub* stub, const std::vector<AskedQue
     if (!kept.ok()) return kept;
     if (each_.cache() == v1::CACHE_MODE_DEFAULT) expected_ = prompts->boundary();
   }
-  AskQuestions(stub, questions, *prompts);
+  ForEach(questions.size(), [&](size_t number) {
+    if (!IsStopped()) Take(questions[number], AskOne(stub, prompts->PromptOf(number)));
+  });
   return absl::OkStatus();
 }
 
@@ -224,22 +234,13 @@ absl::Status Asker::KeepContext(v1::Inference::Stub* stub, const v1::PromptInput
   return absl::OkStatus();
 }
 
-void Asker::AskQuestions(v1::Inference::Stub* stub, const std::vector<AskedQuestion>& questions,
-                         const AskedPrompts& prompts) {
-  const auto ask = [&] {
-    while (true) {
-      size_t number = 0;
-      {
-        absl::MutexLock lock(&mutex_);
-        if (!stopped_.ok() || next_ == questions.size()) return;
-        number = next_++;
-      }
-      Take(questions[number], AskOne(stub, prompts.PromptOf(number)));
-    }
-  };
+void Asker::ForEach(size_t count, const std::function<void(size_t)>& work) const {
+  std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < std::min<size_t>(flags_.parallel, questions.size()); ++i) {
-    threads.emplace_back(ask);
+  for (size_t i = 0; i < std::min<size_t>(flags_.parallel, count); ++i) {
+    threads.emplace_back([&] {
+      for (size_t number = next++; number < count; number = next++) work(number);
+    });
   }
   for (std::thread& thread : threads) thread.join();
 }

@@ -47,7 +47,10 @@ class AskedPromptsTest : public ::testing::Test {
       questions.emplace_back();
       questions.back().text = ending;
     }
-    return AskedPrompts::Make(context, questions, [this](const v1::PromptInput& input) {
+    const auto in_turn = [](size_t count, const std::function<void(size_t)>& work) {
+      for (size_t i = 0; i < count; ++i) work(i);
+    };
+    const auto tokenize = [this](const v1::PromptInput& input) {
       std::string text = input.text();
       for (const v1::ChatMessage& message : input.chat().messages()) {
         text += message.role();
@@ -60,7 +63,8 @@ class AskedPromptsTest : public ::testing::Test {
       v1::TokenizeResponse made;
       for (const uint32_t id : tokenizer_(text)) made.add_token_ids(id);
       return absl::StatusOr<v1::TokenizeResponse>(made);
-    });
+    };
+    return AskedPrompts::Make(context, questions, tokenize, in_turn);
   }
   static std::vector<uint32_t> IdsOf(const v1::PromptInput& prompt) {
     return {prompt.token_ids().ids().begin(), prompt.token_ids().ids().end()};
