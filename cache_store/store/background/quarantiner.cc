@@ -17,7 +17,7 @@ constexpr size_t kRetiredAtOnce = 1024;  // under one hold of the lock
 // Bytes that stay wrong are given up after half a minute. Errors say nothing about the bytes, and a
 // disk may be away for longer: after five minutes.
 constexpr int kMaxWrongReads = 5, kMaxFailedReads = 22;
-constexpr absl::Duration kFirstPause = absl::Seconds(1), kMaxPause = absl::Seconds(16);
+constexpr absl::Duration kFirstPause = absl::Seconds(1), kLongestPause = absl::Seconds(16);
 
 // Where the objects end; kInvalidArgument: not in the prompt.
 absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
@@ -236,7 +236,8 @@ size_t Quarantiner::ReadSuspects() {
     if (read.ok() || is_last) {
       state_->objects.SetSuspect(suspect.object, false);
     } else {
-      suspect.due = core_->clock->Now() + std::min(kMaxPause, kFirstPause * (1 << suspect.reads));
+      suspect.due =
+          core_->clock->Now() + std::min(kLongestPause, kFirstPause * (1 << suspect.reads));
       suspects_.push_back(suspect);
     }
     state_->objects.Release(suspect.object);
