@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/inference/calls/generate_run.h"
+#include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/recent_answers.h"
 #include "services/inference/calls/state_limit.h"
 #include "services/inference/explainer.h"

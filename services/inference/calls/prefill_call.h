@@ -18,7 +18,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/inference.pb.h"
-#include "services/inference/calls/progress_pace.h"
 #include "services/inference/calls/request_call.h"
 #include "worker/engine/engine.h"
 

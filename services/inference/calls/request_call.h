@@ -15,11 +15,37 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/calls/stream_call.h"
 #include "worker/engine/engine.h"
 
 namespace hearth {
+
+// ProgressPace: says when a caller is to hear again how far its prompt is.
+//
+// Thread safety: none.
+inline constexpr absl::Duration kProgressPause = absl::Milliseconds(250);
+
+class ProgressPace {
+ public:
+  // `pause`: the least time between two messages; InfiniteDuration: there are none.
+  explicit ProgressPace(absl::Duration pause) : pause_(pause) {}
+
+  // Whether now; then not for a while.
+  bool IsDue() {
+    const absl::Time now = absl::Now();
+    if (now < next_) return false;
+    next_ = now + pause_;
+    return true;
+  }
+  bool is_wanted() const { return pause_ != absl::InfiniteDuration(); }
+
+ private:
+  const absl::Duration pause_;
+  absl::Time next_ = absl::InfinitePast();
+};
 
 class RequestCall : public StreamCall {
  public:
