@@ -114,7 +114,7 @@ class CacheService final : public CacheServiceBase {
                                    Bytes* response) override;
 
  private:
-  // Enters the admission, identifies the caller, parses a small request, runs `body` on a thread of
+  // Asks Admission for the caller, parses a small request, runs `body` on a thread of
   // the service, and converts its result.
   template <typename Request, typename Response, typename Body>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,

@@ -29,7 +29,7 @@ constexpr size_t kLeaseBytes = size_t{64} << 10;
 // Each question runs on a pool. A caller that waits holds no thread: it is woken by a publish, by
 // the end of another's lease or by an alarm, and asks again. The stream of one that computes stays
 // open as its lease and ends when the caller is done or gone. Invariants: (1) the place in the
-// store's tables is given up when the call ends, however that comes; (2) when the admission closes
+// store's tables is given up when the call ends, however that comes; (2) when the server drains
 // nobody waits on.
 class LeaseCall final : public StreamCall {
  public:

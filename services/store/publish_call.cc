@@ -211,7 +211,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   Limit* const places_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<PublishCall> self_;      // held for gRPC
-  std::unique_ptr<Admission::Call> call_;  // null when the admission is closed
+  std::unique_ptr<Admission::Call> call_;  // null when the server drains
   std::unique_ptr<Limit::Place> place_;    // null when there is none
   std::unique_ptr<PublishSession> session_;
   absl::StatusOr<Identity> caller_ = absl::UnknownError("not asked yet");

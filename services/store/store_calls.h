@@ -60,7 +60,7 @@ ByteStream* StartLease(const StoreCallParts& parts, Limit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 ByteStream* StartList(const StoreCallParts& parts, Limit* streams,
                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-// The stream ends with UNAVAILABLE when the admission closes, with UNAUTHENTICATED or
+// The stream ends with UNAVAILABLE when the server drains, with UNAUTHENTICATED or
 // PERMISSION_DENIED when the caller's identity changes.
 ByteStream* StartWatch(const StoreCallParts& parts, Limit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);

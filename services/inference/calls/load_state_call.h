@@ -65,7 +65,7 @@ class LoadStateCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
   std::shared_ptr<LoadStateCall> self_;    // held for gRPC
-  std::unique_ptr<Admission::Call> call_;  // null when the admission is closed
+  std::unique_ptr<Admission::Call> call_;  // null when the server drains
   std::string tenant_;
   std::shared_ptr<void> place_;
   StateLimit::Reservation room_;

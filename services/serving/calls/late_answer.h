@@ -23,7 +23,7 @@ namespace hearth {
 
 class LateAnswer {
  public:
-  // `call` is null when the admission is closed.
+  // `call` is null when the server drains.
   LateAnswer(grpc::CallbackServerContext* context, std::unique_ptr<Admission::Call> call)
       : context_(context), reactor_(context->DefaultReactor()), call_(std::move(call)) {}
   LateAnswer(const LateAnswer&) = delete;
@@ -50,9 +50,9 @@ class LateAnswer {
   bool finished_ = false;
 };
 
-// Begins a unary call with a request of `bytes`. `begin` is called at once, unless the admission is
-// closed or the caller unknown: it answers, or hands the answer on. An error that it returns is the
-// answer. `method` must be a literal.
+// Begins a unary call with a request of `bytes`. `begin` is called at once, unless the server
+// drains or the caller is unknown: it answers, or hands the answer on. An error that it returns is
+// the answer. `method` must be a literal.
 grpc::ServerUnaryReactor* AnswerLater(
     Admission* admission, const char* method, grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin);
