@@ -20,7 +20,7 @@
 #include "worker/model/safetensors.h"
 #include "worker/model/thread_pool.h"
 #include "worker/model/torch/gemma.h"
-#include "worker/model/weights_reader.h"
+#include "worker/model/weights.h"
 
 namespace hearth {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/model/file_kit.h"
 #include "worker/model/thread_pool.h"
-#include "worker/model/weights_reader.h"
+#include "worker/model/weights.h"
 
 namespace hearth {
 namespace {

@@ -14,7 +14,6 @@
 #include "absl/types/span.h"
 #include "worker/kernels/layer.h"
 #include "worker/kernels/rope_table.h"
-#include "worker/model/invariant/invariant_part.h"
 #include "worker/model/invariant/invariant_step.h"
 #include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/thread_pool.h"

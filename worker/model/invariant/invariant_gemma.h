@@ -21,7 +21,7 @@
 #include "proto/fingerprint.h"  // Digest
 #include "worker/kernels/product.h"
 #include "worker/model/invariant/invariant_kv.h"
-#include "worker/model/invariant/invariant_part.h"
+#include "worker/model/invariant/invariant_step.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/invariant/step_limits.h"
 #include "worker/model/kv_choice.h"

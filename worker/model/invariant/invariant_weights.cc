@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/kernels/float_mode.h"
-#include "worker/model/weights_reader.h"
+#include "worker/model/weights.h"
 
 namespace hearth {
 ElementType ElementTypeOf(const TensorView& tensor) {

@@ -13,7 +13,7 @@
 #include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/model_file.h"
 #include "worker/model/safetensors.h"
-#include "worker/model/weights_reader.h"
+#include "worker/model/weights.h"
 
 namespace hearth {
 namespace {

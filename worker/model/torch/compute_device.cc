@@ -1,13 +1,23 @@
 #include "worker/model/torch/compute_device.h"
 
 #include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/cpu/Utils.h>
+#include <torch/headeronly/version.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 
 namespace hearth {
@@ -58,6 +68,68 @@ absl::StatusOr<Compute> ChooseCompute(const std::string& device, const std::stri
         absl::StrCat("dtype \"", dtype, "\" is not one of auto, float32, bfloat16"));
   }
   return compute;
+}
+
+namespace {
+
+// The first number with a point in a sentence that names a library: "3.12.0".
+std::string VersionIn(absl::string_view text) {
+  for (size_t begin = 0; begin < text.size(); ++begin) {
+    if (!absl::ascii_isdigit(text[begin])) continue;
+    size_t end = begin;
+    while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.')) ++end;
+    const absl::string_view number = text.substr(begin, end - begin);
+    if (number.find('.') != absl::string_view::npos) return std::string(number);
+    begin = end;
+  }
+  return "none";
+}
+
+std::string CpuVendor() {
+#if defined(__x86_64__)
+  unsigned level = 0, name[3] = {};
+  if (__get_cpuid(0, &level, &name[0], &name[2], &name[1]) == 0) return "unknown vendor";
+  char text[sizeof(name)];
+  std::memcpy(text, name, sizeof(name));
+  return std::string(text, sizeof(text));
+#else
+  return "unknown vendor";
+#endif
+}
+
+// oneDNN's functions are not exported by libtorch; what it answers libtorch's operator is.
+bool OneDnnSays(const char* question) {
+  const auto found = c10::Dispatcher::singleton().findSchema({question, ""});
+  return found.has_value() && found->typed<bool()>().call();
+}
+
+}  // namespace
+
+std::string ComputeVersion(const c10::Device& device) {
+  const std::string torch = absl::StrCat("libtorch ", TORCH_VERSION);
+  if (!device.is_cpu()) {
+    const auto& cuda = at::detail::getCUDAHooks();
+    return absl::StrCat(torch, ", CUDA ", cuda.hasCUDART() ? cuda.versionCUDART() : 0);
+  }
+  return absl::StrCat(torch, ", MKL ", VersionIn(at::get_mkl_version()), ", oneDNN ",
+                      VersionIn(at::get_mkldnn_version()));
+}
+
+std::string CpuCapability() {
+  std::vector<std::string> sets;
+  const auto flags = at::cpu::get_cpu_capabilities();
+  for (const char* name : {"avx10_2", "amx_bf16", "amx_fp16", "avx512_fp16", "avx512_bf16",
+                           "avx512_f", "avx_ne_convert", "avx2", "fma3", "sve", "sve2", "bf16"}) {
+    const auto flag = flags.find(name);
+    if (flag != flags.end() && flag->second.isBool() && flag->second.toBool()) {
+      sets.push_back(name);
+    }
+  }
+  std::string types;
+  if (OneDnnSays("mkldnn::_is_mkldnn_bf16_supported")) types += " bf16";
+  if (OneDnnSays("mkldnn::_is_mkldnn_fp16_supported")) types += " fp16";
+  return absl::StrCat(at::get_cpu_capability(), ", ", CpuVendor(), ", oneDNN",
+                      types.empty() ? " float32 only" : types, ": ", absl::StrJoin(sets, " "));
 }
 
 }  // namespace hearth

@@ -17,12 +17,10 @@
 #include "worker/model/safetensors.h"
 #include "worker/model/thread_pool.h"
 #include "worker/model/torch/compute_device.h"
-#include "worker/model/torch/compute_version.h"
 #include "worker/model/torch/kv_cache_rep.h"
 #include "worker/model/torch/layers.h"
 #include "worker/model/torch/linear.h"
 #include "worker/model/weights.h"
-#include "worker/model/weights_reader.h"
 
 namespace hearth {
 namespace {

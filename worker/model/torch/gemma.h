@@ -53,7 +53,7 @@ class Gemma {
   const std::string& device_kind() const;
   // Versions of libtorch and of the libraries whose kernels it runs.
   const std::string& compute_version() const;
-  // Everything that those libraries choose their kernels by (compute_version.h); empty on a device.
+  // Everything that those libraries choose their kernels by (compute_device.h); empty on a device.
   const std::string& cpu_capability() const;
   int threads() const;
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
