@@ -1,7 +1,7 @@
 // Safetensors: one or several .safetensors files of a checkpoint, open, with their headers checked.
 //
 // Thread safety: immutable once opened; const use from any thread.
-// Ownership: owns the open files, which a TensorView is read from (weights_reader.h) while they
+// Ownership: owns the open files, which a TensorView is read from (weights.h) while they
 // are. Invariants: every view's bytes lie inside its file and equal shape times dtype; a file's
 // tensors have different names and cover its data section without gap or overlap, as the format
 // asks (https://github.com/huggingface/safetensors, "Format"). Nothing is mapped: what others do to
