@@ -24,7 +24,8 @@ struct StoredSlice {
   uint64_t object = 0;
   uint32_t layer = 0;  // model layer index
   uint64_t bytes = 0;
-  uint64_t digest = 0;  // XXH3-64
+  uint64_t digest = 0;    // XXH3-64
+  bool in_table = false;  // on disk: in a table of large slices, else among the small ones
 };
 
 struct SliceWrite {

@@ -131,6 +131,10 @@ class ObjectTable {
   void Hold(const StoredObject* object);
   void Release(const StoredObject* object);
 
+  // Before it is written there, by whoever writes it.
+  void SetInTable(const StoredObject* object, bool in_table) {
+    Own(object)->in_table.store(in_table);
+  }
   // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
   // same lock.
   void SetInHost(const StoredObject* object);

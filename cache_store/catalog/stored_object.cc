@@ -4,8 +4,8 @@ namespace hearth {
 namespace {
 
 // The cost on disk of one entry beside its payload. A slice: 12 bytes of key, 8 of sequence, some
-// 20 of blob reference in the table, 32 + 12 of header and key in the blob file: 84, rounded up. A
-// record: its fixed fields, tag and checksum, rounded up.
+// 40 of its block and the block's place in the index, rounded up. A record: its fixed fields, tag
+// and checksum, rounded up.
 constexpr uint64_t kSliceOverheadBytes = 128;
 constexpr uint64_t kRecordOverheadBytes = 256;
 

@@ -5,6 +5,7 @@
 #ifndef HEARTH_CACHE_STORE_CATALOG_STORED_OBJECT_H_
 #define HEARTH_CACHE_STORE_CATALOG_STORED_OBJECT_H_
 
+#include <atomic>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +63,7 @@ struct StoredObject {
   std::vector<uint32_t> layers;  // model layer of each slice
   uint64_t slice_bytes = 0;
   std::shared_ptr<const std::string> publisher;  // null: it was there when the store opened
+  std::atomic<bool> in_table{false};             // as StoredSlice's, once it is on disk
 
   SegmentNode* node = nullptr;  // null until it is visible
   bool in_host = false;
@@ -82,7 +84,7 @@ struct StoredObject {
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;
   StoredSlice Slice(size_t i) const {
-    return StoredSlice{number, layers[i], slice_bytes, slice_digests[i]};
+    return StoredSlice{number, layers[i], slice_bytes, slice_digests[i], in_table.load()};
   }
 };
 

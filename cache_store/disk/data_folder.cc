@@ -19,7 +19,7 @@ absl::Status CheckIsDataFolder(const std::string& dir) {
     const std::string name = entry.path().filename().string();
     const std::string kind = entry.path().extension().string();
     if (name == "CURRENT" || absl::StartsWith(name, "MANIFEST-") || kind == ".sst" ||
-        kind == ".log" || kind == ".blob") {
+        kind == ".log") {
       return absl::OkStatus();
     }
   }

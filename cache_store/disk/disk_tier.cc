@@ -14,7 +14,6 @@
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/disk_tier_load.h"
-#include "cache_store/disk/disk_tier_reclaim.h"
 #include "cache_store/disk/disk_tier_recovery.h"
 #include "cache_store/disk/disk_tier_tables.h"
 
@@ -109,9 +108,8 @@ class RocksDiskTier : public DiskTier {
 
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     auto value = std::make_shared<rocksdb::PinnableSlice>();
-    const absl::Status status = WithDb([&] {
-      return FromRocks(GetSlice(*db_, SliceKey(slice.object, slice.layer), value.get()), "read");
-    });
+    const absl::Status status =
+        WithDb([&] { return FromRocks(GetSlice(*db_, slice, value.get()), "read"); });
     if (absl::IsNotFound(status)) return std::nullopt;
     if (!status.ok()) return status;
     absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value->data()),
@@ -121,14 +119,21 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status Write(const StoredSlice& slice, SliceView view) override {
-    const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
-    return Put("write", kSlices, SliceKey(slice.object, slice.layer), value);
+    const SliceWrite one{slice, std::move(view)};
+    return WriteAll({&one, 1});
   }
 
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
-    uint64_t bytes = 0;
-    for (const SliceWrite& write : slices) bytes += write.view.bytes.size();
-    if (bytes < options_.min_table_bytes) return SliceTier::WriteAll(slices);
+    if (slices.empty()) return absl::OkStatus();
+    if (!slices[0].slice.in_table) {
+      return WriteBatch("write", false, [&](rocksdb::WriteBatch* batch) {
+        for (const SliceWrite& write : slices) {
+          const absl::Span<const std::byte> bytes = write.view.bytes;
+          batch->Put(db_->family(kSlices), SliceKey(write.slice.object, write.slice.layer),
+                     {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+        }
+      });
+    }
     constexpr char kWhat[] = "write of a table";
     if (absl::Status ready = Ready(kWhat); !ready.ok()) return ready;
     return WithDb([&] {
@@ -261,10 +266,7 @@ class RocksDiskTier : public DiskTier {
     RemoveSetAside(dir_, FileBytes() > max_bytes ? absl::ZeroDuration() : kKeptSetAside);
     return WithDb([&] {
       if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
-      uint64_t table_bytes = 0;
-      absl::Status reclaimed = tables_->Reclaim(max_bytes, &table_bytes);
-      if (!reclaimed.ok()) return StoppedBy(std::move(reclaimed));
-      return ReclaimBlobs(*db_, max_bytes - std::min(max_bytes, table_bytes));
+      return StoppedBy(tables_->Reclaim(max_bytes));
     });
   }
 
@@ -283,13 +285,10 @@ class RocksDiskTier : public DiskTier {
     uint64_t sum = SetAsideBytes(dir_);
     const absl::ReaderMutexLock lock(&db_mu_);
     if (db_ == nullptr) return sum;
-    for (const auto& property : {rocksdb::DB::Properties::kTotalSstFilesSize,
-                                 rocksdb::DB::Properties::kTotalBlobFileSize}) {
-      for (int i = 0; i < kFamilies; ++i) {
-        uint64_t bytes = 0;
-        (*db_)->GetIntProperty(db_->family(static_cast<Family>(i)), property, &bytes);
-        sum += bytes;
-      }
+    for (rocksdb::ColumnFamilyHandle* family : db_->families()) {
+      uint64_t bytes = 0;
+      (*db_)->GetIntProperty(family, rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
+      sum += bytes;
     }
     rocksdb::VectorLogPtr logs;
     if ((*db_)->GetSortedWalFiles(logs).ok()) {
@@ -325,7 +324,9 @@ class RocksDiskTier : public DiskTier {
   // An error of background work: the next change reopens the database. Unreadable data stops
   // nothing.
   absl::Status StoppedBy(absl::Status status) {
-    if (!absl::IsCancelled(status) && !absl::IsDataLoss(status)) failed_.store(true);
+    if (!status.ok() && !absl::IsCancelled(status) && !absl::IsDataLoss(status)) {
+      failed_.store(true);
+    }
     return status;
   }
 

@@ -1,14 +1,14 @@
 // DiskTier: slices and manifests in RocksDB. The only durable tier, and the only user of RocksDB.
 //
 // Column families: `tables` (object number, layer -> bytes; files that are written whole, see
-// disk_tier_tables.h) and `slices` (the same for smaller writes; through the log, values in blob
-// files), `objects` (number -> the record of its slices), `manifests` (number -> restore point),
-// `fingerprints`, `meta`. Numbers only grow, so slices written together lie together, and evicting
-// them frees whole files. An object's record is written before its slices and its slices before any
-// manifest that names it: a table is in place before WriteAll returns and the log keeps its order,
-// so a manifest that survived proves its objects did. Thread safety: all methods from any thread.
-// After a change that failed the next one closes the database and opens it again, as a start does:
-// RocksDB 7.8, told to go on, may wait for ever. RocksDB's statuses become absl's here.
+// disk_tier_tables.h) and `slices` (the same for small writes, through the log), `objects` (number
+// -> the record of its slices, and which of the two they are in), `manifests` (number -> restore
+// point), `fingerprints`, `meta`. Numbers only grow, so slices written together lie together, and
+// evicting them frees whole files. An object's record is written before its slices and its slices
+// before any manifest that names it: a table is in place before WriteAll returns and the log keeps
+// its order, so a manifest that survived proves its objects did. Thread safety: all methods from
+// any thread. After a change that failed the next one closes the database and opens it again, as a
+// start does: RocksDB 7.8, told to go on, may wait for ever. RocksDB's statuses become absl's here.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 
@@ -57,13 +57,8 @@ struct DiskContents {
 
 struct DiskTierOptions {
   static constexpr absl::Duration kPatience = absl::Seconds(10);
-  // Writes smaller than this go through the log: 64 GiB of tables of
-  // this size are 65,536 files, more than enough.
-  static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
-
   rocksdb::Env* env = nullptr;          // a test's, in front of the file system; outlives the tier
   absl::Duration patience = kPatience;  // with a database in use that reads as damaged
-  uint64_t min_table_bytes = kMinTableBytes;              // smaller in tests; not 0
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
   std::optional<BootId> boot;                             // a test's; none: the machine's
   std::shared_ptr<Warnings> warnings;  // about errors of the database; null: none
@@ -73,6 +68,8 @@ class DiskTier : public SliceTier {
  public:
   // Another version's folder is refused. 7: a count of restore points, and no promises.
   static constexpr uint64_t kFormatVersion = 7;
+  // Writes of fewer bytes are small ones: 64 GiB of tables of this size are 65,536 files.
+  static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
 
   // A damaged database is mended, or set aside whole (disk_tier_recovery.h). kFailedPrecondition:
   // held by another process, another version, or other secret. `secret_check` is stored on creation

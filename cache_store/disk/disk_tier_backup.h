@@ -3,7 +3,7 @@
 //
 // RocksDB's backup engine sums the bytes that it copies: rot from before is in the copy, and the
 // sum is right. So each new table is read with its checksums, and the copy is opened and its
-// records and blobs are read. Tables of earlier backups are not read again.
+// records are read. Tables of earlier backups are not read again.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
 

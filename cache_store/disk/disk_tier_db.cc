@@ -36,12 +36,6 @@ constexpr int kWriteBuffers = 4;
 constexpr size_t kWriteBufferBytes = 2 * kMaxLogBytes;
 // An entry takes at most so many times the bytes in memory that it takes in a log.
 constexpr uint64_t kMemoryPerLogByte = 8;
-// Eviction takes the oldest numbers first, so whole blob files empty together. Small enough that
-// one dies soon, large enough that 64 GiB are 1,024 files.
-constexpr uint64_t kBlobFileBytes = uint64_t{64} << 20;
-// Smaller values stay in the tables: tiny models in tests, and nothing else.
-constexpr uint64_t kMinBlobBytes = 4096;
-
 // RocksDB hands out a block where it lies only when that is in a cache; else it copies the value
 // once more. This one keeps nothing: a block goes with the last read of it. The process's, since
 // what was read may be used when the database is closed.
@@ -58,18 +52,12 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   if (family == kTables) table.block_cache = PinningCache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = kWriteBufferBytes;
-  if (family != kSlices) return options;
-  options.max_write_buffer_number = kWriteBuffers;
-  options.enable_blob_files = true;
-  options.min_blob_size = kMinBlobBytes;
-  options.blob_file_size = kBlobFileBytes;
-  options.blob_compression_type = rocksdb::kNoCompression;
-  options.enable_blob_garbage_collection = false;  // disk_tier_reclaim.h does it, and says why
+  if (family == kSlices) options.max_write_buffer_number = kWriteBuffers;
   return options;
 }
 
-// Tables and blob files kept open: half of what the process may have, the rest is for connections.
-// 4,096 blob files of 64 MiB are 256 GiB; of more, some are opened again for a read.
+// Tables kept open: half of what the process may have, the rest is for connections. Of more, some
+// are opened again for a read.
 int MaxOpenFiles() {
   constexpr rlim_t kMax = 4096, kMin = 64;
   rlimit limit{};
@@ -235,7 +223,7 @@ bool LacksCurrent(const std::string& dir) {
   if (std::filesystem::exists(DatabasePath(dir) + "/CURRENT", error)) return false;
   for (const auto& entry : std::filesystem::directory_iterator(DatabasePath(dir), error)) {
     const std::string kind = entry.path().extension().string();
-    if (kind == ".sst" || kind == ".blob" || kind == ".log") return true;
+    if (kind == ".sst" || kind == ".log") return true;
   }
   return false;
 }

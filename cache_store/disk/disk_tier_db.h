@@ -108,8 +108,7 @@ class Database {
 };
 
 // Reads that check each block's checksum first, since RocksDB asserts that a block makes sense:
-// XXH3 for tables, CRC32c in software (1.2 GB/s) for blobs. For large slices see
-// disk_tier_blocks.h.
+// XXH3. For large slices see disk_tier_blocks.h.
 rocksdb::ReadOptions VerifiedReads();
 
 }  // namespace hearth

@@ -28,14 +28,29 @@ constexpr uint64_t kWorthwhile = 64;
 // RocksDB's own buffer before the file's: what is larger passes it by.
 constexpr size_t kFileBufferBytes = size_t{64} << 10;
 
+constexpr Family kHoldSlices[] = {kSlices, kTables};
+
+void EraseListed(const Database& db, Family family, uint64_t number, rocksdb::WriteBatch* batch) {
+  const std::string end = NumberKey(number + 1);
+  const rocksdb::Slice bound(end);
+  rocksdb::ReadOptions options = VerifiedReads();
+  options.iterate_upper_bound = &bound;
+  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(options, db.family(family)));
+  for (it->Seek(NumberKey(number)); it->Valid(); it->Next()) {
+    batch->Delete(db.family(family), it->key());
+  }
+  if (!it->status().ok()) batch->DeleteRange(db.family(family), NumberKey(number), end);
+}
+
 struct Table {
+  Family family;
   std::string first, last;  // keys
   uint64_t bytes = 0;
   uint64_t live_bytes = 0;
   uint64_t dead_bytes() const { return bytes - std::min(bytes, live_bytes); }
 };
 
-// Stored bytes of the objects that have a record and a number in [first, last].
+// Stored bytes of the family's objects that have a record and a number in [first, last].
 absl::Status CountLive(const Database& db, Table* table) {
   const std::string end = table->last.substr(0, NumberKey(0).size());
   const std::unique_ptr<rocksdb::Iterator> it(
@@ -44,18 +59,19 @@ absl::Status CountLive(const Database& db, Table* table) {
        it->Next()) {
     const absl::StatusOr<ObjectRecord> object = ParseObject(ToView(it->value()));
     // An unreadable object is kept until it is collected by name.
+    if (object.ok() && object->in_table != (table->family == kTables)) continue;
     table->live_bytes += object.ok() ? object->stored_bytes() : 1;
   }
   return FromRocks(it->status(), "read of object records");
 }
 
-absl::StatusOr<std::vector<Table>> ListTables(const Database& db) {
-  rocksdb::ColumnFamilyMetaData family;
-  db->GetColumnFamilyMetaData(db.family(kTables), &family);
+absl::StatusOr<std::vector<Table>> ListTables(const Database& db, Family family) {
+  rocksdb::ColumnFamilyMetaData files;
+  db->GetColumnFamilyMetaData(db.family(family), &files);
   std::vector<Table> tables;
-  for (const rocksdb::LevelMetaData& level : family.levels) {
+  for (const rocksdb::LevelMetaData& level : files.levels) {
     for (const rocksdb::SstFileMetaData& file : level.files) {
-      tables.push_back({file.smallestkey, file.largestkey, file.size, 0});
+      tables.push_back({family, file.smallestkey, file.largestkey, file.size, 0});
       if (absl::Status status = CountLive(db, &tables.back()); !status.ok()) return status;
     }
   }
@@ -83,13 +99,14 @@ std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
   return droppable;
 }
 
-// `*left`: the tables that stay.
-absl::Status DropDead(const Database& db, std::vector<Table>* left) {
-  std::sort(left->begin(), left->end(),
+absl::Status DropDead(const Database& db, Family family) {
+  absl::StatusOr<std::vector<Table>> tables = ListTables(db, family);
+  if (!tables.ok()) return tables.status();
+  std::sort(tables->begin(), tables->end(),
             [](const Table& a, const Table& b) { return a.first < b.first; });
   std::vector<rocksdb::Slice> ends;
   std::vector<rocksdb::RangePtr> ranges;
-  const std::vector<const Table*> dead = Droppable(*left);
+  const std::vector<const Table*> dead = Droppable(*tables);
   ends.reserve(2 * dead.size());  // ranges point into it
   for (const Table* table : dead) {
     ends.emplace_back(table->first);
@@ -98,7 +115,7 @@ absl::Status DropDead(const Database& db, std::vector<Table>* left) {
   }
   if (ranges.empty()) return absl::OkStatus();
   const rocksdb::Status status = rocksdb::DeleteFilesInRanges(
-      db.get(), db.family(kTables), ranges.data(), ranges.size(), /*include_end=*/true);
+      db.get(), db.family(family), ranges.data(), ranges.size(), /*include_end=*/true);
   return FromRocks(status, "drop of dead tables");
 }
 
@@ -173,8 +190,10 @@ void SliceTables::Remove(const std::string& path) {
   std::filesystem::remove(path, ignored);
 }
 
-rocksdb::Status GetSlice(const Database& db, const std::string& key,
+rocksdb::Status GetSlice(const Database& db, const StoredSlice& slice,
                          rocksdb::PinnableSlice* value) {
+  const std::string key = SliceKey(slice.object, slice.layer);
+  if (!slice.in_table) return db->Get(VerifiedReads(), db.family(kSlices), key, value);
   rocksdb::ReadOptions options = VerifiedReads();
   options.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
   options.verify_checksums = false;
@@ -183,15 +202,30 @@ rocksdb::Status GetSlice(const Database& db, const std::string& key,
     const OnlySliceBlocks checked;
     status = db->Get(options, db.family(kTables), key, value);
   }
+  if (status.ok() || status.IsNotFound()) return status;
   options.verify_checksums = true;
-  if (!status.ok() && !status.IsNotFound()) {
-    value->Reset();
-    status = db->Get(options, db.family(kTables), key, value);
-  }
-  if (!status.IsNotFound()) return status;
   value->Reset();
-  options.fill_cache = false;
-  return db->Get(options, db.family(kSlices), key, value);
+  return db->Get(options, db.family(kTables), key, value);
+}
+
+void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch) {
+  const std::string key = NumberKey(number);
+  std::string bytes;
+  rocksdb::Status read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
+  // Once more: an error may pass, where one that stays must not keep what else is to be erased.
+  if (read.IsIOError()) read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
+  batch->Delete(db.family(kObjects), key);
+  const absl::StatusOr<ObjectRecord> object =
+      read.ok() ? ParseObject(bytes) : absl::StatusOr<ObjectRecord>(FromRocks(read, "record"));
+  for (const Family family : kHoldSlices) {
+    if (!object.ok() || object->number != number) {
+      EraseListed(db, family, number, batch);
+      continue;
+    }
+    for (const uint32_t layer : object->layers) {
+      batch->Delete(db.family(family), SliceKey(number, layer));
+    }
+  }
 }
 
 void DropCached(const Database& db, uint64_t object) {
@@ -210,37 +244,35 @@ void DropCached(const Database& db, uint64_t object) {
         if (file.largestkey >= first && file.smallestkey < end) drop(file.db_path + file.name);
       }
     }
-    for (const rocksdb::BlobMetaData& file : files.blob_files) {
-      drop(absl::StrCat(file.blob_file_path, "/", file.blob_file_name));
-    }
   }
 }
 
-absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {
-  absl::StatusOr<std::vector<Table>> tables;
-  {
-    const absl::MutexLock lock(&ranges_mu_);
-    tables = ListTables(*db_);
-    if (!tables.ok()) return tables.status();
-    if (absl::Status status = DropDead(*db_, &*tables); !status.ok()) return status;
+absl::Status SliceTables::Reclaim(uint64_t max_bytes) {
+  std::vector<Table> tables;
+  for (const Family family : {kTables, kSlices}) {
+    {
+      const absl::MutexLock lock(&ranges_mu_);
+      if (absl::Status status = DropDead(*db_, family); !status.ok()) return status;
+    }
+    const absl::StatusOr<std::vector<Table>> left = ListTables(*db_, family);
+    if (!left.ok()) return left.status();
+    tables.insert(tables.end(), left->begin(), left->end());
   }
-  tables = ListTables(*db_);
-  if (!tables.ok()) return tables.status();
-  std::sort(tables->begin(), tables->end(), [](const Table& a, const Table& b) {
+  std::sort(tables.begin(), tables.end(), [](const Table& a, const Table& b) {
     return static_cast<double>(a.dead_bytes()) * static_cast<double>(b.bytes) >
            static_cast<double>(b.dead_bytes()) * static_cast<double>(a.bytes);
   });
-  *left_bytes = BytesOf(*tables);
+  uint64_t left_bytes = BytesOf(tables);
   rocksdb::CompactRangeOptions options;
   options.exclusive_manual_compaction = false;
   options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
-  for (const Table& table : *tables) {
-    if (*left_bytes <= max_bytes || table.dead_bytes() * kWorthwhile < table.bytes) break;
+  for (const Table& table : tables) {
+    if (left_bytes <= max_bytes || table.dead_bytes() * kWorthwhile < table.bytes) break;
     const rocksdb::Slice first(table.first), last(table.last);
     const rocksdb::Status status =
-        (*db_)->CompactRange(options, db_->family(kTables), &first, &last);
+        (*db_)->CompactRange(options, db_->family(table.family), &first, &last);
     if (!status.ok()) return FromRocks(status, "rewriting of a table");
-    *left_bytes -= table.dead_bytes();
+    left_bytes -= std::min(left_bytes, table.dead_bytes());
   }
   return absl::OkStatus();
 }

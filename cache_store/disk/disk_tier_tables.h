@@ -1,11 +1,13 @@
 // SliceTables: writes the slices of large publishes as whole tables. Private to disk/.
 //
-// Written through the log, a slice is written twice, and a third time when its blob file is
-// rewritten. A table is written once, beside the log, and then linked into the database as it is
-// (RocksDB's SST ingestion); erased numbers lie together, so most tables die whole and are dropped
-// unread. Keys as in the family `slices`, which keeps smaller writes.
+// Written through the log, a slice is written twice. A table is written once, beside the log, and
+// then linked into the database as it is (RocksDB's SST ingestion); erased numbers lie together, so
+// most tables die whole and are dropped unread. Keys as in the family `slices`, which keeps smaller
+// writes.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_TABLES_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_TABLES_H_
+
+#include <rocksdb/write_batch.h>
 
 #include <atomic>
 #include <cstdint>
@@ -32,10 +34,10 @@ class SliceTables {
   // records of the slices' objects were written.
   rocksdb::Status TakeOver(const std::string& path);
 
-  // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
-  // rewrites those that are mostly dead. `*left_bytes`: what tables take afterwards. kCancelled:
-  // manual compactions were disabled.
-  absl::Status Reclaim(uint64_t max_bytes, uint64_t* left_bytes);
+  // Drops the tables of either family of slices that are wholly dead. Then, only while tables take
+  // more than `max_bytes`, rewrites those of which most is dead. kCancelled: manual compactions
+  // were disabled.
+  absl::Status Reclaim(uint64_t max_bytes);
 
  private:
   void Remove(const std::string& path);
@@ -50,8 +52,15 @@ class SliceTables {
 // Has the page cache forget the files that may hold slices of this object.
 void DropCached(const Database& db, uint64_t object);
 
-// Reads a slice from either family.
-rocksdb::Status GetSlice(const Database& db, const std::string& key, rocksdb::PinnableSlice* value);
+// Adds the erase of the record and of each slice to `batch`, by the record's layers. Without a
+// readable record the layers are searched for, and where they cannot be listed either, the whole
+// range is deleted. Otherwise there is a deletion for each key and none of a range: a compaction
+// that finds ranges and nothing live makes RocksDB 7.8 begin a table all the same, and if that
+// cannot be written it asserts that it has a first key.
+void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch);
+
+rocksdb::Status GetSlice(const Database& db, const StoredSlice& slice,
+                         rocksdb::PinnableSlice* value);
 
 }  // namespace hearth
 

@@ -115,7 +115,7 @@ class Verifier {
       const std::string name = absl::StrCat("object ", object.number, ", layer ", object.layers[i]);
       rocksdb::PinnableSlice value;
       const rocksdb::Status status =
-          GetSlice(db_, SliceKey(object.number, object.layers[i]), &value);
+          GetSlice(db_, {object.number, object.layers[i], 0, 0, object.in_table}, &value);
       ++report_.slices;
       if (!status.ok()) {
         Problem(absl::StrCat(name, status.IsNotFound() ? ": missing" : ": " + status.ToString()));

@@ -11,6 +11,7 @@ namespace {
 // First byte group of each record. On disk: never change one.
 constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
 constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": an older program's
+constexpr uint32_t kTableObjectTag = 0x334A424F;       // "OBJ3": OBJ1 with its slices in a table
 constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
 constexpr uint32_t kExpiringManifestTag = 0x3250524D;  // "MRP2": MRP1 and expires_unix_s
 // "MRP3": MRP2 of what nobody published as a whole; expires_unix_s may be 0.
@@ -96,7 +97,7 @@ absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
 
 std::string SerializeObject(const ObjectRecord& object) {
   std::string bytes;
-  AppendU32(&bytes, kObjectTag);
+  AppendU32(&bytes, object.in_table ? kTableObjectTag : kObjectTag);
   AppendU64(&bytes, object.number);
   bytes.append(reinterpret_cast<const char*>(object.key.data()), object.key.size());
   AppendU32(&bytes, object.id.begin);
@@ -119,7 +120,8 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (tag == kCompressedObjectTag) {
     return absl::FailedPreconditionError("object record: of compressed slices");
   }
-  if (tag != kObjectTag) reader.Refuse("object record: unknown tag");
+  object.in_table = tag == kTableObjectTag;
+  if (tag != kObjectTag && !object.in_table) reader.Refuse("object record: unknown tag");
   object.number = reader.U64("object number");
   const std::string key = reader.Text(object.key.size(), "object key");
   if (key.size() == object.key.size()) std::copy(key.begin(), key.end(), object.key.begin());

@@ -26,6 +26,7 @@ struct ObjectRecord {
   uint64_t slice_bytes = 0;
   std::vector<uint32_t> layers;
   std::vector<uint64_t> slice_digests;
+  bool in_table = false;  // as StoredSlice's
 
   uint64_t stored_bytes() const { return slice_bytes * layers.size(); }
 };

@@ -30,7 +30,7 @@ struct StoreSeams {
   rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
   std::optional<BootId> boot;        // of the machine under that
   absl::Duration disk_patience = DiskTierOptions::kPatience;
-  uint64_t min_table_bytes = DiskTierOptions::kMinTableBytes;
+  uint64_t min_table_bytes = DiskTier::kMinTableBytes;
   absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
 };
 

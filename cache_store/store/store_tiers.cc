@@ -20,6 +20,7 @@ std::unique_ptr<DeviceTier> DeviceOf(const StoreOptions& options) {
 StoreTiers::StoreTiers(const StoreOptions& options, const StoreSeams& seams,
                        std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier)
     : is_shared(options.shared_memory),
+      min_table_bytes(seams.min_table_bytes),
       arena(std::move(host_arena)),
       host(options.host_bytes),
       disk(std::move(disk_tier)),

@@ -35,6 +35,7 @@ struct StoreTiers {
   bool AreOnDevice(absl::Span<const StoredObject* const> objects) const;
 
   const bool is_shared;                    // StoreOptions::shared_memory
+  const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, or a test's
   const std::shared_ptr<HostArena> arena;  // null: no RAM tier
   HostTier host;
   const std::unique_ptr<DiskTier> disk;  // null: RAM only

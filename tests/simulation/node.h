@@ -134,7 +134,7 @@ class Node {
   Dice dice_;
   const TestFolder folder_, secrets_;
   StoreOptions options_;
-  uint64_t min_table_bytes_ = DiskTierOptions::kMinTableBytes, device_bytes_ = 0;
+  uint64_t min_table_bytes_ = DiskTier::kMinTableBytes, device_bytes_ = 0;
   std::shared_ptr<FakeDevice> device_;  // of this life
   Ledger ledger_;
   FaultyDisk disk_;

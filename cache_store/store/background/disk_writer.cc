@@ -11,9 +11,12 @@ namespace hearth {
 
 absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   assert(core_->tiers.disk != nullptr && work->objects.size() == work->views.size());
+  uint64_t bytes = 0;
+  for (const StoredObject* object : work->objects) bytes += object->bytes();
   std::vector<SliceWrite> slices;
   for (size_t i = 0; i < work->objects.size(); ++i) {
     const StoredObject& object = *work->objects[i];
+    state_->objects.SetInTable(&object, bytes >= core_->tiers.min_table_bytes);
     ++work->begun_objects;
     absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(object));
     if (!status.ok()) return status;

@@ -24,8 +24,9 @@
 namespace hearth {
 
 inline ObjectRecord ObjectRecordOf(const StoredObject& object) {
-  return {object.number,      object.key,    object.id,
-          object.slice_bytes, object.layers, object.slice_digests};
+  return {object.number,         object.key,    object.id,
+          object.slice_bytes,    object.layers, object.slice_digests,
+          object.in_table.load()};
 }
 
 // A restore point's end, as its manifest has it.

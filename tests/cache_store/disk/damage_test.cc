@@ -149,19 +149,22 @@ TEST_F(Damage, EveryBitAroundASliceIsHarmless) {
   ASSERT_TRUE(first->Valid());
   const std::string key = first->key().ToString(), bytes = first->value().ToString();
   ASSERT_EQ(bytes.size(), size_t{128} << 10);
+  const StoredSlice slice{ParseNumberKey(key).value(), static_cast<uint8_t>(key.back()), 0, 0,
+                          true};
+  ASSERT_EQ(SliceKey(slice.object, slice.layer), key);
   const uint64_t begin = 2 + 3 + 12 + 8, end = begin + bytes.size(), block = end + 8 + 5;
   for (uint64_t at = 0; at < block; at = at + 1 == begin ? end : at + 1) {
     for (int bit = 0; bit < 8; ++bit) {
       FlipAt(table, at, bit);
       rocksdb::PinnableSlice value;
-      const rocksdb::Status status = GetSlice(*db, key, &value);
+      const rocksdb::Status status = GetSlice(*db, slice, &value);
       EXPECT_TRUE(status.ok() ? value == bytes : status.IsCorruption() || status.IsNotFound())
           << "byte " << at << ", bit " << bit << ": " << status.ToString();
       FlipAt(table, at, bit);
     }
   }
   rocksdb::PinnableSlice value;
-  EXPECT_TRUE(GetSlice(*db, key, &value).ok());
+  EXPECT_TRUE(GetSlice(*db, slice, &value).ok());
 }
 
 TEST_F(Damage, ATableThatIsGoneOrCutCostsItsOwnObjectsAndNotTheStart) {

@@ -36,12 +36,12 @@ class DiskTables : public ::testing::Test {
     const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));
     return CopySlice(bytes);
   }
-  static StoredSlice Ref(uint64_t object) { return {object, 0, kSliceBytes, 0}; }
+  static StoredSlice Ref(uint64_t object) { return {object, 0, kSliceBytes, 0, true}; }
   // One table with a slice of each object.
   void WriteTable(const std::vector<uint64_t>& objects) {
     std::vector<SliceWrite> slices;
     for (const uint64_t object : objects) {
-      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
       ASSERT_TRUE(tier_->WriteObject(record).ok());
       slices.push_back({Ref(object), Bytes(object)});
     }
@@ -181,7 +181,7 @@ TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
     for (int nth = 1; nth <= 8; ++nth) {
       Open();
       const uint64_t object = 100 * (fault == DiskFault::kFlippedBit) + 2 * nth;
-      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
       ASSERT_TRUE(tier_->WriteObject(record).ok());
       const SliceWrite slices[] = {{Ref(object), Bytes(object)}};
       disk_.Arm(fault, nth);
@@ -198,7 +198,7 @@ TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
 // Of a block of records, no record's own checksum covers how it is laid out; RocksDB asserts it.
 TEST_F(DiskTables, ARecordWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   Open();
-  const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
+  const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
   ASSERT_TRUE(tier_->WriteObject(record).ok());
   ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // from the log into a block
   const std::string bytes = SerializeObject(record);
