@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cassert>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -30,7 +31,12 @@ absl::StatusOr<DiskContents> LoadCompared(const Database& db, const PointCount::
                                           const BootId& boot) {
   absl::StatusOr<DiskContents> contents = LoadContents(db);
   if (!contents.ok()) return contents;
-  if (contents->drops < before.drops && !contents->manifests.empty()) {
+  std::string number;
+  const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
+  if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
+  // Where its block has rotten the number says nothing.
+  const bool is_known = !read.IsCorruption() || !db.found().empty();
+  if (is_known && contents->drops < before.drops && !contents->manifests.empty()) {
     return absl::DataLossError("it is from before restore points were dropped");
   }
   if (!db.found().empty()) TakeLostObjects(db, &*contents);

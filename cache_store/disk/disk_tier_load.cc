@@ -240,7 +240,6 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   each(kManifests, [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
-    if (key == kDropsKey && !absl::SimpleAtoi(value, &contents.drops)) contents.drops = 0;
   });
   const size_t before = contents.damage.size();
   each(kFingerprints, [&](absl::string_view key, absl::string_view value) {

@@ -12,7 +12,10 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -70,6 +73,7 @@ rocksdb::Status OpenWith(const rocksdb::DBOptions& options, const std::string& p
 bool DropLostTables(const rocksdb::DBOptions& options, rocksdb::DB* db,
                     const std::vector<rocksdb::ColumnFamilyHandle*>& handles, std::string* said) {
   std::vector<rocksdb::LiveFileMetaData> files;
+  std::set<std::string> named;  // or left
   db->GetLiveFilesMetaData(&files);
   const rocksdb::Options any(options, rocksdb::ColumnFamilyOptions());
   for (const rocksdb::LiveFileMetaData& file : files) {
@@ -82,11 +86,23 @@ bool DropLostTables(const rocksdb::DBOptions& options, rocksdb::DB* db,
     if (file.column_family_name != kFamilyNames[kTables] || file.level == 0) return false;
     const rocksdb::Slice first(file.smallestkey), last(file.largestkey);
     const rocksdb::RangePtr range(&first, &last);
-    const rocksdb::Status dropped =
-        rocksdb::DeleteFilesInRanges(db, handles[kTables], &range, 1, /*include_end=*/true);
+    // That one alone where it lies in the last level, as most do.
+    rocksdb::Status dropped = db->DeleteFile(file.name);
+    if (!dropped.ok()) {
+      dropped = rocksdb::DeleteFilesInRanges(db, handles[kTables], &range, 1, /*include_end=*/true);
+    }
     if (!dropped.ok()) return false;
+    named.insert(file.name);
     absl::StrAppend(said, "table ", table, NumbersOf(file), " cannot be opened: ", tried.ToString(),
                     "; what it held is lost\n");
+  }
+  std::vector<rocksdb::LiveFileMetaData> left;
+  db->GetLiveFilesMetaData(&left);
+  for (const rocksdb::LiveFileMetaData& file : left) named.insert(file.name);
+  for (const rocksdb::LiveFileMetaData& file : files) {
+    if (named.count(file.name) > 0) continue;
+    absl::StrAppend(said, "table ", file.relative_filename, NumbersOf(file),
+                    " lay among the numbers of one that cannot be opened, and is lost with it\n");
   }
   return true;
 }
@@ -179,23 +195,26 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
 void TakeLostObjects(const Database& db, DiskContents* contents) {
   rocksdb::ColumnFamilyMetaData family;
   db->GetColumnFamilyMetaData(db.family(kTables), &family);
-  std::vector<std::pair<std::string, std::string>> ranges;
+  std::map<std::string, std::string> ranges;  // of keys that some table spans: first, last
   for (const rocksdb::LevelMetaData& level : family.levels) {
     for (const rocksdb::SstFileMetaData& file : level.files) {
-      ranges.emplace_back(file.smallestkey, file.largestkey);
+      std::string& last = ranges[file.smallestkey];
+      last = std::max(last, file.largestkey);
     }
   }
+  std::string reach;  // of those before it, which may overlap it
+  for (auto& [first, last] : ranges) last = reach = std::max(reach, last);
+  const auto is_spanned = [&](const std::string& key) {
+    const auto after = ranges.upper_bound(key);
+    return after != ranges.begin() && key <= std::prev(after)->second;
+  };
   const auto is_lost = [&](const ObjectRecord& object) {
-    if (object.layers.empty()) return false;
-    const std::string key = SliceKey(object.number, object.layers[0]);
-    for (const auto& [first, last] : ranges) {
-      if (first <= key && key <= last) return false;
-    }
-    rocksdb::PinnableSlice value;
-    const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kSlices), key, &value);
-    if (!read.IsNotFound()) return false;
-    contents->unreadable_objects.push_back(object.number);
-    return true;
+    const bool is_whole =
+        !object.in_table ||
+        std::all_of(object.layers.begin(), object.layers.end(),
+                    [&](uint32_t layer) { return is_spanned(SliceKey(object.number, layer)); });
+    if (!is_whole) contents->unreadable_objects.push_back(object.number);
+    return !is_whole;
   };
   auto& objects = contents->objects;
   objects.erase(std::remove_if(objects.begin(), objects.end(), is_lost), objects.end());

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "cache_store/disk/backup.h"
@@ -324,6 +325,30 @@ TEST_F(Damage, ACompactionThatMeetsRotDoesNotEndWriting) {
   EXPECT_FALSE((*db)->CompactRange(forced, db->family(kObjects), nullptr, nullptr).ok() &&
                met.ok());
   EXPECT_TRUE((*db)->Put({}, db->family(kObjects), "b", "x").ok());
+}
+
+// A database whose number of drops is too low is from before a drop; one whose number has rotten is
+// not.
+TEST_F(Damage, ABitInTheNumberOfDropsCostsItsBlockAndNotTheDatabase) {
+  Open();
+  for (uint64_t seed = 1; seed <= 40; ++seed) ASSERT_TRUE(Publish(seed).ok());
+  ASSERT_TRUE(store_->Drop(store_->List("default").at(0).id, "default", true).ok());
+  store_.reset();
+  int flipped = 0;
+  for (const fs::path& table : TablesOf("manifests")) {
+    std::ifstream file(table, std::ios::binary);
+    const std::string content((std::istreambuf_iterator<char>(file)), {});
+    const size_t at = content.find("drops");
+    if (at == std::string::npos) continue;
+    FlipAt(table, at);
+    ++flipped;
+  }
+  ASSERT_GT(flipped, 0);
+  for (int start = 0; start < 2; ++start) {
+    Open();
+    EXPECT_TRUE(Aside().empty());
+    EXPECT_GE(store_->List("default").size(), 25u);
+  }
 }
 
 TEST_F(Damage, ABackupOfRotIsRefusedWithTheTablesName) {
