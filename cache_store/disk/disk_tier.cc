@@ -110,11 +110,6 @@ class RocksDiskTier : public DiskTier {
         count_(std::move(count)),
         contents_(std::move(contents)) {}
 
-  // A start reads tables faster than a log, and needs no memory for it.
-  ~RocksDiskTier() override {
-    if (db_ != nullptr && !failed_.load()) Flush().IgnoreError();
-  }
-
   Tier kind() const override { return Tier::kDisk; }
 
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {

@@ -60,14 +60,6 @@ TEST_F(DiskStore, WhatWasAcknowledgedIsThereAfterReopening) {
   EXPECT_EQ(tier, Tier::kHost) << "promoted as a whole by the first fetch";
 }
 
-TEST_F(DiskStore, AStopLeavesNothingInTheLog) {
-  { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
-  for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/db")) {
-    if (file.path().extension() == ".log") EXPECT_EQ(file.file_size(), 0u) << file.path();
-  }
-  EXPECT_EQ(KitFetch(Open().get(), model_, prompt_).value(), 192u);
-}
-
 TEST_F(DiskStore, ARestorePointLargerThanRamIsServedFromDisk) {
   const auto store = Open(1000);
   ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
