@@ -41,14 +41,14 @@ absl::StatusOr<DiskContents> LoadCompared(const Database& db, const PointCount::
   }
   if (!db.found().empty()) TakeLostObjects(db, &*contents);
   const uint64_t found = contents->manifests.size();
-  // What was not synced a crash of the machine may take.
+  const uint64_t lost = before.points - std::min(before.points, found);
+  // What was not synced a crash of the machine may take. A log is torn where a write failed, too:
+  // then nothing is missing.
   const bool is_same_boot = before.boot == boot;
-  if (is_same_boot) {
+  if (is_same_boot && lost > 0) {
     contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
   }
-  if (is_same_boot || !contents->damage.empty()) {
-    contents->lost_points = before.points - std::min(before.points, found);
-  }
+  if (is_same_boot || !contents->damage.empty()) contents->lost_points = lost;
   if (contents->lost_points > 0) {
     contents->damage.push_back(
         absl::StrCat(contents->lost_points, " of ", before.points, " restore points are lost"));
@@ -400,6 +400,13 @@ class RocksDiskTier : public DiskTier {
   absl::Status OpenAgain() {
     absl::Status status = Database::Open(dir_, Database::Mode::kOwnAgain, &db_, options_);
     if (status.ok()) status = SliceTables::Prepare(dir_);
+    if (status.ok() && !db_->cut_logs().empty()) {
+      const PointCount::Noted noted = count_->noted();
+      const absl::StatusOr<DiskContents> contents = LoadCompared(*db_, noted, noted.boot);
+      status = contents.status();
+      if (contents.ok() && contents->lost_points > 0)
+        status = absl::DataLossError(contents->damage.back());
+    }
     if (!absl::IsDataLoss(status)) return status;
     const absl::Time now = absl::Now();
     damaged_since_ = std::min(damaged_since_, now);

@@ -295,9 +295,6 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   if (!status.ok()) return CannotOpen(dir, mode, status);
   database->cut_logs_ = log->dropped();
-  if (mode == Mode::kOwnAgain && !database->cut_logs_.empty()) {
-    return absl::DataLossError(database->cut_logs_[0]);
-  }
   *out = std::move(database);
   return absl::OkStatus();
 }
