@@ -37,8 +37,9 @@ constexpr size_t kWriteBufferBytes = 2 * kMaxLogBytes;
 // An entry takes at most so many times the bytes in memory that it takes in a log.
 constexpr uint64_t kMemoryPerLogByte = 8;
 // RocksDB hands out a block where it lies only when that is in a cache; else it copies the value
-// once more. This one keeps nothing: a block goes with the last read of it. The process's, since
-// what was read may be used when the database is closed.
+// once more; and whatever it hands out, cached or not, is noted in the family's cache until it is
+// let go. This one keeps nothing: a block goes with the last read of it. The process's, since what
+// was read may be used when the database is closed.
 std::shared_ptr<rocksdb::Cache> PinningCache() {
   static const auto* const cache = new std::shared_ptr<rocksdb::Cache>(rocksdb::NewLRUCache(0));
   return *cache;
@@ -49,7 +50,7 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   options.compression = rocksdb::kNoCompression;  // KV bytes are noise to a compressor
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
-  if (family == kTables) table.block_cache = PinningCache();
+  if (family == kTables || family == kSlices) table.block_cache = PinningCache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = kWriteBufferBytes;
   if (family == kSlices) options.max_write_buffer_number = kWriteBuffers;

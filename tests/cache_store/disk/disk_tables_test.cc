@@ -297,6 +297,19 @@ TEST_F(DiskTables, NothingIsLeftOfWhatWasErasedWhateverWriteFails) {
   EXPECT_GT(failed, 0);
 }
 
+TEST_F(DiskTables, ASliceThatIsHeldOutlivesItsDatabase) {
+  Open();
+  WriteTable({1});
+  const std::vector<std::byte> small(8192, std::byte{2});
+  const StoredSlice of_small{2, 0, small.size(), 0};
+  ASSERT_TRUE(tier_->Write(of_small, CopySlice(small)).ok());
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // from the log into a block
+  const SliceView large_view = **tier_->Read(Ref(1)), small_view = **tier_->Read(of_small);
+  tier_.reset();
+  EXPECT_EQ(large_view.bytes, Bytes(1).bytes);
+  EXPECT_EQ(small_view.bytes, absl::MakeConstSpan(small));
+}
+
 TEST_F(DiskTables, AReadThatFailsKeepsNothingFromBeingErased) {
   Open();
   WriteTable({1, 2});
