@@ -63,7 +63,7 @@ LEAST_BYTES = {
     "health-flood": 2000, "parse-bombs": 4 * MIB, "trickle-publish": 4000, "trickle-read": 4000,
     "staging": 4 * MIB, "fetch-cuts": 2 * MIB, "explain-cuts": 2 * MIB, "long-leases": 4 * MIB,
     "lease-flood": 5000, "lease-endless": 5000, "list-watch": 2000,
-    "prefill-ids": 2 * MIB, "ask-ids": 2 * MIB}
+    "prefill-ids": 2 * MIB}
 
 
 class Hostile(SystemTest):
@@ -314,7 +314,7 @@ class Worker(Hostile):
         most = memory(worker, "VmRSS") + UNFINISHED_BYTES + BESIDE_BYTES
         def honest():
             self.cluster.generate(worker.address, system_support.prompt(20, 1))
-        for name in ("parse-bombs", "prefill-ids", "ask-ids", "gzip-bomb"):
+        for name in ("parse-bombs", "prefill-ids", "gzip-bomb"):
             attack = hostile_calls.WORKER_ATTACKS[name](hostile_calls.Target(worker.address))
             self.addCleanup(attack.close)
             arrivals = Arrivals()

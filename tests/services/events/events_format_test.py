@@ -14,7 +14,7 @@ except ImportError:
     print("skipped: msgspec is not installed")
     sys.exit(77)
 
-sys.path.append(str(pathlib.Path(__file__).parents[3] / "system"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "system"))
 from vllm_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored  # noqa: E402
 
 NOW = 1764000000.123456
