@@ -308,6 +308,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   bool TakeMended() override { return mended_.exchange(false); }
+  bool IsOpen() const override { return !closed_.load(); }
 
  private:
   // Runs `use` while the database is open. Not within another `use`.
@@ -407,7 +408,9 @@ class RocksDiskTier : public DiskTier {
       if (contents.ok() && contents->lost_points > 0)
         status = absl::DataLossError(contents->damage.back());
     }
+    if (status.ok()) damaged_since_ = absl::InfiniteFuture();
     if (!absl::IsDataLoss(status)) return status;
+    db_ = nullptr;  // it holds the folder's lock
     const absl::Time now = absl::Now();
     damaged_since_ = std::min(damaged_since_, now);
     if (now - damaged_since_ < options_.patience) return status;

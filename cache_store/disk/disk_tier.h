@@ -126,6 +126,8 @@ class DiskTier : public SliceTier {
   // True once after the database was mended, or set aside, while it was in use: any record and any
   // slice may be missing.
   virtual bool TakeMended() = 0;
+  // False while it failed and could not be opened again: what reads say then is of no slice.
+  virtual bool IsOpen() const = 0;
 };
 
 }  // namespace hearth

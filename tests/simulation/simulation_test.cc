@@ -21,22 +21,12 @@ namespace {
 // with the simulation, so each seed here also has a direct test beside its mend.
 constexpr uint64_t kOnceFailed[] = {
     15,              // what was quarantined came back after a crash (store_quarantine_test.cc)
-    17945329091566,  // a backup held what a damaged start had given up (lost_points_test.cc)
     14944717184590,  // as 15, while the index loaded (store_quarantine_test.cc)
     17945329091979,  // RAM and disk knew two ends of one point (store_ttl_test.cc)
-    2299290724697,   // a stand-in out of order ended a compaction (lost_tables_test.cc)
-    2299290725810,   // a manifest's copy had what could not be synced (manifest_copy_test.cc)
-    13491242146701,  // a manifest written again behind a hole was called promised
-                     // (log_ends_test.cc)
-    28441581083922,  // and a manifest without any, for the same reason, had a bit flip
-                     // (manifest_copy_test.cc)
-    30378096250278,  // half a record behind a manifest was damage to a repair
-                     // (manifest_copy_test.cc)
-    1277920087517,   // a repair took a machine's torn log for damage (log_ends_test.cc)
     18335161768157,  // the room that a start on a full disk took was not kept again
                      // (full_disk_test.cc)
     30787018729884,  // a quarantine that a full disk did not take was not told to the ledger
-    1277920088093,   // a log that lost its erases brought a dropped point back (log_ends_test.cc)
+    7427386498791,   // a log that a failed write tore counted as damage (failing_disk_test.cc)
 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3;

@@ -74,6 +74,9 @@ class FieldReader {
   bool ok_ = true;
 };
 
+// Of which Gemma's longest has 93.
+constexpr size_t kMaxPieceBytes = 512;
+
 using Pieces = std::vector<VocabularyPiece>;
 using Json = nlohmann::json;
 
@@ -92,6 +95,9 @@ absl::Status CheckPieces(const Pieces& pieces) {
   size_t bytes = 0;
   for (const VocabularyPiece& piece : pieces) {
     if (piece.text.empty()) return Broken("a piece is empty");
+    if (piece.text.size() > kMaxPieceBytes)
+      return Broken("a piece has ", piece.text.size(), " bytes; the limit is ", kMaxPieceBytes);
+    if (FindInvalidUtf8(piece.text).has_value()) return Broken("a piece is no UTF-8");
     if (!taken.insert(piece.text).second) return Broken("two pieces are \"", piece.text, "\"");
     if (piece.type == PieceType::kUnused) return Other("the piece \"", piece.text, "\" is unused");
     if (piece.type == PieceType::kByte && !IsBytePiece(piece.text))

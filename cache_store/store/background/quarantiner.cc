@@ -229,7 +229,8 @@ size_t Quarantiner::ReadSuspects() {
     core_->tiers.disk->DropCached(suspect.number);
     absl::Status read = ReadFromDisk(suspect.object);
     const int most = absl::IsDataLoss(read) ? kMaxWrongReads : kMaxFailedReads;
-    const bool is_last = ++suspect.reads >= most;
+    const bool counts = read.ok() || core_->tiers.disk->IsOpen();
+    const bool is_last = counts && ++suspect.reads >= most;
     if (!read.ok() && is_last && WriteAgain(suspect.object).ok()) read = absl::OkStatus();
     if (!read.ok() && is_last) QuarantineObject(suspect.object, read);
     StoreLock lock(core_);

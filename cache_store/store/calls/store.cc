@@ -236,6 +236,10 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
 
 absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                   bool force) {
+  {
+    StateLock lock(state_);  // most callers only look, and wait for nobody's note
+    if (number <= state_->DropNumber(tenant)) return DropResult();
+  }
   // What is pinned is not known before.
   if (absl::Status status = force ? absl::OkStatus() : loader_.WaitUntilLoaded(); !status.ok()) {
     return status;

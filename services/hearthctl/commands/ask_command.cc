@@ -204,6 +204,10 @@ absl::Status Asker::TryAll(v1::Inference::Stub* stub, const std::vector<AskedQue
     if (!kept.ok()) return kept;
     if (each_.cache() == v1::CACHE_MODE_DEFAULT) expected_ = prompts->boundary();
   }
+  {
+    absl::MutexLock lock(&mutex_);
+    last_answer_ = absl::Now();  // the context's
+  }
   ForEach(questions.size(), [&](size_t number) {
     if (!IsStopped()) Take(questions[number], AskOne(stub, prompts->PromptOf(number)));
   });

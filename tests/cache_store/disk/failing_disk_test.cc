@@ -123,6 +123,47 @@ TEST_P(FailingDisk, IsTakenBackWithAllThatWasAcknowledged) {
   ExpectAllThere();
 }
 
+// A write that fails half way leaves part of a record in the log, and RocksDB writes behind it.
+TEST(FailedWrites, ALogThatTheyToreIsNoDamage) {
+  const TestFolder folder;
+  KitModel geometry;
+  geometry.head_dim = 2;  // the log
+  const Fingerprint model = geometry.Make();
+  FaultyDisk disk;
+  ManualExecutor* executor = nullptr;
+  std::unique_ptr<TieredStore> store;
+  const auto open = [&] {
+    store.reset();
+    StoreOptions options;
+    options.data_dir = folder.path();
+    options.host_bytes = 0;
+    options.disk_bytes = uint64_t{1} << 30;
+    StoreSeams seams = SteppedSeams(&executor);
+    seams.disk_env = disk.env();
+    store = OpenStore(options, std::move(seams)).value();
+  };
+  const auto prompt = [](uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; };
+  std::vector<uint64_t> acknowledged;
+  const auto publish = [&](uint64_t seed) {
+    const absl::Status status = KitPublish(store.get(), model, prompt(seed), {64}).status();
+    if (status.ok()) acknowledged.push_back(seed);
+    return status;
+  };
+  open();
+  for (int nth = 1; nth <= 12; ++nth) {
+    disk.Arm(DiskFault::kShortWrite, nth);
+    for (uint64_t i = 0; i < 4; ++i) publish(100 * nth + i).IgnoreError();
+    disk.Disarm();
+    const absl::Status taken = publish(100 * nth + 50);
+    ASSERT_TRUE(taken.ok()) << nth << ": " << taken;
+  }
+  open();
+  EXPECT_EQ(store->Stats().counters.at("recovery_damage"), 0u);
+  for (const uint64_t seed : acknowledged) {
+    EXPECT_EQ(KitFetch(store.get(), model, prompt(seed)).value(), 64u) << seed;
+  }
+}
+
 // Opened again after a write that failed, the database is set aside: what RAM has comes back.
 TEST(DamagedInUse, WhatTheDiskLostIsWrittenAgainFromMemory) {
   const TestFolder folder;
