@@ -3,8 +3,7 @@
 // The text is divided three times: at the pieces that are never merged, at runs of spaces, and what
 // lies between where the vocabulary proves that it may be cut. Most parts are then a piece; the
 // others are merged.
-// Standard library only. Thread safety: one thread. Ownership: all that it is given must outlive
-// it.
+// Thread safety: one thread. Ownership: all that it is given must outlive it.
 #ifndef HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 #define HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 

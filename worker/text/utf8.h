@@ -1,6 +1,5 @@
 // UTF-8 in text that comes from outside: validation, repair of byte streams, Unicode white space.
 //
-// Standard library only: the tokenizer's own file may not see Abseil.
 // Thread safety: free functions are pure; a Utf8Repairer belongs to one thread.
 #ifndef HEARTH_WORKER_TEXT_UTF8_H_
 #define HEARTH_WORKER_TEXT_UTF8_H_

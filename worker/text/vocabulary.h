@@ -1,6 +1,6 @@
 // Vocabulary: what a tokenizer knows about its pieces, in the forms that encoding asks for.
 //
-// Standard library only. Thread safety: const after construction; any thread.
+// Thread safety: const after construction; any thread.
 #ifndef HEARTH_WORKER_TEXT_VOCABULARY_H_
 #define HEARTH_WORKER_TEXT_VOCABULARY_H_
 
