@@ -108,13 +108,23 @@ TEST(EngineBatchTest, EightTogetherGetEveryTokenAndLogprobThatEachGetsAlone) {
 TEST(EngineBatchTest, ALongPromptStopsNobodyAndIsNotStarved) {
   EngineOptions options = InvariantOptions();
   options.max_running = 9;
+  options.speculate = 0;  // a guess that is right ends one before the prompt's last step
   TestWorker worker(BatchDir(), options, nullptr, /*with_cache=*/false);
+  // All decode by the last one's tenth token, at which they stand still until the prompt is there.
+  absl::Notification all_decode, submitted;
   std::vector<std::unique_ptr<Collector>> decoding;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     decoding.push_back(std::make_unique<Collector>());
+    if (seed == 8) {
+      decoding.back()->on_token = [&](size_t number) {
+        if (number == 10) all_decode.Notify();
+        if (number == 10) submitted.WaitForNotification();
+        return true;
+      };
+    }
     worker.Submit(Request(Prompt(20, seed), {}, 480), decoding.back().get());
   }
-  for (auto& run : decoding) run->WaitFirstToken();
+  all_decode.WaitForNotification();
   Collector prompt;
   std::map<std::string, uint64_t> begun, ended;
   EngineCallbacks callbacks = prompt.Callbacks();
@@ -124,6 +134,7 @@ TEST(EngineBatchTest, ALongPromptStopsNobodyAndIsNotStarved) {
     return false;
   };
   const auto handle = worker->Submit(Request(Prompt(200, 50), {}, 2), std::move(callbacks));
+  submitted.Notify();
   ASSERT_TRUE(handle.ok());
   prompt.WaitEnd();
   const uint64_t steps = ended["steps"] - begun["steps"];
