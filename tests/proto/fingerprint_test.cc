@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "proto/sha256_stream.h"
 #include "tests/proto/tiny_snapshot.h"
 
 namespace hearth {
@@ -107,6 +108,16 @@ TEST(FingerprintTest, NumbersReadAsTheShortestDecimal) {
   EXPECT_EQ((FingerprintField{"a", 0.1}).ValueText(), "0.1");
   EXPECT_EQ((FingerprintField{"a", 10000.0}).ValueText(), "1e+04");
   EXPECT_EQ((FingerprintField{"a", uint64_t{512}}).ValueText(), "512");
+}
+
+TEST(DigestTest, AStreamHasTheDigestOfAllItsBytesSoFar) {
+  Sha256Stream stream;
+  EXPECT_EQ(stream.SoFar(), Sha256(""));
+  stream.Add("ab");
+  EXPECT_EQ(stream.SoFar(), Sha256("ab"));
+  stream.Add("");
+  stream.Add("c");
+  EXPECT_EQ(stream.SoFar(), Sha256("abc"));
 }
 
 TEST(DigestTest, HexAndBytesGoBothWaysAndBadOnesAreRefused) {

@@ -1,11 +1,11 @@
 #include "worker/engine/answer_writer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 
 namespace hearth {
@@ -16,18 +16,6 @@ double Milliseconds(absl::Time begin, absl::Time end) {
 }
 
 }  // namespace
-
-AnswerWriter::AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRunner* model,
-                           RoundPlanner* planner, PrefixKeeper* keeper, KvRoom* room,
-                           EngineCounters* counters)
-    : layout_(layout),
-      model_(model),
-      planner_(planner),
-      keeper_(keeper),
-      room_(room),
-      counters_(counters),
-      // Of those that run, and of as many that have ended.
-      digests_(/*threads=*/1, size_t{2} * max_running) {}
 
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
   return EmitFrom(sequence->answer.logits, sequence);
@@ -101,15 +89,11 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* seq
         absl::MakeConstSpan(answer.logits).subspan(used * vocabulary, vocabulary);
     finished = EmitFrom(row, sequence);
     if (!finished.ok()) return finished.status();
-    if (sequence->request.hash_logits && rows > 1) {
-      std::vector<float> copy(row.begin(), row.end());
-      HashLogits(&copy, sequence);
-    }
+    HashRow(row, sequence);
     ++used;
     goes_on = !finished->has_value() && !sequence->state->cancelled && used < rows &&
               answer.last_token == step[used];
   }
-  if (rows == 1) HashLogits(sequence);
   if (used < rows) model_->Forget(sequence->kv.get(), begin + static_cast<int>(used));
   NoteStep(sequence, rows - 1, used - 1);
   return finished;
@@ -126,25 +110,15 @@ void AnswerWriter::NoteStep(Sequence* sequence, uint32_t drafted, uint32_t accep
   counters_->Add(EngineCounter::kAcceptedTokens, accepted);
 }
 
-void AnswerWriter::HashLogits(Sequence* sequence) {
-  HashLogits(&sequence->answer.logits, sequence);
-}
-
-void AnswerWriter::HashLogits(std::vector<float>* logits, Sequence* sequence) {
-  std::shared_ptr<LogitsDigest>& digest = sequence->state->digests[sequence->sample];
-  const bool all = sequence->request.hash_logits;
-  if (digest == nullptr && (all || sequence->first == nullptr)) {
-    digest = std::make_shared<LogitsDigest>(&digests_, all);
-  }
-  if (digest != nullptr) digest->Add(logits);
-}
-
-void AnswerWriter::AwaitHashes(const Sequence& sequence) {
-  const auto& digest = sequence.state->digests[sequence.sample];
-  assert(digest != nullptr);
-  planner_->PauseUnless(sequence.id, [&] {
-    return digest->AwaitRoom([planner = planner_, id = sequence.id] { planner->Resume(id); });
-  });
+void AnswerWriter::HashRow(absl::Span<const float> logits, Sequence* sequence) {
+  const absl::string_view bytes(reinterpret_cast<const char*>(logits.data()),
+                                logits.size() * sizeof(float));
+  std::optional<Digest>& first = sequence->state->first_logits;
+  if (!first.has_value()) first = Sha256(bytes);
+  std::unique_ptr<Sha256Stream>& all = sequence->answer.logits_digest;
+  if (!sequence->request.hash_logits) return;
+  if (all == nullptr) all = std::make_unique<Sha256Stream>();
+  all->Add(bytes);
 }
 
 // Frees the sequence's place and memory. Callbacks come after it, NoteDone() after them.
@@ -181,13 +155,19 @@ void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
   keeper_->KeepAnswer(sequence.get(), planner_->cache());
   RequestState& state = *sequence->state;
   CountHeld(*sequence);
-  state.ends[sequence->sample].reason = reason;
-  state.ends[sequence->sample].generated_tokens = sequence->answer.generated;
+  SampleEnd& end = state.ends[sequence->sample];
+  end.reason = reason;
+  end.generated_tokens = sequence->answer.generated;
+  const auto& logits = sequence->answer.logits_digest;
+  if (logits != nullptr) end.logits_sha256 = logits->SoFar();
   ReleasePlace(sequence.get());
   assert(state.unfinished >= 1);
   if (--state.unfinished > 0) return planner_->NoteDone();
   counters_->Add(EngineCounter::kRequestsFinished);
-  TellFinished(sequence, InfoOf(*sequence));
+  const Sequence& first = sequence->first == nullptr ? *sequence : *sequence->first;
+  if (first.callbacks.on_finished != nullptr) first.callbacks.on_finished(InfoOf(*sequence));
+  if (first.kept.published != nullptr) first.kept.published->OnFinished();
+  planner_->NoteDone();
 }
 
 // Of a request whose samples have all ended: `sequence` is one of them.
@@ -201,6 +181,7 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
   info.reason = state.ends[0].reason;
   for (const SampleEnd& end : state.ends) info.generated_tokens += end.generated_tokens;
   info.samples = state.ends;
+  info.first_logits_sha256 = state.first_logits.value_or(Digest{});
   info.computed_tokens = first.computed_tokens;
   info.decode_steps = state.decode_steps;
   info.drafted_tokens = state.drafted_tokens;
@@ -214,34 +195,6 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
   info.ttft_ms = Milliseconds(first.submitted_at, token);
   info.total_ms = Milliseconds(first.submitted_at, now);
   return info;
-}
-
-// Once all digests are made, by whoever makes the last of them.
-void AnswerWriter::TellFinished(const SequencePtr& sequence, FinishedInfo info) {
-  struct Telling {
-    FinishedInfo info;
-    std::atomic<size_t> left{1};
-  };
-  auto telling = std::make_shared<Telling>();
-  telling->info = std::move(info);
-  const auto one_made = [this, sequence, telling] {
-    if (--telling->left > 0) return;
-    const Sequence& first = sequence->first == nullptr ? *sequence : *sequence->first;
-    if (first.callbacks.on_finished != nullptr) first.callbacks.on_finished(telling->info);
-    if (first.kept.published != nullptr) first.kept.published->OnFinished();
-    planner_->NoteDone();
-  };
-  const auto& digests = sequence->state->digests;
-  for (size_t sample = 0; sample < digests.size(); ++sample) {
-    if (digests[sample] == nullptr) continue;
-    ++telling->left;
-    digests[sample]->Finish([sample, telling, one_made](const LogitsDigest::Digests& made) {
-      if (sample == 0) telling->info.first_logits_sha256 = made.first;
-      telling->info.samples[sample].logits_sha256 = made.all;
-      one_made();
-    });
-  }
-  one_made();
 }
 
 void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status) {

@@ -1,7 +1,6 @@
 // AnswerWriter: gives a request's caller its tokens and its end, and frees what the request held.
 //
-// Thread safety: the engine's thread alone; callbacks of an end may come from a thread of its own,
-// which hashes logits. Ownership: all its arguments must outlive it.
+// Thread safety: the engine's thread alone. Ownership: all its arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
 #define HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
 
@@ -19,15 +18,19 @@
 #include "worker/engine/round_planner.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/sequence.h"
-#include "worker/engine/task_queue.h"
 
 namespace hearth {
 
 class AnswerWriter {
  public:
-  // Up to `max_running` sequences have an answer at a time.
-  AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRunner* model,
-               RoundPlanner* planner, PrefixKeeper* keeper, KvRoom* room, EngineCounters* counters);
+  AnswerWriter(const KvLayout& layout, ModelRunner* model, RoundPlanner* planner,
+               PrefixKeeper* keeper, KvRoom* room, EngineCounters* counters)
+      : layout_(layout),
+        model_(model),
+        planner_(planner),
+        keeper_(keeper),
+        room_(room),
+        counters_(counters) {}
 
   // Draws a token from the sequence's logits and passes it on. Returns the reason if it is the
   // last.
@@ -38,26 +41,22 @@ class AnswerWriter {
   // as long as it is the one that the step guessed. The rows behind it are forgotten, the logits
   // hashed.
   absl::StatusOr<std::optional<FinishReason>> EmitStep(Sequence* sequence, uint32_t rows);
-  // Hashes the logits that a token was drawn from: always a request's first ones, all if asked for.
-  void HashLogits(Sequence* sequence);
-  // Pauses a sequence that decodes faster than its logits are hashed.
-  void AwaitHashes(const Sequence& sequence);
+  // Hashes the logits of an answer's first token: a request's always, of each sample if all are to
+  // be hashed.
+  void HashLogits(Sequence* sequence) { HashRow(sequence->answer.logits, sequence); }
   // The sequence is complete; with its last sample a request is.
   void Finish(const SequencePtr& sequence, FinishReason reason);
   // A beam ends without an answer.
   void Dismiss(Sequence* beam);
   // A request ends with an error, told once for all its samples.
   void Fail(const SequencePtr& sequence, const absl::Status& status);
-  // Ends the hashing; the last of the methods.
-  void Stop() { digests_.Stop(); }
 
  private:
   absl::StatusOr<std::optional<FinishReason>> EmitFrom(absl::Span<const float> logits,
                                                        Sequence* sequence);
-  void HashLogits(std::vector<float>* logits, Sequence* sequence);
+  void HashRow(absl::Span<const float> logits, Sequence* sequence);
   void NoteStep(Sequence* sequence, uint32_t drafted, uint32_t accepted);
   FinishedInfo InfoOf(const Sequence& sequence) const;
-  void TellFinished(const SequencePtr& sequence, FinishedInfo info);
   void CountHeld(const Sequence& sequence) const;
   void ReleasePlace(Sequence* sequence);
   bool PassOn(Sequence* sequence, const SampledToken& token);
@@ -68,7 +67,6 @@ class AnswerWriter {
   PrefixKeeper* const keeper_;
   KvRoom* const room_;
   EngineCounters* const counters_;
-  TaskQueue digests_;
 };
 
 }  // namespace hearth

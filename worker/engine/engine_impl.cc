@@ -89,8 +89,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
               link->engine->planner_.Ring();
             }),
       restorer_(layout_, model_.get(), &keeper_, &room_, &counters_),
-      answers_(options_.max_running, layout_, model_.get(), &planner_, &keeper_, &room_,
-               &counters_),
+      answers_(layout_, model_.get(), &planner_, &keeper_, &room_, &counters_),
       beams_(model_.get(), &planner_, &keeper_, &answers_) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
@@ -106,7 +105,6 @@ EngineImpl::~EngineImpl() {
   if (cache != nullptr) cache->CancelCalls();
   fetcher_.Stop();
   audit_.Stop();
-  answers_.Stop();
   keeper_.publisher().Stop();
 }
 
@@ -405,7 +403,6 @@ absl::Status EngineImpl::AfterDecode(const SequencePart& part) {
     answers_.Finish(sequence, **finished);
     return absl::OkStatus();
   }
-  if (sequence->request.hash_logits) answers_.AwaitHashes(*sequence);
   sequence->Speculate();
   return absl::OkStatus();
 }

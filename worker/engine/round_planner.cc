@@ -236,11 +236,6 @@ SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
   return sample;
 }
 
-void RoundPlanner::PauseUnless(SequenceId id, absl::FunctionRef<bool()> may_go_on) {
-  absl::MutexLock lock(&mu_);
-  if (!may_go_on()) scheduler_.Pause(id);
-}
-
 void RoundPlanner::Pause(SequenceId id) {
   absl::MutexLock lock(&mu_);
   scheduler_.Pause(id);

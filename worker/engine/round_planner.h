@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -90,8 +89,7 @@ class RoundPlanner {
   void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // Sample, or beam, `number` of the request, which decodes.
   SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  // A sequence that decodes has no steps until Resume, unless `may_go_on`, asked under the lock.
-  void PauseUnless(SequenceId id, absl::FunctionRef<bool()> may_go_on) ABSL_LOCKS_EXCLUDED(mu_);
+  // A sequence that decodes has no steps until Resume.
   void Pause(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   void Resume(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
   // Its place is free.

@@ -77,7 +77,6 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
   state->kv = request.kv;
   state->unfinished = request.samples;
   state->ends.resize(request.samples);
-  state->digests.resize(request.samples);
   if (writes() && callbacks.on_published != nullptr) {
     kept.published = std::make_shared<PublishedNotice>(callbacks.on_published);
   }

@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "worker/engine/logits_digest.h"
+#include "proto/sha256_stream.h"
 #include "worker/engine/prefix_pool.h"
 #include "worker/engine/request/engine_request.h"
 #include "worker/engine/scheduler.h"
@@ -97,8 +97,8 @@ struct RequestState {
   uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;                      // of those that ended
   uint32_t decode_steps = 0, drafted_tokens = 0, accepted_tokens = 0;  // of all together
   std::vector<SampleEnd> ends;
-  std::vector<std::shared_ptr<LogitsDigest>> digests;  // by sample; null: none is wanted
-  std::shared_ptr<BeamGroup> beams;                    // of a search, once its prompt is computed
+  std::optional<Digest> first_logits;  // of the first token's
+  std::shared_ptr<BeamGroup> beams;    // of a search, once its prompt is computed
 };
 
 // The restored part of a prompt.
@@ -123,6 +123,7 @@ struct GrowingAnswer {
 
   Sampler sampler;
   std::vector<float> logits;
+  std::unique_ptr<Sha256Stream> logits_digest;  // of all tokens', if asked for
   int32_t last_token = 0;
   std::vector<int32_t> tokens;  // those generated
   uint32_t generated = 0;

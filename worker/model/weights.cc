@@ -1,6 +1,5 @@
 #include "worker/model/weights.h"
 
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "proto/sha256_stream.h"
 #include "worker/kernels/base/kernel_memory.h"
 #include "worker/model/model_file.h"
 
@@ -180,36 +180,21 @@ constexpr absl::Duration kMinFileAge = absl::Seconds(2);
 // SHA-256 over a list of fields.
 class Hasher {
  public:
-  explicit Hasher(absl::string_view tag) : context_(EVP_MD_CTX_new()) {
-    const int ok = EVP_DigestInit_ex(context_, EVP_sha256(), nullptr);
-    assert(ok == 1);
-    (void)ok;
-    Text(tag);
-  }
-  ~Hasher() { EVP_MD_CTX_free(context_); }
-  Hasher(const Hasher&) = delete;
-  Hasher& operator=(const Hasher&) = delete;
-
-  void Bytes(const void* data, size_t bytes) { EVP_DigestUpdate(context_, data, bytes); }
+  explicit Hasher(absl::string_view tag) { Text(tag); }
+  void Bytes(absl::string_view bytes) { stream_.Add(bytes); }
   void Number(uint64_t value) {
     uint8_t bytes[8];
     for (int i = 0; i < 8; ++i) bytes[i] = static_cast<uint8_t>(value >> (8 * i));
-    Bytes(bytes, sizeof(bytes));
+    Bytes({reinterpret_cast<const char*>(bytes), sizeof(bytes)});
   }
   void Text(absl::string_view text) {
     Number(text.size());
-    Bytes(text.data(), text.size());
+    Bytes(text);
   }
-  Digest Finish() {
-    Digest digest;
-    unsigned int bytes = 0;
-    EVP_DigestFinal_ex(context_, digest.data(), &bytes);
-    assert(bytes == digest.size());
-    return digest;
-  }
+  Digest Finish() const { return stream_.SoFar(); }
 
  private:
-  EVP_MD_CTX* context_;
+  Sha256Stream stream_;
 };
 
 // One line a file: whatever changes when its bytes may have changed.
@@ -290,7 +275,7 @@ absl::Status WeightsReader::Read(absl::Span<TensorView* const> tensors) {
     leaf.is_read = ReadAt(leaf.tensor->fd, leaf.tensor->offset + leaf.begin, leaf.bytes, leaf.to);
     if (!leaf.is_read || remembers()) return;
     Hasher hasher("hearth.weights.leaf.v1");
-    hasher.Bytes(leaf.to, leaf.bytes);
+    hasher.Bytes({reinterpret_cast<const char*>(leaf.to), leaf.bytes});
     leaf.digest = hasher.Finish();
   });
   auto leaf = leaves.begin();
@@ -306,7 +291,7 @@ absl::Status WeightsReader::Read(absl::Span<TensorView* const> tensors) {
                                                 " cannot be read: its disk fails, or the file "
                                                 "was changed while the model was loaded"));
       }
-      hasher.Bytes(leaf->digest.data(), leaf->digest.size());
+      hasher.Bytes(DigestBytes(leaf->digest));
     }
     digests_[tensor->name] = hasher.Finish();
   }
@@ -319,7 +304,7 @@ Digest WeightsReader::DigestOfAll() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     assert(i == 0 || tensors_[i - 1].name < tensors_[i].name);
     const Digest& digest = digests_.at(tensors_[i].name);
-    root.Bytes(digest.data(), digest.size());
+    root.Bytes(DigestBytes(digest));
   }
   return root.Finish();
 }

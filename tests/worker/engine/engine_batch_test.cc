@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/engine/engine_harness.h"
-#include "worker/engine/logits_digest.h"
 
 namespace hearth {
 namespace {
@@ -42,6 +40,7 @@ void ExpectEqual(const Answer& a, const Answer& b) {
   ASSERT_TRUE(a.run.error.ok() && b.run.error.ok()) << a.run.error << b.run.error;
   EXPECT_EQ(a.run.finished.first_logits_sha256, b.run.finished.first_logits_sha256);
   EXPECT_NE(a.run.finished.samples[0].logits_sha256, Digest{});
+  EXPECT_NE(a.run.finished.samples[0].logits_sha256, a.run.finished.first_logits_sha256);
   EXPECT_EQ(a.run.finished.samples[0].logits_sha256, b.run.finished.samples[0].logits_sha256);
   ASSERT_EQ(a.tokens.size(), b.tokens.size());
   for (size_t i = 0; i < a.tokens.size(); ++i) {
@@ -141,51 +140,6 @@ TEST(EngineBatchTest, ALongPromptStopsNobodyAndIsNotStarved) {
   EXPECT_LE(steps, 200u / 8 + 2);
   EXPECT_GE(ended["decode_steps"] - begun["decode_steps"], (steps - 1) * 8);
   for (auto& run : decoding) run->WaitEnd();
-}
-
-// Its hashes are made on one thread, on which a callback of another request stands still here.
-TEST(EngineBatchTest, WhoseLogitsAreNotHashedYetWaitsAloneAndHoldsFewOfThem) {
-  TestWorker worker(BatchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
-  EngineRequest hashed = Request(Prompt(20), {}, 40);
-  hashed.cache = CacheMode::kOff;
-  hashed.hash_logits = true;
-  const auto expected = worker.Run(hashed);
-  absl::Notification release;
-  bool is_held = false;
-  for (int tries = 0; !is_held && tries < 1000; ++tries) {
-    std::thread::id engine_thread;
-    absl::Notification finished;
-    EngineCallbacks callbacks;
-    callbacks.on_token = [&](const SampledToken&) {
-      engine_thread = std::this_thread::get_id();
-      return true;
-    };
-    callbacks.on_finished = [&](const FinishedInfo&) {
-      is_held = std::this_thread::get_id() != engine_thread;
-      finished.Notify();
-      if (is_held) release.WaitForNotification();
-    };
-    EngineRequest holds = hashed;
-    holds.max_new_tokens = 1;
-    ASSERT_TRUE(worker->Submit(holds, callbacks).ok());
-    finished.WaitForNotification();
-  }
-  ASSERT_TRUE(is_held);
-  Collector waits, other;
-  absl::Notification all_tokens;
-  other.on_token = [&](size_t number) {
-    if (number == 199) all_tokens.Notify();
-    return true;
-  };
-  worker.Submit(hashed, &waits);
-  worker.Submit(Request(Prompt(20, 2), {}, 200), &other);
-  EXPECT_TRUE(all_tokens.WaitForNotificationWithTimeout(kHang));
-  EXPECT_EQ(waits.tokens.size(), LogitsDigest::kMaxWaitingRows);
-  release.Notify();
-  waits.WaitEnd();
-  other.WaitEnd();
-  EXPECT_EQ(waits.tokens, expected->tokens);
-  EXPECT_EQ(waits.finished.samples[0].logits_sha256, expected->finished.samples[0].logits_sha256);
 }
 
 TEST(EngineBatchTest, CancelledInTheMidstOfOthersItChangesNothingForThem) {
