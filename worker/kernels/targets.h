@@ -3,8 +3,8 @@
 // All give the same bits. `plain` is the reference (reference.h) and works on every CPU; it is some
 // hundred times slower, for where a CPU has no FMA that is done in software.
 //
-// Thread safety: UsableTargets and ChosenTarget from any thread. ForceTarget is for tests: no
-// kernel may run meanwhile.
+// Thread safety: UsableTargets and ChosenTarget from any thread. ForceTarget is for tests and the
+// self-test: no list of kernels may be made meanwhile.
 #ifndef HEARTH_WORKER_KERNELS_TARGETS_H_
 #define HEARTH_WORKER_KERNELS_TARGETS_H_
 

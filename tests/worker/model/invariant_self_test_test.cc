@@ -12,6 +12,7 @@
 
 #include "tests/support/test_folder.h"
 #include "tests/support/tiny_checkpoint.h"
+#include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
 
 namespace hearth {
@@ -57,7 +58,7 @@ absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs, const Step
 TEST(InvariantSelfTest, HoldsAndLeavesTheModelAsItWas) {
   const auto gemma = LoadForSelfTest(), untested = LoadForSelfTest();
   EXPECT_TRUE(gemma->SelfTest("").ok());
-  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 33 steps"));
+  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 34 steps"));
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
   std::vector<float> logits, same;
   InvariantGemma::Kv kv = gemma->NewKv(), other = untested->NewKv();
@@ -152,7 +153,8 @@ TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
                                                        const PackedWeights& weights, const Rows& y,
                                                        Workspace* workspace, ParallelFor parallel) {
       Product(x, weights, y, workspace, parallel);
-      for (int64_t row = 0; row < x.rows && weights.outputs() == outputs; ++row) {
+      if (ChosenTarget() == KernelTarget::kPlain || weights.outputs() != outputs) return;
+      for (int64_t row = 0; row < x.rows; ++row) {
         y.Row(row)[outputs - 1] += 0.5F;
       }
     });

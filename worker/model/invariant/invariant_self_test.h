@@ -7,11 +7,12 @@
 // row, and as many rows as a step has at most, of different lengths, as one has them that decodes
 // and prefills. After
 // every operation the first, the middle and the last row of a sequence must have the bits that they
-// had among all. The head takes a few rows likewise. With the smallest M the first row goes through
-// the scalar references too, operation by operation, and with M = 1 so do some of the head's
-// outputs: what holds for these rows holds for all M then.
+// had among all, and where it is alone so must their keys and values. The head takes a few rows
+// likewise. With M = 1 the row goes through the scalar references once more (KernelTarget::kPlain),
+// and so do some of the head's outputs: what holds for this row holds for all M then.
 //
-// Thread safety: none; no step of the model may run meanwhile. It leaves the model as it was.
+// Thread safety: none; no step of the model may run meanwhile, and steps of others are as slow as
+// the references. It leaves the model as it was.
 // Errors: kFailedPrecondition names the operation, the layer and M.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_SELF_TEST_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_SELF_TEST_H_
@@ -19,62 +20,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "proto/fingerprint.h"
-#include "worker/kernels/layer.h"
-#include "worker/kernels/packed_weights.h"
 #include "worker/model/invariant/invariant_forward.h"
 #include "worker/model/invariant/step_limits.h"
 
 namespace hearth {
-
-// InvariantReference: computes one row through one layer by the kernels' scalar references, to
-// compare the result of each operation bit by bit.
-//
-// Thread safety: none. Weights and places must outlive it.
-
-// Where a row is in its sequence, and its layer's keys and values.
-struct ReferencePlace {
-  int64_t position = 0;
-  QkvToken token;
-  std::vector<const std::byte*> blocks;  // of all splits that it sees
-};
-
-class InvariantReference {
- public:
-  // `x` and `normed`: the row as the layer begins with it.
-  InvariantReference(const LayerWeights& weights, const float* next_norm, ReferencePlace place,
-                     std::vector<float> x, std::vector<float> normed);
-
-  // Whether `row` has the bits of the next operation's result, in the order in which a layer
-  // reports them. After the rotation it also checks the row's keys and values in their block.
-  bool Matches(const float* row, int64_t columns);
-
-  // Equal as bits, or both NaN: which one is left open.
-  static bool SameBits(const float* a, const float* b, int64_t count);
-
- private:
-  using Row = std::vector<float>;
-  static Row ProductOf(const Row& x, const PackedWeights& weights);
-  Row NormOf(const Row& x, const float* scale) const;
-  void NormAndRotate();
-  bool KeysAndValuesHold() const;
-  Row Attention() const;
-  Row GeluOfGateTimesUp() const;
-
-  const LayerWeights weights_;
-  const float* const next_norm_;
-  const ReferencePlace place_;
-  int operation_ = 0;
-  Row x_, normed_;
-  Row last_;  // result of the operation before
-};
 
 class InvariantSelfTest {
  public:
@@ -102,27 +60,27 @@ class InvariantSelfTest {
   std::vector<float> LastRows(int64_t count) const;
   absl::Status Head(const std::vector<float>& rows);
   absl::Status HeadByReference(const float* row, const float* logits) const;
-  // Of row `begin`, which the layer is about to begin with.
-  InvariantReference ReferenceOf(const InvariantLayer& layer, int number, int begin,
-                                 const std::vector<float>& next_norm);
-  void See(const char* operation, const Rows& values, int64_t columns, bool local);
-  void Remember(const Rows& values, int64_t columns, uint64_t number);
+  // The next operation's results, as digests of the row at a position, which the step has as `row`.
+  using RowDigests = absl::FunctionRef<uint64_t(int position, int row)>;
+  void See(const char* operation, bool local, RowDigests digests);
+  void SeeKeysAndValues();
   std::string AmongRows() const;
 
   const InvariantWeights& weights_;
   const ModelConfig& config_;
   InvariantForward* const forward_;
-  std::vector<int> layers_;       // numbers of the two
-  int rows_ = 0;                  // W + C + 1
-  std::vector<int> sizes_;        // M
-  std::vector<Pieces> together_;  // steps of several sequences
-  std::set<int> compared_;        // rows
-  Pieces pieces_;                 // of this pass
+  std::vector<int> layers_;                   // numbers of the two
+  int rows_ = 0;                              // W + C + 1
+  std::vector<int> sizes_;                    // M
+  std::vector<Pieces> together_;              // steps of several sequences
+  std::set<int> compared_;                    // rows
+  Pieces pieces_;                             // of this pass
+  std::vector<std::pair<int, int>> checked_;  // in this pass: positions, and their rows in the step
   std::unique_ptr<KvBlocks> arena_;
   InvariantKv kv_;
   std::unordered_map<uint64_t, uint64_t> expected_;  // by operation's number and row
   uint64_t operation_ = 0;                           // of this pass
-  std::optional<InvariantReference> reference_;      // of this pass's first row, in this layer
+  bool by_reference_ = false;                        // this pass
   int passes_ = 0;
   absl::Status status_;
 };
