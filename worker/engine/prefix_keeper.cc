@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
 #include "proto/snapshot_format.h"
@@ -32,21 +31,9 @@ std::shared_ptr<const KvObject> WithoutBytes(const ObjectId& id) {
   return object;
 }
 
-// The one of `objects`, in ascending order, that has all rows of `id`, and maybe more; null: none.
-std::shared_ptr<const KvObject> SourceOf(const ObjectId& id, const KvObjects& objects) {
-  auto at = std::lower_bound(
-      objects.begin(), objects.end(), id,
-      [](const auto& object, const ObjectId& wanted) { return object->id < wanted; });
-  for (; at != objects.end() && (*at)->id.begin == id.begin; ++at) {
-    if ((*at)->id.group == id.group) return *at;
-  }
-  return nullptr;
-}
-
 // Objects of several boundaries, each once.
 class OfferedObjects {
  public:
-  bool Has(const ObjectId& id) const { return objects_.count(id) > 0; }
   void Add(const std::shared_ptr<const KvObject>& object) { objects_.emplace(object->id, object); }
   void Add(const KvObjects& objects) {
     for (const auto& object : objects) Add(object);
@@ -62,29 +49,18 @@ class OfferedObjects {
   std::map<ObjectId, std::shared_ptr<const KvObject>> objects_;
 };
 
-// What boundaries below a restored one need: its whole objects, and `part` of the others.
-using PartFunction =
-    absl::FunctionRef<std::shared_ptr<const KvObject>(const ObjectId& id, const KvObject& from)>;
+// What boundaries below a restored one need. Part of a restored object would do for some of it, but
+// such a part is not made: like what is not here it has no bytes, and the store may have it.
 void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
-              const KvObjects& restored, PartFunction part, OfferedObjects* offered) {
+              const KvObjects& restored, OfferedObjects* offered) {
   for (const uint32_t boundary : boundaries) {
     for (const ObjectId& id : NeededObjects(layout, boundary)) {
-      if (offered->Has(id)) continue;
-      const std::shared_ptr<const KvObject> from = SourceOf(id, restored);
-      if (from == nullptr) {
-        offered->Add(WithoutBytes(id));
-      } else {
-        offered->Add(from->id == id ? from : part(id, *from));
-      }
+      const auto at = std::lower_bound(
+          restored.begin(), restored.end(), id,
+          [](const auto& object, const ObjectId& wanted) { return object->id < wanted; });
+      offered->Add(at != restored.end() && (*at)->id == id ? *at : WithoutBytes(id));
     }
   }
-}
-
-// Tokens after `end` are the request's own and stay here.
-void KeepTo(uint32_t end, PrefixRequest* prefix) {
-  prefix->token_ids.resize(end);
-  auto& cuts = prefix->cuts;
-  cuts.erase(std::upper_bound(cuts.begin(), cuts.end(), end), cuts.end());
 }
 
 // `objects` in ascending order.
@@ -228,25 +204,11 @@ PrefixPool::InsertResult PrefixKeeper::InsertIntoPool(const PrefixRequest& prefi
   return result;
 }
 
-// The first `id.tokens` of another object's rows; without bytes where these cannot be had.
-std::shared_ptr<const KvObject> PrefixKeeper::CutOut(const ObjectId& id, const KvObject& from,
-                                                     StagingBudget::Lease* lease) {
-  auto cut = std::make_shared<KvObject>();
-  cut->id = id;
-  const bool has_rows = from.bytes != nullptr && !layout_.quantization.is_on();
-  if (has_rows && staging_.Extend(layout_.ObjectBytes(id.tokens, id.group), lease)) {
-    cut = NewObject(layout_, id);
-    CopyRows(layout_, from, cut.get());
-    SealObject(layout_, cut.get());
-  }
-  return cut;
-}
-
 void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::shared_ptr<PublishedNotice> notice = sequence->kept.published;
   const uint32_t skipped = sequence->kept.staged->skipped();
   const bool in_blocks = layout_.exactness == Exactness::kInvariant;
-  const PublishDone done = [notice, skipped, in_blocks](PublishOutcome outcome) {
+  const auto done = [notice, skipped, in_blocks](PublishOutcome outcome) {
     if (skipped > 0) {
       AddNote(absl::StrCat(skipped, " boundaries were left out: staging-bytes",
                            in_blocks ? " or kv-bytes" : "", " is in use"),
@@ -263,10 +225,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::vector<uint32_t>& staged = sequence->kept.staged->boundaries();
   StagingBudget::Lease lease = sequence->kept.staged->TakeLease();
   OfferedObjects offered;
-  // What part of a restored object would do for has no bytes: the store may have it.
-  AddBelow(
-      layout_, below, restored,
-      [](const ObjectId& id, const KvObject& /*from*/) { return WithoutBytes(id); }, &offered);
+  AddBelow(layout_, below, restored, &offered);
   // A point from the pool is offered again: the store may have lost it since, and learns that it is
   // in use. So is a restored point when there is nothing new, to learn how durable it is.
   if (sequence->restored.boundary > 0 &&
@@ -288,51 +247,18 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   PublishJob job;
   job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), offered.Take());
   job.done = done;
-  if (!below.empty()) {
-    job.done = [this, cache, spec = SpecFor(*sequence, sequence->prefix, below, {}), restored,
-                generates = sequence->generates(), done](const PublishOutcome& outcome) {
-      PublishCuts(cache, spec, restored, outcome, generates, done);
+  if (sequence->generates()) {  // what a Prefill lacks its caller has computed
+    job.done = [below, done](PublishOutcome outcome) {
+      for (const uint32_t boundary : below) {
+        if (outcome.boundaries.empty() || Contains(outcome.boundaries, boundary)) continue;
+        AddNote(absl::StrCat("boundary ", boundary, " not kept: needs computing, use Prefill"),
+                &outcome);
+      }
+      done(std::move(outcome));
     };
   }
   job.lease = std::move(lease);
   job.compute_lease = std::move(sequence->kept.lease);
-  publisher_.Submit(cache, std::move(job));
-}
-
-// Of `spec`'s boundaries those that the store turned out to lack: cut out of what was restored, on
-// the publisher's thread. `generates`: what cannot be cut out is nobody's to compute.
-void PrefixKeeper::PublishCuts(PrefixCache* cache, PublishRequestSpec spec,
-                               const KvObjects& restored, const PublishOutcome& first,
-                               bool generates, PublishDone done) {
-  auto& lacking = spec.boundaries;
-  lacking.erase(std::remove_if(lacking.begin(), lacking.end(),
-                               [&](uint32_t at) { return Contains(first.boundaries, at); }),
-                lacking.end());
-  if (first.boundaries.empty() || lacking.empty()) return done(first);
-  PublishJob job;
-  OfferedObjects offered;
-  AddBelow(
-      layout_, lacking, restored,
-      [&](const ObjectId& id, const KvObject& from) { return CutOut(id, from, &job.lease); },
-      &offered);
-  KeepTo(lacking.back(), &spec.prefix);
-  spec.objects = offered.Take();
-  job.spec = std::move(spec);
-  job.done = [first, generates, asked = job.spec.boundaries, done](const PublishOutcome& second) {
-    PublishOutcome both = first;
-    both.bytes_sent += second.bytes_sent;
-    both.boundaries.insert(both.boundaries.end(), second.boundaries.begin(),
-                           second.boundaries.end());
-    std::sort(both.boundaries.begin(), both.boundaries.end());
-    if (!second.boundaries.empty()) both.durable = std::min(both.durable, second.durable);
-    both.note = second.note;  // the first one's says what was lacking
-    for (const uint32_t boundary : asked) {
-      if (!generates || Contains(second.boundaries, boundary)) continue;
-      AddNote(absl::StrCat("boundary ", boundary, " not kept: needs computing, use Prefill"),
-              &both);
-    }
-    done(both);
-  };
   publisher_.Submit(cache, std::move(job));
 }
 

@@ -65,11 +65,6 @@ class PrefixKeeper {
   PrefixPool::InsertResult InsertIntoPool(const PrefixRequest& prefix, uint32_t boundary,
                                           const KvObjects& objects);
   void Publish(Sequence* sequence, PrefixCache* cache);
-  using PublishDone = std::function<void(const PublishOutcome&)>;
-  void PublishCuts(PrefixCache* cache, PublishRequestSpec spec, const KvObjects& restored,
-                   const PublishOutcome& first, bool generates, PublishDone done);
-  std::shared_ptr<const KvObject> CutOut(const ObjectId& id, const KvObject& from,
-                                         StagingBudget::Lease* lease);
   bool KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const;
 
   const MemoryLimits& memory_;
