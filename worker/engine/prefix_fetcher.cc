@@ -26,7 +26,7 @@ PrefixFetcher::PrefixFetcher(const CacheTerms& terms, uint32_t max_running, cons
       pool_(pool),
       counters_(counters),
       ring_(std::move(ring)),
-      loads_(terms.load),
+      loads_(terms.load, terms.load_clock),
       fetches_(std::min<size_t>(max_running, kMaxFetchThreads), max_running) {}
 
 // The highest that could be restored.

@@ -214,8 +214,8 @@ TEST_F(StoreWatchTest, AWatcherThatTakesNothingIsLetGo) {
   const auto list = stub->List(&list_context, {});
   v1::WatchEvent event;
   v1::RestorePointInfo point;
-  EXPECT_TRUE(watch->Read(&event));
-  EXPECT_TRUE(list->Read(&point));
+  watch->Read(&event);  // the first, unless all is over
+  list->Read(&point);
   EXPECT_TRUE(server_.admission()->WaitIdle(absl::InfiniteFuture())) << "they end by themselves";
   while (watch->Read(&event)) {
   }

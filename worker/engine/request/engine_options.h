@@ -5,6 +5,7 @@
 #define HEARTH_WORKER_ENGINE_REQUEST_ENGINE_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -33,6 +34,7 @@ struct CacheTerms {
   absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
   // Whether stored prefixes are loaded: where that is faster than computing, or in any case.
   LoadChoice load = LoadChoice::kAuto;
+  std::function<absl::Time()> load_clock = LoadModel::SteadyNow;  // what loads and steps took by
   absl::Duration publish_timeout = absl::Seconds(30);
   // Of several workers that miss a prefix one computes it. The others wait at most `wait` beside
   // the fetch budget, or compute too where that is zero; they wait at most `lease` for this worker.
