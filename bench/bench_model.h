@@ -28,11 +28,6 @@ inline Fingerprint BenchModel(const std::string& layer_types, uint64_t kv_heads,
 // Gemma 3 270M: 28.3 MB for 2,048 tokens, in slices of 256 KiB.
 inline Fingerprint Model270M() { return BenchModel("lllllglllllglllllg", 1, 256); }
 
-// Slices of 1 KiB: where the store's books are measured, not its bytes.
-inline Fingerprint ModelOfSmallSlices(const std::string& layer_types) {
-  return BenchModel(layer_types, 1, 2, "bfloat16");
-}
-
 // Different from the first token on for each of 262,144 seeds.
 inline std::vector<uint32_t> BenchTokens(uint64_t seed, uint32_t count) {
   std::vector<uint32_t> tokens(count);

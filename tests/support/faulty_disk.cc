@@ -95,8 +95,6 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
   // The real file is not synced: only what this remembers decides what a crash leaves.
   IOStatus Keep() {
     absl::MutexLock lock(&disk_->mu_);
-    const auto moves = [this] { return !disk_->stuck_; };
-    disk_->mu_.Await(absl::Condition(&moves));
     if (disk_->dead_) return IOStatus::IOError("dead");
     ++disk_->syncs_;
     if (disk_->Strikes(DiskFault::kFailedSync)) return IOStatus::IOError("sync failed");
@@ -340,10 +338,6 @@ void FaultyDisk::Disarm() {
 void FaultyDisk::Die() {
   absl::MutexLock lock(&mu_);
   dead_ = true;
-}
-void FaultyDisk::SetStuck(bool stuck) {
-  absl::MutexLock lock(&mu_);
-  stuck_ = stuck;
 }
 void FaultyDisk::SetLacksDirect() {
   absl::MutexLock lock(&mu_);

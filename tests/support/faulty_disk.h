@@ -13,7 +13,6 @@
 //   flipped bit      the nth read from now has one bit changed
 //   fails for a time a share of all operations of a kind fails, and of all reads, those of whole
 //                    files too, has one bit changed
-//   stuck            syncs of files take for ever
 //   death            every change fails from now on, as for a process that is no more
 //   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
 //                    may be missing (zeros, or the file ends before them), in any order; a file or
@@ -74,8 +73,6 @@ class FaultyDisk {
     return room_;
   }
   void Die();
-  // Syncs of files wait until it is no longer set.
-  void SetStuck(bool stuck);
   // Files can only be written and read through the page cache.
   void SetLacksDirect();
   // How often a fault struck, and how often a file or a folder was to be synced.
@@ -123,7 +120,6 @@ class FaultyDisk {
   bool full_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t room_ ABSL_GUARDED_BY(mu_) = kAmple;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
-  bool stuck_ ABSL_GUARDED_BY(mu_) = false;
   bool lacks_direct_ ABSL_GUARDED_BY(mu_) = false;
   int struck_ ABSL_GUARDED_BY(mu_) = 0;
   int syncs_ ABSL_GUARDED_BY(mu_) = 0;

@@ -54,9 +54,6 @@ class MadeUpLayer {
   }
 
   const LayerShape& shape() const { return shape_; }
-  size_t weight_bytes() const {
-    return qkv_.bytes() + out_.bytes() + gate_.bytes() + up_.bytes() + down_.bytes();
-  }
 
   // Keys and values up to `begin` are made up, the rest are NaN.
   void Begin(int64_t begin) {

@@ -163,16 +163,6 @@ std::vector<PublishRequestSpec> MemoryPrefixCache::published() const {
   return published_;
 }
 
-std::map<std::string, std::string> MemoryPrefixCache::Contents() const {
-  absl::MutexLock lock(&mu_);
-  std::map<std::string, std::string> contents;
-  for (const auto& [key, object] : objects_) {
-    contents[key] =
-        std::string(reinterpret_cast<const char*>(object->bytes.get()), object->size_bytes);
-  }
-  return contents;
-}
-
 bool MemoryPrefixCache::Quarantine(const PrefixRequest& prefix,
                                    const std::vector<ObjectId>& objects, absl::Time) {
   absl::MutexLock lock(&mu_);

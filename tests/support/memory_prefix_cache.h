@@ -49,8 +49,6 @@ class MemoryPrefixCache : public PrefixCache {
   int fetches() const ABSL_LOCKS_EXCLUDED(mu_);
   uint32_t last_above_tokens() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<PublishRequestSpec> published() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Every stored object's bytes by key, to compare two caches bit for bit.
-  std::map<std::string, std::string> Contents() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Point {

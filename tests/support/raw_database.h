@@ -59,9 +59,6 @@ class RawDatabase {
   }
   // Moves everything written so far from the log to tables.
   void Flush() { ASSERT_TRUE(db_->Flush({}, handles_).ok()); }
-  void DropFamily(const std::string& name) {
-    ASSERT_TRUE(db_->DropColumnFamily(family(name)).ok());
-  }
   void Delete(const std::string& name, const std::string& key) {
     ASSERT_TRUE(db_->Delete({}, family(name), key).ok());
   }

@@ -243,12 +243,6 @@ void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) 
 
 }  // namespace
 
-int ModelConfig::num_local_layers() const {
-  return static_cast<int>(std::count(layer_types.begin(), layer_types.end(), LayerType::kLocal));
-}
-
-int ModelConfig::num_global_layers() const { return num_layers - num_local_layers(); }
-
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::string& file,
                                              std::optional<absl::string_view> generation_json,
                                              const std::string& generation_file) {

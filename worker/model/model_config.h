@@ -73,8 +73,6 @@ struct ModelConfig {
   GenerationDefaults generation;
 
   bool is_local(int layer) const { return layer_types[layer] == LayerType::kLocal; }
-  int num_local_layers() const;
-  int num_global_layers() const;
 };
 
 // Reads MODEL_DIR/config.json and, when there is one, MODEL_DIR/generation_config.json.

@@ -1,6 +1,5 @@
 #include "worker/text/piece_joins.h"
 
-#include <cassert>
 #include <cmath>
 #include <string>
 
@@ -27,7 +26,6 @@ bool IsRunOfMarks(std::string_view text) {
 
 // What is wrong with a piece; null: nothing.
 const char* BrokenPart(const VocabularyPiece& piece) {
-  if (FindInvalidUtf8(piece.text).has_value()) return "is no UTF-8";
   if (piece.text.find(' ') != std::string::npos) return "has a space that no text has";
   return std::isnan(piece.score) ? "has a score that is no number" : nullptr;
 }
@@ -105,18 +103,6 @@ bool PieceJoins::FindOther(char32_t left, char32_t right) const {
     if (others_[at] == pair) return true;
   }
   return false;
-}
-
-std::vector<size_t> PieceJoins::SafeCuts(std::string_view text) const {
-  std::vector<size_t> cuts;
-  char32_t left = 0;
-  for (size_t at = 0; at < text.size();) {
-    const Character right = CharacterAt(text, at);
-    if (at > 0 && !MayJoin(left, right.code)) cuts.push_back(at);
-    left = right.code;
-    at += right.bytes;
-  }
-  return cuts;
 }
 
 }  // namespace hearth

@@ -15,7 +15,6 @@
 #include <array>
 #include <bitset>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,9 +25,9 @@ namespace hearth {
 class PieceJoins {
  public:
   // For texts without a whole user-defined piece and without a run of two spaces or more: those
-  // were taken out before. kInvalidArgument: a piece is no well-formed UTF-8, has a space that no
-  // text has when pieces are looked up, or a score that is no number. kUnimplemented: a
-  // user-defined piece has a space in it, unless it is a run of spaces: it is not taken out.
+  // were taken out before. kInvalidArgument: a piece has a space that no text has when pieces are
+  // looked up, or a score that is no number. kUnimplemented: a user-defined piece has a space in
+  // it, unless it is a run of spaces: it is not taken out. REQUIRES: all are well-formed UTF-8.
   static absl::StatusOr<PieceJoins> Prove(const std::vector<VocabularyPiece>& pieces);
 
   // Whether a piece has the two side by side; a space is ' '.
@@ -36,9 +35,6 @@ class PieceJoins {
     if ((left | right) < kAscii) return ascii_[left * kAscii + right];
     return FindOther(left, right);
   }
-  // The offsets at which `text` may be cut, ascending, without its ends. REQUIRES: well-formed
-  // UTF-8, a space is ' '.
-  std::vector<size_t> SafeCuts(std::string_view text) const;
 
  private:
   static constexpr uint32_t kAscii = 128;

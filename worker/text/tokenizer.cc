@@ -47,10 +47,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
 }
 
 Tokenizer::Tokenizer(const std::vector<VocabularyPiece>& pieces, PieceJoins joins)
-    : vocabulary_(pieces, std::move(joins)),
-      bos_id_(FindPiece("<bos>").value_or(-1)),
-      eos_id_(FindPiece("<eos>").value_or(-1)),
-      pad_id_(FindPiece("<pad>").value_or(-1)) {}
+    : vocabulary_(pieces, std::move(joins)), bos_id_(FindPiece("<bos>").value_or(-1)) {}
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
   Encoding encoding;

@@ -80,16 +80,13 @@ class Tokenizer {
   int32_t size() const { return vocabulary_.size(); }
   // A space in `piece` is U+2581.
   std::optional<int32_t> FindPiece(std::string_view piece) const { return vocabulary_.Find(piece); }
-  // Of "<bos>", "<eos>" and "<pad>"; -1 where there is none.
-  int32_t bos_id() const { return bos_id_; }
-  int32_t eos_id() const { return eos_id_; }
-  int32_t pad_id() const { return pad_id_; }
+  int32_t bos_id() const { return bos_id_; }  // of "<bos>"; -1 where there is none
 
  private:
   Tokenizer(const std::vector<VocabularyPiece>& pieces, PieceJoins joins);
 
   const Vocabulary vocabulary_;
-  const int32_t bos_id_, eos_id_, pad_id_;
+  const int32_t bos_id_;
 };
 
 }  // namespace hearth

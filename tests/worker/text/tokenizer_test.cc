@@ -143,7 +143,6 @@ TEST(VocabularyFile, PiecesOfATokenizerJsonAreRead) {
   EXPECT_THAT((*tokenizer)->Encode("<bos> abab\n\n\n<image>c"),
               ElementsAre(1, id("\u2581ab"), id("ab"), 2, id("\n"), id("<image>"), id("<0x63>")));
   EXPECT_EQ((*tokenizer)->bos_id(), 1);
-  EXPECT_EQ((*tokenizer)->eos_id(), -1);
   EXPECT_EQ((*tokenizer)->size(), id("<image>") + 1) << "it lies behind the vocabulary";
 }
 
@@ -184,8 +183,6 @@ TEST(Tokenizer, MakesControlPiecesInTextTheirIds) {
   EXPECT_THAT(TinyTokenizer().Encode("<bos><start_of_turn>and<eos><unk><pad>\n\n<mask>"),
               ElementsAre(2, Id("<start_of_turn>"), Id("and"), 1, 3, 0, Id("\n\n"), Id("<mask>")));
   EXPECT_EQ(TinyTokenizer().bos_id(), 2);
-  EXPECT_EQ(TinyTokenizer().eos_id(), 1);
-  EXPECT_EQ(TinyTokenizer().pad_id(), 0);
 }
 
 TEST(Tokenizer, KeepsRunsOfLinesAndOfSpacesTogether) {
