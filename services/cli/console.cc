@@ -89,8 +89,7 @@ void SafeStream::Buffer::Show(absl::string_view text, std::string* shown) {
     if (held.size() < LengthOf(static_cast<uint8_t>(held[0]))) continue;
     const uint32_t code = CodeOf(held);
     if (IsControl(code)) {
-      *shown +=
-          code < 0x100 ? absl::StrFormat("\\x%02x", code) : absl::StrFormat("\\u%04x", code);
+      *shown += code < 0x100 ? absl::StrFormat("\\x%02x", code) : absl::StrFormat("\\u%04x", code);
     } else {
       *shown += held;
     }
