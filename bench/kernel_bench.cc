@@ -186,7 +186,12 @@ void CompareFused(const PackedWeights& gate, const PackedWeights& up, int64_t ro
   Workspace workspace;
   Print("gelu", rows, pool->threads(),
         Turns(
-            kAttendTurns, [&] { GeluProduct(x, gate, up, gates, &workspace, parallel); },
+            kAttendTurns,
+            [&] {
+              KernelPhases phases;
+              AddGeluProduct(x, gate, up, gates, &workspace, &phases);
+              phases.Run(parallel);
+            },
             [&] {
               Product(x, gate, gates, &workspace, parallel);
               Product(x, up, ups, &workspace, parallel);
@@ -237,8 +242,10 @@ void CompareAttention(int64_t context, int64_t rows, ThreadPool* pool) {
   const Turns turns(
       kAttendTurns,
       [&] {
-        Attend(shape, {&sequence, 1}, {queries.data_ptr<float>(), rows, queries.size(1)},
-               {out.data_ptr<float>(), rows, out.size(1)}, &workspace, parallel);
+        KernelPhases phases;
+        AddAttend(shape, {&sequence, 1}, {queries.data_ptr<float>(), rows, queries.size(1)},
+                  {out.data_ptr<float>(), rows, out.size(1)}, &workspace, &phases);
+        phases.Run(parallel);
       },
       [&] { their_out = TorchAttend(queries, keys, values, mask); });
   const double error = (out - their_out).abs().max().item<float>();

@@ -513,12 +513,5 @@ void AddAttend(const AttendShape& shape, absl::Span<const AttendSequence> sequen
   HWY_DYNAMIC_DISPATCH(AttendForTarget)(call, phases);
 }
 
-void Attend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
-            const ConstRows& queries, const Rows& out, Workspace* workspace, ParallelFor parallel) {
-  KernelPhases phases;
-  AddAttend(shape, sequences, queries, out, workspace, &phases);
-  phases.Run(parallel);
-}
-
 }  // namespace hearth
 #endif  // HWY_ONCE

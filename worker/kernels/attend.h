@@ -67,9 +67,6 @@ struct AttendSequence {
 void AddAttend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
                const ConstRows& queries, const Rows& out, Workspace* workspace,
                KernelPhases* phases);
-// The same at once.
-void Attend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
-            const ConstRows& queries, const Rows& out, Workspace* workspace, ParallelFor parallel);
 
 }  // namespace hearth
 

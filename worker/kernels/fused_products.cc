@@ -126,12 +126,5 @@ void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedW
   (GeluProductCall{x, &gate, &up, y, workspace, phases});
 }
 
-void GeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
-                 const Rows& y, Workspace* workspace, ParallelFor parallel) {
-  KernelPhases phases;
-  AddGeluProduct(x, gate, up, y, workspace, &phases);
-  phases.Run(parallel);
-}
-
 }  // namespace hearth
 #endif  // HWY_ONCE

@@ -19,9 +19,6 @@ namespace hearth {
 // outputs in memory. REQUIRES: gate and up have the same type, inputs and outputs; else as Product.
 void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
                     const Rows& y, Workspace* workspace, KernelPhases* phases);
-// The same at once.
-void GeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
-                 const Rows& y, Workspace* workspace, ParallelFor parallel);
 
 }  // namespace hearth
 

@@ -144,9 +144,11 @@ void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, Parall
   arena.KeepOnly(FirstKey(test.shape, position), position + count);
   FencedRows out(count, test.columns, 3);
   Workspace workspace;
-  Attend(test.shape, {{arena.blocks(), position, count}},
-         {test.queries.Row(first), count, test.queries.stride()}, {out.Row(0), count, out.stride()},
-         &workspace, parallel);
+  AtOnce(parallel, [&](KernelPhases* phases) {
+    AddAttend(test.shape, {{arena.blocks(), position, count}},
+              {test.queries.Row(first), count, test.queries.stride()},
+              {out.Row(0), count, out.stride()}, &workspace, phases);
+  });
   for (int64_t row = 0; row < count; ++row) {
     const std::string difference =
         FirstDifference(out.Row(row), test.want.Row(first + row), test.columns);
@@ -262,8 +264,10 @@ TEST(Attend, OfARowIsTheSameBesideOtherSequences) {
   ForEachTarget([&](const std::string& target) {
     FencedRows out(all, columns);
     Workspace workspace;
-    Attend(shape, sequences, {queries.Row(0), all, queries.stride()},
-           {out.Row(0), all, out.stride()}, &workspace, InThisThread);
+    AtOnce(InThisThread, [&](KernelPhases* phases) {
+      AddAttend(shape, sequences, {queries.Row(0), all, queries.stride()},
+                {out.Row(0), all, out.stride()}, &workspace, phases);
+    });
     for (int64_t row = 0; row < all; ++row) {
       EXPECT_EQ(FirstDifference(out.Row(row), want.Row(row), columns), "") << target << row;
     }

@@ -29,8 +29,10 @@ void ExpectGeluProduct(const FencedRows& x, int64_t rows, const PackedWeights& g
                        ParallelFor parallel, const std::string& what) {
   FencedRows y(rows, gate.outputs(), 3);
   Workspace workspace;
-  GeluProduct({x.Row(0), rows, x.stride()}, gate, up, {y.Row(0), rows, y.stride()}, &workspace,
-              parallel);
+  AtOnce(parallel, [&](KernelPhases* phases) {
+    AddGeluProduct({x.Row(0), rows, x.stride()}, gate, up, {y.Row(0), rows, y.stride()}, &workspace,
+                   phases);
+  });
   for (int64_t row = 0; row < rows; ++row) {
     const float* wanted = want.data() + row * gate.outputs();
     ASSERT_EQ(FirstDifference(y.Row(row), wanted, gate.outputs()), "")

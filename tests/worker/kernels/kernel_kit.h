@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/phases.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/thread_pool.h"
 
@@ -26,6 +27,14 @@ void ForEachTarget(Body body) {
     body(std::string(KernelTargetName(target)));
   }
   ForceTarget(UsableTargets().back());
+}
+
+// Runs what `add` puts on a list.
+template <typename Add>
+void AtOnce(ParallelFor parallel, Add add) {
+  KernelPhases phases;
+  add(&phases);
+  phases.Run(parallel);
 }
 
 // Seeded; values of all sizes that a model has, and a few zeros of both signs.

@@ -170,9 +170,11 @@ void ExpectAttendsSealed(const AttendShape& shape, const KvQuantization& form) {
       for (int64_t begin = 0; begin < kRows; begin += step) {
         const int64_t rows = std::min(step, kRows - begin);
         Workspace workspace;
-        Attend(shape, {sequence.Rows(begin, rows)},
-               {queries.data() + begin * columns, rows, columns},
-               {out.data() + begin * columns, rows, columns}, &workspace, InThisThread);
+        AtOnce(InThisThread, [&](KernelPhases* phases) {
+          AddAttend(shape, {sequence.Rows(begin, rows)},
+                    {queries.data() + begin * columns, rows, columns},
+                    {out.data() + begin * columns, rows, columns}, &workspace, phases);
+        });
       }
       EXPECT_EQ(FirstDifference(out.data(), want.data(), kRows * columns), "")
           << target << ", steps of " << step << ", " << KvQuantizationText(form);
@@ -208,8 +210,10 @@ TEST(QuantizedPlane, AttentionOverSealedSplitsIsThatOverTheirValues) {
   const auto attend = [&](const AttendSequence& rows, std::vector<float>* out) {
     Workspace workspace;
     const int64_t columns = shape.heads * shape.head_dim;
-    Attend(shape, {rows}, {query.data(), 1, columns}, {out->data(), 1, columns}, &workspace,
-           InThisThread);
+    AtOnce(InThisThread, [&](KernelPhases* phases) {
+      AddAttend(shape, {rows}, {query.data(), 1, columns}, {out->data(), 1, columns}, &workspace,
+                phases);
+    });
   };
   attend(sequence.Rows(39, 1), &sealed);
   AttendSequence as_they_are = sequence.Rows(0, 40);
