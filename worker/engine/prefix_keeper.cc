@@ -4,7 +4,6 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -31,34 +30,24 @@ std::shared_ptr<const KvObject> WithoutBytes(const ObjectId& id) {
   return object;
 }
 
-// Objects of several boundaries, each once.
-class OfferedObjects {
- public:
-  void Add(const std::shared_ptr<const KvObject>& object) { objects_.emplace(object->id, object); }
-  void Add(const KvObjects& objects) {
-    for (const auto& object : objects) Add(object);
-  }
-  // In ascending order.
-  KvObjects Take() {
-    KvObjects all;
-    for (auto& [id, object] : objects_) all.push_back(std::move(object));
-    return all;
-  }
-
- private:
-  std::map<ObjectId, std::shared_ptr<const KvObject>> objects_;
-};
+// In ascending order, of equal ids the first.
+void SortEachOnce(KvObjects* objects) {
+  std::stable_sort(objects->begin(), objects->end(),
+                   [](const auto& a, const auto& b) { return a->id < b->id; });
+  const auto equal = [](const auto& a, const auto& b) { return a->id == b->id; };
+  objects->erase(std::unique(objects->begin(), objects->end(), equal), objects->end());
+}
 
 // What boundaries below a restored one need. Part of a restored object would do for some of it, but
 // such a part is not made: like what is not here it has no bytes, and the store may have it.
 void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
-              const KvObjects& restored, OfferedObjects* offered) {
+              const KvObjects& restored, KvObjects* offered) {
   for (const uint32_t boundary : boundaries) {
     for (const ObjectId& id : NeededObjects(layout, boundary)) {
       const auto at = std::lower_bound(
           restored.begin(), restored.end(), id,
           [](const auto& object, const ObjectId& wanted) { return object->id < wanted; });
-      offered->Add(at != restored.end() && (*at)->id == id ? *at : WithoutBytes(id));
+      offered->push_back(at != restored.end() && (*at)->id == id ? *at : WithoutBytes(id));
     }
   }
 }
@@ -224,16 +213,19 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   std::vector<uint32_t> boundaries = below;
   const std::vector<uint32_t>& staged = sequence->kept.staged->boundaries();
   StagingBudget::Lease lease = sequence->kept.staged->TakeLease();
-  OfferedObjects offered;
+  KvObjects offered;
   AddBelow(layout_, below, restored, &offered);
   // A point from the pool is offered again: the store may have lost it since, and learns that it is
   // in use. So is a restored point when there is nothing new, to learn how durable it is.
   if (sequence->restored.boundary > 0 &&
       (sequence->restored.from == Tier::kWorker || staged.empty())) {
-    offered.Add(restored);
+    offered.insert(offered.end(), restored.begin(), restored.end());
     boundaries.push_back(sequence->restored.boundary);
   }
-  for (const uint32_t boundary : staged) offered.Add(sequence->kept.staged->ObjectsOf(boundary));
+  for (const uint32_t boundary : staged) {
+    for (const auto& object : sequence->kept.staged->ObjectsOf(boundary)) offered.push_back(object);
+  }
+  SortEachOnce(&offered);
   boundaries.insert(boundaries.end(), staged.begin(), staged.end());
   if (cache == nullptr || boundaries.empty()) {
     PublishOutcome nothing;
@@ -245,7 +237,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     return done(nothing);
   }
   PublishJob job;
-  job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), offered.Take());
+  job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
   job.done = done;
   if (sequence->generates()) {  // what a Prefill lacks its caller has computed
     job.done = [below, done](PublishOutcome outcome) {

@@ -1,11 +1,9 @@
 #include "worker/model/weights.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -227,20 +225,12 @@ std::optional<Digest> ReadRemembered(const std::string& path, const std::string&
   return digest.ok() ? std::optional<Digest>(*digest) : std::nullopt;
 }
 
-// Whole or not at all: written beside its place and renamed.
+// A file that is not whole has no check that holds.
 void Remember(const std::string& path, const std::string& identity, const Digest& digest) {
   std::error_code ignored;  // a folder that cannot be made shows as a file that cannot be written
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << RememberedText(DigestHex(digest), identity);
-    if (!out.flush()) {
-      std::remove(temporary.c_str());
-      return;
-    }
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) std::remove(temporary.c_str());
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      << RememberedText(DigestHex(digest), identity);
 }
 
 }  // namespace
