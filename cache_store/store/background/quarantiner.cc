@@ -304,12 +304,12 @@ bool Quarantiner::QuarantineLocked(const StoredObject* object) {
   return is_new;
 }
 
-bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why,
+bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why, bool keeps_pinned,
                              std::vector<const StoredObject*>* freed) {
   state_->mu.AssertHeld();
-  const auto is_there = [this, id = point->id, number = point->number] {
+  const auto may_go = [this, keeps_pinned, id = point->id, number = point->number] {
     const RestorePointEntry* known = state_->catalog.Find(id);
-    return known != nullptr && known->number == number;
+    return known != nullptr && known->number == number && !(keeps_pinned && known->pinned);
   };
   const size_t count = point->objects.size();
   for (size_t i = 0; i < count; ++i) {
@@ -317,10 +317,10 @@ bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why,
       state_->objects.Hold(object);
       freed->push_back(object);
     }
-    if (state_->Yield(1) && !is_there()) return false;
+    if (state_->Yield(1) && !may_go()) return false;
   }
   state_->catalog.SetNotResident(point);
-  if (state_->Yield(count) && !is_there()) return false;
+  if (state_->Yield(count) && !may_go()) return false;
   state_->catalog.Remove(point, why);
   return true;
 }
@@ -366,7 +366,7 @@ std::vector<const StoredObject*> Quarantiner::RemoveNaming(
         const uint32_t tail_begin = LocalTailBegin(point->model->layout, node->end());
         if (at.below_global || at.local_end > tail_begin) {
           const size_t count = point->objects.size();
-          RemoveHeld(point, Removal::kQuarantined, &freed);
+          RemoveHeld(point, Removal::kQuarantined, false, &freed);
           state_->Yield(count);
         }
       }

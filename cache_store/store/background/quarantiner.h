@@ -44,9 +44,9 @@ class Quarantiner {
   // Reads the suspects that are due. Returns how many are left. By one thread at a time.
   size_t ReadSuspects() ABSL_LOCKS_EXCLUDED(state_->mu);
 
-  // Removes a restore point, others have the lock in between before; false: it left by itself.
-  // Adds the objects that only it named, to be released.
-  bool RemoveHeld(const RestorePointEntry* point, Removal why,
+  // Removes a restore point, others have the lock in between before; false: it left by itself, or
+  // is pinned by then and `keeps_pinned`. Adds the objects that only it named, to be released.
+  bool RemoveHeld(const RestorePointEntry* point, Removal why, bool keeps_pinned,
                   std::vector<const StoredObject*>* freed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void Release(const std::vector<const StoredObject*>& held)

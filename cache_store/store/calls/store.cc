@@ -212,11 +212,10 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
     StoreLock lock(core_, StoreLock::kErasesItself);
     const RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
-    if (point->pinned && !force) {
-      result.kept_pinned = 1;
-      return result;
-    }
-    DropPoint(point, &result);
+    if (!point->pinned || force) DropPoint(point, force, &result);
+    point = core_->FindOwned(id, tenant);
+    result.kept_pinned = !force && point != nullptr && point->pinned;
+    if (result.kept_pinned > 0) return result;
   }
   if (absl::Status status = core_->eraser.EraseForGood(); !status.ok()) return status;
   return result;
@@ -296,10 +295,10 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
                    count > ids.size() ? ", ..." : "", "; unpin them first, or drop by force"));
 }
 
-void Store::DropPoint(const RestorePointEntry* point, DropResult* result) {
+void Store::DropPoint(const RestorePointEntry* point, bool force, DropResult* result) {
   state_->mu.AssertHeld();
   std::vector<const StoredObject*> freed;
-  result->dropped += quarantiner_.RemoveHeld(point, Removal::kDropped, &freed);
+  result->dropped += quarantiner_.RemoveHeld(point, Removal::kDropped, !force, &freed);
   // Before others have the lock: what a session still reads would be found by the next lookup, and
   // stay for good. What a publish under way names is its.
   for (const StoredObject* object : freed) {
@@ -324,7 +323,7 @@ DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool for
       // Later ones, too, that a lookup made of what was left meanwhile.
       if (point->number >= end && !point->expiry.inherited) continue;
       any = true;
-      DropPoint(point, &result);
+      DropPoint(point, force, &result);
     }
   }
   return result;

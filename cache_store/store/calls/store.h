@@ -101,7 +101,7 @@ class Store : public SteppedStore {
                          RestorePoint* described, uint64_t* durable_number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Others have the lock in between, here and in the next one.
-  void DropPoint(const RestorePointEntry* point, DropResult* result)
+  void DropPoint(const RestorePointEntry* point, bool force, DropResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Those with numbers below `end`.
   DropResult DropPointsOf(const std::string& tenant, uint64_t end, bool force)

@@ -5,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "cache_store/store/store_core.h"
 #include "cache_store/store/store_seams.h"
 #include "cache_store/store/store_state.h"
 #include "proto/restore_rule.h"
@@ -127,6 +128,31 @@ TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
   EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
   EXPECT_TRUE(store_->DropAll("default", true).ok());
   CheckInvariants(store());
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+TEST_F(StoreLongPrompts, APointThatIsPinnedWhileItIsDroppedStays) {
+  const Digest id = store_->List("default").at(0).id;
+  StoreState& state = store()->core()->state;
+  for (const bool all : {false, true}) {
+    for (const int nth : {1, 2, 3}) {  // along its objects, and before it goes
+      int left = nth;
+      state.let_others_in = [&] {
+        if (--left == 0) EXPECT_TRUE(store_->SetPinned(id, "default", true).ok());
+      };
+      const auto dropped =
+          all ? store_->DropAll("default", false) : store_->Drop(id, "default", false);
+      ASSERT_TRUE(dropped.ok()) << dropped.status();
+      EXPECT_LE(left, 0) << nth;
+      EXPECT_EQ(dropped->dropped, 0u) << nth;
+      EXPECT_EQ(dropped->kept_pinned, all ? 0u : 1u);
+      EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
+      ASSERT_TRUE(store_->SetPinned(id, "default", false).ok());
+    }
+  }
+  state.let_others_in = LetOthersIn;
+  CheckInvariants(store());
+  EXPECT_EQ(store_->Drop(id, "default", false)->dropped, 1u);
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
