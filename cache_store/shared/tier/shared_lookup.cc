@@ -64,12 +64,19 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
 }
 
 void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
-  if (is_paused()) return;
-  const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
+  if (is_paused() || NowMs() < deaf_until_ms_.load()) return;
+  const absl::Time deadline =
+      parts_.clock->Now() + std::min(options_.fetch_budget, kHearPatience);
   for (const std::string* tenant : tenants) {
     if (!tenant->empty()) parts_.spaces->Hear(*tenant, deadline);
   }
-  if (parts_.clock->Now() >= deadline) Pause();
+  if (parts_.clock->Now() < deadline) return;
+  deaf_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
+  for (const std::string* tenant : tenants) {
+    parts_.run_behind([this, tenant = *tenant] {
+      if (!tenant.empty()) parts_.spaces->Hear(tenant, parts_.clock->Now() + options_.write_timeout);
+    });
+  }
 }
 
 SharedLookup::Brought SharedLookup::Bring(PrefixQuery* query, uint32_t above_tokens,
@@ -77,7 +84,9 @@ SharedLookup::Brought SharedLookup::Bring(PrefixQuery* query, uint32_t above_tok
   if (is_paused()) return {};
   const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
   const Brought brought = BringUntil(query, above_tokens, max_tokens, deadline);
-  if (parts_.clock->Now() >= deadline && !brought.is_answered) Pause();
+  if (parts_.clock->Now() >= deadline && !brought.is_answered) {
+    paused_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
+  }
   return brought;
 }
 
@@ -88,10 +97,7 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
   Question question;
   question.query = &query;
   question.deadline = deadline;
-  // What is here is not served before the engine told that it was not dropped.
-  for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
-    if (!tenant->empty()) parts_.spaces->Hear(*tenant, deadline);
-  }
+  Hear({&query.tenant, &query.public_tenant});
   question.model = FindOrRead(query, question.deadline);
   if (question.model == nullptr || tokens == 0) return {};
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);

@@ -10,8 +10,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,6 +37,9 @@ class SharedLookup {
  public:
   // What the engine's client takes longer to notice that a server is silent.
   static constexpr absl::Duration kPause = absl::Milliseconds(250);
+  // What is here waits no longer for the engine's word that it was not dropped: a healthy one's
+  // takes a few milliseconds. A slower one is asked behind the answer.
+  static constexpr absl::Duration kHearPatience = absl::Milliseconds(50);
   // A lookup that wants more than the engine gave lately within the budget tries it nevertheless,
   // one in this time.
   static constexpr absl::Duration kTryPause = absl::Seconds(1);
@@ -50,9 +55,10 @@ class SharedLookup {
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
+    std::function<bool(std::function<void()>)> run_behind;  // SharedWriter::RunBehind
   };
-  SharedLookup(const Parts& parts, const SharedOptions& options)
-      : parts_(parts), options_(options) {}
+  SharedLookup(Parts parts, const SharedOptions& options)
+      : parts_(std::move(parts)), options_(options) {}
 
   // A lookup needs the layout.
   void Observe(const Fingerprint& fingerprint) ABSL_LOCKS_EXCLUDED(mu_);
@@ -65,11 +71,9 @@ class SharedLookup {
   };
   // A lookup ran out of its budget a moment ago without any answer: who does without the engine
   // now waits less.
-  bool is_paused() const {
-    return absl::ToUnixMillis(parts_.steady->Now()) < paused_until_ms_.load();
-  }
-  // Before what is here is answered with: asks whether all of these tenants was dropped, within a
-  // lookup's budget. Empty names are none.
+  bool is_paused() const { return NowMs() < paused_until_ms_.load(); }
+  // Before what is here is answered with: asks whether all of these tenants was dropped, within
+  // kHearPatience. Empty names are none.
   void Hear(absl::Span<const std::string* const> tenants);
   // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
   // Sets the query's chains.
@@ -104,8 +108,7 @@ class SharedLookup {
     uint32_t above = 0;  // lower boundaries are of no use
     absl::Time deadline;
   };
-  // The time is up, and no answer came.
-  void Pause() { paused_until_ms_.store(absl::ToUnixMillis(parts_.steady->Now() + kPause)); }
+  int64_t NowMs() const { return absl::ToUnixMillis(parts_.steady->Now()); }
   // Unless it said that it has nothing.
   void CountUnanswered(const absl::Status& status);
   // What is known, or else the engine knows. Null: neither.
@@ -135,6 +138,7 @@ class SharedLookup {
   const SharedOptions options_;
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
+  std::atomic<int64_t> deaf_until_ms_{0};    // the same, of Hear alone
   std::atomic<uint64_t> bytes_per_s_{0};     // of loads; 0: there was none
   std::atomic<int64_t> next_try_ms_{0};      // by the steady clock
   absl::Mutex mu_;

@@ -222,6 +222,19 @@ TEST_F(SharedDropsTest, OfOneTakeWhatArrivesAfterItsTime) {
   }
 }
 
+TEST_F(SharedDropsTest, OfAllAreHeardOfBehindTheAnswerWhereTheEngineIsSlow) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
+  other.writes->RunAll();
+  ASSERT_TRUE(one.store->DropAll("default", true).ok());
+  kit_.clock.Advance(absl::Seconds(2));
+  other.engine->SetDelay(2 * SharedLookup::kHearPatience);
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "it does not know";
+  other.writes->RunAll();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
+}
+
 TEST_F(SharedDropsTest, OfAllAreHeardOfBesideAllThatWaitsToBeWritten) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});

@@ -299,6 +299,24 @@ TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
 }
 
+TEST_F(SharedStoreTest, AnEngineThatHangsHardlyDelaysWhatIsHere) {
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  kit_.clock.Advance(2 * kit_.shared_options.generation_age);
+  one.engine->SetDelay(absl::InfiniteDuration());
+  const absl::Time start = kit_.clock.Now();
+  const int asked = one.engine->round_trips();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
+  const Digest id = one.store->List("default").at(0).id;
+  EXPECT_TRUE(one.store->FetchById(id, "default").ok());
+  EXPECT_EQ(one.engine->round_trips(), asked + 1);
+  EXPECT_EQ(kit_.clock.Now() - start, SharedLookup::kHearPatience);
+  // What it may have more of has all of its time.
+  EXPECT_EQ(Fetch(&one, Prompt(2)), 0);
+  EXPECT_EQ(kit_.clock.Now() - start,
+            SharedLookup::kHearPatience + kit_.shared_options.fetch_budget);
+}
+
 TEST_F(SharedStoreTest, AnEngineThatIsGoneCostsNothingButMisses) {
   SharedNode one = kit_.Node();
   one.engine->SetUnreachable(true);
