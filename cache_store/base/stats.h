@@ -82,8 +82,6 @@ enum class Counter {
   kSharedWritesSkipped,
   kSharedLeaseWaits,
   kSharedWritesFailed,
-  kSharedPinsRenewed,
-  kSharedPinsOverLimit,
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,
   kGpuEvictedObjects,

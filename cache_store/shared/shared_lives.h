@@ -40,12 +40,6 @@ class SharedLives {
     const absl::Duration life = ttl - std::min(ttl / 8, kShorterADepth * depth);
     return absl::Floor(whole ? life : life / 2, absl::Milliseconds(1));
   }
-  // Of what a store keeps pinned: longer than that of anything that was just used, also where it
-  // was last put off a kPinRenewals-th of a life ago.
-  static absl::Duration PinnedLifeOf(absl::Duration ttl, int64_t depth) {
-    return LifeOf(ttl + ttl / 4, depth, true);
-  }
-  static constexpr int kPinRenewals = 8;
   // Whether a use of the prompt with this digest puts the ends of its values off. It counts as one
   // that does. What is written, or would be if it were not there, begins its life in any case.
   bool PutsOff(uint64_t prompt, absl::Time now) {

@@ -123,10 +123,6 @@ std::string SharedSpace::LeaseName(const Digest& segment_key) const {
   return absl::StrCat(SegmentName(segment_key), ":w");
 }
 
-std::string SharedSpace::ForcedName(const Digest& segment_key) const {
-  return absl::StrCat(SegmentName(segment_key), ":x");
-}
-
 std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {
   std::string what;
   AppendU64(&what, numbers_.generation);

@@ -71,8 +71,6 @@ class SharedSpace {
   // `segment_key`: of the segment that the object is of (prefix_key.h).
   std::string PartName(const Digest& segment_key, LayerGroup group, uint32_t part) const;
   std::string LeaseName(const Digest& segment_key) const;
-  // Where it says that the restore point that ends there was dropped by force.
-  std::string ForcedName(const Digest& segment_key) const;
   // Of the fingerprint's fields (Fingerprint::Serialize).
   std::string FingerprintName(const Digest& fingerprint) const;
 

@@ -98,8 +98,6 @@ class TieredStore {
   // Restore points of all tenants with the most hits, at most `limit`, the most first; of equal
   // ones the last used. For operators: a caller's RPC must not show it.
   virtual std::vector<RestorePoint> Hottest(size_t limit) = 0;
-  // Those of all tenants that are pinned, in no order. For the store's own use, as Hottest.
-  virtual std::vector<RestorePoint> Pinned() = 0;
   virtual StoreStats Stats() = 0;
   virtual TenantFigures StatsOf(const std::string& tenant) = 0;
   // Of the index, after a start.

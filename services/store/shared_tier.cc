@@ -45,7 +45,6 @@ absl::Status CheckUnused(const SharedFlags& flags) {
   if (flags.options.fetch_budget != defaults.fetch_budget) {
     return has_no_effect("--shared-fetch-budget");
   }
-  if (flags.options.pin_bytes != defaults.pin_bytes) return has_no_effect("--shared-pin-bytes");
   return absl::OkStatus();
 }
 
@@ -101,8 +100,6 @@ void AddSharedFlags(FlagSet* set, SharedFlags* flags) {
   set->AddText("shared-key", &flags->key_file, "The certificate's key (PEM)");
   set->AddDuration("shared-ttl", &flags->options.ttl,
                    "How long a value stays there since its last use");
-  set->AddBytes("shared-pin-bytes", &flags->options.pin_bytes,
-                "Of what is pinned here, so much is kept there when room is short; 0: none");
   set->AddDuration("shared-fetch-budget", &flags->options.fetch_budget,
                    "A lookup waits no longer for it, all in all");
 }

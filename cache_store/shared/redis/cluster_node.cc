@@ -18,8 +18,6 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 constexpr absl::Duration kDoubt = absl::Seconds(1);
 // A node that never served is probed ever more seldom: a map may name hundreds that are not there.
 constexpr uint32_t kLongestPause = 8;  // times the first one
-// A caller's deadline says nothing of a node that had less time to answer.
-constexpr int kFairLooks = 2;
 
 }  // namespace
 
@@ -129,7 +127,7 @@ void ClusterNode::Pump() {
 void ClusterNode::SendNow(const KeyRequest& request) {
   static constexpr absl::string_view kAsking[] = {"ASKING"};
   const KeyCommand& command = request.command();
-  if (request.asks) connection_->Send(FormattedCommand(kAsking), {}, 0, nullptr);
+  if (request.asks) connection_->Send(FormatCommand(kAsking), {}, 0, nullptr);
   connection_->Send(command.Format(), command.Limits(), command.Cost(),
                     [this, request](absl::StatusOr<RedisReply> reply) {
                       observer_->OnAnswer(this, request, std::move(reply));
@@ -139,7 +137,7 @@ void ClusterNode::SendNow(const KeyRequest& request) {
 void ClusterNode::AskForSlots(NodeConnection::Done done) {
   static constexpr absl::string_view kSlots[] = {"CLUSTER", "SLOTS"};
   assert(IsUp());
-  connection_->Send(FormattedCommand(kSlots), kSlotMapLimits, 0, std::move(done));
+  connection_->Send(FormatCommand(kSlots), kSlotMapLimits, 0, std::move(done));
 }
 
 void ClusterNode::OnMoved() {
@@ -157,22 +155,14 @@ void ClusterNode::Look() {
   if (connection_->commands_in_flight() == 0) {
     quiet_looks_ = 0;
     if (Now() - progress >= kHeartbeat) {
-      connection_->Send(FormattedCommand(kPing), {}, 0, nullptr);
+      connection_->Send(FormatCommand(kPing), {}, 0, nullptr);
     }
     return;
   }
   const absl::Duration quiet = quiet_looks_ * kLookPause;
   const absl::Duration silence = parts_->options.silence;
   if (refuses_ && quiet >= silence + kDoubt) return connection_->Close(why_refuses_);
-  if (!refuses_ && quiet >= silence) RefuseSilent();
-}
-
-void ClusterNode::OnWaitedSince(absl::Time since) {
-  if (!IsUp() || connection_->commands_in_flight() == 0) return;
-  if (connection_->last_progress() <= since && quiet_looks_ >= kFairLooks) RefuseSilent();
-}
-
-void ClusterNode::RefuseSilent() {
+  if (refuses_ || quiet < silence) return;
   const absl::Status silent =
       absl::UnavailableError(absl::StrCat("redis ", address_.Text(), ": it does not answer"));
   Refuse(silent);

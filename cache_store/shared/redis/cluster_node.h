@@ -57,8 +57,6 @@ class ClusterNode : public NodeConnection::Owner {
   void Send(const KeyRequest& request);
   // CLUSTER SLOTS. REQUIRES: IsUp().
   void AskForSlots(NodeConnection::Done done);
-  // Someone has waited in vain since then: is it this node that is silent?
-  void OnWaitedSince(absl::Time since);
 
   void OnOpen() override;
   void OnMoved() override;
@@ -72,7 +70,6 @@ class ClusterNode : public NodeConnection::Owner {
   void SendNow(const KeyRequest& request);
   void Look();
   void Refuse(const absl::Status& why);
-  void RefuseSilent();
   void LetIn();
   absl::Time Now() { return parts_->loop.Now(); }
 

@@ -13,11 +13,8 @@ namespace {
 // A key moves once, and its map may be old once more; a loop never ends.
 constexpr int kTriesMax = 16;
 constexpr absl::Duration kTryPause = absl::Milliseconds(20);
-// One question for the map in so long, whatever happens: five a second for each client. A failover
-// takes some seconds; where nothing has happened for longer, one a second.
-constexpr absl::Duration kMapPause = absl::Milliseconds(200);
-constexpr int kHurriedMaps = 30;
-constexpr absl::Duration kLongMapPause = absl::Seconds(1);
+// One question for the map in so long, whatever happens: a failover takes some seconds.
+constexpr absl::Duration kMapPause = absl::Milliseconds(250);
 constexpr absl::Duration kMapWait = absl::Seconds(1);
 constexpr absl::Duration kMapLife = absl::Seconds(30);  // then it is asked for anyway
 
@@ -43,7 +40,6 @@ ClusterNode* ClusterNodes::Get(const NodeAddress& address, Lane lane) {
   const auto it = nodes_.find({address, lane});
   if (it != nodes_.end()) return it->second.get();
   if (nodes_.size() >= kLanes * (2 * primaries_ + kStrangersMax)) return nullptr;
-  ++parts_->counters.nodes;
   auto node = std::make_unique<ClusterNode>(parts_, address, lane, observer_);
   return nodes_.emplace(Key(address, lane), std::move(node)).first->second.get();
 }
@@ -75,11 +71,6 @@ void ClusterNodes::Sweep(const SlotMap* map) {
     const bool is_used = !it->second->IsIdle() || now - it->second->last_used() < kUnusedKept;
     it = is_kept || is_used ? std::next(it) : nodes_.erase(it);
   }
-  parts_->counters.nodes = static_cast<uint32_t>(nodes_.size());
-}
-
-void ClusterNodes::ForEach(absl::FunctionRef<void(ClusterNode*)> visit) {
-  for (const auto& [key, node] : nodes_) visit(node.get());
 }
 
 bool ClusterNodes::SomeMayAnswer() const {
@@ -104,7 +95,6 @@ void ClusterRouter::Begin() {
 }
 
 void ClusterRouter::Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait) {
-  batch->submitted = Now();
   batch->expiry = parts_->loop.At(Now() + wait, [this, batch] { Expire(batch); });
   if (map_.has_value()) return Route(batch);
   unrouted_.push_back(std::move(batch));
@@ -113,7 +103,6 @@ void ClusterRouter::Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait)
 
 void ClusterRouter::Expire(const std::shared_ptr<KeyBatch>& batch) {
   batch->expiry.reset();
-  nodes_.ForEach([&](ClusterNode* node) { node->OnWaitedSince(batch->submitted); });
   for (uint32_t i = 0; i < batch->size(); ++i) {
     if (!batch->IsFinished(i)) {
       Finish({batch, i}, absl::DeadlineExceededError("redis did not answer in time"));
@@ -190,7 +179,6 @@ void ClusterRouter::OnAnswer(ClusterNode* node, const KeyRequest& request,
 void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::string& error) {
   const ErrorMeaning meaning = MeaningOf(error);
   const bool is_moved = meaning == ErrorMeaning::kMoved;
-  if (is_moved) maps_since_news_ = 0;
   if (is_moved || meaning == ErrorMeaning::kReadOnly || meaning == ErrorMeaning::kNotNow) WantMap();
   const bool tries_again = is_moved || meaning == ErrorMeaning::kAsk ||
                            meaning == ErrorMeaning::kTryAgain || meaning == ErrorMeaning::kReadOnly;
@@ -210,14 +198,12 @@ void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::s
 
 void ClusterRouter::OnNodeUp(ClusterNode* node) {
   if (node->lane() != Lane::kShort) return;
-  maps_since_news_ = 0;
   CountNodes();
   WantMap();
 }
 
 void ClusterRouter::OnNodeDown(ClusterNode* node) {
   if (node->lane() != Lane::kShort) return;
-  maps_since_news_ = 0;
   why_no_map_ = node->why_down();
   CountNodes();
   WantMap();
@@ -251,7 +237,7 @@ void ClusterRouter::AskForMap() {
   nodes_.Sweep(map_.has_value() ? &*map_ : nullptr);
   ClusterNode* node = WhomToAsk();
   if (node == nullptr) return nodes_.MeetSeeds();  // the first that is up wants the map
-  next_question_ = Now() + (++maps_since_news_ > kHurriedMaps ? kLongMapPause : kMapPause);
+  next_question_ = Now() + kMapPause;
   wants_map_ = false;
   asks_for_map_ = true;
   const uint64_t question = ++question_;

@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -47,7 +46,6 @@ class ClusterNodes {
   void MeetPrimaries(const SlotMap& map);
   // Lets go what neither the map nor anybody else used lately. Not from within a node's call.
   void Sweep(const SlotMap* map);
-  void ForEach(absl::FunctionRef<void(ClusterNode*)> visit);
   // Whether one may yet be reached: it is up, or its first attempt has not ended.
   bool SomeMayAnswer() const;
   uint32_t CountUp(const SlotMap& map) const;
@@ -102,7 +100,6 @@ class ClusterRouter : public ClusterNode::Observer {
   std::vector<std::shared_ptr<KeyBatch>> unrouted_;  // until there is a map
   absl::Status why_no_map_ = absl::UnavailableError("redis: no node is known");
   bool wants_map_ = false, asks_for_map_ = false;
-  int maps_since_news_ = 0;  // asked for since a node came, went or redirected
   uint64_t question_ = 0;    // the last one; answers to others are late
   absl::Time next_question_ = absl::InfinitePast();
   std::optional<EventLoop::Timer> map_timer_;

@@ -14,30 +14,29 @@ constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // of a value: a lease
 
 }  // namespace
 
-FormattedCommand KeyCommand::Format() const {
+std::string KeyCommand::Format() const {
   using Words = std::vector<absl::string_view>;
   const std::string number =
       absl::StrCat(verb == Verb::kGet ? static_cast<int64_t>(max_bytes) : ttl_ms);
   switch (verb) {
     case Verb::kExists:
-      return FormattedCommand(Words{"EXISTS", key});
+      return FormatCommand(Words{"EXISTS", key});
     case Verb::kGet:
       // One byte more than is wanted shows that the value is too long, and none beyond it is sent.
-      return FormattedCommand(Words{"GETRANGE", key, "0", number});
+      return FormatCommand(Words{"GETRANGE", key, "0", number});
     case Verb::kSet: {
       Words words = {"SET", key, value};
       if (ttl_ms > 0) words.insert(words.end(), {"PX", number});
       if (only_if_absent) words.push_back("NX");
-      return FormattedCommand(words);
+      return FormatCommand(words);
     }
     case Verb::kPutOff:
-      if (ttl_ms == 0) return FormattedCommand(Words{"PERSIST", key});
-      return FormattedCommand(Words{"PEXPIRE", key, number, "GT"});
+      return FormatCommand(Words{"PEXPIRE", key, number, "GT"});
     case Verb::kErase:
-      return FormattedCommand(Words{"UNLINK", key});
+      return FormatCommand(Words{"UNLINK", key});
   }
   assert(false);
-  return FormattedCommand(Words{"PING"});
+  return FormatCommand(Words{"PING"});
 }
 
 Lane KeyCommand::lane() const {

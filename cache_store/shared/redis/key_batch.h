@@ -35,12 +35,12 @@ struct KeyCommand {
   Verb verb = Verb::kExists;
   absl::string_view key;
   absl::string_view value;      // kSet
-  int64_t ttl_ms = 0;           // kSet, kPutOff; 0: for ever
+  int64_t ttl_ms = 0;           // kSet, kPutOff; 0 of a kSet: for ever
   bool only_if_absent = false;  // kSet
   uint64_t max_bytes = 0;       // kGet
   bool after_writes = false;    // kErase: in the lane of values that are written
 
-  FormattedCommand Format() const;
+  std::string Format() const;
   ReplyLimits Limits() const { return {verb == Verb::kGet ? max_bytes + 1 : 0, 0}; }
   Lane lane() const;
   // Bytes of it and of its answer, at most.
@@ -69,7 +69,6 @@ class KeyBatch {
   // Counts a redirection or another try of a command, and returns how many there were.
   int CountTry(uint32_t index) { return ++answers_[index].tries; }
 
-  absl::Time submitted;                    // of the loop's clock, as are all of its times
   std::optional<EventLoop::Timer> expiry;  // while one is set
 
  private:

@@ -70,15 +70,13 @@ void NodeConnection::Greet() {
   } else if (!password->empty()) {
     commands.push_back({"AUTH", *password});
   }
-  if (!options.client_name.empty()) {
-    commands.push_back({"CLIENT", "SETNAME", options.client_name});
-  }
+  commands.push_back({"CLIENT", "SETNAME", "hearth-store"});
   commands.push_back({"PING"});
   for (const auto& words : commands) {
     const bool is_last = &words == &commands.back();
-    Enqueue(
-        FormattedCommand(words), {}, 0,
-        [this, is_last](const absl::StatusOr<RedisReply>& reply) { OnGreeting(reply, is_last); });
+    Send(FormatCommand(words), {}, 0, [this, is_last](const absl::StatusOr<RedisReply>& reply) {
+      OnGreeting(reply, is_last);
+    });
   }
 }
 
@@ -94,14 +92,9 @@ void NodeConnection::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is
   owner_->OnOpen();
 }
 
-void NodeConnection::Send(FormattedCommand command, const ReplyLimits& limits, uint64_t cost,
+void NodeConnection::Send(std::string command, const ReplyLimits& limits, uint64_t cost,
                           Done done) {
-  assert(is_open());
-  Enqueue(std::move(command), limits, cost, std::move(done));
-}
-
-void NodeConnection::Enqueue(FormattedCommand command, const ReplyLimits& limits, uint64_t cost,
-                             Done done) {
+  assert(phase_ == Phase::kGreeting || phase_ == Phase::kOpen);
   if (awaited_.empty()) {
     last_progress_ = parts_->loop.Now();
     moved_bytes_ = 0;

@@ -47,8 +47,8 @@ class NodeConnection : public EventLoop::Watcher {
 
   void Open();
   bool is_open() const { return phase_ == Phase::kOpen; }
-  // `cost`: its bytes under way, and those of its answer. REQUIRES: is_open().
-  void Send(FormattedCommand command, const ReplyLimits& limits, uint64_t cost, Done done);
+  // `cost`: its bytes under way, and those of its answer. REQUIRES: is_open(), from others.
+  void Send(std::string command, const ReplyLimits& limits, uint64_t cost, Done done);
   // Says `why` to all who wait for an answer. What still comes for them is thrown away.
   void GiveUp(const absl::Status& why);
   // Says `why` to all who wait, then to the owner.
@@ -76,7 +76,6 @@ class NodeConnection : public EventLoop::Watcher {
 
   void Connect(absl::StatusOr<HostResolver::Addresses> addresses);
   void Greet();
-  void Enqueue(FormattedCommand command, const ReplyLimits& limits, uint64_t cost, Done done);
   void OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last);
   void Flush();
   void Receive();

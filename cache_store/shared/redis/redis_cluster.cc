@@ -159,6 +159,7 @@ std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> ex
     command.verb = Verb::kPutOff;
     command.key = expiry.key;
     command.ttl_ms = TtlMs(expiry.ttl);
+    assert(command.ttl_ms > 0);
     commands.push_back(command);
   }
   const auto batch = Run(std::move(commands), deadline);
@@ -192,7 +193,6 @@ SharedEngineStats RedisCluster::Stats() const {
   SharedEngineStats stats;
   stats.shards = counters.shards;
   stats.reachable = counters.reachable;
-  stats.nodes = counters.nodes;
   stats.round_trips = counters.round_trips;
   stats.redirections = counters.redirections;
   stats.reconnects = counters.reconnects;

@@ -5,7 +5,7 @@
 // alone. What a node sends is checked, and a node that breaks the protocol, or is silent, costs its
 // own keys.
 //
-// Its user needs the keys and +exists +getrange +set +pexpire +persist +unlink +asking +ping
+// Its user needs the keys and +exists +getrange +set +pexpire +unlink +asking +ping
 // +client|setname +cluster|slots. A cluster that serves what it can while a shard is lost has
 // cluster-require-full-coverage no. Without TLS a node can name any host as its neighbour, which
 // then gets the password.

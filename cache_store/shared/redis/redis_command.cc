@@ -1,52 +1,44 @@
 #include "cache_store/shared/redis/redis_command.h"
 
-#include <hiredis/hiredis.h>
-
 #include <cassert>
 #include <utility>
-#include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace hearth {
 namespace {
 
 constexpr size_t kShortBytes = size_t{4} << 10;
 constexpr size_t kJoinedBytes = size_t{64} << 10;
+constexpr size_t kFrameBytes = 24;  // of a word: "$", its length, the ends of two lines
 
 }  // namespace
 
-FormattedCommand::FormattedCommand(absl::Span<const absl::string_view> words) {
-  std::vector<const char*> texts;
-  std::vector<size_t> sizes;
+std::string FormatCommand(absl::Span<const absl::string_view> words) {
+  size_t bytes = kFrameBytes;
+  for (const absl::string_view word : words) bytes += kFrameBytes + word.size();
+  std::string command;
+  command.reserve(bytes);
+  absl::StrAppend(&command, "*", words.size(), "\r\n");
   for (const absl::string_view word : words) {
-    texts.push_back(word.data());
-    sizes.push_back(word.size());
+    absl::StrAppend(&command, "$", word.size(), "\r\n", word, "\r\n");
   }
-  char* bytes = nullptr;
-  const int size =
-      redisFormatCommandArgv(&bytes, static_cast<int>(words.size()), texts.data(), sizes.data());
-  assert(size > 0);
-  bytes_.reset(bytes);
-  size_ = static_cast<size_t>(size);
+  return command;
 }
 
-void FormattedCommand::Free::operator()(char* bytes) const { redisFreeCommand(bytes); }
-
-void OutputQueue::Append(FormattedCommand command) {
-  const absl::string_view bytes = command.bytes();
-  bytes_ += bytes.size();
-  if (bytes.size() > kShortBytes) {
-    pieces_.push_back({"", std::make_unique<FormattedCommand>(std::move(command))});
-    return;
+void OutputQueue::Append(std::string command) {
+  bytes_ += command.size();
+  const bool is_joined = command.size() <= kShortBytes && !pieces_.empty() &&
+                         pieces_.back().size() + command.size() <= kJoinedBytes;
+  if (is_joined) {
+    pieces_.back().append(command);
+  } else {
+    pieces_.push_back(std::move(command));
   }
-  if (pieces_.empty() || pieces_.back().whole != nullptr ||
-      pieces_.back().joined.size() + bytes.size() > kJoinedBytes) {
-    pieces_.emplace_back();
-  }
-  pieces_.back().joined.append(bytes.data(), bytes.size());
 }
 
 absl::string_view OutputQueue::Front() const {
-  return pieces_.empty() ? absl::string_view() : pieces_.front().bytes().substr(taken_);
+  return pieces_.empty() ? absl::string_view() : absl::string_view(pieces_.front()).substr(taken_);
 }
 
 void OutputQueue::Consume(size_t count) {
@@ -54,7 +46,7 @@ void OutputQueue::Consume(size_t count) {
   assert(count <= Front().size());
   taken_ += count;
   bytes_ -= count;
-  if (taken_ < pieces_.front().bytes().size()) return;
+  if (taken_ < pieces_.front().size()) return;
   pieces_.pop_front();
   taken_ = 0;
 }

@@ -5,9 +5,7 @@
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_COMMAND_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -16,24 +14,13 @@
 namespace hearth {
 
 // One command in Redis's protocol.
-class FormattedCommand {
- public:
-  explicit FormattedCommand(absl::Span<const absl::string_view> words);
-  absl::string_view bytes() const { return {bytes_.get(), size_}; }
-
- private:
-  struct Free {
-    void operator()(char* bytes) const;
-  };
-  std::unique_ptr<char, Free> bytes_;
-  size_t size_ = 0;
-};
+std::string FormatCommand(absl::Span<const absl::string_view> words);
 
 // Bytes in the order in which they are to be sent. Short commands lie together, so that many of
 // them are one write; long ones are not copied again.
 class OutputQueue {
  public:
-  void Append(FormattedCommand command);
+  void Append(std::string command);
   bool empty() const { return pieces_.empty(); }
   size_t bytes() const { return bytes_; }
   absl::string_view Front() const;
@@ -41,12 +28,7 @@ class OutputQueue {
   void Consume(size_t count);
 
  private:
-  struct Piece {
-    std::string joined;
-    std::unique_ptr<FormattedCommand> whole;  // instead
-    absl::string_view bytes() const { return whole != nullptr ? whole->bytes() : joined; }
-  };
-  std::deque<Piece> pieces_;
+  std::deque<std::string> pieces_;
   size_t taken_ = 0;  // of the first
   size_t bytes_ = 0;
 };

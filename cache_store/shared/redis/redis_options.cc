@@ -1,6 +1,8 @@
 #include "cache_store/shared/redis/redis_options.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -74,9 +76,6 @@ absl::Status RedisOptions::Validate() const {
     return Refuse("certificate_file", "and key_file go together");
   }
   if (!user.empty() && password_file.empty()) return Refuse("user", "needs a password_file");
-  if (!std::all_of(client_name.begin(), client_name.end(), absl::ascii_isgraph)) {
-    return Refuse("client_name", "has blanks");
-  }
   for (const absl::Duration wait : {connect_wait, silence, probe_pause}) {
     if (wait <= absl::ZeroDuration() || wait > absl::Minutes(1)) {
       return Refuse("connect_wait, silence or probe_pause", "must be in (0, 1 min]");
@@ -84,6 +83,19 @@ absl::Status RedisOptions::Validate() const {
   }
   if (in_flight_bytes_max == 0) return Refuse("in_flight_bytes_max", "must be above 0");
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadPassword(const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path, std::ios::binary);
+  std::string password{std::istreambuf_iterator<char>(file), {}};
+  while (!password.empty() && (password.back() == '\n' || password.back() == '\r')) {
+    password.pop_back();
+  }
+  if (file.bad() || password.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("redis: no password in ", path));
+  }
+  return password;
 }
 
 absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url) {

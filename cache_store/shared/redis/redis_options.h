@@ -48,7 +48,6 @@ struct RedisOptions {
   std::string certificate_file, key_file;  // of this client; both or neither
   std::string user;                        // "": Redis's default user
   std::string password_file;               // "": no password
-  std::string client_name = "hearth-store";
   FileReport on_unusable_file = nullptr;  // called on the client's thread
 
   // From a host's name to a connection that answers.
@@ -68,6 +67,9 @@ struct RedisOptions {
 
 // Reads "redis://HOST:PORT[,HOST:PORT...]"; rediss: with TLS. Everything else has its default.
 absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url);
+
+// The text of a file without the end of its line; "" where `path` is. kFailedPrecondition names it.
+absl::StatusOr<std::string> ReadPassword(const std::string& path);
 
 }  // namespace hearth
 

@@ -18,13 +18,17 @@
 namespace hearth {
 
 struct RedisCounters {
-  std::atomic<uint32_t> shards{0}, reachable{0}, nodes{0};
+  std::atomic<uint32_t> shards{0}, reachable{0};
   std::atomic<uint64_t> round_trips{0}, redirections{0}, reconnects{0}, failed{0};
   std::atomic<uint64_t> sent_bytes{0}, received_bytes{0};
 };
 
 struct RedisParts {
-  explicit RedisParts(const RedisOptions& given);
+  explicit RedisParts(const RedisOptions& given)
+      : options(given),
+        resolver(&loop),
+        tls(options),
+        password(options.password_file, &ReadPassword, options.on_unusable_file) {}
   RedisParts(const RedisParts&) = delete;
   RedisParts& operator=(const RedisParts&) = delete;
 

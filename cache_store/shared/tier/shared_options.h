@@ -14,8 +14,6 @@ struct SharedOptions {
   absl::Duration fetch_budget = absl::Milliseconds(500);
   // A value's life since its last use; a deeper chunk's is a little shorter, by an eighth at most.
   absl::Duration ttl = absl::Hours(24);
-  // Of the restore points that this store pinned, so many bytes are kept pinned there. 0: none.
-  uint64_t pin_bytes = uint64_t{1} << 30;
   // A tenant's generation is read again after this: a drop of all takes effect everywhere within.
   absl::Duration generation_age = absl::Seconds(1);
   // Of each round trip of what is written behind.

@@ -42,9 +42,6 @@ std::string SharedSpaces::Secret() {
   if (secret != secret_) {
     secret_ = secret;
     known_.clear();
-    secrets_.erase(std::remove(secrets_.begin(), secrets_.end(), secret), secrets_.end());
-    secrets_.push_back(secret);
-    if (secrets_.size() > kMaxSecrets) secrets_.erase(secrets_.begin());
   }
   return secret;
 }
@@ -148,30 +145,6 @@ SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& secret, const std:
     known.space = std::move(space);
   }
   return known.space;
-}
-
-absl::StatusOr<std::vector<SharedSpaces::SpacePtr>> SharedSpaces::OfEachSecret(
-    const std::string& tenant, absl::Time deadline) {
-  std::vector<SpacePtr> spaces;
-  const absl::StatusOr<SpacePtr> present = Of(tenant, deadline);
-  if (!present.ok() && !absl::IsNotFound(present.status())) return present.status();
-  if (present.ok()) spaces.push_back(*present);
-  const std::string now = Secret();
-  std::vector<std::string> secrets;
-  {
-    absl::MutexLock lock(&mu_);
-    secrets = secrets_;
-  }
-  for (const std::string& secret : secrets) {
-    if (secret == now) continue;
-    const absl::StatusOr<Told> told = Ask(SharedSpace(secret, tenant, 0), deadline);
-    if (!told.ok()) return told.status();
-    const SharedNumbers& numbers = told->numbers;
-    if (numbers.generation == 0) continue;
-    spaces.push_back(std::make_shared<const SharedSpace>(secret, tenant, numbers.generation,
-                                                         numbers.drop_number));
-  }
-  return spaces;
 }
 
 absl::StatusOr<DropResult> SharedSpaces::DropAll(const std::string& tenant, bool force,

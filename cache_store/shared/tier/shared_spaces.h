@@ -38,8 +38,6 @@ class SharedSpaces {
   static constexpr size_t kMaxTenants = 4096;
   // Numbers that were read within this are believed where the engine does not tell them.
   static constexpr absl::Duration kBelieved = absl::Minutes(1);
-  // Secrets remembered.
-  static constexpr size_t kMaxSecrets = 8;
 
   // `secret`: as it is now. `clock`: numbers are its times. `steady`: by which they are read again.
   SharedSpaces(SharedEngine* engine, TieredStore* store, Clock* clock, Clock* steady,
@@ -62,10 +60,6 @@ class SharedSpaces {
       ABSL_LOCKS_EXCLUDED(mu_) {
     return Find(tenant, true, deadline);
   }
-  // For who erases: the tenant's space under each secret that this process had, and of which the
-  // engine has anything. An error: it does not tell of all of them.
-  absl::StatusOr<std::vector<SpacePtr>> OfEachSecret(const std::string& tenant, absl::Time deadline)
-      ABSL_LOCKS_EXCLUDED(mu_);
   // For who answers with what is here: asks whether all of it was dropped, unless the engine told
   // that a moment ago.
   void Hear(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
@@ -111,8 +105,7 @@ class SharedSpaces {
   const std::function<std::string()> read_secret_;
   const absl::Duration age_;
   absl::Mutex mu_;
-  std::string secret_ ABSL_GUARDED_BY(mu_);                // of all that is known
-  std::vector<std::string> secrets_ ABSL_GUARDED_BY(mu_);  // the last ones, this one behind
+  std::string secret_ ABSL_GUARDED_BY(mu_);  // of all that is known
   std::map<std::string, Known> known_ ABSL_GUARDED_BY(mu_);
 };
 

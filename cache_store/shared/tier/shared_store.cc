@@ -9,8 +9,6 @@
 namespace hearth {
 namespace {
 
-constexpr absl::Duration kFirstRenewal = absl::Minutes(1);
-
 absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat(
       what, " here, but the shared tier did not answer, so it may come back from there: ",
@@ -101,20 +99,8 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options),
-      pins_({store_.get(), &writer_, &counters_}, options),
-      writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_,
-               [this](const auto& id, const auto& tenant) {
-                 DropPoint(id, tenant, true, false).status().IgnoreError();
-               }},
-              options, secret, seams.TakeExecutor(), seams.TakeWaiting()) {
-  if (seams.clock != nullptr || options.pin_bytes == 0) return;
-  // The index is being loaded at first.
-  renewals_ = std::make_unique<RepeatingThread>([this, is_first = true]() mutable {
-    if (std::exchange(is_first, false)) return std::min(kFirstRenewal, pins_.Interval());
-    pins_.Renew();
-    return pins_.Interval();
-  });
-}
+      writer_({engine_.get(), &spaces_, &ends_, store_.get(), clock_, steady_, &counters_}, options,
+              secret, seams.TakeExecutor(), seams.TakeWaiting()) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
@@ -180,18 +166,6 @@ void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& ten
   store_->Observe(fingerprint, tenant);
 }
 
-absl::StatusOr<RestorePoint> SharedStore::SetPinned(const Digest& id, const std::string& tenant,
-                                                    bool pinned) {
-  absl::StatusOr<RestorePoint> point = store_->SetPinned(id, tenant, pinned);
-  if (!point.ok()) return point;
-  if (pinned) {
-    pins_.Add(*point);
-  } else {
-    pins_.Remove(id);
-  }
-  return point;
-}
-
 absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
   lookup_.Hear({&query.tenant, &query.public_tenant});
   absl::StatusOr<ExplainReport> report = store_->Explain(query);
@@ -235,48 +209,32 @@ absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
 absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::string& tenant,
                                      absl::Span<const uint32_t> token_ids,
                                      absl::Span<const uint32_t> cuts,
-                                     absl::Span<const ObjectId> ids, bool force) {
+                                     absl::Span<const ObjectId> ids) {
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(fingerprint);
   if (model == nullptr || ids.empty()) return absl::OkStatus();
-  const auto spaces = spaces_.OfEachSecret(tenant, Deadline());
-  if (!spaces.ok()) return spaces.status();
+  const absl::StatusOr<SharedSpaces::SpacePtr> space = spaces_.Of(tenant, Deadline());
+  if (absl::IsNotFound(space.status())) return absl::OkStatus();
+  if (!space.ok()) return space.status();
   const uint32_t tokens = static_cast<uint32_t>(token_ids.size());
   std::vector<uint32_t> ends(cuts.begin(), cuts.end());
   if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
-  std::vector<std::string> names, forced, sealed;
-  for (const SharedSpaces::SpacePtr& space : *spaces) {
-    const SharedPrompt prompt{
-        space, model->layout,
-        ChainOf({}, model->layout, space->RootOf(fingerprint), token_ids, cuts, tokens, ends),
-        token_ids};
-    for (const ObjectId& id : ids) {
-      if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
-    }
-    if (!force) continue;
-    const Digest& end = prompt.chain->EndingAt(tokens, model->layout.chunk_tokens)->key;
-    forced.push_back(space->ForcedName(end));
-    sealed.push_back(space->Seal(forced.back(), "x"));
-  }
-  // Before, so that no store writes it again; until each that has it pinned renewed it.
-  std::vector<SharedValue> values;
-  for (size_t i = 0; i < forced.size(); ++i) {
-    values.push_back({forced[i], sealed[i], SharedLives::PinnedLifeOf(options_.ttl, 0)});
+  const SharedPrompt prompt{*space, model->layout,
+                            ChainOf({}, model->layout, (*space)->RootOf(fingerprint), token_ids,
+                                    cuts, tokens, ends),
+                            token_ids};
+  std::vector<std::string> names;
+  for (const ObjectId& id : ids) {
+    if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
   }
   absl::Status status;
-  if (force) {
-    for (const auto& set : engine_->Set(values, Deadline())) status.Update(set.status());
-  }
   for (const absl::Status& erased : engine_->Erase(names, Deadline())) status.Update(erased);
   return status;
 }
 
-absl::StatusOr<DropResult> SharedStore::DropPoint(const Digest& id, const std::string& tenant,
-                                                  bool force, bool tells) {
+absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string& tenant,
+                                             bool force) {
   LookupPlan plan;
-  if (auto session = store_->FetchById(id, tenant); session.ok()) {
-    plan = (*session)->plan();
-    writer_.NoteExport();
-  }
+  if (auto session = store_->FetchById(id, tenant); session.ok()) plan = (*session)->plan();
   absl::StatusOr<DropResult> dropped = store_->Drop(id, tenant, force);
   if (!dropped.ok() || dropped->dropped == 0 || plan.objects.empty()) return dropped;
   writer_.NoteDrop();
@@ -284,7 +242,7 @@ absl::StatusOr<DropResult> SharedStore::DropPoint(const Digest& id, const std::s
   // segment.
   lookup_.Observe(plan.fingerprint);
   const absl::Status erased = EraseHeads(plan.fingerprint.digest(), tenant, plan.token_ids,
-                                         plan.cuts, {plan.objects.back().id}, tells);
+                                         plan.cuts, {plan.objects.back().id});
   if (!erased.ok()) return NotEverywhere("dropped", erased);
   return dropped;
 }
@@ -298,7 +256,6 @@ absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool 
                      ". What other stores have pinned is not known here, and goes with the rest"));
   }
   if (!dropped.ok()) return dropped;
-  if (options_.pin_bytes > 0) pins_.Renew();  // they have room again
   if (!told.ok()) return NotEverywhere("dropped", told);
   return dropped;
 }
@@ -308,7 +265,7 @@ absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& quer
   absl::StatusOr<QuarantineResult> result = store_->Quarantine(query, objects);
   if (absl::IsCancelled(result.status()) || absl::IsInvalidArgument(result.status())) return result;
   const absl::Status erased =
-      EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects, false);
+      EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects);
   if (result.ok() && !erased.ok()) return NotEverywhere("quarantined", erased);
   return result;
 }
@@ -319,8 +276,6 @@ StoreStats SharedStore::Stats() {
   const SharedEngineStats engine = engine_->Stats();
   stats.counters[CounterName(Counter::kSharedUnreachableShards)] =
       std::max<uint32_t>(engine.shards, 1) - std::min(engine.reachable, engine.shards);
-  uint64_t& exports = stats.counters[CounterName(Counter::kExports)];
-  exports -= std::min(exports, writer_.exports());
   if (stats.tiers.empty() || stats.tiers.back().tier != Tier::kShared) {
     stats.tiers.push_back({Tier::kShared});
   }

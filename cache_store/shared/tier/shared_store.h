@@ -26,7 +26,6 @@
 #include "cache_store/shared/tier/shared_leases.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_options.h"
-#include "cache_store/shared/tier/shared_pins.h"
 #include "cache_store/shared/tier/shared_reader.h"
 #include "cache_store/shared/tier/shared_spaces.h"
 #include "cache_store/shared/tier/shared_writer.h"
@@ -36,8 +35,7 @@ namespace hearth {
 
 class SharedStore final : public TieredStore {
  public:
-  // Null: the real thing; `steady`, by which pauses are: with a clock here, that one, and no thread
-  // calls RenewPins.
+  // Null: the real thing; `steady`, by which pauses are: with a clock here, that one.
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
     std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
@@ -70,14 +68,14 @@ class SharedStore final : public TieredStore {
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
+  // Here alone, as is a drop by force of what is pinned elsewhere.
   absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
-                                         bool pinned) override;
-  void RenewPins() { pins_.Renew(); }
+                                         bool pinned) override {
+    return store_->SetPinned(id, tenant, pinned);
+  }
   // kUnavailable: removed here, and maybe not from the engine; call again.
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
-                                  bool force) override {
-    return DropPoint(id, tenant, force, force);
-  }
+                                  bool force) override;
   // In all stores: pins of others are dropped, too.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
@@ -91,7 +89,6 @@ class SharedStore final : public TieredStore {
     return store_->List(tenant);
   }
   std::vector<RestorePoint> Hottest(size_t limit) override { return store_->Hottest(limit); }
-  std::vector<RestorePoint> Pinned() override { return store_->Pinned(); }
   StoreStats Stats() override;
   TenantFigures StatsOf(const std::string& tenant) override { return store_->StatsOf(tenant); }
   uint64_t incarnation() const override { return store_->incarnation(); }
@@ -115,13 +112,10 @@ class SharedStore final : public TieredStore {
  private:
   class Session;
 
-  // Heads of these objects of a prompt. `force`: stores that have its end pinned drop it, too.
+  // Heads of these objects of a prompt.
   absl::Status EraseHeads(const Digest& fingerprint, const std::string& tenant,
                           absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
-                          absl::Span<const ObjectId> ids, bool force);
-  // `tells`: by force, which other stores are to hear of.
-  absl::StatusOr<DropResult> DropPoint(const Digest& id, const std::string& tenant, bool force,
-                                       bool tells);
+                          absl::Span<const ObjectId> ids);
   absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }
 
   const SharedOptions options_;
@@ -138,9 +132,7 @@ class SharedStore final : public TieredStore {
   SharedReader reader_;
   SharedLookup lookup_;
   SharedLeases leases_;
-  SharedPins pins_;
-  SharedWriter writer_;                        // behind what its jobs use
-  std::unique_ptr<RepeatingThread> renewals_;  // last: it uses all else
+  SharedWriter writer_;  // last: its jobs use all else
 };
 
 }  // namespace hearth

@@ -88,9 +88,8 @@ SharedWriter::~SharedWriter() {
   waiting_.reset();
 }
 
-absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout, bool pinned) const {
+absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout) const {
   const uint32_t depth = id.begin / layout.chunk_tokens;
-  if (pinned) return SharedLives::PinnedLifeOf(options_.ttl, depth);
   return SharedLives::LifeOf(options_.ttl, depth, id.tokens == layout.chunk_tokens);
 }
 
@@ -130,16 +129,11 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   const ChainPtr own =
       ChainOf({prompt.chain}, work, RootKey(work.fingerprint, work.tenant, secret_, drop_number));
   const KeyedSegment* const last = own->EndingAt(boundary, work.layout.chunk_tokens);
-  if (work.pinned && IsForcedOut(work, prompt, boundary)) {
-    parts_.drop_forced(last->key, work.tenant);
-    return absl::NotFoundError("it was dropped by force");
-  }
   auto session = parts_.store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
     parts_.counters->Add(Counter::kSharedWritesSkipped);
     return session.status();
   }
-  NoteExport();
   const uint64_t drops = drops_.load();
   std::vector<size_t> objects;
   std::vector<std::string> heads;
@@ -155,9 +149,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   // Before the objects, and again each time: its life is theirs.
   std::string fields = prompt.space->FingerprintName(work.fingerprint);
   std::string sealed = prompt.space->Seal(fields, (*session)->plan().fingerprint.Serialize());
-  absl::Status added =
-      batch.AddPart(std::move(fields), std::move(sealed),
-                    work.pinned ? SharedLives::PinnedLifeOf(options_.ttl, 0) : options_.ttl);
+  absl::Status added = batch.AddPart(std::move(fields), std::move(sealed), options_.ttl);
   if (!added.ok()) return added;
   std::vector<ObjectId> kept;
   std::vector<std::string> written;
@@ -175,35 +167,21 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
       kept.push_back(id);
       continue;
     }
-    const ObjectWrite write{objects[i], *there[i], work.pinned};
+    const ObjectWrite write{objects[i], *there[i]};
     written.push_back(heads[i]);
     sent = WriteObject(prompt, session->get(), write, &batch);
   }
   if (sent.ok()) {
-    PutOffObjects(prompt, kept, work.pinned);
+    PutOffObjects(prompt, kept);
     sent = batch.Send();
   }
   if (drops_.load() == drops) return sent;
   // It may have been this point's: then its heads were erased before they were there, or are still
   // on their way.
-  const auto still = parts_.store->FetchById(last->key, work.tenant);
-  if (still.ok()) NoteExport();
-  if (!absl::IsNotFound(still.status())) return sent;
+  const absl::Status still = parts_.store->FetchById(last->key, work.tenant).status();
+  if (!absl::IsNotFound(still)) return sent;
   parts_.engine->Erase(written, Deadline());
-  return still.status();
-}
-
-bool SharedWriter::IsForcedOut(const SharedWork& work, const SharedPrompt& prompt,
-                               uint32_t boundary) {
-  const Digest& key = prompt.chain->EndingAt(boundary, work.layout.chunk_tokens)->key;
-  const std::string name = prompt.space->ForcedName(key);
-  if (work.is_new_pin) {
-    parts_.engine->Erase({name}, Deadline());
-    return false;
-  }
-  const auto got = parts_.engine->Get({name}, SharedSpace::kSealBytes + 1, Deadline());
-  // Somebody else's is none.
-  return got[0].ok() && prompt.space->Open(name, *got[0]).ok();
+  return still;
 }
 
 bool SharedWriter::EndsSooner(const SharedPrompt& prompt, const ObjectId& id,
@@ -234,9 +212,9 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
     views.push_back(*std::move(view));
   }
   const absl::Time expires = session->plan().expires;
-  const absl::Duration life = absl::Floor(
-      std::min(LifeOf(planned.id, prompt.layout, write.pinned), expires - parts_.clock->Now()),
-      absl::Milliseconds(1));
+  const absl::Duration life =
+      absl::Floor(std::min(LifeOf(planned.id, prompt.layout), expires - parts_.clock->Now()),
+                  absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return absl::OkStatus();
   SharedFacts facts{planned.slice_digests, 0};
   if (expires != absl::InfiniteFuture()) {
@@ -304,18 +282,17 @@ void SharedWriter::PutOff(const SharedWork& work) {
   parts_.engine->PutOff({expiry}, Deadline());
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
   std::reverse(ids.begin(), ids.end());  // as they are written
-  PutOffObjects(*prompt, ids, work.pinned);
+  PutOffObjects(*prompt, ids);
 }
 
-void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids,
-                                 bool pinned) {
+void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids) {
   std::vector<std::string> names;
   std::vector<absl::Duration> lives;
   for (const ObjectId& id : ids) {
     const uint32_t parts = prompt.ShapeOf(id).parts();
     for (uint32_t part = 0; part < parts; ++part) {
       names.push_back(prompt.NameOf(id, part));
-      lives.push_back(LifeOf(id, prompt.layout, pinned));
+      lives.push_back(LifeOf(id, prompt.layout));
     }
   }
   std::vector<SharedExpiry> expiries;

@@ -40,8 +40,6 @@ struct SharedWork {
   std::string tenant;
   std::vector<uint32_t> token_ids, cuts;
   std::vector<uint32_t> boundaries;  // restore points of this store, ascending
-  bool pinned = false;               // their values outlive what is not
-  bool is_new_pin = false;           // since now: no drop by force before is of it
 };
 
 class SharedWriter {
@@ -53,8 +51,6 @@ class SharedWriter {
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
-    // Of a pinned point that another store dropped by force.
-    std::function<void(const Digest& id, const std::string& tenant)> drop_forced;
   };
   // Writes that somebody waits for: so many at a time, and so many more in turn.
   static constexpr int kWaitedFor = 4;
@@ -80,16 +76,12 @@ class SharedWriter {
   }
   // A restore point was dropped, and its heads are about to be erased.
   void NoteDrop() { drops_.fetch_add(1); }
-  // Sessions on the store that were no exports, though they count as such there.
-  void NoteExport() { exports_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t exports() const { return exports_.load(std::memory_order_relaxed); }
 
  private:
   class Batch;
   struct ObjectWrite {
     size_t object = 0;      // its place in the plan
     bool replaces = false;  // another head that is there
-    bool pinned = false;
   };
 
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
@@ -97,9 +89,6 @@ class SharedWriter {
                           const Digest& root);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
-  // Whether the pinned point that ends there was dropped by force, at any store, and not pinned
-  // since.
-  bool IsForcedOut(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary);
   // Whether an object that is there ends long before a publish that expires then.
   bool EndsSooner(const SharedPrompt& prompt, const ObjectId& id, const std::string& head,
                   absl::Time expires);
@@ -107,15 +96,15 @@ class SharedWriter {
                            const ObjectWrite& write, Batch* batch);
   void PutOff(const SharedWork& work);
   // The ends of these objects' values.
-  void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, bool pinned);
+  void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
   void Schedule(SharedWork work, bool writes);
-  absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout, bool pinned) const;
+  absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout) const;
   absl::Time Deadline() const { return parts_.clock->Now() + options_.write_timeout; }
 
   const Parts parts_;
   const SharedOptions options_;
   const std::string secret_;
-  std::atomic<uint64_t> exports_{0}, drops_{0};
+  std::atomic<uint64_t> drops_{0};
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
   SharedLives lives_ ABSL_GUARDED_BY(mu_);

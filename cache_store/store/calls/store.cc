@@ -60,14 +60,6 @@ absl::flat_hash_map<std::string, uint64_t> ParseNumbers(absl::string_view text) 
   return numbers;
 }
 
-// Under the lock.
-std::vector<RestorePoint> DescribeAll(const StoreCore& core,
-                                      const std::vector<const RestorePointEntry*>& points) {
-  std::vector<RestorePoint> described;
-  for (const RestorePointEntry* point : points) described.push_back(core.Describe(*point));
-  return described;
-}
-
 }  // namespace
 
 Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
@@ -355,13 +347,12 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
 }
 
 std::vector<RestorePoint> Store::Hottest(size_t limit) {
+  std::vector<RestorePoint> described;
   StateLock lock(state_);
-  return DescribeAll(*core_, state_->catalog.MostHit(limit));
-}
-
-std::vector<RestorePoint> Store::Pinned() {
-  StateLock lock(state_);
-  return DescribeAll(*core_, state_->catalog.Pinned());
+  for (const RestorePointEntry* point : state_->catalog.MostHit(limit)) {
+    described.push_back(core_->Describe(*point));
+  }
+  return described;
 }
 
 TenantFigures Store::StatsOf(const std::string& tenant) {

@@ -75,7 +75,6 @@ class Store : public SteppedStore {
   }
   std::vector<RestorePoint> List(const std::string& tenant) override;
   std::vector<RestorePoint> Hottest(size_t limit) override;
-  std::vector<RestorePoint> Pinned() override;
   StoreStats Stats() override;
   TenantFigures StatsOf(const std::string& tenant) override;
   uint64_t incarnation() const override { return incarnation_; }

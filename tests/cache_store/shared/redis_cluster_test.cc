@@ -130,8 +130,6 @@ TEST_P(RedisClusterTest, PutsTheEndOfALifeOffAndNeverNearer) {
   EXPECT_EQ(life_s("gone"), -2);
   engine_->PutOff({{"hours", absl::Hours(1)}}, Soon());
   EXPECT_NEAR(life_s("hours"), 9 * 3600, 60);
-  engine_->PutOff({{"hours", absl::InfiniteDuration()}}, Soon());
-  EXPECT_EQ(life_s("hours"), -1);
 }
 
 TEST_P(RedisClusterTest, Erases) {

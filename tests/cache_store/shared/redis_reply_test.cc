@@ -207,9 +207,6 @@ TEST(RedisUrl, OptionsSayWhichOfThemCannotBe) {
   options.user = "hearth";
   EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
   options = valid;
-  options.client_name = "two words";
-  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
-  options = valid;
   options.silence = absl::ZeroDuration();
   EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
   options = valid;

@@ -69,38 +69,6 @@ TEST_F(SharedSecretTest, DropsOfAllHoldForTheSecretsThatWereBefore) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u) << "dropped here, from the engine again";
 }
 
-TEST_F(SharedSecretTest, DropsOfOneAndQuarantinesHoldForTheSecretsThatWereBefore) {
-  SharedNode one = kit_.Node(), other = kit_.Node();
-  Publish(&one, Prompt(1), {64});
-  Publish(&one, Prompt(2), {64});
-  const size_t heads = Heads();
-  Take(second_);
-  Digest id{};
-  for (const RestorePoint& point : one.store->List("default")) {
-    if (one.store->FetchById(point.id, "default").value()->plan().token_ids[0] ==
-        Prompt(1).tokens[0]) {
-      id = point.id;
-    }
-  }
-  ASSERT_EQ(one.store->Drop(id, "default", true)->dropped, 1u);
-  EXPECT_EQ(Heads(), heads - 1);
-  const std::vector<ObjectId> wrong = {{0, 16, LayerGroup::kGlobal}};
-  ASSERT_TRUE(one.store->Quarantine(KitQuery(model_, Prompt(2)), wrong).ok());
-  EXPECT_EQ(Heads(), heads - 2);
-  Take(first_);
-  EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "dropped while another secret was";
-  EXPECT_EQ(Fetch(&other, Prompt(2)), 0u) << "quarantined while another secret was";
-}
-
-TEST_F(SharedSecretTest, DropsOfOneThatCannotBeMadeUnderASecretFromBeforeAreToBeRepeated) {
-  SharedNode one = kit_.Node();
-  Publish(&one, Prompt(1), {64});
-  Take(second_);
-  one.engine->SetSilent({SharedSpace(first_, "default", 0).NumbersName()});
-  const auto point = one.store->List("default")[0];
-  EXPECT_TRUE(absl::IsUnavailable(one.store->Drop(point.id, "default", true).status()));
-}
-
 TEST_F(SharedDropsTest, OfAllAreRefusedWithTheIdsOfWhatIsPinnedHere) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -132,20 +100,33 @@ TEST_F(SharedDropsTest, OfAllByForceTakeWhatIsPinnedAtOtherStores) {
   }
   kit_.clock.Advance(absl::Seconds(2));
   ASSERT_TRUE(one.store->DropAll("default", true).ok());
-  // Whatever looks first: a renewal of its pins alone.
-  other.store->RenewPins();
-  other.writes->RunAll();
-  EXPECT_TRUE(other.store->List("default").empty());
-  kit_.clock.Advance(absl::Seconds(2));
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
+  EXPECT_TRUE(other.store->List("default").empty());
   // Once: what is pinned now is not.
   Publish(&other, Prompt(1), {64});
   ASSERT_TRUE(other.store->SetPinned(other.store->List("default")[0].id, "default", true).ok());
   kit_.clock.Advance(absl::Seconds(2));
-  other.store->RenewPins();
-  other.writes->RunAll();
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
   EXPECT_EQ(other.store->List("default").size(), 1u);
+}
+
+TEST_F(SharedDropsTest, OfOneByForceAreOfOneStoreAndTheEngine) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
+  const Digest id = one.store->List("default").at(0).id;
+  for (SharedNode* node : {&one, &other}) {
+    ASSERT_TRUE(node->store->SetPinned(id, "default", true).ok());
+  }
+  EXPECT_EQ(one.store->Drop(id, "default", false)->kept_pinned, 1u);
+  EXPECT_TRUE(IsRestorable(Prompt(1), 64));
+  EXPECT_EQ(one.store->Drop(id, "default", true)->dropped, 1u);
+  EXPECT_FALSE(IsRestorable(Prompt(1), 64));
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
+  EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
+  other.writes->RunAll();
+  EXPECT_FALSE(IsRestorable(Prompt(1), 64)) << "a use writes nothing there";
 }
 
 // A publish under way, here and where the drop is heard of, is of before it.

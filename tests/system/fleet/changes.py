@@ -15,7 +15,7 @@ from system_support import prompt
 SLOTS = 16384
 DELAYED_PORT = 6380
 USER = "hearth"
-RIGHTS = ("on", "~h1:*", "+exists", "+getrange", "+set", "+pexpire", "+persist", "+unlink",
+RIGHTS = ("on", "~h1:*", "+exists", "+getrange", "+set", "+pexpire", "+unlink",
           "+asking", "+ping", "+client|setname", "+cluster|slots")
 
 
