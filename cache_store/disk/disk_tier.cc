@@ -262,10 +262,6 @@ class RocksDiskTier : public DiskTier {
       absl::Span<const uint64_t> numbers) override {
     return WithDb([&] { return LoadManifests(*db_, numbers); });
   }
-  absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
-      const absl::flat_hash_set<uint64_t>& objects, const std::function<bool()>& stopped) override {
-    return WithDb([&] { return FindManifestsNaming(*db_, objects, stopped); });
-  }
 
   absl::Status ReclaimSpace(uint64_t max_bytes) override {
     if (stopped_.load()) return absl::CancelledError("stopped");

@@ -13,14 +13,12 @@
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -83,10 +81,6 @@ class DiskTier : public SliceTier {
   // about them: read again.
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) = 0;
-  // The manifests that name one of these objects. Takes a pass over all manifests, and asks
-  // `stopped`, if set, every thousand. kCancelled when that says so.
-  virtual absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
-      const absl::flat_hash_set<uint64_t>& objects, const std::function<bool()>& stopped) = 0;
 
   // Announces an object whose slices follow. Not visible until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;

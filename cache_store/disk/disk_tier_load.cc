@@ -3,6 +3,7 @@
 #include <rocksdb/metadata.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <set>
 
@@ -10,7 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "proto/caller_gone.h"
 
 namespace hearth {
 namespace {
@@ -19,7 +19,6 @@ using Visit = std::function<void(absl::string_view key, absl::string_view value)
 
 // Numbers looked at one by one where a block of records is damaged: it holds some dozens.
 constexpr uint64_t kMaxOneByOne = 1 << 16;
-constexpr uint64_t kVisitedBetweenAsks = 1024;  // whether to stop: about a millisecond
 
 // The number that every key begins with; keys of records are just that.
 uint64_t BeginOf(const rocksdb::Slice& key) {
@@ -61,16 +60,11 @@ uint64_t ReadableAfter(const Database& db, Family family, uint64_t from) {
 // Every record, those in damaged blocks aside, which `damage` gets a line for. A record of such a
 // block that was written again elsewhere is read from there.
 absl::Status ForEach(const Database& db, Family family, const Visit& visit,
-                     std::vector<std::string>* damage,
-                     const std::function<bool()>& stopped = nullptr) {
-  uint64_t visited = 0;
+                     std::vector<std::string>* damage) {
   const bool is_numbered = family == kObjects || family == kManifests;
   for (uint64_t next = 0;;) {  // everything before it was visited
     const Records it = RecordsFrom(db, family, next);
     for (; it->Valid(); it->Next()) {
-      if (visited++ % kVisitedBetweenAsks == 0 && stopped != nullptr && stopped()) {
-        return CallerGone();
-      }
       visit(ToView(it->key()), ToView(it->value()));
       next = BeginOf(it->key()) + (is_numbered ? 1 : 0);
     }
@@ -285,24 +279,6 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     if (record.ok() && record->number == number) read = *std::move(record);
   }
   return records;
-}
-
-absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
-    const Database& db, const absl::flat_hash_set<uint64_t>& objects,
-    const std::function<bool()>& stopped) {
-  std::vector<uint64_t> naming;
-  std::vector<std::string> ignored;  // a start said what cannot be read
-  const auto visit = [&](absl::string_view key, absl::string_view value) {
-    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
-    if (!number.ok()) return;
-    const std::vector<uint64_t> named = PeekManifestRecord(*number, value).objects;
-    const bool is_naming = std::any_of(named.begin(), named.end(),
-                                       [&](uint64_t object) { return objects.contains(object); });
-    if (is_naming) naming.push_back(*number);
-  };
-  absl::Status status = ForEach(db, kManifests, visit, &ignored, stopped);
-  if (!status.ok()) return status;
-  return naming;
 }
 
 }  // namespace hearth

@@ -3,10 +3,8 @@
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_LOAD_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_LOAD_H_
 
-#include <functional>
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/disk_tier_db.h"
@@ -29,10 +27,6 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db);
 // As DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);
-// As DiskTier::ManifestsNaming.
-absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
-    const Database& db, const absl::flat_hash_set<uint64_t>& objects,
-    const std::function<bool()>& stopped);
 
 }  // namespace hearth
 

@@ -33,11 +33,6 @@ Digest ReadManifest::point() const {
   return last == nullptr ? Digest{} : last->key;
 }
 
-std::shared_ptr<UnloadedIndex> IndexLoader::SharedUnloaded() {
-  StateLock lock(state_);
-  return unloaded_;
-}
-
 absl::Status IndexLoader::Recover() {
   assert(!is_loading_.load());
   if (core_->tiers.disk == nullptr) return absl::OkStatus();
@@ -231,7 +226,8 @@ absl::Status IndexLoader::Finish() {
     state_->fingerprints.Trim();
   }
   for (const Digest& id : write_behind) writer_->Schedule({id}, 0);
-  return core_->eraser.EraseFromDisk();
+  // Who quarantined them meanwhile may have waited in vain.
+  return names_retired_ ? core_->eraser.EraseForGood() : core_->eraser.EraseFromDisk();
 }
 
 // A part under each hold of the lock: there may be millions.
@@ -255,7 +251,11 @@ void IndexLoader::AdoptUses(absl::Span<const Digest> points) {
 
 // Reads and checks without the lock, adopts under it.
 absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
-  std::shared_ptr<UnloadedIndex> unloaded = SharedUnloaded();
+  std::shared_ptr<UnloadedIndex> unloaded;
+  {
+    StateLock lock(state_);
+    unloaded = unloaded_;
+  }
   if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
   for (size_t begin = 0; begin < numbers.size(); begin += kManifestsAtOnce) {
     const auto some = numbers.subspan(begin, kManifestsAtOnce);
@@ -286,24 +286,22 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
 // Of a manifest that was not adopted.
 void IndexLoader::NoteUseless(uint64_t number, const ReadManifest& read) {
   state_->mu.AssertHeld();
-  if (NamesRetired(read.record, unloaded_->objects())) return NoteRetired(number, read.point());
   core_->Count(Counter::kRecoveryDroppedManifests);
   state_->erasures.AddManifests({number});
+  const Digest point = read.point();
+  // Known, and said then: it goes as those went that were there.
+  if (NamesRetired(read.record, unloaded_->objects())) {
+    names_retired_.store(true);
+    core_->meters.AddRemoved(Removal::kQuarantined);
+    if (point != Digest{} && state_->catalog.Find(point) == nullptr) {
+      state_->history.Record(point, Removal::kQuarantined, core_->clock->Now());
+    }
+    return;
+  }
   // From before a drop of all: its keys are of a smaller number.
   if (state_->DropNumber(read.record.tenant) > 0)
     return core_->meters.AddRemoved(Removal::kDropped);
-  useless_.push_back(read.point());
-}
-
-// Known, and said then: it goes as those went that were there.
-void IndexLoader::NoteRetired(uint64_t number, const Digest& point) {
-  state_->mu.AssertHeld();
-  core_->Count(Counter::kRecoveryDroppedManifests);
-  core_->meters.AddRemoved(Removal::kQuarantined);
-  if (point != Digest{} && state_->catalog.Find(point) == nullptr) {
-    state_->history.Record(point, Removal::kQuarantined, core_->clock->Now());
-  }
-  state_->erasures.AddManifests({number});
+  useless_.push_back(point);
 }
 
 absl::Status IndexLoader::CheckIsWhole() const {

@@ -64,13 +64,6 @@ class IndexLoader {
   UnloadedIndex* unloaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     return unloaded_.get();
   }
-  std::shared_ptr<UnloadedIndex> SharedUnloaded() ABSL_LOCKS_EXCLUDED(state_->mu);
-  // Hashes, so without the lock.
-  ReadManifest Check(ManifestRecord record, const UnloadedIndex& unloaded) const
-      ABSL_LOCKS_EXCLUDED(state_->mu);
-  // A manifest that was not loaded names a quarantined object. `point`: its restore point's id;
-  // zeros: unknown.
-  void NoteRetired(uint64_t number, const Digest& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
   // The damage that the start found on disk; constant once Recover has returned.
   const std::vector<std::string>& damage() const { return damage_; }
@@ -80,6 +73,9 @@ class IndexLoader {
   // False: none is left.
   absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(state_->mu);
   absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Hashes, so without the lock.
+  ReadManifest Check(ManifestRecord record, const UnloadedIndex& unloaded) const
+      ABSL_LOCKS_EXCLUDED(state_->mu);
   // Rebuilds the path and the restore point. False: it does not match its objects.
   bool Adopt(const ReadManifest& read, UnloadedIndex* unloaded)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
@@ -96,7 +92,8 @@ class IndexLoader {
   Upkeep* const upkeep_;
   const absl::Duration patience_;
   std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(state_->mu);
-  std::atomic<bool> is_loading_{false};  // follows unloaded_: saves taking the lock
+  std::atomic<bool> is_loading_{false};     // follows unloaded_: saves taking the lock
+  std::atomic<bool> names_retired_{false};  // a manifest that was not adopted
   std::vector<std::string> damage_;
   // Ids of manifests that were not adopted; zeros: unknown.
   std::vector<Digest> useless_ ABSL_GUARDED_BY(state_->mu);

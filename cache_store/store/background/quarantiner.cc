@@ -13,7 +13,6 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kRetiredAtOnce = 1024;  // under one hold of the lock
 // Bytes that stay wrong are given up after half a minute. Errors say nothing about the bytes, and a
 // disk may be away for longer: after five minutes.
 constexpr int kMaxWrongReads = 5, kMaxFailedReads = 22;
@@ -34,52 +33,7 @@ absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects,
   return ends;
 }
 
-bool AreAmong(const std::vector<const StoredObject*>& objects,
-              const absl::flat_hash_set<uint64_t>& numbers) {
-  return std::all_of(objects.begin(), objects.end(),
-                     [&](const StoredObject* object) { return numbers.contains(object->number); });
-}
-
 }  // namespace
-
-std::vector<uint64_t> Quarantiner::PendingOf(const std::vector<uint64_t>& manifests) {
-  std::vector<uint64_t> pending;
-  StateLock lock(state_);
-  for (const uint64_t number : manifests) {
-    if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPending(number)) {
-      pending.push_back(number);
-    }
-  }
-  return pending;
-}
-
-absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
-                                       const std::function<bool()>& stopped,
-                                       std::vector<UnloadedPoint>* names) {
-  std::shared_ptr<UnloadedIndex> unloaded = loader_->SharedUnloaded();
-  if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
-  const absl::StatusOr<std::vector<uint64_t>> naming =
-      core_->tiers.disk->ManifestsNaming(objects, stopped);
-  if (!naming.ok()) return naming.status();
-  const std::vector<uint64_t> pending = PendingOf(*naming);
-  for (size_t begin = 0; begin < pending.size(); begin += IndexLoader::kManifestsAtOnce) {
-    if (stopped != nullptr && stopped()) return CallerGone();
-    const auto some = absl::MakeConstSpan(pending).subspan(begin, IndexLoader::kManifestsAtOnce);
-    auto records = core_->tiers.disk->ReadManifests(some);
-    if (!records.ok()) return records.status();
-    for (std::optional<ManifestRecord>& record : *records) {
-      // A damaged one names nothing for sure: its loader reports it.
-      if (!record.has_value()) continue;
-      const std::vector<uint64_t>& named = record->objects;
-      const bool is_naming = std::any_of(named.begin(), named.end(),
-                                         [&](uint64_t number) { return objects.contains(number); });
-      const uint64_t number = record->number;
-      if (is_naming)
-        names->push_back({number, loader_->Check(*std::move(record), *unloaded).point()});
-    }
-  }
-  return absl::OkStatus();
-}
 
 bool Quarantiner::HoldObjects(const PrefixQuery& query, const PromptChain& chain,
                               const KvLayout& layout, absl::Span<const ObjectId> objects,
@@ -124,18 +78,6 @@ void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
   Release(freed);
 }
 
-void Quarantiner::RetireUnloaded(const std::vector<UnloadedPoint>& names) {
-  for (size_t begin = 0; begin < names.size(); begin += kRetiredAtOnce) {
-    StateLock lock(state_);
-    if (loader_->unloaded() == nullptr) return;
-    for (const UnloadedPoint& name : absl::MakeConstSpan(names).subspan(begin, kRetiredAtOnce)) {
-      if (loader_->unloaded()->MarkDone(name.manifest)) {
-        loader_->NoteRetired(name.manifest, name.point);
-      }
-    }
-  }
-}
-
 absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& query,
                                                          absl::Span<const ObjectId> objects) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
@@ -155,34 +97,17 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   loader_->LoadFor(chain, layout);
 
   QuarantineResult result;
-  std::vector<UnloadedPoint> unloaded_names;
-  absl::flat_hash_set<uint64_t> looked_for;
-  while (true) {
-    absl::flat_hash_set<uint64_t> wrong;
-    {
-      StoreLock lock(core_, StoreLock::kErasesItself);
-      std::vector<const StoredObject*> found;
-      const bool is_whole = HoldObjects(query, chain, layout, objects, &found);
-      const bool is_all = loader_->unloaded() == nullptr || AreAmong(found, looked_for);
-      if (is_whole && is_all) TakeOut(found, &result);
-      for (const StoredObject* object : found) wrong.insert(object->number);
-      Release(found);
-      if (!is_whole) return CallerGone();
-      if (is_all) break;
-    }
-    const absl::Status looked = FindUnloaded(wrong, query.stopped, &unloaded_names);
-    if (absl::IsCancelled(looked)) {
-      return absl::CancelledError(
-          "nothing was quarantined: while the index loads, all that is stored is looked through "
-          "for "
-          "what else names these objects; ask again and wait longer, or once it is loaded");
-    }
-    // Wrong bytes are not served meanwhile.
-    result.on_disk.Update(looked);
-    looked_for.insert(wrong.begin(), wrong.end());
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    std::vector<const StoredObject*> found;
+    const bool is_whole = HoldObjects(query, chain, layout, objects, &found);
+    if (is_whole) TakeOut(found, &result);
+    Release(found);
+    if (!is_whole) return CallerGone();
   }
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
-  RetireUnloaded(unloaded_names);
+  // What names them and is not loaded yet is refused when its turn comes, and erased then.
+  result.on_disk = loader_->WaitUntilLoaded();
   result.on_disk.Update(core_->eraser.EraseForGood());
   return result;
 }

@@ -1,15 +1,12 @@
 // Quarantiner: removes wrong objects and all restore points that name them: objects that a reader
 // found broken, and objects that a caller proved wrong though their digests are right.
 //
-// No start would find the latter again. So manifests that name them and are not loaded yet are
-// removed at once, too, or they would bring them back after a crash. Finding those takes a pass
-// over all manifests, and comes first: a caller that gives up waiting has changed nothing. Thread
-// safe. Ownership: borrows the rest.
+// No start would find the latter again: a crash before the index is loaded may bring back what names
+// them and was not loaded, and the answer says so. Thread safe. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -68,20 +65,12 @@ class Quarantiner {
   bool HoldObjects(const PrefixQuery& query, const PromptChain& chain, const KvLayout& layout,
                    absl::Span<const ObjectId> objects, std::vector<const StoredObject*>* found)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Adds to `names` the manifests not loaded yet that name one of these. kCancelled by `stopped`;
-  // other errors are the disk's.
-  absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
-                            const std::function<bool()>& stopped, std::vector<UnloadedPoint>* names)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
   // Removes all restore points that name one of these. Returns objects that nothing names any more,
   // to be released. REQUIRES: all held, and of one prompt.
   std::vector<const StoredObject*> RemoveNaming(const std::vector<const StoredObject*>& objects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void RetireUnloaded(const std::vector<UnloadedPoint>& names) ABSL_LOCKS_EXCLUDED(state_->mu);
-  std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
 
   StoreCore* const core_;
   StoreState* const state_;

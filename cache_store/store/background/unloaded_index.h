@@ -24,12 +24,6 @@
 
 namespace hearth {
 
-// A manifest that is not loaded, and its restore point's id; zeros when unknown.
-struct UnloadedPoint {
-  uint64_t manifest = 0;
-  Digest point{};
-};
-
 class UnloadedIndex {
  public:
   using Models = std::map<std::pair<std::string, Digest>, std::shared_ptr<const KnownFingerprint>>;
@@ -78,7 +72,6 @@ class UnloadedIndex {
   std::vector<uint64_t> EndingAt(const Digest& key) const;
   // Whether a manifest of this key is not done yet; of two, the later one.
   bool IsPendingAt(const Digest& key) const;
-  bool IsPending(uint64_t manifest) const;  // not done yet
   // False: it was done before.
   bool MarkDone(uint64_t manifest);
 
@@ -91,7 +84,8 @@ class UnloadedIndex {
     uint8_t tries = 0;
   };
   std::vector<Pending>::const_iterator Find(uint64_t manifest) const;
-  bool IsFresh(uint64_t manifest) const;  // pending, and not postponed
+  bool IsPending(uint64_t manifest) const;  // not done yet
+  bool IsFresh(uint64_t manifest) const;    // pending, and not postponed
   void AddKeys(const std::vector<ManifestNames>& manifests);
   void Order(const std::vector<ManifestNames>& manifests);
 

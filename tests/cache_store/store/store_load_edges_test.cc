@@ -84,32 +84,6 @@ TEST_F(StoreLoad, WhatIsQuarantinedMeanwhileIsNotLostByDamageForWhatElseNamesIt)
   EXPECT_TRUE(report.ok()) << report.problems[0];
 }
 
-// Wherever its caller goes away: it is done, or nothing of it is, and a crash tells no other story.
-TEST_F(StoreLoad, AQuarantineThatNobodyWaitsForHasTakenOutNothing) {
-  Fill();
-  int asks = 0, last = 0;
-  for (bool is_done = false; !is_done; ++last) {
-    OpenLoading();
-    PrefixQuery query = KitQuery(model_, Prompt(3));
-    asks = 0;
-    query.stopped = [&] { return asks++ == last; };
-    const auto result = store_->Quarantine(query, {{0, 16, LayerGroup::kGlobal}});
-    ASSERT_TRUE(store()->is_loading());
-    is_done = asks <= last;
-    EXPECT_EQ(result.ok(), is_done) << result.status();
-    if (is_done) break;
-    EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
-    for (uint64_t prompt = 0; prompt < 10; ++prompt) EXPECT_EQ(Fetch(prompt), kLast);
-    EXPECT_EQ(Counted("quarantined_objects"), 0u);
-    EXPECT_EQ(store_->Stats().removed.at("quarantined"), 0u);
-  }
-  EXPECT_GT(asks, 1) << "among all manifests, and among those that name it";
-  for (uint64_t prompt = 0; prompt < 10; ++prompt) EXPECT_EQ(Fetch(prompt), 0u);
-  EXPECT_EQ(store_->Stats().removed.at("quarantined"), 10u);
-  EXPECT_THAT(store_->Explain(KitQuery(model_, Prompt(7)))->summary,
-              ::testing::HasSubstr("quarantined"));
-}
-
 // In the portable class no key leads to what ends inside a chunk: its tokens do.
 TEST_F(StoreLoad, PortableEndsInsideAChunkAreFound) {
   KitModel portable;
