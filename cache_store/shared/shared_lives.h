@@ -1,22 +1,18 @@
 // SharedLives: how long values live in the shared engine since their last use, and which uses are
-// worth telling it. SharedEnds: which values end by themselves before.
+// worth telling it.
 //
 // The engine gives up first what would end first, so it has its order from the ends. Stores and the
 // simulator's fleet run this code, so that the one finds what the other said.
 //
-// Thread safety: SharedLives none; SharedEnds all methods from any thread. Ownership: hold digests,
-// names and times only, 16 bytes for each of kMaxPrompts.
+// Thread safety: none. Ownership: holds digests and times only, 16 bytes for each of kMaxPrompts.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_LIVES_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_LIVES_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 namespace hearth {
@@ -53,41 +49,6 @@ class SharedLives {
  private:
   const absl::Duration rest_;
   absl::flat_hash_map<uint64_t, absl::Time> uses_;  // the last that put ends off
-};
-
-// The ends that were sealed into objects' heads, of those that this store wrote or read. An object
-// whose head says that it ends before a publish of it does has to be written anew; the engine could
-// tell only by the whole head.
-class SharedEnds {
- public:
-  // Some 100 bytes each. Beyond, what has ended is forgotten, and then the rest.
-  static constexpr size_t kMaxHeads = 16'384;
-
-  // `unix_s`: as in the head; 0: it has no end.
-  void Note(const std::string& head, uint64_t unix_s, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    if (unix_s == 0) {
-      ends_.erase(head);
-      return;
-    }
-    const uint64_t now_s = static_cast<uint64_t>(absl::ToUnixSeconds(now));
-    if (ends_.size() >= kMaxHeads) {
-      absl::erase_if(ends_, [&](const auto& entry) { return entry.second <= now_s; });
-    }
-    if (ends_.size() >= kMaxHeads) ends_.clear();
-    ends_[head] = unix_s;
-  }
-  // Whether it is known to end before `time`, by a second at least.
-  bool IsBefore(const std::string& head, absl::Time time) const ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    const auto it = ends_.find(head);
-    if (it == ends_.end()) return false;
-    return absl::FromUnixSeconds(static_cast<int64_t>(it->second)) + absl::Seconds(1) <= time;
-  }
-
- private:
-  mutable absl::Mutex mu_;
-  absl::flat_hash_map<std::string, uint64_t> ends_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hearth

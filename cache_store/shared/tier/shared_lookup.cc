@@ -345,7 +345,6 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
     if (const auto it = loaded.find(id); it != loaded.end()) {
       object = {id, it->second.facts.slice_digests, false};
       if (const uint64_t ends = it->second.facts.expires_unix_s; ends > 0) {
-        parts_.ends->Note(probed.prompt.NameOf(id, 0), ends, now);
         const absl::Duration left = absl::FromUnixSeconds(static_cast<int64_t>(ends)) - now;
         if (left <= absl::ZeroDuration()) return absl::NotFoundError("its time is over");
         spec.ttl = spec.ttl > absl::ZeroDuration() ? std::min(spec.ttl, left) : left;

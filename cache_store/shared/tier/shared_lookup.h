@@ -23,7 +23,6 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/catalog/fingerprint_book.h"
-#include "cache_store/shared/shared_lives.h"
 #include "cache_store/shared/shared_object.h"
 #include "cache_store/shared/tier/object_map.h"
 #include "cache_store/shared/tier/shared_options.h"
@@ -51,7 +50,6 @@ class SharedLookup {
   struct Parts {
     SharedReader* reader = nullptr;
     SharedSpaces* spaces = nullptr;
-    SharedEnds* ends = nullptr;
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;

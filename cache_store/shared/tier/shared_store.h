@@ -128,7 +128,6 @@ class SharedStore final : public TieredStore {
   const std::unique_ptr<TieredStore> store_;
   const std::unique_ptr<SharedEngine> engine_;
   SharedSpaces spaces_;
-  SharedEnds ends_;
   SharedReader reader_;
   SharedLookup lookup_;
   SharedLeases leases_;

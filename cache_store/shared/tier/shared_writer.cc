@@ -14,14 +14,12 @@ class SharedWriter::Batch {
   explicit Batch(SharedWriter* writer) : writer_(writer) {}
 
   absl::Status AddPart(std::string name, std::string value, absl::Duration life) {
-    parts_.push_back({std::move(name), std::move(value), life, false, 0});
+    parts_.push_back({std::move(name), std::move(value), life});
     bytes_ += parts_.back().value.size();
     return bytes_ > writer_->options_.max_in_flight_bytes ? SendParts() : absl::OkStatus();
   }
-  // `ends`: as it is sealed in it. `replaces`: another head that is there.
-  absl::Status AddHead(std::string name, std::string value, absl::Duration life, uint64_t ends,
-                       bool replaces) {
-    heads_.push_back({std::move(name), std::move(value), life, !replaces, ends});
+  absl::Status AddHead(std::string name, std::string value, absl::Duration life) {
+    heads_.push_back({std::move(name), std::move(value), life});
     bytes_ += heads_.back().value.size();
     return bytes_ > writer_->options_.max_in_flight_bytes ? Send() : absl::OkStatus();
   }
@@ -34,8 +32,6 @@ class SharedWriter::Batch {
   struct Value {
     std::string name, value;
     absl::Duration life;
-    bool only_if_absent;
-    uint64_t ends;
   };
 
   absl::Status SendParts() { return SendAll(&parts_); }
@@ -46,7 +42,7 @@ class SharedWriter::Batch {
     if (values.empty()) return absl::OkStatus();
     std::vector<SharedValue> sets;
     for (const Value& value : values) {
-      sets.push_back({value.name, value.value, value.life, value.only_if_absent});
+      sets.push_back({value.name, value.value, value.life, /*only_if_absent=*/are_heads});
       bytes_ -= value.value.size();
     }
     Counters* const counters = writer_->parts_.counters;
@@ -58,9 +54,7 @@ class SharedWriter::Batch {
         counters->Add(Counter::kSharedWritesFailed);
       } else if (*written[i]) {
         counters->Add(Counter::kSharedWrittenBytes, values[i].value.size());
-        if (!are_heads) continue;
-        counters->Add(Counter::kSharedWrittenObjects);
-        writer_->parts_.ends->Note(values[i].name, values[i].ends, writer_->parts_.clock->Now());
+        if (are_heads) counters->Add(Counter::kSharedWrittenObjects);
       }
     }
     return status;
@@ -161,15 +155,12 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
       sent = there[i].status();
       break;
     }
-    const FetchSession& point = **session;
-    const ObjectId& id = point.plan().objects[objects[i]].id;
-    if (*there[i] && !EndsSooner(prompt, id, heads[i], point.plan().expires)) {
-      kept.push_back(id);
+    if (*there[i]) {
+      kept.push_back(planned[objects[i]].id);
       continue;
     }
-    const ObjectWrite write{objects[i], *there[i]};
     written.push_back(heads[i]);
-    sent = WriteObject(prompt, session->get(), write, &batch);
+    sent = WriteObject(prompt, session->get(), objects[i], &batch);
   }
   if (sent.ok()) {
     PutOffObjects(prompt, kept);
@@ -184,30 +175,13 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   return still;
 }
 
-bool SharedWriter::EndsSooner(const SharedPrompt& prompt, const ObjectId& id,
-                              const std::string& head, absl::Time expires) {
-  if (expires == absl::InfiniteFuture()) return parts_.ends->IsBefore(head, expires);
-  // Where every publish has an end, not each turn of a conversation writes all of it anew.
-  const absl::Time now = parts_.clock->Now(), soon = now + (expires - now) / 2;
-  if (!parts_.ends->IsBefore(head, soon)) return false;
-  // It may have been written anew elsewhere, and is not to end sooner than now.
-  const auto got = parts_.engine->Get({head}, SharedSpace::kMaxValueBytes, Deadline());
-  if (!got[0].ok()) return false;
-  const absl::StatusOr<std::string> text = prompt.space->Open(head, *got[0]);
-  if (!text.ok()) return false;
-  const absl::StatusOr<SharedFacts> facts = prompt.ShapeOf(id).ParseHead(*text);
-  if (!facts.ok()) return false;
-  parts_.ends->Note(head, facts->expires_unix_s, now);
-  return parts_.ends->IsBefore(head, soon);
-}
-
 absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession* session,
-                                       const ObjectWrite& write, Batch* batch) {
-  const PlannedObject& planned = session->plan().objects[write.object];
+                                       size_t object, Batch* batch) {
+  const PlannedObject& planned = session->plan().objects[object];
   const SharedShape shape = prompt.ShapeOf(planned.id);
   std::vector<SliceView> views;
   for (const uint32_t layer : prompt.layout.LayersOf(planned.id.group)) {
-    absl::StatusOr<SliceView> view = session->ReadSlice(write.object, layer);
+    absl::StatusOr<SliceView> view = session->ReadSlice(object, layer);
     if (!view.ok()) return view.status();
     views.push_back(*std::move(view));
   }
@@ -224,8 +198,7 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
     std::string name = prompt.NameOf(planned.id, part);
     std::string value = prompt.space->Seal(name, shape.TextOf(part, facts, views));
     const absl::Status status = part > 0 ? batch->AddPart(std::move(name), std::move(value), life)
-                                         : batch->AddHead(std::move(name), std::move(value), life,
-                                                          facts.expires_unix_s, write.replaces);
+                                         : batch->AddHead(std::move(name), std::move(value), life);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

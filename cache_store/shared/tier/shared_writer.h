@@ -47,7 +47,6 @@ class SharedWriter {
   struct Parts {
     SharedEngine* engine = nullptr;
     SharedSpaces* spaces = nullptr;
-    SharedEnds* ends = nullptr;
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
@@ -79,21 +78,15 @@ class SharedWriter {
 
  private:
   class Batch;
-  struct ObjectWrite {
-    size_t object = 0;      // its place in the plan
-    bool replaces = false;  // another head that is there
-  };
 
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
   static ChainPtr ChainOf(absl::Span<const ChainPtr> made, const SharedWork& work,
                           const Digest& root);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
-  // Whether an object that is there ends long before a publish that expires then.
-  bool EndsSooner(const SharedPrompt& prompt, const ObjectId& id, const std::string& head,
-                  absl::Time expires);
-  absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session,
-                           const ObjectWrite& write, Batch* batch);
+  // `object`: its place in the plan.
+  absl::Status WriteObject(const SharedPrompt& prompt, FetchSession* session, size_t object,
+                           Batch* batch);
   void PutOff(const SharedWork& work);
   // The ends of these objects' values.
   void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
