@@ -41,8 +41,9 @@ struct SharedExpiry {
 struct SharedEngineStats {
   uint32_t shards = 0;     // primaries known
   uint32_t reachable = 0;  // of those, the ones that a connection stands to
+  uint32_t nodes = 0;      // connections that stand or are tried
   uint64_t round_trips = 0, redirections = 0, reconnects = 0, failed = 0;
-  uint64_t sent_bytes = 0, received_bytes = 0;
+  uint64_t sent_bytes = 0;
 };
 
 class SharedEngine {

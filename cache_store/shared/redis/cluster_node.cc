@@ -27,8 +27,7 @@ ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lan
       address_(address),
       lane_(lane),
       observer_(observer),
-      last_used_(parts->loop.Now()),
-      lots_(std::random_device{}()) {
+      last_used_(parts->loop.Now()) {
   // In a task of its own: what it finds, it tells an observer who knows it by then.
   attempt_timer_ = parts_->loop.At(Now(), [this] { Attempt(); });
 }
@@ -82,9 +81,7 @@ void ClusterNode::OnClosed(const absl::Status& why) {
   const uint32_t times =
       has_served_ ? 1 : std::min(kLongestPause, 1u << std::min(attempts_ - 1, 8u));
   Retire();
-  // Not all clients of a node that is back at the same moment.
-  const double share = std::uniform_real_distribution<>(0.75, 1.25)(lots_);
-  attempt_timer_ = parts_->loop.At(Now() + (served ? absl::ZeroDuration() : share * times * pause),
+  attempt_timer_ = parts_->loop.At(Now() + (served ? absl::ZeroDuration() : times * pause),
                                    [this] { Attempt(); });
   if (!served) Refuse(why);
 }

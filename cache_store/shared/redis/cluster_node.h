@@ -15,7 +15,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <random>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -88,7 +87,6 @@ class ClusterNode : public NodeConnection::Owner {
   std::optional<EventLoop::Timer> attempt_timer_, look_timer_;
   absl::Time seen_progress_ = absl::InfinitePast();
   int quiet_looks_ = 0;  // one after another that found an answer owed and no progress
-  std::minstd_rand lots_;
 };
 
 }  // namespace hearth

@@ -40,6 +40,7 @@ ClusterNode* ClusterNodes::Get(const NodeAddress& address, Lane lane) {
   const auto it = nodes_.find({address, lane});
   if (it != nodes_.end()) return it->second.get();
   if (nodes_.size() >= kLanes * (2 * primaries_ + kStrangersMax)) return nullptr;
+  ++parts_->counters.nodes;
   auto node = std::make_unique<ClusterNode>(parts_, address, lane, observer_);
   return nodes_.emplace(Key(address, lane), std::move(node)).first->second.get();
 }
@@ -71,6 +72,7 @@ void ClusterNodes::Sweep(const SlotMap* map) {
     const bool is_used = !it->second->IsIdle() || now - it->second->last_used() < kUnusedKept;
     it = is_kept || is_used ? std::next(it) : nodes_.erase(it);
   }
+  parts_->counters.nodes = static_cast<uint32_t>(nodes_.size());
 }
 
 bool ClusterNodes::SomeMayAnswer() const {

@@ -100,7 +100,7 @@ class ClusterRouter : public ClusterNode::Observer {
   std::vector<std::shared_ptr<KeyBatch>> unrouted_;  // until there is a map
   absl::Status why_no_map_ = absl::UnavailableError("redis: no node is known");
   bool wants_map_ = false, asks_for_map_ = false;
-  uint64_t question_ = 0;    // the last one; answers to others are late
+  uint64_t question_ = 0;  // the last one; answers to others are late
   absl::Time next_question_ = absl::InfinitePast();
   std::optional<EventLoop::Timer> map_timer_;
 };

@@ -52,7 +52,6 @@ struct HostResolver::Question {
 };
 
 HostResolver::HostResolver(EventLoop* loop) : loop_(loop) {
-  ares_library_init(ARES_LIB_INIT_ALL);
   ares_options options = {};
   options.timeout = kAnswerMs;
   options.tries = kTries;
@@ -66,7 +65,6 @@ HostResolver::~HostResolver() {
   ends_ = true;
   if (timer_.has_value()) loop_->Cancel(*timer_);
   if (channel_ != nullptr) ares_destroy(channel_);
-  ares_library_cleanup();
 }
 
 void HostResolver::Resolve(const NodeAddress& node, Done done) {

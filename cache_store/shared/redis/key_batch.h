@@ -19,7 +19,6 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "cache_store/shared/redis/event_loop.h"
-#include "cache_store/shared/redis/redis_command.h"
 #include "cache_store/shared/redis/redis_reply.h"
 
 namespace hearth {

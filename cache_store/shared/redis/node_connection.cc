@@ -1,7 +1,5 @@
 #include "cache_store/shared/redis/node_connection.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -16,6 +14,8 @@
 namespace hearth {
 namespace {
 
+// Of commands that are joined, and of what they are joined to.
+constexpr size_t kShortBytes = size_t{4} << 10, kJoinedBytes = size_t{64} << 10;
 constexpr size_t kReadBytes = size_t{64} << 10;
 // Read of one connection before the others have their turn.
 constexpr size_t kReadAtOnce = size_t{1} << 20;
@@ -25,6 +25,25 @@ constexpr size_t kWrittenAtOnce = size_t{64} << 10;
 constexpr size_t kProgressBytes = size_t{64} << 10;
 
 }  // namespace
+
+void OutputQueue::Append(std::string command) {
+  bytes_ += command.size();
+  if (command.size() <= kShortBytes && !empty() &&
+      pieces_.back().size() + command.size() <= kJoinedBytes) {
+    pieces_.back().append(command);
+  } else {
+    pieces_.push_back(std::move(command));
+  }
+}
+
+void OutputQueue::Consume(size_t count) {
+  assert(count <= Front().size());
+  taken_ += count;
+  bytes_ -= count;
+  if (taken_ < pieces_.front().size()) return;
+  pieces_.pop_front();
+  taken_ = 0;
+}
 
 NodeConnection::NodeConnection(RedisParts* parts, const NodeAddress& node, uint32_t attempt,
                                Owner* owner)
@@ -74,9 +93,8 @@ void NodeConnection::Greet() {
   commands.push_back({"PING"});
   for (const auto& words : commands) {
     const bool is_last = &words == &commands.back();
-    Send(FormatCommand(words), {}, 0, [this, is_last](const absl::StatusOr<RedisReply>& reply) {
-      OnGreeting(reply, is_last);
-    });
+    Send(FormatCommand(words), {}, 0,
+         [this, is_last](const absl::StatusOr<RedisReply>& reply) { OnGreeting(reply, is_last); });
   }
 }
 
@@ -102,12 +120,15 @@ void NodeConnection::Send(std::string command, const ReplyLimits& limits, uint64
   output_.Append(std::move(command));
   awaited_.push_back({limits, cost, std::move(done)});
   bytes_in_flight_ += cost;
-  if (std::exchange(flushes_, true)) return;
-  // Together with what else is sent now.
-  parts_->loop.Post([this, lives = std::weak_ptr<char>(lives_)] {
+  Later(&flushes_, &NodeConnection::Flush);  // together with what else is sent now
+}
+
+void NodeConnection::Later(bool* is_to_be, void (NodeConnection::*task)()) {
+  if (std::exchange(*is_to_be, true)) return;
+  parts_->loop.Post([this, is_to_be, task, lives = std::weak_ptr<char>(lives_)] {
     if (lives.expired()) return;
-    flushes_ = false;
-    if (phase_ != Phase::kClosed) Flush();
+    *is_to_be = false;
+    if (phase_ != Phase::kClosed) (this->*task)();
   });
 }
 
@@ -179,7 +200,6 @@ void NodeConnection::Receive() {
     if (!read.ok()) return Close(read.status());
     if (*read == 0) break;
     left -= std::min(left, *read);
-    parts_->counters.received_bytes += *read;
     Moved(*read);
     if (is_direct) {
       reader_.Filled(*read);
@@ -190,17 +210,9 @@ void NodeConnection::Receive() {
     // TLS gives a record at a time; a socket that gave less than it could has no more.
     if (!parts_->options.use_tls && *read < into.size()) break;
   }
-  if (left == 0 && transport_->HasUnread()) ReceiveLater();
+  // After the others have had their turn.
+  if (left == 0 && transport_->HasUnread()) Later(&receives_, &NodeConnection::ReceiveMore);
   if (phase_ == Phase::kOpen) owner_->OnMoved();
-}
-
-void NodeConnection::ReceiveLater() {
-  if (std::exchange(receives_, true)) return;
-  parts_->loop.Post([this, lives = std::weak_ptr<char>(lives_)] {
-    if (lives.expired()) return;
-    receives_ = false;
-    if (phase_ != Phase::kClosed) OnReady(EPOLLIN);
-  });
 }
 
 // Whether the connection is still there.

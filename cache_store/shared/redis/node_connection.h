@@ -8,6 +8,8 @@
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_NODE_CONNECTION_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_NODE_CONNECTION_H_
 
+#include <sys/epoll.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,15 +19,32 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache_store/shared/redis/event_loop.h"
-#include "cache_store/shared/redis/redis_command.h"
 #include "cache_store/shared/redis/redis_options.h"
 #include "cache_store/shared/redis/redis_parts.h"
 #include "cache_store/shared/redis/redis_reply.h"
 #include "cache_store/shared/redis/transport.h"
 
 namespace hearth {
+
+// Bytes in the order in which they are to be sent. Short commands lie together, so that many of
+// them are one write; long ones are not copied again.
+class OutputQueue {
+ public:
+  void Append(std::string command);
+  bool empty() const { return pieces_.empty(); }
+  size_t bytes() const { return bytes_; }
+  // REQUIRES for both: not empty; count <= Front().size().
+  absl::string_view Front() const { return absl::string_view(pieces_.front()).substr(taken_); }
+  void Consume(size_t count);
+
+ private:
+  std::deque<std::string> pieces_;
+  size_t taken_ = 0;  // of the first
+  size_t bytes_ = 0;
+};
 
 class NodeConnection : public EventLoop::Watcher {
  public:
@@ -79,7 +98,9 @@ class NodeConnection : public EventLoop::Watcher {
   void OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last);
   void Flush();
   void Receive();
-  void ReceiveLater();  // after the others have had their turn
+  // Behind what is ready now, unless it is to be already or is closed by then.
+  void Later(bool* is_to_be, void (NodeConnection::*task)());
+  void ReceiveMore() { OnReady(EPOLLIN); }
   bool TakeReplies();
   void Moved(size_t bytes);
 

@@ -30,8 +30,6 @@ absl::StatusOr<int64_t> TakeNumber(absl::StatusOr<RedisReply>* taken) {
   return reply->integer;
 }
 
-absl::Status TakeStatus(absl::StatusOr<RedisReply>* taken) { return TakeNumber(taken).status(); }
-
 // Redis counts in milliseconds, and refuses 0 and what overflows.
 int64_t TtlMs(absl::Duration ttl) {
   if (ttl >= absl::Hours(24) * 36500) return 0;  // a century: for ever
@@ -135,13 +133,8 @@ std::vector<absl::StatusOr<bool>> RedisCluster::Set(absl::Span<const SharedValue
   std::vector<KeyCommand> commands;
   for (const SharedValue& value : values) {
     assert(!value.value.empty() && value.value.size() <= kValueBytesMax);
-    KeyCommand command;
-    command.verb = Verb::kSet;
-    command.key = value.key;
-    command.value = value.value;
-    command.ttl_ms = TtlMs(value.ttl);
-    command.only_if_absent = value.only_if_absent;
-    commands.push_back(command);
+    commands.push_back(
+        {Verb::kSet, value.key, value.value, TtlMs(value.ttl), value.only_if_absent});
   }
   const auto batch = Run(std::move(commands), deadline);
   std::vector<absl::StatusOr<bool>> results;
@@ -155,16 +148,13 @@ std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> ex
                                                absl::Time deadline) {
   std::vector<KeyCommand> commands;
   for (const SharedExpiry& expiry : expiries) {
-    KeyCommand command;
-    command.verb = Verb::kPutOff;
-    command.key = expiry.key;
-    command.ttl_ms = TtlMs(expiry.ttl);
-    assert(command.ttl_ms > 0);
-    commands.push_back(command);
+    commands.push_back({Verb::kPutOff, expiry.key, "", TtlMs(expiry.ttl)});
+    assert(commands.back().ttl_ms > 0);
   }
   const auto batch = Run(std::move(commands), deadline);
   std::vector<absl::Status> results;
-  for (uint32_t i = 0; i < expiries.size(); ++i) results.push_back(TakeStatus(&batch->answer(i)));
+  for (uint32_t i = 0; i < expiries.size(); ++i)
+    results.push_back(TakeNumber(&batch->answer(i)).status());
   return results;
 }
 
@@ -180,8 +170,8 @@ std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys
   const auto batch = Run(std::move(commands), deadline);
   std::vector<absl::Status> results;
   for (uint32_t i = 0; i < count; ++i) {
-    results.push_back(TakeStatus(&batch->answer(i)));
-    results.back().Update(TakeStatus(&batch->answer(count + i)));
+    results.push_back(TakeNumber(&batch->answer(i)).status());
+    results.back().Update(TakeNumber(&batch->answer(count + i)).status());
   }
   return results;
 }
@@ -193,12 +183,12 @@ SharedEngineStats RedisCluster::Stats() const {
   SharedEngineStats stats;
   stats.shards = counters.shards;
   stats.reachable = counters.reachable;
+  stats.nodes = counters.nodes;
   stats.round_trips = counters.round_trips;
   stats.redirections = counters.redirections;
   stats.reconnects = counters.reconnects;
   stats.failed = counters.failed;
   stats.sent_bytes = counters.sent_bytes;
-  stats.received_bytes = counters.received_bytes;
   return stats;
 }
 

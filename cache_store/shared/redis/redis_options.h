@@ -48,7 +48,7 @@ struct RedisOptions {
   std::string certificate_file, key_file;  // of this client; both or neither
   std::string user;                        // "": Redis's default user
   std::string password_file;               // "": no password
-  FileReport on_unusable_file = nullptr;  // called on the client's thread
+  FileReport on_unusable_file = nullptr;   // called on the client's thread
 
   // From a host's name to a connection that answers.
   absl::Duration connect_wait = absl::Seconds(1);

@@ -18,9 +18,9 @@
 namespace hearth {
 
 struct RedisCounters {
-  std::atomic<uint32_t> shards{0}, reachable{0};
+  std::atomic<uint32_t> shards{0}, reachable{0}, nodes{0};
   std::atomic<uint64_t> round_trips{0}, redirections{0}, reconnects{0}, failed{0};
-  std::atomic<uint64_t> sent_bytes{0}, received_bytes{0};
+  std::atomic<uint64_t> sent_bytes{0};
 };
 
 struct RedisParts {

@@ -243,6 +243,18 @@ redisReplyObjectFunctions* ReplyReader::Functions() {
   return &functions;
 }
 
+std::string FormatCommand(absl::Span<const absl::string_view> words) {
+  size_t bytes = kFrameBytes;
+  for (const absl::string_view word : words) bytes += kFrameBytes + word.size();
+  std::string command;
+  command.reserve(bytes);
+  absl::StrAppend(&command, "*", words.size(), "\r\n");
+  for (const absl::string_view word : words) {
+    absl::StrAppend(&command, "$", word.size(), "\r\n", word, "\r\n");
+  }
+  return command;
+}
+
 ErrorMeaning MeaningOf(absl::string_view error) {
   static constexpr std::pair<absl::string_view, ErrorMeaning> kMeanings[] = {
       {"MOVED", ErrorMeaning::kMoved},        {"ASK", ErrorMeaning::kAsk},

@@ -1,5 +1,5 @@
 // ReplyReader: takes the answers of a Redis server out of the bytes that it sends. Beside it, the
-// memory of long ones, and what an error among them means for a client.
+// memory of long ones, what an error among them means for a client, and commands as bytes.
 //
 // The bytes are a stranger's. Each answer has limits that are known before it is read; what goes
 // beyond them, or is no answer, ends the connection. Thread safety: none, TextPool apart.
@@ -105,6 +105,8 @@ class ReplyReader {
   size_t long_have_ = 0;   // bytes of it that came
   std::string long_text_;  // with the end of its line
 };
+
+std::string FormatCommand(absl::Span<const absl::string_view> words);
 
 enum class ErrorMeaning {
   kMoved,     // another node has the slot

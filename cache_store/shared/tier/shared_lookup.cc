@@ -65,8 +65,7 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
 
 void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
   if (is_paused() || NowMs() < deaf_until_ms_.load()) return;
-  const absl::Time deadline =
-      parts_.clock->Now() + std::min(options_.fetch_budget, kHearPatience);
+  const absl::Time deadline = parts_.clock->Now() + std::min(options_.fetch_budget, kHearPatience);
   for (const std::string* tenant : tenants) {
     if (!tenant->empty()) parts_.spaces->Hear(*tenant, deadline);
   }
@@ -74,7 +73,8 @@ void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
   deaf_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
   for (const std::string* tenant : tenants) {
     parts_.run_behind([this, tenant = *tenant] {
-      if (!tenant.empty()) parts_.spaces->Hear(tenant, parts_.clock->Now() + options_.write_timeout);
+      if (!tenant.empty())
+        parts_.spaces->Hear(tenant, parts_.clock->Now() + options_.write_timeout);
     });
   }
 }

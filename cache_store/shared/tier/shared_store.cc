@@ -99,8 +99,8 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options),
-      writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options,
-              secret, seams.TakeExecutor(), seams.TakeWaiting()) {}
+      writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret,
+              seams.TakeExecutor(), seams.TakeWaiting()) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
@@ -218,10 +218,10 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
   const uint32_t tokens = static_cast<uint32_t>(token_ids.size());
   std::vector<uint32_t> ends(cuts.begin(), cuts.end());
   if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
-  const SharedPrompt prompt{*space, model->layout,
-                            ChainOf({}, model->layout, (*space)->RootOf(fingerprint), token_ids,
-                                    cuts, tokens, ends),
-                            token_ids};
+  const SharedPrompt prompt{
+      *space, model->layout,
+      ChainOf({}, model->layout, (*space)->RootOf(fingerprint), token_ids, cuts, tokens, ends),
+      token_ids};
   std::vector<std::string> names;
   for (const ObjectId& id : ids) {
     if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));

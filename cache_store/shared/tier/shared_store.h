@@ -74,8 +74,7 @@ class SharedStore final : public TieredStore {
     return store_->SetPinned(id, tenant, pinned);
   }
   // kUnavailable: removed here, and maybe not from the engine; call again.
-  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
-                                  bool force) override;
+  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
   // In all stores: pins of others are dropped, too.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,

@@ -1,8 +1,8 @@
 // Quarantiner: removes wrong objects and all restore points that name them: objects that a reader
 // found broken, and objects that a caller proved wrong though their digests are right.
 //
-// No start would find the latter again: a crash before the index is loaded may bring back what names
-// them and was not loaded, and the answer says so. Thread safe. Ownership: borrows the rest.
+// No start would find the latter again: a crash before the index is loaded may bring back what
+// names them and was not loaded, and the answer says so. Thread safe. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 

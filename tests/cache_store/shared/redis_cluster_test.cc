@@ -80,7 +80,6 @@ TEST_P(RedisClusterTest, GivesBackWhatItWasGiven) {
   EXPECT_EQ(stats.round_trips, 3 * stats.shards);
   EXPECT_EQ(stats.failed, 0u);
   EXPECT_GT(stats.sent_bytes, 1048512u);
-  EXPECT_GT(stats.received_bytes, 1048512u);
 }
 
 TEST_P(RedisClusterTest, WhatIsAskedForAtOnceComesToWhoAsked) {

@@ -108,8 +108,8 @@ TEST_F(RedisTrust, AClientHasACertificateWhereItIsAskedFor) {
 TEST_F(RedisTrust, AUserNeedsNoMoreThanTheHeaderSays) {
   RedisProcess redis(folder_.path(), {});
   ASSERT_EQ(redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+exists", "+getrange",
-                       "+set", "+pexpire", "+unlink", "+asking", "+ping",
-                       "+client|setname", "+cluster|slots"}),
+                       "+set", "+pexpire", "+unlink", "+asking", "+ping", "+client|setname",
+                       "+cluster|slots"}),
             "OK");
   redis.Ask({"ACL", "SETUSER", "default", "-@all", "+acl|log"});
   RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
