@@ -80,7 +80,6 @@ enum class Counter {
   kSharedWrittenBytes,
   kSharedWrittenObjects,
   kSharedWritesSkipped,
-  kSharedLeaseWaits,
   kSharedWritesFailed,
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,
