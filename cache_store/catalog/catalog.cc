@@ -304,22 +304,4 @@ std::vector<const RestorePointEntry*> Catalog::Pinned() const {
   return pinned;
 }
 
-// Whatever names it goes through its segment.
-std::vector<const RestorePointEntry*> Catalog::PointsNaming(const StoredObject* object) {
-  std::vector<const RestorePointEntry*> points;
-  std::vector<const SegmentNode*> left;
-  if (object->node != nullptr) left.push_back(object->node);
-  while (!left.empty()) {
-    const SegmentNode* node = left.back();
-    left.pop_back();
-    left.insert(left.end(), node->children.begin(), node->children.end());
-    const RestorePointEntry* point = node->restore_point;
-    if (point == nullptr) continue;
-    const auto& named = point->objects;
-    if (std::find(named.begin(), named.end(), object) != named.end()) points.push_back(point);
-  }
-  assert(points.size() == object->names.count);
-  return points;
-}
-
 }  // namespace hearth

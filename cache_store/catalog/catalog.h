@@ -120,7 +120,6 @@ class Catalog {
   // Those with the most hits first, then the last used.
   std::vector<const RestorePointEntry*> MostHit(size_t limit) const;
   std::vector<const RestorePointEntry*> Pinned() const;
-  static std::vector<const RestorePointEntry*> PointsNaming(const StoredObject* object);
 
   const absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>>& points() const {
     return points_;

@@ -260,10 +260,4 @@ void ObjectTable::Unpromise(const std::vector<const StoredObject*>& objects) {
   }
 }
 
-void ObjectTable::NoteRead(const StoredObject* object, bool from_host, bool from_disk) {
-  StoredObject::Reads& reads = Own(object)->reads;
-  reads.from_host = reads.from_host || from_host;
-  reads.from_disk = reads.from_disk || from_disk;
-}
-
 }  // namespace hearth

@@ -4,7 +4,7 @@
 // Bookkeeping only: no I/O, no locks. The store guards it with one mutex, does the reads and writes
 // outside, and afterwards erases what the table put into Garbage. Ownership: owns the objects, and
 // with them the index, the tenants' accounts and the sums. A pointer to a const object is a handle:
-// only the table writes to it.
+// only the table writes to it, but for what is mutable.
 //
 // Invariants:
 //  1. An object lives while a restore point or a session refers to it, and not longer.
@@ -131,10 +131,6 @@ class ObjectTable {
   void Hold(const StoredObject* object);
   void Release(const StoredObject* object);
 
-  // Before it is written there, by whoever writes it.
-  void SetInTable(const StoredObject* object, bool in_table) {
-    Own(object)->in_table.store(in_table);
-  }
   // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
   // same lock.
   void SetInHost(const StoredObject* object);
@@ -157,21 +153,6 @@ class ObjectTable {
   void Charge(const StoredObject* object, TenantAccount* account);
   void Promise(const StoredObject* object, TenantAccount* account);
   void Unpromise(const std::vector<const StoredObject*>& objects);
-
-  // A session read these copies.
-  void NoteRead(const StoredObject* object, bool from_host, bool from_disk);
-  void SetSuspect(const StoredObject* object, bool suspect) {
-    Own(object)->reads.suspect = suspect;
-  }
-  // Returns the number of fetches since ForgetFetches.
-  uint32_t CountFetch(const StoredObject* object) { return ++Own(object)->reads.fetches; }
-  void ForgetFetches(const StoredObject* object) { Own(object)->reads.fetches = 0; }
-  void SetQueuedForDevice(const StoredObject* object, bool queued) {
-    Own(object)->reads.queued_for_device = queued;
-  }
-  void SetPromoting(const StoredObject* object, bool promoting) {
-    Own(object)->reads.promoting = promoting;
-  }
 
   // The manifest of a removed restore point, or of one that was not added in the end.
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }

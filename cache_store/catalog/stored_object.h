@@ -45,7 +45,7 @@ struct StoredObject {
   struct Disk {
     bool begun = false;  // a write of it failed and may have left something
   };
-  // Of its copies, by sessions.
+  // Of its copies. Changed under the store's mutex by who reads or copies one.
   struct Reads {
     // Read since its copy came to the tier: whether writing it there was of any use.
     bool from_host = false, from_disk = false;
@@ -63,14 +63,15 @@ struct StoredObject {
   std::vector<uint32_t> layers;  // model layer of each slice
   uint64_t slice_bytes = 0;
   std::shared_ptr<const std::string> publisher;  // null: it was there when the store opened
-  std::atomic<bool> in_table{false};             // as StoredSlice's, once it is on disk
+  // As StoredSlice's, once it is on disk; set before it is written, by whoever writes it.
+  mutable std::atomic<bool> in_table{false};
 
   SegmentNode* node = nullptr;  // null until it is visible
   bool in_host = false;
   bool on_disk = false;
   bool retired = false;  // quarantined, or dropped while it is read: never visible again
   Disk disk;
-  Reads reads;
+  mutable Reads reads;
   NameCount names;
   NameCount host_names;  // of these, by points that count as resident in RAM
   uint32_t pins = 0;     // pinned restore points among them

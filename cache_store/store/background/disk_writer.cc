@@ -16,7 +16,7 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   std::vector<SliceWrite> slices;
   for (size_t i = 0; i < work->objects.size(); ++i) {
     const StoredObject& object = *work->objects[i];
-    state_->objects.SetInTable(&object, bytes >= core_->tiers.min_table_bytes);
+    object.in_table.store(bytes >= core_->tiers.min_table_bytes);
     ++work->begun_objects;
     absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(object));
     if (!status.ok()) return status;

@@ -377,7 +377,7 @@ bool IndexLoader::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
             state_->objects.NewObject(object.number, object.key, object.id, object.slice_digests,
                                       object.layers, object.slice_bytes);
         state_->objects.Link(recovered.adopted, node);
-        state_->objects.SetInTable(recovered.adopted, object.in_table);
+        recovered.adopted->in_table.store(object.in_table);
         state_->objects.AdoptOnDisk(recovered.adopted);
       }
       objects.push_back(recovered.adopted);

@@ -40,7 +40,7 @@ bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
   }
   assert(object->sessions > 0);  // the reader's
   promoting_bytes_ += object->bytes();
-  state_->objects.SetPromoting(object, true);
+  object->reads.promoting = true;
   return true;
 }
 
@@ -48,7 +48,7 @@ void Promoter::Unclaim(const StoredObject* object) {
   state_->mu.AssertHeld();
   assert(object->reads.promoting && promoting_bytes_ >= object->bytes());
   promoting_bytes_ -= object->bytes();
-  state_->objects.SetPromoting(object, false);
+  object->reads.promoting = false;
 }
 
 void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
@@ -118,14 +118,14 @@ void Promoter::NoteFetched(const StoredObject* object) {
   state_->mu.AssertHeld();
   assert(object->sessions > 0);
   if (core_->tiers.device == nullptr) return;
-  if (state_->objects.CountFetch(object) < kFetchesToCopy || object->reads.queued_for_device ||
+  if (++object->reads.fetches < kFetchesToCopy || object->reads.queued_for_device ||
       object->retired || !object->in_host || core_->tiers.device->Has(object->number)) {
     return;
   }
   Executor* const executor = copier_ != nullptr ? copier_.get() : core_->executor.get();
   const bool queued = executor->TrySchedule(
       object->bytes(), [this, number = object->number] { CopyToDevice(number); });
-  state_->objects.SetQueuedForDevice(object, queued);
+  object->reads.queued_for_device = queued;
   if (!queued) core_->Count(Counter::kGpuPromotionsDropped);
 }
 
@@ -136,7 +136,7 @@ void Promoter::CopyToDevice(uint64_t number) {
     StateLock lock(state_);
     object = state_->objects.Find(number);
     if (object == nullptr || object->retired || !object->in_host) {
-      if (object != nullptr) state_->objects.SetQueuedForDevice(object, false);
+      if (object != nullptr) object->reads.queued_for_device = false;
       core_->Count(Counter::kGpuPromotionsDropped);
       return;
     }
@@ -151,10 +151,10 @@ void Promoter::CopyToDevice(uint64_t number) {
     copy = core_->tiers.device->CopyIn(slices);
   }
   StoreLock lock(core_);
-  state_->objects.SetQueuedForDevice(object, false);
+  object->reads.queued_for_device = false;
   if (copy.ok() && !object->retired) {
     core_->tiers.device->MakeVisible(number, *std::move(copy));
-    state_->objects.ForgetFetches(object);  // evicted there, it has to be worth another
+    object->reads.fetches = 0;  // evicted there, it has to be worth another
     core_->Count(Counter::kGpuPromotedObjects);
   } else {
     const bool no_room = absl::IsResourceExhausted(copy.status());

@@ -121,7 +121,7 @@ void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
     if (object->retired || object->reads.suspect) return;
     is_on_disk = object->on_disk;
     if (is_on_disk) {
-      state_->objects.SetSuspect(object, true);
+      object->reads.suspect = true;
       suspects_.push_back({nullptr, object->number, core_->clock->Now() + kFirstPause, 0});
     }
   }
@@ -160,7 +160,7 @@ size_t Quarantiner::ReadSuspects() {
     if (!read.ok() && is_last) QuarantineObject(suspect.object, read);
     StoreLock lock(core_);
     if (read.ok() || is_last) {
-      state_->objects.SetSuspect(suspect.object, false);
+      suspect.object->reads.suspect = false;
     } else {
       suspect.due =
           core_->clock->Now() + std::min(kLongestPause, kFirstPause * (1 << suspect.reads));
@@ -193,9 +193,6 @@ void Quarantiner::QuarantineHostCopy(const StoredObject* object) {
   StoreLock lock(core_);
   if (!object->in_host) return;
   if (object->on_disk) {
-    for (const RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
-      state_->catalog.Demote(point);
-    }
     state_->objects.DropHostCopy(object);
   } else {
     QuarantineLocked(object);

@@ -351,7 +351,8 @@ FetchSessionImpl::~FetchSessionImpl() {
   served_.resize(objects_.size());
   for (size_t i = 0; i < objects_.size(); ++i) {
     const Served& served = served_[i];
-    state_->objects.NoteRead(objects_[i], served.from_host, served.from_disk);
+    objects_[i]->reads.from_host |= served.from_host;
+    objects_[i]->reads.from_disk |= served.from_disk;
     if (!is_export_ && (served.from_host || served.from_disk)) {
       promoter_->NoteFetched(objects_[i]);
     }

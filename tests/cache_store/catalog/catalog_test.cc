@@ -50,7 +50,7 @@ TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
   for (const bool read : {true, false}) {
     const StoredObject* object = kit.NewObject("a");
     kit.objects.SetInHost(object);
-    kit.objects.NoteRead(object, read, false);
+    object->reads.from_host |= read;
     kit.objects.Release(object);
   }
   EXPECT_EQ(kit.objects.flow(Tier::kHost).written_bytes, 2 * kBytes);
