@@ -42,89 +42,11 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   return TenantLedger::IsAboveFloor(*point.account, bytes);
 }
 
-// A choice of restore points to remove for room, made before any of them is.
-//
-// Where tenants are guaranteed a floor, how much can go is known only point by point: a tenant's
-// least worth keeping may be too large to leave it its floor. A publish that such a tenant stands
-// in the way of must be refused without anyone having lost anything for it. Offered points count as
-// gone for what is offered later; nothing changes. Invariant: removing exactly the victims frees at
-// least what was asked for, and takes no tenant but `tenant` below its floor.
-class EvictionPlan {
- public:
-  // `of_disk`: frees disk bytes; otherwise those of a store that is in RAM only.
-  EvictionPlan(bool of_disk, uint64_t needed_bytes, const std::string& tenant)
-      : of_disk_(of_disk), needed_bytes_(needed_bytes), tenant_(tenant) {}
-
-  // As Retention::Visit's `take`: kTake ends the visit, since enough is planned.
-  Answer Offer(const RestorePointEntry* point) {
-    if (point->pinned || point->sessions > 0 || planned_.contains(point)) return Answer::kNext;
-    uint64_t leaving = 0;
-    bool frees = false;
-    for (const StoredObject* object : point->objects) {
-      if (NamesLeft(object) != 1) continue;
-      leaving += object->bytes();
-      frees = frees || IsFreed(object);
-    }
-    if (!frees) return Answer::kNext;
-    const uint64_t floor = point->account->quota.floor_bytes;
-    if (floor > 0 && point->tenant != tenant_) {
-      const uint64_t usage = point->account->usage.bytes - freed_usage_[point->account];
-      if (usage < floor + leaving) return Answer::kNextOwner;
-    }
-    Plan(point);
-    return IsEnough() ? Answer::kTake : Answer::kNext;
-  }
-  // After the visit: points that shared all they had until others were planned.
-  void OfferWhatIsLeft() {
-    for (size_t i = 0; i < alone_.size() && !IsEnough(); ++i) Offer(alone_[i]);
-  }
-  bool IsEnough() const { return freed_bytes_ >= needed_bytes_; }
-  const std::vector<const RestorePointEntry*>& victims() const { return victims_; }
-
- private:
-  uint32_t NamesLeft(const StoredObject* object) const {
-    const auto found = left_.find(object);
-    return (found == left_.end() ? object->names : found->second).count;
-  }
-  // With its last name.
-  bool IsFreed(const StoredObject* object) const {
-    return (of_disk_ ? object->on_disk : object->in_host) && object->sessions == 0;
-  }
-  void Plan(const RestorePointEntry* point) {
-    planned_.insert(point);
-    victims_.push_back(point);
-    if (of_disk_ && point->durable) freed_bytes_ += point->manifest_cost_bytes;
-    for (const StoredObject* object : point->objects) {
-      NameCount& left = left_.try_emplace(object, object->names).first->second;
-      left.Change(point, -1);
-      if (left.count == 1) alone_.push_back(left.only());
-      if (left.count > 0) continue;
-      freed_usage_[point->account] += object->bytes();
-      if (IsFreed(object)) freed_bytes_ += of_disk_ ? object->disk_cost_bytes() : object->bytes();
-    }
-  }
-
-  const bool of_disk_;
-  const uint64_t needed_bytes_;
-  const std::string tenant_;
-  uint64_t freed_bytes_ = 0;
-  absl::flat_hash_map<const StoredObject*, NameCount> left_;         // of what victims name
-  absl::flat_hash_map<const TenantAccount*, uint64_t> freed_usage_;  // as TenantUsage::bytes
-  absl::flat_hash_set<const RestorePointEntry*> planned_;
-  std::vector<const RestorePointEntry*> victims_, alone_;
-};
-
 }  // namespace
 
 bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
-  if (sums_->host_bytes() + bytes > limits_.host_bytes) {
-    if (!HostRoomIsPossible(bytes, tenant)) return false;
-    const uint64_t lacking = sums_->host_bytes() + bytes - limits_.host_bytes;
-    // Where there is a disk, what leaves RAM is demoted, which no floor stands in the way of.
-    if (limits_.disk_bytes == 0 && !EvictBesideFloors(Removal::kHostFull, lacking, tenant)) {
-      return false;
-    }
-  }
+  const bool fits = sums_->host_bytes() + bytes <= limits_.host_bytes;
+  if (!fits && !HostRoomIsPossible(bytes, tenant)) return false;
   while (sums_->host_bytes() > limits_.host_bytes - bytes) {
     if (!EvictOneForHost(tenant)) return false;
   }
@@ -143,11 +65,8 @@ bool Evictor::ReserveHostByDemoting(uint64_t bytes) {
 }
 
 bool Evictor::ReserveDisk(uint64_t bytes, const std::string& tenant) {
-  if (sums_->disk_bytes() + bytes > limits_.disk_bytes) {
-    if (!DiskRoomIsPossible(bytes, tenant)) return false;
-    const uint64_t lacking = sums_->disk_bytes() + bytes - limits_.disk_bytes;
-    if (!EvictBesideFloors(Removal::kDiskFull, lacking, tenant)) return false;
-  }
+  const bool fits = sums_->disk_bytes() + bytes <= limits_.disk_bytes;
+  if (!fits && !DiskRoomIsPossible(bytes, tenant)) return false;
   while (sums_->disk_bytes() > limits_.disk_bytes - bytes) {
     if (!EvictOneForDisk(tenant)) return false;
   }
@@ -171,19 +90,6 @@ bool Evictor::MayDemoteFor(uint64_t bytes) const {
 bool Evictor::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
   return bytes + sums_->disk_kept_bytes() + objects_->ledger().GuaranteedBytes(tenant) <=
          limits_.disk_bytes;
-}
-
-// The order is that of the least worth at the start; one by one each that goes may change it. Only
-// where floors leave no other way.
-bool Evictor::EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant) {
-  if (objects_->ledger().GuaranteedBytes(tenant) == 0) return true;
-  EvictionPlan plan(why == Removal::kDiskFull, bytes, tenant);
-  catalog_->feed().Visit(Retention::Scope::kStore,
-                         [&](const RestorePointEntry* point) { return plan.Offer(point); });
-  plan.OfferWhatIsLeft();
-  if (!plan.IsEnough()) return false;
-  for (const RestorePointEntry* point : plan.victims()) catalog_->Remove(point, why);
-  return true;
 }
 
 bool Evictor::DemoteOne() {

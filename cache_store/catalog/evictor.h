@@ -28,9 +28,9 @@ class Evictor {
 
   const Limits& limits() const { return limits_; }
 
-  // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and (unless
-  // something unforeseen stood in the way) nothing evicted. The guaranteed bytes of tenants other
-  // than `tenant` stay.
+  // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and nothing
+  // evicted unless the room was there in sum, but no point of another tenant small enough to leave
+  // it its guaranteed bytes. These stay in any case.
   bool ReserveHost(uint64_t bytes, const std::string& tenant);
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
   // The same without removing anything: only drops RAM copies of points that are whole on disk.
@@ -50,9 +50,6 @@ class Evictor {
  private:
   bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
-  // False: impossible, and nothing was evicted. True: `bytes` were freed, or no floor is in the
-  // way.
-  bool EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant);
   bool EvictOneOf(const TenantAccount& account);
   bool DemoteOne();
   bool EvictOneForHost(const std::string& tenant);

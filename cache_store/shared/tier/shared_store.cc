@@ -89,15 +89,17 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
                                        : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
-      spaces_(engine_.get(), store_.get(), clock_, steady_, seams.TakeSecretOr(secret),
-              options.generation_age),
+      spaces_(
+          engine_.get(), store_.get(), clock_, steady_,
+          seams.secret != nullptr ? seams.secret : [secret] { return secret; },
+          options.generation_age),
       reader_(engine_.get(), clock_, &counters_, options,
               [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
       lookup_({&reader_, &spaces_, store_.get(), clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options),
       writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret,
-              seams.TakeExecutor(), seams.TakeWaiting()) {}
+              std::move(seams.executor), std::move(seams.waiting)) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,

@@ -20,7 +20,6 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
 #include "cache_store/base/latency.h"
-#include "cache_store/base/repeating_thread.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/tier/shared_lookup.h"
@@ -38,13 +37,8 @@ class SharedStore final : public TieredStore {
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
     std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
-    std::unique_ptr<Executor> TakeExecutor() { return std::move(executor); }
-    std::unique_ptr<Executor> TakeWaiting() { return std::move(waiting); }
     // The secret as it is now; see SharedSpaces.
     std::function<std::string()> secret;
-    std::function<std::string()> TakeSecretOr(const std::string& fixed) {
-      return secret != nullptr ? std::move(secret) : [fixed] { return fixed; };
-    }
   };
   // `secret`: the one that `store` was opened with: what is there is found by it. What is shared is
   // named and sealed by the seams' secret, which is the same until that changes.

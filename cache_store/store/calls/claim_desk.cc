@@ -133,13 +133,4 @@ std::shared_ptr<void> ClaimDesk::Ticket(std::function<void()> give_back) {
   return {nullptr, [give_back = std::move(give_back)](std::nullptr_t) { give_back(); }};
 }
 
-void ClaimDesk::NotePublished(const std::vector<Digest>& keys) {
-  ComputeClaims::Wakes wakes;
-  {
-    StateLock lock(state_);
-    claims_.Published(keys, &wakes);
-  }
-  Run(wakes);
-}
-
 }  // namespace hearth

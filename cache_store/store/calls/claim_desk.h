@@ -28,8 +28,11 @@ class ClaimDesk {
   // TieredStore::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
       ABSL_LOCKS_EXCLUDED(state_->mu);
-  // These are stored now: wakes the callers that wait for them.
-  void NotePublished(const std::vector<Digest>& keys) ABSL_LOCKS_EXCLUDED(state_->mu);
+  // These are stored now: adds the callers that wait for them, to be woken without the lock.
+  void NotePublished(const std::vector<Digest>& keys, ComputeClaims::Wakes* wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    claims_.Published(keys, wakes);
+  }
 
  private:
   ClaimDecision TakeTurn(const PrefixQuery& query, const std::vector<Fetcher::Namespace>& spaces,

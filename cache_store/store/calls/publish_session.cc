@@ -345,6 +345,8 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
     if (!status.ok()) {
       EndPlan();
       state_->flight.Release(plan_.claims);
+    } else if (plan_.level == Durability::kMemory) {
+      EndWrite(status);
     }
   }
   core_->eraser.EraseFromDisk().IgnoreError();
@@ -357,40 +359,52 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
     if (status.ok()) {
       status = parts_.writer->Write(&plan_.work, plan_.level == Durability::kSync);
     }
-  }
-  std::vector<uint64_t> orphans;
-  {
-    StoreLock lock(core_, StoreLock::kErasesItself);
-    state_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
-    if (status.ok()) Place();
-    state_->evictor.UnreserveHost(plan_.host_reserved_bytes);
-    EndPlan();
-    if (status.ok()) {
-      Reveal();
-    } else {
-      orphans = parts_.writer->AbandonWrite(plan_.work);
+    if (!status.ok()) core_->Count(Counter::kTierErrors);
+    {
+      StoreLock lock(core_, StoreLock::kErasesItself);
+      EndWrite(status);
     }
+    core_->eraser.EraseFromDisk(plan_.orphans).IgnoreError();
   }
-  if (!status.ok()) core_->Count(Counter::kTierErrors);
-  core_->eraser.EraseFromDisk(orphans).IgnoreError();
   for (const uint64_t number : plan_.newly_durable_pins) {
     core_->tiers.disk->SetPinned(number, true).IgnoreError();
   }
   const absl::Status renewed = WriteRenewals();
-  {
-    // Only now: what a failed write left was erased, and is another publisher's to write again.
+  if (plan_.has_claims) {
     StateLock lock(state_);
-    state_->flight.Release(plan_.claims);
+    EndClaims();
   }
+  for (const ComputeClaims::Wake& wake : plan_.wakes) wake();
   if (!status.ok()) return status;
-  std::vector<Digest> keys;
-  for (const Boundary& kept : plan_.boundaries) keys.push_back(kept.segment->key);
-  parts_.claims->NotePublished(keys);
   if (!renewed.ok()) return renewed;
   if (core_->tiers.disk != nullptr && plan_.level == Durability::kMemory && !plan_.shown.empty()) {
     parts_.writer->Schedule(plan_.shown, plan_.shown_bytes);
   }
   return Result();
+}
+
+void PublishSessionImpl::EndWrite(const absl::Status& written) {
+  state_->mu.AssertHeld();
+  state_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
+  if (written.ok()) Place();
+  state_->evictor.UnreserveHost(plan_.host_reserved_bytes);
+  EndPlan();
+  if (written.ok()) {
+    Reveal();
+    std::vector<Digest> keys;
+    for (const Boundary& kept : plan_.boundaries) keys.push_back(kept.segment->key);
+    parts_.claims->NotePublished(keys, &plan_.wakes);
+  } else {
+    plan_.orphans = parts_.writer->AbandonWrite(plan_.work);
+  }
+  // What a failed write left is another publisher's to write once it was erased.
+  if (written.ok() && plan_.newly_durable_pins.empty() && plan_.renewed.empty()) EndClaims();
+}
+
+void PublishSessionImpl::EndClaims() {
+  state_->mu.AssertHeld();
+  state_->flight.Release(plan_.claims);
+  plan_.has_claims = false;
 }
 
 PublishResult PublishSessionImpl::Result() {
@@ -414,6 +428,7 @@ void PublishSessionImpl::ClaimKeys() {
     plan_.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
   }
   state_->AwaitClaim(plan_.claims);
+  plan_.has_claims = true;
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.

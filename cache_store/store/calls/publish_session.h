@@ -90,6 +90,9 @@ class PublishSessionImpl : public PublishSession {
     std::vector<uint64_t> newly_durable_pins;  // pinned while they were in RAM only
     std::vector<Digest> renewed;               // whose manifests on disk say an earlier end
     std::vector<Digest> claims;
+    bool has_claims = false;
+    std::vector<uint64_t> orphans;  // what a failed write left
+    ComputeClaims::Wakes wakes;
     std::vector<Digest> shown;  // restore points that are not yet durable
     uint64_t shown_bytes = 0;   // of new objects that are in RAM only
     uint64_t host_reserved_bytes = 0;
@@ -113,6 +116,9 @@ class PublishSessionImpl : public PublishSession {
     return state_->DropNumber(spec_.tenant) != drop_number_;
   }
   void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // All that is left to do with the lock, unless something is still to be written for the claims.
+  void EndWrite(const absl::Status& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void EndClaims() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // The end of the published points. Adds a note where that is earlier than the caller asked.
