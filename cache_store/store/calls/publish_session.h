@@ -3,7 +3,8 @@
 //   Begin: check, hash the chain -> lock: what the store lacks
 //   PutSlice: stage, verify
 //   Commit: lock: claim the keys, adopt what was staged, make room -> write objects, then manifests
-//           -> lock: reveal, but not before it is as durable as the caller asked
+//           -> lock: reveal, but not before it is as durable as the caller asked; in RAM alone
+//           under the first lock
 //
 // Not thread safe: one caller uses it. Errors: kResourceExhausted where there is no room; then
 // nothing is kept. Ownership: borrows its parts; holds a reference on each object it names.
