@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cassert>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -26,34 +25,10 @@ constexpr size_t kPinBytes = 4096;
 // Of erased objects at once in the log: a KiB or two an object.
 constexpr size_t kEraseBytes = size_t{256} << 10;
 
-// As LoadContents; kDataLoss where the database is from before a drop that was answered, too.
-absl::StatusOr<DiskContents> LoadCompared(const Database& db, const PointCount::Noted& before,
-                                          const BootId& boot) {
-  absl::StatusOr<DiskContents> contents = LoadContents(db);
-  if (!contents.ok()) return contents;
-  std::string number;
-  const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
-  if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
-  // Where its block has rotten the number says nothing.
-  const bool is_known = !read.IsCorruption() || !db.found().empty();
-  if (is_known && contents->drops < before.drops && !contents->manifests.empty()) {
-    return absl::DataLossError("it is from before restore points were dropped");
-  }
-  if (!db.found().empty()) TakeLostObjects(db, &*contents);
-  const uint64_t found = contents->manifests.size();
-  const uint64_t lost = before.points - std::min(before.points, found);
-  // What was not synced a crash of the machine may take. A log is torn where a write failed, too:
-  // then nothing is missing.
-  const bool is_same_boot = before.boot == boot;
-  if (is_same_boot && lost > 0) {
-    contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
-  }
-  if (is_same_boot || !contents->damage.empty()) contents->lost_points = lost;
-  if (contents->lost_points > 0) {
-    contents->damage.push_back(
-        absl::StrCat(contents->lost_points, " of ", before.points, " restore points are lost"));
-  }
-  return contents;
+absl::flat_hash_set<uint64_t> NumbersOf(const std::vector<ManifestNames>& manifests) {
+  absl::flat_hash_set<uint64_t> numbers;
+  for (const ManifestNames& manifest : manifests) numbers.insert(manifest.number);
+  return numbers;
 }
 
 // A database that is from before a drop that was answered is set aside, as one that cannot be
@@ -74,7 +49,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   absl::StatusOr<DiskContents> contents = DiskContents();
   for (int attempt = 0; status.ok(); ++attempt) {
     if (status = CheckMeta(**db, dir, secret_check); !status.ok()) return status;
-    contents = LoadCompared(**db, before, boot);
+    contents = LoadContents(**db, before, boot);
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
     *db = nullptr;
     status = SetAside(dir, std::string(contents.status().message()), &lines);
@@ -83,7 +58,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   }
   if (!status.ok()) return status;
   if (!contents.ok()) return contents.status();
-  (*count)->Begin(contents->manifests.size(), contents->drops, boot);
+  (*count)->Begin(NumbersOf(contents->manifests), contents->drops, boot);
   if (contents->drops < before.drops) {  // an empty one, which has seen all drops
     const rocksdb::Status noted = (**db)->Put(rocksdb::WriteOptions(), (*db)->family(kManifests),
                                               kDropsKey, absl::StrCat(before.drops));
@@ -170,8 +145,9 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
-                               absl::Span<const Digest> points,
                                const FingerprintRecord& fingerprint, bool sync) override {
+    std::vector<uint64_t> numbers;
+    for (const ManifestRecord& record : manifests) numbers.push_back(record.number);
     // With `sync` the whole log up to here, slices included.
     const absl::Status written =
         WriteBatch("write of manifests", sync, [&](rocksdb::WriteBatch* batch) {
@@ -182,12 +158,12 @@ class RocksDiskTier : public DiskTier {
           batch->Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
                      fingerprint.fingerprint.Serialize());
         });
-    if (written.ok()) count_->Add(points.size());
+    if (written.ok()) count_->Add(numbers);
     return written;
   }
 
   absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
-    count_->Remove(manifests.size());
+    const std::vector<uint64_t> counted = count_->Remove(manifests);
     const absl::Status erased =
         WriteBatch("erase of manifests", false, [&](rocksdb::WriteBatch* batch) {
           for (const uint64_t number : manifests) {
@@ -196,7 +172,7 @@ class RocksDiskTier : public DiskTier {
             batch->Delete(db_->family(kMeta), UseKey(number));
           }
         });
-    if (!erased.ok()) count_->Add(manifests.size());  // they are there, and will be erased later
+    if (!erased.ok()) count_->Add(counted);  // they are there, and will be erased later
     return erased;
   }
 
@@ -399,7 +375,7 @@ class RocksDiskTier : public DiskTier {
     if (status.ok()) status = SliceTables::Prepare(dir_);
     if (status.ok() && !db_->cut_logs().empty()) {
       const PointCount::Noted noted = count_->noted();
-      const absl::StatusOr<DiskContents> contents = LoadCompared(*db_, noted, noted.boot);
+      const absl::StatusOr<DiskContents> contents = LoadContents(*db_, noted, noted.boot);
       status = contents.status();
       if (contents.ok() && contents->lost_points > 0)
         status = absl::DataLossError(contents->damage.back());

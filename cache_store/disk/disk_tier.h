@@ -64,8 +64,8 @@ struct DiskTierOptions {
 
 class DiskTier : public SliceTier {
  public:
-  // Another version's folder is refused. 7: a count of restore points, and no promises.
-  static constexpr uint64_t kFormatVersion = 7;
+  // Another version's folder is refused. 8: an object's record says which family its slices are in.
+  static constexpr uint64_t kFormatVersion = 8;
   // Writes of fewer bytes are small ones: 64 GiB of tables of this size are 65,536 files.
   static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
 
@@ -84,11 +84,9 @@ class DiskTier : public SliceTier {
 
   // Announces an object whose slices follow. Not visible until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;
-  // One atomic batch. With `sync`, everything written before is on stable storage too. `points`:
-  // the ids of new restore points among the manifests', which are counted. After an error some of
-  // it may be on disk.
+  // One atomic batch. With `sync`, everything written before is on stable storage too. After an
+  // error some of it may be on disk.
   virtual absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
-                                       absl::Span<const Digest> points,
                                        const FingerprintRecord& fingerprint, bool sync) = 0;
   // Not atomic: an error may leave some erased.
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;

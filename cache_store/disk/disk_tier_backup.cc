@@ -174,22 +174,17 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
 
 absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::string& to) {
   if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
-  const uint64_t noted = FolderHolder(dir).has_value() ? 0 : PointCount::Read(dir).points;
+  const PointCount::Noted noted = PointCount::Read(dir);
   std::unique_ptr<Database> db;
   DiskTierOptions options;
   options.background_bytes_per_s = 0;  // nobody else uses it
   // As it is: a program that could open it before can do so after, and open the backup.
   const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
   if (!status.ok()) return status;
-  const absl::StatusOr<DiskContents> contents = LoadContents(*db);
+  const absl::StatusOr<DiskContents> contents = LoadContents(*db, noted, ThisBoot());
   if (!contents.ok()) return contents.status();
-  std::vector<std::string> damage = contents->damage;
-  damage.insert(damage.end(), db->cut_logs().begin(), db->cut_logs().end());
-  if (contents->manifests.size() < noted) {
-    damage.push_back(MissingPoints(noted - contents->manifests.size()));
-  }
-  if (!damage.empty()) {
-    return absl::DataLossError(absl::StrCat("no backup was made: ", damage[0],
+  if (!contents->damage.empty()) {
+    return absl::DataLossError(absl::StrCat("no backup was made: ", contents->damage[0],
                                             "; a start of the store gives up what is lost"));
   }
   return BackUpDatabase(*db, dir, to);

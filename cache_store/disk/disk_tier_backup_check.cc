@@ -73,7 +73,7 @@ absl::Status CheckRecords(const rocksdb::BackupInfo& info) {
   absl::Status status =
       Database::Open(info.name_for_open, Database::Mode::kLookAtCopy, &copy, options);
   if (!status.ok()) return status;
-  const absl::StatusOr<DiskContents> contents = LoadContents(*copy);
+  const absl::StatusOr<DiskContents> contents = LoadContents(*copy, {}, {});
   if (!contents.ok()) return contents.status();
   return contents->damage.empty() ? absl::OkStatus() : absl::DataLossError(contents->damage[0]);
 }

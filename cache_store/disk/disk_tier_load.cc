@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cache_store/disk/disk_tier_recovery.h"
 
 namespace hearth {
 namespace {
@@ -161,6 +162,41 @@ absl::Status PutSynced(const Database& db, const char* key, const std::string& v
   return FromRocks(db->Put(options, db.family(kMeta), key, value), absl::StrCat("write of ", key));
 }
 
+absl::StatusOr<DiskContents> ReadContents(const Database& db) {
+  DiskContents contents;
+  contents.damage = db.found();
+  contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
+  absl::Status status;
+  const auto each = [&](Family family, const Visit& visit) {
+    status.Update(ForEach(db, family, visit, &contents.damage));
+  };
+  each(kObjects, [&](absl::string_view key, absl::string_view value) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (!number.ok()) return;
+    absl::StatusOr<ObjectRecord> object = ParseObject(value);
+    if (object.ok() && object->number == *number) {
+      contents.objects.push_back(*std::move(object));
+    } else {
+      contents.unreadable_objects.push_back(*number);
+    }
+  });
+  each(kManifests, [&](absl::string_view key, absl::string_view value) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
+  });
+  const size_t before = contents.damage.size();
+  each(kFingerprints, [&](absl::string_view key, absl::string_view value) {
+    TakeFingerprint(key, value, &contents);
+  });
+  if (contents.damage.size() > before) status.Update(FindFingerprints(db, &contents));
+  each(kMeta,
+       [&](absl::string_view key, absl::string_view value) { TakeMeta(key, value, &contents); });
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
+  }
+  return contents;
+}
+
 }  // namespace
 
 std::string FingerprintKey(const FingerprintRecord& record) {
@@ -212,44 +248,31 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
   return absl::OkStatus();
 }
 
-absl::StatusOr<DiskContents> LoadContents(const Database& db) {
-  DiskContents contents;
-  contents.damage = db.found();
-  contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
-  absl::Status status;
-  const auto each = [&](Family family, const Visit& visit) {
-    status.Update(ForEach(db, family, visit, &contents.damage));
-  };
-  each(kObjects, [&](absl::string_view key, absl::string_view value) {
-    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
-    if (!number.ok()) return;
-    absl::StatusOr<ObjectRecord> object = ParseObject(value);
-    if (absl::IsFailedPrecondition(object.status())) status.Update(object.status());
-    if (object.ok() && object->number == *number) {
-      contents.objects.push_back(*std::move(object));
-    } else {
-      contents.unreadable_objects.push_back(*number);
-    }
-  });
-  each(kManifests, [&](absl::string_view key, absl::string_view value) {
-    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
-    if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
-  });
-  const size_t before = contents.damage.size();
-  each(kFingerprints, [&](absl::string_view key, absl::string_view value) {
-    TakeFingerprint(key, value, &contents);
-  });
-  if (contents.damage.size() > before) status.Update(FindFingerprints(db, &contents));
-  each(kMeta,
-       [&](absl::string_view key, absl::string_view value) { TakeMeta(key, value, &contents); });
-  if (absl::IsFailedPrecondition(status)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the data folder holds compressed slices, which this program does not read: "
-                     "empty it (rm -r ",
-                     db->GetName(), "), or use the program that wrote it"));
+absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
+                                          const BootId& boot) {
+  absl::StatusOr<DiskContents> contents = ReadContents(db);
+  if (!contents.ok()) return contents;
+  std::string number;
+  const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
+  if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
+  // Where its block has rotten the number says nothing.
+  const bool is_known = !read.IsCorruption() || !db.found().empty();
+  if (is_known && contents->drops < noted.drops && !contents->manifests.empty()) {
+    return absl::DataLossError("it is from before restore points were dropped");
   }
-  if (!status.ok()) {
-    return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
+  if (!db.found().empty()) TakeLostObjects(db, &*contents);
+  const uint64_t found = contents->manifests.size();
+  const uint64_t lost = noted.points - std::min(noted.points, found);
+  // What was not synced a crash of the machine may take. A log is torn where a write failed, too:
+  // then nothing is missing.
+  const bool is_same_boot = noted.boot == boot;
+  if (is_same_boot && lost > 0) {
+    contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
+  }
+  if (is_same_boot || !contents->damage.empty()) contents->lost_points = lost;
+  if (contents->lost_points > 0) {
+    contents->damage.push_back(
+        absl::StrCat(contents->lost_points, " of ", noted.points, " restore points are lost"));
   }
   return contents;
 }

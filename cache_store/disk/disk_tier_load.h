@@ -22,8 +22,11 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version);
 // kFailedPrecondition: another version, or another secret.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check);
 
-// Everything but the bytes of slices; of manifests only their objects' numbers.
-absl::StatusOr<DiskContents> LoadContents(const Database& db);
+// Everything but the bytes of slices; of manifests only their objects' numbers. What was `noted`
+// and is not there is damage, unless another boot of the machine noted it and all else is whole.
+// kDataLoss: it cannot be read, or is from before a drop that was answered.
+absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
+                                          const BootId& boot);
 // As DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);

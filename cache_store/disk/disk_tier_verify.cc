@@ -25,19 +25,10 @@ class Verifier {
   Verifier(const Database& db, const PointCount::Noted& noted) : db_(db), noted_(noted) {}
 
   absl::StatusOr<VerifyReport> Run() {
-    absl::StatusOr<DiskContents> contents = LoadContents(db_);
+    absl::StatusOr<DiskContents> contents = LoadContents(db_, noted_, ThisBoot());
     if (!contents.ok()) return contents.status();
     for (const std::string& line : contents->damage) Problem(line);
-    const uint64_t found = contents->manifests.size();
-    // After a crash of the machine neither the logs' ends nor the count tell anything.
-    const bool is_same_boot = noted_.boot == ThisBoot();
-    for (const std::string& line : db_.cut_logs()) {
-      if (is_same_boot) Problem(line);
-    }
-    if (is_same_boot && found < noted_.points) {
-      report_.missing_points = noted_.points - found;
-      Problem(MissingPoints(report_.missing_points));
-    }
+    report_.missing_points = contents->lost_points;
     for (const uint64_t number : contents->unreadable_objects) {
       Problem(absl::StrCat("object ", number, ": record unreadable"));
     }

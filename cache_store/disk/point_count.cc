@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/escaping.h"
@@ -40,10 +41,6 @@ BootId ThisBoot() {
   return boot;
 }
 
-std::string MissingPoints(uint64_t points) {
-  return absl::StrCat(points, " restore points that were acknowledged are not there");
-}
-
 PointCount::Noted PointCount::Read(const std::string& dir) {
   std::ifstream file(PathOf(dir), std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});
@@ -65,25 +62,28 @@ absl::StatusOr<std::unique_ptr<PointCount>> PointCount::Open(const std::string& 
 
 PointCount::~PointCount() { ::close(file_); }
 
-void PointCount::Begin(uint64_t points, uint64_t drops, const BootId& boot) {
+void PointCount::Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, const BootId& boot) {
   const absl::MutexLock lock(&mu_);
+  numbers_ = std::move(numbers);
   now_.boot = boot;
-  now_.points = points;
   now_.drops = std::max(now_.drops, drops);
   Write().IgnoreError();
 }
 
-void PointCount::Add(uint64_t points) {
-  if (points == 0) return;
+void PointCount::Add(absl::Span<const uint64_t> numbers) {
   const absl::MutexLock lock(&mu_);
-  now_.points += points;
+  numbers_.insert(numbers.begin(), numbers.end());
   Write().IgnoreError();
 }
 
-void PointCount::Remove(uint64_t points) {
+std::vector<uint64_t> PointCount::Remove(absl::Span<const uint64_t> numbers) {
+  std::vector<uint64_t> removed;
   const absl::MutexLock lock(&mu_);
-  now_.points -= std::min(now_.points, points);
+  for (const uint64_t number : numbers) {
+    if (numbers_.erase(number) > 0) removed.push_back(number);
+  }
   Write().IgnoreError();
+  return removed;
 }
 
 PointCount::Noted PointCount::noted() const {
@@ -100,6 +100,7 @@ absl::Status PointCount::NoteDrops(uint64_t drops) {
 }
 
 absl::Status PointCount::Write() {
+  now_.points = numbers_.size();
   std::string bytes;
   AppendU64(&bytes, now_.points);
   AppendU64(&bytes, now_.drops);

@@ -1,5 +1,5 @@
-// PointCount: how many restore points a store's database holds, noted in a small file beside it, so
-// that a start can say how many damage took.
+// PointCount: which restore points a store's database holds, and how many, noted in a small file
+// beside it, so that a start can say how many damage took.
 //
 // DIR/points, little endian: points u64, drops u64, the machine's boot (16 bytes), XXH3-64 of all
 // that. The count is written with each change and not synced: after the machine stopped it counts
@@ -13,19 +13,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 
 namespace hearth {
 
 using BootId = std::array<uint8_t, 16>;
 BootId ThisBoot();
-
-// For people.
-std::string MissingPoints(uint64_t points);
 
 class PointCount {
  public:
@@ -43,10 +43,11 @@ class PointCount {
 
   Noted noted() const;
   // What an opening of the database found; the number of drops that is noted may be higher.
-  void Begin(uint64_t points, uint64_t drops, const BootId& boot);
-  // After points were committed, and before they are erased.
-  void Add(uint64_t points);
-  void Remove(uint64_t points);
+  void Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, const BootId& boot);
+  // After points were committed: those that were there before count once.
+  void Add(absl::Span<const uint64_t> numbers);
+  // Before points are erased. Which of them counted.
+  std::vector<uint64_t> Remove(absl::Span<const uint64_t> numbers);
   // On stable storage when it returns.
   absl::Status NoteDrops(uint64_t drops);
 
@@ -56,6 +57,7 @@ class PointCount {
 
   const int file_;
   mutable absl::Mutex mu_;
+  absl::flat_hash_set<uint64_t> numbers_ ABSL_GUARDED_BY(mu_);
   Noted now_ ABSL_GUARDED_BY(mu_);
 };
 

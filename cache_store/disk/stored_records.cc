@@ -10,7 +10,6 @@ namespace {
 
 // First byte group of each record. On disk: never change one.
 constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
-constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": an older program's
 constexpr uint32_t kTableObjectTag = 0x334A424F;       // "OBJ3": OBJ1 with its slices in a table
 constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
 constexpr uint32_t kExpiringManifestTag = 0x3250524D;  // "MRP2": MRP1 and expires_unix_s
@@ -117,9 +116,6 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   RecordReader reader(*body);
   ObjectRecord object;
   const uint32_t tag = reader.U32("object tag");
-  if (tag == kCompressedObjectTag) {
-    return absl::FailedPreconditionError("object record: of compressed slices");
-  }
   object.in_table = tag == kTableObjectTag;
   if (tag != kObjectTag && !object.in_table) reader.Refuse("object record: unknown tag");
   object.number = reader.U64("object number");

@@ -1,8 +1,7 @@
 // Records that the disk tier keeps beside the slices, and their bytes.
 //
 // Each is versioned and ends in the XXH3-64 of everything before it. Parsing trusts nothing: every
-// error is kDataLoss, but for an object's whose slices are compressed: kFailedPrecondition. Pure
-// functions, plain values.
+// error is kDataLoss. Pure functions, plain values.
 #ifndef HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
 #define HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
 

@@ -27,8 +27,7 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   if (absl::Status status = core_->tiers.disk_slices->WriteAll(slices); !status.ok()) return status;
   if (!work->manifests.empty()) {
     work->begun_manifests = true;
-    return core_->tiers.disk->CommitManifests(work->manifests, work->points, work->fingerprint,
-                                              sync);
+    return core_->tiers.disk->CommitManifests(work->manifests, work->fingerprint, sync);
   }
   return sync ? core_->tiers.disk->Sync() : absl::OkStatus();
 }
@@ -93,7 +92,7 @@ absl::Status DiskWriter::Rewrite(const Digest& id, bool sync) {
     record = RecordOf(*point);
     fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   }
-  const absl::Status status = core_->tiers.disk->CommitManifests({record}, {}, fingerprint, sync);
+  const absl::Status status = core_->tiers.disk->CommitManifests({record}, fingerprint, sync);
   bool gone = false;
   {
     StateLock lock(state_);

@@ -157,6 +157,14 @@ TEST(FailedWrites, ALogThatTheyToreIsNoDamage) {
     const absl::Status taken = publish(100 * nth + 50);
     ASSERT_TRUE(taken.ok()) << nth << ": " << taken;
   }
+  disk.Arm(DiskFault::kShortWrite, 1);
+  EXPECT_FALSE(publish(1).ok());
+  store = nullptr;
+  const VerifyReport verified = VerifyDataDir(folder.path()).value();
+  EXPECT_TRUE(verified.ok()) << verified.problems[0];
+  const TestFolder to;
+  const absl::Status backed_up = BackUpDataDir(folder.path(), to.File("backup")).status();
+  EXPECT_TRUE(backed_up.ok()) << backed_up;
   open();
   EXPECT_EQ(store->Stats().counters.at("recovery_damage"), 0u);
   for (const uint64_t seed : acknowledged) {
