@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -38,11 +39,9 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
                        std::unique_ptr<Database>* db, DiskContents* out) {
   absl::Status status = Database::Open(dir, Database::Mode::kOwn, db, options);
   if (!status.ok()) return status;
-  if (*count == nullptr) {
-    auto opened = PointCount::Open(dir);
-    if (!opened.ok()) return opened.status();
-    *count = *std::move(opened);
-  }
+  auto opened = PointCount::Open(dir);
+  if (!opened.ok()) return opened.status();
+  *count = *std::move(opened);
   const PointCount::Noted before = (*count)->noted();
   const BootId boot = options.boot.value_or(ThisBoot());
   std::vector<std::string> lines;
@@ -75,10 +74,9 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
 class RocksDiskTier : public DiskTier {
  public:
   RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir,
-                const std::string& secret_check, std::unique_ptr<PointCount> count,
-                DiskContents contents, const DiskTierOptions& options)
+                std::unique_ptr<PointCount> count, DiskContents contents,
+                const DiskTierOptions& options)
       : dir_(dir),
-        secret_check_(secret_check),
         options_(options),
         db_(std::move(db)),
         tables_(std::make_unique<SliceTables>(db_.get(), dir)),
@@ -253,9 +251,9 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override {
-    backups_.fetch_add(1);
+    CountBackups(1);
     auto report = WithDb([&] { return BackUpDatabase(*db_, dir_, to); });
-    backups_.fetch_sub(1);
+    CountBackups(-1);
     return report;
   }
 
@@ -279,7 +277,6 @@ class RocksDiskTier : public DiskTier {
     WithDb([&] { return hearth::DropCached(*db_, object), absl::OkStatus(); }).IgnoreError();
   }
 
-  bool TakeMended() override { return mended_.exchange(false); }
   bool IsOpen() const override { return !closed_.load(); }
 
  private:
@@ -335,6 +332,12 @@ class RocksDiskTier : public DiskTier {
     return FromRocks(status, what);
   }
 
+  // None begins while the database is being opened again.
+  void CountBackups(int more) {
+    const absl::MutexLock lock(&reopen_mu_);
+    backups_ += more;
+  }
+
   void StopCompactions() {
     const absl::ReaderMutexLock lock(&db_mu_);
     if (db_ != nullptr) (*db_)->DisableManualCompaction();
@@ -345,8 +348,9 @@ class RocksDiskTier : public DiskTier {
   absl::Status Reopen() {
     const absl::MutexLock reopening(&reopen_mu_);
     if (!failed_.load()) return absl::OkStatus();  // another did it
+    if (absl::Now() < next_opening_) return not_opened_;
     if (absl::Status works = Database::TryDisk(dir_, options_); !works.ok()) return works;
-    if (backups_.load() > 0) {
+    if (backups_ > 0) {
       return absl::UnavailableError("the database is opened again when the backup is made");
     }
     StopCompactions();
@@ -357,7 +361,8 @@ class RocksDiskTier : public DiskTier {
     absl::Status status = OpenAgain();
     if (!status.ok()) {
       db_ = nullptr;
-      return status;
+      next_opening_ = absl::Now() + options_.pause;
+      return not_opened_ = status;
     }
     tables_ = std::make_unique<SliceTables>(db_.get(), dir_);
     closed_.store(false);
@@ -368,30 +373,24 @@ class RocksDiskTier : public DiskTier {
     return status;
   }
 
-  // What a failing disk reads wrong it may soon read right. Only what stays damaged is mended, or
-  // set aside.
-  absl::Status OpenAgain() {
+  // Damage is left to the next start: a process that serves forks no child that mends it. Points
+  // that a damaged log lost are given up when two openings lack as many: what a failing disk reads
+  // wrong it may soon read right.
+  absl::Status OpenAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_) {
     absl::Status status = Database::Open(dir_, Database::Mode::kOwnAgain, &db_, options_);
     if (status.ok()) status = SliceTables::Prepare(dir_);
-    if (status.ok() && !db_->cut_logs().empty()) {
-      const PointCount::Noted noted = count_->noted();
-      const absl::StatusOr<DiskContents> contents = LoadContents(*db_, noted, noted.boot);
-      status = contents.status();
-      if (contents.ok() && contents->lost_points > 0)
-        status = absl::DataLossError(contents->damage.back());
+    if (!status.ok() || db_->cut_logs().empty()) return status;
+    const PointCount::Noted noted = count_->noted();
+    const absl::StatusOr<DiskContents> contents = LoadContents(*db_, noted, noted.boot);
+    if (!contents.ok()) return contents.status();
+    const uint64_t lost = contents->lost_points;
+    if (lost == 0) return status;
+    if (std::exchange(lost_points_, lost) != lost) {
+      return absl::DataLossError(contents->damage.back());
     }
-    if (status.ok()) damaged_since_ = absl::InfiniteFuture();
-    if (!absl::IsDataLoss(status)) return status;
-    db_ = nullptr;  // it holds the folder's lock
-    const absl::Time now = absl::Now();
-    damaged_since_ = std::min(damaged_since_, now);
-    if (now - damaged_since_ < options_.patience) return status;
-    damaged_since_ = absl::InfiniteFuture();
-    DiskContents contents;
-    status = OpenWhole(dir_, secret_check_, options_, &count_, &db_, &contents);
-    if (!status.ok()) return status;
-    mended_.store(true);
-    for (const std::string& line : contents.damage) {
+    lost_points_ = 0;
+    count_->Begin(NumbersOf(contents->manifests), contents->drops, noted.boot);
+    for (const std::string& line : contents->damage) {
       if (options_.warnings != nullptr) options_.warnings->Say("damage", line);
     }
     return status;
@@ -426,20 +425,21 @@ class RocksDiskTier : public DiskTier {
     return bytes;
   }
 
-  const std::string dir_, secret_check_;
+  const std::string dir_;
   const DiskTierOptions options_;
   absl::Mutex reopen_mu_;
+  int backups_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // under way
+  absl::Status not_opened_ ABSL_GUARDED_BY(reopen_mu_);
+  absl::Time next_opening_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
+  uint64_t lost_points_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // as the last opening found
   absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);  // shared by all who use these two
   std::unique_ptr<Database> db_;                       // null: closed, until it can be opened
   std::unique_ptr<SliceTables> tables_;
-  absl::Time damaged_since_ = absl::InfiniteFuture();
   std::unique_ptr<PointCount> count_;
   DiskContents contents_;  // until Load
   std::atomic<bool> stopped_{false};
   std::atomic<bool> failed_{false};  // the last change, or background work
   std::atomic<bool> closed_{false};
-  std::atomic<bool> mended_{false};
-  std::atomic<int> backups_{0};
   std::atomic<uint64_t> begun_drops_{0};
   absl::Mutex settle_mu_;
   uint64_t settled_drops_ ABSL_GUARDED_BY(settle_mu_) = 0;
@@ -459,7 +459,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
   absl::Status status = OpenWhole(dir, secret_check, options, &count, &db, &contents);
   if (!status.ok()) return status;
   MakePrivate(dir);  // what RocksDB made
-  return std::make_unique<RocksDiskTier>(std::move(db), dir, secret_check, std::move(count),
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(count),
                                          std::move(contents), options);
 }
 

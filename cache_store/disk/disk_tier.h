@@ -54,9 +54,9 @@ struct DiskContents {
 };
 
 struct DiskTierOptions {
-  static constexpr absl::Duration kPatience = absl::Seconds(10);
-  rocksdb::Env* env = nullptr;          // a test's, in front of the file system; outlives the tier
-  absl::Duration patience = kPatience;  // with a database in use that reads as damaged
+  static constexpr absl::Duration kPause = absl::Seconds(1);
+  rocksdb::Env* env = nullptr;    // a test's, in front of the file system; outlives the tier
+  absl::Duration pause = kPause;  // after a database in use could not be opened again
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
   std::optional<BootId> boot;                             // a test's; none: the machine's
   std::shared_ptr<Warnings> warnings;  // about errors of the database; null: none
@@ -115,9 +115,6 @@ class DiskTier : public SliceTier {
   virtual void DropCached(uint64_t object) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
-  // True once after the database was mended, or set aside, while it was in use: any record and any
-  // slice may be missing.
-  virtual bool TakeMended() = 0;
   // False while it failed and could not be opened again: what reads say then is of no slice.
   virtual bool IsOpen() const = 0;
 };

@@ -118,7 +118,7 @@ bool Recover(rocksdb::DBOptions options, const std::string& path,
   if (!status.ok()) return false;
   *said = absl::StrCat(
       "the database's manifest was damaged: RocksDB went back to the newest state "
-      "that is whole, without the log\n");
+      "that is whole\n");
   return DropLostTables(options, db, handles, said);
 }
 

@@ -29,7 +29,7 @@ struct StoreSeams {
   WrapTier wrap_host, wrap_disk;     // put in front of the tier, behind its verification
   rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
   std::optional<BootId> boot;        // of the machine under that
-  absl::Duration disk_patience = DiskTierOptions::kPatience;
+  absl::Duration disk_pause = DiskTierOptions::kPause;
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;
   absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
 };

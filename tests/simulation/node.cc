@@ -68,6 +68,7 @@ void Node::Open() {
   seams.executor = std::move(jobs);
   seams.disk_env = disk_.env();
   seams.boot = boot_;
+  seams.disk_pause = absl::ZeroDuration();
   seams.load_patience = absl::ZeroDuration();
   seams.min_table_bytes = min_table_bytes_;
   if (device_bytes_ > 0) options_.device = device_ = std::make_shared<FakeDevice>(device_bytes_);

@@ -18,6 +18,7 @@ inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr
   StoreSeams seams;
   seams.clock = clock;
   seams.executor = std::move(made);
+  seams.disk_pause = absl::ZeroDuration();
   return seams;
 }
 

@@ -64,11 +64,6 @@ absl::Duration Scrubber::Step() {
 
 absl::Duration Scrubber::ReadNext() {
   if (loader_->is_loading()) return kAfterLoading;  // a pass goes by what the index shows
-  if (core_->tiers.disk->TakeMended()) {  // what is missing is written again, or found lost
-    scrub_.progress.next_object = 1;
-    scrub_.next_slice = 0;
-    scrub_.next_step = absl::InfinitePast();
-  }
   const absl::Time now = core_->clock->Now();
   if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub.period) {
     return scrub_.next_step - now;  // later than a period: the clock was set back

@@ -42,7 +42,7 @@ DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
   disk.warnings = std::make_shared<Warnings>(options.on_warning);
   disk.env = seams.disk_env;
   disk.boot = seams.boot;
-  disk.patience = seams.disk_patience;
+  disk.pause = seams.disk_pause;
   disk.background_bytes_per_s = options.background_disk_bytes_per_s;
   return disk;
 }

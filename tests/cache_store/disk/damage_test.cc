@@ -306,6 +306,21 @@ TEST_F(Damage, WithoutAManifestThatCanBeReadTheStoreStartsAndCountsWhatIsLost) {
   EXPECT_EQ(Fetch(seed - 4, true).value(), 64u) << "only CURRENT was gone";
 }
 
+// Best-efforts recovery leaves the logs alone; the opening that follows it takes them.
+TEST_F(Damage, WhatIsInTheLogIsThereAfterBestEffortsRecovery) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  Flush();
+  Open();
+  for (const uint64_t seed : {2, 3}) ASSERT_TRUE(Publish(seed).ok());
+  store_.reset();
+  fs::remove(Only("CURRENT"));
+  Open();
+  EXPECT_THAT(lines_, Contains(HasSubstr("went back to the newest state")));
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+  for (const uint64_t seed : {1, 2, 3}) EXPECT_EQ(Fetch(seed).value(), 64u) << seed;
+}
+
 TEST_F(Damage, ACompactionThatMeetsRotDoesNotEndWriting) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
