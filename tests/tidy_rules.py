@@ -18,7 +18,6 @@ ALLOWED = [
     ("tests/tidy_rules.py", "words", "names what it bans"),
 ] + [
     (path, "stray", "parted from its header's file for a limit that is gone: join") for path in (
-        "cache_store/disk/disk_tier_backup_check.cc",
         "cache_store/retention/unit_class.cc",
         "proto/manifest_rule.cc", "worker/kernels/reference_attend.cc")
 ]

@@ -59,7 +59,7 @@ std::string MakePrivate(const std::string& dir) {
     }
   };
   std::string readable;
-  for (const std::string& path : {dir, dir + "/db"}) {
+  for (const std::string& path : {dir, dir + "/db", dir + "/tables.tmp"}) {
     take(path);
     const bool is_open = ::stat(path.c_str(), &info) == 0 && (info.st_mode & S_IRWXO) != 0;
     if (!is_open || !readable.empty()) continue;
@@ -68,20 +68,6 @@ std::string MakePrivate(const std::string& dir) {
         absl::Hex((info.st_mode >> 6 & 7) << 8 | (info.st_mode >> 3 & 7) << 4 | (info.st_mode & 7)),
         ", owner ", info.st_uid, ", not this process's user ", ::geteuid(),
         "): prompts are in it; chmod o-rwx it");
-  }
-  std::error_code error;
-  std::vector<std::string> parts = {dir + "/db", dir + "/tables.tmp", dir + "/points",
-                                    dir + "/reserve"};
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (absl::StartsWith(name, "db.damaged-")) parts.push_back(it->path().string());
-  }
-  for (const std::string& part : parts) {
-    take(part);
-    for (fs::recursive_directory_iterator it(part, error), end; !error && it != end;
-         it.increment(error)) {
-      take(it->path().string());
-    }
   }
   return readable;
 }

@@ -458,7 +458,6 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
   DiskContents contents;
   absl::Status status = OpenWhole(dir, secret_check, options, &count, &db, &contents);
   if (!status.ok()) return status;
-  MakePrivate(dir);  // what RocksDB made
   return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(count),
                                          std::move(contents), options);
 }

@@ -5,6 +5,7 @@
 #include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/sst_file_writer.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -138,7 +139,7 @@ rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& pa
 absl::Status SliceTables::Prepare(const std::string& dir) {
   std::error_code error;
   // The folder stays: on a full disk there may be no room for another.
-  std::filesystem::create_directory(TableFolder(dir), error);
+  ::mkdir(TableFolder(dir).c_str(), kPrivateFolder);
   for (const auto& left : std::filesystem::directory_iterator(TableFolder(dir), error)) {
     std::filesystem::remove_all(left.path(), error);
   }

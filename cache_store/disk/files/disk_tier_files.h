@@ -19,7 +19,6 @@
 
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
-#include <sys/stat.h>
 
 #include <cstring>
 #include <map>
@@ -145,7 +144,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
                                     rocksdb::IODebugContext* dbg) override {
     if (IsNewTable(path)) return NewTable(path, options, out, dbg);
     rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
-    if (status.ok()) ::chmod(path.c_str(), kPrivateFile);
     if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
       const auto make = [target = this->target(), path, options](DeferredLogFile::File* made) {
         return target->NewWritableFile(path, options, made, nullptr);

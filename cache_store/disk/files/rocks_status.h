@@ -20,9 +20,8 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
 inline const rocksdb::IOOptions kPlain;
 
-// The modes of what a store makes in its data folder: prompts are in it.
+// The mode of the folders that a store makes in its data folder: prompts are in them.
 inline constexpr mode_t kPrivateFolder = S_IRWXU;
-inline constexpr mode_t kPrivateFile = S_IRUSR | S_IWUSR;
 
 // Puts the names in a folder on stable storage.
 inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::string& folder) {

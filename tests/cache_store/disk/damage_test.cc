@@ -366,27 +366,31 @@ TEST_F(Damage, ABitInTheNumberOfDropsCostsItsBlockAndNotTheDatabase) {
   }
 }
 
-TEST_F(Damage, ABackupOfRotIsRefusedWithTheTablesName) {
+TEST_F(Damage, ABackupOfARottenSliceIsMadeAndItsRestoreNamesIt) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
-  ASSERT_TRUE(Publish(4).ok());
   store_.reset();
   const TestFolder to;
-  ASSERT_TRUE(BackUpDataDir(folder_.path(), to.File("whole")).ok());
   const fs::path table = TablesOf("tables").at(1);
   FlipAt(table, fs::file_size(table) / 2);
-  const absl::Status refused = BackUpDataDir(folder_.path(), to.File("rotten")).status();
-  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr(table.filename().string()));
-  EXPECT_FALSE(RestoreDataDir(to.File("rotten"), to.File("again")).ok());
-  // Rot in points that are gone does not matter.
+  const auto made = BackUpDataDir(folder_.path(), to.File("backup"));
+  ASSERT_TRUE(made.ok()) << made.status();
+  const VerifyReport verified = RestoreDataDir(to.File("backup"), to.File("again")).value().verified;
+  EXPECT_EQ(verified.problem_count, 1u);
+  EXPECT_EQ(verified.restore_points, 3u);
+}
+
+TEST_F(Damage, ABackupOfRottenRecordsIsRefused) {
   Open();
-  for (uint64_t seed = 1; seed <= 3; ++seed) Fetch(seed, true).status().IgnoreError();
-  ReadSuspects(store_.get(), &clock_);
-  executor_->RunAll();
-  store_.reset();
-  const auto made = BackUpDataDir(folder_.path(), to.File("rotten"));
-  EXPECT_TRUE(made.ok()) << made.status();
+  ASSERT_TRUE(Publish(1).ok());
+  Flush();
+  Open();
+  const fs::path table = TablesOf("objects").back();
+  FlipAt(table, 20);
+  const TestFolder to;
+  const absl::Status refused = store_->BackUp(to.File("backup")).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_FALSE(RestoreDataDir(to.File("backup"), to.File("again")).ok());
 }
 
 TEST(WarningLines, OfOneKindComeAFewAMinute) {
