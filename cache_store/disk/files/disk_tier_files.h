@@ -21,6 +21,7 @@
 #include <rocksdb/file_system.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -32,45 +33,72 @@
 #include "absl/synchronization/mutex.h"
 #include "cache_store/disk/files/disk_tier_blocks.h"
 #include "cache_store/disk/files/disk_tier_direct.h"
-#include "cache_store/disk/files/disk_tier_wal.h"
 #include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 
-class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
+// The same error of a write, marked as one that may be tried again.
+inline rocksdb::IOStatus Retryable(const rocksdb::IOStatus& status) {
+  if (!status.IsIOError()) return status;
+  rocksdb::IOStatus plain = rocksdb::IOStatus::IOError(status.ToString());
+  plain.SetRetryable(true);
+  return plain;
+}
+
+// A file that takes no more after a write that failed: what comes behind half a record could not be
+// read. A log that could not be made at once is made by its first write: RocksDB 7.8 does not
+// survive a failed creation while it changes logs, for it does half of the change, and asserts when
+// it does that half again.
+class RetryableFile : public rocksdb::FSWritableFile {
  public:
   using Options = rocksdb::IOOptions;
   using Context = rocksdb::IODebugContext;
-  using Verification = rocksdb::DataVerificationInfo;
-  using rocksdb::FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
+  using File = std::unique_ptr<rocksdb::FSWritableFile>;
+  using Make = std::function<rocksdb::IOStatus(File*)>;
+  // `file`: null when it could not be made.
+  explicit RetryableFile(File file, Make make = nullptr)
+      : file_(std::move(file)), make_(std::move(make)) {}
 
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            Context* dbg) override {
-    return Retryable(target()->Append(data, options, dbg));
+    rocksdb::IOStatus status;
+    if (has_failed_) status = rocksdb::IOStatus::IOError("the file could not be written before");
+    if (status.ok() && file_ == nullptr) status = make_(&file_);
+    if (status.ok()) status = file_->Append(data, options, dbg);
+    has_failed_ = !status.ok();
+    return Retryable(status);
   }
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
-                           const Verification& verification, Context* dbg) override {
-    return Retryable(target()->Append(data, options, verification, dbg));
+                           const rocksdb::DataVerificationInfo&, Context* dbg) override {
+    return Append(data, options, dbg);
   }
+  // Without a file there is nothing to lose.
   rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
-    return Retryable(target()->Truncate(size, options, dbg));
+    return file_ == nullptr ? rocksdb::IOStatus::OK()
+                            : Retryable(file_->Truncate(size, options, dbg));
   }
   rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
-    return Retryable(target()->Close(options, dbg));
+    return file_ == nullptr ? rocksdb::IOStatus::OK() : Retryable(file_->Close(options, dbg));
   }
   rocksdb::IOStatus Flush(const Options& options, Context* dbg) override {
-    return Retryable(target()->Flush(options, dbg));
+    return file_ == nullptr ? rocksdb::IOStatus::OK() : Retryable(file_->Flush(options, dbg));
   }
   rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
-    return Retryable(target()->Sync(options, dbg));
-  }
-  rocksdb::IOStatus Fsync(const Options& options, Context* dbg) override {
-    return Retryable(target()->Fsync(options, dbg));
+    return file_ == nullptr ? rocksdb::IOStatus::OK() : Retryable(file_->Sync(options, dbg));
   }
   rocksdb::IOStatus RangeSync(uint64_t offset, uint64_t bytes, const Options& options,
                               Context* dbg) override {
-    return Retryable(target()->RangeSync(offset, bytes, options, dbg));
+    return Retryable(file_->RangeSync(offset, bytes, options, dbg));
   }
+  bool IsSyncThreadSafe() const override { return file_ == nullptr || file_->IsSyncThreadSafe(); }
+  uint64_t GetFileSize(const Options& options, Context* dbg) override {
+    return file_ == nullptr ? 0 : file_->GetFileSize(options, dbg);
+  }
+
+ private:
+  File file_;
+  const Make make_;
+  bool has_failed_ = false;
 };
 
 // The folder of tables that are not linked yet, inside the data folder.
@@ -143,15 +171,16 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     rocksdb::IODebugContext* dbg) override {
     if (IsNewTable(path)) return NewTable(path, options, out, dbg);
-    rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
-    if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
-      const auto make = [target = this->target(), path, options](DeferredLogFile::File* made) {
+    RetryableFile::File file;
+    const rocksdb::IOStatus status = target()->NewWritableFile(path, options, &file, dbg);
+    if (absl::EndsWith(path, ".log") && status.IsIOError()) {
+      const auto make = [target = this->target(), path, options](RetryableFile::File* made) {
         return target->NewWritableFile(path, options, made, nullptr);
       };
-      *out = std::make_unique<DeferredLogFile>(std::move(*out), make);
+      *out = std::make_unique<RetryableFile>(nullptr, make);
       return rocksdb::IOStatus::OK();
     }
-    if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
+    if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(file));
     return Retryable(status);
   }
   rocksdb::IOStatus ReopenWritableFile(const std::string& path, const rocksdb::FileOptions& options,
@@ -214,7 +243,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     } else {
       status = target()->NewWritableFile(path, options, &file, dbg);  // not on this file system
     }
-    if (status.ok()) ::chmod(path.c_str(), kPrivateFile);
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(file));
     return Retryable(status);
   }
