@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

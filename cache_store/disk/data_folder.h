@@ -23,9 +23,9 @@ absl::Status CheckIsFree(const std::string& dir);
 // True when it is absent, or a folder with nothing in it.
 bool IsEmptyFolder(const std::string& dir);
 
-// Takes the folder, and the store's in it, from all but their owner. The group keeps its rights in a
-// folder that passes its group on (setgid), as Kubernetes' fsGroup makes volumes. Only the owner can
-// do so: says which folder other users can read; empty: none.
+// Takes the folder, and the store's in it, from all but their owner. The group keeps its rights in
+// a folder that passes its group on (setgid), as Kubernetes' fsGroup makes volumes. Only the owner
+// can do so: says which folder other users can read; empty: none.
 std::string MakePrivate(const std::string& dir);
 
 // The process that has the folder open; none when nobody has, or only this process. REQUIRES: this

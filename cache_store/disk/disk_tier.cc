@@ -432,8 +432,8 @@ class RocksDiskTier : public DiskTier {
   absl::Status not_opened_ ABSL_GUARDED_BY(reopen_mu_);
   absl::Time next_opening_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
   uint64_t lost_points_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // as the last opening found
-  absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);  // shared by all who use these two
-  std::unique_ptr<Database> db_;                       // null: closed, until it can be opened
+  absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);     // shared by all who use these two
+  std::unique_ptr<Database> db_;                          // null: closed, until it can be opened
   std::unique_ptr<SliceTables> tables_;
   std::unique_ptr<PointCount> count_;
   DiskContents contents_;  // until Load
@@ -458,8 +458,8 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
   DiskContents contents;
   absl::Status status = OpenWhole(dir, secret_check, options, &count, &db, &contents);
   if (!status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(count),
-                                         std::move(contents), options);
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(count), std::move(contents),
+                                         options);
 }
 
 }  // namespace hearth

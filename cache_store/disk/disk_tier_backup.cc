@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,10 +21,6 @@ namespace hearth {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The entries of a backup folder: those of RocksDB's engine, and ours.
-const std::set<std::string> kOurs = {"meta",   "private",  "shared", "shared_checksum",
-                                     "secret", "LOCK_FILE"};
 
 absl::Status Refuse(const std::string& path, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat(path, why));
@@ -46,7 +41,6 @@ rocksdb::BackupEngineOptions EngineOptions(const std::string& path) {
 
 // Makes the folder, or finds a backup of the same store there.
 absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
-  std::error_code error;
   if (IsEmptyFolder(to)) {
     // Parents are the operator's, as those of a data folder.
     if (mkdir(to.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -54,13 +48,7 @@ absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
     }
     return absl::OkStatus();
   }
-  for (const auto& entry : fs::directory_iterator(to, error)) {
-    if (kOurs.count(entry.path().filename().string()) == 0) {
-      return Refuse(to, absl::StrCat(" is neither empty nor a backup: it holds ",
-                                     entry.path().filename().string(), "; name another folder"));
-    }
-  }
-  if (error) return Refuse(to, absl::StrCat(": ", error.message()));
+  if (!IsBackup(to)) return Refuse(to, " is neither empty nor a backup; name another folder");
   if (secret.empty() || !fs::exists(to + "/secret")) return absl::OkStatus();
   const absl::StatusOr<std::string> theirs = ReadSecret(to + "/secret");
   if (!theirs.ok()) return theirs.status();
@@ -151,11 +139,6 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
     secret = *std::move(read);
   }
   if (absl::Status status = PrepareTarget(to, secret); !status.ok()) return status;
-  // First: a backup without it is of no use.
-  if (!secret.empty()) {
-    const absl::Status kept = CopySecret(secret, to + "/secret");
-    if (!kept.ok()) return kept;
-  }
   const uint64_t before = BytesUnder(to);
   rocksdb::BackupEngine* opened = nullptr;
   rocksdb::BackupEngineOptions options = EngineOptions(to);
@@ -164,6 +147,10 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   rocksdb::Status status = rocksdb::BackupEngine::Open(rocksdb::Env::Default(), options, &opened);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup ", to));
   const std::unique_ptr<rocksdb::BackupEngine> engine(opened);
+  // First: a backup without it is of no use.
+  if (!secret.empty()) {
+    if (absl::Status kept = CopySecret(secret, to + "/secret"); !kept.ok()) return kept;
+  }
   rocksdb::BackupID id = 0;
   status = engine->CreateNewBackup(rocksdb::CreateBackupOptions(), db.get(), &id);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));

@@ -359,10 +359,6 @@ absl::Status Database::TryDisk(const std::string& dir, const DiskTierOptions& op
   if (status.ok()) status = file->Append("try", kPlain, nullptr);
   if (status.ok()) status = file->Sync(kPlain, nullptr);
   if (status.ok()) status = SyncFolder(files, DatabasePath(dir));
-  std::string current;
-  if (status.ok()) {
-    status = rocksdb::ReadFileToString(files, DatabasePath(dir) + "/CURRENT", &current);
-  }
   if (file != nullptr) {
     file->Close(kPlain, nullptr).PermitUncheckedError();
     files->DeleteFile(path, kPlain, nullptr).PermitUncheckedError();

@@ -156,12 +156,6 @@ void TakeMeta(absl::string_view key, absl::string_view value, DiskContents* cont
   }
 }
 
-absl::Status PutSynced(const Database& db, const char* key, const std::string& value) {
-  rocksdb::WriteOptions options;
-  options.sync = true;
-  return FromRocks(db->Put(options, db.family(kMeta), key, value), absl::StrCat("write of ", key));
-}
-
 absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   DiskContents contents;
   contents.damage = db.found();
@@ -221,35 +215,30 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
 // folder's nothing of it is found.
 absl::Status CheckMeta(const Database& db, const std::string& dir,
                        const std::string& secret_check) {
-  const std::string current = absl::StrCat(DiskTier::kFormatVersion);
   std::string version, check;
   const rocksdb::ReadOptions reads = VerifiedReads();
   rocksdb::Status status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
+  if (status.ok()) {
+    if (absl::Status checked = CheckVersion(dir, version); !checked.ok()) return checked;
+    status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
+  }
   if (status.IsNotFound() || status.IsCorruption()) {
     rocksdb::WriteBatch batch;
-    batch.Put(db.family(kMeta), kVersionKey, current);
+    batch.Put(db.family(kMeta), kVersionKey, absl::StrCat(DiskTier::kFormatVersion));
     batch.Put(db.family(kMeta), kSecretCheckKey, secret_check);
     rocksdb::WriteOptions options;
     options.sync = true;
     return FromRocks(db->Write(options, &batch), "write of the version");
   }
   if (!status.ok()) return FromRocks(status, "read of the version");
-  const absl::Status checked = CheckVersion(dir, version);
-  if (!checked.ok()) return checked;
-  status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
-  if (status.IsCorruption()) return PutSynced(db, kSecretCheckKey, secret_check);
-  if (!status.ok()) return FromRocks(status, "read of the secret's check");
-  if (check != secret_check) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("data folder ", dir,
-                     " was written with another secret; give it the old one, or an empty "
-                     "folder"));
-  }
-  return absl::OkStatus();
+  if (check == secret_check) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("data folder ", dir,
+                   " was written with another secret; give it the old one, or an empty folder"));
 }
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
-                                          const BootId& boot) {
+                                          BootId boot) {
   absl::StatusOr<DiskContents> contents = ReadContents(db);
   if (!contents.ok()) return contents;
   std::string number;

@@ -26,7 +26,7 @@ absl::Status CheckMeta(const Database& db, const std::string& dir, const std::st
 // and is not there is damage, unless another boot of the machine noted it and all else is whole.
 // kDataLoss: it cannot be read, or is from before a drop that was answered.
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
-                                          const BootId& boot);
+                                          BootId boot);
 // As DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);

@@ -4,14 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
@@ -19,7 +17,7 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kCheckedBytes = 8 + 8 + sizeof(BootId);
+constexpr size_t kCheckedBytes = 3 * 8;
 
 std::string PathOf(const std::string& dir) { return dir + "/points"; }
 
@@ -29,16 +27,9 @@ uint64_t CheckOf(absl::string_view bytes) { return SliceDigest(bytes.data(), byt
 
 BootId ThisBoot() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text, digits;
+  std::string text;
   file >> text;
-  for (const char c : text) {
-    if (std::isxdigit(static_cast<unsigned char>(c)) != 0) digits += c;
-  }
-  BootId boot{};
-  if (digits.size() != 2 * boot.size()) return boot;
-  const std::string bytes = absl::HexStringToBytes(digits);
-  std::copy(bytes.begin(), bytes.end(), boot.begin());
-  return boot;
+  return CheckOf(text);
 }
 
 PointCount::Noted PointCount::Read(const std::string& dir) {
@@ -50,7 +41,7 @@ PointCount::Noted PointCount::Read(const std::string& dir) {
   if (LoadU64(all.substr(kCheckedBytes)) != CheckOf(all.substr(0, kCheckedBytes))) return noted;
   noted.points = LoadU64(all.substr(0, 8));
   noted.drops = LoadU64(all.substr(8, 8));
-  std::copy_n(all.data() + 16, noted.boot.size(), noted.boot.begin());
+  noted.boot = LoadU64(all.substr(16, 8));
   return noted;
 }
 
@@ -62,7 +53,7 @@ absl::StatusOr<std::unique_ptr<PointCount>> PointCount::Open(const std::string& 
 
 PointCount::~PointCount() { ::close(file_); }
 
-void PointCount::Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, const BootId& boot) {
+void PointCount::Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, BootId boot) {
   const absl::MutexLock lock(&mu_);
   numbers_ = std::move(numbers);
   now_.boot = boot;
@@ -104,7 +95,7 @@ absl::Status PointCount::Write() {
   std::string bytes;
   AppendU64(&bytes, now_.points);
   AppendU64(&bytes, now_.drops);
-  bytes.append(reinterpret_cast<const char*>(now_.boot.data()), now_.boot.size());
+  AppendU64(&bytes, now_.boot);
   AppendU64(&bytes, CheckOf(bytes));
   const ssize_t written = ::pwrite(file_, bytes.data(), bytes.size(), 0);
   if (written == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();

@@ -1,15 +1,13 @@
 // PointCount: which restore points a store's database holds, and how many, noted in a small file
 // beside it, so that a start can say how many damage took.
 //
-// DIR/points, little endian: points u64, drops u64, the machine's boot (16 bytes), XXH3-64 of all
-// that. The count is written with each change and not synced: after the machine stopped it counts
-// as a hint, which is used only where damage is found. The number of the last drop is synced before
-// the drop is answered: a database that has a lower one would bring back what was dropped. Thread
-// safe.
+// DIR/points, little endian, a u64 each: points, drops, the machine's boot, XXH3-64 of all that.
+// The count is written with each change and not synced: after the machine stopped it counts as a
+// hint, which is used only where damage is found. The number of the last drop is synced before the
+// drop is answered: a database that has a lower one would bring back what was dropped. Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
 #define HEARTH_CACHE_STORE_DISK_POINT_COUNT_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,14 +22,14 @@
 
 namespace hearth {
 
-using BootId = std::array<uint8_t, 16>;
+using BootId = uint64_t;  // XXH3-64 of its name
 BootId ThisBoot();
 
 class PointCount {
  public:
   struct Noted {
     uint64_t points = 0, drops = 0;
-    BootId boot{};
+    BootId boot = 0;
   };
   // Zeros where there is no file, or it is damaged.
   static Noted Read(const std::string& dir);
@@ -43,7 +41,7 @@ class PointCount {
 
   Noted noted() const;
   // What an opening of the database found; the number of drops that is noted may be higher.
-  void Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, const BootId& boot);
+  void Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, BootId boot);
   // After points were committed: those that were there before count once.
   void Add(absl::Span<const uint64_t> numbers);
   // Before points are erased. Which of them counted.

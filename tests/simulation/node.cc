@@ -178,7 +178,7 @@ void Node::Die(Ledger::Death death) {
   uint64_t room = disk_.room();
   const uint64_t bytes = FolderBytes(folder_.path());
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
-  if (death == Ledger::Death::kMachine) ++boot_[1];
+  if (death == Ledger::Death::kMachine) ++boot_;
   // The bytes that a crash took from files are free again.
   if (room != FaultyDisk::kAmple) room += bytes - std::min(bytes, FolderBytes(folder_.path()));
   disk_.SetRoom(room);

@@ -140,7 +140,7 @@ class Node {
   FaultyDisk disk_;
   bool is_draining_ = false;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
-  BootId boot_ = {1};  // of the machine: another after it went down
+  BootId boot_ = 1;  // of the machine: another after it went down
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
   uint64_t warnings_at_opening_ = 0, told_at_openings_ = 0;

@@ -10,7 +10,6 @@ namespace hearth {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
-constexpr uint32_t kMaxPatience = 64;
 // Left beside the file.
 constexpr uint64_t kAmpleBytes = 4 * kReserveBytes;
 
@@ -32,16 +31,7 @@ void Reserve::MakeFile() {
 }
 
 void Reserve::NoteWrite() {
-  if (is_whole_.load() || !HasAmpleRoom() || !mu_.TryLock()) return;
-  if (++writes_ >= patience_) {
-    writes_ = 0;
-    patience_ = std::min(2 * patience_, kMaxPatience);
-    if (MakeWhole()) {
-      is_whole_.store(true);
-      patience_ = 1;
-    }
-  }
-  mu_.Unlock();
+  if (!is_whole_.load() && HasAmpleRoom()) MakeFile();
 }
 
 bool Reserve::HasAmpleRoom() const {

@@ -32,7 +32,7 @@ class Reserve {
   // Deletes the file. False when there was none.
   bool GiveUp();
   // To be called after writes: completes the file once there is ample room, so that nothing else is
-  // refused because of it. After a failure it tries again after twice as many writes.
+  // refused because of it.
   void NoteWrite();
 
  private:
@@ -43,8 +43,6 @@ class Reserve {
   const std::string dir_;
   absl::Mutex mu_;  // who makes the file
   std::atomic<bool> is_whole_{true};
-  uint32_t writes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t patience_ ABSL_GUARDED_BY(mu_) = 1;  // writes until the next attempt
 };
 
 }  // namespace hearth

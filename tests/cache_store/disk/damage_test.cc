@@ -375,7 +375,8 @@ TEST_F(Damage, ABackupOfARottenSliceIsMadeAndItsRestoreNamesIt) {
   FlipAt(table, fs::file_size(table) / 2);
   const auto made = BackUpDataDir(folder_.path(), to.File("backup"));
   ASSERT_TRUE(made.ok()) << made.status();
-  const VerifyReport verified = RestoreDataDir(to.File("backup"), to.File("again")).value().verified;
+  const VerifyReport verified =
+      RestoreDataDir(to.File("backup"), to.File("again")).value().verified;
   EXPECT_EQ(verified.problem_count, 1u);
   EXPECT_EQ(verified.restore_points, 3u);
 }

@@ -217,7 +217,7 @@ class CrashRun {
     struck_ += disk_.struck() - struck_before_;
     struck_before_ = disk_.struck();
     disk_.Restart(end == End::kMachine, &random_);
-    if (end == End::kMachine) ++boot_[0];
+    if (end == End::kMachine) ++boot_;
     full_ = false;
     trouble_ = Trouble::kNone;
     if (end != End::kMachine) return;
@@ -258,7 +258,7 @@ class CrashRun {
   std::mt19937_64 random_;
   const bool ample_, may_flip_;
   bool loads_later_ = false;
-  BootId boot_ = {1};
+  BootId boot_ = 1;
   FaultyDisk disk_;
   FakeClock clock_;
   std::string said_;  // by the start

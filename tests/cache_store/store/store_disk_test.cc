@@ -201,8 +201,7 @@ TEST_F(DiskStore, AnotherFormatIsRefusedWithTheWayOut) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(refused.message()), HasSubstr("format version " + other));
     EXPECT_THAT(std::string(refused.message()), HasSubstr("reads 8 alone: empty it (rm -r "));
-    EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(),
-              absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
   }
 }
 
