@@ -80,6 +80,7 @@ enum class Counter {
   kSharedWrittenBytes,
   kSharedWrittenObjects,
   kSharedWritesSkipped,
+  kSharedLeaseWaits,
   kSharedWritesFailed,
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,

@@ -106,13 +106,21 @@ std::string SharedSpace::NameOf(absl::string_view what) const {
 
 std::string SharedSpace::NumbersName() const { return absl::StrCat(NameOf("numbers"), ":n"); }
 
-std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
-                                  uint32_t part) const {
-  const char* const kind = group == LayerGroup::kGlobal ? ":g:" : ":l:";
+std::string SharedSpace::SegmentName(const Digest& segment_key) const {
   std::string what;
   AppendU64(&what, numbers_.generation);
   absl::StrAppend(&what, DigestBytes(segment_key));
-  return absl::StrCat(NameOf(what), kind, part);
+  return NameOf(what);
+}
+
+std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
+                                  uint32_t part) const {
+  const char* const kind = group == LayerGroup::kGlobal ? ":g:" : ":l:";
+  return absl::StrCat(SegmentName(segment_key), kind, part);
+}
+
+std::string SharedSpace::LeaseName(const Digest& segment_key) const {
+  return absl::StrCat(SegmentName(segment_key), ":w");
 }
 
 std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {

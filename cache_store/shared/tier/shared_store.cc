@@ -98,6 +98,9 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       lookup_({&reader_, &spaces_, store_.get(), clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options),
+      leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
+               [this](auto job) { return writer_.RunBehind(std::move(job)); }},
+              options),
       writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret,
               std::move(seams.executor), std::move(seams.waiting)) {}
 
@@ -149,7 +152,15 @@ absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec
 
 absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, ClaimRequest ask) {
   lookup_.Hear({&query.tenant, &query.public_tenant});
-  return store_->Claim(query, std::move(ask));
+  // Who comes back from a wait: what another store computed is in the engine.
+  PrefixQuery known = query;
+  if (ask.waited_for > 0) lookup_.Bring(&known, ask.above_tokens, ask.max_tokens);
+  const ClaimRequest asked = ask;
+  absl::StatusOr<ClaimDecision> decision = store_->Claim(known, std::move(ask));
+  if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
+  const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
+  if (model == nullptr || lookup_.is_paused()) return decision;
+  return leases_.Join(known, model->layout, asked, *std::move(decision));
 }
 
 void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {

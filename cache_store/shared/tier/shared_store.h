@@ -22,6 +22,7 @@
 #include "cache_store/base/latency.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/tier/shared_leases.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_reader.h"
@@ -58,7 +59,6 @@ class SharedStore final : public TieredStore {
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant) override;
   absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
-  // Of this store's callers alone: each store computes what it lacks.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
@@ -123,6 +123,7 @@ class SharedStore final : public TieredStore {
   SharedSpaces spaces_;
   SharedReader reader_;
   SharedLookup lookup_;
+  SharedLeases leases_;
   SharedWriter writer_;  // last: its jobs use all else
 };
 

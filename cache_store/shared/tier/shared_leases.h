@@ -1,0 +1,83 @@
+// SharedLeases: promises to compute a prefix, between stores: so that each is computed once by all
+// that share an engine.
+//
+// A lease is a value that is set if absent and ends by itself; sealed, so that nobody without the
+// secret can make others wait. Boundaries are taken in ascending order, one by one: who waits for
+// one holds none above it, so no two wait for each other. Leases are hints: whatever goes wrong
+// with them, the caller computes.
+//
+// A store knows its own leases: one that was given back goes only behind what was written under it,
+// and until then another of this store's callers takes it over.
+//
+// Thread safety: all methods from any thread. Ownership: borrows all its parts.
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/shared/shared_engine.h"
+#include "cache_store/shared/shared_object.h"
+#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_spaces.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+class SharedLeases {
+ public:
+  // Boundaries of one prompt that are promised at most: a round trip each.
+  static constexpr size_t kMaxBoundaries = 8;
+  // Who waits asks again after this.
+  static constexpr absl::Duration kPause = absl::Milliseconds(100);
+
+  struct Parts {
+    SharedEngine* engine = nullptr;
+    SharedSpaces* spaces = nullptr;
+    Clock *clock = nullptr, *steady = nullptr;
+    Counters* counters = nullptr;
+    // Runs a job behind what was written before. False: there is no room for it.
+    std::function<bool(std::function<void()>)> run_behind;
+  };
+  SharedLeases(Parts parts, const SharedOptions& options)
+      : parts_(std::move(parts)), options_(options) {}
+
+  // `decision`: the store's own, to compute. Returns it with the leases in its ticket; or to wait
+  // for another store that computes some of it.
+  ClaimDecision Join(const PrefixQuery& query, const KvLayout& layout, const ClaimRequest& ask,
+                     ClaimDecision decision) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  enum class Taken { kHere, kElsewhere, kUnknown };
+  struct Held;
+  // A lease of this store's.
+  struct Own {
+    int holders = 0;  // who were given it, and those that gave it back and wait for the erasing
+    absl::Time ends;  // by the steady clock
+  };
+  Taken Take(const SharedSpace& space, const std::string& name, absl::Duration lease,
+             absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Those of others.
+  Taken Look(const SharedSpace& space, const std::string& name, absl::Time deadline);
+  void GiveBack(std::vector<std::string> names) ABSL_LOCKS_EXCLUDED(mu_);
+  // Those that nobody else here holds, if they did not end before.
+  void Erase(const std::vector<std::string>& names) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Parts parts_;
+  const SharedOptions options_;
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Own> own_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
