@@ -47,7 +47,9 @@ absl::Status AboutStore(const absl::Status& status, const std::string& store,
 }  // namespace
 
 InferenceService::InferenceService(InferenceParts parts)
-    : parts_(std::move(parts)), state_limit_(parts_.engine->Stats().pool_limit_bytes) {}
+    : parts_(std::move(parts)),
+      states_({"state", 4, 2, parts_.state_window, uint64_t{4} << 20}),
+      state_limit_(parts_.engine->Stats().pool_limit_bytes) {}
 
 absl::StatusOr<Prompt> InferenceService::PromptFrom(
     const v1::PromptInput& input, PromptPurpose purpose,
@@ -170,24 +172,22 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context*
   const auto reactor = std::make_shared<SaveStateCall>(context);
   const absl::StatusOr<Identity> caller =
       reactor->Enter(parts_.admission, "SaveState", request->Length());
-  absl::StatusOr<std::shared_ptr<void>> place =
-      caller.ok() ? states_.Enter(*caller) : absl::StatusOr<std::shared_ptr<void>>(caller.status());
-  const absl::Status small = CheckSmall<v1::SaveStateRequest>(*request);
-  if (!place.ok() || !small.ok()) {
-    reactor->End(place.ok() ? small : place.status());
-    return reactor.get();
+  absl::Status begun = caller.status();
+  if (begun.ok()) begun = reactor->TakePlace(&states_, *caller, /*keeps_pace=*/true);
+  if (begun.ok()) begun = CheckSmall<v1::SaveStateRequest>(*request);
+  if (begun.ok()) {
+    reactor->Start(parts_.engine, &prompts_, &recent_, &state_limit_, caller->tenant,
+                   TakeRequest(request));
+  } else {
+    reactor->End(begun);
   }
-  reactor->Start({parts_.engine, &prompts_, &recent_, &state_limit_, caller->tenant,
-                  parts_.state_timeout, parts_.state_patience},
-                 TakeRequest(request), *std::move(place));
   return reactor.get();
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* context,
                                                                        Bytes* response) {
   const auto reactor = std::make_shared<LoadStateCall>(
-      LoadStateCall::Service{parts_.engine, &prompts_, &state_limit_, &states_, parts_.admission,
-                             parts_.state_timeout, parts_.state_patience},
+      LoadStateCall::Service{parts_.engine, &prompts_, &state_limit_, &states_, parts_.admission},
       context, response);
   reactor->Start();
   return reactor.get();

@@ -41,9 +41,9 @@ struct InferenceParts {
   Admission* admission = nullptr;
   std::string model_dir;
   std::string version;
-  bool strict_chats = false;                             // whatever a request says
-  absl::Duration state_timeout = kStateTimeout;          // of a SaveState, of a LoadState
-  absl::Duration state_patience = kStatePatience;        // with who sends a state
+  bool strict_chats = false;  // whatever a request says
+  // In which who sends or takes a state moves 4 MiB.
+  absl::Duration state_window = absl::Minutes(1);
   absl::Duration progress_pause = kProgressPause;        // between messages with progress
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
@@ -97,7 +97,7 @@ class InferenceService final : public InferenceServiceBase {
   // Explanations under way: each holds its prompt's ids until the store answers.
   Limit explains_{{"explain", 64, 8}};
   // Each holds a file in memory, which state_limit_ counts.
-  Limit states_{{"state", 4, 2}};
+  Limit states_;
   StateLimit state_limit_;
   RecentAnswers recent_;
   FairPool prompts_{"prompts"};

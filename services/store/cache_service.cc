@@ -40,25 +40,13 @@ void CacheService::SetClock(Clock* clock) {
   fetch_places_.SetClock(clock);
 }
 
-void CacheService::LookAtStreams() {
-  absl::call_once(looking_, [this] {
-    looker_ = std::make_unique<RepeatingThread>([this] {
-      publish_places_.EndSlow();
-      fetch_places_.EndSlow();
-      return kStreamLook;
-    });
-  });
-}
-
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(Context* context,
                                                                 const Bytes* request) {
-  LookAtStreams();
   return StartFetch(parts_, &readers_, &offer_, &fetch_places_, context, request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
-  LookAtStreams();
   return StartPublish(parts_, &committers_, &publish_places_, context);
 }
 

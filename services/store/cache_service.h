@@ -16,12 +16,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/call_once.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
-#include "cache_store/base/repeating_thread.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/serving/calls/admission.h"
@@ -63,8 +61,6 @@ inline FairPoolOptions LookupPool(int threads) {
   return {threads, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
 }
 inline constexpr int kMaxTenantListStreams = 8;
-// How often the progress of publishes and fetches is checked.
-inline constexpr absl::Duration kStreamLook = absl::Milliseconds(250);
 
 // All methods are callbacks with raw bytes: no thread of gRPC's waits for a call, or parses a
 // request that may be large. Callers could otherwise hold all of these threads.
@@ -119,8 +115,6 @@ class CacheService final : public CacheServiceBase {
   template <typename Request, typename Response, typename Body>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
                                     Bytes* response, Body body);
-  // Starts the thread that ends streams that hardly move.
-  void LookAtStreams();
   absl::Status DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
                      v1::PinResponse* response);
   absl::Status DoDrop(const Identity& caller, const v1::DropRequest& request,
@@ -143,8 +137,6 @@ class CacheService final : public CacheServiceBase {
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
   FairPool lookups_;  // behind those that its jobs use
-  absl::once_flag looking_;
-  std::unique_ptr<RepeatingThread> looker_;  // last: it uses the others
 };
 
 }  // namespace hearth

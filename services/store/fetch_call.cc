@@ -36,8 +36,8 @@ constexpr size_t kReadAhead = 1;
 // no thread of gRPC's blocks. Invariants: (1) one write and one read are in progress at most, so at
 // most kReadAhead + 1 slices are held; (2) pieces go out in the order of SliceOrder; (3) what was
 // shared is held until the caller cancels, goes away, or its lease expires, which begins when it is
-// handed out; (4) a call whose caller takes next to nothing loses its place (Limit), is
-// cancelled, and holds nothing any more.
+// handed out; (4) a call whose caller does not keep its pace (Limit) is cancelled, and holds
+// nothing any more.
 class FetchCall final : public StreamCall {
  public:
   FetchCall(const StoreCallParts& parts, Executor* readers, const SharedMemoryOffer* offer,
@@ -66,15 +66,12 @@ class FetchCall final : public StreamCall {
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LosePlace(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnLeaseExpired() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLease() ABSL_LOCKS_EXCLUDED(mutex_);
-  void CancelWrite() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const StoreCallParts parts_;
   Executor* const readers_;
   const SharedMemoryOffer* const offer_;
-  Limit::Place* place_ = nullptr;  // among the open streams; null: refused
   std::unique_ptr<FetchSession> session_;
   // Set by the lookup.
   bool from_disk_ = false, shares_ = false, reader_verifies_ = false;
@@ -120,14 +117,8 @@ void FetchCall::Start(Limit* places, const grpc::ByteBuffer& request) {
   const absl::StatusOr<Identity> caller = Enter(parts_.admission, "Fetch", request.Length());
   if (!caller.ok()) return End(caller.status());
   KeepUntilDone(parts_.admission->OnClose([this] { EndLease(); }));
-  auto entered = places->Enter(*caller, [weak = Weak(this)](const absl::Status& why) {
-    if (const auto self = weak.lock()) self->LosePlace(why);
-  });
-  if (!entered.ok()) return End(entered.status());
-  std::shared_ptr<Limit::Place> place = *std::move(entered);
-  place_ = place.get();
-  KeepUntilDone(std::move(place));
-  place_->WaitsForCaller(false);
+  const absl::Status placed = TakePlace(places, *caller, /*keeps_pace=*/true);
+  if (!placed.ok()) return End(placed);
   Delegate([&] {
     return parts_.lookups->SubmitRequest(
         caller->ShareName(), request.Length(),
@@ -183,39 +174,16 @@ void FetchCall::SetAlarm() {
   });
 }
 
-// The caller takes next to nothing: the objects held for it go to others.
-void FetchCall::LosePlace(const absl::Status& why) {
-  {
-    absl::MutexLock lock(&mutex_);
-    AbortLocked(why);
-  }
-  CancelWrite();
-}
-
 void FetchCall::OnLeaseExpired() {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (stage_ >= Stage::kAllRead && ready() == 0 && !writing()) {
-      EndLocked(absl::OkStatus());
-      return WriteNext();
-    }
+  absl::MutexLock lock(&mutex_);
+  if (stage_ >= Stage::kAllRead && ready() == 0 && !writing()) {
+    EndLocked(absl::OkStatus());
+  } else {
     AbortLocked(absl::DeadlineExceededError(
         absl::StrCat("fetch: not all was sent when the lease on shared memory was over, after ",
                      absl::FormatDuration(offer_->lease))));
   }
-  CancelWrite();
-}
-
-// Ends a write that may never end by itself.
-void FetchCall::CancelWrite() {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!writing()) return WriteNext();
-    Hold();
-  }
-  context_->TryCancel();
-  absl::MutexLock lock(&mutex_);
-  Release();
+  WriteNext();
 }
 
 // The caller has copied the shared bytes, or died.
@@ -236,10 +204,7 @@ void FetchCall::EndLease() {
 
 bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
   mutex_.AssertHeld();
-  if (StreamCall::TakeNext(message)) {
-    place_->WaitsForCaller(true);
-    return true;
-  }
+  if (StreamCall::TakeNext(message)) return true;
   if (ended() || stage_ < Stage::kAllRead) return false;
   if (!shares_ || parts_.admission->closed()) {
     EndLocked(absl::OkStatus());
@@ -257,8 +222,6 @@ void FetchCall::BeforeFinish() {
 }
 
 void FetchCall::OnWriteDone(bool ok) {
-  place_->WaitsForCaller(false);
-  if (ok) place_->Moved(written_bytes());
   StreamCall::OnWriteDone(ok);
   ReadNext();
 }

@@ -79,10 +79,9 @@ uint32_t MsUntil(absl::Time when) {
 void LeaseCall::Start(Limit* streams, const grpc::ByteBuffer& bytes) {
   const absl::StatusOr<Identity> caller = Enter(parts_.admission, "Lease", bytes.Length());
   if (!caller.ok()) return End(caller.status());
-  absl::StatusOr<std::shared_ptr<void>> place =
-      streams->Enter(*caller, nullptr, 1 + static_cast<int>(bytes.Length() / kLeaseBytes));
-  if (!place.ok()) return End(place.status());
-  KeepUntilDone(*std::move(place));
+  const int weight = 1 + static_cast<int>(bytes.Length() / kLeaseBytes);
+  const absl::Status placed = TakePlace(streams, *caller, /*keeps_pace=*/false, weight);
+  if (!placed.ok()) return End(placed);
   share_name_ = caller->ShareName();
   request_bytes_ = bytes.Length();
   KeepUntilDone(parts_.admission->OnClose([this] { Close(); }));

@@ -6,8 +6,8 @@
 
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
-#include "services/store/result_conversion.h"
 #include "services/store/store_calls.h"
+#include "services/store/store_conversion.h"
 
 namespace hearth {
 namespace {
@@ -25,9 +25,7 @@ class ListCall final : public StreamCall {
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
     const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
     if (!tenant.ok()) return End(tenant.status());
-    absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
-    if (!place.ok()) return End(place.status());
-    KeepUntilDone(*std::move(place));
+    if (absl::Status placed = TakePlace(streams, *caller); !placed.ok()) return End(placed);
     KeepUntilDone(parts.admission->Follow(*context_, *caller,
                                           [this](const absl::Status& status) { Abort(status); }));
     call()->note()->tenant = *tenant;

@@ -28,15 +28,15 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 // so that no thread of gRPC's blocks.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
 // one message beside what the store counts as staged; (3) Finish is called once;
-// (4) a stream that hardly moves is cancelled (limit.h).
+// (4) a stream that does not keep its pace is cancelled (limit.h).
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
-  PublishCall(const StoreCallParts& parts, Executor* committers, Limit* places,
+  PublishCall(const StoreCallParts& parts, Executor* committers,
               grpc::CallbackServerContext* context)
-      : parts_(parts), committers_(committers), places_(places), context_(context) {}
+      : parts_(parts), committers_(committers), context_(context) {}
 
   // Keeps itself alive until OnDone.
-  Reactor* Start() {
+  Reactor* Start(Limit* places) {
     self_ = shared_from_this();
     caller_ = parts_.admission->Enter("Publish", *context_, 0, &call_,
                                       /*reads_on=*/true);
@@ -44,7 +44,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
       End(caller_.status());
       return this;
     }
-    auto place = places_->Enter(*caller_, [weak = weak_from_this()](const absl::Status& why) {
+    auto place = places->Enter(*caller_, [weak = weak_from_this()](const absl::Status& why) {
       if (const auto self = weak.lock()) self->LosePlace(why);
     });
     if (!place.ok()) {
@@ -57,6 +57,10 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
 
   void OnReadDone(bool ok) override {
+    {
+      absl::MutexLock lock(&end_mutex_);
+      if (std::exchange(waits_for_, Waits::kNothing) != Waits::kRead) return;  // it was ended
+    }
     place_->WaitsForCaller(false);
     if (ok) {
       call_->Took(message_.Length());
@@ -66,6 +70,10 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     if (!status.ok()) End(status);
   }
   void OnWriteDone(bool ok) override {
+    {
+      absl::MutexLock lock(&end_mutex_);
+      waits_for_ = Waits::kNothing;
+    }
     place_->WaitsForCaller(false);
     if (!ok) return End(EndedEarly());
     if (acknowledged_) return End(absl::OkStatus());
@@ -82,17 +90,32 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
 
  private:
-  void Read() {
+  enum class Waits { kNothing, kRead, kWrite };
+
+  void Read() ABSL_LOCKS_EXCLUDED(end_mutex_) {
+    absl::Status lost;
+    {
+      absl::MutexLock lock(&end_mutex_);
+      lost = lost_;
+      if (lost.ok()) waits_for_ = Waits::kRead;
+    }
+    if (!lost.ok()) return End(lost);
     place_->WaitsForCaller(true);
     StartRead(&message_);
   }
 
-  // The caller is gone, or takes next to nothing: its staged bytes go to others.
+  // The caller does not keep the pace: its staged bytes go to others.
   void LosePlace(const absl::Status& why) ABSL_LOCKS_EXCLUDED(end_mutex_) {
-    absl::MutexLock lock(&end_mutex_);
-    if (ended_ || !lost_.ok()) return;
-    lost_ = why;
-    context_->TryCancel();  // which ends what waits; the call is there until End, which waits here
+    {
+      absl::MutexLock lock(&end_mutex_);
+      if (ended_ || !lost_.ok()) return;
+      lost_ = why;
+      // A write that is not taken ends no other way; the call is there until End, which waits here.
+      if (waits_for_ == Waits::kWrite) context_->TryCancel();
+      if (waits_for_ != Waits::kRead) return;  // it ends before it reads on
+      waits_for_ = Waits::kNothing;
+    }
+    End(why);  // the read in progress fails
   }
 
   absl::Status EndedEarly() ABSL_LOCKS_EXCLUDED(end_mutex_) {
@@ -121,8 +144,6 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
         },
         kMaxSliceElements);
     message_.Clear();
-    // No room for the slice: other publishes may hold memory that they hardly use.
-    if (absl::IsResourceExhausted(taken)) places_->MakeRoom();
     if (!taken.ok()) return taken;
     switch (request.message_case()) {
       case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or nothing at all
@@ -190,6 +211,10 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   void Send(const v1::PublishResponse& response) {
     answer_ = MessageBytes(response);
+    {
+      absl::MutexLock lock(&end_mutex_);
+      waits_for_ = Waits::kWrite;
+    }
     place_->WaitsForCaller(true);
     StartWrite(&answer_);
   }
@@ -208,7 +233,6 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   const StoreCallParts parts_;
   Executor* const committers_;
-  Limit* const places_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<PublishCall> self_;      // held for gRPC
   std::unique_ptr<Admission::Call> call_;  // null when the server drains
@@ -222,13 +246,14 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   absl::Mutex end_mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(end_mutex_);  // why it lost its place
   bool ended_ ABSL_GUARDED_BY(end_mutex_) = false;
+  Waits waits_for_ ABSL_GUARDED_BY(end_mutex_) = Waits::kNothing;
 };
 
 }  // namespace
 
 Reactor* StartPublish(const StoreCallParts& parts, Executor* committers, Limit* places,
                       grpc::CallbackServerContext* context) {
-  return std::make_shared<PublishCall>(parts, committers, places, context)->Start();
+  return std::make_shared<PublishCall>(parts, committers, context)->Start(places);
 }
 
 }  // namespace hearth

@@ -85,9 +85,7 @@ class WatchCall final : public StreamCall {
       return End(absl::PermissionDeniedError(absl::StrCat("with_chunks: tokens of \"", *tenant,
                                                           "\" are not shown to an administrator")));
     }
-    absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
-    if (!place.ok()) return End(place.status());
-    KeepUntilDone(*std::move(place));
+    if (absl::Status placed = TakePlace(streams, *caller); !placed.ok()) return End(placed);
     KeepUntilDone(parts.admission->Follow(*context_, *caller,
                                           [this](const absl::Status& status) { Abort(status); }));
     KeepUntilDone(parts.admission->OnClose([this] { Abort(Admission::ClosedError()); }));

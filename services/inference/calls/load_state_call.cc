@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "proto/caller_gone.h"
 #include "proto/inference.pb.h"
 #include "proto/state_format.h"
@@ -62,19 +61,45 @@ void LoadStateCall::Start() {
                                 /*reads_on=*/true);
   if (!caller.ok()) return End(caller.status());
   tenant_ = caller->tenant;
-  absl::StatusOr<std::shared_ptr<void>> place = service_.places->Enter(*caller);
+  auto place = service_.places->Enter(*caller, [weak = weak_from_this()](const absl::Status& why) {
+    if (const auto self = weak.lock()) self->LosePlace(why);
+  });
   if (!place.ok()) return End(place.status());
   place_ = *std::move(place);
-  begun_at_ = absl::Now();
+  Read();
+}
+
+void LoadStateCall::Read() {
+  absl::Status lost;
   {
-    absl::MutexLock lock(&end_mutex_);
-    SetAlarm();
+    absl::MutexLock lock(&mutex_);
+    lost = lost_;
+    reading_ = lost.ok();
   }
+  if (!lost.ok()) return End(lost);
+  place_->WaitsForCaller(true);
   StartRead(&message_);
 }
 
+void LoadStateCall::LosePlace(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    lost_ = why;
+    if (!std::exchange(reading_, false)) return;  // it ends before it reads on
+  }
+  End(why);  // the read in progress fails
+}
+
 void LoadStateCall::OnReadDone(bool ok) {
-  if (ok) call_->Took(message_.Length());
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!std::exchange(reading_, false)) return;  // it was ended
+  }
+  place_->WaitsForCaller(false);
+  if (ok) {
+    call_->Took(message_.Length());
+    place_->Moved(message_.Length());
+  }
   const absl::Status status = ok ? TakeMessage() : ReceivedAll();
   if (!status.ok()) End(status);
 }
@@ -93,12 +118,7 @@ absl::Status LoadStateCall::TakeMessage() {
   }
   // As a file, and as the objects that are made of it.
   if (status = room_.GrowTo(2 * file_.size()); !status.ok()) return status;
-  {
-    absl::MutexLock lock(&end_mutex_);
-    announced_ = file_bytes_;
-    received_ = file_.size();
-  }
-  StartRead(&message_);
+  Read();
   return absl::OkStatus();
 }
 
@@ -126,7 +146,7 @@ absl::Status LoadStateCall::ReadPrelude() {
 
 // The caller has ended its side, or is gone.
 absl::Status LoadStateCall::ReceivedAll() {
-  if (context_->IsCancelled()) return EndedEarly();
+  if (context_->IsCancelled()) return CallerGone();
   if (file_bytes_ == 0 || file_.size() < file_bytes_) {
     return absl::DataLossError(
         absl::StrCat("state ends after ", file_.size(), " bytes of ",
@@ -135,7 +155,7 @@ absl::Status LoadStateCall::ReceivedAll() {
   // Nothing is read or written until it ends, so the call is there and nobody else uses it.
   return service_.pool->Submit(
       tenant_, std::min<uint64_t>(file_.size(), kStateJobBytes), [self = shared_from_this()] {
-        self->End(self->context_->IsCancelled() ? self->EndedEarly() : self->Load());
+        self->End(self->context_->IsCancelled() ? CallerGone() : self->Load());
       });
 }
 
@@ -153,54 +173,17 @@ absl::Status LoadStateCall::Load() {
   return absl::OkStatus();
 }
 
-absl::Status LoadStateCall::EndedEarly() {
-  absl::MutexLock lock(&end_mutex_);
-  return late_.ok() ? CallerGone() : late_;
-}
-
-void LoadStateCall::SetAlarm() {
-  end_mutex_.AssertHeld();
-  alarm_ = std::make_unique<grpc::Alarm>();
-  alarm_->Set(absl::ToChronoTime(absl::Now() + std::min(service_.timeout, service_.patience)),
-              [weak = weak_from_this()](bool rang) {
-                const auto self = rang ? weak.lock() : nullptr;
-                if (self != nullptr) self->OnAlarm();
-              });
-}
-
-absl::Status LoadStateCall::CheckPace() const {
-  end_mutex_.AssertHeld();
-  const absl::Duration taken = absl::Now() - begun_at_;
-  if (announced_ > 0 || taken < std::min(service_.timeout, 3 * service_.patience)) {
-    return CheckStatePace(received_, announced_, taken, service_.timeout, service_.patience);
-  }
-  return absl::DeadlineExceededError(
-      absl::StrCat("no message of a state is whole after ", absl::FormatDuration(taken)));
-}
-
-void LoadStateCall::OnAlarm() {
-  absl::MutexLock lock(&end_mutex_);
-  if (ended_ || !late_.ok()) return;
-  late_ = CheckPace();
-  if (late_.ok()) return SetAlarm();
-  context_->TryCancel();  // the call is there until End, which waits here
-}
-
 void LoadStateCall::End(absl::Status status) {
-  {
-    absl::MutexLock lock(&end_mutex_);
-    assert(!ended_);  // Finish is called once
-    ended_ = true;
-    if (alarm_ != nullptr) alarm_->Cancel();
-  }
+  assert(!ended_);  // Finish is called once
+  ended_ = true;
   std::string().swap(file_);
   room_.Clear();
-  place_.reset();
   if (call_ != nullptr) status = call_->Finish(std::move(status));
   Finish(ToGrpcStatus(status, context_));
 }
 
 void LoadStateCall::OnDone() {
+  place_.reset();
   call_.reset();
   const std::shared_ptr<LoadStateCall> last = std::move(self_);  // maybe the last reference
 }

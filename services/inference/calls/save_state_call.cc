@@ -15,6 +15,9 @@
 namespace hearth {
 namespace {
 
+// That a state may be computed for.
+constexpr absl::Duration kMostTime = absl::Minutes(5);
+
 grpc::ByteBuffer ChunkOf(absl::string_view bytes) {
   assert(bytes.size() <= kMaxSlicePieceBytes);
   v1::StateChunk chunk;
@@ -49,115 +52,93 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
 
 }  // namespace
 
-void SaveStateCall::Start(Service service, grpc::ByteBuffer request, std::shared_ptr<void> place) {
-  service_ = std::move(service);
-  {
-    absl::MutexLock lock(&mutex_);
-    place_ = std::move(place);
-    SetAlarm();
-  }
-  Delegate([&] {
-    return service_.pool->SubmitRequest(service_.tenant, request.Length(),
-                                        [self = Shared(this), request] {
-                                          const absl::Status begun = self->Begin(request);
-                                          if (!begun.ok()) self->End(begun);
-                                          absl::MutexLock lock(&self->mutex_);
-                                          self->Release();
-                                        });
-  });
-}
-
-absl::Status SaveStateCall::Begin(const grpc::ByteBuffer& request) {
-  v1::SaveStateRequest parsed;
-  if (absl::Status status = ParseAwaited(*context_, request, &parsed); !status.ok()) return status;
-  const std::shared_ptr<RecentAnswer> answer =
-      service_.answers->Find(service_.tenant, parsed.request_id());
-  if (answer == nullptr) {
+void SaveStateCall::Start(Engine* engine, FairPool* pool, RecentAnswers* answers, StateLimit* limit,
+                          const std::string& tenant, const grpc::ByteBuffer& request) {
+  pool_ = pool;
+  // Held by the pool's job.
+  const auto make = [this, answers, limit, tenant, request]() -> absl::StatusOr<EngineRequest> {
+    v1::SaveStateRequest parsed;
+    const absl::Status read = ParseAwaited(*context_, request, &parsed);
+    if (!read.ok()) return read;
+    const auto answer = answers->Find(tenant, parsed.request_id());
+    if (answer != nullptr) return Prepare(*answer, limit);
     return absl::NotFoundError(
         "request_id: this worker has no such request of this caller's among its last ones");
-  }
-  const KvLayout& layout = service_.engine->layout();
+  };
+  Follow(engine, pool, tenant, request.Length(), make);
+}
+
+absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer,
+                                                     StateLimit* limit) {
+  const KvLayout& layout = engine()->layout();
   if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
-  if (answer->request().searches()) {
+  if (answer.request().searches()) {
     return absl::FailedPreconditionError(
         "a search with beams has no saved states: nothing of its answer is known before its end");
   }
-  EngineRequest rest = answer->Rest();
-  if (rest.token_ids.size() < 2) {
+  rest_ = answer.Rest();
+  prompt_tokens_ = answer.request().token_ids.size();
+  if (rest_.token_ids.size() < 2) {
     return absl::FailedPreconditionError("the inference has computed nothing yet: one token");
   }
-  if (!(answer->request().kv.quantization == layout.quantization)) {
+  if (!(answer.request().kv.quantization == layout.quantization)) {
     return absl::FailedPreconditionError(
         "the inference kept its keys and values in another class than the worker's: it has no "
         "saved state");
   }
-  const auto tokens = static_cast<uint32_t>(rest.token_ids.size() - 1);
-  auto room = std::make_unique<StateLimit::Reservation>(service_.limit);
+  // All tokens but the last, which the rest begins with.
+  EngineRequest computed;
+  computed.token_ids.assign(rest_.token_ids.begin(), rest_.token_ids.end() - 1);
+  computed.tenant = rest_.tenant;
+  computed.adapter = rest_.adapter;
+  computed.request_id = rest_.request_id;
+  const bool reads = rest_.cache == CacheMode::kDefault || rest_.cache == CacheMode::kRead;
+  computed.cache = reads ? CacheMode::kRead : CacheMode::kOff;
+  computed.deadline = std::min(absl::FromChrono(context_->deadline()), absl::Now() + kMostTime);
+  const auto tokens = static_cast<uint32_t>(computed.token_ids.size());
+  auto room = std::make_unique<StateLimit::Reservation>(limit);
   if (absl::Status fits = room->GrowTo(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (ended()) return CallerGone();
-    room_ = std::move(room);
-  }
-  return Submit(std::move(rest), answer->request().token_ids.size());
+  absl::MutexLock lock(&mutex_);
+  if (ended()) return CallerGone();
+  room_ = std::move(room);
+  return computed;
 }
 
-// All tokens but the last, which the rest begins with.
-absl::Status SaveStateCall::Submit(EngineRequest rest, size_t prompt_tokens) {
-  EngineRequest computed;
-  computed.token_ids.assign(rest.token_ids.begin(), rest.token_ids.end() - 1);
-  computed.tenant = rest.tenant;
-  computed.adapter = rest.adapter;
-  computed.request_id = rest.request_id;
-  const bool reads = rest.cache == CacheMode::kDefault || rest.cache == CacheMode::kRead;
-  computed.cache = reads ? CacheMode::kRead : CacheMode::kOff;
-  computed.deadline =
-      std::min(absl::FromChrono(context_->deadline()), absl::Now() + service_.timeout);
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> SaveStateCall::Submit(EngineRequest request) {
+  const auto self = Shared(this);
   EngineCallbacks callbacks;
-  callbacks.on_error = [self = Shared(this)](const absl::Status& status) { self->End(status); };
-  callbacks.on_snapshot = [self = Shared(this), rest = std::move(rest),
-                           prompt_tokens](SnapshotMaker make) {
-    self->MakeSnapshot(rest, prompt_tokens, std::move(make));
-  };
-  auto handle = service_.engine->Submit(std::move(computed), std::move(callbacks));
-  if (!handle.ok()) return handle.status();
-  absl::MutexLock lock(&mutex_);
-  handle_ = *std::move(handle);
-  if (cancelled_) handle_->Cancel();
-  return absl::OkStatus();
+  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+  callbacks.on_snapshot = [self](SnapshotMaker make) { self->MakeSnapshot(std::move(make)); };
+  return engine()->Submit(std::move(request), std::move(callbacks));
 }
 
 // The engine's thread has other requests to compute.
-void SaveStateCall::MakeSnapshot(const EngineRequest& rest, size_t prompt_tokens,
-                                 SnapshotMaker make) {
+void SaveStateCall::MakeSnapshot(SnapshotMaker make) {
   Delegate([&] {
-    return service_.pool->Submit(
-        service_.tenant, kStateJobBytes,
-        [self = Shared(this), rest, prompt_tokens, make = std::move(make)]() mutable {
-          absl::StatusOr<std::string> snapshot = make();
-          make = nullptr;  // and the blocks that it holds
-          if (snapshot.ok()) {
-            self->TakeSnapshot(rest, prompt_tokens, *std::move(snapshot));
-          } else {
-            self->End(snapshot.status());
-          }
-          absl::MutexLock lock(&self->mutex_);
-          self->Release();
-        });
+    return pool_->Submit(rest_.tenant, kStateJobBytes,
+                         [self = Shared(this), make = std::move(make)]() mutable {
+                           absl::StatusOr<std::string> snapshot = make();
+                           make = nullptr;  // and the blocks that it holds
+                           if (snapshot.ok()) {
+                             self->TakeSnapshot(*std::move(snapshot));
+                           } else {
+                             self->End(snapshot.status());
+                           }
+                           absl::MutexLock lock(&self->mutex_);
+                           self->Release();
+                         });
   });
 }
 
-void SaveStateCall::TakeSnapshot(const EngineRequest& rest, size_t prompt_tokens,
-                                 std::string snapshot) {
-  absl::StatusOr<std::string> header = HeaderOf(rest, prompt_tokens, snapshot.size());
+void SaveStateCall::TakeSnapshot(std::string snapshot) {
+  absl::StatusOr<std::string> header = HeaderOf(rest_, prompt_tokens_, snapshot.size());
   if (!header.ok()) return End(absl::InternalError(header.status().message()));
   absl::MutexLock lock(&mutex_);
   if (ended()) return;
   header_ = *std::move(header);
   snapshot_ = std::move(snapshot);
   made_ = true;
-  made_at_ = absl::Now();
-  call()->note()->tokens = rest.token_ids.size();
+  call()->note()->tokens = rest_.token_ids.size();
   WriteNext();
 }
 
@@ -179,58 +160,10 @@ bool SaveStateCall::TakeNext(grpc::ByteBuffer* message) {
 
 void SaveStateCall::BeforeFinish() {
   mutex_.AssertHeld();
-  if (alarm_ != nullptr) alarm_->Cancel();
   made_ = false;
   std::string().swap(header_);
   std::string().swap(snapshot_);
   room_.reset();
-  place_.reset();
-}
-
-void SaveStateCall::CancelRequest() {
-  std::shared_ptr<EngineRequestHandle> handle;
-  {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    handle = handle_;
-  }
-  if (handle != nullptr) handle->Cancel();
-}
-
-void SaveStateCall::OnGone() {
-  CancelRequest();
-  StreamCall::OnGone();
-}
-
-// Not a shared pointer: the alarm is this call's own. A cancelled one may ring after the call.
-void SaveStateCall::SetAlarm() {
-  mutex_.AssertHeld();
-  alarm_ = std::make_unique<grpc::Alarm>();
-  alarm_->Set(absl::ToChronoTime(absl::Now() + std::min(service_.timeout, service_.patience)),
-              [weak = Weak(this)](bool rang) {
-                const auto self = rang ? weak.lock() : nullptr;
-                if (self != nullptr) self->OnAlarm();
-              });
-}
-
-void SaveStateCall::OnAlarm() {
-  bool writes = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (ended()) return;
-    // Until it is made the engine's deadline bounds it.
-    const absl::Duration taken = made_ ? absl::Now() - made_at_ : absl::ZeroDuration();
-    absl::Status late = CheckStatePace(sent_, header_.size() + snapshot_.size(), taken,
-                                       service_.timeout, service_.patience);
-    if (late.ok()) return SetAlarm();
-    AbortLocked(std::move(late));
-    writes = writing();
-    Hold();
-  }
-  CancelRequest();
-  if (writes) context_->TryCancel();  // a write that may never end by itself
-  absl::MutexLock lock(&mutex_);
-  Release();
 }
 
 }  // namespace hearth

@@ -12,29 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
-#include "services/rpc/proto_conversion.h"
 
 namespace hearth {
-
-// Of a whole call that saves or loads a state, for a caller who hardly reads or sends.
-inline constexpr absl::Duration kStateTimeout = absl::Minutes(5);
-// A caller who sends or takes a state may be late by this against one who needs all of that time,
-// and by a message that is on its way: it keeps one of a few places. Its first message may be late
-// by three times as much.
-inline constexpr absl::Duration kStatePatience = absl::Seconds(10);
-
-// The error of a caller who moved so many bytes of all in the time `taken`, if that is too slow.
-inline absl::Status CheckStatePace(uint64_t moved, uint64_t all, absl::Duration taken,
-                                   absl::Duration timeout, absl::Duration patience) {
-  const double due = static_cast<double>(all) * absl::FDivDuration(taken - patience, timeout);
-  if (taken <= timeout && static_cast<double>(moved + kMaxSlicePieceBytes) >= due) {
-    return absl::OkStatus();
-  }
-  return absl::DeadlineExceededError(absl::StrCat(
-      "too slow: ", moved, " of the state's ", all, " bytes moved in ", absl::FormatDuration(taken),
-      ", and all must within ", absl::FormatDuration(timeout)));
-}
 
 // Counted by a pool for the work on a state, which makes it a long one: StateLimit counts the
 // bytes.

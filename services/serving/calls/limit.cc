@@ -1,6 +1,5 @@
 #include "services/serving/calls/limit.h"
 
-#include <algorithm>
 #include <cassert>
 #include <utility>
 #include <vector>
@@ -8,11 +7,18 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
+namespace {
+
+// How often the pace of streams is looked at.
+constexpr absl::Duration kLook = absl::Milliseconds(250);
+
+}  // namespace
 
 Limit::Limit(Options options, Clock* clock)
     : options_(std::move(options)), clock_(clock == nullptr ? &steady_clock_ : clock) {}
 
 Limit::~Limit() {
+  looker_.reset();
   absl::MutexLock lock(&mutex_);
   assert(places_.empty() && open_ == 0);
 }
@@ -33,52 +39,7 @@ void Limit::BeginWindow(Place* place, absl::Time now) {
   place->moved_before_ = place->moved_.load(std::memory_order_relaxed);
 }
 
-double Limit::RateOf(const Place& place, absl::Time now) const {
-  mutex_.AssertHeld();
-  const absl::Duration time = now - place.since_;
-  if (time < options_.grace && place.has_rate_) return place.bytes_per_s_;
-  const uint64_t moved = place.moved_.load(std::memory_order_relaxed) - place.moved_before_;
-  return static_cast<double>(moved) / absl::ToDoubleSeconds(time);
-}
-
-Limit::EndStream Limit::TakeSlowest(const std::string* tenant, const std::string& newcomer) {
-  mutex_.AssertHeld();
-  const absl::Time now = clock_->Now();
-  const int tenants = static_cast<int>(of_tenant_.size()) + (of_tenant_.count(newcomer) == 0);
-  const int share = options_.all / std::max(1, tenants);
-  Place* slowest = nullptr;
-  bool slowest_is_over = false;
-  double slowest_rate = 0;
-  for (Place* const place : places_) {
-    if (!place->counted_ || place->end_ == nullptr) continue;
-    if (!place->waits_.load(std::memory_order_relaxed)) continue;
-    if (tenant != nullptr && place->tenant_ != *tenant) continue;
-    if (now - place->since_ < options_.grace && !place->has_rate_) continue;
-    const double rate = RateOf(*place, now);
-    if (rate >= static_cast<double>(options_.slow_bytes_per_s)) continue;
-    const bool is_over = of_tenant_[place->tenant_] > share;
-    const bool is_worse = slowest == nullptr || (is_over && !slowest_is_over) ||
-                          (is_over == slowest_is_over && rate < slowest_rate);
-    if (!is_worse) continue;
-    slowest = place;
-    slowest_is_over = is_over;
-    slowest_rate = rate;
-  }
-  if (slowest == nullptr) return nullptr;
-  Uncount(slowest);
-  return slowest->end_;
-}
-
-absl::Status Limit::Displaced() const {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(options_.kind,
-                   ": another caller has its place now, since this one was the "
-                   "slowest of ",
-                   options_.all, "; try again later"));
-}
-
-absl::Status Limit::MakePlace(const std::string& tenant, bool can_end, int weight,
-                              EndStream* ends) {
+absl::Status Limit::CheckPlace(const std::string& tenant, int weight) const {
   mutex_.AssertHeld();
   const auto known = of_tenant_.find(tenant);
   const int own = tenant.empty() || known == of_tenant_.end() ? 0 : known->second;
@@ -88,14 +49,11 @@ absl::Status Limit::MakePlace(const std::string& tenant, bool can_end, int weigh
         absl::StrCat(options_.kind, ": ", limit, " streams ", whose, "; try again later"));
   };
   if (!tenant.empty() && options_.each_tenant > 0 && own + weight > options_.each_tenant) {
-    *ends = can_end ? TakeSlowest(&tenant, tenant) : nullptr;
-    if (*ends == nullptr) {
-      return refuse(options_.each_tenant,
-                    absl::StrCat("of tenant \"", tenant, "\" are open, which is its limit"));
-    }
-  } else if (options_.all > 0 && open_ + weight > all) {
-    *ends = can_end ? TakeSlowest(nullptr, tenant) : nullptr;
-    if (*ends == nullptr) return refuse(all, "are open, which is the limit");
+    return refuse(options_.each_tenant,
+                  absl::StrCat("of tenant \"", tenant, "\" are open, which is its limit"));
+  }
+  if (options_.all > 0 && open_ + weight > all) {
+    return refuse(all, "are open, which is the limit");
   }
   return absl::OkStatus();
 }
@@ -105,48 +63,41 @@ absl::StatusOr<std::unique_ptr<Limit::Place>> Limit::Enter(const Identity& calle
   assert(weight >= 1 && (end == nullptr || weight == 1));
   const bool is_worker = caller.sees_all() && caller.role != Role::kNobody;
   const std::string tenant = caller.sees_all() ? "" : caller.tenant;
-  EndStream displaced;
-  std::unique_ptr<Place> place;
-  {
-    absl::MutexLock lock(&mutex_);
-    const absl::Status made = MakePlace(tenant, end != nullptr, weight, &displaced);
-    if (!made.ok()) return made;
-    place.reset(new Place(this, is_worker, std::move(end), weight));
-    place->tenant_ = tenant;
-    BeginWindow(place.get(), clock_->Now());
-    place->at_ = places_.insert(places_.end(), place.get());
-    of_tenant_[tenant] += weight;
-    open_ += weight;
-    assert(options_.all <= 0 || open_ <= options_.all);
+  if (end != nullptr) {
+    absl::call_once(looking_, [this] {
+      looker_ = std::make_unique<RepeatingThread>([this] {
+        EndSlow();
+        return kLook;
+      });
+    });
   }
-  if (displaced != nullptr) displaced(Displaced());
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = CheckPlace(tenant, weight); !status.ok()) return status;
+  std::unique_ptr<Place> place(new Place(this, is_worker, std::move(end), weight));
+  place->tenant_ = tenant;
+  BeginWindow(place.get(), clock_->Now());
+  place->at_ = places_.insert(places_.end(), place.get());
+  of_tenant_[tenant] += weight;
+  open_ += weight;
+  assert(options_.all <= 0 || open_ <= options_.all);
   return place;
 }
 
 absl::Status Limit::Assign(Place* place, const std::string& tenant) {
-  EndStream displaced;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!place->is_worker_ || !place->counted_ || place->tenant_ == tenant) {
-      return absl::OkStatus();
-    }
-    const int most = options_.all - options_.all / 4;
-    const auto it = of_tenant_.find(tenant);
-    if (options_.all > 0 && it != of_tenant_.end() && it->second >= most) {
-      displaced = TakeSlowest(&tenant, tenant);
-      if (displaced == nullptr) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(options_.kind, ": ", most, " streams of tenant \"", tenant,
-                         "\" are open, its share; try again later"));
-      }
-    }
-    const auto before = of_tenant_.find(place->tenant_);
-    assert(before != of_tenant_.end() && before->second >= place->weight_);
-    if ((before->second -= place->weight_) == 0) of_tenant_.erase(before);
-    place->tenant_ = tenant;
-    of_tenant_[tenant] += place->weight_;
+  absl::MutexLock lock(&mutex_);
+  if (!place->is_worker_ || !place->counted_ || place->tenant_ == tenant) return absl::OkStatus();
+  const int most = options_.all - options_.all / 4;
+  const auto it = of_tenant_.find(tenant);
+  if (options_.all > 0 && it != of_tenant_.end() && it->second >= most) {
+    return absl::ResourceExhaustedError(absl::StrCat(options_.kind, ": ", most,
+                                                     " streams of tenant \"", tenant,
+                                                     "\" are open, its share; try again later"));
   }
-  if (displaced != nullptr) displaced(Displaced());
+  const auto before = of_tenant_.find(place->tenant_);
+  assert(before != of_tenant_.end() && before->second >= place->weight_);
+  if ((before->second -= place->weight_) == 0) of_tenant_.erase(before);
+  place->tenant_ = tenant;
+  of_tenant_[tenant] += place->weight_;
   return absl::OkStatus();
 }
 
@@ -169,23 +120,10 @@ void Limit::EndSlow() {
                              options_.floor_bytes, " in ", absl::FormatDuration(options_.window))));
         continue;
       }
-      if (waits) {
-        place->bytes_per_s_ = RateOf(*place, now);
-        place->has_rate_ = true;
-      }
       BeginWindow(place, now);
     }
   }
   for (const auto& [end, status] : ended) end(status);
-}
-
-void Limit::MakeRoom() {
-  EndStream displaced;
-  {
-    absl::MutexLock lock(&mutex_);
-    displaced = TakeSlowest(nullptr, "");
-  }
-  if (displaced != nullptr) displaced(Displaced());
 }
 
 int Limit::open() const {

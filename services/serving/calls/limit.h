@@ -1,13 +1,12 @@
 // Limit: decides which calls of one kind are let in, so that no caller keeps others out.
 //
 // At most `all` places are taken at a time, and `each_tenant` by a tenant that calls for itself.
-// The last place of all is for a tenant that has none. A call that holds memory for its caller can
-// be ended: one that moves less than `floor_bytes` in a `window` in which it waits for its caller
-// is, and where there is no place for a new one the slowest is, first among those of a tenant with
-// more than its share; one that moves well never is. Thread safety: all methods from any thread.
-// Ownership: places must not outlive it; the clock must. Invariants: (1) of all places, and of a
-// tenant's, no more are counted than that; (2) `end` is called once at most, under no lock of this
-// class's.
+// The last place of all is for a tenant that has none. A call that has a place keeps it, whoever
+// else wants one; but one that holds memory for its caller keeps a pace: while it waits for its
+// caller it must move `floor_bytes` in each `window`, or it is ended.
+// Thread safety: all methods from any thread. Ownership: places must not outlive it; the clock
+// must. Invariants: (1) of all places, and of a tenant's, no more are counted than that; (2) `end`
+// is called once at most, under no lock of this class's.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_LIMIT_H_
 #define HEARTH_SERVICES_SERVING_CALLS_LIMIT_H_
 
@@ -19,12 +18,14 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
+#include "cache_store/base/repeating_thread.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
@@ -35,10 +36,7 @@ class Limit {
     std::string kind;  // "publish"
     int all = 0, each_tenant = 0;
     absl::Duration window = absl::Seconds(60);
-    uint64_t floor_bytes = uint64_t{64} << 10;
-    // A faster stream keeps its place, and so does each during `grace`.
-    uint64_t slow_bytes_per_s = uint64_t{1} << 20;
-    absl::Duration grace = absl::Seconds(5);
+    uint64_t floor_bytes = uint64_t{1} << 20;
   };
   using EndStream = std::function<void(const absl::Status&)>;
 
@@ -53,7 +51,7 @@ class Limit {
     // Only while it waits for the caller does its lack of progress count.
     void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
     // The tenant that a worker names later. kResourceExhausted when that tenant has three
-    // quarters of all places, and none of them is slow.
+    // quarters of all places.
     absl::Status BelongsTo(const std::string& tenant) { return places_->Assign(this, tenant); }
 
    private:
@@ -74,8 +72,6 @@ class Limit {
     bool counted_ = true;
     absl::Time since_;
     uint64_t moved_before_ = 0;  // since_
-    double bytes_per_s_ = 0;     // of the last whole window
-    bool has_rate_ = false;
   };
 
   // `clock` null: a SteadyClock. A limit of 0 is none.
@@ -85,7 +81,7 @@ class Limit {
   Limit& operator=(const Limit&) = delete;
 
   void SetClock(Clock* clock);  // before any stream
-  // How long a stream may move less than `floor_bytes`. Before any stream.
+  // In which a stream must move `floor_bytes`. Before any stream.
   void SetWindow(absl::Duration window);
 
   // A place, which counts as `weight` places. `end` ends the call, and may outlive the place.
@@ -93,10 +89,9 @@ class Limit {
   // `all` only. kResourceExhausted names the limit.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const Identity& caller, EndStream end = nullptr,
                                                int weight = 1) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the streams below the floor. To be called now and then.
+  // Ends the streams that do not keep the pace. A thread of its own calls it four times a second,
+  // once there is a stream that can be ended.
   void EndSlow() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the slowest stream, if one is slow, since a caller lacks memory that streams hold.
-  void MakeRoom() ABSL_LOCKS_EXCLUDED(mutex_);
   int open() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -104,15 +99,8 @@ class Limit {
   absl::Status Assign(Place* place, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
   void Uncount(Place* place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginWindow(Place* place, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  double RateOf(const Place& place, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The slowest stream of `tenant`, or of anybody (null); it is not counted any more, and the
-  // caller must end it. Null when none is slow.
-  EndStream TakeSlowest(const std::string* tenant, const std::string& newcomer)
+  absl::Status CheckPlace(const std::string& tenant, int weight) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // OK: there is room, and *ends was taken for it where it is set.
-  absl::Status MakePlace(const std::string& tenant, bool can_end, int weight, EndStream* ends)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Displaced() const;
 
   Options options_;
   SteadyClock steady_clock_;
@@ -121,6 +109,8 @@ class Limit {
   std::list<Place*> places_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> of_tenant_ ABSL_GUARDED_BY(mutex_);  // counted ones; "": not known
   int open_ ABSL_GUARDED_BY(mutex_) = 0;                          // counted ones
+  absl::once_flag looking_;
+  std::unique_ptr<RepeatingThread> looker_;  // last: it uses the others
 };
 
 }  // namespace hearth

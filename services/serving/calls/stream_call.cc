@@ -22,11 +22,30 @@ absl::StatusOr<Identity> StreamCall::Enter(Admission* admission, const char* met
   return admission->Enter(method, *context_, bytes, &call_);
 }
 
+absl::Status StreamCall::TakePlace(Limit* limit, const Identity& caller, bool keeps_pace,
+                                   int weight) {
+  Limit::EndStream end;
+  if (keeps_pace) {
+    end = [weak = weak_from_this()](const absl::Status& why) {
+      if (const auto self = weak.lock()) self->Abort(why);
+    };
+  }
+  auto place = limit->Enter(caller, std::move(end), weight);
+  if (!place.ok()) return place.status();
+  place_ = *std::move(place);
+  place_->WaitsForCaller(false);
+  return absl::OkStatus();
+}
+
 void StreamCall::OnWriteDone(bool ok) {
   if (!ok) OnGone();
   absl::MutexLock lock(&mutex_);
   assert(writing_);
   writing_ = false;
+  if (place_ != nullptr) {
+    place_->WaitsForCaller(false);
+    if (ok) place_->Moved(current_.Length());
+  }
   WriteNext();
 }
 
@@ -142,6 +161,7 @@ void StreamCall::WriteNext() {
   if (TakeNext(&current_)) {
     writing_ = true;
     ++writes_;
+    if (place_ != nullptr) place_->WaitsForCaller(true);
     if (watch_ == nullptr) WatchWrite(patience_);
     StartWrite(&current_);
     return;
@@ -151,6 +171,7 @@ void StreamCall::WriteNext() {
   state_ = State::kFinished;
   current_.Clear();
   BeforeFinish();
+  place_.reset();
   const absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
   Finish(ToGrpcStatus(status, context_));
 }

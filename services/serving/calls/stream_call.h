@@ -32,6 +32,7 @@
 #include "absl/time/time.h"
 #include "proto/caller_gone.h"
 #include "services/serving/calls/admission.h"
+#include "services/serving/calls/limit.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
@@ -50,6 +51,9 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Begins the stream with a request of `bytes`. Returns the caller, or the error to End with.
   // `method` must be a literal.
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, uint64_t bytes);
+  // Takes a place, which it has until its end. With a pace the caller keeps it, or is aborted.
+  absl::Status TakePlace(Limit* limit, const Identity& caller, bool keeps_pace = false,
+                         int weight = 1);
   // Ends the call with `status`, unless it ended before, once all ready messages are written.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null when the server drains.
@@ -85,11 +89,6 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool writing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return writing_; }
   size_t ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ready_.size(); }
   uint64_t ready_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ready_bytes_; }
-  // REQUIRES: a write is in progress.
-  uint64_t written_bytes() const {
-    assert(current_.Valid());
-    return current_.Length();
-  }
 
   // Keeps the handle until OnDone. REQUIRES: the service's handler has not returned yet.
   void KeepUntilDone(std::shared_ptr<void> handle) {
@@ -118,6 +117,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const absl::Duration patience_;
   std::shared_ptr<StreamCall> self_;  // held for gRPC
   std::unique_ptr<Admission::Call> call_;
+  std::unique_ptr<Limit::Place> place_;  // null: none is needed
   std::vector<std::shared_ptr<void>> kept_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

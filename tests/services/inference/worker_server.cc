@@ -43,8 +43,7 @@ WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identi
   parts.store = options.store;
   parts.store_access.prefix = "store-";
   parts.admission = &admission_;
-  parts.state_timeout = options.state_timeout;
-  parts.state_patience = options.state_patience;
+  parts.state_window = options.state_window;
   parts.progress_pause = options.progress_pause;
   parts.model_dir = options.engine.model_dir;
   parts.version = "test";

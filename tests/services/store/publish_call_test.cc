@@ -160,7 +160,7 @@ TEST(HostilePublish, SlicesThatAreBegunTakeNoMoreThanStagingHas) {
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(HostilePublish, StreamsThatTrickleLoseTheirPlaces) {
+TEST(HostilePublish, StreamsThatTrickleKeepTheirPlacesUntilTheyMissThePace) {
   FakeClock clock;
   StoreServer server(StoreServer::SmallStore(""));
   server.service()->SetClock(&clock);
@@ -170,29 +170,27 @@ TEST(HostilePublish, StreamsThatTrickleLoseTheirPlaces) {
     ASSERT_TRUE(trickling.back()->Begin());
     ASSERT_TRUE(trickling.back()->SendOneByte());
   }
-  {
-    Publisher honest(&server, 1000);
-    EXPECT_FALSE(honest.Begin()) << "all just came";
-    EXPECT_THAT(honest.Finish().error_message(), HasSubstr("64 streams are open"));
-  }
-  // Others wait: the slowest goes, at once.
   clock.Advance(absl::Seconds(10));
   {
-    Publisher honest(&server, 1001);
-    ASSERT_TRUE(honest.Begin());
-    const grpc::Status status = honest.SendAll();
-    EXPECT_TRUE(status.ok()) << status.error_message();
+    Publisher honest(&server, 1000);
+    EXPECT_FALSE(honest.Begin()) << "nobody makes room for it";
+    EXPECT_THAT(honest.Finish().error_message(), HasSubstr("64 streams are open"));
   }
-  // Nobody waits: a byte every 50 s is not enough all the same.
+  // A byte every 50 s is not the pace.
   for (int i = 0; i < 3; ++i) {
-    clock.Advance(absl::Seconds(50));
     for (auto& publisher : trickling) publisher->SendOneByte();
+    clock.Advance(absl::Seconds(50));
   }
   for (auto& publisher : trickling) {
-    EXPECT_EQ(publisher->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    const grpc::Status status = publisher->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_THAT(status.error_message(), HasSubstr("the least is 1048576 in 1m"));
   }
   EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);
+  Publisher honest(&server, 1001);
+  ASSERT_TRUE(honest.Begin());
+  EXPECT_TRUE(honest.SendAll().ok());
 }
 
 // An engine that is slow holds those that wait for it, and no thread that others commit on.
