@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 
@@ -136,7 +137,8 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
   socklen_t bytes = sizeof(storage);
   if (bind(fd, reinterpret_cast<sockaddr*>(&storage), static_cast<socklen_t>(address_bytes)) != 0 ||
       (!only_claims_ && listen(fd, SOMAXCONN) != 0) ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) {
+      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0 ||
+      (only_claims_ && !ClaimName(&storage, bytes))) {
     const std::string why = std::strerror(errno);
     close(fd);
     return absl::UnavailableError(why);
@@ -144,6 +146,25 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
   port_ = ntohs(at_port);
   fds_.push_back(fd);
   return absl::OkStatus();
+}
+
+bool Listeners::ClaimName(const void* address, size_t address_bytes) {
+  sockaddr_un name;
+  std::memset(&name, 0, sizeof(name));
+  name.sun_family = AF_UNIX;
+  const absl::string_view kind = "hearth listens at ";
+  assert(1 + kind.size() + address_bytes <= sizeof(name.sun_path));
+  std::memcpy(name.sun_path + 1, kind.data(), kind.size());
+  std::memcpy(name.sun_path + 1 + kind.size(), address, address_bytes);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)) == 0) {
+    fds_.push_back(fd);
+    return true;
+  }
+  close(fd);
+  errno = EADDRINUSE;
+  return false;
 }
 
 }  // namespace hearth

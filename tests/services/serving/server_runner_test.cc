@@ -10,9 +10,11 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "proto/cache_store.grpc.pb.h"
+#include "services/serving/door/listeners.h"
 #include "tests/services/rpc/connected_to.h"
 #include "tests/support/test_folder.h"
 
@@ -98,6 +100,25 @@ std::string HealthRequest(const std::string& service) {
 }
 constexpr char kServing[] = "\x08\x01";
 constexpr char kNotServing[] = "\x08\x02";
+
+TEST(ListenersTest, APortIsClaimedByOneServerWhileBothStart) {
+  std::string address;
+  std::unique_ptr<Listeners> first;
+  do {  // another program may take the port in between
+    auto free = std::make_unique<Listeners>("127.0.0.1:0");
+    ASSERT_TRUE(free->Open().ok());
+    address = absl::StrCat("127.0.0.1:", free->port());
+    free.reset();
+    first = std::make_unique<Listeners>(address);
+  } while (!first->Claim().ok());
+  Listeners own(address);
+  const absl::Status refused = Listeners(address).Claim();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "cannot listen on " + address)) << refused;
+  EXPECT_TRUE(own.Open().ok()) << "the server's own socket";
+  first.reset();
+  EXPECT_FALSE(Listeners(address).Claim().ok()) << "somebody listens there";
+}
 
 TEST_F(ServerRunnerTest, PicksAFreePortAndServes) {
   Start();
