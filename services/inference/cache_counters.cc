@@ -1,50 +1,9 @@
 #include "services/inference/cache_counters.h"
 
+#include <utility>
+
 namespace hearth {
-
-void CacheCounters::CountFetch(const std::string& outcome, uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  ++counts_.fetches[outcome];
-  counts_.bytes_fetched += bytes;
-}
-
-void CacheCounters::CountShared(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  counts_.bytes_shared += bytes;
-}
-
-void CacheCounters::CountFromDevice(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  counts_.bytes_from_device += bytes;
-}
-
-void CacheCounters::CountSharedFallback(const std::string& reason) {
-  absl::MutexLock lock(&mutex_);
-  ++counts_.shared_fallbacks[reason];
-}
-
-void CacheCounters::CountPublish(const std::string& outcome, uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  ++counts_.publishes[outcome];
-  counts_.bytes_published += bytes;
-}
-
-void CacheCounters::CountLease(const std::string& outcome) {
-  absl::MutexLock lock(&mutex_);
-  ++counts_.leases[outcome];
-}
-
-CacheCounters::Snapshot CacheCounters::Read() const {
-  absl::MutexLock lock(&mutex_);
-  return counts_;
-}
-
-const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load) {
-  const bool cut_off = load.report().decision == LoadDecision::kAbandoned;
-  if (!outcome.ok()) return cut_off ? "abandoned" : FailureOutcome(outcome.status());
-  if (outcome->usable_tokens > 0) return "hit";
-  return outcome->declined_tokens > 0 ? "declined" : "miss";
-}
+namespace {
 
 const char* FailureOutcome(const absl::Status& status) {
   switch (status.code()) {
@@ -69,6 +28,70 @@ const char* FailureOutcome(const absl::Status& status) {
     default:
       return "error";
   }
+}
+
+const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load) {
+  const bool cut_off = load.report().decision == LoadDecision::kAbandoned;
+  if (!outcome.ok()) return cut_off ? "abandoned" : FailureOutcome(outcome.status());
+  if (outcome->usable_tokens > 0) return "hit";
+  return outcome->declined_tokens > 0 ? "declined" : "miss";
+}
+
+template <typename Outcome>
+Outcome OrNothing(absl::StatusOr<Outcome> outcome) {
+  if (outcome.ok()) return *std::move(outcome);
+  Outcome nothing;
+  nothing.note = std::string(outcome.status().message());
+  return nothing;
+}
+
+}  // namespace
+
+FetchOutcome CacheCounters::EndFetch(absl::StatusOr<FetchOutcome> outcome, LoadTrial* load,
+                                     uint64_t bytes) {
+  if (!outcome.ok() || outcome->usable_tokens == 0) load->OnFailed();
+  absl::MutexLock lock(&mutex_);
+  ++counts_.fetches[FetchName(outcome, *load)];
+  counts_.bytes_fetched += bytes;
+  return OrNothing(std::move(outcome));
+}
+
+void CacheCounters::CountShared(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  counts_.bytes_shared += bytes;
+}
+
+void CacheCounters::CountFromDevice(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  counts_.bytes_from_device += bytes;
+}
+
+void CacheCounters::CountSharedFallback(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  ++counts_.shared_fallbacks[reason];
+}
+
+PublishOutcome CacheCounters::EndPublish(absl::StatusOr<PublishOutcome> outcome) {
+  absl::MutexLock lock(&mutex_);
+  ++counts_.publishes[!outcome.ok()                   ? FailureOutcome(outcome.status())
+                      : outcome->published_tokens > 0 ? "stored"
+                                                      : "nothing"];
+  if (outcome.ok()) counts_.bytes_published += outcome->bytes_sent;
+  return OrNothing(std::move(outcome));
+}
+
+LeaseOutcome CacheCounters::EndLease(absl::StatusOr<LeaseOutcome> outcome, bool waited) {
+  absl::MutexLock lock(&mutex_);
+  ++counts_.leases[!outcome.ok()               ? FailureOutcome(outcome.status())
+                   : outcome->lease != nullptr ? "compute"
+                   : waited                    ? "waited"
+                                               : "go"];
+  return outcome.ok() ? *std::move(outcome) : LeaseOutcome();
+}
+
+CacheCounters::Snapshot CacheCounters::Read() const {
+  absl::MutexLock lock(&mutex_);
+  return counts_;
 }
 
 }  // namespace hearth

@@ -1,6 +1,8 @@
-// CacheCounters: counts a worker's fetches and publishes by outcome.
+// CacheCounters: counts a worker's fetches, publishes and leases by outcome, and turns errors into
+// misses.
 //
-// Thread safety: all methods from any thread.
+// The one place where a store's failures end (docs/invariants.md, 8): caches have a Status, their
+// callers see a miss. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 #define HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 
@@ -18,10 +20,10 @@ namespace hearth {
 
 class CacheCounters {
  public:
-  // Outcomes of a fetch: "hit", "miss", or the reason for neither: "unreachable" (or silent just
-  // before), "declined" and "abandoned" (computing is faster), "deadline", "cancelled" (the caller
-  // left), "corrupt", "mismatch", "refused", "full", "error".
-  void CountFetch(const std::string& outcome, uint64_t bytes = 0);
+  // What the caller of a cache gets. Outcomes of a fetch: "hit", "miss", or the reason for neither:
+  // "unreachable" (or silent just before), "declined" and "abandoned" (computing is faster),
+  // "deadline", "cancelled" (the caller left), "corrupt", "mismatch", "refused", "full", "error".
+  FetchOutcome EndFetch(absl::StatusOr<FetchOutcome> outcome, LoadTrial* load, uint64_t bytes);
   // Those of a fetch's bytes that were copied out of the store's shared memory.
   void CountShared(uint64_t bytes);
   // The same for its gpu tier.
@@ -29,10 +31,9 @@ class CacheCounters {
   // The reason why a fetch that began with shared memory went over the wire.
   void CountSharedFallback(const std::string& reason);
   // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
-  void CountPublish(const std::string& outcome, uint64_t bytes = 0);
-
+  PublishOutcome EndPublish(absl::StatusOr<PublishOutcome> outcome);
   // Outcomes of asking to compute a prefix: "compute", "waited", "go", or why there was no answer.
-  void CountLease(const std::string& outcome);
+  LeaseOutcome EndLease(absl::StatusOr<LeaseOutcome> outcome, bool waited);
 
   struct Snapshot {
     std::map<std::string, uint64_t> fetches, publishes, leases;  // by outcome
@@ -45,12 +46,6 @@ class CacheCounters {
   mutable absl::Mutex mutex_;
   Snapshot counts_ ABSL_GUARDED_BY(mutex_);
 };
-
-// The name of a fetch's outcome, where `load` decided whether to load.
-const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load);
-
-// The name of the outcome of an RPC that failed with `status`.
-const char* FailureOutcome(const absl::Status& status);
 
 }  // namespace hearth
 

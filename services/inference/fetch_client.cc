@@ -1,7 +1,5 @@
 #include "services/inference/fetch_client.h"
 
-#include <grpcpp/client_context.h>
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -12,14 +10,11 @@
 #include "services/inference/plan_check.h"
 #include "services/inference/shared_fetch.h"
 #include "services/rpc/proto_conversion.h"
-#include "services/rpc/request_id.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
 
 namespace hearth {
 namespace {
-
-constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
 
 // The longest that a store lends its memory (SharedMemoryOffer::lease).
 constexpr absl::Duration kLongestLoan = absl::Seconds(10);
@@ -94,25 +89,6 @@ absl::Status ReadSlices(FetchStream* stream, bool stays_open, LoadTrial* load,
 
 }  // namespace
 
-// A Fetch call, which keeps what it lends from being used again for as long as it is open.
-struct FetchClient::OpenFetch {
-  OpenFetch(StoreConnection* connection, const PrefixRequest& prefix, absl::Time patience,
-            absl::Time deadline)
-      : active(connection->calls(), Prepared(&context, prefix.request_id, deadline), prefix.stop),
-        stream(connection->channel(), kFetchMethod, &context, patience, connection->clock()) {}
-
-  static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
-                                       absl::Time deadline) {
-    SendRequestId(request_id, context);
-    context->set_deadline(absl::ToChronoTime(deadline));
-    return context;
-  }
-
-  grpc::ClientContext context;
-  CallSet::Entry active;
-  FetchStream stream;  // its end cancels the call
-};
-
 // One try of a fetch, and its outcome.
 struct FetchClient::Attempt {
   const PrefixRequest& prefix;
@@ -136,11 +112,13 @@ FetchClient::FetchClient(StoreConnection* connection, const KvLayout& layout,
       shared_memory_(shared_memory),
       devices_(std::move(devices)) {}
 
-absl::StatusOr<FetchOutcome> FetchClient::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                                uint32_t max_tokens, absl::Time deadline,
-                                                LoadTrial* load, uint64_t* bytes) {
+FetchOutcome FetchClient::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                uint32_t max_tokens, absl::Time deadline) {
+  LoadTrial unarmed;
+  LoadTrial* const load = prefix.load == nullptr ? &unarmed : prefix.load.get();
+  uint64_t bytes = 0;
   const bool share = shared_memory_ != SharedMemoryUse::kOff;
-  Attempt attempt{prefix, above_tokens, max_tokens, deadline, load, bytes, share};
+  Attempt attempt{prefix, above_tokens, max_tokens, deadline, load, &bytes, share};
   absl::StatusOr<FetchOutcome> outcome = Try(&attempt);
   if (!attempt.share_problem.ok())
     counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
@@ -155,7 +133,7 @@ absl::StatusOr<FetchOutcome> FetchClient::Fetch(const PrefixRequest& prefix, uin
     // The store quarantined what was asked for: the outcome is the damage, not a miss.
     if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
   }
-  return outcome;
+  return counters_->EndFetch(std::move(outcome), load, bytes);
 }
 
 absl::StatusOr<v1::FetchPlan> FetchClient::Start(Attempt* attempt, const MappedSegment* segment,
@@ -204,12 +182,13 @@ absl::StatusOr<FetchOutcome> FetchClient::Try(Attempt* attempt) {
   const auto segment = attempt->share ? segments_.current() : nullptr;
   const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
   // An early return ends the call, and the server releases the objects that it promised. A loan
-  // holds the call open until its bytes are copied.
+  // holds the call open until its bytes are copied, so that they are not used again.
   const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
-  const auto call = std::make_shared<OpenFetch>(
-      connection_, attempt->prefix, attempt->deadline,
+  const auto call = std::make_shared<StoreStream>(
+      connection_, "Fetch", attempt->prefix, attempt->deadline,
       attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()) +
-          (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()));
+          (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()),
+      attempt->prefix.stop);
   FetchStream& stream = call->stream;
   const absl::StatusOr<v1::FetchPlan> plan = Start(attempt, segment.get(), device.get(), &stream);
   if (!plan.ok()) return plan.status();
@@ -246,7 +225,7 @@ absl::StatusOr<FetchOutcome> FetchClient::Try(Attempt* attempt) {
 absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> FetchClient::TakeObjects(
     Attempt* attempt, const v1::FetchPlan& plan,
     const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
-    const std::shared_ptr<OpenFetch>& call) {
+    const std::shared_ptr<StoreStream>& call) {
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
   if (plan.has_device() && device != nullptr) {
     attempt->copied = true;

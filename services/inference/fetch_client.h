@@ -42,14 +42,12 @@ class FetchClient {
   FetchClient(StoreConnection* connection, const KvLayout& layout, CacheCounters* counters,
               SharedMemoryUse shared_memory, std::unique_ptr<DeviceClient> devices);
 
-  // As CountingPrefixCache::TryFetch.
-  absl::StatusOr<FetchOutcome> Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                     uint32_t max_tokens, absl::Time deadline, LoadTrial* load,
-                                     uint64_t* bytes);
+  // As PrefixCache::Fetch.
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline);
 
  private:
   struct Attempt;
-  struct OpenFetch;
 
   absl::StatusOr<FetchOutcome> Try(Attempt* attempt);
   absl::StatusOr<v1::FetchPlan> Start(Attempt* attempt, const MappedSegment* segment,
@@ -57,7 +55,7 @@ class FetchClient {
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> TakeObjects(
       Attempt* attempt, const v1::FetchPlan& plan,
       const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
-      const std::shared_ptr<OpenFetch>& call);
+      const std::shared_ptr<StoreStream>& call);
 
   StoreConnection* const connection_;
   const KvLayout layout_;

@@ -11,10 +11,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "services/inference/blocking_stream.h"
-#include "services/inference/lease_stream.h"
 #include "services/inference/plan_check.h"
 #include "services/rpc/proto_conversion.h"
-#include "services/rpc/request_id.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
 #include "services/serving/logging.h"
@@ -30,12 +28,11 @@ uint32_t WireMs(absl::Duration duration) {
       std::min<int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<uint32_t>::max()));
 }
 
-using PublishStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
-constexpr char kPublishMethod[] = "/hearth.v1.CacheStore/Publish";
+using ByteCall = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // Sends one object's slices in pieces, from where they lie. False when the stream is broken.
 bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
-                uint32_t index, PublishStream* stream) {
+                uint32_t index, ByteCall* stream) {
   const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
   absl::Span<const std::byte> rest(object->bytes.get(), object->size_bytes);
   for (uint32_t layer : layout.LayersOf(object->id.group)) {
@@ -47,6 +44,18 @@ bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& l
   }
   assert(rest.empty());
   return true;
+}
+
+// A lease, which is open for as long as this is there.
+struct HeldLease : StoreStream, ComputeLease {
+  using StoreStream::StoreStream;
+};
+
+absl::Status ReadTurn(ByteCall* stream, v1::LeaseResponse* turn) {
+  grpc::ByteBuffer bytes;
+  if (stream->Read(&bytes)) return ParseMessage(bytes, turn);
+  absl::Status failed = FromGrpcStatus(stream->Finish());
+  return failed.ok() ? absl::DataLossError("the lease ended before its answer") : failed;
 }
 
 }  // namespace
@@ -93,7 +102,7 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const Fingerprint& fingerprint, const KvLayout& layout,
                                      CacheCounters* counters, SharedMemoryUse shared_memory,
                                      std::unique_ptr<DeviceClient> devices, Clock* clock)
-    : CountingPrefixCache(counters),
+    : counters_(counters),
       layout_(layout),
       connection_(std::move(channel), fingerprint, clock),
       fetches_(&connection_, layout, counters, shared_memory, std::move(devices)) {}
@@ -116,13 +125,9 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   }
   if (absl::Status status = CheckMessageBytes(message.ByteSizeLong()); !status.ok()) return status;
 
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
-  SendRequestId(spec.prefix.request_id, &context);
-  const CallSet::Entry active(connection_.calls(), &context);
   // An early return cancels the call.
-  PublishStream stream(connection_.channel(), kPublishMethod, &context, deadline,
-                       connection_.clock());
+  StoreStream call(&connection_, "Publish", spec.prefix, deadline, deadline);
+  ByteCall& stream = call.stream;
   const auto finish = [&](const char* ended_early) {
     absl::Status status = FromGrpcStatus(stream.Finish());
     return status.ok() ? absl::DataLossError(ended_early) : status;
@@ -159,6 +164,14 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   return outcome;
 }
 
+LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
+                                      uint32_t max_tokens, const LeaseTerms& terms,
+                                      absl::Time deadline) {
+  bool waited = false;
+  auto outcome = TryLease(prefix, above_tokens, max_tokens, terms, deadline, &waited);
+  return counters_->EndLease(std::move(outcome), waited);
+}
+
 absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& prefix,
                                                          uint32_t above_tokens, uint32_t max_tokens,
                                                          const LeaseTerms& terms,
@@ -172,22 +185,21 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
   request.set_wait_ms(WireMs(terms.wait));
   if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-  auto stream = std::make_shared<LeaseStream>(connection_.stub(), request, prefix.request_id,
-                                              deadline + terms.wait + kWaitSlack + terms.lease,
-                                              connection_.clock());
-  stream->KeepGuard(
-      std::make_shared<CallSet::Entry>(connection_.calls(), stream->context(), prefix.stop));
+  const auto lease =
+      std::make_shared<HeldLease>(&connection_, "Lease", prefix, deadline,
+                                  deadline + terms.wait + kWaitSlack + terms.lease, prefix.stop);
+  lease->stream.WriteLast(MessageBytes(request));
   v1::LeaseResponse answer;
-  if (absl::Status status = stream->Read(&answer, deadline); !status.ok()) return status;
+  if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   if (answer.turn() == v1::LeaseResponse::WAIT) {
     *waited = true;
-    const absl::Time until = absl::Now() + terms.wait + kWaitSlack;
-    if (absl::Status status = stream->Read(&answer, until); !status.ok()) return status;
+    lease->stream.SetPatience(absl::Now() + terms.wait + kWaitSlack);
+    if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   }
   LeaseOutcome outcome;
   outcome.usable_tokens = answer.usable_tokens();
   outcome.matched_tokens = answer.matched_tokens();
-  if (answer.turn() == v1::LeaseResponse::COMPUTE) outcome.lease = std::move(stream);
+  if (answer.turn() == v1::LeaseResponse::COMPUTE) outcome.lease = lease;
   return outcome;
 }
 

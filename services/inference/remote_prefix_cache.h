@@ -14,14 +14,14 @@
 #include "absl/time/time.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
-#include "services/inference/counting_prefix_cache.h"
+#include "services/inference/cache_counters.h"
 #include "services/inference/explainer.h"
 #include "services/inference/fetch_client.h"
 #include "services/inference/store_connection.h"
 
 namespace hearth {
 
-class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
+class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
   // REQUIRES: `layout` is that of `fingerprint`. `shared_memory`: how to use the store's, if it
   // offers it. `devices`: for the store's memory on the worker's device; null: none.
@@ -33,6 +33,15 @@ class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
   // Cancels calls in progress; afterwards no callback of an explanation runs.
   ~RemotePrefixCache() override;
 
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override {
+    return fetches_.Fetch(prefix, above_tokens, max_tokens, deadline);
+  }
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override {
+    return counters_->EndPublish(TryPublish(spec, deadline));
+  }
+  LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     const LeaseTerms& terms, absl::Time deadline) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Time deadline) override;
   // Ends the fetches, publishes, leases and explanations in progress; later ones are refused.
@@ -43,17 +52,12 @@ class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
   struct Explains;
   static std::shared_ptr<Explains> MakeExplains();
 
-  absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                        uint32_t max_tokens, absl::Time deadline, LoadTrial* load,
-                                        uint64_t* bytes) override {
-    return fetches_.Fetch(prefix, above_tokens, max_tokens, deadline, load, bytes);
-  }
-  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec,
-                                            absl::Time deadline) override;
+  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, const LeaseTerms& terms,
-                                        absl::Time deadline, bool* waited) override;
+                                        absl::Time deadline, bool* waited);
 
+  CacheCounters* const counters_;
   const KvLayout layout_;
   StoreConnection connection_;
   FetchClient fetches_;

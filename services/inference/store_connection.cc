@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "services/rpc/proto_conversion.h"
+#include "services/rpc/request_id.h"
 
 namespace hearth {
 
@@ -46,6 +47,13 @@ void StoreConnection::ToProto(const PrefixRequest& prefix, bool with_fields,
   out->mutable_token_ids()->Add(prefix.token_ids.begin(), prefix.token_ids.end());
   out->mutable_cuts()->Add(prefix.cuts.begin(), prefix.cuts.end());
   out->set_tenant(prefix.tenant);
+}
+
+grpc::ClientContext* StoreStream::Prepared(grpc::ClientContext* context,
+                                           const std::string& request_id, absl::Time deadline) {
+  SendRequestId(request_id, context);
+  context->set_deadline(absl::ToChronoTime(deadline));
+  return context;
 }
 
 }  // namespace hearth

@@ -13,6 +13,7 @@
 #include <cassert>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -22,6 +23,7 @@
 #include "cache_store/base/clock.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
+#include "services/inference/blocking_stream.h"
 #include "worker/prefix/call_stop.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -143,6 +145,23 @@ class StoreConnection {
   Clock* const clock_;
   CircuitBreaker breaker_;
   CallSet calls_;
+};
+
+// A streaming call to the store, ended with all others, or by `stop`, at the latest by `deadline`.
+// An operation that has not ended by `patience` ends it, and so does the destructor.
+struct StoreStream {
+  StoreStream(StoreConnection* connection, const std::string& method, const PrefixRequest& prefix,
+              absl::Time patience, absl::Time deadline, std::shared_ptr<CallStop> stop = nullptr)
+      : active(connection->calls(), Prepared(&context, prefix.request_id, deadline),
+               std::move(stop)),
+        stream(connection->channel(), "/hearth.v1.CacheStore/" + method, &context, patience,
+               connection->clock()) {}
+  static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
+                                       absl::Time deadline);
+
+  grpc::ClientContext context;
+  CallSet::Entry active;
+  BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer> stream;
 };
 
 }  // namespace hearth

@@ -34,7 +34,7 @@ struct LocalPrefixCache::Woken {
 
 LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint,
                                    const KvLayout& layout, CacheCounters* counters)
-    : CountingPrefixCache(counters), store_(store), fingerprint_(fingerprint), layout_(layout) {}
+    : store_(store), counters_(counters), fingerprint_(fingerprint), layout_(layout) {}
 
 PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
   return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts, ""};
@@ -43,6 +43,22 @@ PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
 bool LocalPrefixCache::Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                                   absl::Time) {
   return QuarantineAndLog(store_, Query(prefix), objects, "this process").ok();
+}
+
+FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                     uint32_t max_tokens, absl::Time deadline) {
+  LoadTrial unarmed;
+  LoadTrial* const load = prefix.load == nullptr ? &unarmed : prefix.load.get();
+  uint64_t bytes = 0;
+  auto outcome = TryFetch(prefix, above_tokens, max_tokens, deadline, load, &bytes);
+  return counters_->EndFetch(std::move(outcome), load, bytes);
+}
+
+LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
+                                     uint32_t max_tokens, const LeaseTerms& terms, absl::Time) {
+  bool waited = false;
+  auto outcome = TryLease(prefix, above_tokens, max_tokens, terms, &waited);
+  return counters_->EndLease(std::move(outcome), waited);
 }
 
 absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& prefix,
@@ -126,8 +142,7 @@ LoadOffer LocalPrefixCache::OfferOf(const LookupPlan& plan, Tier slowest_tier) c
 
 absl::StatusOr<LeaseOutcome> LocalPrefixCache::TryLease(const PrefixRequest& prefix,
                                                         uint32_t above_tokens, uint32_t max_tokens,
-                                                        const LeaseTerms& terms, absl::Time,
-                                                        bool* waited) {
+                                                        const LeaseTerms& terms, bool* waited) {
   store_->Observe(fingerprint_, prefix.tenant);
   const absl::Time wait_until = absl::Now() + terms.wait;
   ClaimRequest ask{above_tokens, max_tokens, terms.min_tokens, terms.lease, wait_until, 0, nullptr};
@@ -183,8 +198,7 @@ void LocalPrefixCache::CancelCalls() {
   }
 }
 
-absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequestSpec& spec,
-                                                            absl::Time) {
+absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequestSpec& spec) {
   PublishSpec store_spec;
   store_spec.fingerprint = fingerprint_;
   store_spec.tenant = spec.prefix.tenant;

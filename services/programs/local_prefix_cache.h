@@ -15,17 +15,24 @@
 #include "cache_store/store/tiered_store.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
-#include "services/inference/counting_prefix_cache.h"
+#include "services/inference/cache_counters.h"
 #include "services/inference/explainer.h"
 
 namespace hearth {
 
-class LocalPrefixCache final : public CountingPrefixCache, public Explainer {
+class LocalPrefixCache final : public PrefixCache, public Explainer {
  public:
   // REQUIRES: `layout` is that of `fingerprint`.
   LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint, const KvLayout& layout,
                    CacheCounters* counters);
 
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override;
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time) override {
+    return counters_->EndPublish(TryPublish(spec));
+  }
+  LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     const LeaseTerms& terms, absl::Time deadline) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Time deadline) override;
   // Ends the waits for claims.
@@ -37,16 +44,15 @@ class LocalPrefixCache final : public CountingPrefixCache, public Explainer {
   PrefixQuery Query(const PrefixRequest& prefix) const;
   absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, absl::Time deadline, LoadTrial* load,
-                                        uint64_t* bytes) override;
-  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec,
-                                            absl::Time deadline) override;
+                                        uint64_t* bytes);
+  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec);
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
-                                        uint32_t max_tokens, const LeaseTerms& terms,
-                                        absl::Time deadline, bool* waited) override;
+                                        uint32_t max_tokens, const LeaseTerms& terms, bool* waited);
   LoadOffer OfferOf(const LookupPlan& plan, Tier slowest_tier) const;
   absl::Status PutObject(const KvObject& object, uint32_t index, PublishSession* session) const;
 
   TieredStore* const store_;
+  CacheCounters* const counters_;
   const Fingerprint fingerprint_;
   const KvLayout layout_;
   absl::Mutex mu_;
