@@ -11,7 +11,6 @@
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/serving/door/identity.h"
-#include "services/store/result_conversion.h"
 #include "services/store/worker_reports.h"
 
 namespace hearth {
@@ -25,6 +24,8 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const I
 // Lets the store learn the fingerprint's readable fields, when the request has them.
 void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::string& tenant);
 
+void ResultToProto(const PublishResult& result, v1::PublishAck* out);
+void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out);
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
 void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out);
 void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);

@@ -5,9 +5,9 @@
 #include "absl/strings/str_format.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
+#include "services/hearthctl/opened_store.h"
 #include "services/hearthctl/point_choice.h"
 #include "services/hearthctl/restore_points.h"
-#include "services/hearthctl/stopped_store.h"
 
 namespace hearth {
 namespace {
@@ -55,19 +55,10 @@ void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
   console.out << "\n";
 }
 
-absl::StatusOr<std::vector<v1::RestorePointInfo>> PointsOf(const StoreFlags& flags) {
-  if (!flags.stopped.data_dir.empty()) {
-    auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
-    if (!store.ok()) return store.status();
-    return (*store)->List();
-  }
-  auto channel = Connect(flags.store);
-  if (!channel.ok()) return channel.status();
-  return ListRestorePoints(v1::CacheStore::NewStub(*channel).get(), flags.store);
-}
-
 int RunList(const StoreFlags& flags, Console& console) {
-  auto points = PointsOf(flags);
+  const auto store = OpenedStore::Open(flags.store, flags.stopped);
+  if (!store.ok()) return Fail(console, store.status());
+  auto points = ListRestorePoints(**store);
   if (!points.ok()) return Fail(console, points.status());
   const size_t beyond = flags.choice.Apply(&*points);
   if (!flags.json) PrintHeader(console);
@@ -88,15 +79,14 @@ using PinMethod = grpc::Status (v1::CacheStore::Stub::*)(grpc::ClientContext*,
 
 // Pins or unpins.
 int SetPin(PinMethod method, const StoreFlags& flags, Console& console) {
-  auto channel = Connect(flags.store);
-  if (!channel.ok()) return Fail(console, channel.status());
-  v1::CacheStore::Stub stub(*channel);
-  auto id = ResolveId(&stub, flags.store, flags.id);
+  const auto store = OpenedStore::Open(flags.store);
+  if (!store.ok()) return Fail(console, store.status());
+  auto id = ResolveId(**store, flags.id);
   if (!id.ok()) return Fail(console, id.status());
   v1::PinRequest request;
   request.set_tenant(flags.store.tenant);
   request.set_restore_point_id(*id);
-  const auto response = Call(&stub, method, request, flags.store);
+  const auto response = Call((*store)->stub(), method, request, flags.store);
   if (!response.ok()) return Fail(console, response.status());
   if (flags.json) return PrintJson(RestorePointJson(response->restore_point()), console);
   PrintHeader(console);
@@ -117,19 +107,18 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   if (flags.all == !flags.id.empty()) {
     return FailUsage(console, "drop takes either an id or --all");
   }
-  auto channel = Connect(flags.store);
-  if (!channel.ok()) return Fail(console, channel.status());
-  v1::CacheStore::Stub stub(*channel);
+  const auto store = OpenedStore::Open(flags.store);
+  if (!store.ok()) return Fail(console, store.status());
   v1::DropRequest request;
   request.set_tenant(flags.store.tenant);
   request.set_all(flags.all);
   request.set_force(flags.force);
   if (!flags.all) {
-    auto id = ResolveId(&stub, flags.store, flags.id);
+    auto id = ResolveId(**store, flags.id);
     if (!id.ok()) return Fail(console, id.status());
     request.set_restore_point_id(*id);
   }
-  const auto response = Call(&stub, &v1::CacheStore::Stub::Drop, request, flags.store);
+  const auto response = Call((*store)->stub(), &v1::CacheStore::Stub::Drop, request, flags.store);
   if (!response.ok()) return Fail(console, response.status());
   if (flags.json) {
     PrintJson({{"dropped", response->dropped()},

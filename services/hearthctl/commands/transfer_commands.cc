@@ -1,15 +1,13 @@
 // export: a restore point of a store as a file. import: the file into a store.
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
+#include "services/hearthctl/opened_store.h"
 #include "services/hearthctl/restore_points.h"
 #include "services/hearthctl/snapshot_writer.h"
-#include "services/hearthctl/stopped_store.h"
 #include "services/rpc/proto_conversion.h"
 
 namespace hearth {
@@ -58,13 +56,13 @@ absl::StatusOr<Manifest> ManifestOf(const v1::FetchPlan& plan, const Fingerprint
   return manifest;
 }
 
-absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* stub, const TransferFlags& flags,
+absl::StatusOr<uint64_t> Export(const OpenedStore& store, const TransferFlags& flags,
                                 const std::string& id) {
   v1::FetchRequest request;
   request.set_restore_point_id(id);
   request.set_tenant(flags.store.tenant);
   grpc::ClientContext context;
-  auto reader = stub->Fetch(&context, request);
+  auto reader = store.stub()->Fetch(&context, request);
   const auto abandon = [&](absl::Status status) {
     context.TryCancel();
     reader->Finish();
@@ -73,8 +71,8 @@ absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* stub, const TransferFlags&
   v1::FetchResponse response;
   if (!reader->Read(&response) || !response.has_plan()) {
     const grpc::Status status = reader->Finish();
-    if (!status.ok()) return RpcFailure(status, flags.store);
-    return absl::DataLossError(absl::StrCat("store at ", flags.store.address, " sent no plan"));
+    if (!status.ok()) return RpcFailure(status, store.peer());
+    return absl::DataLossError(absl::StrCat("store at ", store.peer().address, " sent no plan"));
   }
   auto fingerprint = FromProto(response.plan().state().fingerprint());
   if (!fingerprint.ok()) return abandon(fingerprint.status());
@@ -89,40 +87,21 @@ absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* stub, const TransferFlags&
     if (!status.ok()) return abandon(status);
   }
   const grpc::Status status = reader->Finish();
-  if (!status.ok()) return RpcFailure(status, flags.store);
+  if (!status.ok()) return RpcFailure(status, store.peer());
   absl::Status committed = (*writer)->Commit();
   if (!committed.ok()) return committed;
   return (*writer)->file_bytes();
 }
 
-absl::StatusOr<uint64_t> ExportStopped(const TransferFlags& flags, std::string* id) {
-  auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
-  if (!store.ok()) return store.status();
-  auto resolved = ResolveId((*store)->List(), flags.stopped.data_dir, flags.id);
-  if (!resolved.ok()) return resolved.status();
-  *id = *std::move(resolved);
-  Digest digest;
-  std::copy(id->begin(), id->end(), digest.begin());
-  return (*store)->Export(digest, flags.path, flags.force);
-}
-
-absl::StatusOr<uint64_t> ExportRunning(const TransferFlags& flags, std::string* id) {
-  auto channel = Connect(flags.store);
-  if (!channel.ok()) return channel.status();
-  auto stub = v1::CacheStore::NewStub(*channel);
-  auto resolved = ResolveId(stub.get(), flags.store, flags.id);
-  if (!resolved.ok()) return resolved.status();
-  *id = *std::move(resolved);
-  return Export(stub.get(), flags, *id);
-}
-
 int RunExport(const TransferFlags& flags, Console& console) {
-  std::string id;
-  const auto bytes =
-      flags.stopped.data_dir.empty() ? ExportRunning(flags, &id) : ExportStopped(flags, &id);
+  auto store = OpenedStore::Open(flags.store, flags.stopped);
+  if (!store.ok()) return Fail(console, store.status());
+  const auto id = ResolveId(**store, flags.id);
+  if (!id.ok()) return Fail(console, id.status());
+  const auto bytes = Export(**store, flags, *id);
   if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
-    return PrintJson({{"restore_point_id", HexText(id)}, {"file", flags.path}, {"bytes", *bytes}},
+    return PrintJson({{"restore_point_id", HexText(*id)}, {"file", flags.path}, {"bytes", *bytes}},
                      console);
   }
   console.out << "wrote " << flags.path << ", " << SizeText(*bytes) << std::endl;
@@ -131,11 +110,13 @@ int RunExport(const TransferFlags& flags, Console& console) {
 
 using PublishStream = grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>;
 
-v1::PublishRequest BeginOf(const SnapshotHeader& header, const std::string& tenant) {
+v1::PublishRequest BeginOf(const SnapshotHeader& header, const TransferFlags& flags) {
   v1::PublishRequest request;
   v1::PublishBegin* begin = request.mutable_begin();
   ToProto(header.fingerprint, begin->mutable_prefix()->mutable_fingerprint());
-  begin->mutable_prefix()->set_tenant(tenant);
+  begin->mutable_prefix()->set_tenant(flags.store.tenant);
+  // A stopped store ends with this process.
+  if (!flags.stopped.data_dir.empty()) begin->set_durability(v1::DURABILITY_SYNC);
   const Manifest& manifest = header.manifest;
   for (uint32_t id : manifest.token_ids) begin->mutable_prefix()->add_token_ids(id);
   for (uint32_t cut : manifest.cuts) begin->mutable_prefix()->add_cuts(cut);
@@ -186,13 +167,13 @@ bool SendNeeded(const SnapshotHeader& header, absl::string_view file, const v1::
   return stream->Write(commit) && stream->WritesDone();
 }
 
-absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* stub, const TransferFlags& flags,
+absl::StatusOr<v1::PublishAck> Import(const OpenedStore& store, const TransferFlags& flags,
                                       const SnapshotHeader& header, absl::string_view file) {
   grpc::ClientContext context;
-  auto stream = stub->Publish(&context);
+  auto stream = store.stub()->Publish(&context);
   v1::PublishResponse response;
   v1::PublishAck ack;
-  bool whole = stream->Write(BeginOf(header, flags.store.tenant)) && stream->Read(&response) &&
+  bool whole = stream->Write(BeginOf(header, flags)) && stream->Read(&response) &&
                response.has_plan() && SendNeeded(header, file, response.plan(), stream.get()) &&
                stream->Read(&response) && response.has_ack();
   if (whole) {
@@ -202,16 +183,16 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* stub, const Transfer
   // A broken stream ends by itself; one that the store still holds open must be ended.
   if (!whole) stream->WritesDone();
   const grpc::Status status = stream->Finish();
-  if (!status.ok()) return RpcFailure(status, flags.store);
+  if (!status.ok()) return RpcFailure(status, store.peer());
   if (!whole) {
     return absl::InternalError(
-        absl::StrCat("store at ", flags.store.address, " broke the order of messages"));
+        absl::StrCat("store at ", store.peer().address, " broke the order of messages"));
   }
   for (uint32_t boundary : ack.boundaries()) {
     if (boundary == header.manifest.token_count) return ack;
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "store at ", flags.store.address, " did not keep it: ", absl::StrJoin(ack.notes(), "; ")));
+      "store at ", store.peer().address, " did not keep it: ", absl::StrJoin(ack.notes(), "; ")));
 }
 
 // All six parts, against the worker's model when one is given, else against the file's own.
@@ -224,18 +205,6 @@ absl::Status CheckParts(const TransferFlags& flags, const SnapshotHeader& header
   return CheckRestorable(header, *running);
 }
 
-absl::StatusOr<v1::PublishAck> ImportTo(const TransferFlags& flags, const SnapshotHeader& header,
-                                        absl::string_view file) {
-  if (!flags.stopped.data_dir.empty()) {
-    auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
-    if (!store.ok()) return store.status();
-    return (*store)->Import(header, file);
-  }
-  auto channel = Connect(flags.store);
-  if (!channel.ok()) return channel.status();
-  return Import(v1::CacheStore::NewStub(*channel).get(), flags, header, file);
-}
-
 int RunImport(const TransferFlags& flags, Console& console) {
   auto file = MappedFile::Open(flags.path);
   if (!file.ok()) return Fail(console, file.status());
@@ -244,7 +213,9 @@ int RunImport(const TransferFlags& flags, Console& console) {
   absl::Status status = header.ok() ? CheckParts(flags, *header) : header.status();
   if (status.ok()) status = VerifySnapshotFile(bytes);
   if (!status.ok()) return Fail(console, About(flags.path, status));
-  const auto ack = ImportTo(flags, *header, bytes);
+  auto store = OpenedStore::Open(flags.store, flags.stopped);
+  if (!store.ok()) return Fail(console, store.status());
+  const auto ack = Import(**store, flags, *header, bytes);
   if (!ack.ok()) return Fail(console, ack.status());
   if (flags.json) {
     return PrintJson({{"file", flags.path},

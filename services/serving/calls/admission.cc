@@ -43,8 +43,8 @@ absl::Status Admission::Call::Finish(absl::Status status) {
   return status;
 }
 
-Admission::Admission(Recorder recorder, Identities* identities)
-    : recorder_(std::move(recorder)), identities_(identities) {}
+Admission::Admission(Recorder recorder, Identities* identities, Identity everybody)
+    : recorder_(std::move(recorder)), identities_(identities), everybody_(std::move(everybody)) {}
 
 Admission::~Admission() {
   absl::MutexLock lock(&mutex_);
@@ -68,7 +68,7 @@ absl::StatusOr<Identity> Admission::Enter(const char* method,
                                           const grpc::ServerContextBase& context, uint64_t bytes,
                                           std::unique_ptr<Call>* call, bool reads_on) {
   absl::StatusOr<Identity> caller =
-      identities_ == nullptr ? Identity() : identities_->Identify(context);
+      identities_ == nullptr ? everybody_ : identities_->Identify(context);
   *call = Enter(method, context.peer(), bytes, reads_on);
   if (*call == nullptr) return ClosedError();
   (*call)->note_.request_id = RequestIdOf(context);

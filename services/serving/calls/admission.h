@@ -78,8 +78,9 @@ class Admission {
     CallNote note_;
   };
 
-  // `identities` null: every caller is Role::kNobody, of the tenant `default`.
-  explicit Admission(Recorder recorder = nullptr, Identities* identities = nullptr);
+  // `identities` null: every caller is `everybody`.
+  explicit Admission(Recorder recorder = nullptr, Identities* identities = nullptr,
+                     Identity everybody = {});
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
@@ -121,6 +122,7 @@ class Admission {
 
   const Recorder recorder_;
   Identities* const identities_;
+  const Identity everybody_;
   ConnectionLedger connections_;
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
