@@ -3,17 +3,17 @@ hearth_test(hearthctl_test
           hearthctl/clock_reading_test.cc hearthctl/command_line_test.cc
           hearthctl/connection_test.cc hearthctl/diff_command_test.cc
           hearthctl/doctor_command_test.cc
-          hearthctl/explain_command_test.cc hearthctl/fake_worker.cc
+          hearthctl/fake_worker.cc
           hearthctl/generate_command_test.cc hearthctl/interrupt_test.cc
           hearthctl/key_reader_test.cc
           hearthctl/point_choice_test.cc hearthctl/prompt_flags_test.cc
           hearthctl/progress_line_test.cc hearthctl/run_cli.cc
-          hearthctl/console_test.cc hearthctl/simulate_command_test.cc
+          hearthctl/console_test.cc
           hearthctl/snapshot_writer_test.cc hearthctl/stopped_store_test.cc
           hearthctl/store_commands_test.cc hearthctl/terminal.cc hearthctl/terminal_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
           hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
-          hearthctl/asked_prompts_test.cc
+          hearthctl/asked_prompts_test.cc hearthctl/transcript_test.cc
   LIBS hearthctl_commands hearth_events hearth_simulate hearth_cache_service
        nlohmann_json::nlohmann_json OpenSSL::Crypto util
   HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
@@ -33,6 +33,7 @@ set_tests_properties(events_format PROPERTIES LABELS services TIMEOUT 60 SKIP_RE
 
 target_compile_definitions(hearthctl_test
   PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden"
+          HEARTHCTL_TRANSCRIPTS="${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/transcripts"
           HEARTHCTL_PROGRAM="$<TARGET_FILE:hearthctl>")
 add_dependencies(hearthctl_test hearthctl)
 

@@ -37,16 +37,6 @@ std::string Changed(const std::vector<FingerprintField>& fields, uint32_t first_
   return file;
 }
 
-TEST(DiffCommand, SaysEqualOfEqualFiles) {
-  TestFolder folder;
-  const std::string a = folder.Write("a", TinyFile());
-  const std::string b = folder.Write("b", Changed(TinyFields(), 2, nullptr));
-  const CliResult result = RunCli({"diff", a, b});
-  EXPECT_EQ(result.code, kExitOk) << result.err;
-  EXPECT_EQ(result.out, "equal\n");
-  EXPECT_EQ(RunCli({"diff", a, b, "--json"}).last(), (Json{{"equal", true}, {"differences", 0}}));
-}
-
 TEST(DiffCommand, NamesTheFieldTheTokenAndTheSliceThatDiffer) {
   TestFolder folder;
   const std::string a = folder.Write("a", TinyFile());
@@ -74,18 +64,6 @@ TEST(DiffCommand, NamesTheFieldTheTokenAndTheSliceThatDiffer) {
   EXPECT_EQ(slices.objects[0]["a"]["values_that_differ"], 1);
   EXPECT_EQ(slices.objects[0]["b"]["largest_gap"], 0.5);
   EXPECT_EQ(slices.last(), (Json{{"equal", false}, {"differences", 1}}));
-}
-
-TEST(DiffCommand, RefusesADamagedFileByName) {
-  TestFolder folder;
-  std::string bad = TinyFile();
-  bad.back() ^= 1;
-  const CliResult result =
-      RunCli({"diff", folder.Write("good", TinyFile()), folder.Write("bad", bad)});
-  EXPECT_EQ(result.code, kExitFailed);
-  EXPECT_THAT(result.err, AllOf(HasSubstr(folder.File("bad")), HasSubstr("DATA_LOSS")));
-  EXPECT_EQ(RunCli({"diff", folder.File("good"), "/nonexistent"}).code, kExitFailed);
-  EXPECT_EQ(RunCli({"diff", folder.File("good")}).code, kExitUsage);
 }
 
 }  // namespace
