@@ -97,11 +97,14 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     {
       absl::MutexLock lock(&end_mutex_);
       lost = lost_;
-      if (lost.ok()) waits_for_ = Waits::kRead;
+      // Under the lock: whoever sees that it reads may end it, and nothing of it is left then.
+      if (lost.ok()) {
+        waits_for_ = Waits::kRead;
+        place_->WaitsForCaller(true);
+        StartRead(&message_);
+      }
     }
-    if (!lost.ok()) return End(lost);
-    place_->WaitsForCaller(true);
-    StartRead(&message_);
+    if (!lost.ok()) End(lost);
   }
 
   // The caller does not keep the pace: its staged bytes go to others.

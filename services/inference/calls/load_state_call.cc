@@ -75,10 +75,13 @@ void LoadStateCall::Read() {
     absl::MutexLock lock(&mutex_);
     lost = lost_;
     reading_ = lost.ok();
+    // Under the lock: whoever sees that it reads may end it, and nothing of it is left then.
+    if (reading_) {
+      place_->WaitsForCaller(true);
+      StartRead(&message_);
+    }
   }
-  if (!lost.ok()) return End(lost);
-  place_->WaitsForCaller(true);
-  StartRead(&message_);
+  if (!lost.ok()) End(lost);
 }
 
 void LoadStateCall::LosePlace(const absl::Status& why) {
@@ -178,12 +181,12 @@ void LoadStateCall::End(absl::Status status) {
   ended_ = true;
   std::string().swap(file_);
   room_.Clear();
+  place_.reset();  // the caller may begin another at once
   if (call_ != nullptr) status = call_->Finish(std::move(status));
   Finish(ToGrpcStatus(status, context_));
 }
 
 void LoadStateCall::OnDone() {
-  place_.reset();
   call_.reset();
   const std::shared_ptr<LoadStateCall> last = std::move(self_);  // maybe the last reference
 }
