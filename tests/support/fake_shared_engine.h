@@ -71,7 +71,9 @@ class FakeSharedEngine : public SharedEngine {
 
   std::vector<absl::StatusOr<bool>> Exists(absl::Span<const std::string> keys,
                                            absl::Time deadline) override {
-    if (absl::Status status = Answer(deadline); !status.ok()) return {keys.size(), status};
+    if (absl::Status status = Answer(deadline); !status.ok()) {
+      return std::vector<absl::StatusOr<bool>>(keys.size(), status);
+    }
     std::vector<absl::StatusOr<bool>> results;
     absl::MutexLock lock(&memory_->mu);
     for (const std::string& key : keys) results.push_back(Find(key) != nullptr);

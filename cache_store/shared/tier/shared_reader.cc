@@ -126,9 +126,10 @@ void SharedReader::Take(const SharedPrompt& prompt, const PartOf& part,
                         absl::StatusOr<std::string> value) {
   if (value.ok()) {
     counters_->Add(Counter::kSharedReadBytes, value->size());
-    if (!TakeValue(prompt, part, *value).ok()) {
+    if (const absl::Status taken = TakeValue(prompt, part, *value); !taken.ok()) {
       part.object->is_torn = true;
-      counters_->Add(Counter::kSharedRejectedValues);
+      counters_->Add(absl::IsNotFound(taken) ? Counter::kSharedVanishedParts
+                                             : Counter::kSharedRejectedValues);
     }
     engine_->Recycle(*std::move(value));
   } else if (absl::IsNotFound(value.status())) {

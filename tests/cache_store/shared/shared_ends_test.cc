@@ -71,6 +71,7 @@ TEST_F(SharedEndsTest, WhatWasPublishedForLongerIsThereAgainWithTheNextPublish) 
   Publish(&one, Prompt(1, 129), {128});
   kit_.clock.Advance(absl::Minutes(11));
   EXPECT_EQ(Fetch(&other, Prompt(1, 129)), 0);
+  EXPECT_EQ(other.Of(Counter::kSharedRejectedValues), 0);
   Publish(&one, Prompt(1, 129), {128});
   kit_.clock.Advance(absl::Minutes(11));
   EXPECT_EQ(Fetch(&other, Prompt(1, 129)), 128);
