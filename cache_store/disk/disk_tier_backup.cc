@@ -188,8 +188,11 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   if (!status.ok()) return status;
   const absl::StatusOr<DiskContents> contents = LoadContents(*db, noted, ThisBoot());
   if (!contents.ok()) return contents.status();
-  if (!contents->damage.empty()) {
-    return absl::DataLossError(absl::StrCat("no backup was made: ", contents->damage[0],
+  std::vector<std::string> damage = contents->damage;
+  // After a reboot, too: a start forgives what was not synced, but may have synced this.
+  if (damage.empty() && contents->manifests.size() < noted.points) damage = db->cut_logs();
+  if (!damage.empty()) {
+    return absl::DataLossError(absl::StrCat("no backup was made: ", damage[0],
                                             "; a start of the store gives up what is lost"));
   }
   return BackUpDatabase(*db, dir, to);

@@ -12,6 +12,9 @@
 
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_db.h"
+#include "cache_store/disk/point_count.h"
+#include "proto/byte_codec.h"
+#include "proto/kv_layout.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -214,6 +217,29 @@ TEST_F(Backup, AnInterruptedOneIsNoBackupAndTheNextClearsItAway) {
   ASSERT_TRUE(next.ok()) << next.status();
   ASSERT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
   ExpectHolds(At("again"), 1, 4);
+}
+
+// What rots in a log takes all that is behind it, and a start forgives that after a reboot.
+TEST_F(Backup, OfALogThatHasRottenIsRefusedAfterARebootToo) {
+  Publish(Open(At("data")).get(), 1, 8);
+  for (const auto& entry : fs::directory_iterator(At("data/db"))) {
+    if (entry.path().extension() == ".log" && entry.file_size() > 0) FlipABitOf(entry.path());
+  }
+  for (const bool is_rebooted : {false, true}) {
+    if (is_rebooted) {
+      const PointCount::Noted noted = PointCount::Read(At("data"));
+      ASSERT_EQ(noted.points, 16u);
+      std::string bytes;
+      for (const uint64_t value : {noted.points, noted.drops, noted.boot + 1}) {
+        AppendU64(&bytes, value);
+      }
+      AppendU64(&bytes, SliceDigest(bytes.data(), bytes.size()));
+      std::ofstream(At("data/points"), std::ios::binary) << bytes;
+      ASSERT_NE(PointCount::Read(At("data")).boot, noted.boot);
+    }
+    const absl::Status refused = BackUpDataDir(At("data"), At("backup")).status();
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << is_rebooted << refused;
+  }
 }
 
 // Older backups may have what is lost.
