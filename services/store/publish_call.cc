@@ -214,10 +214,13 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   void Send(const v1::PublishResponse& response) {
     answer_ = MessageBytes(response);
+    absl::Status lost;
     {
       absl::MutexLock lock(&end_mutex_);
+      lost = lost_;
       waits_for_ = Waits::kWrite;
     }
+    if (!lost.ok()) return End(lost);  // nobody would end a write that is not taken
     place_->WaitsForCaller(true);
     StartWrite(&answer_);
   }

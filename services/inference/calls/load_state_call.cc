@@ -99,10 +99,7 @@ void LoadStateCall::OnReadDone(bool ok) {
     if (!std::exchange(reading_, false)) return;  // it was ended
   }
   place_->WaitsForCaller(false);
-  if (ok) {
-    call_->Took(message_.Length());
-    place_->Moved(message_.Length());
-  }
+  if (ok) call_->Took(message_.Length());
   const absl::Status status = ok ? TakeMessage() : ReceivedAll();
   if (!status.ok()) End(status);
 }
@@ -112,6 +109,7 @@ absl::Status LoadStateCall::TakeMessage() {
   absl::Status status = ParseMessage(message_, &chunk, kMaxChunkElements);
   message_.Clear();
   if (!status.ok()) return status;
+  place_->Moved(chunk.data().size());
   if (file_bytes_ > 0 && chunk.data().size() > file_bytes_ - file_.size()) {
     return TooManyBytes(file_bytes_, file_.size() + chunk.data().size());
   }

@@ -103,8 +103,9 @@ absl::Status Listeners::OpenTcp(const std::string& host, const std::string& port
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   absl::Status last = absl::UnavailableError("no address");
+  const std::string in_use = std::strerror(EADDRINUSE);
   for (const char* name : {is_any ? "::" : host.c_str(), is_any ? "0.0.0.0" : ""}) {
-    if (*name == '\0' || !fds_.empty()) break;
+    if (*name == '\0' || !fds_.empty() || last.message() == in_use) break;
     addrinfo* found = nullptr;
     if (const int error = getaddrinfo(name, port.c_str(), &hints, &found); error != 0) {
       last = absl::UnavailableError(gai_strerror(error));

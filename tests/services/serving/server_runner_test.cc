@@ -102,22 +102,24 @@ constexpr char kServing[] = "\x08\x01";
 constexpr char kNotServing[] = "\x08\x02";
 
 TEST(ListenersTest, APortIsClaimedByOneServerWhileBothStart) {
-  std::string address;
-  std::unique_ptr<Listeners> first;
-  do {  // another program may take the port in between
-    auto free = std::make_unique<Listeners>("127.0.0.1:0");
-    ASSERT_TRUE(free->Open().ok());
-    address = absl::StrCat("127.0.0.1:", free->port());
-    free.reset();
-    first = std::make_unique<Listeners>(address);
-  } while (!first->Claim().ok());
-  Listeners own(address);
-  const absl::Status refused = Listeners(address).Claim();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(absl::StrContains(refused.message(), "cannot listen on " + address)) << refused;
-  EXPECT_TRUE(own.Open().ok()) << "the server's own socket";
-  first.reset();
-  EXPECT_FALSE(Listeners(address).Claim().ok()) << "somebody listens there";
+  for (const std::string host : {"127.0.0.1:", "0.0.0.0:"}) {
+    std::string address;
+    std::unique_ptr<Listeners> first;
+    do {  // another program may take the port in between
+      auto free = std::make_unique<Listeners>(host + "0");
+      ASSERT_TRUE(free->Open().ok());
+      address = absl::StrCat(host, free->port());
+      free.reset();
+      first = std::make_unique<Listeners>(address);
+    } while (!first->Claim().ok());
+    Listeners own(address);
+    const absl::Status refused = Listeners(address).Claim();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << address;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "cannot listen on " + address)) << refused;
+    EXPECT_TRUE(own.Open().ok()) << "the server's own socket";
+    first.reset();
+    EXPECT_FALSE(Listeners(address).Claim().ok()) << "somebody listens there";
+  }
 }
 
 TEST_F(ServerRunnerTest, PicksAFreePortAndServes) {
