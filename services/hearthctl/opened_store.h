@@ -2,8 +2,8 @@
 // this process opens and serves to itself.
 //
 // Thread safety: none. Ownership: holds the folder as a running store does, until destroyed.
-#ifndef HEARTH_SERVICES_HEARTHCTL_STOPPED_STORE_H_
-#define HEARTH_SERVICES_HEARTHCTL_STOPPED_STORE_H_
+#ifndef HEARTH_SERVICES_HEARTHCTL_OPENED_STORE_H_
+#define HEARTH_SERVICES_HEARTHCTL_OPENED_STORE_H_
 
 #include <memory>
 #include <string>
@@ -46,4 +46,4 @@ class OpenedStore {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_HEARTHCTL_STOPPED_STORE_H_
+#endif  // HEARTH_SERVICES_HEARTHCTL_OPENED_STORE_H_

@@ -103,9 +103,8 @@ absl::Status Listeners::OpenTcp(const std::string& host, const std::string& port
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   absl::Status last = absl::UnavailableError("no address");
-  const std::string in_use = std::strerror(EADDRINUSE);
   for (const char* name : {is_any ? "::" : host.c_str(), is_any ? "0.0.0.0" : ""}) {
-    if (*name == '\0' || !fds_.empty() || last.message() == in_use) break;
+    if (*name == '\0' || !fds_.empty() || absl::IsAlreadyExists(last)) break;
     addrinfo* found = nullptr;
     if (const int error = getaddrinfo(name, port.c_str(), &hints, &found); error != 0) {
       last = absl::UnavailableError(gai_strerror(error));
@@ -140,9 +139,10 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
       (!only_claims_ && listen(fd, SOMAXCONN) != 0) ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0 ||
       (only_claims_ && !ClaimName(&storage, bytes))) {
+    const bool is_taken = errno == EADDRINUSE;
     const std::string why = std::strerror(errno);
     close(fd);
-    return absl::UnavailableError(why);
+    return is_taken ? absl::AlreadyExistsError(why) : absl::UnavailableError(why);
   }
   port_ = ntohs(at_port);
   fds_.push_back(fd);
