@@ -40,7 +40,8 @@ std::string SecretIsNotIn(const std::string& dir) {
 
 struct OpenedStore::Served {
   explicit Served(std::unique_ptr<TieredStore> opened) : store(std::move(opened)) {
-    service.SetPatience(absl::Hours(24));  // its only caller is this process, which may be stopped
+    admission.SetPatience(
+        absl::Hours(24));  // its only caller is this process, which may be stopped
     grpc::ServerBuilder builder;
     TuneServerTransport(&builder, ConnectionLimits().all_bytes);
     builder.RegisterService(&service);

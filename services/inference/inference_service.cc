@@ -25,6 +25,9 @@ namespace {
 
 // For a caller that set no deadline: a store answers in milliseconds or not at all.
 constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
+// Explanations under way: each holds its prompt's ids until the store answers.
+constexpr Limit kExplanations{"explain", 64, 8};
+constexpr uint64_t kLeastStateBytes = uint64_t{128} << 20;
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(context.deadline());
@@ -46,10 +49,17 @@ absl::Status AboutStore(const absl::Status& status, const std::string& store,
 
 }  // namespace
 
-InferenceService::InferenceService(InferenceParts parts)
-    : parts_(std::move(parts)),
-      states_({"state", 4, 2, parts_.state_window, uint64_t{4} << 20}),
-      state_limit_(parts_.engine->Stats().pool_limit_bytes) {}
+InferenceService::InferenceService(Engine* engine, Admission* admission, InferenceOptions options)
+    : engine_(engine),
+      admission_(admission),
+      options_(std::move(options)),
+      // Room for a state that fills the pool, twice: as a file, and as what is made of it.
+      state_limit_{"state",
+                   4,
+                   2,
+                   uint64_t{4} << 20,
+                   2 * std::max(engine->Stats().pool_limit_bytes, kLeastStateBytes),
+                   "twice --pool-bytes"} {}
 
 absl::StatusOr<Prompt> InferenceService::PromptFrom(
     const v1::PromptInput& input, PromptPurpose purpose,
@@ -57,12 +67,13 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
   if (absl::Status status = CheckMessageBytes(input.ByteSizeLong()); !status.ok()) return status;
   absl::StatusOr<PromptSource> source = SourceFromProto(input);
   if (!source.ok()) return source.status();
-  if (auto* chat = std::get_if<ChatInput>(&source->input)) chat->strict |= parts_.strict_chats;
-  const ModelConfig& config = parts_.engine->config();
+  if (auto* chat = std::get_if<ChatInput>(&source->input)) chat->strict |= options_.strict_chats;
+  const ModelConfig& config = engine_->config();
   const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
                             static_cast<uint32_t>(config.max_position_embeddings),
-                            [context] { return context->IsCancelled(); }, parts_.why_no_tokenizer};
-  return BuildPrompt(*source, purpose, parts_.tokenizer, limits);
+                            [context] { return context->IsCancelled(); },
+                            options_.why_no_tokenizer};
+  return BuildPrompt(*source, purpose, options_.tokenizer, limits);
 }
 
 absl::Status InferenceService::AddPrompt(const v1::PromptInput& input, PromptPurpose purpose,
@@ -90,9 +101,9 @@ absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& re
   if (!durability.ok()) return durability.status();
   const std::vector<std::string> stop(request.stop().begin(), request.stop().end());
   if (absl::Status status = ValidateStopStrings(stop); !status.ok()) return status;
-  if (!stop.empty() && parts_.tokenizer == nullptr) {
+  if (!stop.empty() && options_.tokenizer == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("stop: ", parts_.why_no_tokenizer, ", so there is no text to look in"));
+        absl::StrCat("stop: ", options_.why_no_tokenizer, ", so there is no text to look in"));
   }
   if (request.max_new_tokens() == 0) {
     return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
@@ -114,15 +125,15 @@ absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& re
   converted->kv_wish = {request.kv_cache(), request.kv_quantization()};
   if (request.has_speculate()) converted->speculate = request.speculate();
   converted->durability = *durability;
-  if (absl::Status kv = parts_.engine->Complete(converted); !kv.ok()) return kv;
+  if (absl::Status kv = engine_->Complete(converted); !kv.ok()) return kv;
   options->sampling = *sampling;
-  options->tokenizer = parts_.tokenizer;
+  options->tokenizer = options_.tokenizer;
   options->stop = stop;
   options->wait_published = request.wait_published();
-  if (request.report_progress()) options->progress_pause = parts_.progress_pause;
+  if (request.report_progress()) options->progress_pause = options_.progress_pause;
   options->writes =
       converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
-  options->on_finished = parts_.on_finished;
+  options->on_finished = options_.on_finished;
   return absl::OkStatus();
 }
 
@@ -133,7 +144,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Follow(const char*
                                                                      Convert convert) {
   const size_t request_bytes = request->Length();
   const auto call = std::make_shared<Call>(context);
-  const absl::StatusOr<Identity> caller = call->Enter(parts_.admission, method, request_bytes);
+  const absl::StatusOr<Identity> caller = call->Enter(admission_, method, request_bytes);
   if (!caller.ok()) {
     call->End(caller.status());
     return call.get();
@@ -150,7 +161,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Follow(const char*
     const absl::Status converted = convert(parsed, raw, &made);
     return converted.ok() ? absl::StatusOr<EngineRequest>(std::move(made)) : converted;
   };
-  call->Follow(parts_.engine, &prompts_, caller->tenant, request_bytes, make);
+  call->Follow(engine_, &prompts_, caller->tenant, request_bytes, make);
   return call.get();
 }
 
@@ -171,13 +182,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context*
                                                                         const Bytes* request) {
   const auto reactor = std::make_shared<SaveStateCall>(context);
   const absl::StatusOr<Identity> caller =
-      reactor->Enter(parts_.admission, "SaveState", request->Length());
+      reactor->Enter(admission_, "SaveState", request->Length());
   absl::Status begun = caller.status();
-  if (begun.ok()) begun = reactor->TakePlace(&states_, *caller, /*keeps_pace=*/true);
+  if (begun.ok()) begun = reactor->call()->TakePlace(state_limit_, *caller);
   if (begun.ok()) begun = CheckSmall<v1::SaveStateRequest>(*request);
   if (begun.ok()) {
-    reactor->Start(parts_.engine, &prompts_, &recent_, &state_limit_, caller->tenant,
-                   TakeRequest(request));
+    reactor->Start(engine_, &prompts_, &recent_, caller->tenant, TakeRequest(request));
   } else {
     reactor->End(begun);
   }
@@ -186,10 +196,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::SaveState(Context*
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* InferenceService::LoadState(Context* context,
                                                                        Bytes* response) {
-  const auto reactor = std::make_shared<LoadStateCall>(
-      LoadStateCall::Service{parts_.engine, &prompts_, &state_limit_, &states_, parts_.admission},
-      context, response);
-  reactor->Start();
+  const auto reactor = std::make_shared<LoadStateCall>(engine_, &prompts_, context, response);
+  reactor->Start(admission_, state_limit_);
   return reactor.get();
 }
 
@@ -199,7 +207,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Prefill(Context* c
                                        EngineRequest* made) {
     const absl::StatusOr<Durability> durability = FromProto(parsed.durability());
     if (!durability.ok()) return durability.status();
-    if (parsed.report_progress()) *call->progress_pause() = parts_.progress_pause;
+    if (parsed.report_progress()) *call->progress_pause() = options_.progress_pause;
     made->max_new_tokens = 0;
     made->durability = *durability;
     made->ttl_s = parsed.ttl_s();
@@ -227,17 +235,17 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Byt
     return absl::OkStatus();
   };
   return AnswerOnPool<v1::TokenizeRequest, v1::TokenizeResponse>(
-      parts_.admission, "Tokenize", context, request, response, admit, tokenize);
+      admission_, "Tokenize", context, request, response, admit, tokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Bytes* request,
                                                      Bytes* response) {
   const auto begin = [&](const Identity&, const std::shared_ptr<LateAnswer>& answer) {
-    const Engine& engine = *parts_.engine;
+    const Engine& engine = *engine_;
     v1::GetModelResponse made;
     const ModelConfig& config = engine.config();
-    made.set_model_dir(parts_.model_dir);
-    made.set_version(parts_.version);
+    made.set_model_dir(options_.model_dir);
+    made.set_version(options_.version);
     made.set_device(engine.device());
     made.set_dtype(engine.dtype());
     made.set_chunk_tokens(engine.layout().chunk_tokens);
@@ -252,10 +260,10 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_kv_offload_budget_bytes(stats.kv_offload_budget_bytes);
     made.set_kv_offload_used_bytes(stats.kv_offload_used_bytes);
     made.set_weights(engine.weights());
-    made.set_has_tokenizer(parts_.tokenizer != nullptr);
-    made.set_why_no_tokenizer(parts_.why_no_tokenizer);
-    if (parts_.reachability != nullptr && !parts_.reachability->is_reached()) {
-      made.set_unreachable_store(parts_.reachability->address());
+    made.set_has_tokenizer(options_.tokenizer != nullptr);
+    made.set_why_no_tokenizer(options_.why_no_tokenizer);
+    if (options_.reachability != nullptr && !options_.reachability->is_reached()) {
+      made.set_unreachable_store(options_.reachability->address());
     }
     ToProto(engine.fingerprint(), made.mutable_fingerprint());
     for (const AdapterInfo& adapter : engine.adapters()) {
@@ -270,7 +278,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     answer->Finish(absl::OkStatus());
     return absl::OkStatus();
   };
-  return AnswerLater(parts_.admission, "GetModel", context, request->Length(), begin);
+  return AnswerLater(admission_, "GetModel", context, request->Length(), begin);
 }
 
 absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
@@ -284,9 +292,9 @@ absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& reque
   prefix.cuts = std::move(prompt->breakpoints);
   prefix.tenant = tenant;
   prefix.adapter = request.adapter();
-  if (absl::Status known = parts_.engine->CheckAdapter(prefix.adapter); !known.ok()) return known;
+  if (absl::Status known = engine_->CheckAdapter(prefix.adapter); !known.ok()) return known;
   const absl::Time deadline = std::min(DeadlineOf(*context), absl::Now() + kExplainTimeout);
-  parts_.explainer->Explain(std::move(prefix), deadline, std::move(done));
+  options_.explainer->Explain(std::move(prefix), deadline, std::move(done));
   return absl::OkStatus();
 }
 
@@ -295,13 +303,12 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
   const Bytes bytes = TakeRequest(request);
   const auto begin = [&](const Identity& caller,
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
-    absl::StatusOr<std::shared_ptr<void>> place = explains_.Enter(caller);
-    if (!place.ok()) return place.status();
-    answer->KeepUntilAnswered(*std::move(place));
-    if (parts_.explainer == nullptr) {
+    const absl::Status placed = answer->call()->TakePlace(kExplanations, caller);
+    if (!placed.ok()) return placed;
+    if (options_.explainer == nullptr) {
       return absl::FailedPreconditionError("explain: the worker runs without a store");
     }
-    const auto done = [engine = parts_.engine, store = parts_.store, access = parts_.store_access,
+    const auto done = [engine = engine_, store = options_.store, access = options_.store_access,
                        answer, response](absl::Status status, v1::ExplainResponse ok) {
       const std::string load = status.ok() && ok.usable_tokens() > 0
                                    ? LoadSentence(engine->EstimateLoad(ok.usable_tokens()))
@@ -318,7 +325,7 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
     };
     return prompts_.SubmitRequest(caller.tenant, bytes.Length(), ask);
   };
-  return AnswerLater(parts_.admission, "Explain", context, bytes.Length(), begin);
+  return AnswerLater(admission_, "Explain", context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

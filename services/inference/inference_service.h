@@ -2,8 +2,8 @@
 //
 // Reactors throughout: a generation holds no thread, and a caller that goes away is noticed at
 // once. Prompts are made on a pool of the service, in which tenants take turns. Thread safety: gRPC
-// calls the methods from many threads. Ownership: everything in InferenceParts must outlive the
-// service, and the server it is registered with.
+// calls the methods from many threads. Ownership: all pointers that it is given must outlive
+// the service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
 #define HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
 
@@ -16,12 +16,10 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/recent_answers.h"
-#include "services/inference/calls/state_limit.h"
 #include "services/inference/explainer.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/calls/fair_pool.h"
-#include "services/serving/calls/limit.h"
 #include "services/serving/door/identity.h"
 #include "services/serving/reachability.h"
 #include "worker/engine/engine.h"
@@ -30,20 +28,16 @@
 
 namespace hearth {
 
-struct InferenceParts {
-  Engine* engine = nullptr;
+struct InferenceOptions {
   const Tokenizer* tokenizer = nullptr;  // null: serves token ids, for this reason:
   std::string why_no_tokenizer = "";
   Explainer* explainer = nullptr;              // null: no store
   std::string store;                           // where that is, for people
   ClientAccess store_access;                   // how it is reached
   const Reachability* reachability = nullptr;  // of a store in another process
-  Admission* admission = nullptr;
   std::string model_dir;
   std::string version;
-  bool strict_chats = false;  // whatever a request says
-  // In which who sends or takes a state moves 4 MiB.
-  absl::Duration state_window = absl::Minutes(1);
+  bool strict_chats = false;                             // whatever a request says
   absl::Duration progress_pause = kProgressPause;        // between messages with progress
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
@@ -58,7 +52,7 @@ using InferenceServiceBase =
 
 class InferenceService final : public InferenceServiceBase {
  public:
-  explicit InferenceService(InferenceParts parts);
+  InferenceService(Engine* engine, Admission* admission, InferenceOptions options);
 
   // The pool that makes prompts. For tests, which block it.
   FairPool* prompts() { return &prompts_; }
@@ -93,12 +87,11 @@ class InferenceService final : public InferenceServiceBase {
                             const grpc::CallbackServerContext* context,
                             Explainer::ExplainCallback done) const;
 
-  const InferenceParts parts_;
-  // Explanations under way: each holds its prompt's ids until the store answers.
-  Limit explains_{{"explain", 64, 8}};
-  // Each holds a file in memory, which state_limit_ counts.
-  Limit states_;
-  StateLimit state_limit_;
+  Engine* const engine_;
+  Admission* const admission_;
+  const InferenceOptions options_;
+  // Each holds a file in memory, and another time what is made of it.
+  const Limit state_limit_;
   RecentAnswers recent_;
   FairPool prompts_{"prompts"};
 };

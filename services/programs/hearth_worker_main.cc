@@ -240,23 +240,21 @@ int Main(int argc, char** argv) {
   status.figures()->AddPages(&metrics);
   if (!flags.server.metrics_listen.empty()) status.figures()->Start();
 
-  InferenceParts parts;
-  parts.engine = engine->get();
-  parts.tokenizer = tokenizer->tokenizer.get();
-  parts.why_no_tokenizer = tokenizer->why_none;
-  parts.explainer = (*link)->explainer();
-  parts.store = flags.store;
-  parts.store_access = flags.store_access;
-  parts.reachability = (*link)->reachability();
-  parts.admission = &admission;
-  parts.model_dir = flags.engine.model_dir;
-  parts.version = kVersion;
-  parts.strict_chats = flags.strict_chats;
-  parts.on_finished = [&metrics, &status](const FinishedInfo& info) {
+  InferenceOptions options;
+  options.tokenizer = tokenizer->tokenizer.get();
+  options.why_no_tokenizer = tokenizer->why_none;
+  options.explainer = (*link)->explainer();
+  options.store = flags.store;
+  options.store_access = flags.store_access;
+  options.reachability = (*link)->reachability();
+  options.model_dir = flags.engine.model_dir;
+  options.version = kVersion;
+  options.strict_chats = flags.strict_chats;
+  options.on_finished = [&metrics, &status](const FinishedInfo& info) {
     RecordTimes(info, &metrics);
     status.RecordTimes(info);
   };
-  InferenceService service(std::move(parts));
+  InferenceService service(engine->get(), &admission, std::move(options));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
   LogLoaded(flags, **engine, *tokenizer, absl::Now() - start);

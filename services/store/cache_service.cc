@@ -18,46 +18,36 @@ grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* con
     if (absl::Status small = CheckSmall<Request>(bytes); !small.ok()) return small;
     return short_calls_.Submit(caller.ShareName(), bytes.Length(), std::move(job));
   };
-  return AnswerOnPool<Request, Response>(parts_.admission, method, context, request, response,
-                                         admit, body);
+  return AnswerOnPool<Request, Response>(admission_, method, context, request, response, admit,
+                                         body);
 }
 
 CacheService::CacheService(TieredStore* store, Admission* admission, std::string version,
                            int lookup_threads)
-    : parts_{store, admission, &lookups_, &short_calls_},
+    : store_(store),
+      admission_(admission),
       version_(std::move(version)),
       start_(absl::Now()),
       lookups_("lookups", LookupPool(lookup_threads)) {}
 
-void CacheService::SetPatience(absl::Duration patience) {
-  publish_places_.SetWindow(patience);
-  fetch_places_.SetWindow(patience);
-  parts_.patience = patience;
-}
-
-void CacheService::SetClock(Clock* clock) {
-  publish_places_.SetClock(clock);
-  fetch_places_.SetClock(clock);
-}
-
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(Context* context,
                                                                 const Bytes* request) {
-  return StartFetch(parts_, &readers_, &offer_, &fetch_places_, context, request);
+  return StartFetch(this, context, request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
-  return StartPublish(parts_, &committers_, &publish_places_, context);
+  return StartPublish(this, context);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Lease(Context* context,
                                                                 const Bytes* request) {
-  return StartLease(parts_, &lease_streams_, context, request);
+  return StartLease(this, context, request);
 }
 
 grpc::ServerUnaryReactor* CacheService::Explain(Context* context, const Bytes* request,
                                                 Bytes* response) {
-  return StartExplain(parts_, &explain_calls_, context, request, response);
+  return StartExplain(this, context, request, response);
 }
 
 grpc::ServerUnaryReactor* CacheService::Pin(Context* context, const Bytes* request,
@@ -80,7 +70,7 @@ absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& r
   if (!id.ok()) return id.status();
   absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
-  absl::StatusOr<RestorePoint> point = parts_.store->SetPinned(*id, *tenant, pinned);
+  absl::StatusOr<RestorePoint> point = store_->SetPinned(*id, *tenant, pinned);
   if (!point.ok()) return point.status();
   RestorePointToProto(*point, response->mutable_restore_point());
   return absl::OkStatus();
@@ -102,11 +92,11 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
   }
   absl::StatusOr<DropResult> result;
   if (request.all()) {
-    result = parts_.store->DropAll(*tenant, request.force());
+    result = store_->DropAll(*tenant, request.force());
   } else {
     absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
     if (!id.ok()) return id.status();
-    result = parts_.store->Drop(*id, *tenant, request.force());
+    result = store_->Drop(*id, *tenant, request.force());
   }
   if (!result.ok()) return result.status();
   response->set_dropped(result->dropped);
@@ -117,12 +107,12 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
 
 grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes* request,
                                                    Bytes* response) {
-  return StartQuarantine(parts_, context, request, response);
+  return StartQuarantine(this, context, request, response);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::List(Context* context,
                                                                const Bytes* request) {
-  return StartList(parts_, &list_streams_, context, request);
+  return StartList(this, context, request);
 }
 
 grpc::ServerUnaryReactor* CacheService::Stats(Context* context, const Bytes* request,
@@ -137,21 +127,21 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   response->set_version(version_);
   response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
   if (caller.sees_all() && request.tenant().empty()) {
-    StatsToProto(parts_.store->Stats(), response);
+    StatsToProto(store_->Stats(), response);
     ReportsToProto(reports_.Read(), response);
     return absl::OkStatus();
   }
   const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
-  response->set_incarnation(parts_.store->incarnation());
-  FiguresToProto(parts_.store->StatsOf(*tenant), response);
+  response->set_incarnation(store_->incarnation());
+  FiguresToProto(store_->StatsOf(*tenant), response);
   response->mutable_tenant()->set_tenant(*tenant);
   return absl::OkStatus();
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
                                                                 const Bytes* request) {
-  return StartWatch(parts_, &watch_streams_, context, request);
+  return StartWatch(this, context, request);
 }
 
 grpc::ServerUnaryReactor* CacheService::Report(Context* context, const Bytes* request,

@@ -18,13 +18,11 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/calls/fair_pool.h"
-#include "services/serving/calls/limit.h"
 #include "services/serving/door/identity.h"
 #include "services/store/store_calls.h"
 #include "services/store/worker_reports.h"
@@ -37,22 +35,18 @@ inline constexpr int kPublishCommitters = 8;
 // Concurrent short calls: most of them only look things up.
 inline FairPoolOptions ShortCallPool() { return {8, 4096, 1024}; }
 // Concurrent streams; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of
-// kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices; a lease next to
-// nothing. Workers have at most a fetch and a lease for each request that they run.
-inline constexpr int kMaxWatchStreams = 64;
-inline constexpr int kMaxPublishStreams = 64;
-inline constexpr int kMaxFetchStreams = 512;
-inline constexpr int kMaxLeaseStreams = 2048;
-inline constexpr int kMaxListStreams = 64;
-// Of these, each tenant that calls for itself.
-inline constexpr int kMaxTenantWatchStreams = 8;
-inline constexpr int kMaxTenantPublishStreams = 16;
-inline constexpr int kMaxTenantFetchStreams = 64;
-inline constexpr int kMaxTenantLeaseStreams = 64;
+// kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices: the last two hold
+// memory, and keep a pace. A lease has next to nothing. Workers have at most a fetch and a lease
+// for each request that they run.
+inline constexpr uint64_t kHeldPace = uint64_t{1} << 20;
+inline constexpr Limit kPublishLimit{"publish", 64, 16, kHeldPace};
+inline constexpr Limit kFetchLimit{"fetch", 512, 64, kHeldPace};
+inline constexpr Limit kWatchLimit{"watch", 64, 8};
+inline constexpr Limit kLeaseLimit{"lease", 2048, 64};
+inline constexpr Limit kListLimit{"list", 64, 8};
 // Concurrent explanations: a request of 3 MiB each, and for each that runs 16 MiB of keys and
 // states at the most cuts and chunks of a prompt.
-inline constexpr int kMaxExplainCalls = 64;
-inline constexpr int kMaxTenantExplainCalls = 8;
+inline constexpr Limit kExplainLimit{"explain", 64, 8};
 // Concurrent lookups, and how many wait: as many as streams may be open, which are counted before.
 inline constexpr int kLookupThreads = 4;
 // Where a lookup may wait for an engine that stores share.
@@ -60,7 +54,6 @@ inline constexpr int kSharedLookupThreads = 16;
 inline FairPoolOptions LookupPool(int threads) {
   return {threads, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
 }
-inline constexpr int kMaxTenantListStreams = 8;
 
 // All methods are callbacks with raw bytes: no thread of gRPC's waits for a call, or parses a
 // request that may be large. Callers could otherwise hold all of these threads.
@@ -81,15 +74,15 @@ class CacheService final : public CacheServiceBase {
                int lookup_threads = kLookupThreads);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
-  // The least time without progress after which a publish or fetch is cancelled. Before the service
-  // is registered.
-  void SetPatience(absl::Duration patience);
-  // The clock for that. Before the service is registered.
-  void SetClock(Clock* clock);
-
+  // What its calls share.
+  TieredStore* store() const { return store_; }
+  Admission* admission() const { return admission_; }
+  const SharedMemoryOffer& offer() const { return offer_; }
+  FairPool* lookups() { return &lookups_; }  // computes keys
+  FairPool* short_calls() { return &short_calls_; }
+  Executor* readers() { return &readers_; }
+  Executor* committers() { return &committers_; }
   const WorkerReports& reports() const { return reports_; }
-  // The pool that computes keys. For tests, which block it.
-  FairPool* lookups() { return &lookups_; }
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
@@ -122,17 +115,12 @@ class CacheService final : public CacheServiceBase {
   absl::Status DoStats(const Identity& caller, const v1::StatsRequest& request,
                        v1::StatsResponse* response);
 
-  StoreCallParts parts_;
+  TieredStore* const store_;
+  Admission* const admission_;
   const std::string version_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
   WorkerReports reports_;
-  Limit publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
-  Limit fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
-  Limit watch_streams_{{"watch", kMaxWatchStreams, kMaxTenantWatchStreams}};
-  Limit lease_streams_{{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams}};
-  Limit explain_calls_{{"explain", kMaxExplainCalls, kMaxTenantExplainCalls}};
-  Limit list_streams_{{"list", kMaxListStreams, kMaxTenantListStreams}};
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};

@@ -18,6 +18,7 @@
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
+#include "services/store/cache_service.h"
 #include "services/store/fetch_share.h"
 #include "services/store/slice_stream.h"
 #include "services/store/store_calls.h"
@@ -36,15 +37,14 @@ constexpr size_t kReadAhead = 1;
 // no thread of gRPC's blocks. Invariants: (1) one write and one read are in progress at most, so at
 // most kReadAhead + 1 slices are held; (2) pieces go out in the order of SliceOrder; (3) what was
 // shared is held until the caller cancels, goes away, or its lease expires, which begins when it is
-// handed out; (4) a call whose caller does not keep its pace (Limit) is cancelled, and holds
+// handed out; (4) a call whose caller does not keep its pace (admission.h) is cancelled, and holds
 // nothing any more.
 class FetchCall final : public StreamCall {
  public:
-  FetchCall(const StoreCallParts& parts, Executor* readers, const SharedMemoryOffer* offer,
-            grpc::CallbackServerContext* context)
-      : StreamCall(context), parts_(parts), readers_(readers), offer_(offer) {}
+  FetchCall(CacheService* service, grpc::CallbackServerContext* context)
+      : StreamCall(context), service_(service) {}
 
-  void Start(Limit* places, const grpc::ByteBuffer& request);
+  void Start(const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
 
  private:
@@ -56,6 +56,7 @@ class FetchCall final : public StreamCall {
   };
 
   void OnGone() override;
+  void OnDrain(const absl::Status&) override;
   bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeforeFinish() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -67,11 +68,8 @@ class FetchCall final : public StreamCall {
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnLeaseExpired() ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndLease() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const StoreCallParts parts_;
-  Executor* const readers_;
-  const SharedMemoryOffer* const offer_;
+  CacheService* const service_;
   std::unique_ptr<FetchSession> session_;
   // Set by the lookup.
   bool from_disk_ = false, shares_ = false, reader_verifies_ = false;
@@ -113,14 +111,13 @@ void NotePlan(const v1::FetchRequest& request, const LookupPlan& plan, CallNote*
   note->tier = TierName(plan.slowest_tier);
 }
 
-void FetchCall::Start(Limit* places, const grpc::ByteBuffer& request) {
-  const absl::StatusOr<Identity> caller = Enter(parts_.admission, "Fetch", request.Length());
+void FetchCall::Start(const grpc::ByteBuffer& request) {
+  const absl::StatusOr<Identity> caller = Enter(service_->admission(), "Fetch", request.Length());
   if (!caller.ok()) return End(caller.status());
-  KeepUntilDone(parts_.admission->OnClose([this] { EndLease(); }));
-  const absl::Status placed = TakePlace(places, *caller, /*keeps_pace=*/true);
+  const absl::Status placed = call()->TakePlace(kFetchLimit, *caller);
   if (!placed.ok()) return End(placed);
   Delegate([&] {
-    return parts_.lookups->SubmitRequest(
+    return service_->lookups()->SubmitRequest(
         caller->ShareName(), request.Length(),
         [self = Shared(this), caller = *caller, request] { self->LookUp(caller, request); });
   });
@@ -147,7 +144,7 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   v1::FetchRequest parsed;
   if (absl::Status status = ParseAwaited(*context_, request, &parsed); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<FetchSession>> session =
-      OpenSession(parts_.store, parsed, caller, [this] { return context_->IsCancelled(); });
+      OpenSession(service_->store(), parsed, caller, [this] { return context_->IsCancelled(); });
   if (!session.ok()) return session.status();
   session_ = *std::move(session);
   const LookupPlan& plan = session_->plan();
@@ -156,7 +153,8 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   // The memory holds what every tenant stored.
   if (caller.sees_all()) {
-    shares_ = ShareWhatIsAsked(*offer_, parsed, session_.get(), &order_, message->mutable_plan());
+    shares_ = ShareWhatIsAsked(service_->offer(), parsed, session_.get(), &order_,
+                               message->mutable_plan());
   }
   from_disk_ = std::any_of(plan.objects.begin(), plan.objects.end(),
                            [](const auto& object) { return object.tier == Tier::kDisk; });
@@ -168,10 +166,11 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
 void FetchCall::SetAlarm() {
   mutex_.AssertHeld();
   // Not a shared pointer: the alarm is this call's own. A cancelled one may ring after the call.
-  lease_.Set(absl::ToChronoTime(absl::Now() + offer_->lease), [weak = Weak(this)](bool rang) {
-    const auto self = rang ? weak.lock() : nullptr;
-    if (self != nullptr) self->OnLeaseExpired();
-  });
+  lease_.Set(absl::ToChronoTime(absl::Now() + service_->offer().lease),
+             [weak = Weak(this)](bool rang) {
+               const auto self = rang ? weak.lock() : nullptr;
+               if (self != nullptr) self->OnLeaseExpired();
+             });
 }
 
 void FetchCall::OnLeaseExpired() {
@@ -181,7 +180,7 @@ void FetchCall::OnLeaseExpired() {
   } else {
     AbortLocked(absl::DeadlineExceededError(
         absl::StrCat("fetch: not all was sent when the lease on shared memory was over, after ",
-                     absl::FormatDuration(offer_->lease))));
+                     absl::FormatDuration(service_->offer().lease))));
   }
   WriteNext();
 }
@@ -195,7 +194,7 @@ void FetchCall::OnGone() {
 
 // Draining: a caller that copies notices when the memory is used again. For one that was not sent
 // everything yet, TakeNext ends the lease.
-void FetchCall::EndLease() {
+void FetchCall::OnDrain(const absl::Status&) {
   absl::MutexLock lock(&mutex_);
   if (stage_ != Stage::kLeasing) return;
   EndLocked(absl::OkStatus());
@@ -206,7 +205,7 @@ bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
   mutex_.AssertHeld();
   if (StreamCall::TakeNext(message)) return true;
   if (ended() || stage_ < Stage::kAllRead) return false;
-  if (!shares_ || parts_.admission->closed()) {
+  if (!shares_ || service_->admission()->closed()) {
     EndLocked(absl::OkStatus());
   } else if (std::exchange(stage_, Stage::kLeasing) != Stage::kLeasing) {
     call()->StopClock();
@@ -235,7 +234,7 @@ void FetchCall::ReadNext() {
     Hold();
   }
   if (!from_disk_) return Read();
-  if (readers_->TrySchedule(0, [self = Shared(this)] { self->Read(); })) return;
+  if (service_->readers()->TrySchedule(0, [self = Shared(this)] { self->Read(); })) return;
   absl::MutexLock lock(&mutex_);
   stage_ = Stage::kPaused;
   AbortLocked(absl::ResourceExhaustedError("too many fetches wait for the disk; try again later"));
@@ -289,11 +288,10 @@ absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
 
 }  // namespace
 
-ByteStream* StartFetch(const StoreCallParts& parts, Executor* readers,
-                       const SharedMemoryOffer* offer, Limit* places,
-                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<FetchCall>(parts, readers, offer, context);
-  call->Start(places, TakeRequest(request));
+ByteStream* StartFetch(CacheService* service, grpc::CallbackServerContext* context,
+                       const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<FetchCall>(service, context);
+  call->Start(TakeRequest(request));
   return call.get();
 }
 

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
-#include "services/store/store_calls.h"
+#include "services/store/cache_service.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -33,10 +33,10 @@ constexpr size_t kLeaseBytes = size_t{64} << 10;
 // nobody waits on.
 class LeaseCall final : public StreamCall {
  public:
-  LeaseCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
-      : StreamCall(context), parts_(parts) {}
+  LeaseCall(CacheService* service, grpc::CallbackServerContext* context)
+      : StreamCall(context), service_(service) {}
 
-  void Start(Limit* streams, const grpc::ByteBuffer& bytes);
+  void Start(const grpc::ByteBuffer& bytes);
 
  private:
   // The caller is done, or died.
@@ -54,9 +54,9 @@ class LeaseCall final : public StreamCall {
   void OnAlarm(uint64_t round) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the call, and gives up its turn.
   void Stop(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnDrain(const absl::Status&) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const StoreCallParts parts_;
+  CacheService* const service_;
   std::string share_name_;  // at the pool
   uint64_t request_bytes_ = 0;
   PrefixQuery query_;  // set in Begin, as what is asked beside it
@@ -76,24 +76,22 @@ uint32_t MsUntil(absl::Time when) {
   return static_cast<uint32_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(when - absl::Now())));
 }
 
-void LeaseCall::Start(Limit* streams, const grpc::ByteBuffer& bytes) {
-  const absl::StatusOr<Identity> caller = Enter(parts_.admission, "Lease", bytes.Length());
+void LeaseCall::Start(const grpc::ByteBuffer& bytes) {
+  const absl::StatusOr<Identity> caller = Enter(service_->admission(), "Lease", bytes.Length());
   if (!caller.ok()) return End(caller.status());
   const int weight = 1 + static_cast<int>(bytes.Length() / kLeaseBytes);
-  const absl::Status placed = TakePlace(streams, *caller, /*keeps_pace=*/false, weight);
+  const absl::Status placed = call()->TakePlace(kLeaseLimit, *caller, weight);
   if (!placed.ok()) return End(placed);
   share_name_ = caller->ShareName();
   request_bytes_ = bytes.Length();
-  KeepUntilDone(parts_.admission->OnClose([this] { Close(); }));
-  KeepUntilDone(parts_.admission->Follow(*context_, *caller,
-                                         [this](const absl::Status& status) { Stop(status); }));
+  call()->Follow(Identities::CredentialsOf(*context_), *caller);
   const auto begin = [self = Shared(this), caller = *caller, bytes] {
     const absl::Status begun = self->Begin(caller, bytes);
     absl::MutexLock lock(&self->mutex_);
     if (!begun.ok()) self->EndLocked(begun);
     self->Release();
   };
-  Delegate([&] { return parts_.lookups->SubmitRequest(share_name_, request_bytes_, begin); });
+  Delegate([&] { return service_->lookups()->SubmitRequest(share_name_, request_bytes_, begin); });
 }
 
 // On the pool.
@@ -108,7 +106,7 @@ absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& by
   query_.stopped = [this] { return stopped_.load(); };
   call()->note()->tenant = query_.tenant;
   call()->note()->tokens = query_.token_ids.size();
-  ObserveFields(parts_.store, request.prefix(), query_.tenant);
+  ObserveFields(service_->store(), request.prefix(), query_.tenant);
   ask_.above_tokens = request.above_tokens();
   ask_.max_tokens = request.max_tokens();
   ask_.min_tokens = request.min_tokens();
@@ -137,7 +135,7 @@ void LeaseCall::AskLater() {
     }
   }
   const auto ask = [self = Shared(this)] { self->Ask(); };
-  if (parts_.lookups->Submit(share_name_, request_bytes_, ask).ok()) return;
+  if (service_->lookups()->Submit(share_name_, request_bytes_, ask).ok()) return;
   Take(ClaimDecision());  // too much is under way: go on alone
 }
 
@@ -153,9 +151,9 @@ void LeaseCall::Ask() {
     ++round_;
   }
   before.ticket.reset();
-  if (parts_.admission->closed())
-    return Take(ClaimDecision());  // those who hold leases were sent away before
-  absl::StatusOr<ClaimDecision> turn = parts_.store->Claim(query_, ask_);
+  // Those who hold leases were sent away before.
+  if (service_->admission()->closed()) return Take(ClaimDecision());
+  absl::StatusOr<ClaimDecision> turn = service_->store()->Claim(query_, ask_);
   if (!turn.ok()) return Stop(turn.status());
   Take(*std::move(turn));
 }
@@ -217,7 +215,7 @@ void LeaseCall::OnAlarm(uint64_t round) {
 }
 
 // Draining: callers that wait compute themselves, and leases end.
-void LeaseCall::Close() {
+void LeaseCall::OnDrain(const absl::Status&) {
   {
     absl::MutexLock lock(&mutex_);
     if (turn_.role != ClaimRole::kCompute) PushLocked(MessageBytes(v1::LeaseResponse()));
@@ -236,10 +234,10 @@ void LeaseCall::Stop(absl::Status status) {
 
 }  // namespace
 
-ByteStream* StartLease(const StoreCallParts& parts, Limit* streams,
-                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<LeaseCall>(parts, context);
-  call->Start(streams, TakeRequest(request));
+ByteStream* StartLease(CacheService* service, grpc::CallbackServerContext* context,
+                       const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<LeaseCall>(service, context);
+  call->Start(TakeRequest(request));
   return call.get();
 }
 

@@ -6,7 +6,7 @@
 
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
-#include "services/store/store_calls.h"
+#include "services/store/cache_service.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -15,28 +15,28 @@ namespace {
 // One List stream: what a tenant has stored, point by point, as fast as the caller takes it.
 class ListCall final : public StreamCall {
  public:
-  ListCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
-      : StreamCall(context, parts.patience) {}
+  using StreamCall::StreamCall;
 
-  void Start(const StoreCallParts& parts, Limit* streams, const grpc::ByteBuffer& bytes) {
-    const absl::StatusOr<Identity> caller = Enter(parts.admission, "List", bytes.Length());
+  void Start(CacheService* service, const grpc::ByteBuffer& bytes) {
+    const absl::StatusOr<Identity> caller = Enter(service->admission(), "List", bytes.Length());
     if (!caller.ok()) return End(caller.status());
     v1::ListRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
     const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
     if (!tenant.ok()) return End(tenant.status());
-    if (absl::Status placed = TakePlace(streams, *caller); !placed.ok()) return End(placed);
-    KeepUntilDone(parts.admission->Follow(*context_, *caller,
-                                          [this](const absl::Status& status) { Abort(status); }));
+    const absl::Status placed = call()->TakePlace(kListLimit, *caller);
+    if (!placed.ok()) return End(placed);
+    call()->Follow(Identities::CredentialsOf(*context_), *caller);
     call()->note()->tenant = *tenant;
-    const auto look = [self = Shared(this), store = parts.store, tenant = *tenant] {
+    const auto look = [self = Shared(this), store = service->store(), tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);
       absl::MutexLock lock(&self->mutex_);
       self->points_ = std::move(points);
       std::reverse(self->points_.begin(), self->points_.end());
       self->Release();
     };
-    Delegate([&] { return parts.short_calls->Submit(caller->ShareName(), bytes.Length(), look); });
+    Delegate(
+        [&] { return service->short_calls()->Submit(caller->ShareName(), bytes.Length(), look); });
   }
 
  private:
@@ -59,10 +59,10 @@ class ListCall final : public StreamCall {
 
 }  // namespace
 
-ByteStream* StartList(const StoreCallParts& parts, Limit* streams,
-                      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<ListCall>(parts, context);
-  call->Start(parts, streams, TakeRequest(request));
+ByteStream* StartList(CacheService* service, grpc::CallbackServerContext* context,
+                      const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<ListCall>(context);
+  call->Start(service, TakeRequest(request));
   return call.get();
 }
 

@@ -8,7 +8,7 @@
 #include "services/rpc/proto_conversion.h"
 #include "services/serving/calls/late_answer.h"
 #include "services/serving/logging.h"
-#include "services/store/store_calls.h"
+#include "services/store/cache_service.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -70,27 +70,25 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
   return result;
 }
 
-grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Limit* calls,
-                                       grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* StartExplain(CacheService* service, grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) {
   const auto admit = [&](const Identity& caller, const grpc::ByteBuffer& bytes, LateAnswer* answer,
                          FairPool::Job job) {
-    absl::StatusOr<std::shared_ptr<void>> place = calls->Enter(caller);
-    if (!place.ok()) return place.status();
-    answer->KeepUntilAnswered(*std::move(place));
-    return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
+    const absl::Status placed = answer->call()->TakePlace(kExplainLimit, caller);
+    if (!placed.ok()) return placed;
+    return service->lookups()->SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
   };
-  const auto work = [store = parts.store, context](const Identity& caller,
-                                                   const v1::ExplainRequest& asked,
-                                                   v1::ExplainResponse* made) {
+  const auto work = [store = service->store(), context](const Identity& caller,
+                                                        const v1::ExplainRequest& asked,
+                                                        v1::ExplainResponse* made) {
     return Explain(store, caller, context, asked, made);
   };
-  return AnswerOnPool<v1::ExplainRequest, v1::ExplainResponse>(parts.admission, "Explain", context,
-                                                               request, response, admit, work);
+  return AnswerOnPool<v1::ExplainRequest, v1::ExplainResponse>(
+      service->admission(), "Explain", context, request, response, admit, work);
 }
 
-grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
+grpc::ServerUnaryReactor* StartQuarantine(CacheService* service,
                                           grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) {
@@ -99,15 +97,15 @@ grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
     if (!caller.sees_all()) {
       return absl::PermissionDeniedError("quarantine: for workers and administrators; drop it");
     }
-    return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
+    return service->lookups()->SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
   };
-  const auto work = [store = parts.store, context](const Identity& caller,
-                                                   const v1::QuarantineRequest& asked,
-                                                   v1::QuarantineResponse* made) {
+  const auto work = [store = service->store(), context](const Identity& caller,
+                                                        const v1::QuarantineRequest& asked,
+                                                        v1::QuarantineResponse* made) {
     return TakeOut(store, caller, context, asked, made);
   };
   return AnswerOnPool<v1::QuarantineRequest, v1::QuarantineResponse>(
-      parts.admission, "Quarantine", context, request, response, admit, work);
+      service->admission(), "Quarantine", context, request, response, admit, work);
 }
 
 }  // namespace hearth

@@ -2,8 +2,7 @@
 // caller's turn.
 //
 // Thread safety: gRPC calls from its threads, pools and executors from their own. Ownership: a call
-// keeps itself until it is done; all arguments but the context, the request and the response must
-// outlive it.
+// keeps itself until it is done; the service must outlive it.
 #ifndef HEARTH_SERVICES_STORE_STORE_CALLS_H_
 #define HEARTH_SERVICES_STORE_STORE_CALLS_H_
 
@@ -15,24 +14,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cache_store/base/executor.h"
 #include "cache_store/store/tiered_store.h"
-#include "proto/cache_store.pb.h"
-#include "services/serving/calls/admission.h"
-#include "services/serving/calls/fair_pool.h"
-#include "services/serving/calls/limit.h"
-#include "services/serving/calls/stream_call.h"
-#include "services/serving/door/identity.h"
 
 namespace hearth {
 
-struct StoreCallParts {
-  TieredStore* store = nullptr;
-  Admission* admission = nullptr;
-  FairPool* lookups = nullptr;  // computes keys
-  FairPool* short_calls = nullptr;
-  absl::Duration patience = kStreamPatience;  // with callers that read streams
-};
+class CacheService;
 
 // Memory that callers on this host may read instead of the stream.
 struct SharedMemoryOffer {
@@ -50,26 +36,22 @@ inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 
 using ByteStream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
-ByteStream* StartFetch(const StoreCallParts& parts, Executor* readers,
-                       const SharedMemoryOffer* offer, Limit* places,
-                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
+ByteStream* StartFetch(CacheService* service, grpc::CallbackServerContext* context,
+                       const grpc::ByteBuffer* request);
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
-    const StoreCallParts& parts, Executor* committers, Limit* places,
-    grpc::CallbackServerContext* context);
-ByteStream* StartLease(const StoreCallParts& parts, Limit* streams,
-                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-ByteStream* StartList(const StoreCallParts& parts, Limit* streams,
-                      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
+    CacheService* service, grpc::CallbackServerContext* context);
+ByteStream* StartLease(CacheService* service, grpc::CallbackServerContext* context,
+                       const grpc::ByteBuffer* request);
+ByteStream* StartList(CacheService* service, grpc::CallbackServerContext* context,
+                      const grpc::ByteBuffer* request);
 // The stream ends with UNAVAILABLE when the server drains, with UNAUTHENTICATED or
 // PERMISSION_DENIED when the caller's identity changes.
-ByteStream* StartWatch(const StoreCallParts& parts, Limit* streams,
-                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-
-grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, Limit* calls,
-                                       grpc::CallbackServerContext* context,
+ByteStream* StartWatch(CacheService* service, grpc::CallbackServerContext* context,
+                       const grpc::ByteBuffer* request);
+grpc::ServerUnaryReactor* StartExplain(CacheService* service, grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
 // An audit found wrong objects: the log names their publishers.
-grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
+grpc::ServerUnaryReactor* StartQuarantine(CacheService* service,
                                           grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response);

@@ -9,7 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
-#include "services/store/store_calls.h"
+#include "services/store/cache_service.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -71,11 +71,10 @@ class ChunkReader {
 // event is sent, a piece at a time, so that what waits stays small.
 class WatchCall final : public StreamCall {
  public:
-  WatchCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
-      : StreamCall(context, parts.patience) {}
+  using StreamCall::StreamCall;
 
-  void Start(const StoreCallParts& parts, Limit* streams, const grpc::ByteBuffer& bytes) {
-    const absl::StatusOr<Identity> caller = Enter(parts.admission, "Watch", bytes.Length());
+  void Start(CacheService* service, const grpc::ByteBuffer& bytes) {
+    const absl::StatusOr<Identity> caller = Enter(service->admission(), "Watch", bytes.Length());
     if (!caller.ok()) return End(caller.status());
     v1::WatchRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
@@ -85,14 +84,14 @@ class WatchCall final : public StreamCall {
       return End(absl::PermissionDeniedError(absl::StrCat("with_chunks: tokens of \"", *tenant,
                                                           "\" are not shown to an administrator")));
     }
-    if (absl::Status placed = TakePlace(streams, *caller); !placed.ok()) return End(placed);
-    KeepUntilDone(parts.admission->Follow(*context_, *caller,
-                                          [this](const absl::Status& status) { Abort(status); }));
-    KeepUntilDone(parts.admission->OnClose([this] { Abort(Admission::ClosedError()); }));
-    Subscribe(parts.store, *tenant, request);
+    const absl::Status placed = call()->TakePlace(kWatchLimit, *caller);
+    if (!placed.ok()) return End(placed);
+    call()->Follow(Identities::CredentialsOf(*context_), *caller);
+    Subscribe(service->store(), *tenant, request);
   }
 
  private:
+  void OnDrain(const absl::Status& why) override { Abort(why); }
   void Subscribe(TieredStore* store, const std::string& tenant, const v1::WatchRequest& request) {
     incarnation_ = store->incarnation();
     if (request.with_chunks()) chunks_.emplace(ChunkReader{store, tenant});
@@ -186,10 +185,10 @@ class WatchCall final : public StreamCall {
 
 }  // namespace
 
-ByteStream* StartWatch(const StoreCallParts& parts, Limit* streams,
-                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<WatchCall>(parts, context);
-  call->Start(parts, streams, TakeRequest(request));
+ByteStream* StartWatch(CacheService* service, grpc::CallbackServerContext* context,
+                       const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<WatchCall>(context);
+  call->Start(service, TakeRequest(request));
   return call.get();
 }
 

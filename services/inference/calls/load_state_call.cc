@@ -1,7 +1,6 @@
 #include "services/inference/calls/load_state_call.h"
 
 #include <algorithm>
-#include <cassert>
 #include <new>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "proto/state_format.h"
 #include "services/rpc/request_bytes.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/status_conversion.h"
 
 namespace hearth {
 namespace {
@@ -54,62 +52,18 @@ absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
 
 }  // namespace
 
-void LoadStateCall::Start() {
-  self_ = shared_from_this();
-  const absl::StatusOr<Identity> caller =
-      service_.admission->Enter("LoadState", *context_, 0, &call_,
-                                /*reads_on=*/true);
+void LoadStateCall::Start(Admission* admission, const Limit& limit) {
+  const absl::StatusOr<Identity> caller = Enter(admission, "LoadState", limit);
   if (!caller.ok()) return End(caller.status());
   tenant_ = caller->tenant;
-  auto place = service_.places->Enter(*caller, [weak = weak_from_this()](const absl::Status& why) {
-    if (const auto self = weak.lock()) self->LosePlace(why);
-  });
-  if (!place.ok()) return End(place.status());
-  place_ = *std::move(place);
   Read();
 }
 
-void LoadStateCall::Read() {
-  absl::Status lost;
-  {
-    absl::MutexLock lock(&mutex_);
-    lost = lost_;
-    reading_ = lost.ok();
-    // Under the lock: whoever sees that it reads may end it, and nothing of it is left then.
-    if (reading_) {
-      place_->WaitsForCaller(true);
-      StartRead(&message_);
-    }
-  }
-  if (!lost.ok()) End(lost);
-}
-
-void LoadStateCall::LosePlace(const absl::Status& why) {
-  {
-    absl::MutexLock lock(&mutex_);
-    lost_ = why;
-    if (!std::exchange(reading_, false)) return;  // it ends before it reads on
-  }
-  End(why);  // the read in progress fails
-}
-
-void LoadStateCall::OnReadDone(bool ok) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!std::exchange(reading_, false)) return;  // it was ended
-  }
-  place_->WaitsForCaller(false);
-  if (ok) call_->Took(message_.Length());
-  const absl::Status status = ok ? TakeMessage() : ReceivedAll();
-  if (!status.ok()) End(status);
-}
-
-absl::Status LoadStateCall::TakeMessage() {
+absl::Status LoadStateCall::OnMessage() {
   v1::StateChunk chunk;
   absl::Status status = ParseMessage(message_, &chunk, kMaxChunkElements);
   message_.Clear();
   if (!status.ok()) return status;
-  place_->Moved(chunk.data().size());
   if (file_bytes_ > 0 && chunk.data().size() > file_bytes_ - file_.size()) {
     return TooManyBytes(file_bytes_, file_.size() + chunk.data().size());
   }
@@ -118,7 +72,7 @@ absl::Status LoadStateCall::TakeMessage() {
     if (status = ReadPrelude(); !status.ok()) return status;
   }
   // As a file, and as the objects that are made of it.
-  if (status = room_.GrowTo(2 * file_.size()); !status.ok()) return status;
+  if (status = call_->Reserve(2 * file_.size()); !status.ok()) return status;
   Read();
   return absl::OkStatus();
 }
@@ -133,7 +87,7 @@ absl::Status LoadStateCall::ReadPrelude() {
     return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
   }
   // There has to be room for all of it now, but what does not come keeps none.
-  const absl::Status fits = StateLimit::Reservation(service_.limit).GrowTo(2 * prelude->file_bytes);
+  const absl::Status fits = call_->Reserve(2 * prelude->file_bytes);
   if (!fits.ok()) return fits;
   file_bytes_ = prelude->file_bytes;
   try {
@@ -145,8 +99,7 @@ absl::Status LoadStateCall::ReadPrelude() {
   return absl::OkStatus();
 }
 
-// The caller has ended its side, or is gone.
-absl::Status LoadStateCall::ReceivedAll() {
+absl::Status LoadStateCall::OnNoMore() {
   if (context_->IsCancelled()) return CallerGone();
   if (file_bytes_ == 0 || file_.size() < file_bytes_) {
     return absl::DataLossError(
@@ -154,39 +107,23 @@ absl::Status LoadStateCall::ReceivedAll() {
                      file_bytes_ == 0 ? "a longer beginning" : absl::StrCat(file_bytes_)));
   }
   // Nothing is read or written until it ends, so the call is there and nobody else uses it.
-  return service_.pool->Submit(
-      tenant_, std::min<uint64_t>(file_.size(), kStateJobBytes), [self = shared_from_this()] {
-        self->End(self->context_->IsCancelled() ? CallerGone() : self->Load());
-      });
+  return pool_->Submit(
+      tenant_, std::min<uint64_t>(file_.size(), kStateJobBytes),
+      [this, self = shared_from_this()] { End(context_->IsCancelled() ? CallerGone() : Load()); });
 }
 
 absl::Status LoadStateCall::Load() {
   const absl::StatusOr<StateFile> file = ParseStateFile(file_);
   if (!file.ok()) return file.status();
-  absl::Status status = CheckTokens(file->state, service_.engine->config());
+  absl::Status status = CheckTokens(file->state, engine_->config());
   if (!status.ok()) return status;
-  const absl::StatusOr<std::string> adapter = service_.engine->AddSnapshot(tenant_, file->snapshot);
+  const absl::StatusOr<std::string> adapter = engine_->AddSnapshot(tenant_, file->snapshot);
   if (!adapter.ok()) return adapter.status();
   v1::LoadStateResponse made;
   StateToProto(file->state, *adapter, &made);
   call_->note()->tokens = file->state.token_ids.size();
   *response_ = MessageBytes(made);
   return absl::OkStatus();
-}
-
-void LoadStateCall::End(absl::Status status) {
-  assert(!ended_);  // Finish is called once
-  ended_ = true;
-  std::string().swap(file_);
-  room_.Clear();
-  place_.reset();  // the caller may begin another at once
-  if (call_ != nullptr) status = call_->Finish(std::move(status));
-  Finish(ToGrpcStatus(status, context_));
-}
-
-void LoadStateCall::OnDone() {
-  call_.reset();
-  const std::shared_ptr<LoadStateCall> last = std::move(self_);  // maybe the last reference
 }
 
 }  // namespace hearth

@@ -7,6 +7,7 @@ namespace hearth {
 void RequestCall::Follow(Engine* engine, FairPool* pool, const std::string& tenant, uint64_t bytes,
                          Make make) {
   engine_ = engine;
+  pool_ = pool;
   Delegate([&] {
     return pool->SubmitRequest(tenant, bytes, [self = Shared(this), make = std::move(make)] {
       absl::StatusOr<EngineRequest> made = make();

@@ -65,10 +65,13 @@ class RequestCall : public StreamCall {
   // refused it.
   absl::Status Begin(EngineRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnGone() final;
-  Engine* engine() const { return engine_; }  // once Follow was called
+  // Once Follow was called.
+  Engine* engine() const { return engine_; }
+  FairPool* pool() const { return pool_; }
 
  private:
   Engine* engine_ = nullptr;
+  FairPool* pool_ = nullptr;
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };

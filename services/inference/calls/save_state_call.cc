@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/caller_gone.h"
 #include "proto/restore_rule.h"
 #include "proto/state_format.h"
+#include "services/inference/calls/load_state_call.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 
@@ -52,24 +52,22 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
 
 }  // namespace
 
-void SaveStateCall::Start(Engine* engine, FairPool* pool, RecentAnswers* answers, StateLimit* limit,
+void SaveStateCall::Start(Engine* engine, FairPool* pool, RecentAnswers* answers,
                           const std::string& tenant, const grpc::ByteBuffer& request) {
-  pool_ = pool;
   // Held by the pool's job.
-  const auto make = [this, answers, limit, tenant, request]() -> absl::StatusOr<EngineRequest> {
+  const auto make = [this, answers, tenant, request]() -> absl::StatusOr<EngineRequest> {
     v1::SaveStateRequest parsed;
     const absl::Status read = ParseAwaited(*context_, request, &parsed);
     if (!read.ok()) return read;
     const auto answer = answers->Find(tenant, parsed.request_id());
-    if (answer != nullptr) return Prepare(*answer, limit);
+    if (answer != nullptr) return Prepare(*answer);
     return absl::NotFoundError(
         "request_id: this worker has no such request of this caller's among its last ones");
   };
   Follow(engine, pool, tenant, request.Length(), make);
 }
 
-absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer,
-                                                     StateLimit* limit) {
+absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer) {
   const KvLayout& layout = engine()->layout();
   if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
   if (answer.request().searches()) {
@@ -96,11 +94,7 @@ absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer,
   computed.cache = reads ? CacheMode::kRead : CacheMode::kOff;
   computed.deadline = std::min(absl::FromChrono(context_->deadline()), absl::Now() + kMostTime);
   const auto tokens = static_cast<uint32_t>(computed.token_ids.size());
-  auto room = std::make_unique<StateLimit::Reservation>(limit);
-  if (absl::Status fits = room->GrowTo(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;
-  absl::MutexLock lock(&mutex_);
-  if (ended()) return CallerGone();
-  room_ = std::move(room);
+  if (absl::Status fits = call()->Reserve(SnapshotBytes(layout, tokens)); !fits.ok()) return fits;
   return computed;
 }
 
@@ -115,18 +109,18 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> SaveStateCall::Submit(Engin
 // The engine's thread has other requests to compute.
 void SaveStateCall::MakeSnapshot(SnapshotMaker make) {
   Delegate([&] {
-    return pool_->Submit(rest_.tenant, kStateJobBytes,
-                         [self = Shared(this), make = std::move(make)]() mutable {
-                           absl::StatusOr<std::string> snapshot = make();
-                           make = nullptr;  // and the blocks that it holds
-                           if (snapshot.ok()) {
-                             self->TakeSnapshot(*std::move(snapshot));
-                           } else {
-                             self->End(snapshot.status());
-                           }
-                           absl::MutexLock lock(&self->mutex_);
-                           self->Release();
-                         });
+    return pool()->Submit(rest_.tenant, kStateJobBytes,
+                          [self = Shared(this), make = std::move(make)]() mutable {
+                            absl::StatusOr<std::string> snapshot = make();
+                            make = nullptr;  // and the blocks that it holds
+                            if (snapshot.ok()) {
+                              self->TakeSnapshot(*std::move(snapshot));
+                            } else {
+                              self->End(snapshot.status());
+                            }
+                            absl::MutexLock lock(&self->mutex_);
+                            self->Release();
+                          });
   });
 }
 
@@ -163,7 +157,6 @@ void SaveStateCall::BeforeFinish() {
   made_ = false;
   std::string().swap(header_);
   std::string().swap(snapshot_);
-  room_.reset();
 }
 
 }  // namespace hearth

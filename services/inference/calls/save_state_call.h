@@ -10,7 +10,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -19,8 +18,6 @@
 #include "proto/inference.pb.h"
 #include "services/inference/calls/recent_answers.h"
 #include "services/inference/calls/request_call.h"
-#include "services/inference/calls/state_limit.h"
-#include "services/serving/calls/fair_pool.h"
 #include "worker/engine/engine.h"
 
 namespace hearth {
@@ -29,25 +26,22 @@ class SaveStateCall final : public RequestCall {
  public:
   using RequestCall::RequestCall;
 
-  void Start(Engine* engine, FairPool* pool, RecentAnswers* answers, StateLimit* limit,
-             const std::string& tenant, const grpc::ByteBuffer& request);
+  void Start(Engine* engine, FairPool* pool, RecentAnswers* answers, const std::string& tenant,
+             const grpc::ByteBuffer& request);
 
  private:
   bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeforeFinish() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // On the pool. The request that computes what the state has, once there is room for it.
-  absl::StatusOr<EngineRequest> Prepare(const RecentAnswer& answer, StateLimit* limit)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<EngineRequest> Prepare(const RecentAnswer& answer) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request) override;
   void MakeSnapshot(SnapshotMaker make) ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeSnapshot(std::string snapshot) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  FairPool* pool_ = nullptr;
   // Set by Prepare: what goes on from the state.
   EngineRequest rest_;
   size_t prompt_tokens_ = 0;
-  std::unique_ptr<StateLimit::Reservation> room_ ABSL_GUARDED_BY(mutex_);
   bool made_ ABSL_GUARDED_BY(mutex_) = false;
   std::string header_ ABSL_GUARDED_BY(mutex_);    // sent first
   std::string snapshot_ ABSL_GUARDED_BY(mutex_);  // sent behind it

@@ -1,15 +1,22 @@
 #include "services/serving/calls/admission.h"
 
-#include <grpcpp/server_context.h>
-
 #include <algorithm>
 #include <cassert>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/rpc/request_id.h"
 
 namespace hearth {
+namespace {
+
+// How often paces and identities are looked at.
+constexpr absl::Duration kLook = absl::Milliseconds(250);
+// For the message that is on its way when its call is over.
+constexpr absl::Duration kHurry = absl::Seconds(1);
+
+}  // namespace
 
 Admission::Call::Call(Admission* admission, const char* method)
     : admission_(admission), method_(method), start_(SteadyClock().Now()) {}
@@ -19,9 +26,14 @@ Admission::Call::~Call() {
     connection_->CallEnds();
     if (reads_on_) connection_->StreamEnds();
   }
-  admission_->NoteEnd({method_, code_,
-                       absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_) - start_),
-                       std::move(note_)});
+  if (admission_->recorder_) {
+    admission_->recorder_({method_, code_,
+                           absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_time_) - start_),
+                           std::move(note_)});
+  }
+  absl::MutexLock lock(&admission_->mutex_);
+  GiveUp();
+  admission_->calls_.erase(at_);
 }
 
 void Admission::Call::CameFrom(const std::string& peer, uint64_t bytes, bool reads_on) {
@@ -40,15 +52,142 @@ void Admission::Call::Took(uint64_t bytes) {
 
 absl::Status Admission::Call::Finish(absl::Status status) {
   code_ = status.code();
+  absl::MutexLock lock(&admission_->mutex_);
+  GiveUp();
   return status;
+}
+
+void Admission::Call::GiveUp() {
+  admission_->mutex_.AssertHeld();
+  if (weight_ == 0) return;
+  Taken& taken = admission_->kinds_[limit_.kind];
+  const auto own = taken.of_tenant.find(tenant_);
+  assert(own != taken.of_tenant.end() && own->second >= weight_);
+  assert(taken.all >= weight_ && taken.bytes >= bytes_);
+  if ((own->second -= weight_) == 0) taken.of_tenant.erase(own);
+  taken.all -= std::exchange(weight_, 0);
+  taken.bytes -= std::exchange(bytes_, 0);
+}
+
+absl::Status Admission::CheckPlace(const Limit& limit, const std::string& tenant, int weight) {
+  mutex_.AssertHeld();
+  const Taken& taken = kinds_[limit.kind];
+  const auto known = taken.of_tenant.find(tenant);
+  const int own = tenant.empty() || known == taken.of_tenant.end() ? 0 : known->second;
+  const int all = own > 0 && limit.all > 1 ? limit.all - 1 : limit.all;
+  if (!tenant.empty() && limit.each_tenant > 0 && own + weight > limit.each_tenant) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(limit.kind, ": ", limit.each_tenant, " streams of tenant \"", tenant,
+                     "\" are open, which is its limit; try again later"));
+  }
+  if (limit.all > 0 && taken.all + weight > all) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        limit.kind, ": ", all, " streams are open, which is the limit; try again later"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Admission::Call::TakePlace(const Limit& limit, const Identity& caller, int weight) {
+  assert(weight >= 1 && weight_ == 0);
+  const std::string tenant = caller.sees_all() ? "" : caller.tenant;
+  absl::MutexLock lock(&admission_->mutex_);
+  absl::Status status = admission_->CheckPlace(limit, tenant, weight);
+  if (!status.ok()) return status;
+  limit_ = limit;
+  weight_ = weight;
+  is_worker_ = caller.sees_all() && caller.role != Role::kNobody;
+  tenant_ = tenant;
+  Taken& taken = admission_->kinds_[limit.kind];
+  taken.of_tenant[tenant] += weight;
+  taken.all += weight;
+  assert(limit.all <= 0 || taken.all <= limit.all);
+  return absl::OkStatus();
+}
+
+absl::Status Admission::Call::BelongsTo(const std::string& tenant) {
+  absl::MutexLock lock(&admission_->mutex_);
+  if (!is_worker_ || weight_ == 0 || tenant_ == tenant) return absl::OkStatus();
+  auto& of_tenant = admission_->kinds_[limit_.kind].of_tenant;
+  const int most = limit_.all - limit_.all / 4;
+  const auto it = of_tenant.find(tenant);
+  if (limit_.all > 0 && it != of_tenant.end() && it->second >= most) {
+    return absl::ResourceExhaustedError(absl::StrCat(limit_.kind, ": ", most,
+                                                     " streams of tenant \"", tenant,
+                                                     "\" are open, its share; try again later"));
+  }
+  const auto before = of_tenant.find(tenant_);
+  assert(before != of_tenant.end() && before->second >= weight_);
+  if ((before->second -= weight_) == 0) of_tenant.erase(before);
+  tenant_ = tenant;
+  of_tenant[tenant] += weight_;
+  return absl::OkStatus();
+}
+
+absl::Status Admission::Call::Reserve(uint64_t bytes) {
+  absl::MutexLock lock(&admission_->mutex_);
+  assert(weight_ > 0);
+  uint64_t& taken = admission_->kinds_[limit_.kind].bytes;
+  assert(taken >= bytes_ && taken <= limit_.bytes);
+  const uint64_t others = taken - bytes_;
+  if (bytes > limit_.bytes - others) {
+    return absl::ResourceExhaustedError(absl::StrCat(limit_.kind, ": ", bytes, " bytes; ", others,
+                                                     " of ", limit_.bytes, " are in use (",
+                                                     limit_.bytes_are, ")"));
+  }
+  taken = others + bytes;
+  bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+void Admission::Call::EndBy(EndCall end) {
+  assert(end != nullptr);
+  absl::call_once(admission_->looking_, [admission = admission_] {
+    admission->looker_ = std::make_unique<RepeatingThread>([admission] {
+      admission->Look();
+      return kLook;
+    });
+  });
+  {
+    absl::MutexLock lock(&admission_->mutex_);
+    since_ = admission_->clock_->Now();
+    end_ = end;
+    if (!admission_->closed_) return;
+  }
+  end(EndReason::kDrain, ClosedError());  // Close did not know of it
+}
+
+void Admission::Call::Follow(Credentials credentials, const Identity& was) {
+  if (admission_->identities_ == nullptr) return;
+  absl::MutexLock lock(&admission_->mutex_);
+  credentials_ = std::move(credentials);
+  was_ = was;
+}
+
+absl::Status Admission::Call::PaceAt(absl::Time now) {
+  admission_->mutex_.AssertHeld();
+  const bool waits = waits_.load(std::memory_order_relaxed);
+  const bool hurries = hurries_.load(std::memory_order_relaxed);
+  const absl::Duration window =
+      hurries ? std::min(admission_->patience_, kHurry) : admission_->patience_;
+  if (is_slow_ || (waits && now - since_ < window)) return absl::OkStatus();
+  const uint64_t before = std::exchange(moved_before_, moved_.load(std::memory_order_relaxed));
+  const absl::Duration passed = now - std::exchange(since_, now);
+  const uint64_t moved = moved_before_ - before;
+  is_slow_ = waits && (hurries || moved < limit_.least_bytes);
+  if (!is_slow_) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(limit_.kind.empty() ? method_ : limit_.kind, ": its caller moved ", moved,
+                   " bytes in ", absl::FormatDuration(passed), "; the least is ",
+                   limit_.least_bytes, " in ", absl::FormatDuration(admission_->patience_)));
 }
 
 Admission::Admission(Recorder recorder, Identities* identities, Identity everybody)
     : recorder_(std::move(recorder)), identities_(identities), everybody_(std::move(everybody)) {}
 
 Admission::~Admission() {
+  looker_.reset();
   absl::MutexLock lock(&mutex_);
-  assert(running_ == 0);
+  assert(calls_.empty());
 }
 
 std::unique_ptr<Admission::Call> Admission::Enter(const char* method, const std::string& peer,
@@ -57,8 +196,8 @@ std::unique_ptr<Admission::Call> Admission::Enter(const char* method, const std:
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return nullptr;
-    ++running_;
     call.reset(new Call(this, method));
+    call->at_ = calls_.insert(calls_.end(), call.get());
   }
   call->CameFrom(peer, bytes, reads_on);
   return call;
@@ -78,31 +217,20 @@ absl::StatusOr<Identity> Admission::Enter(const char* method,
   return caller;
 }
 
-std::shared_ptr<void> Admission::Follow(const grpc::ServerContextBase& context, const Identity& was,
-                                        Identities::EndStream end) {
-  if (identities_ == nullptr) return nullptr;
-  return identities_->Follow(context, was, std::move(end));
-}
-
 absl::Status Admission::ClosedError() {
   return absl::UnavailableError("the server is shutting down; ask another one");
 }
 
 void Admission::Close() {
-  std::vector<std::shared_ptr<Listener>> listeners;
+  std::vector<EndCall> ends;
   {
     absl::MutexLock lock(&mutex_);
-    if (closed_) return;
-    closed_ = true;
-    for (const auto& weak : listeners_) {
-      if (auto listener = weak.lock()) listeners.push_back(std::move(listener));
+    if (std::exchange(closed_, true)) return;
+    for (const Call* const call : calls_) {
+      if (call->end_ != nullptr) ends.push_back(call->end_);
     }
-    listeners_.clear();
   }
-  for (const auto& listener : listeners) {
-    absl::MutexLock lock(&listener->mutex);
-    if (listener->run) listener->run();
-  }
+  for (const EndCall& end : ends) end(EndReason::kDrain, ClosedError());
 }
 
 bool Admission::closed() const {
@@ -110,47 +238,42 @@ bool Admission::closed() const {
   return closed_;
 }
 
-std::shared_ptr<void> Admission::OnClose(std::function<void()> on_close) {
-  assert(on_close != nullptr);
-  auto listener = std::make_shared<Listener>();
-  bool closed = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    closed = closed_;
-    listeners_.remove_if([](const std::weak_ptr<Listener>& weak) { return weak.expired(); });
-    if (!closed) listeners_.push_back(listener);
-  }
-  {
-    absl::MutexLock lock(&listener->mutex);
-    listener->run = std::move(on_close);
-    // Close may have passed between the two locks and found nothing to run.
-    if (closed || this->closed()) {
-      listener->run();
-      listener->run = nullptr;
-    }
-  }
-  return std::shared_ptr<void>(listener.get(), [listener](void*) {
-    absl::MutexLock lock(&listener->mutex);
-    listener->run = nullptr;
-  });
-}
-
 bool Admission::WaitIdle(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
-  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
+  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_.empty(); };
   return mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
 }
 
 int Admission::running() const {
   absl::MutexLock lock(&mutex_);
-  return running_;
+  return static_cast<int>(calls_.size());
 }
 
-void Admission::NoteEnd(const CallRecord& record) {
-  if (recorder_) recorder_(record);
-  absl::MutexLock lock(&mutex_);
-  assert(running_ > 0);
-  --running_;
+void Admission::Look() {
+  struct Followed {
+    Credentials credentials;
+    Identity was;
+    EndCall end;
+  };
+  std::vector<std::pair<EndCall, absl::Status>> slow;
+  std::vector<Followed> followed;
+  const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = clock_->Now();
+    for (Call* const call : calls_) {
+      if (call->end_ == nullptr) continue;
+      if (absl::Status why = call->PaceAt(now); !why.ok()) slow.emplace_back(call->end_, why);
+      if (!call->credentials_.has_value()) continue;
+      if (std::exchange(call->generation_, generation) == generation) continue;
+      followed.push_back({*call->credentials_, call->was_, call->end_});
+    }
+  }
+  for (const auto& [end, why] : slow) end(EndReason::kPace, why);
+  for (const Followed& call : followed) {
+    const absl::Status is = identities_->CheckStillIs(call.credentials, call.was);
+    if (!is.ok()) call.end(EndReason::kIdentity, is);
+  }
 }
 
 }  // namespace hearth

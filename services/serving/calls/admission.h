@@ -1,30 +1,53 @@
-// Admission: decides which calls a server takes. Asks who calls, counts and times the calls, also
-// for the connection that each came by, and refuses new ones when the server drains.
+// Admission: decides which calls a server takes, and what each may hold: a place of its kind,
+// bytes, and the time of a caller that does not keep its pace.
 //
-// Every RPC enters here first, with the way that its connection came (door/) behind it. Which of
-// those inside have a place is said by the limit of their kind (limit.h). Once closed, new calls
-// are refused (UNAVAILABLE) while those inside finish; WaitIdle says when the last one left.
-// Thread safety: all methods from any thread. A Call belongs to one thread at a time.
-// Ownership: an Admission outlives its Calls, and the identities it.
+// Every RPC enters here first, with the way that its connection came (door/) behind it. A tenant
+// has its share of a kind's places, and the last one is for a tenant that has none. A call that has
+// a place keeps it, whoever else wants one; but what waits for its caller keeps a pace: in each
+// window of `patience` it must move its kind's least number of bytes, or it is ended. The last of
+// calls to leave lets a drain end.
+//
+// Thread safety: all methods from any thread, those of a Call too, but one thread at a time takes
+// and gives up what it holds. Ownership: an Admission outlives its Calls, and the identities it.
+// Invariants: (1) of all places of a kind, and of a tenant's, no more are taken than its Limit
+// says; (2) a call's end function is called under no lock of this class's.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 #define HEARTH_SERVICES_SERVING_CALLS_ADMISSION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
+#include "cache_store/base/repeating_thread.h"
 #include "services/serving/door/connection_ledger.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
+
+// The time in which a call that waits for its caller must move its least number of bytes.
+inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
+
+// The most that calls of one kind may have at a time; 0: any number.
+struct Limit {
+  absl::string_view kind;            // "publish"; a literal
+  int all = 0, each_tenant = 0;      // places; of one tenant that calls for itself
+  uint64_t least_bytes = 1;          // that a call moves in each window; 1: a message
+  uint64_t bytes = 0;                // that they reserve, all together
+  absl::string_view bytes_are = "";  // where that number comes from, for people
+};
 
 // The subject of a call, for the log.
 struct CallNote {
@@ -38,6 +61,7 @@ struct CallNote {
   std::string load;
   double load_estimate_ms = -1, compute_estimate_ms = -1, load_ms = 0;
 };
+
 struct CallRecord {
   const char* method = "";
   absl::StatusCode code = absl::StatusCode::kOk;
@@ -45,10 +69,16 @@ struct CallRecord {
   CallNote note;
 };
 
+// Why a call is asked to end: the server drains, and what lasts by design is to leave; its caller
+// is no longer who it was; its caller does not keep the pace.
+enum class EndReason { kDrain, kIdentity, kPace };
+
 class Admission {
  public:
   // Told of each finished call; called under no lock.
   using Recorder = std::function<void(const CallRecord&)>;
+  // May be called again, from any thread, and outlives the call.
+  using EndCall = std::function<void(EndReason reason, const absl::Status& why)>;
 
   // One RPC. Its destruction is the RPC's end.
   class Call {
@@ -56,26 +86,68 @@ class Admission {
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
-    // Notes the outcome for the record, and hands it back for the return statement.
+
+    // Gives up the place and the bytes, notes the outcome for the record, and hands it back for the
+    // return statement.
     absl::Status Finish(absl::Status status);
     // It received one more message.
     void Took(uint64_t bytes);
     CallNote* note() { return &note_; }
     // The RPC goes on, but the rest is not its work: its time ends here.
-    void StopClock() { end_ = SteadyClock().Now(); }
+    void StopClock() { end_time_ = SteadyClock().Now(); }
+
+    // Takes a place, or `weight` places. kResourceExhausted names the limit. Workers and
+    // administrators, and everybody where no identities are asked for, are limited by `all` only.
+    absl::Status TakePlace(const Limit& limit, const Identity& caller, int weight = 1);
+    // The tenant that a worker names later. kResourceExhausted when that tenant has three quarters
+    // of all places.
+    absl::Status BelongsTo(const std::string& tenant);
+    // It has so many bytes of its limit from now on. kResourceExhausted changes nothing.
+    absl::Status Reserve(uint64_t bytes);
+
+    // Asks it to end by this function. To be called once, before the two below.
+    void EndBy(EndCall end);
+    // Asks it to end as soon as these credentials are not `was` any more: with kUnauthenticated
+    // when nobody has them, kPermissionDenied when another has.
+    void Follow(Credentials credentials, const Identity& was);
+    // Only while it waits for the caller does its lack of progress count.
+    void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
+    void Moved(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
+    // It is over but for a wait for the caller, which is to take a second at most.
+    void Hurry() { hurries_.store(true, std::memory_order_relaxed); }
 
    private:
     friend class Admission;
     Call(Admission* admission, const char* method);
     void CameFrom(const std::string& peer, uint64_t bytes, bool reads_on);
+    // Under the mutex of the admission, as all fields from `at_` on are.
+    absl::Status PaceAt(absl::Time now);
+    void GiveUp();
+
     Admission* const admission_;
     const char* const method_;
     const absl::Time start_;
-    absl::Time end_ = absl::InfiniteFuture();
+    absl::Time end_time_ = absl::InfiniteFuture();
     absl::StatusCode code_ = absl::StatusCode::kOk;
     std::shared_ptr<Connection> connection_;  // null: not of TCP
     bool reads_on_ = false;
     CallNote note_;
+    std::atomic<uint64_t> moved_{0};
+    std::atomic<bool> waits_{false}, hurries_{false};
+
+    std::list<Call*>::iterator at_;
+    EndCall end_;  // null: it cannot be ended
+    Limit limit_;
+    int weight_ = 0;          // places that it has
+    bool is_worker_ = false;  // names others' tenants
+    std::string tenant_;      // whose places they are; empty: not known
+    uint64_t bytes_ = 0;
+    absl::Time since_;           // when its window began
+    uint64_t moved_before_ = 0;  // that
+    bool is_slow_ = false;       // and was told
+    std::optional<Credentials> credentials_;
+    Identity was_;
+    uint64_t generation_ = 0;  // of the identities when it was last compared
   };
 
   // `identities` null: every caller is `everybody`.
@@ -84,6 +156,9 @@ class Admission {
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
+  // The clock of paces, and their window. Before any call.
+  void SetClock(Clock* clock) { clock_ = clock; }
+  void SetPatience(absl::Duration patience) { patience_ = patience; }
 
   // Begins a call, with a message of `bytes`. Returns the caller, or the error to answer; `*call`
   // is null once this is closed. `reads_on`: it goes on reading messages, and says the size of
@@ -95,39 +170,41 @@ class Admission {
   // this is closed.
   std::unique_ptr<Call> Enter(const char* method, const std::string& peer = "", uint64_t bytes = 0,
                               bool reads_on = false);
-  // As Identities::Follow; null where nobody is asked for an identity.
-  std::shared_ptr<void> Follow(const grpc::ServerContextBase& context, const Identity& was,
-                               Identities::EndStream end);
   // The answer to a refused call.
   static absl::Status ClosedError();
-
-  // Refuses new calls from now on and runs the registered functions, once.
+  // Refuses new calls from now on, and asks those inside to end that last by design, once.
   void Close();
   bool closed() const;
-  // Runs `on_close` when this closes, at once when it is closed already. Destroying the handle
-  // removes the function, and waits for a run in progress.
-  std::shared_ptr<void> OnClose(std::function<void()> on_close);
   // True when no call is inside; false when `deadline` came first.
   bool WaitIdle(absl::Time deadline);
   int running() const;
-
+  // Asks calls to end whose callers do not keep their pace, or are no longer who they were. A
+  // thread of its own calls it four times a second, once there is a call that can be ended.
+  void Look() ABSL_LOCKS_EXCLUDED(mutex_);
   ConnectionLedger& connections() { return connections_; }
 
  private:
-  struct Listener {
-    absl::Mutex mutex;
-    std::function<void()> run ABSL_GUARDED_BY(mutex);
+  struct Taken {
+    std::map<std::string, int> of_tenant;  // places; "": not known
+    int all = 0;
+    uint64_t bytes = 0;
   };
-  void NoteEnd(const CallRecord& record);
+  absl::Status CheckPlace(const Limit& limit, const std::string& tenant, int weight)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Recorder recorder_;
   Identities* const identities_;
   const Identity everybody_;
+  SteadyClock steady_clock_;
+  Clock* clock_ = &steady_clock_;
+  absl::Duration patience_ = kStreamPatience;
   ConnectionLedger connections_;
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::list<std::weak_ptr<Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
+  std::list<Call*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::map<absl::string_view, Taken> kinds_ ABSL_GUARDED_BY(mutex_);
+  absl::once_flag looking_;
+  std::unique_ptr<RepeatingThread> looker_;  // last: it uses the others
 };
 
 }  // namespace hearth

@@ -31,13 +31,12 @@ class LateAnswer {
 
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
   const grpc::CallbackServerContext& context() const { return *context_; }
-  // Kept until the answer is given.
-  void KeepUntilAnswered(std::shared_ptr<void> place) { place_ = std::move(place); }
+  Admission::Call* call() { return call_.get(); }  // once it was entered
+
   void Finish(absl::Status status) {
     assert(!finished_);
     finished_ = true;
     if (call_ != nullptr) status = call_->Finish(std::move(status));
-    place_.reset();
     call_.reset();  // before the caller has its answer
     reactor_->Finish(ToGrpcStatus(status, context_));
   }
@@ -46,7 +45,6 @@ class LateAnswer {
   grpc::CallbackServerContext* const context_;
   grpc::ServerUnaryReactor* const reactor_;
   std::unique_ptr<Admission::Call> call_;
-  std::shared_ptr<void> place_;
   bool finished_ = false;
 };
 

@@ -1,40 +1,39 @@
 #include "services/serving/calls/stream_call.h"
 
-#include <algorithm>
 #include <cassert>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "services/rpc/status_conversion.h"
 
 namespace hearth {
-namespace {
-
-// Of a write in progress when its call is aborted.
-constexpr absl::Duration kAbortPatience = absl::Seconds(1);
-
-}  // namespace
 
 absl::StatusOr<Identity> StreamCall::Enter(Admission* admission, const char* method,
                                            uint64_t bytes) {
   assert(self_ == nullptr);
   self_ = shared_from_this();
-  return admission->Enter(method, *context_, bytes, &call_);
+  const absl::StatusOr<Identity> caller = admission->Enter(method, *context_, bytes, &call_);
+  if (!caller.ok()) return caller;
+  call_->EndBy([weak = weak_from_this()](EndReason reason, const absl::Status& why) {
+    if (const auto self = weak.lock()) self->OnAsked(reason, why);
+  });
+  return caller;
 }
 
-absl::Status StreamCall::TakePlace(Limit* limit, const Identity& caller, bool keeps_pace,
-                                   int weight) {
-  Limit::EndStream end;
-  if (keeps_pace) {
-    end = [weak = weak_from_this()](const absl::Status& why) {
-      if (const auto self = weak.lock()) self->Abort(why);
-    };
+void StreamCall::OnAsked(EndReason reason, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ == State::kFinished) return;
+    Hold();
   }
-  auto place = limit->Enter(caller, std::move(end), weight);
-  if (!place.ok()) return place.status();
-  place_ = *std::move(place);
-  place_->WaitsForCaller(false);
-  return absl::OkStatus();
+  if (reason == EndReason::kDrain) {
+    OnDrain(why);
+  } else {
+    Abort(why);
+    OnGone();
+  }
+  if (reason == EndReason::kPace) context_->TryCancel();
+  absl::MutexLock lock(&mutex_);
+  Release();
 }
 
 void StreamCall::OnWriteDone(bool ok) {
@@ -42,10 +41,8 @@ void StreamCall::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   assert(writing_);
   writing_ = false;
-  if (place_ != nullptr) {
-    place_->WaitsForCaller(false);
-    if (ok) place_->Moved(current_.Length());
-  }
+  call_->WaitsForCaller(false);
+  if (ok) call_->Moved(current_.Length());
   WriteNext();
 }
 
@@ -86,7 +83,7 @@ void StreamCall::AbortLocked(absl::Status status) {
   EndLocked(std::move(status));
   ready_.clear();
   ready_bytes_ = 0;
-  if (writing_) WatchWrite(std::min(patience_, kAbortPatience));
+  if (writing_) call_->Hurry();
 }
 
 void StreamCall::PushLocked(grpc::ByteBuffer message) {
@@ -126,43 +123,12 @@ bool StreamCall::TakeNext(grpc::ByteBuffer* message) {
   return true;
 }
 
-void StreamCall::WatchWrite(absl::Duration patience) {
-  mutex_.AssertHeld();
-  watch_ = std::make_unique<grpc::Alarm>();
-  const gpr_timespec from_now =
-      gpr_time_from_millis(absl::ToInt64Milliseconds(patience), GPR_TIMESPAN);
-  watch_->Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), from_now),
-              [weak = weak_from_this(), write = writes_](bool rang) {
-                const auto self = rang ? weak.lock() : nullptr;
-                if (self != nullptr) self->LookAtWrite(write);
-              });
-}
-
-void StreamCall::LookAtWrite(uint64_t write) {
-  std::unique_ptr<grpc::Alarm> rang;  // let go once the lock is released
-  {
-    absl::MutexLock lock(&mutex_);
-    rang = std::move(watch_);
-    if (!writing_) return;
-    if (writes_ != write) return WatchWrite(patience_);
-    Hold();
-  }
-  Abort(absl::DeadlineExceededError(
-      absl::StrCat("the caller took nothing for ", absl::FormatDuration(patience_))));
-  OnGone();
-  context_->TryCancel();
-  absl::MutexLock lock(&mutex_);
-  Release();
-}
-
 void StreamCall::WriteNext() {
   mutex_.AssertHeld();
   if (writing_ || state_ == State::kFinished) return;
   if (TakeNext(&current_)) {
     writing_ = true;
-    ++writes_;
-    if (place_ != nullptr) place_->WaitsForCaller(true);
-    if (watch_ == nullptr) WatchWrite(patience_);
+    call_->WaitsForCaller(true);
     StartWrite(&current_);
     return;
   }
@@ -171,7 +137,6 @@ void StreamCall::WriteNext() {
   state_ = State::kFinished;
   current_.Clear();
   BeforeFinish();
-  place_.reset();
   const absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
   Finish(ToGrpcStatus(status, context_));
 }

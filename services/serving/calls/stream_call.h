@@ -1,8 +1,7 @@
 // StreamCall: a server's call that answers with a stream: one write at a time, then Finish once.
 //
 // Messages wait in a queue. OnGone is called when the caller goes away, by cancelling or during a
-// write. A write that the caller does not take is given up: between one and two times `patience`
-// after it began, or a second after the call was aborted.
+// write, and when it does not take a write: the call is then cancelled (admission.h).
 // Thread safety: gRPC calls the reactor from its threads, senders from their own; mutex_ guards the
 // shared fields.
 // Ownership: made by make_shared; keeps itself, and the handles given to KeepUntilDone, from Enter
@@ -14,7 +13,6 @@
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 
-#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cassert>
@@ -29,31 +27,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "proto/caller_gone.h"
 #include "services/serving/calls/admission.h"
-#include "services/serving/calls/limit.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
 
-// The time in which a publish must send, and a fetch receive, a least number of bytes, since both
-// hold memory (limit.h); any other stream must receive a message.
-inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
-
 class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                    public std::enable_shared_from_this<StreamCall> {
  public:
-  explicit StreamCall(grpc::CallbackServerContext* context,
-                      absl::Duration patience = kStreamPatience)
-      : context_(context), patience_(patience) {}
+  explicit StreamCall(grpc::CallbackServerContext* context) : context_(context) {}
 
   // Begins the stream with a request of `bytes`. Returns the caller, or the error to End with.
   // `method` must be a literal.
   absl::StatusOr<Identity> Enter(Admission* admission, const char* method, uint64_t bytes);
-  // Takes a place, which it has until its end. With a pace the caller keeps it, or is aborted.
-  absl::Status TakePlace(Limit* limit, const Identity& caller, bool keeps_pace = false,
-                         int weight = 1);
   // Ends the call with `status`, unless it ended before, once all ready messages are written.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null when the server drains.
@@ -66,6 +53,8 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  protected:
   // The caller receives nothing any more. May be called twice; the call is not done during it.
   virtual void OnGone() { Abort(CallerGone()); }
+  // The server drains: what would go on for long is to end.
+  virtual void OnDrain(const absl::Status&) {}
   // The next message, if one is ready: the first of the queue.
   virtual bool TakeNext(grpc::ByteBuffer* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Releases everything that must be gone before the caller learns of the end.
@@ -110,19 +99,13 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   enum class State { kOpen, kEnded, kFinished };
 
-  // After `patience`, checks whether the current write is still in progress.
-  void WatchWrite(absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LookAtWrite(uint64_t write) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnAsked(EndReason reason, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const absl::Duration patience_;
   std::shared_ptr<StreamCall> self_;  // held for gRPC
   std::unique_ptr<Admission::Call> call_;
-  std::unique_ptr<Limit::Place> place_;  // null: none is needed
   std::vector<std::shared_ptr<void>> kept_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t writes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<grpc::Alarm> watch_ ABSL_GUARDED_BY(mutex_);  // null: no write is watched
   int holds_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // of the end
   std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);

@@ -251,6 +251,7 @@ absl::Status Identities::Load() {
   // SIGHUP and the refresh may read at the same time: what began earlier may have read less.
   if (reading != readings_) return absl::OkStatus();
   entries_ = std::make_shared<std::vector<IdentityEntry>>(*std::move(entries));
+  ++generation_;
   return absl::OkStatus();
 }
 
@@ -274,14 +275,6 @@ void Identities::Reload(bool logs_again) {
                {{"reason", std::string(status.message())}});
   }
   Log(LogLevel::kInfo, "identities read anew", {{"file", options_.file}});
-  std::vector<std::shared_ptr<Followed>> open;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& weak : followed_) {
-      if (auto followed = weak.lock()) open.push_back(std::move(followed));
-    }
-  }
-  for (const auto& followed : open) Check(followed.get());
 }
 
 Identities::Entries Identities::Current() const {
@@ -289,44 +282,19 @@ Identities::Entries Identities::Current() const {
   return entries_;
 }
 
-void Identities::Check(Followed* followed) const {
-  absl::MutexLock lock(&followed->mutex);
-  if (followed->end == nullptr) return;
-  const absl::StatusOr<Identity> is = IdentifyAmong(*Current(), followed->credentials);
-  if (is.ok() && *is == followed->was) return;
-  std::exchange(followed->end,
-                nullptr)(is.ok() ? absl::PermissionDeniedError(absl::StrCat(
-                                       "\"", followed->was.name,
-                                       "\" is another to the server than when this call began: its "
-                                       "identities file was changed; call again"))
-                                 : is.status());
+absl::Status Identities::CheckStillIs(const Credentials& credentials, const Identity& was) {
+  const absl::StatusOr<Identity> is = Identify(credentials);
+  if (!is.ok()) return is.status();
+  if (*is == was) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("\"", was.name,
+                   "\" is another to the server than when this call began: its identities file was "
+                   "changed; call again"));
 }
 
-std::shared_ptr<void> Identities::Follow(Credentials credentials, const Identity& was,
-                                         EndStream end) {
-  if (asks_nobody()) return nullptr;
-  const auto followed = std::make_shared<Followed>();
-  followed->credentials = std::move(credentials);
-  followed->was = was;
-  {
-    absl::MutexLock lock(&followed->mutex);
-    followed->end = std::move(end);
-  }
-  {
-    absl::MutexLock lock(&mutex_);
-    followed_.remove_if([](const std::weak_ptr<Followed>& weak) { return weak.expired(); });
-    followed_.push_back(followed);
-  }
-  Check(followed.get());  // the file may have been read between the two
-  return std::shared_ptr<void>(followed.get(), [followed](void*) {
-    absl::MutexLock lock(&followed->mutex);
-    followed->end = nullptr;
-  });
-}
-
-std::shared_ptr<void> Identities::Follow(const grpc::ServerContextBase& context,
-                                         const Identity& was, EndStream end) {
-  return Follow(CredentialsOf(context), was, std::move(end));
+uint64_t Identities::generation() const {
+  absl::MutexLock lock(&mutex_);
+  return generation_;
 }
 
 bool Identities::asks_for_tokens() const {

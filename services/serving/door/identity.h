@@ -9,15 +9,14 @@
 // Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
 // gets its own tenant or an error; (3) comparing tokens takes the same time for all of them;
 // (4) a file that changed is read again; one that became invalid changes nothing and is logged
-// once; a stream is told when its caller is no longer in the file, or another there; (5) only
-// callers with that permission in the file write the public namespace, whatever their role.
+// once; (5) only callers with that permission in the file write the public namespace, whatever
+// their role.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
 #define HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
 
 #include <grpcpp/support/config.h>
 
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -110,17 +109,14 @@ class Identities {
   absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool asks_for_tokens() const;
-  // Reads the file whether or not it changed, and then checks all streams. `logs_again`: also an
-  // error that is the last one.
+  // Reads the file whether or not it changed. `logs_again`: also an error that is the last one.
   void Reload(bool logs_again = true) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // For a stream: calls `end`, once and maybe at once, when the caller's identity is no longer
-  // `was`: with kUnauthenticated when the file does not have it any more, kPermissionDenied when it
-  // has another. Destroying the handle removes the function, and waits for a run in progress.
-  using EndStream = std::function<void(const absl::Status&)>;
-  std::shared_ptr<void> Follow(const grpc::ServerContextBase& context, const Identity& was,
-                               EndStream end);
-  std::shared_ptr<void> Follow(Credentials credentials, const Identity& was, EndStream end);
+  // Whether these are still the credentials of `was`: kUnauthenticated when nobody has them any
+  // more, kPermissionDenied when another has. To be asked again with each generation, the number of
+  // times that the file was taken.
+  absl::Status CheckStillIs(const Credentials& credentials, const Identity& was);
+  uint64_t generation() const ABSL_LOCKS_EXCLUDED(mutex_);
+  static Credentials CredentialsOf(const grpc::ServerContextBase& context);
 
  private:
   struct FileState {
@@ -132,13 +128,6 @@ class Identities {
     }
   };
   using Entries = std::shared_ptr<const std::vector<IdentityEntry>>;
-  // A caller whose stream is open.
-  struct Followed {
-    Credentials credentials;
-    Identity was;
-    absl::Mutex mutex;  // held while `end` runs; before mutex_
-    EndStream end ABSL_GUARDED_BY(mutex);
-  };
 
   explicit Identities(Options options) : options_(std::move(options)) {}
   bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
@@ -147,9 +136,7 @@ class Identities {
   Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Identity> IdentifyAmong(const std::vector<IdentityEntry>& entries,
                                          const Credentials& credentials) const;
-  void Check(Followed* followed) const;
   static FileState StateOf(const std::string& file);
-  static Credentials CredentialsOf(const grpc::ServerContextBase& context);
 
   const Options options_;
   mutable absl::Mutex mutex_;
@@ -157,7 +144,7 @@ class Identities {
   FileState state_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_ ABSL_GUARDED_BY(mutex_);      // of the last reading
   uint64_t readings_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
-  std::list<std::weak_ptr<Followed>> followed_ ABSL_GUARDED_BY(mutex_);
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
 };
 

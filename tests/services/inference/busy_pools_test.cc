@@ -176,7 +176,7 @@ TEST(BusyPools, APublishWaitsForAThreadToo) {
 
 TEST(BusyPools, AStoreRefusesMoreExplanationsThanMayBeAsked) {
   StoreServer server(StoreServer::SmallStore(""));
-  std::vector<grpc::Status> statuses(kMaxExplainCalls + 1);
+  std::vector<grpc::Status> statuses(kExplainLimit.all + 1);
   BlockedPool blocked(server.service()->lookups());
   const auto explain = [&](int i) {
     grpc::ClientContext context;
@@ -185,9 +185,9 @@ TEST(BusyPools, AStoreRefusesMoreExplanationsThanMayBeAsked) {
     *request.mutable_prefix() = PrefixOf(40);
     statuses[i] = server.stub()->Explain(&context, request, &response);
   };
-  Callers callers(kMaxExplainCalls, explain);
-  WaitForJobs(server.service()->lookups(), kMaxExplainCalls);
-  explain(kMaxExplainCalls);
+  Callers callers(kExplainLimit.all, explain);
+  WaitForJobs(server.service()->lookups(), kExplainLimit.all);
+  explain(kExplainLimit.all);
   EXPECT_EQ(statuses.back().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(absl::StrContains(statuses.back().error_message(), "64"));
   blocked.LetGo();

@@ -10,7 +10,6 @@
 #include "proto/snapshot_format.h"
 #include "proto/state_format.h"
 #include "services/inference/calls/recent_answers.h"
-#include "services/inference/calls/state_limit.h"
 #include "services/rpc/request_id.h"
 #include "tests/services/inference/worker_server.h"
 
@@ -244,7 +243,7 @@ TEST_F(States, ThatAnnounceMoreThanThereIsRoomForAreRefusedAtOnce) {
 
 TEST(StatesOfSlowCallers, AreGivenUp) {
   WorkerServer::Options options = Invariant();
-  options.state_window = absl::Milliseconds(50);
+  options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
   grpc::ClientContext context;
   v1::LoadStateResponse response;
@@ -273,7 +272,7 @@ TEST_F(States, WhatIsAnnouncedAndNotSentTakesNoRoom) {
 // The room for states is one state's.
 TEST_F(States, OfACallerWhoAnnouncesMuchAndSendsNothingKeepNobodyOut) {
   WorkerServer::Options options = Invariant();
-  options.state_window = absl::Milliseconds(50);
+  options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
   std::string huge = saved_.substr(0, kStatePreludeBytes);
   const uint64_t bytes = uint64_t{128} << 20;  // half of the room: it counts twice

@@ -45,7 +45,7 @@ class WorkerServer {
     Explainer* explainer = nullptr;
     std::string store;  // where that is
     Identities* identities = nullptr;
-    absl::Duration state_window = absl::Minutes(1);
+    absl::Duration patience = kStreamPatience;
     absl::Duration progress_pause = kProgressPause;
   };
   explicit WorkerServer(Options options);

@@ -1,7 +1,9 @@
 #include "services/serving/calls/admission.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -9,9 +11,12 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "services/serving/calls/call_log.h"
+#include "tests/support/fake_clock.h"
 
 namespace hearth {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(Admission, LetsCallsInUntilItIsClosed) {
   Admission admission;
@@ -79,23 +84,176 @@ TEST(CallLog, ACallIsSlowForWhatItHadToDo) {
   EXPECT_FALSE(IsSlow(record));
 }
 
-TEST(Admission, TellsListenersOnceWhenItCloses) {
+TEST(Admission, AsksCallsToEndOnceWhenItCloses) {
   Admission admission;
   int kept = 0, forgotten = 0;
-  auto handle = admission.OnClose([&] { ++kept; });
-  admission.OnClose([&] { ++forgotten; });  // the handle dies at once
+  auto call = admission.Enter("Watch"), other = admission.Enter("Watch");
+  call->EndBy([&](EndReason reason, const absl::Status& why) {
+    EXPECT_EQ(reason, EndReason::kDrain);
+    EXPECT_EQ(why, Admission::ClosedError());
+    ++kept;
+  });
+  other->EndBy([&](EndReason, const absl::Status&) { ++forgotten; });
+  other.reset();
   admission.Close();
   admission.Close();
   EXPECT_EQ(kept, 1);
   EXPECT_EQ(forgotten, 0);
 }
 
-TEST(Admission, TellsAListenerThatComesTooLateAtOnce) {
+TEST(Admission, AsksACallToEndAtOnceThatCouldNotBeAskedWhenItClosed) {
   Admission admission;
+  auto call = admission.Enter("Watch");
   admission.Close();
   int told = 0;
-  auto handle = admission.OnClose([&] { ++told; });
+  call->EndBy([&](EndReason, const absl::Status&) { ++told; });
   EXPECT_EQ(told, 1);
+}
+
+Identity Tenant(const std::string& name) { return Identity{name, Role::kTenant, name, ""}; }
+Identity Worker() { return Identity{"worker", Role::kWorker, kDefaultTenant, ""}; }
+
+// Calls of one kind, which wait for their callers.
+class AdmissionPlacesTest : public testing::Test {
+ protected:
+  struct Stream {
+    absl::Status Ended() ABSL_LOCKS_EXCLUDED(mutex) {
+      absl::MutexLock lock(&mutex);
+      return ended;
+    }
+    absl::Mutex mutex;
+    absl::Status ended ABSL_GUARDED_BY(mutex);
+    std::unique_ptr<Admission::Call> call;
+  };
+
+  AdmissionPlacesTest() { admission_.SetClock(&clock_); }
+  // Null when it was refused: refusal_ says why.
+  std::shared_ptr<Stream> Enter(const Identity& caller) {
+    auto stream = std::make_shared<Stream>();
+    stream->call = admission_.Enter("Publish");
+    refusal_ = stream->call->TakePlace(kLimit, caller);
+    if (!refusal_.ok()) return nullptr;
+    stream->call->EndBy([raw = stream.get()](EndReason reason, const absl::Status& why) {
+      EXPECT_EQ(reason, EndReason::kPace);
+      absl::MutexLock lock(&raw->mutex);
+      EXPECT_TRUE(raw->ended.ok()) << "once";
+      raw->ended = why;
+    });
+    stream->call->WaitsForCaller(true);
+    return stream;
+  }
+  // Time passes, and these move so many bytes in it.
+  void Pass(absl::Duration time,
+            const std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>>& moved = {}) {
+    for (const auto& [stream, bytes] : moved) stream->call->Moved(bytes);
+    clock_.Advance(time);
+    admission_.Look();
+  }
+
+  static constexpr Limit kLimit{"publish", 4, 2, 1000};
+  FakeClock clock_;
+  Admission admission_;
+  absl::Status refusal_;
+};
+
+TEST_F(AdmissionPlacesTest, AByteNowAndThenIsBelowTheFloor) {
+  const auto trickles = Enter(Identity()), steady = Enter(Identity());
+  for (int i = 0; i < 5; ++i) Pass(absl::Seconds(50), {{trickles, 1}, {steady, 2000}});
+  EXPECT_EQ(trickles->Ended().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(trickles->Ended().message()), HasSubstr("moved 2 bytes in 1m40s"));
+  EXPECT_TRUE(steady->Ended().ok());
+}
+
+TEST_F(AdmissionPlacesTest, TimeThatTheServerTakesIsNotTheCallers) {
+  const auto commits = Enter(Identity());
+  commits->call->WaitsForCaller(false);
+  for (int i = 0; i < 10; ++i) Pass(absl::Seconds(50));
+  commits->call->WaitsForCaller(true);
+  Pass(absl::Seconds(59));
+  EXPECT_TRUE(commits->Ended().ok());
+  Pass(absl::Seconds(1));
+  EXPECT_FALSE(commits->Ended().ok());
+}
+
+TEST_F(AdmissionPlacesTest, ACallThatIsOverWaitsASecondForItsCaller) {
+  const auto over = Enter(Identity());
+  over->call->Moved(1000000);
+  over->call->Hurry();
+  Pass(absl::Milliseconds(900));
+  EXPECT_TRUE(over->Ended().ok());
+  Pass(absl::Milliseconds(100));
+  EXPECT_FALSE(over->Ended().ok());
+}
+
+TEST_F(AdmissionPlacesTest, ANewCallNeverEndsOneThatHasBegun) {
+  const auto b = Enter(Tenant("b")), slow = Enter(Tenant("a")), slower = Enter(Tenant("a"));
+  const auto worker = Enter(Worker());
+  Pass(absl::Seconds(59), {{slow, 10}});
+  EXPECT_EQ(Enter(Tenant("a")), nullptr) << "its own are full";
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("2 streams of tenant \"a\" are open"));
+  EXPECT_EQ(Enter(Tenant("c")), nullptr) << "all are full";
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("publish: 4 streams are open"));
+  admission_.Look();
+  for (const auto& stream : {b, slow, slower, worker}) EXPECT_TRUE(stream->Ended().ok());
+}
+
+TEST_F(AdmissionPlacesTest, TheLastPlaceIsForATenantThatHasNone) {
+  const auto b = Enter(Tenant("b")), first = Enter(Tenant("a")), second = Enter(Tenant("a"));
+  EXPECT_EQ(Enter(Tenant("b")), nullptr);
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("3 streams are open"));
+  const auto c = Enter(Tenant("c"));
+  EXPECT_NE(c, nullptr) << refusal_;
+  EXPECT_EQ(Enter(Identity()), nullptr);
+  first->call->Finish(absl::OkStatus());
+  EXPECT_NE(Enter(Identity()), nullptr) << "one who is asked for no identity is no tenant";
+}
+
+TEST_F(AdmissionPlacesTest, ThroughWorkersATenantHasThreeQuarters) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(streams[i]->call->BelongsTo("a").ok());
+  const absl::Status refused = streams[3]->call->BelongsTo("a");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("3 streams of tenant \"a\" are open"));
+  EXPECT_TRUE(streams[3]->call->BelongsTo("b").ok());
+  // Where nobody is asked who they are, all are one.
+  streams.clear();
+  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
+  for (const auto& stream : streams) EXPECT_TRUE(stream->call->BelongsTo("default").ok());
+}
+
+TEST(Admission, ACallThatHoldsMoreTakesMorePlaces) {
+  Admission admission;
+  const Limit limit{"lease", 10, 4};
+  const auto take = [&](const Identity& caller, int weight) {
+    auto call = admission.Enter("Lease");
+    return call->TakePlace(limit, caller, weight).ok() ? std::move(call) : nullptr;
+  };
+  auto large = take(Tenant("a"), 3);
+  ASSERT_NE(large, nullptr);
+  EXPECT_EQ(take(Tenant("a"), 2), nullptr);
+  EXPECT_NE(take(Tenant("a"), 1), nullptr);
+  EXPECT_EQ(take(Identity(), 8), nullptr);
+  EXPECT_NE(take(Identity(), 7), nullptr);
+  large.reset();
+  EXPECT_NE(take(Tenant("a"), 4), nullptr);
+  EXPECT_NE(take(Identity(), 10), nullptr) << "all was given back";
+}
+
+TEST(Admission, BytesOfAKindAreTakenAndGivenBackWithTheirCalls) {
+  Admission admission;
+  const Limit limit{"state", 4, 2, 1, 100, "twice --pool-bytes"};
+  auto first = admission.Enter("SaveState"), second = admission.Enter("LoadState");
+  ASSERT_TRUE(first->TakePlace(limit, Tenant("a")).ok());
+  ASSERT_TRUE(second->TakePlace(limit, Tenant("b")).ok());
+  EXPECT_TRUE(first->Reserve(80).ok());
+  const absl::Status refused = second->Reserve(21);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("state: 21 bytes; 80 of 100 are in use (twice --pool-bytes)"));
+  EXPECT_TRUE(second->Reserve(20).ok());
+  EXPECT_TRUE(first->Reserve(10).ok()) << "fewer";
+  EXPECT_TRUE(second->Reserve(90).ok());
+  second->Finish(absl::OkStatus());
+  EXPECT_TRUE(first->Reserve(100).ok());
 }
 
 }  // namespace

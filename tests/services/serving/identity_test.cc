@@ -7,12 +7,12 @@
 
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/client_access.h"
 #include "services/rpc/tls_files.h"
@@ -165,56 +165,31 @@ TEST_F(IdentityTest, AFileThatCouldNotBeReadIsReadAgain) {
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
 }
 
-// A stream's caller when it began, and the end that it gets later.
-struct Following {
-  Following(Identities* identities, const std::string& token)
-      : handle(identities->Follow(Token(token), *identities->Identify(Token(token)),
-                                  [this](const absl::Status& status) {
-                                    EXPECT_FALSE(told.HasBeenNotified()) << "twice";
-                                    why = status.code();
-                                    told.Notify();
-                                  })) {}
-  absl::StatusCode why = absl::StatusCode::kOk;
-  absl::Notification told;
-  std::shared_ptr<void> handle;
-};
-
-TEST_F(IdentityTest, AStreamIsToldWhenItsCallerIsNoLongerWhoItWas) {
+TEST_F(IdentityTest, CredentialsAreComparedWithWhoHadThem) {
   auto identities =
       Open(FileOf(TokenEntry("b", "tenant", "tb") + "," + TokenEntry("c", "tenant", "tc") + "," +
                   TokenEntry("d", "tenant", "td")));
   ASSERT_TRUE(identities.ok());
-  Following b(identities->get(), "tb"), c(identities->get(), "tc"), d(identities->get(), "td");
-  Following gone(identities->get(), "tb");
-  gone.handle.reset();
+  const Identity b = *(*identities)->Identify(Token("tb")),
+                 c = *(*identities)->Identify(Token("tc"));
+  const Identity d = *(*identities)->Identify(Token("td"));
+  const uint64_t generation = (*identities)->generation();
   // Another entry, another order: nothing has changed for these.
   folder_.Write(
       "identities.json",
       FileOf(TokenEntry("d", "tenant", "td") + "," + TokenEntry("c", "tenant", "tc") + "," +
              TokenEntry("b", "tenant", "tb") + "," + TokenEntry("e", "admin", "te")));
-  EXPECT_TRUE((*identities)->Identify(Token("te")).ok());
-  EXPECT_FALSE(b.told.HasBeenNotified() || c.told.HasBeenNotified() || d.told.HasBeenNotified());
+  EXPECT_TRUE((*identities)->CheckStillIs(Token("tb"), b).ok());
+  EXPECT_TRUE((*identities)->CheckStillIs(Token("tc"), c).ok());
+  EXPECT_EQ((*identities)->generation(), generation + 1);
   folder_.Write("identities.json",
                 FileOf(TokenEntry("d", "tenant", "td") + "," +
                        TokenEntry("c", "tenant", "tc", R"(,"tenant":"elsewhere")")));
-  EXPECT_FALSE((*identities)->Identify(Token("te")).ok());
-  EXPECT_EQ(b.why, absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(c.why, absl::StatusCode::kPermissionDenied);
-  EXPECT_FALSE(d.told.HasBeenNotified());
-  EXPECT_FALSE(gone.told.HasBeenNotified());
-}
-
-TEST_F(IdentityTest, AStreamThatBeginsAsTheFileChangesIsToldAtOnce) {
-  auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb")));
-  ASSERT_TRUE(identities.ok());
-  const Identity was = *(*identities)->Identify(Token("tb"));
-  folder_.Write("identities.json", FileOf(TokenEntry("b2", "tenant", "another")));
-  EXPECT_FALSE((*identities)->Identify(Token("tb")).ok());
-  absl::StatusCode why = absl::StatusCode::kOk;
-  const auto handle = (*identities)->Follow(Token("tb"), was, [&why](const absl::Status& status) {
-    why = status.code();
-  });
-  EXPECT_EQ(why, absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ((*identities)->CheckStillIs(Token("tb"), b).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ((*identities)->CheckStillIs(Token("tc"), c).code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE((*identities)->CheckStillIs(Token("td"), d).ok());
+  EXPECT_EQ((*identities)->generation(), generation + 2);
 }
 
 TEST_F(IdentityTest, AReadingThatBeganEarlierDoesNotBringBackARevokedIdentity) {
@@ -242,10 +217,12 @@ TEST_F(IdentityTest, AChangedFileIsSeenWithoutACall) {
   options.recheck = absl::Milliseconds(1);
   auto identities = Identities::Open(options);
   ASSERT_TRUE(identities.ok());
-  Following b(identities->get(), "tb");
+  const Identity was = *(*identities)->Identify(Token("tb"));
+  const uint64_t generation = (*identities)->generation();
   folder_.Write("identities.json", FileOf(TokenEntry("b2", "tenant", "another")));
-  b.told.WaitForNotification();
-  EXPECT_EQ(b.why, absl::StatusCode::kUnauthenticated);
+  while ((*identities)->generation() == generation) std::this_thread::yield();
+  EXPECT_EQ((*identities)->CheckStillIs(Token("tb"), was).code(),
+            absl::StatusCode::kUnauthenticated);
 }
 
 TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {

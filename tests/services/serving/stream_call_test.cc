@@ -59,12 +59,11 @@ class NumberCall final : public StreamCall {
 class NumberService final
     : public v1::CacheStore::WithRawCallbackMethod_List<v1::CacheStore::Service> {
  public:
-  NumberService(Admission* admission, absl::Duration patience)
-      : admission_(admission), patience_(patience) {}
+  explicit NumberService(Admission* admission) : admission_(admission) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* List(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request) override {
-    const auto call = std::make_shared<NumberCall>(context, patience_);
+    const auto call = std::make_shared<NumberCall>(context);
     const auto caller = call->Enter(admission_, "List", request->Length());
     EXPECT_TRUE(caller.ok()) << caller.status();
     call->KeepUntilDone(kept);
@@ -78,7 +77,6 @@ class NumberService final
 
  private:
   Admission* const admission_;
-  const absl::Duration patience_;
 };
 
 class StreamCallTest : public testing::Test {
@@ -92,7 +90,8 @@ class StreamCallTest : public testing::Test {
 
   // One call, with the server's side of it.
   NumberCall* Begin(absl::Duration patience = absl::Hours(1)) {
-    service_ = std::make_unique<NumberService>(&admission_, patience);
+    admission_.SetPatience(patience);
+    service_ = std::make_unique<NumberService>(&admission_);
     kept_ = service_->kept;
     server_ = grpc::ServerBuilder().RegisterService(service_.get()).BuildAndStart();
     stub_ = v1::CacheStore::NewStub(server_->InProcessChannel({}));

@@ -383,7 +383,7 @@ TEST_F(CacheServiceTest, WatchesUntilItDrains) {
 TEST_F(CacheServiceTest, RefusesTheSixtyFifthWatcher) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchEvent>>> readers;
-  for (int i = 0; i < kMaxWatchStreams; ++i) {
+  for (int i = 0; i < kWatchLimit.all; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
     readers.push_back(server_.stub()->Watch(contexts.back().get(), {}));
     v1::WatchEvent event;

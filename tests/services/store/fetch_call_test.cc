@@ -176,7 +176,7 @@ TEST_F(FetchCallTest, AllStreamsTogetherAreLimitedAndThoseOfAConnection) {
   std::vector<std::unique_ptr<v1::CacheStore::Stub>> stubs;
   std::vector<std::unique_ptr<Call>> calls;
   const v1::FetchRequest request = SharingRequest(SmallModel());
-  for (int i = 0; i < kMaxFetchStreams; ++i) {
+  for (int i = 0; i < kFetchLimit.all; ++i) {
     if (i % kMaxConnectionStreams == 0) {
       stubs.push_back(v1::CacheStore::NewStub(ConnectedTo(server_->address())));
     }

@@ -163,9 +163,9 @@ TEST(HostilePublish, SlicesThatAreBegunTakeNoMoreThanStagingHas) {
 TEST(HostilePublish, StreamsThatTrickleKeepTheirPlacesUntilTheyMissThePace) {
   FakeClock clock;
   StoreServer server(StoreServer::SmallStore(""));
-  server.service()->SetClock(&clock);
+  server.admission()->SetClock(&clock);
   std::vector<std::unique_ptr<Publisher>> trickling;
-  for (int i = 0; i < kMaxPublishStreams; ++i) {
+  for (int i = 0; i < kPublishLimit.all; ++i) {
     trickling.push_back(std::make_unique<Publisher>(&server, i + 1));
     ASSERT_TRUE(trickling.back()->Begin());
     ASSERT_TRUE(trickling.back()->SendOneByte());

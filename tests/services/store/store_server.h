@@ -48,7 +48,7 @@ class StoreServer {
       }
       service_.Offer(offer);
     }
-    service_.SetPatience(patience);
+    admission_.SetPatience(patience);
     auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &admission_,
                                       access_.credentials);
     assert(runner.ok());

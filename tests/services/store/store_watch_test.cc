@@ -203,7 +203,7 @@ TEST_F(StoreWatchTest, ALongPromptsChunksComeInSeveralEventsThatJoin) {
 // Neither a watcher's place nor a list is anybody's who does not read.
 TEST_F(StoreWatchTest, AWatcherThatTakesNothingIsLetGo) {
   for (uint64_t seed = 1; seed <= 700; ++seed) Publish(seed);
-  server_.service()->SetPatience(absl::Milliseconds(50));
+  server_.admission()->SetPatience(absl::Milliseconds(50));
   grpc::ChannelArguments narrow;
   narrow.SetInt("grpc.http2.bdp_probe", 0);
   narrow.SetInt("grpc.http2.lookahead_bytes", 1024);

@@ -138,7 +138,7 @@ TEST_F(TenantsTest, OneTenantsStreamsLeaveRoomForOthers) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchEvent>>> watches;
   v1::WatchEvent event;
-  for (int i = 0; i < kMaxTenantWatchStreams; ++i) {
+  for (int i = 0; i < kWatchLimit.each_tenant; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
     watches.push_back(b->Watch(contexts.back().get(), {}));
     ASSERT_TRUE(watches.back()->Read(&event));

@@ -1,0 +1,142 @@
+// UploadCall: a server's call whose caller sends many messages: reads one at a time, at a pace.
+//
+// Thread safety: gRPC calls the reactor from its threads; of reads, writes and what a message gives
+// to do one is in progress at a time. Ownership: made by make_shared; keeps itself from Enter until
+// OnDone.
+// Invariants: (1) Finish is called once; (2) a call whose caller does not keep its pace
+// (admission.h) ends before it reads on.
+#ifndef HEARTH_SERVICES_SERVING_CALLS_UPLOAD_CALL_H_
+#define HEARTH_SERVICES_SERVING_CALLS_UPLOAD_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cassert>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "services/rpc/status_conversion.h"
+#include "services/serving/calls/admission.h"
+#include "services/serving/door/identity.h"
+
+namespace hearth {
+
+template <typename Reactor>
+class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCall<Reactor>> {
+ public:
+  explicit UploadCall(grpc::CallbackServerContext* context) : context_(context) {}
+
+  void OnReadDone(bool ok) final {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (std::exchange(waits_for_, Waits::kNothing) != Waits::kRead) return;  // it was ended
+    }
+    call_->WaitsForCaller(false);
+    if (ok) {
+      call_->Took(message_.Length());
+      call_->Moved(message_.Length());
+    }
+    const absl::Status status = ok ? OnMessage() : SlowOr(OnNoMore());
+    if (!status.ok()) End(status);
+  }
+  // The read, write or work in progress fails then, and ends the call.
+  void OnCancel() final {}
+  void OnDone() final {
+    call_.reset();
+    const std::shared_ptr<UploadCall> last = std::move(self_);  // maybe the last reference
+  }
+
+ protected:
+  enum class Waits { kNothing, kRead, kWrite };
+
+  // A caller, with a place, or the error to End with.
+  absl::StatusOr<Identity> Enter(Admission* admission, const char* method, const Limit& limit) {
+    self_ = this->shared_from_this();
+    const absl::StatusOr<Identity> caller =
+        admission->Enter(method, *context_, 0, &call_, /*reads_on=*/true);
+    if (!caller.ok()) return caller;
+    if (absl::Status placed = call_->TakePlace(limit, *caller); !placed.ok()) return placed;
+    call_->EndBy([weak = this->weak_from_this()](EndReason reason, const absl::Status& why) {
+      const auto self = reason == EndReason::kPace ? weak.lock() : nullptr;
+      if (self != nullptr) self->OnSlow(why);
+    });
+    return caller;
+  }
+  // message_ has come. Starts what is next, or returns the error to end with.
+  virtual absl::Status OnMessage() = 0;
+  // Likewise: the caller has ended its side, or is gone.
+  virtual absl::Status OnNoMore() = 0;
+  // Releases everything that must be gone before the caller learns of the end.
+  virtual void BeforeFinish() = 0;
+
+  void Read() {
+    BeginWait(Waits::kRead, [this] { this->StartRead(&message_); });
+  }
+  // Begins a read or a write, unless the call was given up, and then ends it.
+  void BeginWait(Waits waits, absl::FunctionRef<void()> start) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::Status slow;
+    {
+      absl::MutexLock lock(&mutex_);
+      slow = slow_;
+      // Under the lock: whoever sees that it reads may end it, and nothing of it is left then.
+      if (slow.ok()) {
+        waits_for_ = waits;
+        call_->WaitsForCaller(true);
+        start();
+      }
+    }
+    if (!slow.ok()) End(slow);
+  }
+  void EndWait() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    waits_for_ = Waits::kNothing;
+    call_->WaitsForCaller(false);
+  }
+  void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      assert(!ended_);  // Finish is called once
+      ended_ = true;
+    }
+    BeforeFinish();
+    const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
+    this->Finish(ToGrpcStatus(noted, context_));
+  }
+  // Why it was given up, or else `other`.
+  absl::Status SlowOr(absl::Status other) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return slow_.ok() ? other : slow_;
+  }
+
+  grpc::CallbackServerContext* const context_;
+  std::unique_ptr<Admission::Call> call_;  // null when the server drains
+  grpc::ByteBuffer message_;
+
+ private:
+  void OnSlow(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (ended_ || !slow_.ok()) return;
+      slow_ = why;
+      // A write that is not taken ends no other way; the call is there until End, which waits here.
+      if (waits_for_ == Waits::kWrite) context_->TryCancel();
+      if (waits_for_ != Waits::kRead) return;  // it ends before it reads on
+      waits_for_ = Waits::kNothing;
+    }
+    End(why);  // the read in progress fails
+  }
+
+  std::shared_ptr<UploadCall> self_;  // held for gRPC
+  absl::Mutex mutex_;
+  absl::Status slow_ ABSL_GUARDED_BY(mutex_);  // set once
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  Waits waits_for_ ABSL_GUARDED_BY(mutex_) = Waits::kNothing;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_CALLS_UPLOAD_CALL_H_
