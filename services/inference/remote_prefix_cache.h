@@ -1,6 +1,9 @@
 // RemotePrefixCache: the worker's cache over gRPC, on a store that may be slow, down or wrong.
 //
-// Its parts: store_connection.h and fetch_client.h. Thread safety: all methods from any thread.
+// A plan is checked against the request and the running model before a byte is used: token ids,
+// cuts, position, mask, fingerprint and objects; then every slice against its digest. A store on
+// the same host lends its memory (shared_fetch.h); if that fails, the same fetch goes over the
+// wire. Thread safety: all methods from any thread.
 // Ownership: owns its channel; counters must outlive it, and it must outlive lent bytes and leases.
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
@@ -12,21 +15,30 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/fingerprint.h"
+#include "proto/cache_store.pb.h"
 #include "proto/kv_layout.h"
 #include "services/inference/cache_counters.h"
+#include "services/inference/device_client.h"
 #include "services/inference/explainer.h"
-#include "services/inference/fetch_client.h"
+#include "services/inference/model_fingerprints.h"
 #include "services/inference/store_connection.h"
+#include "services/rpc/segment_client.h"
 
 namespace hearth {
 
+// The use made of the memory that a store on the same host shares.
+enum class SharedMemoryUse {
+  kOff,   // bytes come over the wire
+  kCopy,  // copied and verified by the fetch: objects are the caller's own
+  kLend,  // verified by the fetch, copied by their user (KvObject::lent_slices)
+};
+
 class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
-  // REQUIRES: `layout` is that of `fingerprint`. `shared_memory`: how to use the store's, if it
-  // offers it. `devices`: for the store's memory on the worker's device; null: none.
-  // `clock`: as StoreConnection.
-  RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
+  // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: how to use the store's, if
+  // it offers it. `devices`: for the store's memory on the worker's device; null: none. `clock`: as
+  // StoreConnection.
+  RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
                     const KvLayout& layout, CacheCounters* counters,
                     SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
                     std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr);
@@ -34,9 +46,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   ~RemotePrefixCache() override;
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override {
-    return fetches_.Fetch(prefix, above_tokens, max_tokens, deadline);
-  }
+                     absl::Time deadline) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override {
     return counters_->EndPublish(TryPublish(spec, deadline));
   }
@@ -48,10 +58,20 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   void CancelCalls() override { connection_.calls()->CancelAll(); }
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 
+  StoreConnection* connection() { return &connection_; }  // for tests
+
  private:
+  struct Attempt;
   struct Explains;
   static std::shared_ptr<Explains> MakeExplains();
 
+  absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
+  absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
+                                           const MappedDevice* device, ByteCall* stream);
+  absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> TakeObjects(
+      Attempt* attempt, const v1::FetchPlan& plan,
+      const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
+      const std::shared_ptr<StoreStream>& call);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, const LeaseTerms& terms,
@@ -59,8 +79,10 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
 
   CacheCounters* const counters_;
   const KvLayout layout_;
+  const SharedMemoryUse shared_memory_;
   StoreConnection connection_;
-  FetchClient fetches_;
+  SegmentClient segments_;
+  const std::unique_ptr<DeviceClient> devices_;
   const std::shared_ptr<Explains> explains_ = MakeExplains();
 };
 

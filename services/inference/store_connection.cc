@@ -10,10 +10,10 @@
 namespace hearth {
 
 StoreConnection::StoreConnection(std::shared_ptr<grpc::Channel> channel,
-                                 const Fingerprint& fingerprint, Clock* clock)
+                                 const ModelFingerprints& fingerprints, Clock* clock)
     : channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
-      fingerprint_(fingerprint),
+      fingerprints_(fingerprints),
       clock_(clock == nullptr ? &system_clock_ : clock) {}
 
 absl::Status StoreConnection::CheckReachable(absl::Time deadline) {
@@ -39,10 +39,11 @@ absl::Status StoreConnection::CheckReachable(absl::Time deadline) {
 
 void StoreConnection::ToProto(const PrefixRequest& prefix, bool with_fields,
                               v1::Prefix* out) const {
+  const Fingerprint& fingerprint = fingerprints_.Of(prefix.adapter);
   if (with_fields) {
-    hearth::ToProto(fingerprint_, out->mutable_fingerprint());
+    hearth::ToProto(fingerprint, out->mutable_fingerprint());
   } else {
-    DigestToProto(fingerprint_.digest(), out->mutable_fingerprint());
+    DigestToProto(fingerprint.digest(), out->mutable_fingerprint());
   }
   out->mutable_token_ids()->Add(prefix.token_ids.begin(), prefix.token_ids.end());
   out->mutable_cuts()->Add(prefix.cuts.begin(), prefix.cuts.end());

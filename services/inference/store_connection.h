@@ -24,6 +24,7 @@
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
 #include "services/inference/blocking_stream.h"
+#include "services/inference/model_fingerprints.h"
 #include "worker/prefix/call_stop.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -121,16 +122,16 @@ class StoreConnection {
   // A call waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // `fingerprint`: of the model whose prefixes are asked for. `clock`: what deadlines are compared
+  // `fingerprints`: of the prefixes that are asked for. `clock`: what deadlines are compared
   // with when a call was cancelled; null: the machine's.
-  StoreConnection(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
+  StoreConnection(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
                   Clock* clock = nullptr);
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
   void ToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
 
-  const Fingerprint& fingerprint() const { return fingerprint_; }
+  const ModelFingerprints& fingerprints() const { return fingerprints_; }
   Clock* clock() { return clock_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   v1::CacheStore::Stub* stub() { return stub_.get(); }
@@ -140,12 +141,14 @@ class StoreConnection {
  private:
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
-  const Fingerprint fingerprint_;
+  const ModelFingerprints fingerprints_;
   SystemClock system_clock_;
   Clock* const clock_;
   CircuitBreaker breaker_;
   CallSet calls_;
 };
+
+using ByteCall = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // A streaming call to the store, ended with all others, or by `stop`, at the latest by `deadline`.
 // An operation that has not ended by `patience` ends it, and so does the destructor.
@@ -161,7 +164,7 @@ struct StoreStream {
 
   grpc::ClientContext context;
   CallSet::Entry active;
-  BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer> stream;
+  ByteCall stream;
 };
 
 }  // namespace hearth

@@ -32,12 +32,13 @@ struct LocalPrefixCache::Woken {
   bool rung ABSL_GUARDED_BY(mu) = false;
 };
 
-LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint,
+LocalPrefixCache::LocalPrefixCache(TieredStore* store, const ModelFingerprints& fingerprints,
                                    const KvLayout& layout, CacheCounters* counters)
-    : store_(store), counters_(counters), fingerprint_(fingerprint), layout_(layout) {}
+    : store_(store), counters_(counters), fingerprints_(fingerprints), layout_(layout) {}
 
 PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
-  return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts, ""};
+  return {fingerprints_.Of(prefix.adapter).digest(), prefix.tenant, prefix.token_ids, prefix.cuts,
+          ""};
 }
 
 bool LocalPrefixCache::Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
@@ -76,7 +77,8 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   if (plan.usable_tokens == 0) return outcome;
 
   // The same check as over the wire: one place decides what a worker believes.
-  const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprint_, &layout_};
+  const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprints_.Of(prefix.adapter),
+                           &layout_};
   const PlannedState state{plan.usable_tokens, plan.usable_tokens,        plan.usable_tokens,
                            kCausalMask,        plan.fingerprint.digest(), plan.token_ids,
                            plan.cuts};
@@ -143,7 +145,7 @@ LoadOffer LocalPrefixCache::OfferOf(const LookupPlan& plan, Tier slowest_tier) c
 absl::StatusOr<LeaseOutcome> LocalPrefixCache::TryLease(const PrefixRequest& prefix,
                                                         uint32_t above_tokens, uint32_t max_tokens,
                                                         const LeaseTerms& terms, bool* waited) {
-  store_->Observe(fingerprint_, prefix.tenant);
+  store_->Observe(fingerprints_.Of(prefix.adapter), prefix.tenant);
   const absl::Time wait_until = absl::Now() + terms.wait;
   ClaimRequest ask{above_tokens, max_tokens, terms.min_tokens, terms.lease, wait_until, 0, nullptr};
   for (;;) {
@@ -200,7 +202,7 @@ void LocalPrefixCache::CancelCalls() {
 
 absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequestSpec& spec) {
   PublishSpec store_spec;
-  store_spec.fingerprint = fingerprint_;
+  store_spec.fingerprint = fingerprints_.Of(spec.prefix.adapter);
   store_spec.tenant = spec.prefix.tenant;
   store_spec.token_ids = spec.prefix.token_ids;
   store_spec.cuts = spec.prefix.cuts;
@@ -242,7 +244,7 @@ absl::Status LocalPrefixCache::PutObject(const KvObject& object, uint32_t index,
 }
 
 void LocalPrefixCache::Explain(PrefixRequest prefix, absl::Time, ExplainCallback done) {
-  store_->Observe(fingerprint_, prefix.tenant);
+  store_->Observe(fingerprints_.Of(prefix.adapter), prefix.tenant);
   absl::StatusOr<ExplainReport> report = store_->Explain(Query(prefix));
   v1::ExplainResponse response;
   if (report.ok()) ReportToProto(*report, &response);

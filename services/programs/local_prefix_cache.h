@@ -13,18 +13,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/store/tiered_store.h"
-#include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/explainer.h"
+#include "services/inference/model_fingerprints.h"
 
 namespace hearth {
 
 class LocalPrefixCache final : public PrefixCache, public Explainer {
  public:
-  // REQUIRES: `layout` is that of `fingerprint`.
-  LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint, const KvLayout& layout,
-                   CacheCounters* counters);
+  // REQUIRES: `layout` is that of all `fingerprints`.
+  LocalPrefixCache(TieredStore* store, const ModelFingerprints& fingerprints,
+                   const KvLayout& layout, CacheCounters* counters);
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
@@ -53,7 +53,7 @@ class LocalPrefixCache final : public PrefixCache, public Explainer {
 
   TieredStore* const store_;
   CacheCounters* const counters_;
-  const Fingerprint fingerprint_;
+  const ModelFingerprints fingerprints_;
   const KvLayout layout_;
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

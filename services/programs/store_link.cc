@@ -17,15 +17,6 @@
 
 namespace hearth {
 
-template <typename Make>
-void StoreLink::AddCaches(const Engine& engine, const Make& make) {
-  caches_ = std::make_unique<AdapterCaches>();
-  caches_->Add("", make(engine.fingerprint()));
-  for (const AdapterInfo& adapter : engine.adapters()) {
-    caches_->Add(adapter.name, make(adapter.fingerprint));
-  }
-}
-
 absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, const Engine& engine,
                                                            Admission* admission) {
   std::unique_ptr<StoreLink> link(new StoreLink);
@@ -41,10 +32,8 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     if (!store.ok()) return store.status();
     link->store_ = *std::move(store);
     link->service_ = std::make_unique<CacheService>(link->store_.get(), admission, kVersion);
-    link->AddCaches(engine, [&](const Fingerprint& fingerprint) {
-      return std::make_unique<LocalPrefixCache>(link->store_.get(), fingerprint, engine.layout(),
-                                                &link->counters_);
-    });
+    link->Use(std::make_unique<LocalPrefixCache>(link->store_.get(), ModelFingerprints(engine),
+                                                 engine.layout(), &link->counters_));
     return link;
   }
   if (!absl::StrContains(spec, ':')) {
@@ -58,14 +47,13 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   const SharedMemoryUse use = !options.shared_memory ? SharedMemoryUse::kOff
                               : takes_copies         ? SharedMemoryUse::kCopy
                                                      : SharedMemoryUse::kLend;
-  link->AddCaches(engine, [&](const Fingerprint& fingerprint) {
-    std::unique_ptr<DeviceClient> devices;
-    if (ImportDevice import = GpuImporter(options.device)) {
-      devices = std::make_unique<DeviceClient>(std::move(import));
-    }
-    return std::make_unique<RemotePrefixCache>(*channel, fingerprint, engine.layout(),
-                                               &link->counters_, use, std::move(devices));
-  });
+  std::unique_ptr<DeviceClient> devices;
+  if (ImportDevice import = GpuImporter(options.device)) {
+    devices = std::make_unique<DeviceClient>(std::move(import));
+  }
+  link->Use(std::make_unique<RemotePrefixCache>(*channel, ModelFingerprints(engine),
+                                                engine.layout(), &link->counters_, use,
+                                                std::move(devices)));
   link->channel_ = *std::move(channel);
   link->reachability_ = std::make_unique<Reachability>("store", spec);
   return link;
@@ -78,7 +66,7 @@ std::unique_ptr<UsageReporter> StoreLink::Reporter(const Engine& engine) const {
 }
 
 void StoreLink::AddMetrics(Metrics* metrics) const {
-  if (caches_ == nullptr) return;
+  if (cache_ == nullptr) return;
   metrics->AddSource([this] { return CacheSamples(counters_.Read()); });
   if (reachability_ != nullptr) {
     metrics->AddSource([this]() -> std::vector<MetricSample> {

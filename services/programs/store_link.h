@@ -10,11 +10,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/store/tiered_store.h"
-#include "services/inference/adapter_caches.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/explainer.h"
 #include "services/inference/usage_reporter.h"
@@ -43,11 +43,11 @@ class StoreLink {
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
                                                          Admission* admission);
 
-  PrefixCache* cache() const { return caches_.get(); }       // null: none
-  Explainer* explainer() const { return caches_.get(); }     // null: none
+  PrefixCache* cache() const { return cache_.get(); }        // null: none
+  Explainer* explainer() const { return explainer_; }        // null: none
   grpc::Service* service() const { return service_.get(); }  // null unless embedded
 
-  const CacheCounters* counters() const { return caches_ == nullptr ? nullptr : &counters_; }
+  const CacheCounters* counters() const { return cache_ == nullptr ? nullptr : &counters_; }
   // Of a cache node, which Reporter asks; null: another store.
   const Reachability* reachability() const { return reachability_.get(); }
   void AddMetrics(Metrics* metrics) const;
@@ -59,16 +59,19 @@ class StoreLink {
 
  private:
   StoreLink() = default;
-  // `make` makes one for a fingerprint.
-  template <typename Make>
-  void AddCaches(const Engine& engine, const Make& make);
+  template <typename Cache>
+  void Use(std::unique_ptr<Cache> cache) {
+    explainer_ = cache.get();
+    cache_ = std::move(cache);
+  }
 
   CacheCounters counters_;
   std::shared_ptr<grpc::Channel> channel_;  // to a cache node
   std::unique_ptr<Reachability> reachability_;
   std::unique_ptr<TieredStore> store_;
   std::unique_ptr<CacheService> service_;
-  std::unique_ptr<AdapterCaches> caches_;
+  std::unique_ptr<PrefixCache> cache_;
+  Explainer* explainer_ = nullptr;  // the same
 };
 
 }  // namespace hearth

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "services/inference/fetch_client.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "services/inference/store_connection.h"
 #include "tests/services/inference/scripted_plan.h"
@@ -80,13 +79,13 @@ class SilentStoreTest : public testing::Test {
   std::string FetchStopped(absl::Duration before, bool* left_alone) {
     const absl::Time deadline = absl::Now() + absl::Hours(1);
     clock_.Advance(deadline - before - clock_.Now());
-    StoreConnection connection(ConnectedTo(store_.address()), SmallFingerprint(), &clock_);
-    FetchClient client(&connection, SmallLayout(), &counters_, SharedMemoryUse::kOff, nullptr);
+    RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
+                            &counters_, SharedMemoryUse::kOff, nullptr, &clock_);
     const absl::Time start = SteadyClock().Now();
     const auto counted = counters_.Read().fetches;
     prefix_.load = {std::shared_ptr<void>(), &trial_};
-    StopOnceAsked([&] { client.Fetch(prefix_, 0, kTokens - 1, deadline); });
-    *left_alone = !connection.breaker()->Allows(start);
+    StopOnceAsked([&] { cache.Fetch(prefix_, 0, kTokens - 1, deadline); });
+    *left_alone = !cache.connection()->breaker()->Allows(start);
     for (const auto& [outcome, count] : counters_.Read().fetches) {
       const auto before_it = counted.find(outcome);
       if (before_it == counted.end() || before_it->second < count) return outcome;
