@@ -6,41 +6,57 @@
 #include <cstring>
 #include <new>
 #include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace hearth {
 
 using rocksdb::IOStatus;
 
-DirectBuffers::Buffer DirectBuffers::Take() {
-  {
-    absl::MutexLock lock(&mu_);
-    if (!kept_.empty()) {
-      Buffer buffer = std::move(kept_.back());
-      kept_.pop_back();
-      return buffer;
-    }
+namespace {
+
+// Buffers for the next files: fresh memory costs as much to touch as the page cache would.
+struct Spare {
+  static constexpr size_t kMax = 16;  // of eight files at once
+  absl::Mutex mu;
+  std::vector<char*> buffers ABSL_GUARDED_BY(mu);
+};
+
+Spare& TheSpare() {
+  static auto* const spare = new Spare;
+  return *spare;
+}
+
+void GiveBack(char* buffer) {
+  const absl::MutexLock lock(&TheSpare().mu);
+  std::vector<char*>& buffers = TheSpare().buffers;
+  buffers.size() < Spare::kMax ? buffers.push_back(buffer) : std::free(buffer);
+}
+
+}  // namespace
+
+DirectFile::Buffer DirectFile::NewBuffer() {
+  const absl::MutexLock lock(&TheSpare().mu);
+  std::vector<char*>& buffers = TheSpare().buffers;
+  if (buffers.empty()) {
+    void* const memory = std::aligned_alloc(kAlignment, kDirectBufferBytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    buffers.push_back(static_cast<char*>(memory));
   }
-  void* memory = std::aligned_alloc(kAlignment, kDirectBufferBytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return {static_cast<std::byte*>(memory), std::free};
+  Buffer buffer(buffers.back(), GiveBack);
+  buffers.pop_back();
+  return buffer;
 }
 
-void DirectBuffers::Give(Buffer buffer) {
-  if (buffer == nullptr) return;
-  absl::MutexLock lock(&mu_);
-  if (kept_.size() < kMaxKept) kept_.push_back(std::move(buffer));
-}
-
-DirectFile::DirectFile(std::unique_ptr<rocksdb::FSWritableFile> file, DirectBuffers* buffers)
-    : file_(std::move(file)), buffers_(buffers), filling_(buffers->Take()) {
-  assert(DirectBuffers::kAlignment % file_->GetRequiredBufferAlignment() == 0);
+DirectFile::DirectFile(std::unique_ptr<rocksdb::FSWritableFile> file)
+    : file_(std::move(file)), filling_(NewBuffer()), writing_(nullptr, GiveBack) {
+  assert(kAlignment % file_->GetRequiredBufferAlignment() == 0);
 }
 
 DirectFile::~DirectFile() {
   if (!closed_) Close(Options(), nullptr).PermitUncheckedError();
-  buffers_->Give(std::move(filling_));
-  absl::MutexLock lock(&mu_);
-  buffers_->Give(std::move(spare_));
 }
 
 IOStatus DirectFile::Append(const rocksdb::Slice& data, const Options&, Context*) {
@@ -56,71 +72,35 @@ IOStatus DirectFile::Append(const rocksdb::Slice& data, const Options&, Context*
   return IOStatus::OK();
 }
 
-// The full buffer to the thread, once that is done with the last one.
 IOStatus DirectFile::Hand() {
-  auto piece = std::make_unique<Piece>();
-  piece->buffer = std::move(filling_);
-  piece->bytes = filled_;
-  piece->offset = size_ - filled_;
-  filled_ = 0;
-  if (!writer_.joinable()) writer_ = std::thread([this] { Run(); });
-  absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(
-      +[](std::unique_ptr<Piece>* at) { return *at == nullptr; }, &piece_));
-  piece_ = std::move(piece);
-  filling_ = std::move(spare_);
-  if (filling_ == nullptr) filling_ = buffers_->Take();
+  if (IOStatus status = Wait(); !status.ok()) return status;
+  std::swap(filling_, writing_);
+  if (filling_ == nullptr) filling_ = NewBuffer();
+  const uint64_t offset = size_ - std::exchange(filled_, 0);
+  under_way_ = std::async(std::launch::async, [this, offset] {
+    return WriteOut(writing_, kDirectBufferBytes, offset);
+  });
+  return IOStatus::OK();
+}
+
+IOStatus DirectFile::Wait() {
+  if (under_way_.valid()) written_ = under_way_.get();
   return written_;
 }
 
-IOStatus DirectFile::WriteOut(const Piece& piece) {
-  const rocksdb::Slice bytes(reinterpret_cast<const char*>(piece.buffer.get()), piece.bytes);
-  return file_->PositionedAppend(bytes, piece.offset, Options(), nullptr);
-}
-
-void DirectFile::Run() {
-  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return piece_ != nullptr || stopping_;
-  };
-  while (true) {
-    Piece* piece = nullptr;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&has_work));
-      if (piece_ == nullptr) return;
-      if (written_.ok()) piece = piece_.get();
-    }
-    IOStatus status;
-    if (piece != nullptr) status = WriteOut(*piece);
-    absl::MutexLock lock(&mu_);
-    if (written_.ok()) written_ = status;
-    spare_ = std::move(piece_->buffer);
-    piece_ = nullptr;
-  }
-}
-
-IOStatus DirectFile::Drain() {
-  if (!writer_.joinable()) return IOStatus::OK();
-  {
-    absl::MutexLock lock(&mu_);
-    stopping_ = true;
-  }
-  writer_.join();
-  absl::MutexLock lock(&mu_);
-  return written_;
+IOStatus DirectFile::WriteOut(const Buffer& buffer, size_t bytes, uint64_t offset) {
+  return file_->PositionedAppend(rocksdb::Slice(buffer.get(), bytes), offset, Options(), nullptr);
 }
 
 IOStatus DirectFile::Close(const Options& options, Context* dbg) {
   assert(!closed_);
   closed_ = true;
-  IOStatus status = Drain();
+  IOStatus status = Wait();
   if (status.ok() && filled_ > 0) {
     // Whole pages only: what is too much is cut off again.
-    constexpr size_t kPage = DirectBuffers::kAlignment;
-    Piece tail{std::move(filling_), (filled_ + kPage - 1) / kPage * kPage, size_ - filled_};
-    std::memset(tail.buffer.get() + filled_, 0, tail.bytes - filled_);
-    status = WriteOut(tail);
-    filling_ = std::move(tail.buffer);
+    const size_t bytes = (filled_ + kAlignment - 1) / kAlignment * kAlignment;
+    std::memset(filling_.get() + filled_, 0, bytes - filled_);
+    status = WriteOut(filling_, bytes, size_ - filled_);
     if (status.ok()) status = file_->Truncate(size_, options, dbg);
   }
   const IOStatus closed = file_->Close(options, dbg);

@@ -4,8 +4,8 @@
 // A table is written once and seldom read soon, since RAM has its slices. Through the page cache
 // its bytes would be copied into fresh pages, the most expensive part of a publish, before they go
 // to the device. Here they fill one of two reused buffers while a thread writes the other. All
-// appended bytes are on the device when Close returns, and durable after a sync.
-// Thread safety: one caller at a time, as for any writable file. The buffers are shared.
+// appended bytes are on the device when Close returns, and durable after a sync. Thread safety: one
+// caller at a time, as for any writable file.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_DIRECT_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_DIRECT_H_
 
@@ -13,12 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
-#include <thread>
-#include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 
 namespace hearth {
 
@@ -26,30 +22,15 @@ namespace hearth {
 // block devices.
 inline constexpr size_t kDirectBufferBytes = size_t{2} << 20;
 
-// Aligned memory of kDirectBufferBytes each, kept for the next file: fresh memory costs as much to
-// touch as the page cache would. Thread safe.
-class DirectBuffers {
- public:
-  using Buffer = std::unique_ptr<std::byte, void (*)(void*)>;
-  static constexpr size_t kAlignment = 4096;
-  static constexpr size_t kMaxKept = 16;  // of eight files at once
-
-  Buffer Take();
-  void Give(Buffer buffer);
-
- private:
-  absl::Mutex mu_;
-  std::vector<Buffer> kept_ ABSL_GUARDED_BY(mu_);
-};
-
 class DirectFile : public rocksdb::FSWritableFile {
  public:
   using Options = rocksdb::IOOptions;
   using Context = rocksdb::IODebugContext;
 
-  // `file`: opened for direct writes, and empty. `buffers` outlives this.
-  // REQUIRES: the file's alignment divides DirectBuffers::kAlignment.
-  DirectFile(std::unique_ptr<rocksdb::FSWritableFile> file, DirectBuffers* buffers);
+  static constexpr size_t kAlignment = 4096;
+
+  // `file`: opened for direct writes, and empty. REQUIRES: its alignment divides kAlignment.
+  explicit DirectFile(std::unique_ptr<rocksdb::FSWritableFile> file);
   ~DirectFile() override;
 
   using FSWritableFile::Append;
@@ -64,31 +45,21 @@ class DirectFile : public rocksdb::FSWritableFile {
   uint64_t GetFileSize(const Options&, Context*) override { return size_; }
 
  private:
-  struct Piece {
-    DirectBuffers::Buffer buffer{nullptr, nullptr};
-    size_t bytes = 0;
-    uint64_t offset = 0;
-  };
+  using Buffer = std::unique_ptr<char, void (*)(char*)>;
+  static Buffer NewBuffer();
 
-  rocksdb::IOStatus Hand() ABSL_LOCKS_EXCLUDED(mu_);
-  rocksdb::IOStatus Drain() ABSL_LOCKS_EXCLUDED(mu_);
-  rocksdb::IOStatus WriteOut(const Piece& piece);
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  // The full buffer to a thread, once the one before is written.
+  rocksdb::IOStatus Hand();
+  rocksdb::IOStatus Wait();
+  rocksdb::IOStatus WriteOut(const Buffer& buffer, size_t bytes, uint64_t offset);
 
   const std::unique_ptr<rocksdb::FSWritableFile> file_;
-  DirectBuffers* const buffers_;
-  DirectBuffers::Buffer filling_;
+  Buffer filling_, writing_;
   size_t filled_ = 0;
   uint64_t size_ = 0;
   bool closed_ = false;
-
-  absl::Mutex mu_;
-  // At most one piece waits for the thread or is being written by it.
-  std::unique_ptr<Piece> piece_ ABSL_GUARDED_BY(mu_);
-  DirectBuffers::Buffer spare_ ABSL_GUARDED_BY(mu_){nullptr, nullptr};
-  rocksdb::IOStatus written_ ABSL_GUARDED_BY(mu_);  // the first failure
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread writer_;  // from the first full buffer on
+  std::future<rocksdb::IOStatus> under_way_;  // of what is in writing_
+  rocksdb::IOStatus written_;                 // the first failure
 };
 
 }  // namespace hearth

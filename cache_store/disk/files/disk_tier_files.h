@@ -238,8 +238,8 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     direct.use_direct_writes = true;
     std::unique_ptr<rocksdb::FSWritableFile> file;
     rocksdb::IOStatus status = target()->NewWritableFile(path, direct, &file, dbg);
-    if (status.ok() && DirectBuffers::kAlignment % file->GetRequiredBufferAlignment() == 0) {
-      file = std::make_unique<DirectFile>(std::move(file), &buffers_);
+    if (status.ok() && DirectFile::kAlignment % file->GetRequiredBufferAlignment() == 0) {
+      file = std::make_unique<DirectFile>(std::move(file));
     } else {
       status = target()->NewWritableFile(path, options, &file, dbg);  // not on this file system
     }
@@ -247,7 +247,6 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     return Retryable(status);
   }
 
-  DirectBuffers buffers_;
   absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<NewTableReads>> new_tables_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> linking_ ABSL_GUARDED_BY(mu_), kept_ ABSL_GUARDED_BY(mu_);

@@ -28,7 +28,7 @@ class DirectFiles : public ::testing::Test {
     const IOStatus status =
         disk_.env()->GetFileSystem()->NewWritableFile(path_, direct, &file, nullptr);
     EXPECT_TRUE(status.ok()) << status.ToString();
-    return std::make_unique<DirectFile>(std::move(file), &buffers_);
+    return std::make_unique<DirectFile>(std::move(file));
   }
   static std::string Noise(size_t bytes, uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -57,7 +57,6 @@ class DirectFiles : public ::testing::Test {
   const std::string path_ = folder_.path() + ".file";
   ~DirectFiles() override { std::filesystem::remove(path_); }
   FaultyDisk disk_;
-  DirectBuffers buffers_;
 };
 
 TEST_F(DirectFiles, HoldWhatWasAppendedWhateverItsLength) {
