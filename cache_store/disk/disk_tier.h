@@ -64,8 +64,8 @@ struct DiskTierOptions {
 
 class DiskTier : public SliceTier {
  public:
-  // Another version's folder is refused. 8: an object's record says which family its slices are in.
-  static constexpr uint64_t kFormatVersion = 8;
+  // Another version's folder is refused.
+  static constexpr uint64_t kFormatVersion = 9;
   // Writes of fewer bytes are small ones: 64 GiB of tables of this size are 65,536 files.
   static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
 

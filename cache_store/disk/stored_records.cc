@@ -9,20 +9,8 @@ namespace hearth {
 namespace {
 
 // First byte group of each record. On disk: never change one.
-constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
-constexpr uint32_t kTableObjectTag = 0x334A424F;       // "OBJ3": OBJ1 with its slices in a table
-constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
-constexpr uint32_t kExpiringManifestTag = 0x3250524D;  // "MRP2": MRP1 and expires_unix_s
-// "MRP3": MRP2 of what nobody published as a whole; expires_unix_s may be 0.
-constexpr uint32_t kInheritedManifestTag = 0x3350524D;
-
-uint32_t TagOf(const ManifestRecord& record) {
-  if (record.inherited) return kInheritedManifestTag;
-  return record.expires_unix_s > 0 ? kExpiringManifestTag : kManifestTag;
-}
-
-// A chunk of the largest model has 62 layers; room to grow, and a bound on what parsing allocates.
-constexpr uint32_t kMaxRecordLayers = 1024;
+constexpr uint32_t kObjectTag = 0x344A424F;    // "OBJ4"
+constexpr uint32_t kManifestTag = 0x3450524D;  // "MRP4"
 
 void Seal(std::string* bytes) { AppendU64(bytes, SliceDigest(bytes->data(), bytes->size())); }
 
@@ -40,6 +28,11 @@ class RecordReader {
  public:
   explicit RecordReader(absl::string_view bytes) : reader_(bytes) {}
   uint32_t U32(const char* what) { return Keep(reader_.U32(what)); }
+  bool Flag(const char* what) {
+    const uint32_t value = U32(what);
+    if (value > 1) Refuse(what);
+    return value == 1;
+  }
   uint64_t U64(const char* what) { return Keep(reader_.U64(what)); }
   std::string Text(size_t count, const char* what) {
     return std::string(Keep(reader_.Bytes(count, what)));
@@ -69,18 +62,11 @@ class RecordReader {
 
 // Up to the manifest.
 absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
-  const uint32_t tag = reader->U32("manifest tag");
-  const bool expires = tag == kExpiringManifestTag;
-  record->inherited = tag == kInheritedManifestTag;
-  if (tag != kManifestTag && !expires && !record->inherited) {
-    reader->Refuse("manifest record: unknown tag");
-  }
+  if (reader->U32("manifest tag") != kManifestTag) reader->Refuse("manifest record: unknown tag");
   record->number = reader->U64("manifest number");
   record->created_unix_s = reader->U64("time of creation");
-  if (expires || record->inherited) record->expires_unix_s = reader->U64("time of expiry");
-  if (expires && record->expires_unix_s == 0) {
-    reader->Refuse("manifest record: expires at no time");
-  }
+  record->expires_unix_s = reader->U64("time of expiry");
+  record->inherited = reader->Flag("manifest record: whether it was inherited");
   const uint32_t tenant_bytes = reader->U32("tenant length");
   if (tenant_bytes > kMaxTenantBytes) reader->Refuse("manifest record: tenant too long");
   if (!reader->status().ok()) return reader->status();
@@ -96,13 +82,14 @@ absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
 
 std::string SerializeObject(const ObjectRecord& object) {
   std::string bytes;
-  AppendU32(&bytes, object.in_table ? kTableObjectTag : kObjectTag);
+  AppendU32(&bytes, kObjectTag);
   AppendU64(&bytes, object.number);
   bytes.append(reinterpret_cast<const char*>(object.key.data()), object.key.size());
   AppendU32(&bytes, object.id.begin);
   AppendU32(&bytes, object.id.tokens);
   AppendU32(&bytes, static_cast<uint32_t>(object.id.group));
   AppendU64(&bytes, object.slice_bytes);
+  AppendU32(&bytes, object.in_table ? 1 : 0);
   AppendU32(&bytes, static_cast<uint32_t>(object.layers.size()));
   AppendU32Array(&bytes, object.layers);
   for (const uint64_t digest : object.slice_digests) AppendU64(&bytes, digest);
@@ -115,9 +102,7 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (!body.ok()) return body.status();
   RecordReader reader(*body);
   ObjectRecord object;
-  const uint32_t tag = reader.U32("object tag");
-  object.in_table = tag == kTableObjectTag;
-  if (tag != kObjectTag && !object.in_table) reader.Refuse("object record: unknown tag");
+  if (reader.U32("object tag") != kObjectTag) reader.Refuse("object record: unknown tag");
   object.number = reader.U64("object number");
   const std::string key = reader.Text(object.key.size(), "object key");
   if (key.size() == object.key.size()) std::copy(key.begin(), key.end(), object.key.begin());
@@ -127,6 +112,7 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (group > 1) reader.Refuse("object record: unknown group");
   object.id.group = static_cast<LayerGroup>(group);
   object.slice_bytes = reader.U64("slice bytes");
+  object.in_table = reader.Flag("object record: whether it is in a table");
   const uint32_t layers = reader.U32("layer count");
   if (layers > kMaxRecordLayers) reader.Refuse("object record: too many layers");
   if (!reader.status().ok()) return reader.status();
@@ -139,11 +125,11 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
 
 std::string SerializeManifestRecord(const ManifestRecord& record) {
   std::string bytes;
-  const uint32_t tag = TagOf(record);
-  AppendU32(&bytes, tag);
+  AppendU32(&bytes, kManifestTag);
   AppendU64(&bytes, record.number);
   AppendU64(&bytes, record.created_unix_s);
-  if (tag != kManifestTag) AppendU64(&bytes, record.expires_unix_s);
+  AppendU64(&bytes, record.expires_unix_s);
+  AppendU32(&bytes, record.inherited ? 1 : 0);
   AppendU32(&bytes, static_cast<uint32_t>(record.tenant.size()));
   bytes += record.tenant;
   AppendU32(&bytes, static_cast<uint32_t>(record.objects.size()));

@@ -55,6 +55,8 @@ struct FingerprintRecord {
 };
 
 inline constexpr size_t kMaxTenantBytes = 256;
+// A chunk of the largest model has 62 layers; room to grow, and a bound on what parsing allocates.
+inline constexpr uint32_t kMaxRecordLayers = 1024;
 
 // Keys of the family `meta`, on disk: never change one. Prefixes are followed by a number's key, or
 // by a note's name.

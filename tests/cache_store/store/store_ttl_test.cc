@@ -356,25 +356,5 @@ TEST_F(StoreTtl, TenantsHaveADefaultAndAMaximum) {
   EXPECT_THAT(options_.Validate().message(), HasSubstr("tenants.bounded.default_ttl_s"));
 }
 
-TEST_F(StoreTtl, AManifestThatDoesNotExpireIsWrittenAsEver) {
-  Open();
-  Publish(Prompt(1, 65), {64}, absl::ZeroDuration());
-  ManifestRecord record;
-  record.tenant = "default";
-  const std::string plain = SerializeManifestRecord(record);
-  EXPECT_EQ(plain.substr(0, 4), "MRP1");
-  record.expires_unix_s = 1;
-  const std::string expiring = SerializeManifestRecord(record);
-  EXPECT_EQ(expiring.substr(0, 4), "MRP2");
-  EXPECT_EQ(expiring.size(), plain.size() + 8);
-  record.inherited = true;
-  for (const uint64_t expires : {0, 1}) {
-    record.expires_unix_s = expires;
-    const std::string inherited = SerializeManifestRecord(record);
-    EXPECT_EQ(inherited.substr(0, 4), "MRP3");
-    EXPECT_EQ(inherited.size(), plain.size() + 8);
-  }
-}
-
 }  // namespace
 }  // namespace hearth
