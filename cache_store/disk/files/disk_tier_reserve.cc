@@ -10,6 +10,7 @@ namespace hearth {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
+constexpr uint32_t kMaxPause = 1023;
 // Left beside the file.
 constexpr uint64_t kAmpleBytes = 4 * kReserveBytes;
 
@@ -31,7 +32,10 @@ void Reserve::MakeFile() {
 }
 
 void Reserve::NoteWrite() {
-  if (!is_whole_.load() && HasAmpleRoom()) MakeFile();
+  if (is_whole_.load() || waited_.fetch_add(1) < pause_.load() || !HasAmpleRoom()) return;
+  MakeFile();
+  waited_.store(0);
+  pause_.store(is_whole_.load() ? 0 : std::min(2 * pause_.load() + 1, kMaxPause));
 }
 
 bool Reserve::HasAmpleRoom() const {

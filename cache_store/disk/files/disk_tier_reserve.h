@@ -32,7 +32,7 @@ class Reserve {
   // Deletes the file. False when there was none.
   bool GiveUp();
   // To be called after writes: completes the file once there is ample room, so that nothing else is
-  // refused because of it.
+  // refused because of it. Where that is no use, as under a quota, after ever more of them.
   void NoteWrite();
 
  private:
@@ -43,6 +43,7 @@ class Reserve {
   const std::string dir_;
   absl::Mutex mu_;  // who makes the file
   std::atomic<bool> is_whole_{true};
+  std::atomic<uint32_t> pause_{0}, waited_{0};  // writes until the next try
 };
 
 }  // namespace hearth
