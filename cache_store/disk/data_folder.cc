@@ -7,30 +7,20 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
 
-absl::Status CheckIsDataFolder(const std::string& dir) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(dir + "/db", error)) {
-    const std::string name = entry.path().filename().string();
-    const std::string kind = entry.path().extension().string();
-    if (name == "CURRENT" || absl::StartsWith(name, "MANIFEST-") || kind == ".sst" ||
-        kind == ".log") {
-      return absl::OkStatus();
-    }
-  }
-  return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
-}
-
 absl::Status CheckCanBeOpened(const std::string& dir) {
   std::error_code error;
   if (std::filesystem::exists(dir + "/db/CURRENT", error)) return absl::OkStatus();
-  if (absl::Status is_one = CheckIsDataFolder(dir); !is_one.ok()) return is_one;
-  return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; a start of the store mends ",
-                                          dir, ", or begins with an empty database"));
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/db", error)) {
+    const std::string kind = entry.path().extension().string();
+    if (kind != ".sst" && kind != ".log") continue;
+    return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; a start of the store mends ",
+                                            dir, ", or begins with an empty database"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
 }
 
 absl::Status CheckIsFree(const std::string& dir) {

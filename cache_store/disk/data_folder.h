@@ -11,10 +11,8 @@
 
 namespace hearth {
 
-// OK when it holds parts of a database, even damaged ones. Else kFailedPrecondition.
-absl::Status CheckIsDataFolder(const std::string& dir);
-// OK when it also has the files that a database is opened by. Else kDataLoss, which says what to
-// do.
+// OK when it has the file that a database is opened by. kDataLoss, which says what to do: it has
+// other parts of one alone. kFailedPrecondition: it has none.
 absl::Status CheckCanBeOpened(const std::string& dir);
 
 // OK when another folder can be renamed to it: it is absent or empty, and no mount point. Else

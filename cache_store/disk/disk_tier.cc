@@ -257,21 +257,7 @@ class RocksDiskTier : public DiskTier {
     return report;
   }
 
-  uint64_t FileBytes() override {
-    uint64_t sum = SetAsideBytes(dir_);
-    const absl::ReaderMutexLock lock(&db_mu_);
-    if (db_ == nullptr) return sum;
-    for (rocksdb::ColumnFamilyHandle* family : db_->families()) {
-      uint64_t bytes = 0;
-      (*db_)->GetIntProperty(family, rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
-      sum += bytes;
-    }
-    rocksdb::VectorLogPtr logs;
-    if ((*db_)->GetSortedWalFiles(logs).ok()) {
-      for (const auto& log : logs) sum += log->SizeFileBytes();
-    }
-    return sum;
-  }
+  uint64_t FileBytes() override { return DatabaseBytes(dir_); }
 
   void DropCached(uint64_t object) override {
     WithDb([&] { return hearth::DropCached(*db_, object), absl::OkStatus(); }).IgnoreError();

@@ -218,23 +218,11 @@ rocksdb::IOStatus SettleLogs(rocksdb::FileSystem* files, const std::string& path
   return logs.empty() ? rocksdb::IOStatus::OK() : SyncFolder(files, path);
 }
 
-// Of a database that lost the name of its manifest RocksDB would make an empty one.
-bool LacksCurrent(const std::string& dir) {
-  std::error_code error;
-  if (std::filesystem::exists(DatabasePath(dir) + "/CURRENT", error)) return false;
-  for (const auto& entry : std::filesystem::directory_iterator(DatabasePath(dir), error)) {
-    const std::string kind = entry.path().extension().string();
-    if (kind == ".sst" || kind == ".log") return true;
-  }
-  return false;
-}
-
 bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsPathNotFound() || status.IsNotFound();
 }
 
-absl::Status CannotOpen(const std::string& dir, Database::Mode mode,
-                        const rocksdb::Status& status) {
+absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
   const std::string text = status.ToString();
   if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
                              absl::StrContains(text, "lock hold by current process"))) {
@@ -252,7 +240,6 @@ absl::Status CannotOpen(const std::string& dir, Database::Mode mode,
   }
   const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
   if (status.IsCorruption() || status.IsPathNotFound()) {
-    if (mode == Database::Mode::kLookAtCopy) return absl::DataLossError(message);
     return absl::DataLossError(
         absl::StrCat(message, "; a start of the store mends it, or begins with an empty one"));
   }
@@ -276,7 +263,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   const auto log = std::make_shared<DatabaseLog>(tier.warnings);
   options.info_log = log;
   std::unique_ptr<Database> database(new Database);
-  const std::string path = mode == Mode::kLookAtCopy ? dir : DatabasePath(dir);
+  const std::string path = DatabasePath(dir);
   rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
   database->files_ = std::make_shared<RocksFileSystem>(env->GetFileSystem());
   database->env_ = rocksdb::NewCompositeEnv(database->files_);
@@ -294,14 +281,14 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
     status =
         rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_, &database->db_);
   }
-  if (!status.ok()) return CannotOpen(dir, mode, status);
+  if (!status.ok()) return CannotOpen(dir, status);
   database->cut_logs_ = log->dropped();
   *out = std::move(database);
   return absl::OkStatus();
 }
 
 rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, bool mends,
-                                        const rocksdb::DBOptions& options,
+                                        rocksdb::DBOptions options,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families) {
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
@@ -319,28 +306,41 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, bool mends,
     family.options.write_buffer_size = kWriteBufferBytes + kMemoryPerLogByte * log_bytes;
   }
   const auto open = [&] {
-    if (LacksCurrent(dir)) return rocksdb::Status::Corruption("CURRENT is gone");
+    handles_.clear();
+    // Of a database that lost the name of its manifest RocksDB would make an empty one.
+    if (absl::IsDataLoss(CheckCanBeOpened(dir))) {
+      return rocksdb::Status::Corruption("CURRENT is gone");
+    }
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
     if (!LacksRoom(opened) || !reserve_->GiveUp()) return opened;
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
   rocksdb::Status status = open();
+  const std::string why = status.ToString();
   if (mends && IsDamage(status)) {
-    const std::string why = status.ToString();
+    options.paranoid_checks = false;  // a table that cannot be opened costs what it holds
+    status = open();
+  }
+  if (mends && IsDamage(status)) {
     rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options.info_log,
                  "damaged, RocksDB is asked to mend it, which may take minutes: %s", why.c_str());
-    const absl::Status mended = RecoverInChild(options, path, families, &found_);
+    const absl::Status mended = RecoverInChild(options, path, families);
     if (absl::IsUnavailable(mended)) return rocksdb::Status::IOError(mended.ToString());
     if (mended.ok()) status = open();
-    if (IsDamage(status)) {
-      const FolderLock lock(files_.get(), path);
-      if (!lock.status().ok()) return lock.status();
-      const absl::Status aside = SetAside(dir, why, &found_);
-      if (!aside.ok()) return rocksdb::Status::IOError(aside.ToString());
-      mkdir(path.c_str(), kPrivateFolder);
+    if (status.ok()) {
+      found_.push_back(
+          absl::StrCat("the database's manifest was damaged: RocksDB went back to the ",
+                       "newest state that is whole: ", why));
     }
-    if (!status.ok()) status = open();
   }
+  if (mends && IsDamage(status)) {
+    const FolderLock lock(files_.get(), path);
+    if (!lock.status().ok()) return lock.status();
+    const absl::Status aside = SetAside(dir, why, &found_);
+    if (!aside.ok()) return rocksdb::Status::IOError(aside.ToString());
+    mkdir(path.c_str(), kPrivateFolder);
+  }
+  if (mends && IsDamage(status)) status = open();
   if (status.ok()) reserve_->MakeFile();
   return status;
 }

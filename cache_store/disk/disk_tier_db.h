@@ -64,11 +64,10 @@ class FolderLock {
 class Database {
  public:
   enum class Mode {
-    kOwn,         // made when absent, mended or set aside when damaged
-    kOwnAgain,    // as it was left by this process; kDataLoss when damaged
-    kAsIs,        // must be there, and is not mended
-    kLook,        // read only: needs no lock, so the folder may be in use
-    kLookAtCopy,  // the same; `dir` is the database's own folder
+    kOwn,       // made when absent, mended or set aside when damaged
+    kOwnAgain,  // as it was left by this process; kDataLoss when damaged
+    kAsIs,      // must be there, and is not mended
+    kLook,      // read only: needs no lock, so the folder may be in use
   };
   static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                            const DiskTierOptions& options = {});
@@ -94,8 +93,7 @@ class Database {
  private:
   Database() = default;
   // Mends what is damaged, or sets it aside, and copes with a full disk.
-  rocksdb::Status OpenAtAnyRate(const std::string& dir, bool mends,
-                                const rocksdb::DBOptions& options,
+  rocksdb::Status OpenAtAnyRate(const std::string& dir, bool mends, rocksdb::DBOptions options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families);
   void Close();
 

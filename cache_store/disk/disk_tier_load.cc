@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 
@@ -18,97 +19,69 @@ namespace {
 
 using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
 
-// Numbers looked at one by one where a block of records is damaged: it holds some dozens.
-constexpr uint64_t kMaxOneByOne = 1 << 16;
+// The manifests of a publish are numbered behind its objects.
+constexpr uint64_t kBehind = 4096;
 
-// The number that every key begins with; keys of records are just that.
-uint64_t BeginOf(const rocksdb::Slice& key) {
-  std::string padded = key.ToString();
-  padded.resize(std::max<size_t>(padded.size(), 8), '\0');
-  return ParseNumberKey(padded).value_or(0);
+// Of the keys of slices, too, erased ones included: tables are on stable storage before the records
+// of their objects are, and a crash of the machine may leave them alone.
+struct Numbers {
+  uint64_t first = std::numeric_limits<uint64_t>::max(), last = 0;
+};
+
+Numbers NumbersIn(const Database& db) {
+  Numbers numbers;
+  const auto take = [&numbers](absl::string_view key) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (!number.ok()) return;
+    numbers.first = std::min(numbers.first, *number);
+    numbers.last = std::max(numbers.last, *number);
+  };
+  for (const Family family : {kTables, kSlices, kObjects}) {
+    rocksdb::ColumnFamilyMetaData files;
+    db->GetColumnFamilyMetaData(db.family(family), &files);
+    for (const rocksdb::LevelMetaData& level : files.levels) {
+      for (const rocksdb::SstFileMetaData& file : level.files) {
+        take(file.smallestkey);
+        take(file.largestkey);
+      }
+    }
+    // What is in memory.
+    const std::unique_ptr<rocksdb::Iterator> it(
+        db->NewIterator(VerifiedReads(), db.family(family)));
+    it->SeekToFirst();
+    if (it->Valid()) take(ToView(it->key()));
+    it->SeekToLast();
+    if (it->Valid()) take(ToView(it->key()));
+  }
+  return numbers;
 }
 
-using Records = std::unique_ptr<rocksdb::Iterator>;
-
-// A new one: of a block that it could not read an iterator keeps no more than that it was there.
-Records RecordsFrom(const Database& db, Family family, uint64_t begin) {
+// Every record, those in damaged blocks aside, which `damage` gets a line for. From the first such
+// block on numbered ones are asked for one by one: some may have been written again elsewhere.
+absl::Status ForEach(const Database& db, Family family, const Numbers& numbers, const Visit& visit,
+                     std::vector<std::string>* damage) {
   rocksdb::ReadOptions options = VerifiedReads();
   options.readahead_size = size_t{2} << 20;
-  Records records(db->NewIterator(options, db.family(family)));
-  records->Seek(NumberKey(begin));
-  return records;
-}
-
-// The lowest beginning of a key above `from` from which the family can be read on; 0: none. Where
-// damaged blocks lie apart, one behind the last of those that the search meets.
-uint64_t ReadableAfter(const Database& db, Family family, uint64_t from) {
-  const auto can_read = [&](uint64_t at) {
-    return !RecordsFrom(db, family, at)->status().IsCorruption();
-  };
-  uint64_t damaged = from, readable = 0;
-  for (int bit = 0; readable == 0; ++bit) {
-    if (bit == 64 || from + (uint64_t{1} << bit) < from) return 0;
-    const uint64_t next = from + (uint64_t{1} << bit);
-    (can_read(next) ? readable : damaged) = next;
-  }
-  while (readable - damaged > 1) {
-    const uint64_t middle = damaged + (readable - damaged) / 2;
-    (can_read(middle) ? readable : damaged) = middle;
-  }
-  return readable;
-}
-
-// Every record, those in damaged blocks aside, which `damage` gets a line for. A record of such a
-// block that was written again elsewhere is read from there.
-absl::Status ForEach(const Database& db, Family family, const Visit& visit,
-                     std::vector<std::string>* damage) {
   const bool is_numbered = family == kObjects || family == kManifests;
-  for (uint64_t next = 0;;) {  // everything before it was visited
-    const Records it = RecordsFrom(db, family, next);
-    for (; it->Valid(); it->Next()) {
-      visit(ToView(it->key()), ToView(it->value()));
-      next = BeginOf(it->key()) + (is_numbered ? 1 : 0);
-    }
-    if (it->status().ok()) return absl::OkStatus();
-    if (!it->status().IsCorruption()) {
-      return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
-    }
-    const uint64_t readable = ReadableAfter(db, family, next);
-    damage->push_back(absl::StrCat("records of ", kFamilyNames[family],
-                                   " are damaged: ", it->status().ToString()));
-    if (is_numbered) {
-      absl::StrAppend(&damage->back(), ", numbers from ", next,
-                      readable > 0 ? absl::StrCat(" to ", readable - 1) : "");
-    }
-    const uint64_t stop =
-        readable > 0 ? std::min(readable, next + kMaxOneByOne) : next + kMaxOneByOne;
-    for (; is_numbered && next < stop; ++next) {
-      std::string value;
-      const std::string key = NumberKey(next);
-      if (db->Get(VerifiedReads(), db.family(family), key, &value).ok()) visit(key, value);
-    }
-    if (readable == 0) return absl::OkStatus();
-    next = readable;
+  uint64_t next = numbers.first;
+  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(options, db.family(family)));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    visit(ToView(it->key()), ToView(it->value()));
+    if (is_numbered) next = ParseNumberKey(ToView(it->key())).value_or(next - 1) + 1;
   }
-}
-
-// Of the keys of slices, erased ones included. Tables are on stable storage before the records of
-// their objects are: a crash of the machine may leave them alone.
-uint64_t LastNumber(const Database& db, Family family) {
-  rocksdb::ColumnFamilyMetaData files;
-  db->GetColumnFamilyMetaData(db.family(family), &files);
-  uint64_t last = 0;
-  const auto take = [&last](absl::string_view key) {
-    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
-    if (number.ok()) last = std::max(last, *number);
-  };
-  for (const rocksdb::LevelMetaData& level : files.levels) {
-    for (const rocksdb::SstFileMetaData& file : level.files) take(file.largestkey);
+  if (it->status().ok()) return absl::OkStatus();
+  if (!it->status().IsCorruption()) {
+    return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
   }
-  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(VerifiedReads(), db.family(family)));
-  it->SeekToLast();
-  if (it->Valid()) take(ToView(it->key()));
-  return last;
+  damage->push_back(absl::StrCat("records of ", kFamilyNames[family],
+                                 " are damaged: ", it->status().ToString(),
+                                 is_numbered ? absl::StrCat(", from number ", next, " on") : ""));
+  for (; is_numbered && next <= numbers.last + kBehind; ++next) {
+    std::string value;
+    const std::string key = NumberKey(next);
+    if (db->Get(VerifiedReads(), db.family(family), key, &value).ok()) visit(key, value);
+  }
+  return absl::OkStatus();
 }
 
 std::string KeyOfFingerprint(const Digest& digest, absl::string_view tenant) {
@@ -159,10 +132,11 @@ void TakeMeta(absl::string_view key, absl::string_view value, DiskContents* cont
 absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   DiskContents contents;
   contents.damage = db.found();
-  contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
+  const Numbers numbers = NumbersIn(db);
+  contents.last_number = numbers.last;
   absl::Status status;
   const auto each = [&](Family family, const Visit& visit) {
-    status.Update(ForEach(db, family, visit, &contents.damage));
+    status.Update(ForEach(db, family, numbers, visit, &contents.damage));
   };
   each(kObjects, [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
@@ -249,7 +223,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
   if (is_known && contents->drops < noted.drops && !contents->manifests.empty()) {
     return absl::DataLossError("it is from before restore points were dropped");
   }
-  if (!db.found().empty()) TakeLostObjects(db, &*contents);
+  FindLostTables(db, &*contents);
   const uint64_t found = contents->manifests.size();
   const uint64_t lost = noted.points - std::min(noted.points, found);
   // What was not synced a crash of the machine may take. A log is torn where a write failed, too:

@@ -1,10 +1,9 @@
 // What a start does with a database that cannot be opened for damage. Private to disk/.
 //
-// RocksDB mends it where it can, in a child process, since it may assert on what it reads: tables
-// of slices that cannot be opened are dropped, and with a damaged manifest best-efforts recovery
-// goes back to the newest state whose files are all there. What cannot be mended is set aside
-// whole, as `db.damaged-TIME` beside the database: one is kept, for a week, and goes first where
-// room is lacking.
+// A table that is gone, or cannot be opened, costs what it holds. With a damaged manifest RocksDB's
+// best-efforts recovery goes back to the newest state whose files are all there, in a child
+// process, since it may assert on what it reads. What cannot be mended is set aside whole, as
+// `db.damaged` beside the database: one is kept, for a week, and goes first where room is lacking.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 
@@ -21,20 +20,21 @@
 
 namespace hearth {
 
-// Ok: the database at `path`, which is not open, can be opened again; some of it may be lost. Adds
-// a line for each table that was dropped. The child has a few minutes, and ends with its parent.
-// kDataLoss: it could not mend it. kUnavailable: there could be no child, and nothing was tried.
+// Ok: the database at `path`, which is not open, can be opened again; some of it may be lost. The
+// child has a few minutes, and ends with its parent. kDataLoss: it could not mend it. kUnavailable:
+// there could be no child, and nothing was tried.
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
-                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                            std::vector<std::string>* lines);
+                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families);
 
-// Takes objects out of `*contents` whose slices were in tables that were dropped.
-void TakeLostObjects(const Database& db, DiskContents* contents);
+// Takes objects out of `*contents` whose slices were in tables that are gone or cut, and adds a
+// line of damage for each table.
+void FindLostTables(const Database& db, DiskContents* contents);
 
 // Renames the database of `dir`, which is not open, and says so in a line. Removes an older one.
 absl::Status SetAside(const std::string& dir, const std::string& why,
                       std::vector<std::string>* lines);
-uint64_t SetAsideBytes(const std::string& dir);
+// Of all files of the database and of one that was set aside.
+uint64_t DatabaseBytes(const std::string& dir);
 // One older than `age`.
 void RemoveSetAside(const std::string& dir, absl::Duration age);
 inline constexpr absl::Duration kKeptSetAside = absl::Hours(7 * 24);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -28,20 +29,6 @@ constexpr uint64_t kWorthwhile = 64;
 
 // RocksDB's own buffer before the file's: what is larger passes it by.
 constexpr size_t kFileBufferBytes = size_t{64} << 10;
-
-constexpr Family kHoldSlices[] = {kSlices, kTables};
-
-void EraseListed(const Database& db, Family family, uint64_t number, rocksdb::WriteBatch* batch) {
-  const std::string end = NumberKey(number + 1);
-  const rocksdb::Slice bound(end);
-  rocksdb::ReadOptions options = VerifiedReads();
-  options.iterate_upper_bound = &bound;
-  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(options, db.family(family)));
-  for (it->Seek(NumberKey(number)); it->Valid(); it->Next()) {
-    batch->Delete(db.family(family), it->key());
-  }
-  if (!it->status().ok()) batch->DeleteRange(db.family(family), NumberKey(number), end);
-}
 
 struct Table {
   Family family;
@@ -216,13 +203,14 @@ void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch
   // Once more: an error may pass, where one that stays must not keep what else is to be erased.
   if (read.IsIOError()) read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
   batch->Delete(db.family(kObjects), key);
-  const absl::StatusOr<ObjectRecord> object =
+  absl::StatusOr<ObjectRecord> object =
       read.ok() ? ParseObject(bytes) : absl::StatusOr<ObjectRecord>(FromRocks(read, "record"));
-  for (const Family family : kHoldSlices) {
-    if (!object.ok() || object->number != number) {
-      EraseListed(db, family, number, batch);
-      continue;
-    }
+  if (!object.ok() || object->number != number) {
+    object = ObjectRecord();  // of any layers
+    object->layers.resize(kMaxRecordLayers);
+    std::iota(object->layers.begin(), object->layers.end(), 0);
+  }
+  for (const Family family : {kSlices, kTables}) {
     for (const uint32_t layer : object->layers) {
       batch->Delete(db.family(family), SliceKey(number, layer));
     }

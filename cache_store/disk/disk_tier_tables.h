@@ -52,11 +52,10 @@ class SliceTables {
 // Has the page cache forget the files that may hold slices of this object.
 void DropCached(const Database& db, uint64_t object);
 
-// Adds the erase of the record and of each slice to `batch`, by the record's layers. Without a
-// readable record the layers are searched for, and where they cannot be listed either, the whole
-// range is deleted. Otherwise there is a deletion for each key and none of a range: a compaction
-// that finds ranges and nothing live makes RocksDB 7.8 begin a table all the same, and if that
-// cannot be written it asserts that it has a first key.
+// Adds the erase of the record and of each slice to `batch`: of the record's layers, or where it
+// cannot be read of all that an object may have. Never of a range of keys: a compaction that finds
+// ranges and nothing live makes RocksDB 7.8 begin a table all the same, and if that cannot be
+// written it asserts that it has a first key.
 void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch);
 
 rocksdb::Status GetSlice(const Database& db, const StoredSlice& slice,

@@ -117,7 +117,7 @@ class Damaged(StoreTest):
         again = self.store(self.data)
         counters = self.cluster.ctl("stats", "--store", again.address)["counters"]
         self.assertEqual(counters["recovery_lost_restore_points"], 1)
-        self.assertEqual(len(list(self.data.glob("db.damaged-*"))), 1)
+        self.assertTrue((self.data / "db.damaged").is_dir())
 
 
 class Signals(StoreTest):

@@ -1,11 +1,12 @@
-// Checks a slice's block before RocksDB parses it. Private to disk/.
+// Checks blocks that RocksDB parses before it verified them. Private to disk/.
 //
 // RocksDB asserts that a block makes sense unless it verified the block's checksum before, and
 // Debian's build takes as long for that as for the rest of the read. In a table a slice is a block
 // of its own, and everything but the slice is known: its length, one restart at 0, no compression,
 // a full key of our length, sequence number 0. Such a block cannot fail an assertion, whatever
 // rotted in the key (then it is not found) or in the slice (every reader checks its digest). Any
-// other block, such as one of small slices, is read again with its checksum.
+// other block, such as one of small slices, is read again with its checksum. And a table's
+// properties RocksDB parses first and verifies then, whatever it is told.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 
@@ -55,6 +56,16 @@ inline bool IsSliceBlock(const rocksdb::Slice& read) {
          std::memcmp(trailer - kRestartBytes, kOneRestart, kRestartBytes) == 0 && trailer[0] == 0;
 }
 
+// Whether it is a table's properties whose kind of index is not the one that all blocks of ours
+// have: RocksDB asserts what it takes for the index then.
+inline bool IsWrongProperties(const rocksdb::Slice& read) {
+  constexpr char kFirstName[] = "rocksdb.";  // behind three lengths
+  constexpr size_t kNameBytes = sizeof(kFirstName) - 1, kNameAt = 3, kTrailerBytes = 5;
+  if (read.size() < kNameAt + kNameBytes + kTrailerBytes) return false;
+  return std::memcmp(read.data() + kNameAt, kFirstName, kNameBytes) == 0 &&
+         (read[read.size() - kTrailerBytes - 1] & 0x80) != 0;
+}
+
 class TableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
  public:
   using rocksdb::FSRandomAccessFileOwnerWrapper::FSRandomAccessFileOwnerWrapper;
@@ -64,8 +75,12 @@ class TableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
                          rocksdb::IODebugContext* dbg) const override {
     rocksdb::IOStatus status =
         FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, scratch, dbg);
-    if (!status.ok() || !OnlySliceBlocks::wanted() || IsSliceBlock(*result)) return status;
-    return rocksdb::IOStatus::Corruption("not a slice's block");
+    if (!status.ok()) return status;
+    if (OnlySliceBlocks::wanted() && !IsSliceBlock(*result)) {
+      return rocksdb::IOStatus::Corruption("not a slice's block");
+    }
+    if (IsWrongProperties(*result)) return rocksdb::IOStatus::Corruption("a table's properties");
+    return status;
   }
 };
 
