@@ -118,9 +118,9 @@ class Matrices {
   explicit Matrices(const Shape& shape) {
     const at::Tensor weight = at::randn({shape.outputs, shape.inputs}).to(at::kBFloat16);
     const at::Tensor wide = weight.to(at::kFloat);
-    const WeightRows rows{weight.data_ptr(), shape.outputs};
+    const WeightRows rows{weight.data_ptr(), shape.outputs, ElementType::kBFloat16};
     TensorView view;
-    view.dtype = TensorDtype::kFloat32;
+    view.type = ElementType::kFloat32;
     view.shape = {shape.outputs, shape.inputs};
     view.data = {std::make_shared<at::Tensor>(wide),
                  static_cast<const std::byte*>(wide.data_ptr())};
@@ -169,8 +169,8 @@ void Compare(const Shape& shape, Matrices* matrices, int64_t rows, ThreadPool* p
 
 PackedWeights RandomWeights(int64_t outputs, int64_t inputs) {
   const at::Tensor weight = at::randn({outputs, inputs}).to(at::kBFloat16);
-  return PackedWeights::Pack({{weight.data_ptr(), outputs}}, ElementType::kBFloat16, inputs,
-                             InThisThread);
+  const ElementType type = ElementType::kBFloat16;
+  return PackedWeights::Pack({{weight.data_ptr(), outputs, type}}, type, inputs, InThisThread);
 }
 
 // Gate and up of 270M with GELU: one kernel against one after the other.

@@ -40,6 +40,7 @@ int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console
             {"window", model.window()},
             {"has_tokenizer", model.has_tokenizer()},
             {"why_no_tokenizer", model.why_no_tokenizer()},
+            {"notes", model.notes()},
             {"fingerprint", HexText(model.fingerprint().digest())},
             {"adapters", Json::array()}};
   for (const v1::Adapter& adapter : model.adapters()) {

@@ -262,6 +262,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_weights(engine.weights());
     made.set_has_tokenizer(options_.tokenizer != nullptr);
     made.set_why_no_tokenizer(options_.why_no_tokenizer);
+    made.mutable_notes()->Add(options_.notes.begin(), options_.notes.end());
     if (options_.reachability != nullptr && !options_.reachability->is_reached()) {
       made.set_unreachable_store(options_.reachability->address());
     }

@@ -31,6 +31,7 @@ namespace hearth {
 struct InferenceOptions {
   const Tokenizer* tokenizer = nullptr;  // null: serves token ids, for this reason:
   std::string why_no_tokenizer = "";
+  std::vector<std::string> notes = {};         // on the load
   Explainer* explainer = nullptr;              // null: no store
   std::string store;                           // where that is, for people
   ClientAccess store_access;                   // how it is reached

@@ -24,6 +24,7 @@
 #include "services/serving/process.h"
 #include "services/serving/server/serving.h"
 #include "worker/engine/engine.h"
+#include "worker/model/gguf.h"
 #include "worker/text/tokenizer_loader.h"
 
 namespace hearth {
@@ -66,7 +67,7 @@ std::string DefaultDigestCache() {
 
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;
-  set->AddRequired("model", &engine->model_dir, "Folder of a Hugging Face Gemma 3 checkpoint");
+  set->AddRequired("model", &engine->model_dir, "Gemma 3: a Hugging Face folder, or a GGUF file");
   set->AddText("device", &engine->device, "cpu, cuda or cuda:N");
   set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
   set->AddUint("chunk-tokens", &engine->chunk_tokens,
@@ -175,13 +176,20 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
 absl::Status CheckStart(const WorkerFlags& flags, ClaimedPorts* ports) {
   if (absl::Status status = flags.engine.Validate(); !status.ok()) return status;
   struct stat info {};
-  if (stat(flags.engine.model_dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return absl::NotFoundError(
-        absl::StrCat("--model: ", flags.engine.model_dir,
-                     " is no folder; if a hub knows a model by this id, download its files (hf "
-                     "download), and give the folder they are in"));
+  const std::string& model = flags.engine.model_dir;
+  if (!IsGgufFile(model) && (stat(model.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))) {
+    return absl::NotFoundError(absl::StrCat(
+        "--model: ", model,
+        " is no folder and no GGUF file; if a hub knows a model by this id, download its files (hf "
+        "download), and give the folder they are in"));
   }
   return ports->Claim(flags.server);
+}
+
+std::vector<std::string> NotesOf(const Engine& engine, const LoadedTokenizer& tokenizer) {
+  std::vector<std::string> notes = engine.notes();
+  notes.insert(notes.end(), tokenizer.notes.begin(), tokenizer.notes.end());
+  return notes;
 }
 
 void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedTokenizer& tokenizer,
@@ -222,7 +230,7 @@ int Main(int argc, char** argv) {
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
-  for (const std::string& note : (*engine)->notes()) Log(LogLevel::kInfo, note);
+  for (const std::string& note : NotesOf(**engine, *tokenizer)) Log(LogLevel::kInfo, note);
   LogWarnings((*engine)->warnings());
   Metrics metrics("hearth_worker");
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
@@ -243,6 +251,7 @@ int Main(int argc, char** argv) {
   InferenceOptions options;
   options.tokenizer = tokenizer->tokenizer.get();
   options.why_no_tokenizer = tokenizer->why_none;
+  options.notes = NotesOf(**engine, *tokenizer);
   options.explainer = (*link)->explainer();
   options.store = flags.store;
   options.store_access = flags.store_access;

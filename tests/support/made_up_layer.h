@@ -149,8 +149,9 @@ class MadeUpLayer {
       std::memcpy(stored.data() + row * inputs, From(++weight_rows_),
                   static_cast<size_t>(inputs) * sizeof(uint16_t));
     }
-    return PackedWeights::Pack({{stored.data(), outputs}}, ElementType::kBFloat16, inputs,
-                               InThisThread, nullptr, form);
+    const ElementType type = ElementType::kBFloat16;
+    return PackedWeights::Pack({{stored.data(), outputs, type}}, PackedType({type}, form), inputs,
+                               InThisThread);
   }
 
   Rows Room(size_t number, int64_t rows, int64_t columns) {

@@ -469,7 +469,7 @@ void AttendForTarget(const SharedAttendCall& call, KernelPhases* phases) {
       return AttendOf<BFloat16>(call, phases);
     case ElementType::kFloat16:
       return AttendOf<Float16>(call, phases);
-    case ElementType::kInt8:
+    default:
       assert(false);  // of weights only
   }
 }

@@ -87,6 +87,8 @@ void GeluProductForTarget(const GeluProductCall& call) {
       return GeluProductOf<Float16>(call);
     case ElementType::kInt8:
       return GeluProductOf<Int8>(call);
+    default:
+      assert(false);
   }
 }
 

@@ -7,19 +7,23 @@
 #include <vector>
 
 #include "worker/kernels/float_mode.h"
+#include "worker/kernels/quantized/weight_blocks.h"
 
 namespace hearth {
 namespace {
 
-// One output's weights, in a stack of matrices.
-const std::byte* FindRow(absl::Span<const WeightRows> matrices, int64_t output, size_t row_bytes) {
-  for (const WeightRows& matrix : matrices) {
-    if (output < matrix.outputs) {
-      return static_cast<const std::byte*>(matrix.data) + static_cast<size_t>(output) * row_bytes;
-    }
-    output -= matrix.outputs;
-  }
-  return nullptr;
+// One output's weights, in a stack of matrices, as `type`; where they are of another, widened into
+// `wide`.
+const std::byte* RowAs(ElementType type, absl::Span<const WeightRows> matrices, int64_t output,
+                       int64_t inputs, std::vector<float>* wide) {
+  auto matrix = matrices.begin();
+  for (; output >= matrix->outputs; ++matrix) output -= matrix->outputs;
+  const auto* row = static_cast<const std::byte*>(matrix->data) +
+                    static_cast<size_t>(output) * RowBytes(matrix->type, inputs);
+  if (matrix->type == type) return row;
+  wide->resize(static_cast<size_t>(inputs));
+  WidenRow(matrix->type, row, inputs, wide->data());
+  return reinterpret_cast<const std::byte*>(wide->data());
 }
 
 // Inputs of one panel, [count][width]; `rows` are at the first of them.
@@ -44,18 +48,6 @@ void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64
   FillPanel<uint16_t>(rows, real, width, inputs % 2, panel + pairs * width * 4);
 }
 
-void WidenTo(const std::byte* row, ElementType type, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (type == ElementType::kFloat32) {
-      std::memcpy(&to[i], row + i * 4, 4);
-      continue;
-    }
-    uint16_t bits;
-    std::memcpy(&bits, row + i * 2, 2);
-    to[i] = type == ElementType::kBFloat16 ? WidenOne(BFloat16{bits}) : WidenOne(Float16{bits});
-  }
-}
-
 // One group of one output: what each value is a multiple of.
 float ScaleOf(const float* weights, int64_t count) {
   float most = 0;
@@ -77,7 +69,7 @@ int8_t NearestMultiple(float weight, float scale) {
 }
 
 // Rows of floats, [real][inputs], as a panel of groups.
-void FillPanelOfGroups(const std::vector<float>& rows, int64_t real, int64_t width, int64_t inputs,
+void FillPanelOfGroups(const std::byte* const* rows, int64_t real, int64_t width, int64_t inputs,
                        std::byte* panel) {
   constexpr int64_t kGroup = PackedWeights::kGroupInputs;
   for (int64_t begin = 0; begin < inputs; begin += kGroup) {
@@ -85,7 +77,7 @@ void FillPanelOfGroups(const std::vector<float>& rows, int64_t real, int64_t wid
     std::memset(panel, 0, static_cast<size_t>(width * (count + 4)));
     std::byte* scales = panel + width * count;
     for (int64_t n = 0; n < real; ++n) {
-      const float* row = rows.data() + n * inputs + begin;
+      const float* row = reinterpret_cast<const float*>(rows[n]) + begin;
       const float scale = ScaleOf(row, count);
       std::memcpy(scales + n * 4, &scale, 4);
       for (int64_t i = 0; i < count; ++i) {
@@ -116,17 +108,21 @@ void PackedWeights::WidenOutput(int64_t output, float* to) const {
   const auto* weights = Panel<std::byte>(panel);
   const int64_t bytes = static_cast<int64_t>(ElementBytes(type_));
   for (int64_t input = 0; input < inputs_; ++input) {
-    WidenTo(weights + IndexInPanel(panel, input, n) * bytes, type_, 1, to + input);
+    WidenRow(type_, weights + IndexInPanel(panel, input, n) * bytes, 1, to + input);
   }
 }
 
+ElementType PackedType(absl::Span<const ElementType> types, WeightForm form) {
+  if (form == WeightForm::kInt8) return ElementType::kInt8;
+  const bool is_one = std::count(types.begin(), types.end(), types[0]) == int64_t(types.size());
+  return form == WeightForm::kStored && is_one && !IsOfBlocks(types[0]) ? types[0]
+                                                                        : ElementType::kFloat32;
+}
+
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,
-                                  int64_t inputs, ParallelFor parallel, KernelArena* arena,
-                                  WeightForm form) {
+                                  int64_t inputs, ParallelFor parallel, KernelArena* arena) {
   PackedWeights packed;
-  packed.type_ = form == WeightForm::kFloat32 ? ElementType::kFloat32
-                 : form == WeightForm::kInt8  ? ElementType::kInt8
-                                              : type;
+  packed.type_ = type;
   packed.inputs_ = inputs;
   for (const WeightRows& matrix : matrices) {
     assert(matrix.outputs >= 1);
@@ -136,40 +132,33 @@ PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, Element
   packed.bytes_ = arena != nullptr
                       ? arena->Take(packed.bytes())
                       : std::shared_ptr<std::byte>(AllocateKernelBytes(packed.bytes()));
-  const size_t row_bytes = static_cast<size_t>(inputs) * ElementBytes(type);
+  const ElementType from = type == ElementType::kInt8 ? ElementType::kFloat32 : type;
   parallel(packed.panels(), [&](int64_t panel) {
     const FloatMode mode;
     const std::byte* rows[kPanelOutputs] = {};
-    const int64_t real = packed.PanelReal(panel);
-    for (int64_t i = 0; i < real; ++i) {
-      rows[i] = FindRow(matrices, panel * kPanelOutputs + i, row_bytes);
+    std::vector<float> wide[kPanelOutputs];
+    for (int64_t i = 0; i < packed.PanelReal(panel); ++i) {
+      rows[i] = RowAs(from, matrices, panel * kPanelOutputs + i, inputs, &wide[i]);
     }
-    packed.FillFrom(rows, type, panel);
+    packed.FillFrom(rows, panel);
   });
   return packed;
 }
 
-void PackedWeights::FillFrom(const std::byte** rows, ElementType type, int64_t panel) {
+void PackedWeights::FillFrom(const std::byte** rows, int64_t panel) {
   const int64_t real = PanelReal(panel), width = PanelWidth(panel);
   std::byte* out = const_cast<std::byte*>(Panel<std::byte>(panel));
-  std::vector<float> widened;
-  if (type_ != type) {
-    widened.resize(static_cast<size_t>(real * inputs_));
-    for (int64_t i = 0; i < real; ++i) {
-      float* row = widened.data() + i * inputs_;
-      WidenTo(rows[i], type, inputs_, row);
-      rows[i] = reinterpret_cast<const std::byte*>(row);
-    }
-  }
   switch (type_) {
     case ElementType::kInt8:
-      return FillPanelOfGroups(widened, real, width, inputs_, out);
+      return FillPanelOfGroups(rows, real, width, inputs_, out);
     case ElementType::kBFloat16:
       return FillPanelOfPairs(rows, real, width, inputs_, out);
     case ElementType::kFloat32:
       return FillPanel<uint32_t>(rows, real, width, inputs_, out);
     case ElementType::kFloat16:
       return FillPanel<uint16_t>(rows, real, width, inputs_, out);
+    default:
+      assert(false);
   }
 }
 

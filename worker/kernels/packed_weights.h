@@ -32,11 +32,15 @@ namespace hearth {
 struct WeightRows {
   const void* data = nullptr;
   int64_t outputs = 0;
+  ElementType type = ElementType::kFloat32;
 };
 
 // The form in which weights are kept. kFloat32 gives the bits of kStored, as widening is exact.
 enum class WeightForm { kStored, kFloat32, kInt8 };
 const char* WeightFormName(WeightForm form);  // as --weights has it
+// What matrices of these types, stacked, are packed as: their own one where they have one and it
+// is packed, else float32.
+ElementType PackedType(absl::Span<const ElementType> types, WeightForm form);
 
 class PackedWeights {
  public:
@@ -48,12 +52,12 @@ class PackedWeights {
   PackedWeights(PackedWeights&&) = default;
   PackedWeights& operator=(PackedWeights&&) = default;
 
-  // The matrices on top of each other (q, k and v; gate and up), all of one type.
+  // The matrices on top of each other (q, k and v), as `type`.
   // In a piece of `arena`, or where that is null in memory of its own.
-  // REQUIRES: inputs >= 1; each matrix has outputs >= 1.
+  // REQUIRES: inputs >= 1, whole blocks of each matrix; each has outputs >= 1; PackedType gives
+  // `type` for them, or it is kFloat32.
   static PackedWeights Pack(absl::Span<const WeightRows> matrices, ElementType type, int64_t inputs,
-                            ParallelFor parallel, KernelArena* arena = nullptr,
-                            WeightForm form = WeightForm::kStored);
+                            ParallelFor parallel, KernelArena* arena = nullptr);
 
   ElementType type() const { return type_; }
   int64_t outputs() const { return outputs_; }
@@ -90,8 +94,8 @@ class PackedWeights {
   float Scale(int64_t panel, int64_t input, int64_t n) const;
 
  private:
-  // A panel from rows of `type`; moves `rows`.
-  void FillFrom(const std::byte** rows, ElementType type, int64_t panel);
+  // A panel from its rows, of type_; moves `rows`.
+  void FillFrom(const std::byte** rows, int64_t panel);
   // Of one output: its weights of the first inputs, with their scales.
   size_t OutputBytes(int64_t inputs) const {
     const int64_t groups = (inputs + kGroupInputs - 1) / kGroupInputs;

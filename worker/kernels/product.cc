@@ -88,6 +88,8 @@ void ProductForTarget(const ProductCall& call) {
       return ProductOf<Float16>(call);
     case ElementType::kInt8:
       return ProductOf<Int8>(call);
+    default:
+      assert(false);
   }
 }
 

@@ -119,7 +119,7 @@ void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t
       return RowOf<BFloat16>(shape, blocks, kv_head, position, query, out);
     case ElementType::kFloat16:
       return RowOf<Float16>(shape, blocks, kv_head, position, query, out);
-    case ElementType::kInt8:
+    default:
       assert(false);  // of weights only
   }
 }

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
 
 namespace hearth {
@@ -241,6 +245,118 @@ void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) 
   }
 }
 
+// --- GGUF ---
+
+// Gemma 3's own vocabulary, whose files name <eos> alone.
+constexpr int64_t kGemmaVocabulary = 262144;
+constexpr int32_t kGemmaEndOfTurn = 106;
+// Of the sizes with constants of their own, by their numbers of layers.
+constexpr int kLayersOf1B = 26, kLayersOf27B = 62;
+constexpr int kLongContext = 131072;
+
+// Numbers of a header's fields, by the names of config.json.
+class GgufFields {
+ public:
+  explicit GgufFields(const GgufHeader& header) : header_(header) {}
+
+  // The first of the fields that is there; else `otherwise`, or where that is none, nothing.
+  void Take(const char* ours, std::initializer_list<const char*> theirs, Json otherwise = {}) {
+    for (const char* name : theirs) {
+      const Json& value = header_.Field(name);
+      if (value.is_null()) continue;
+      if (!value.is_number()) return Refuse(name);
+      // As it was written before it became a float32.
+      if (value.is_number_float()) {
+        otherwise = std::strtod(absl::StrCat(value.get<float>()).c_str(), nullptr);
+      } else {
+        otherwise = value;
+      }
+      break;
+    }
+    if (!otherwise.is_null()) json[ours] = std::move(otherwise);
+  }
+  void Refuse(const char* name) {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrCat(header_.file->path, ": field ", name, " is not what a Gemma 3 model has")));
+  }
+  int Int(const char* name) const {
+    const auto found = json.find(name);
+    return found != json.end() && found->is_number_integer() ? found->get<int>() : 0;
+  }
+
+  Json json = Json::object();
+  absl::Status status;
+
+ private:
+  const GgufHeader& header_;
+};
+
+void TakeRopes(const GgufHeader& header, GgufFields* fields) {
+  fields->Take("rope_theta", {"rope.freq_base", "rope.global.freq_base"});
+  fields->Take("rope_local_base_freq", {"rope.freq_base_swa", "rope.local.freq_base"});
+  const Json& type = header.Field("rope.scaling.type");
+  const bool is_none = type == "none";
+  if (!type.is_null() && !is_none && type != "linear") fields->Refuse("rope.scaling.type");
+  // Ollama's files do not say it; all sizes with the long context have it.
+  const bool is_long = fields->Int("max_position_embeddings") >= kLongContext && type.is_null();
+  fields->Take("factor", {"rope.scaling.factor"}, is_long ? 8.0 : 1.0);
+  if (!is_none && fields->json["factor"] != 1.0)
+    fields->json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", fields->json["factor"]}};
+}
+
+// A header's fields as config.json would have them, with what they leave to the architecture.
+absl::StatusOr<Json> ConfigOf(const GgufHeader& header) {
+  GgufFields fields(header);
+  fields.Take("hidden_size", {"embedding_length"});
+  fields.Take("intermediate_size", {"feed_forward_length"});
+  fields.Take("num_hidden_layers", {"block_count"});
+  fields.Take("num_attention_heads", {"attention.head_count"});
+  fields.Take("num_key_value_heads", {"attention.head_count_kv"});
+  fields.Take("head_dim", {"attention.key_length"}, 256);
+  fields.Take("values", {"attention.value_length"}, fields.json["head_dim"]);
+  if (fields.json["values"] != fields.json["head_dim"]) fields.Refuse("attention.value_length");
+  fields.Take("max_position_embeddings", {"context_length"});
+  fields.Take("rms_norm_eps", {"attention.layer_norm_rms_epsilon"});
+  fields.Take("sliding_window", {"attention.sliding_window"});
+  fields.Take("attn_logit_softcapping", {"attn_logit_softcapping"});
+  fields.Take("final_logit_softcapping", {"final_logit_softcapping"});
+  fields.Take("bos_token_id", {"bos_token_id"});
+  fields.Take("pad_token_id", {"padding_token_id"});
+  const Json& pattern = header.Field("attention.sliding_window_pattern");
+  if (pattern.is_array()) {
+    for (const Json& is_local : pattern) {
+      fields.json["layer_types"].push_back(is_local == true ? "sliding_attention"
+                                                            : "full_attention");
+    }
+  } else {
+    fields.Take("sliding_window_pattern", {"attention.sliding_window_pattern"});
+  }
+  TakeRopes(header, &fields);
+  const int layers = fields.Int("num_hidden_layers"), heads = fields.Int("num_attention_heads");
+  if (layers == kLayersOf1B) fields.json["sliding_window"] = 512;  // Google's file says 1,024
+  fields.json["query_pre_attn_scalar"] = layers == kLayersOf27B && heads > 0
+                                             ? Json(fields.Int("hidden_size") / heads)
+                                             : fields.json["head_dim"];
+  for (const char* needed : {"hidden_size", "intermediate_size", "num_hidden_layers",
+                             "num_attention_heads", "num_key_value_heads", "sliding_window"}) {
+    if (!fields.json.contains(needed)) fields.Refuse(needed);
+  }
+  fields.Take("eos_token_id", {"eos_token_id"});
+  fields.Take("end_of_turn", {"eot_token_id"});
+  Json ends = Json::array();
+  for (const char* name : {"eos_token_id", "end_of_turn"}) {
+    if (fields.json.contains(name)) ends.push_back(fields.json[name]);
+  }
+  for (const TensorView& view : header.tensors) {
+    if (view.name != "model.embed_tokens.weight" || view.shape.size() != 2) continue;
+    fields.json["vocab_size"] = view.shape[0];
+    if (view.shape[0] >= kGemmaVocabulary) ends.push_back(kGemmaEndOfTurn);
+  }
+  if (!ends.empty()) fields.json["eos_token_id"] = std::move(ends);
+  if (!fields.status.ok()) return fields.status;
+  return std::move(fields.json);
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::string& file,
@@ -290,13 +406,19 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
+  if (IsGgufFile(model_dir)) {
+    const absl::StatusOr<GgufHeader> header = ReadGgufHeader(model_dir, /*with_vocabulary=*/false);
+    if (!header.ok()) return header.status();
+    const absl::StatusOr<Json> json = ConfigOf(*header);
+    return json.ok() ? ParseModelConfig(json->dump(), model_dir) : json.status();
+  }
   const std::string file = absl::StrCat(model_dir, "/config.json");
   std::error_code ignored;
   if (!std::filesystem::is_directory(model_dir, ignored)) {
     return absl::NotFoundError(absl::StrCat(
         model_dir,
-        " is no folder; of a model of the Hugging Face hub that is the folder into which ",
-        "it was downloaded"));
+        " is no folder and no GGUF file; of a model of the Hugging Face hub that is the folder ",
+        "into which it was downloaded"));
   }
   absl::StatusOr<std::string> json = ReadModelFile(file, kMaxJsonFileBytes);
   if (!json.ok()) return json.status();

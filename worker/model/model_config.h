@@ -1,4 +1,5 @@
-// ModelConfig: the geometry and the constants of one Gemma 3 text model, read from config.json.
+// ModelConfig: the geometry and the constants of one Gemma 3 text model, read from config.json or
+// from a GGUF header.
 //
 // Thread safety: plain values; const use from any thread.
 // Both published styles are read: the old one (sliding_window_pattern, rope_theta,
@@ -75,8 +76,9 @@ struct ModelConfig {
   bool is_local(int layer) const { return layer_types[layer] == LayerType::kLocal; }
 };
 
-// Reads MODEL_DIR/config.json and, when there is one, MODEL_DIR/generation_config.json.
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+// Of a folder, config.json and, when there is one, generation_config.json; of a GGUF file its
+// header, and what that leaves to the architecture.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model);
 
 // Parses the text of a config.json, and of a generation_config.json where there is one. The files'
 // names are for messages.

@@ -1,5 +1,3 @@
-#include "worker/model/safetensors.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
+#include "worker/model/tensor_files.h"
 
 namespace hearth {
 namespace {
@@ -25,11 +25,12 @@ absl::Status Bad(const std::string& file, const std::string& what) {
   return absl::DataLossError(absl::StrCat(file, ": ", what));
 }
 
-TensorDtype DtypeFromText(const std::string& text) {
-  if (text == "F32") return TensorDtype::kFloat32;
-  if (text == "F16") return TensorDtype::kFloat16;
-  if (text == "BF16") return TensorDtype::kBFloat16;
-  return TensorDtype::kOther;
+std::optional<ElementType> TypeFromText(const std::string& text) {
+  for (const ElementType type :
+       {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
+    if (text == FormOf(type).name) return type;
+  }
+  return std::nullopt;
 }
 
 // Fills `view` from one header entry; the file's data section begins at `data_begin`.
@@ -45,7 +46,7 @@ absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_by
     return Bad(view->file, tensor + "dtype, shape or data_offsets is missing or malformed");
   }
   view->dtype_text = dtype.get<std::string>();
-  view->dtype = DtypeFromText(view->dtype_text);
+  view->type = TypeFromText(view->dtype_text);
   uint64_t elements = 1;
   for (const Json& size : shape) {
     if (!size.is_number_unsigned()) return Bad(view->file, tensor + "shape is malformed");
@@ -60,7 +61,7 @@ absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_by
     return Bad(view->file, absl::StrCat(tensor, "data_offsets [", begin, ", ", end,
                                         ") lie outside the file's ", data_bytes, " data bytes"));
   }
-  const uint64_t element_bytes = TensorDtypeBytes(view->dtype);
+  const uint64_t element_bytes = view->type.has_value() ? ElementBytes(*view->type) : 0;
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(elements, element_bytes, &bytes) ||
       (element_bytes != 0 && bytes != end - begin)) {
@@ -146,33 +147,6 @@ absl::Status CheckIndex(const std::string& model_dir, const std::string& index,
 
 }  // namespace
 
-const char* TensorDtypeName(TensorDtype dtype) {
-  switch (dtype) {
-    case TensorDtype::kFloat32:
-      return "F32";
-    case TensorDtype::kFloat16:
-      return "F16";
-    case TensorDtype::kBFloat16:
-      return "BF16";
-    case TensorDtype::kOther:
-      break;
-  }
-  return "other";
-}
-
-int TensorDtypeBytes(TensorDtype dtype) {
-  switch (dtype) {
-    case TensorDtype::kFloat32:
-      return 4;
-    case TensorDtype::kFloat16:
-    case TensorDtype::kBFloat16:
-      return 2;
-    case TensorDtype::kOther:
-      break;
-  }
-  return 0;
-}
-
 int64_t TensorView::elements() const {
   int64_t product = 1;
   for (int64_t size : shape) product *= size;
@@ -183,14 +157,14 @@ std::string TensorView::ShapeText() const {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-SafetensorsFile::~SafetensorsFile() {
+TensorFile::~TensorFile() {
   if (fd >= 0) close(fd);
 }
 
-absl::Status Safetensors::Add(const std::string& path) {
+absl::Status TensorFiles::Add(const std::string& path) {
   const absl::StatusOr<int> fd = OpenModelFile(path);
   if (!fd.ok()) return fd.status();
-  auto opened = std::make_shared<SafetensorsFile>();
+  auto opened = std::make_shared<TensorFile>();
   opened->path = path;
   opened->fd = *fd;
   uint64_t header_bytes = 0;
@@ -225,20 +199,29 @@ absl::Status Safetensors::Add(const std::string& path) {
   return CheckCoverage(path, data_begin, data_bytes, std::move(views));
 }
 
-absl::StatusOr<Safetensors> Safetensors::OpenFile(const std::string& path) {
-  Safetensors result;
+absl::StatusOr<TensorFiles> TensorFiles::OpenFile(const std::string& path) {
+  TensorFiles result;
   if (absl::Status s = result.Add(path); !s.ok()) return s;
   return result;
 }
 
 absl::Status CheckDtype(const TensorView& tensor) {
-  if (tensor.dtype != TensorDtype::kOther) return absl::OkStatus();
+  if (tensor.type.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", tensor.name,
                                                  " has dtype ", tensor.dtype_text,
-                                                 "; F32, F16 and BF16 are supported"));
+                                                 "; F32, F16 and BF16 are supported, and of a "
+                                                 "GGUF file Q8_0, Q4_0 to Q5_1, Q4_K to Q6_K"));
 }
 
-absl::StatusOr<Safetensors> Safetensors::Open(const std::string& model_dir) {
+absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {
+  if (IsGgufFile(model_dir)) {
+    const absl::StatusOr<GgufHeader> header = ReadGgufHeader(model_dir, /*with_vocabulary=*/false);
+    if (!header.ok()) return header.status();
+    TensorFiles result;
+    for (const TensorView& view : header->tensors) result.tensors_.emplace(view.name, view);
+    result.files_.push_back(header->file);
+    return result;
+  }
   const std::string single = absl::StrCat(model_dir, "/model.safetensors");
   const std::string index = absl::StrCat(model_dir, "/model.safetensors.index.json");
   // The single file wins where both lie, as in transformers.
@@ -249,7 +232,7 @@ absl::StatusOr<Safetensors> Safetensors::Open(const std::string& model_dir) {
   }
   const absl::StatusOr<WeightMap> map = ReadIndex(index);
   if (!map.ok()) return map.status();
-  Safetensors result;
+  TensorFiles result;
   std::set<std::string> added;
   for (const auto& [tensor, file] : *map) {
     if (!added.insert(file).second) continue;

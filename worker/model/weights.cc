@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -24,16 +25,22 @@ namespace hearth {
 
 namespace {
 
+// Of a tensor at a time: large enough that the tree of digests adds nothing, small enough to share
+// one tensor among threads.
+constexpr size_t kLeafBytes = size_t{4} << 20;
+
+// "v." and "mm.": of Ollama's files.
 bool IsVision(const std::string& name) {
   const absl::string_view bare = absl::StripPrefix(name, "model.");
   return absl::StartsWith(bare, "vision_tower.") ||
-         absl::StartsWith(bare, "multi_modal_projector.");
+         absl::StartsWith(bare, "multi_modal_projector.") || absl::StartsWith(name, "v.") ||
+         absl::StartsWith(name, "mm.");
 }
 
 // Takes tensors out of a checkpoint by canonical name and remembers which were taken.
 class Finder {
  public:
-  Finder(const Safetensors& files, std::string prefix)
+  Finder(const TensorFiles& files, std::string prefix)
       : files_(files), prefix_(std::move(prefix)) {}
 
   void Take(const std::string& name, std::vector<int64_t> shape, TensorView* out) {
@@ -54,6 +61,7 @@ class Finder {
     out->name = canonical;
     used_.push_back(*out);
   }
+  void Leave(const std::string& full) { taken_.insert(full); }
   void Refuse(const std::string& message) { Fail(absl::InvalidArgumentError(message)); }
   void Fail(const absl::Status& status) { status_.Update(status); }
   bool Taken(const std::string& full) const { return taken_.count(full) > 0; }
@@ -61,7 +69,7 @@ class Finder {
   std::vector<TensorView> TakeUsed() { return std::move(used_); }
 
  private:
-  const Safetensors& files_;
+  const TensorFiles& files_;
   const std::string prefix_;
   std::set<std::string> taken_;
   std::vector<TensorView> used_;
@@ -69,7 +77,7 @@ class Finder {
 };
 
 // The text before "embed_tokens.weight" in the tensor's name, or nullptr.
-const char* FindPrefix(const Safetensors& files) {
+const char* FindPrefix(const TensorFiles& files) {
   for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
     if (files.tensors().count(absl::StrCat(prefix, "embed_tokens.weight")) > 0) return prefix;
   }
@@ -97,16 +105,55 @@ void TakeLayer(Finder* finder, const ModelConfig& config, int layer, LayerTensor
   finder->Take(base + "post_feedforward_layernorm.weight", {hidden}, &out->post_feedforward_norm);
 }
 
+// Whether two tensors have the same bytes; one that cannot be read is an error of its load.
+bool AreEqual(const TensorView& a, const TensorView& b) {
+  if (a.type != b.type || a.bytes != b.bytes) return false;
+  std::vector<char> of_a(kLeafBytes), of_b(kLeafBytes);
+  for (size_t at = 0; at < a.bytes; at += kLeafBytes) {
+    const size_t bytes = std::min(kLeafBytes, a.bytes - at);
+    if (!ReadAt(a.fd, a.offset + at, bytes, of_a.data()) ||
+        !ReadAt(b.fd, b.offset + at, bytes, of_b.data()) ||
+        std::memcmp(of_a.data(), of_b.data(), bytes) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The head of a model: its own, or where that is the embedding or none, the embedding.
+void TakeHead(const TensorFiles& files, const ModelConfig& config, Finder* finder,
+              ModelTensors* result) {
+  std::string name = "lm_head.weight";
+  for (const char* longer : {"language_model.lm_head.weight", "model.lm_head.weight"}) {
+    if (files.tensors().count(longer) > 0) name = longer;
+  }
+  const auto found = files.tensors().find(name);
+  result->tied = config.tie_word_embeddings;
+  if (result->tied && found != files.tensors().end() &&
+      found->second.shape == result->embedding.shape) {
+    result->tied = AreEqual(found->second, result->embedding);
+    result->notes.push_back(
+        absl::StrCat("tensor ", name,
+                     result->tied ? " ignored: it equals the embedding"
+                                  : " is used: the config ties it to the embedding, which it "
+                                    "does not equal"));
+    if (result->tied) finder->Leave(name);
+  }
+  result->head = result->embedding;
+  if (!result->tied) {
+    finder->TakeFull(name, "lm_head.weight", {config.vocab_size, config.hidden_size},
+                     &result->head);
+  }
+}
+
 // Whatever is neither taken nor skipped on purpose means that checkpoint and config disagree.
-absl::Status CheckRest(const Safetensors& files, const Finder& finder, bool tied,
+absl::Status CheckRest(const TensorFiles& files, const Finder& finder,
                        std::vector<std::string>* notes) {
   int vision = 0;
   for (const auto& [name, view] : files.tensors()) {
     if (finder.Taken(name)) continue;
     if (IsVision(name)) {
       ++vision;
-    } else if (tied && absl::EndsWith(name, "lm_head.weight")) {
-      notes->push_back(absl::StrCat("tensor ", name, " ignored: the embeddings are tied"));
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat(view.file, ": tensor ", name, " is not part of the model in config.json"));
@@ -134,7 +181,7 @@ std::vector<TensorView*> LayerTensors::All() {
           &post_feedforward_norm};
 }
 
-absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelConfig& config) {
+absl::StatusOr<ModelTensors> FindTensors(const TensorFiles& files, const ModelConfig& config) {
   const char* prefix = FindPrefix(files);
   if (prefix == nullptr) {
     return absl::InvalidArgumentError(
@@ -150,19 +197,9 @@ absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelCo
   for (int layer = 0; layer < config.num_layers; ++layer) {
     TakeLayer(&finder, config, layer, &result.layers[layer]);
   }
-  result.tied = config.tie_word_embeddings;
-  if (result.tied) {
-    result.head = result.embedding;
-  } else {
-    const char* name = absl::StartsWith(prefix, "language_model.") ? "language_model.lm_head.weight"
-                                                                   : "lm_head.weight";
-    finder.TakeFull(name, "lm_head.weight", {vocab, hidden}, &result.head);
-  }
+  TakeHead(files, config, &finder, &result);
   if (!finder.status().ok()) return finder.status();
-  if (absl::Status s = CheckRest(files, finder, config.tie_word_embeddings, &result.notes);
-      !s.ok()) {
-    return s;
-  }
+  if (absl::Status s = CheckRest(files, finder, &result.notes); !s.ok()) return s;
   result.used = finder.TakeUsed();
   std::sort(result.used.begin(), result.used.end(),
             [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
@@ -171,8 +208,6 @@ absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelCo
 
 namespace {
 
-// Large enough that the tree adds nothing, small enough to share one tensor among threads.
-constexpr size_t kLeafBytes = size_t{4} << 20;
 constexpr absl::Duration kMinFileAge = absl::Seconds(2);
 
 // SHA-256 over a list of fields.
@@ -202,7 +237,7 @@ std::string StampText(const struct stat& info) {
                       absl::ToUnixNanos(absl::TimeFromTimespec(info.st_ctim)), "\n");
 }
 
-std::string IdentityOf(const Safetensors& files, const std::vector<TensorView>& tensors) {
+std::string IdentityOf(const TensorFiles& files, const std::vector<TensorView>& tensors) {
   std::string text = "hearth.weights.cache.v1\n";
   for (const auto& file : files.files()) absl::StrAppend(&text, StampText(file->opened));
   // The config decides which tensors count (tied embeddings, for one).
@@ -235,7 +270,7 @@ void Remember(const std::string& path, const std::string& identity, const Digest
 
 }  // namespace
 
-WeightsReader::WeightsReader(const Safetensors& files, const std::vector<TensorView>& tensors,
+WeightsReader::WeightsReader(const TensorFiles& files, const std::vector<TensorView>& tensors,
                              const std::string& cache_dir, ThreadPool* pool)
     : files_(files), tensors_(tensors), pool_(pool), identity_(IdentityOf(files, tensors)) {
   if (cache_dir.empty()) return;

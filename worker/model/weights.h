@@ -1,6 +1,6 @@
 // ModelTensors: the tensors of a checkpoint, found by name and checked against the config.
 //
-// Plain values that point into a Safetensors, which must outlive them.
+// Plain values that point into a TensorFiles, which must outlive them.
 // Hugging Face wrote Gemma 3's text part under three prefixes over time: "model.",
 // "language_model.model." and "model.language_model."; names here are without them.
 #ifndef HEARTH_WORKER_MODEL_WEIGHTS_H_
@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "proto/fingerprint.h"
 #include "worker/model/model_config.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/tensor_files.h"
 #include "worker/model/thread_pool.h"
 
 namespace hearth {
@@ -42,7 +42,7 @@ struct ModelTensors {
 };
 
 // Names the first missing, extra or misshapen tensor.
-absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelConfig& config);
+absl::StatusOr<ModelTensors> FindTensors(const TensorFiles& files, const ModelConfig& config);
 
 // WeightsReader: reads the tensors of a checkpoint, each once, into memory of their own, and makes
 // one SHA-256 over them: the weights digest, remembered between starts.
@@ -63,7 +63,7 @@ class WeightsReader {
  public:
   // `tensors`: all that will be read, in order of name. Digests are remembered in `cache_dir`,
   // which is made when it is missing; an empty one, or one that cannot be written, costs time only.
-  WeightsReader(const Safetensors& files, const std::vector<TensorView>& tensors,
+  WeightsReader(const TensorFiles& files, const std::vector<TensorView>& tensors,
                 const std::string& cache_dir, ThreadPool* pool);
 
   // Sets `data` of each, which lives as long as a copy of it does.
@@ -78,7 +78,7 @@ class WeightsReader {
  private:
   Digest DigestOfAll() const;
 
-  const Safetensors& files_;
+  const TensorFiles& files_;
   const std::vector<TensorView> tensors_;
   ThreadPool* const pool_;
   std::string identity_, path_;  // of what is remembered; path_ empty: nothing is

@@ -1,37 +1,111 @@
 #include "worker/text/tokenizer_loader.h"
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "proto/fingerprint.h"
+#include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
+#include "worker/text/gguf_vocabulary.h"
 #include "worker/text/vocabulary_file.h"
 
 namespace hearth {
+namespace {
 
-absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model_dir) {
+using Json = nlohmann::json;
+using Pieces = std::vector<VocabularyPiece>;
+
+// SHA-256 of Gemma 3's published templates, white space at the ends left out: with line ends as
+// they are, and written "\n".
+constexpr std::string_view kPublishedTemplates[] = {
+    "8d9e3a3c114fb2053ec500184677af4f7e5f8ec2582443cd535834e68b3ade29",
+    "86327804b5430b642274fe55ba95199e91cf7eca7b1e1240ca5469f23839e223"};
+
+// Only the default one of a list counts.
+std::optional<std::string> TemplateOf(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return std::nullopt;
+  for (const Json& one : value) {
+    if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template"))
+      return TemplateOf(one["template"]);
+  }
+  return std::nullopt;
+}
+
+// A file that cannot be read is none: it only tells about the model.
+std::optional<std::string> TemplateOfFolder(const std::string& dir) {
+  auto text = ReadModelFile(dir + "/chat_template.jinja", kMaxJsonFileBytes);
+  if (text.ok()) return *std::move(text);
+  for (const char* name : {"/chat_template.json", "/tokenizer_config.json"}) {
+    text = ReadModelFile(dir + name, kMaxJsonFileBytes);
+    const Json json = text.ok() ? ParseModelJson(*text) : Json();
+    if (!json.is_object() || !json.contains("chat_template")) continue;
+    if (auto found = TemplateOf(json["chat_template"]); found.has_value()) return found;
+  }
+  return std::nullopt;
+}
+
+void NoteTemplate(const std::optional<std::string>& text, std::vector<std::string>* notes) {
+  if (!text.has_value()) return;
+  const std::string digest = DigestHex(Sha256(absl::StripAsciiWhitespace(*text)));
+  const auto known = std::find(std::begin(kPublishedTemplates), std::end(kPublishedTemplates),
+                               std::string_view(digest));
+  notes->push_back(absl::StrCat(
+      "chat_template: the model's, of SHA-256 ", digest,
+      known != std::end(kPublishedTemplates)
+          ? ", is Gemma 3's published one"
+          : ", is not Gemma 3's published one, by which chats are written here: render them by "
+            "yours, and send the text as a prompt"));
+}
+
+// Makes a tokenizer of what was read of `path`.
+absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
+                  LoadedTokenizer* loaded) {
+  absl::Status status = pieces.status();
+  if (status.ok()) {
+    absl::StatusOr<std::unique_ptr<Tokenizer>> made = Tokenizer::Make(*pieces);
+    status = made.status();
+    if (made.ok()) loaded->tokenizer = *std::move(made);
+  }
+  if (absl::IsUnimplemented(status)) {
+    loaded->why_none =
+        absl::StrCat(path, ": ", status.message(), ", which Gemma's tokenizer does not");
+  } else if (!status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model) {
   LoadedTokenizer loaded;
+  if (IsGgufFile(model)) {
+    const absl::StatusOr<GgufHeader> header = ReadGgufHeader(model, /*with_vocabulary=*/true);
+    if (!header.ok()) return header.status();
+    loaded.file = model;
+    NoteTemplate(TemplateOf(header->Field("tokenizer.chat_template")), &loaded.notes);
+    const absl::Status made = Make(model, ReadGgufVocabulary(*header, &loaded.notes), &loaded);
+    if (!made.ok()) return made;
+    return loaded;
+  }
+  NoteTemplate(TemplateOfFolder(model), &loaded.notes);
   for (const char* const name : {"tokenizer.model", "tokenizer.json"}) {
-    const std::string path = absl::StrCat(model_dir, "/", name);
+    const std::string path = absl::StrCat(model, "/", name);
     const absl::StatusOr<std::string> bytes = ReadModelFile(path, kMaxTokenizerBytes);
     if (absl::IsNotFound(bytes.status())) continue;
     if (!bytes.ok()) return bytes.status();
     const bool is_model = std::string_view(name) == "tokenizer.model";
-    const auto pieces = is_model ? ReadTokenizerModel(*bytes) : ReadTokenizerJson(*bytes);
-    absl::Status status = pieces.status();
-    if (status.ok()) {
-      absl::StatusOr<std::unique_ptr<Tokenizer>> made = Tokenizer::Make(*pieces);
-      status = made.status();
-      if (made.ok()) loaded.tokenizer = *std::move(made);
-    }
     loaded.file = name;
-    if (absl::IsUnimplemented(status)) {
-      loaded.why_none =
-          absl::StrCat(path, ": ", status.message(), ", which Gemma's tokenizer does not");
-    } else if (!status.ok()) {
-      return absl::FailedPreconditionError(absl::StrCat(path, ": ", status.message()));
-    }
+    const absl::Status made =
+        Make(path, is_model ? ReadTokenizerModel(*bytes) : ReadTokenizerJson(*bytes), &loaded);
+    if (!made.ok()) return made;
     return loaded;
   }
   loaded.why_none = "this worker's model folder has no tokenizer.model and no tokenizer.json";

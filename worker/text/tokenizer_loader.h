@@ -1,4 +1,4 @@
-// Reads the tokenizer of a model folder: where a file's faults become absl::Status.
+// Reads the tokenizer of a model: where a file's faults become absl::Status.
 //
 // Thread safety: a pure function of the file's contents.
 #ifndef HEARTH_WORKER_TEXT_TOKENIZER_LOADER_H_
@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/text/tokenizer.h"
@@ -21,12 +22,15 @@ struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::string file;      // that it was made of
   std::string why_none;  // empty where there is one
+  // What was not taken as the file has it, and which chat template comes with the model: chats are
+  // written by the one that is part of Hearth (chat_template.h).
+  std::vector<std::string> notes;
 };
 
-// Of tokenizer.model, or where the folder has none, of tokenizer.json. There is none where it has
-// neither, and where the file asks for what Gemma's tokenizer does not do. Errors are one line that
-// names the file and what is wrong with it.
-absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model_dir);
+// Of a GGUF file's header; of a folder's tokenizer.model, or where it has none, of tokenizer.json.
+// There is none where it has neither, and where the file asks for what Gemma's tokenizer does not
+// do. Errors are one line that names the file and what is wrong with it.
+absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model);
 
 }  // namespace hearth
 

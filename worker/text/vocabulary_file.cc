@@ -89,25 +89,6 @@ absl::Status Other(const Parts&... parts) {
   return absl::UnimplementedError(absl::StrCat(parts...));
 }
 
-absl::Status CheckPieces(const Pieces& pieces) {
-  std::unordered_set<std::string_view> taken;
-  taken.reserve(pieces.size());
-  size_t bytes = 0;
-  for (const VocabularyPiece& piece : pieces) {
-    if (piece.text.empty()) return Broken("a piece is empty");
-    if (piece.text.size() > kMaxPieceBytes)
-      return Broken("a piece has ", piece.text.size(), " bytes; the limit is ", kMaxPieceBytes);
-    if (FindInvalidUtf8(piece.text).has_value()) return Broken("a piece is no UTF-8");
-    if (!taken.insert(piece.text).second) return Broken("two pieces are \"", piece.text, "\"");
-    if (piece.type == PieceType::kUnused) return Other("the piece \"", piece.text, "\" is unused");
-    if (piece.type == PieceType::kByte && !IsBytePiece(piece.text))
-      return Broken("the piece of a byte is \"", piece.text, "\"");
-    bytes += piece.type == PieceType::kByte;
-  }
-  if (bytes != 256) return Other("characters without a piece do not become bytes");
-  return absl::OkStatus();
-}
-
 // --- tokenizer.model ---
 
 // Of ModelProto, SentencePiece, TrainerSpec and NormalizerSpec.
@@ -250,8 +231,33 @@ std::optional<std::pair<std::string, std::string>> Halves(const Json& merge) {
   return std::make_pair(text.substr(0, space), text.substr(space + 1));
 }
 
-// That the merges are those of pieces that are made in the order of their ids, of any two halves
-// that are pieces: then scores say the same.
+}  // namespace
+
+bool IsBytePiece(std::string_view text) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  return text.size() == 6 && text.substr(0, 3) == "<0x" && is_digit(text[3]) && is_digit(text[4]) &&
+         text[5] == '>';
+}
+
+absl::Status CheckPieces(const Pieces& pieces) {
+  std::unordered_set<std::string_view> taken;
+  taken.reserve(pieces.size());
+  size_t bytes = 0;
+  for (const VocabularyPiece& piece : pieces) {
+    if (piece.text.empty()) return Broken("a piece is empty");
+    if (piece.text.size() > kMaxPieceBytes)
+      return Broken("a piece has ", piece.text.size(), " bytes; the limit is ", kMaxPieceBytes);
+    if (FindInvalidUtf8(piece.text).has_value()) return Broken("a piece is no UTF-8");
+    if (!taken.insert(piece.text).second) return Broken("two pieces are \"", piece.text, "\"");
+    if (piece.type == PieceType::kUnused) return Other("the piece \"", piece.text, "\" is unused");
+    if (piece.type == PieceType::kByte && !IsBytePiece(piece.text))
+      return Broken("the piece of a byte is \"", piece.text, "\"");
+    bytes += piece.type == PieceType::kByte;
+  }
+  if (bytes != 256) return Other("characters without a piece do not become bytes");
+  return absl::OkStatus();
+}
+
 absl::Status CheckMerges(const Json& merges, const Pieces& pieces) {
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < pieces.size(); ++id) ids[pieces[id].text] = id;
@@ -281,14 +287,6 @@ absl::Status CheckMerges(const Json& merges, const Pieces& pieces) {
   }
   if (possible != merges.size()) return Other("some of its pieces have merges that are missing");
   return absl::OkStatus();
-}
-
-}  // namespace
-
-bool IsBytePiece(std::string_view text) {
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
-  return text.size() == 6 && text.substr(0, 3) == "<0x" && is_digit(text[3]) && is_digit(text[4]) &&
-         text[5] == '>';
 }
 
 absl::StatusOr<Pieces> ReadTokenizerModel(std::string_view model) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace hearth {
 
@@ -52,7 +53,13 @@ inline bool IsNeverMerged(PieceType type) {
 // Whether it is written as a byte's is, "<0x41>".
 bool IsBytePiece(std::string_view text);
 
-// By id. No two pieces have one text, none is empty, and there are 256 of bytes, or none.
+// That no two pieces have one text, none is empty, and there are 256 of bytes.
+absl::Status CheckPieces(const std::vector<VocabularyPiece>& pieces);
+// That the merges, ["a", "b"] or "a b", are those of pieces that are made in the order of their
+// ids, of any two halves that are pieces: then scores say the same.
+absl::Status CheckMerges(const nlohmann::json& merges, const std::vector<VocabularyPiece>& pieces);
+
+// By id, checked.
 absl::StatusOr<std::vector<VocabularyPiece>> ReadTokenizerModel(std::string_view model);
 absl::StatusOr<std::vector<VocabularyPiece>> ReadTokenizerJson(std::string_view json);
 

@@ -17,8 +17,7 @@ constexpr int64_t kGroup = PackedWeights::kGroupInputs;
 
 PackedWeights Int8Of(const std::vector<float>& stored, int64_t inputs) {
   const int64_t outputs = static_cast<int64_t>(stored.size()) / inputs;
-  return PackedWeights::Pack({{stored.data(), outputs}}, ElementType::kFloat32, inputs,
-                             InThisThread, nullptr, WeightForm::kInt8);
+  return PackedWeights::Pack({{stored.data(), outputs}}, ElementType::kInt8, inputs, InThisThread);
 }
 
 int ValueOf(const PackedWeights& weights, int64_t output, int64_t input) {
@@ -35,10 +34,10 @@ TEST(PackedWeights, AsFloat32GiveTheBitsOfWhatIsStored) {
     Numbers numbers(3);
     const ProductShape shape{111, 77};
     const std::vector<std::byte> stored = StoredWeights(shape, type, &numbers);
-    const std::vector<WeightRows> rows = {{stored.data(), 11}, {stored.data(), 100}};
+    const std::vector<WeightRows> rows = {{stored.data(), 11, type}, {stored.data(), 100, type}};
     const PackedWeights as_stored = PackedWeights::Pack(rows, type, shape.inputs, InThisThread);
     const PackedWeights wide =
-        PackedWeights::Pack(rows, type, shape.inputs, InThisThread, nullptr, WeightForm::kFloat32);
+        PackedWeights::Pack(rows, ElementType::kFloat32, shape.inputs, InThisThread);
     EXPECT_EQ(wide.type(), ElementType::kFloat32);
     std::vector<float> of_stored(shape.inputs), of_wide(shape.inputs);
     for (int64_t output = 0; output < shape.outputs; ++output) {

@@ -11,6 +11,7 @@ import tempfile
 
 import numpy
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration,
                           SiglipVisionConfig)
 
@@ -120,6 +121,55 @@ def check_multimodal(binary, root):
     probe.close()
 
 
+def saved(root, name, changes, **arguments):
+    torch.manual_seed(13)
+    model = Gemma3ForCausalLM(tiny_config(changes)).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.2 if parameter.dim() == 1 else 0.1)
+    folder = root / name
+    model.save_pretrained(folder, **arguments)
+    return folder
+
+
+def check_saved(binary, root):
+    """Folders that transformers saved, and the same tensors under the names that others give them;
+    a head that the config ties, equal to the embedding or not."""
+    def renamed(folder, change):
+        file = folder / "model.safetensors"
+        save_file(change(load_file(file)), file, metadata={"format": "pt"})
+        return folder
+
+    def under(prefix):
+        return lambda tensors: {name.replace("model.", prefix, 1): tensor
+                                for name, tensor in tensors.items()}
+
+    def with_head(factor):
+        return lambda tensors: {**tensors, "lm_head.weight":
+                                (tensors["model.embed_tokens.weight"] * factor).clone()}
+
+    folders = [(saved(root, "text", {}), 0),
+               (saved(root, "sharded", dict(factor=8.0), max_shard_size="40KB"), 0),
+               (saved(root, "untied", dict(tie_word_embeddings=False)), 0),
+               (renamed(saved(root, "equal", {}), with_head(1.0)), 1),
+               (renamed(saved(root, "unequal", {}), with_head(-1.5)), 1)]
+    for folder, notes in folders:
+        check_folder(binary, folder, folder, notes)
+    for prefix in ("language_model.model.", "model.language_model."):
+        folder = saved(root, "as_" + prefix.replace(".", "_"), {})
+        check_folder(binary, renamed(folder, under(prefix)), root / "text", 0)
+
+
+def check_folder(binary, folder, theirs, notes):
+    model = Gemma3ForCausalLM.from_pretrained(theirs, dtype=torch.float32,
+                                              attn_implementation="eager").eval()
+    probe = Probe(binary, folder)
+    assert len(probe.notes) == notes, probe.notes
+    check_prompt(f"saved by transformers: {folder.name}", probe, model,
+                 random_ids(model.config.vocab_size, 90), 64)
+    probe.close()
+
+
 def check_bfloat16(binary, root):
     """In bfloat16 two right programs differ by their rounding, so both are held against float32:
     ours may lie a little farther from it than transformers' own bfloat16 does, never much."""
@@ -156,6 +206,7 @@ def main():
         check_script(root)
         check_forms(sys.argv[1], root)
         check_multimodal(sys.argv[1], root)
+        check_saved(sys.argv[1], root)
         check_bfloat16(sys.argv[1], root)
     print("ok")
 

@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/model/file_kit.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/tensor_files.h"
 #include "worker/model/thread_pool.h"
 #include "worker/model/torch/gemma.h"
 #include "worker/model/weights.h"
@@ -90,16 +90,16 @@ TEST_F(CheckpointTest, SurvivesEveryTruncationAndEveryFlippedHeaderByte) {
   for (size_t length = 0; length < header_end; length += 61) {
     WriteAll(file_, bytes_.substr(0, length));
     ++tried;
-    if (!Safetensors::Open(dir_).ok()) ++refused;
+    if (!TensorFiles::Open(dir_).ok()) ++refused;
   }
   WriteAll(file_, bytes_.substr(0, bytes_.size() - 1));
-  EXPECT_FALSE(Safetensors::Open(dir_).ok());
+  EXPECT_FALSE(TensorFiles::Open(dir_).ok());
   EXPECT_EQ(refused, tried);
   for (size_t at = 0; at < header_end; at += 7) {
     std::string flipped = bytes_;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x55);
     WriteAll(file_, flipped);
-    const auto files = Safetensors::Open(dir_);  // a status, whatever it says
+    const auto files = TensorFiles::Open(dir_);  // a status, whatever it says
     if (!files.ok()) {
       EXPECT_THAT(std::string(files.status().message()), HasSubstr("model.safetensors"));
     }
@@ -119,12 +119,12 @@ TEST_F(CheckpointTest, WithDeepJsonIsRefusedByFile) {
     EXPECT_THAT(LoadError(), HasSubstr(path));
   }
   WriteAll(file_, SafetensorsBytes(deep("a", kLevels), ""));
-  EXPECT_THAT(std::string(Safetensors::Open(dir_).status().message()), HasSubstr(file_));
+  EXPECT_THAT(std::string(TensorFiles::Open(dir_).status().message()), HasSubstr(file_));
   WriteAll(file_, SafetensorsBytes("{\"a\": " + deep("shape", kLevels) + "}", ""));
-  EXPECT_THAT(std::string(Safetensors::Open(dir_).status().message()), HasSubstr("tensor a"));
+  EXPECT_THAT(std::string(TensorFiles::Open(dir_).status().message()), HasSubstr("tensor a"));
   std::filesystem::remove(file_);
   WriteAll(file_ + ".index.json", deep("weight_map", kLevels));
-  EXPECT_THAT(std::string(Safetensors::Open(dir_).status().message()), HasSubstr("weight_map"));
+  EXPECT_THAT(std::string(TensorFiles::Open(dir_).status().message()), HasSubstr("weight_map"));
 }
 
 // Opening a pipe would wait for its writer.
@@ -226,7 +226,21 @@ TEST_F(CheckpointTest, ReadsAnUntiedHeadAndNamesAMissingOne) {
   ASSERT_TRUE((*gemma)->Step(&*kv, tokens, &logits).ok());
   EXPECT_THAT(logits, ::testing::Each(0.0F));  // the head of zeros, not the embeddings
 
+  // Where the config ties it, one that differs is used, as transformers does.
   WriteAll(dir_ + "/config.json", config);
+  const auto differs = Gemma::Load(dir_, OneThread());
+  ASSERT_TRUE(differs.ok()) << differs.status();
+  EXPECT_THAT((*differs)->notes(), ElementsAre(HasSubstr("lm_head.weight is used")));
+  auto its_kv = (*differs)->NewKvCache(4);
+  ASSERT_TRUE(its_kv.ok());
+  ASSERT_TRUE((*differs)->Step(&*its_kv, tokens, &logits).ok());
+  EXPECT_THAT(logits, ::testing::Each(0.0F));
+
+  const auto& at = parts.header["model.embed_tokens.weight"]["data_offsets"];
+  parts.data.replace(parts.header["lm_head.weight"]["data_offsets"][0].get<size_t>(),
+                     at[1].get<size_t>() - at[0].get<size_t>(), parts.data, at[0].get<size_t>(),
+                     at[1].get<size_t>() - at[0].get<size_t>());
+  WriteAll(file_, parts.Bytes());
   const auto tied = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(tied.ok()) << tied.status();
   EXPECT_THAT((*tied)->notes(), ElementsAre(HasSubstr("lm_head.weight ignored")));
@@ -245,7 +259,7 @@ class DigestTest : public CheckpointTest {
   };
   // Reads all, and calls `before_end` before the files' identities are compared.
   absl::StatusOr<RememberedDigest> Load(absl::Time now, const std::function<void()>& before_end) {
-    const auto files = Safetensors::Open(dir_);
+    const auto files = TensorFiles::Open(dir_);
     EXPECT_TRUE(files.ok()) << files.status();
     std::vector<TensorView> tensors;
     std::vector<TensorView*> all;
@@ -307,7 +321,7 @@ TEST_F(DigestTest, ALoadFailsWhereAFileChangesBeneathIt) {
     EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(file_ + ": changed while"));
     WriteAll(file_, bytes_);
   }
-  const auto files = Safetensors::Open(dir_);
+  const auto files = TensorFiles::Open(dir_);
   ASSERT_TRUE(files.ok()) << files.status();
   TensorView last = files->tensors().begin()->second;
   for (const auto& [name, view] : files->tensors()) {

@@ -1,6 +1,4 @@
 // The valid contents of a safetensors file and its index, and the errors of all others.
-#include "worker/model/safetensors.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include "tests/support/test_folder.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/model/file_kit.h"
+#include "worker/model/tensor_files.h"
 #include "worker/model/thread_pool.h"
 #include "worker/model/weights.h"
 
@@ -32,14 +31,14 @@ std::string ErrorOf(const std::string& header, size_t data_bytes) {
   const TestFolder folder;
   const std::string path = folder.File("model.safetensors");
   WriteAll(path, SafetensorsBytes(header, std::string(data_bytes, 'x')));
-  const auto files = Safetensors::OpenFile(path);
+  const auto files = TensorFiles::OpenFile(path);
   if (files.ok()) return "";
   EXPECT_EQ(files.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(files.status().message()), HasSubstr(path));
   return std::string(files.status().message());
 }
 
-TEST(SafetensorsFile, MustNameEveryByteOnce) {
+TEST(TensorFile, MustNameEveryByteOnce) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"b":)" + Entry(8, 16) + "}", 16), IsEmpty());
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"b":)" + Entry(4, 16) + "}", 16),
               AllOf(HasSubstr("tensor b overlaps tensor a")));
@@ -52,7 +51,7 @@ TEST(SafetensorsFile, MustNameEveryByteOnce) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 16) + "}", 12), HasSubstr("12 data bytes"));
 }
 
-TEST(SafetensorsFile, MustNameATensorOnce) {
+TEST(TensorFile, MustNameATensorOnce) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"a":)" + Entry(8, 16) + "}", 16),
               HasSubstr("names tensor a twice"));
   // Words inside an entry are not names.
@@ -60,7 +59,7 @@ TEST(SafetensorsFile, MustNameATensorOnce) {
               IsEmpty());
 }
 
-TEST(SafetensorsFile, RefusesShapesThatOverflowOrDoNotFit) {
+TEST(TensorFile, RefusesShapesThatOverflowOrDoNotFit) {
   EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],)"
                       R"("data_offsets":[0,8]}})",
                       8),
@@ -106,7 +105,7 @@ class ShardedTest : public testing::Test {
   static std::string File(int i) { return i == 0 ? "one.safetensors" : "two.safetensors"; }
   void WriteIndex() { WriteAll(index_, map_.dump()); }
   std::string OpenError() {
-    const auto files = Safetensors::Open(dir_);
+    const auto files = TensorFiles::Open(dir_);
     return files.ok() ? std::string() : std::string(files.status().message());
   }
 
@@ -115,11 +114,11 @@ class ShardedTest : public testing::Test {
 };
 
 TEST_F(ShardedTest, EqualsTheSameTensorsInOneFile) {
-  const auto sharded = Safetensors::Open(dir_);
+  const auto sharded = TensorFiles::Open(dir_);
   ASSERT_TRUE(sharded.ok()) << sharded.status();
   EXPECT_EQ(sharded->files().size(), 2);
   WriteAll(dir_ + "/model.safetensors", single_);
-  const auto single = Safetensors::Open(dir_);  // one file wins over an index
+  const auto single = TensorFiles::Open(dir_);  // one file wins over an index
   ASSERT_TRUE(single.ok()) << single.status();
   EXPECT_EQ(single->files().size(), 1);
   ASSERT_EQ(single->tensors().size(), sharded->tensors().size());

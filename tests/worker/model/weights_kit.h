@@ -42,11 +42,11 @@ inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementTy
 inline PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers) {
   if (type == ElementType::kInt8) {
     const std::vector<std::byte> stored = StoredWeights(shape, ElementType::kFloat32, numbers);
-    return PackedWeights::Pack({{stored.data(), shape.outputs}}, ElementType::kFloat32,
-                               shape.inputs, InThisThread, nullptr, WeightForm::kInt8);
+    return PackedWeights::Pack({{stored.data(), shape.outputs}}, type, shape.inputs, InThisThread);
   }
   const std::vector<std::byte> stored = StoredWeights(shape, type, numbers);
-  return PackedWeights::Pack({{stored.data(), shape.outputs}}, type, shape.inputs, InThisThread);
+  return PackedWeights::Pack({{stored.data(), shape.outputs, type}}, type, shape.inputs,
+                             InThisThread);
 }
 
 inline std::vector<float> ReferenceRows(const FencedRows& x, int64_t rows,

@@ -1,6 +1,6 @@
 """Oracle: token ids and decoded text equal those of transformers' Gemma tokenizer, and the ids
-those of SentencePiece wherever the two agree with each other by design; from tokenizer.model and
-from the tokenizer.json that transformers' tokenizer writes.
+those of SentencePiece wherever the two agree with each other by design; from tokenizer.model,
+from the tokenizer.json that transformers' tokenizer writes, and from the forms of a GGUF header.
 
 Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--examples chat_template_examples.json]
 
@@ -17,12 +17,14 @@ import re
 import sys
 import tempfile
 
+import gguf
 import sentencepiece
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
 from text_probe_client import Probe
 
-CONTROL, USER_DEFINED = 3, 4
+NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
+GEMMA_PIECES = 262144
 
 TEXTS = [
     "", " ", "  ", "   a", "a   ", "Hello!", "Hello, world. ", "\n", "a\n\n\nb", "\t\tx\ty",
@@ -112,7 +114,38 @@ def transformers_tokenizer(model_path):
         "the list of pieces was misread"
     tokenizer, _ = convert_gguf_tokenizer("gemma3", {
         "tokenizer_type": "llama", "tokens": tokens, "token_type": types})
-    return tokenizer, processor
+    return tokenizer, processor, tokens, types
+
+
+def write_gguf(path, model, **lists):
+    writer = gguf.GGUFWriter(path, "gemma3")
+    writer.add_tokenizer_model(model)
+    for name, values in lists.items():
+        writer.add_array(f"tokenizer.ggml.{name}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def gguf_forms(folder, processor, tokens, types):
+    """As llama.cpp's converter writes them, from tokenizer.model and, where that is missing, from
+    tokenizer.json; and of Gemma's own vocabulary as Google does, with the types that are wrong."""
+    # The converter writes spaces into pieces that are never merged.
+    tokens = [token.replace("\u2581", " ") if kind == USER_DEFINED else token
+              for token, kind in zip(tokens, types)]
+    scores = [processor.get_score(i) if kind == NORMAL else -1000.0 for i, kind in enumerate(types)]
+    yield write_gguf(os.path.join(folder, "scores"), "llama", tokens=tokens, scores=scores,
+                     token_type=types)
+    with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as file:
+        merges = [" ".join(merge) for merge in json.load(file)["model"]["merges"]]
+    no_bytes = [NORMAL if kind == BYTE else kind for kind in types]
+    yield write_gguf(os.path.join(folder, "merges"), "gpt2", tokens=tokens, merges=merges,
+                     token_type=no_bytes)
+    if len(tokens) >= GEMMA_PIECES:
+        wrong = [NORMAL if kind == USER_DEFINED else kind for kind in types]
+        yield write_gguf(os.path.join(folder, "zeros"), "llama", tokens=tokens,
+                         scores=[0.0] * len(tokens), token_type=wrong)
 
 
 def random_texts(count, seed=0):
@@ -221,23 +254,26 @@ def main():
     parser.add_argument("--each-script", type=int, default=20, help="texts of each script")
     parser.add_argument("--seed", type=int, default=2)
     args = parser.parse_args()
-    oracle, processor = transformers_tokenizer(os.path.join(args.model_dir, "tokenizer.model"))
+    oracle, processor, tokens, types = transformers_tokenizer(
+        os.path.join(args.model_dir, "tokenizer.model"))
     texts = TEXTS + SENTENCES + random_texts(1500) + script_texts(args.each_script, args.seed)
     for path in args.text_file:
         with open(path, encoding="utf-8") as file:
             texts.append(file.read())
     with tempfile.TemporaryDirectory() as json_dir:
         oracle.save(os.path.join(json_dir, "tokenizer.json"))
-        for folder in (args.model_dir, json_dir):
-            probe = Probe(args.probe, folder)
+        for source in (args.model_dir, json_dir,
+                       *gguf_forms(json_dir, processor, tokens, types)):
+            probe = Probe(args.probe, source)
             compared = check_texts(probe, oracle, processor, texts)
             cuts = check_common_tokens(probe, oracle, TEXTS + SENTENCES + random_texts(60, seed=1))
             examples = check_examples(probe, oracle, args.examples) if args.examples else 0
             bos = probe.ask("prompt", text="a")["ids"][0]
             assert bos == 2, f"a prompt begins with {bos}, not <bos>"
             probe.close()
-            print(f"{len(texts)} texts, {cuts} cuts, {examples} chats: equal to transformers; "
-                  f"{compared} texts: equal to SentencePiece")
+            name = os.path.basename(source)
+            print(f"{name}: {len(texts)} texts, {cuts} cuts, {examples} chats: equal to "
+                  f"transformers; {compared} texts: equal to SentencePiece")
 
 
 if __name__ == "__main__":

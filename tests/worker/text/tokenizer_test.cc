@@ -352,6 +352,11 @@ TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
   ASSERT_TRUE(json.ok()) << json.status();
   EXPECT_EQ(json->file, "tokenizer.json");
   EXPECT_NE(json->tokenizer, nullptr);
+  EXPECT_TRUE(json->notes.empty());
+  std::ofstream(dir / "tokenizer_config.json") << R"({"chat_template": "{{ bos_token }}"})";
+  json = LoadTokenizer(dir);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_THAT(json->notes, ::testing::ElementsAre(HasSubstr("is not Gemma 3's published one")));
   ASSERT_EQ(mkfifo((dir / "tokenizer.model").c_str(), 0600), 0);
   EXPECT_THAT(std::string(LoadTokenizer(dir).status().message()), HasSubstr("not a regular file"));
   std::filesystem::remove_all(dir);

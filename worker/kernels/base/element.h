@@ -1,5 +1,6 @@
 // Elements of weights: float32, or 16 or 8 bits that a kernel widens in registers. Widening is
-// exact; what an int8 is worth is its group's to say (packed_weights.h).
+// exact; what an int8 is worth is its group's to say (packed_weights.h). The types behind it are
+// those of ggml's blocks, as a GGUF file has them (weight_blocks.h).
 #ifndef HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 #define HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 
@@ -9,7 +10,20 @@
 
 namespace hearth {
 
-enum class ElementType { kFloat32, kBFloat16, kFloat16, kInt8 };
+enum class ElementType {
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kInt8,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 
 struct BFloat16 {
   uint16_t bits;
@@ -21,8 +35,25 @@ struct Int8 {
   int8_t value;
 };
 
-constexpr size_t ElementBytes(ElementType type) {
-  return type == ElementType::kFloat32 ? 4 : type == ElementType::kInt8 ? 1 : 2;
+// How a type's values lie in a file: so many of a row in so many bytes.
+struct ElementForm {
+  const char* name;  // as files say it
+  int64_t values;
+  size_t bytes;
+};
+constexpr ElementForm FormOf(ElementType type) {
+  constexpr ElementForm kForms[] = {{"F32", 1, 4},      {"BF16", 1, 2},     {"F16", 1, 2},
+                                    {"int8", 1, 1},     {"Q8_0", 32, 34},   {"Q4_0", 32, 18},
+                                    {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
+                                    {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
+  return kForms[static_cast<int>(type)];
+}
+constexpr bool IsOfBlocks(ElementType type) { return FormOf(type).values > 1; }
+// REQUIRES: not of blocks.
+constexpr size_t ElementBytes(ElementType type) { return FormOf(type).bytes; }
+// REQUIRES: a whole number of blocks.
+constexpr size_t RowBytes(ElementType type, int64_t values) {
+  return static_cast<size_t>(values / FormOf(type).values) * FormOf(type).bytes;
 }
 
 inline float FloatOfBits(uint32_t bits) {

@@ -1,61 +1,63 @@
 #include "worker/model/invariant/invariant_weights.h"
 
 #include <cmath>
-#include <cstring>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/kernels/quantized/weight_blocks.h"
+#include "worker/kernels/targets.h"
+#include "worker/model/gguf.h"
 #include "worker/model/weights.h"
 
 namespace hearth {
-ElementType ElementTypeOf(const TensorView& tensor) {
-  return tensor.dtype == TensorDtype::kBFloat16  ? ElementType::kBFloat16
-         : tensor.dtype == TensorDtype::kFloat16 ? ElementType::kFloat16
-                                                 : ElementType::kFloat32;
-}
-
 namespace {
-
-// Row `row` of a matrix of the checkpoint, as floats.
-void WidenRow(const TensorView& tensor, int64_t row, int64_t columns, float* to) {
-  const ElementType type = ElementTypeOf(tensor);
-  const std::byte* at = tensor.data.get() + static_cast<size_t>(row * columns) * ElementBytes(type);
-  if (type == ElementType::kFloat32) {
-    std::memcpy(to, at, static_cast<size_t>(columns) * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < columns; ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, at + i * 2, 2);
-    to[i] = type == ElementType::kBFloat16 ? WidenOne(BFloat16{bits}) : WidenOne(Float16{bits});
-  }
-}
 
 std::vector<float> NormScaleOf(const TensorView& weight, float factor = 1) {
   std::vector<float> scale(static_cast<size_t>(weight.elements()));
-  WidenRow(weight, 0, weight.elements(), scale.data());
-  for (float& value : scale) value = (value + 1.0f) * factor;
+  WidenRow(*weight.type, weight.data.get(), weight.elements(), scale.data());
+  for (float& value : scale) value = (weight.is_one_more ? value : value + 1.0f) * factor;
   return scale;
 }
 
-absl::Status CheckOneType(const std::vector<TensorView>& parts) {
-  for (const TensorView& part : parts) {
-    if (part.dtype == parts[0].dtype) continue;
-    return absl::UnimplementedError(absl::StrCat(
-        part.file, ": ", part.name, " is ", TensorDtypeName(part.dtype), ", but ", parts[0].name,
-        " is ", TensorDtypeName(parts[0].dtype), ": one product needs one type"));
-  }
-  return absl::OkStatus();
+// A NaN or an infinity would spread over every logit.
+absl::Status CheckScales(const TensorView& tensor) {
+  if (ScalesAreFinite(*tensor.type, tensor.data.get(), tensor.elements())) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(tensor.file, ": tensor ", tensor.name,
+                                          " has a block whose scale is no finite number"));
 }
 
-PackedWeights PackStacked(const std::vector<TensorView>& parts, WeightForm form,
+ElementType PackedTypeOf(const std::vector<TensorView>& parts, WeightForm form) {
+  std::vector<ElementType> types;
+  for (const TensorView& part : parts) types.push_back(*part.type);
+  return PackedType(types, form);
+}
+
+PackedWeights PackStacked(const std::vector<TensorView>& parts, ElementType type,
                           ParallelFor parallel, KernelArena* arena) {
   std::vector<WeightRows> matrices;
-  for (const TensorView& part : parts) matrices.push_back({part.data.get(), part.shape[0]});
-  return PackedWeights::Pack(matrices, ElementTypeOf(parts[0]), parts[0].shape[1], parallel, arena,
-                             form);
+  for (const TensorView& part : parts) {
+    matrices.push_back({part.data.get(), part.shape[0], *part.type});
+  }
+  return PackedWeights::Pack(matrices, type, parts[0].shape[1], parallel, arena);
+}
+
+// Of a GGUF file's tensors of each type: how many, and their bytes.
+std::string TypesNote(const std::vector<TensorView>& tensors) {
+  std::map<std::string, std::pair<int, uint64_t>> types;
+  for (const TensorView& tensor : tensors) {
+    auto& [count, bytes] = types[tensor.dtype_text];
+    ++count;
+    bytes += tensor.bytes;
+  }
+  std::string note = absl::StrCat("weights: ", tensors[0].file, ":");
+  for (const auto& [name, of_type] : types) {
+    absl::StrAppend(&note, name == types.begin()->first ? " " : ", ", of_type.first, " of ", name,
+                    " with ", of_type.second >> 10, " KiB");
+  }
+  return note;
 }
 
 }  // namespace
@@ -69,11 +71,15 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
   };
   KernelArena arena;
   const auto pack = [&](const std::vector<TensorView>& parts) {
-    return PackStacked(parts, form_, parallel, &arena);
+    return PackStacked(parts, PackedTypeOf(parts, form_), parallel, &arena);
   };
   TensorView embedding = tensors.embedding, head = tensors.head, final_norm = tensors.final_norm;
   if (absl::Status s = reader->Read({&embedding, &final_norm}); !s.ok()) return s;
   if (absl::Status s = tensors.tied ? absl::OkStatus() : reader->Read({&head}); !s.ok()) return s;
+  for (const TensorView* tensor : {&embedding, &head}) {
+    if (tensor->data == nullptr) continue;
+    if (absl::Status s = CheckScales(*tensor); !s.ok()) return s;
+  }
   head_ = pack({tensors.tied ? embedding : head});
   final_norm_ = NormScaleOf(final_norm);
   if (!tensors.tied || form_ == WeightForm::kInt8) embedding_ = embedding;
@@ -91,12 +97,14 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
     layer.post_feedforward_norm = NormScaleOf(from.post_feedforward_norm);
     layer.q_norm = NormScaleOf(from.q_norm, query_scale);
     layer.k_norm = NormScaleOf(from.k_norm);
-    if (absl::Status s = CheckOneType({from.q, from.k, from.v}); !s.ok()) return s;
-    if (absl::Status s = CheckOneType({from.gate, from.up}); !s.ok()) return s;
+    for (const TensorView* tensor : from.All()) {
+      if (absl::Status s = CheckScales(*tensor); !s.ok()) return s;
+    }
     layer.qkv = pack({from.q, from.k, from.v});
     layer.out = pack({from.o});
-    layer.gate = pack({from.gate});
-    layer.up = pack({from.up});
+    const ElementType both = PackedTypeOf({from.gate, from.up}, form_);  // one fused product
+    layer.gate = PackStacked({from.gate}, both, parallel, &arena);
+    layer.up = PackStacked({from.up}, both, parallel, &arena);
     layer.down = pack({from.down});
     layers_.push_back(std::move(layer));
   }
@@ -105,18 +113,27 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
 
 void InvariantWeights::WidenEmbedding(int32_t token, float* to) const {
   if (embedding_.data == nullptr) return head_.WidenOutput(token, to);
-  WidenRow(embedding_, token, config_.hidden_size, to);
+  const size_t row_bytes = RowBytes(*embedding_.type, config_.hidden_size);
+  WidenRow(*embedding_.type, embedding_.data.get() + static_cast<size_t>(token) * row_bytes,
+           config_.hidden_size, to);
 }
 
 absl::StatusOr<std::unique_ptr<InvariantWeights>> InvariantWeights::Load(
     const std::string& model_dir, ModelConfig config, WeightForm form,
     const std::string& digest_cache_dir, ThreadPool* pool) {
-  const absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
+  const absl::StatusOr<TensorFiles> files = TensorFiles::Open(model_dir);
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, config);
   if (!tensors.ok()) return tensors.status();
   std::unique_ptr<InvariantWeights> weights(new InvariantWeights(std::move(config), form));
   weights->notes_ = tensors->notes;
+  if (IsGgufFile(model_dir)) {
+    if (ChosenTarget() == KernelTarget::kPlain) {
+      return absl::UnimplementedError(
+          absl::StrCat(model_dir, ": a GGUF file needs a CPU with FMA and AVX2"));
+    }
+    weights->notes_.push_back(TypesNote(tensors->used));
+  }
   WeightsReader reader(*files, tensors->used, digest_cache_dir, pool);
   if (absl::Status packed = weights->Pack(*tensors, &reader, pool); !packed.ok()) return packed;
   const absl::StatusOr<Digest> digest = reader.Finish(absl::Now());
@@ -128,7 +145,7 @@ absl::StatusOr<std::unique_ptr<InvariantWeights>> InvariantWeights::Load(
 absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form) {
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  const absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
+  const absl::StatusOr<TensorFiles> files = TensorFiles::Open(model_dir);
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
   if (!tensors.ok()) return tensors.status();
@@ -136,12 +153,13 @@ absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, Weig
   for (const TensorView& tensor : tensors->used) {
     if (!tensors->tied && tensor.name == tensors->embedding.name) continue;  // as stored
     const auto elements = static_cast<uint64_t>(tensor.elements());
-    if (tensor.shape.size() == 1 || form == WeightForm::kFloat32) {  // norms are widened
+    const ElementType packed = PackedTypeOf({tensor}, form);
+    if (tensor.shape.size() == 1) {  // norms are widened
       bytes += elements * sizeof(float);
-    } else if (form == WeightForm::kInt8) {
+    } else if (packed == ElementType::kInt8) {
       bytes += elements + elements / PackedWeights::kGroupInputs * sizeof(float);
     } else {
-      bytes += tensor.bytes;
+      bytes += elements * ElementBytes(packed);
     }
   }
   return bytes;

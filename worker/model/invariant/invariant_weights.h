@@ -16,16 +16,13 @@
 #include "proto/fingerprint.h"  // Digest
 #include "worker/kernels/packed_weights.h"
 #include "worker/model/model_config.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/tensor_files.h"
 #include "worker/model/thread_pool.h"
 #include "worker/model/weights.h"
 
 namespace hearth {
 
 class WeightsReader;
-
-// Of a tensor that CheckDtype took.
-ElementType ElementTypeOf(const TensorView& tensor);
 
 struct InvariantLayer {
   bool local = false;

@@ -12,7 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/model_file.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/tensor_files.h"
 #include "worker/model/weights.h"
 
 namespace hearth {
@@ -119,13 +119,13 @@ absl::Status CheckTensor(const TensorView& view, int64_t rows, int64_t columns) 
 }
 
 PackedWeights PackOne(const TensorView& view, ParallelFor parallel) {
-  const WeightRows rows{view.data.get(), view.shape[0]};
-  return PackedWeights::Pack({&rows, 1}, ElementTypeOf(view), view.shape[1], parallel);
+  const WeightRows rows{view.data.get(), view.shape[0], *view.type};
+  return PackedWeights::Pack({&rows, 1}, *view.type, view.shape[1], parallel);
 }
 
 // An adapter's tensors, by the end of their names, as of "layers.0.mlp.up_proj.lora_A.weight": PEFT
 // puts the names of the classes that it wraps a model in before it.
-absl::StatusOr<std::map<std::string, TensorView>> ByCanonicalName(const Safetensors& files) {
+absl::StatusOr<std::map<std::string, TensorView>> ByCanonicalName(const TensorFiles& files) {
   std::map<std::string, TensorView> tensors;
   for (const auto& [name, view] : files.tensors()) {
     const size_t begin = name.rfind(".layers.");
@@ -152,7 +152,7 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoraAdapter::Load(const std::
                                                                      ThreadPool* pool) {
   const absl::StatusOr<AdapterConfig> read = ReadConfig(dir + kConfigFile);
   if (!read.ok()) return read.status();
-  const absl::StatusOr<Safetensors> files = Safetensors::OpenFile(dir + kTensorFile);
+  const absl::StatusOr<TensorFiles> files = TensorFiles::OpenFile(dir + kTensorFile);
   if (!files.ok()) return files.status();
   auto tensors = ByCanonicalName(*files);
   if (!tensors.ok()) return tensors.status();

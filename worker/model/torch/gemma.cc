@@ -14,7 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/gguf.h"
+#include "worker/model/tensor_files.h"
 #include "worker/model/thread_pool.h"
 #include "worker/model/torch/compute_device.h"
 #include "worker/model/torch/kv_cache_rep.h"
@@ -57,12 +58,6 @@ std::string OneLine(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch != nullptr ? torch->what_without_backtrace() : error.what();
   return text.substr(0, text.find('\n'));
-}
-
-at::ScalarType StoredType(TensorDtype dtype) {
-  return dtype == TensorDtype::kBFloat16  ? at::kBFloat16
-         : dtype == TensorDtype::kFloat16 ? at::kHalf
-                                          : at::kFloat;
 }
 
 }  // namespace
@@ -119,7 +114,11 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   if (!config.ok()) return config.status();
   const absl::StatusOr<Compute> compute = ChooseCompute(options.device, options.dtype);
   if (!compute.ok()) return compute.status();
-  const absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
+  if (IsGgufFile(model_dir)) {
+    return absl::UnimplementedError(absl::StrCat(
+        model_dir, ": a GGUF file is served in the class invariant alone, on the CPU"));
+  }
+  const absl::StatusOr<TensorFiles> files = TensorFiles::Open(model_dir);
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
   if (!tensors.ok()) return tensors.status();
@@ -156,7 +155,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     // A tied matrix is held once, unless the head's is reordered.
     if (tensors->tied) rep->embedding = rep->head.plain_weight();
     if (!rep->embedding.defined()) {
-      rep->embedding = ToTensor(embedding, StoredType(embedding.dtype), compute->device);
+      rep->embedding = ToTensor(embedding, CheckpointType(*embedding.type), compute->device);
     }
     rep->global_rope = Rope(config->rope.global, config->attention.head_dim, *compute);
     rep->local_rope = Rope(config->rope.local, config->attention.head_dim, *compute);

@@ -23,27 +23,19 @@ const c10::TypedOperatorHandle<Fn>& Operator(const char* name) {
   return handle;
 }
 
-at::ScalarType CheckpointType(TensorDtype dtype) {
-  switch (dtype) {
-    case TensorDtype::kFloat32:
-      return at::kFloat;
-    case TensorDtype::kFloat16:
-      return at::kHalf;
-    case TensorDtype::kBFloat16:
-      return at::kBFloat16;
-    case TensorDtype::kOther:
-      break;
-  }
-  assert(false);
-  return at::kFloat;
-}
-
 }  // namespace
+
+at::ScalarType CheckpointType(ElementType type) {
+  assert(!IsOfBlocks(type));
+  return type == ElementType::kBFloat16  ? at::kBFloat16
+         : type == ElementType::kFloat16 ? at::kHalf
+                                         : at::kFloat;
+}
 
 at::Tensor ToTensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
   // Not written to: copied before anything else sees it.
   const at::Tensor stored = at::from_blob(const_cast<std::byte*>(view.data.get()), view.shape,
-                                          at::TensorOptions().dtype(CheckpointType(view.dtype)));
+                                          at::TensorOptions().dtype(CheckpointType(*view.type)));
   return stored.to(at::TensorOptions().dtype(dtype).device(device), /*non_blocking=*/false,
                    /*copy=*/true);
 }

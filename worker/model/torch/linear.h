@@ -11,9 +11,12 @@
 
 #include <vector>
 
-#include "worker/model/safetensors.h"
+#include "worker/model/tensor_files.h"
 
 namespace hearth {
+
+// REQUIRES: not of blocks.
+at::ScalarType CheckpointType(ElementType type);
 
 // Copies a checkpoint's tensor to the device, in `dtype`.
 at::Tensor ToTensor(const TensorView& view, at::ScalarType dtype, at::Device device);

@@ -1,0 +1,237 @@
+// What a GGUF header becomes, and that a broken or hostile one is one error.
+#include "worker/model/gguf.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/test_folder.h"
+#include "tests/worker/model/file_kit.h"
+#include "worker/model/model_config.h"
+#include "worker/model/weights.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kU32 = 4, kF32 = 6, kText = 8, kList = 9;
+
+template <typename T>
+std::string Number(T value) {
+  std::string bytes(sizeof(value), '\0');
+  std::memcpy(bytes.data(), &value, sizeof(value));
+  return bytes;
+}
+std::string Text(const std::string& text) { return Number<uint64_t>(text.size()) + text; }
+std::string U32(uint32_t value) { return Number(kU32) + Number(value); }
+std::string F32(float value) { return Number(kF32) + Number(value); }
+std::string TextValue(const std::string& text) { return Number(kText) + Text(text); }
+
+// A GGUF file, written by hand.
+struct GgufBytes {
+  uint32_t version = 3;
+  std::vector<std::pair<std::string, std::string>> fields = {
+      {"general.architecture", TextValue("gemma3")}, {"gemma3.embedding_length", U32(32)},
+      {"gemma3.feed_forward_length", U32(64)},       {"gemma3.block_count", U32(1)},
+      {"gemma3.attention.head_count", U32(2)},       {"gemma3.attention.head_count_kv", U32(1)},
+      {"gemma3.attention.key_length", U32(16)},      {"gemma3.attention.sliding_window", U32(1024)},
+      {"gemma3.context_length", U32(512)},
+  };
+  struct Tensor {
+    std::string name;
+    std::vector<uint64_t> sizes;  // the fastest first
+    uint32_t type = 0;
+    uint64_t offset = 0;
+  };
+  std::vector<Tensor> tensors = {{"token_embd.weight", {32, 40}, 8, 0},
+                                 {"output_norm.weight", {32}, 0, 1376}};
+  size_t data_bytes = 1376 + 128;
+
+  std::string Header() const {
+    std::string bytes = "GGUF" + Number(version) + Number<uint64_t>(tensors.size()) +
+                        Number<uint64_t>(fields.size());
+    for (const auto& [name, value] : fields) bytes += Text(name) + value;
+    for (const Tensor& tensor : tensors) {
+      bytes += Text(tensor.name) + Number(static_cast<uint32_t>(tensor.sizes.size()));
+      for (const uint64_t size : tensor.sizes) bytes += Number(size);
+      bytes += Number(tensor.type) + Number(tensor.offset);
+    }
+    return bytes + std::string((32 - bytes.size() % 32) % 32, '\0');
+  }
+  std::string Bytes() const { return Header() + std::string(data_bytes, '\1'); }
+  GgufBytes& Set(const std::string& name, const std::string& value) {
+    for (auto& field : fields) {
+      if (field.first != name) continue;
+      field.second = value;
+      return *this;
+    }
+    fields.emplace_back(name, value);
+    return *this;
+  }
+};
+
+class GgufTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& bytes) {
+    WriteAll(path_, bytes);
+    return path_;
+  }
+  std::string ErrorOf(const GgufBytes& file) {
+    return std::string(TensorFiles::Open(Write(file.Bytes())).status().message());
+  }
+  ModelConfig ConfigOf(const GgufBytes& file) {
+    const auto config = LoadModelConfig(Write(file.Bytes()));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? *config : ModelConfig();
+  }
+
+  const TestFolder folder_;
+  const std::string path_ = folder_.path() + "/sha256-of-a-blob";
+};
+
+TEST_F(GgufTest, GivesTensorsByTheNamesOfHuggingFace) {
+  GgufBytes file;
+  file.tensors.push_back({"blk.17.ffn_gate.weight", {32, 1}, 2, 1504});
+  file.tensors.push_back({"v.blk.0.attn_q.weight", {32, 1}, 17, 0});
+  file.data_bytes += 18;
+  const auto files = TensorFiles::Open(Write(file.Bytes()));
+  ASSERT_TRUE(files.ok()) << files.status();
+  const TensorView& table = files->tensors().at("model.embed_tokens.weight");
+  EXPECT_EQ(table.type, ElementType::kQ8_0);
+  EXPECT_THAT(table.shape, ElementsAre(40, 32));
+  EXPECT_EQ(table.bytes, 40u * 34);
+  EXPECT_EQ(table.offset, file.Header().size());
+  EXPECT_FALSE(table.is_one_more);
+  EXPECT_TRUE(files->tensors().at("model.norm.weight").is_one_more);
+  EXPECT_EQ(files->tensors().at("model.layers.17.mlp.gate_proj.weight").type, ElementType::kQ4_0);
+  EXPECT_FALSE(files->tensors().at("v.blk.0.attn_q.weight").type.has_value());
+}
+
+TEST_F(GgufTest, LeavesToTheArchitectureWhatItDoesNotSay) {
+  GgufBytes file;
+  ModelConfig config = ConfigOf(file);
+  EXPECT_EQ(config.vocab_size, 40);
+  EXPECT_EQ(config.attention.sliding_window, 1024);
+  EXPECT_EQ(config.attention.query_pre_attn_scalar, 16);
+  EXPECT_EQ(config.rope.global.theta, 1e6);
+  EXPECT_EQ(config.rope.local.theta, 1e4);
+  EXPECT_EQ(config.rope.global.linear_factor, 1);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(1));
+  EXPECT_TRUE(config.is_local(0));
+
+  // 1B, whose window Google's file has as 1,024.
+  config = ConfigOf(file.Set("gemma3.block_count", U32(26)));
+  EXPECT_EQ(config.attention.sliding_window, 512);
+  EXPECT_TRUE(config.is_local(4));
+  EXPECT_FALSE(config.is_local(5));
+  // 27B, with fields as Ollama names them.
+  file.Set("gemma3.block_count", U32(62)).Set("gemma3.context_length", U32(131072));
+  file.Set("gemma3.rope.global.freq_base", F32(2e6f));
+  config = ConfigOf(file.Set("gemma3.rope.local.freq_base", F32(2e4f)));
+  EXPECT_EQ(config.attention.query_pre_attn_scalar, 16);  // 32 / 2
+  EXPECT_EQ(config.rope.global.theta, 2e6);
+  EXPECT_EQ(config.rope.local.theta, 2e4);
+  EXPECT_EQ(config.rope.global.linear_factor, 8);
+  EXPECT_EQ(config.rope.local.linear_factor, 1);
+  file.Set("gemma3.attention.layer_norm_rms_epsilon", F32(1e-5f));
+  file.Set("gemma3.rope.scaling.type", TextValue("linear"));
+  config = ConfigOf(file.Set("gemma3.rope.scaling.factor", F32(4)));
+  EXPECT_EQ(config.rope.global.linear_factor, 4);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  // Gemma's own vocabulary has a token that ends a turn.
+  file.tensors[0].sizes[1] = 262144;
+  file.tensors[1].offset = 262144 * 34;
+  file.data_bytes = 262144 * 34 + 128;
+  config = ConfigOf(file.Set("tokenizer.ggml.eos_token_id", U32(1)));
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(1, 106));
+}
+
+TEST_F(GgufTest, OfAnotherModelOrFormIsRefusedByName) {
+  const auto with = [](const std::string& name, const std::string& value) {
+    return GgufBytes().Set(name, value);
+  };
+  EXPECT_THAT(ErrorOf(with("general.architecture", TextValue("llama"))),
+              AllOf(HasSubstr(path_), HasSubstr("\"llama\", not gemma3")));
+  EXPECT_THAT(ErrorOf(with("general.architecture", TextValue("clip"))), HasSubstr("mmproj"));
+  EXPECT_THAT(ErrorOf(with("general.type", TextValue("mmproj"))), HasSubstr("mmproj"));
+  EXPECT_THAT(ErrorOf(with("split.count", U32(3))), HasSubstr("one part of 3"));
+  GgufBytes file;
+  file.version = 1;
+  EXPECT_THAT(ErrorOf(file), HasSubstr("GGUF version 1 is not read"));
+  file.version = 3U << 24;
+  EXPECT_THAT(ErrorOf(file), HasSubstr("big endian"));
+  const auto config =
+      LoadModelConfig(Write(with("gemma3.rope.scaling.type", TextValue("yarn")).Bytes()));
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("rope.scaling.type"));
+  file = GgufBytes();
+  file.tensors[0].type = 16;
+  const auto files = TensorFiles::Open(Write(file.Bytes()));
+  ASSERT_TRUE(files.ok()) << files.status();  // of the vision part any type may be
+  const auto tensors = FindTensors(*files, *LoadModelConfig(path_));
+  EXPECT_THAT(std::string(tensors.status().message()),
+              AllOf(HasSubstr("embed_tokens"), HasSubstr("IQ2_XXS")));
+}
+
+TEST_F(GgufTest, NamesWhatDoesNotFitTheFile) {
+  GgufBytes file;
+  file.tensors[1].offset = 1024;
+  EXPECT_THAT(ErrorOf(file), HasSubstr("overlaps"));
+  file.tensors[1].offset = uint64_t{1} << 63;
+  EXPECT_THAT(ErrorOf(file), HasSubstr("do not lie in the file"));
+  file = GgufBytes();
+  file.tensors[0].sizes = {uint64_t{1} << 40, uint64_t{1} << 40};
+  EXPECT_THAT(ErrorOf(file), HasSubstr("overflows"));
+  file.tensors[0].sizes = {33, 1};
+  EXPECT_THAT(ErrorOf(file), HasSubstr("whole number of blocks"));
+  file.tensors[0].sizes = {1, 1, 1, 1, 1};
+  EXPECT_THAT(ErrorOf(file), HasSubstr("rank 5"));
+  file = GgufBytes();
+  file.tensors[1].name = file.tensors[0].name;
+  EXPECT_THAT(ErrorOf(file), HasSubstr("twice"));
+  file = GgufBytes();
+  file.fields.push_back(file.fields[3]);
+  EXPECT_THAT(ErrorOf(file), HasSubstr("block_count is there twice"));
+  // A list of 2^60 texts.
+  const std::string endless = Number(kList) + Number(kText) + Number(uint64_t{1} << 60);
+  EXPECT_THAT(ErrorOf(GgufBytes().Set("a", endless)), HasSubstr("longer than the header"));
+  const std::string of_lists = Number(kList) + Number(kList) + Number(uint64_t{1});
+  EXPECT_THAT(ErrorOf(GgufBytes().Set("a", of_lists)), HasSubstr("of lists"));
+  EXPECT_THAT(ErrorOf(GgufBytes().Set("a b", U32(1))), HasSubstr("not of printable letters"));
+  EXPECT_THAT(ErrorOf(GgufBytes().Set("general.alignment", U32(24))), HasSubstr("alignment is 24"));
+}
+
+TEST_F(GgufTest, SurvivesEveryCutAndEveryFlippedBitOfTheHeader) {
+  const std::string whole = GgufBytes().Bytes();
+  const size_t header = GgufBytes().Header().size();
+  for (size_t bytes = 4; bytes < whole.size(); bytes += bytes < header ? 1 : 97) {
+    const auto files = TensorFiles::Open(Write(whole.substr(0, bytes)));
+    ASSERT_FALSE(files.ok()) << bytes;
+    EXPECT_THAT(std::string(files.status().message()), HasSubstr(path_));
+  }
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 3000; ++round) {
+    std::string broken = whole;
+    for (int flips = 1 + static_cast<int>(random() % 3); flips > 0; --flips) {
+      broken[4 + random() % (header - 4)] ^= static_cast<char>(1 << random() % 8);
+    }
+    if (round % 3 == 0) broken.insert(4 + random() % header, broken, random() % header, 24);
+    Write(broken);
+    for (const absl::Status& status :
+         {TensorFiles::Open(path_).status(), LoadModelConfig(path_).status()}) {
+      if (status.ok()) continue;
+      ASSERT_THAT(std::string(status.message()), HasSubstr(path_));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hearth

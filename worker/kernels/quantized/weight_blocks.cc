@@ -1,0 +1,154 @@
+#include "worker/kernels/quantized/weight_blocks.h"
+
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+namespace hearth {
+namespace {
+
+uint8_t Byte(const std::byte* at, int64_t i) { return static_cast<uint8_t>(at[i]); }
+int SignedByte(const std::byte* at, int64_t i) { return static_cast<int8_t>(at[i]); }
+
+float Half(const std::byte* at) {
+  Float16 half;
+  std::memcpy(&half.bits, at, sizeof half.bits);
+  return WidenOne(half);
+}
+
+// Of 16 bytes: the low halves, then the high ones.
+int Nibble(const std::byte* at, int64_t i) {
+  const int byte = Byte(at, i % 16);
+  return i < 16 ? byte & 15 : byte >> 4;
+}
+
+int Bit(const std::byte* at, int64_t i) { return Byte(at, i / 8) >> (i % 8) & 1; }
+
+void WidenQ8_0(const std::byte* block, float* to) {
+  const float d = Half(block);
+  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(SignedByte(block + 2, i));
+}
+
+void WidenQ4_0(const std::byte* block, float* to) {
+  const float d = Half(block);
+  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(Nibble(block + 2, i) - 8);
+}
+
+void WidenQ4_1(const std::byte* block, float* to) {
+  const float d = Half(block), m = Half(block + 2);
+  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(Nibble(block + 4, i)) + m;
+}
+
+void WidenQ5_0(const std::byte* block, float* to) {
+  const float d = Half(block);
+  for (int64_t i = 0; i < 32; ++i) {
+    to[i] = d * static_cast<float>((Nibble(block + 6, i) | Bit(block + 2, i) << 4) - 16);
+  }
+}
+
+void WidenQ5_1(const std::byte* block, float* to) {
+  const float d = Half(block), m = Half(block + 2);
+  for (int64_t i = 0; i < 32; ++i) {
+    to[i] = d * static_cast<float>(Nibble(block + 8, i) | Bit(block + 4, i) << 4) + m;
+  }
+}
+
+// Scale and least of 32 values, in 6 bits each: those of the last four groups are in two pieces.
+struct GroupScale {
+  int scale, least;
+};
+GroupScale ScaleOfGroup(const std::byte* at, int64_t group) {
+  if (group < 4) return {Byte(at, group) & 63, Byte(at, group + 4) & 63};
+  return {(Byte(at, group + 4) & 15) | (Byte(at, group - 4) >> 6) << 4,
+          (Byte(at, group + 4) >> 4) | (Byte(at, group) >> 6) << 4};
+}
+
+// `high`: where the fifth bits are, a byte for 8 groups; null of Q4_K.
+void WidenQ45K(const std::byte* block, const std::byte* high, const std::byte* low, float* to) {
+  const float d = Half(block), m = Half(block + 2);
+  for (int64_t i = 0; i < 256; ++i) {
+    const int64_t group = i / 32;
+    const GroupScale scale = ScaleOfGroup(block + 4, group);
+    const int byte = Byte(low, group / 2 * 32 + i % 32);
+    int q = group % 2 == 0 ? byte & 15 : byte >> 4;
+    if (high != nullptr) q |= (Byte(high, i % 32) >> group & 1) << 4;
+    to[i] = d * static_cast<float>(scale.scale) * static_cast<float>(q) -
+            m * static_cast<float>(scale.least);
+  }
+}
+
+// Of each half of 128 values 64 bytes have the low four bits, and 32 bytes the high two.
+void WidenQ6K(const std::byte* block, float* to) {
+  const std::byte *high = block + 128, *scales = block + 192;
+  const float d = Half(block + 208);
+  for (int64_t i = 0; i < 256; ++i) {
+    const int64_t half = i / 128, quarter = i % 128 / 32;
+    const int byte = Byte(block, half * 64 + i % 64);
+    const int low = quarter < 2 ? byte & 15 : byte >> 4;
+    const int q = low | (Byte(high, half * 32 + i % 32) >> (2 * quarter) & 3) << 4;
+    to[i] = d * static_cast<float>(SignedByte(scales, i / 16)) * static_cast<float>(q - 32);
+  }
+}
+
+void WidenBlock(ElementType type, const std::byte* block, float* to) {
+  switch (type) {
+    case ElementType::kQ8_0:
+      return WidenQ8_0(block, to);
+    case ElementType::kQ4_0:
+      return WidenQ4_0(block, to);
+    case ElementType::kQ4_1:
+      return WidenQ4_1(block, to);
+    case ElementType::kQ5_0:
+      return WidenQ5_0(block, to);
+    case ElementType::kQ5_1:
+      return WidenQ5_1(block, to);
+    case ElementType::kQ4_K:
+      return WidenQ45K(block, nullptr, block + 16, to);
+    case ElementType::kQ5_K:
+      return WidenQ45K(block, block + 16, block + 48, to);
+    case ElementType::kQ6_K:
+      return WidenQ6K(block, to);
+    default:
+      assert(false);
+  }
+}
+
+void WidenPlain(ElementType type, const std::byte* row, int64_t values, float* to) {
+  assert(type != ElementType::kInt8);
+  if (type == ElementType::kFloat32) {
+    std::memcpy(to, row, static_cast<size_t>(values) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < values; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, row + i * 2, 2);
+    to[i] = type == ElementType::kBFloat16 ? WidenOne(BFloat16{bits}) : WidenOne(Float16{bits});
+  }
+}
+
+}  // namespace
+
+void WidenRow(ElementType type, const std::byte* row, int64_t values, float* to) {
+  if (!IsOfBlocks(type)) return WidenPlain(type, row, values, to);
+  const ElementForm form = FormOf(type);
+  assert(values % form.values == 0);
+  for (int64_t i = 0; i < values; i += form.values, row += form.bytes) {
+    WidenBlock(type, row, to + i);
+  }
+}
+
+bool ScalesAreFinite(ElementType type, const std::byte* row, int64_t values) {
+  if (!IsOfBlocks(type)) return true;
+  const bool has_least = type == ElementType::kQ4_1 || type == ElementType::kQ5_1 ||
+                         type == ElementType::kQ4_K || type == ElementType::kQ5_K;
+  const int64_t at = type == ElementType::kQ6_K ? 208 : 0;
+  const ElementForm form = FormOf(type);
+  for (int64_t i = 0; i < values; i += form.values, row += form.bytes) {
+    if (!std::isfinite(Half(row + at)) || (has_least && !std::isfinite(Half(row + 2)))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace hearth

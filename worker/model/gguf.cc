@@ -1,0 +1,382 @@
+#include "worker/model/gguf.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "worker/model/model_file.h"
+
+namespace hearth {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kMagic[] = {'G', 'G', 'U', 'F'};
+// Gemma's has 16 MB, half of it merges.
+constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{128} << 20;
+// Fields and tensors, of which 27B with its vision part has 1,300; a list that every reader gets;
+// pieces or merges; a text.
+constexpr uint64_t kMaxEntries = 1 << 15, kMaxShortList = 1 << 10, kMaxLongList = 1 << 20;
+constexpr uint64_t kMaxTextBytes = 1 << 20, kMaxNameBytes = 256;
+constexpr uint32_t kMaxGgufRank = 4;
+
+enum ValueType : uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kText,
+  kList,
+  kU64,
+  kI64,
+  kF64
+};
+constexpr uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};  // at least
+
+// The types of tensors by their numbers, as far as they have a name.
+struct TypeName {
+  uint32_t number;
+  const char* name;
+};
+constexpr TypeName kTypes[] = {
+    {0, "F32"},     {1, "F16"},    {2, "Q4_0"},     {3, "Q4_1"},    {6, "Q5_0"},     {7, "Q5_1"},
+    {8, "Q8_0"},    {9, "Q8_1"},   {10, "Q2_K"},    {11, "Q3_K"},   {12, "Q4_K"},    {13, "Q5_K"},
+    {14, "Q6_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"}, {28, "F64"},     {29, "IQ1_M"},
+    {30, "BF16"},   {34, "TQ1_0"}, {35, "TQ2_0"},   {39, "MXFP4"}};
+
+constexpr std::pair<const char*, const char*> kNames[] = {
+    {"token_embd", "embed_tokens"},
+    {"output_norm", "norm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_norm", "input_layernorm"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_norm", "pre_feedforward_layernorm"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"}};
+
+// "blk.3.attn_q.weight" as "model.layers.3.self_attn.q_proj.weight".
+std::string HuggingFaceName(const std::string& name) {
+  if (name == "output.weight") return "lm_head.weight";
+  std::vector<std::string> parts = absl::StrSplit(name, '.');
+  std::string prefix = "model.";
+  if (parts.size() == 4 && parts[0] == "blk") {
+    absl::StrAppend(&prefix, "layers.", parts[1], ".");
+    parts.erase(parts.begin(), parts.begin() + 2);
+  }
+  for (const auto& [theirs, ours] : kNames) {
+    if (parts.size() == 2 && parts[0] == theirs) return absl::StrCat(prefix, ours, ".", parts[1]);
+  }
+  return name;
+}
+
+// Takes values off the front of a file. After the first failure all are empty.
+class HeaderReader {
+ public:
+  HeaderReader(const TensorFile& file, bool with_vocabulary)
+      : fd_(file.fd),
+        size_(static_cast<uint64_t>(file.opened.st_size)),
+        with_vocabulary_(with_vocabulary) {}
+
+  bool ok() const { return why_.empty(); }
+  const std::string& why() const { return why_; }
+  uint64_t at() const { return at_; }
+  uint64_t left() const { return std::min(size_, kMaxGgufHeaderBytes) - at_; }
+  void Fail(const std::string& why) {
+    if (ok()) why_ = why;
+  }
+
+  template <typename T>
+  T Number() {
+    T value{};
+    Take(sizeof(value), &value);
+    return value;
+  }
+  std::string Text(uint64_t most) {
+    std::string text;
+    const uint64_t bytes = Number<uint64_t>();
+    if (bytes > std::min(most, left())) {
+      Fail(absl::StrCat("a text of ", bytes, " bytes is longer than the header, or than ", most));
+    } else {
+      text.resize(bytes);
+      Take(bytes, text.data());
+    }
+    return text;
+  }
+  // Of a field or tensor: what a message may show.
+  std::string Name() {
+    std::string name = Text(kMaxNameBytes);
+    const auto is_odd = [](char c) { return c <= ' ' || c > '~'; };
+    if (name.empty() || std::any_of(name.begin(), name.end(), is_odd)) {
+      Fail("a name is empty, or not of printable letters");
+    }
+    return ok() ? name : "";
+  }
+  Json Value(const std::string& name, uint32_t type) {
+    if (type == kList) return List(name);
+    if (type > kF64) Fail(absl::StrCat(name, ": a value has the unknown type ", type));
+    return Single(type);
+  }
+
+ private:
+  void Take(size_t bytes, void* to) {
+    if (!ok()) return;
+    if (bytes > left()) return Fail("the header ends early, or is longer than 128 MiB");
+    for (char* out = static_cast<char*>(to); bytes > 0;) {
+      if (at_ < buffer_at_ || at_ >= buffer_at_ + buffer_.size()) {
+        buffer_at_ = at_;
+        buffer_.resize(std::min<uint64_t>(size_ - at_, 1 << 16));
+        if (!ReadAt(fd_, at_, buffer_.size(), buffer_.data())) return Fail("cannot be read");
+      }
+      const size_t now = std::min<size_t>(bytes, buffer_at_ + buffer_.size() - at_);
+      std::memcpy(out, buffer_.data() + (at_ - buffer_at_), now);
+      out += now;
+      at_ += now;
+      bytes -= now;
+    }
+  }
+  Json Single(uint32_t type) {
+    switch (type) {
+      case kU8:
+        return Number<uint8_t>();
+      case kI8:
+        return Number<int8_t>();
+      case kU16:
+        return Number<uint16_t>();
+      case kI16:
+        return Number<int16_t>();
+      case kU32:
+        return Number<uint32_t>();
+      case kI32:
+        return Number<int32_t>();
+      case kF32:
+        return Number<float>();
+      case kBool:
+        return Number<uint8_t>() != 0;
+      case kText:
+        return Text(kMaxTextBytes);
+      case kU64:
+        return Number<uint64_t>();
+      case kI64:
+        return Number<int64_t>();
+      default:
+        return Number<double>();
+    }
+  }
+  Json List(const std::string& name) {
+    const auto type = Number<uint32_t>();
+    const auto count = Number<uint64_t>();
+    if (type > kF64 || type == kList || count > left() / kValueBytes[type]) {
+      Fail(absl::StrCat(name, ": a list of ", count, " values of type ", type,
+                        " is longer than the header, or of lists"));
+      return Json();
+    }
+    const bool is_vocabulary = absl::StartsWith(name, "tokenizer.ggml.");
+    const bool is_kept = count <= kMaxShortList || (with_vocabulary_ && is_vocabulary);
+    if (is_kept && count > kMaxLongList)
+      Fail(absl::StrCat(name, ": a list of ", count, " values; the limit is ", kMaxLongList));
+    if (!is_kept && type != kText) {
+      at_ += count * kValueBytes[type];
+      return Json();
+    }
+    Json list = Json::array();
+    for (uint64_t i = 0; ok() && i < count; ++i) {
+      Json value = Single(type);
+      if (is_kept) list.push_back(std::move(value));
+    }
+    return list;
+  }
+
+  const int fd_;
+  const uint64_t size_;
+  const bool with_vocabulary_;
+  uint64_t at_ = 0, buffer_at_ = 0;
+  std::string buffer_, why_;
+};
+
+// A whole number of blocks in each row, and all of them inside the file.
+absl::Status CheckSize(uint64_t data_begin, uint64_t file_bytes, TensorView* view) {
+  const auto bad = [view](const auto&... what) {
+    return absl::DataLossError(
+        absl::StrCat(view->file, ": tensor ", view->name, " of ", view->dtype_text, ": ", what...));
+  };
+  uint64_t elements = 1;
+  for (const int64_t size : view->shape) {
+    if (size < 1 || __builtin_mul_overflow(elements, static_cast<uint64_t>(size), &elements) ||
+        elements > INT64_MAX / 4) {
+      return bad("its shape ", view->ShapeText(), " is empty or overflows");
+    }
+  }
+  if (!view->type.has_value()) return absl::OkStatus();  // nobody reads it
+  if (view->shape.empty() || view->shape.back() % FormOf(*view->type).values != 0)
+    return bad("rows of shape ", view->ShapeText(), " are no whole number of blocks");
+  view->bytes = RowBytes(*view->type, static_cast<int64_t>(elements));
+  if (data_begin > file_bytes || view->offset > file_bytes - data_begin ||
+      view->bytes > file_bytes - data_begin - view->offset) {
+    return bad("its ", view->bytes, " bytes do not lie in the file, which may be cut short");
+  }
+  view->offset += data_begin;
+  return absl::OkStatus();
+}
+
+TensorView ReadTensor(HeaderReader* reader, const TensorFile& file) {
+  TensorView view;
+  view.name = HuggingFaceName(reader->Name());
+  view.file = file.path;
+  view.fd = file.fd;
+  const auto rank = reader->Number<uint32_t>();
+  if (rank > kMaxGgufRank) reader->Fail(absl::StrCat("tensor ", view.name, " has rank ", rank));
+  for (uint32_t i = 0; reader->ok() && i < rank; ++i) {
+    const auto size = reader->Number<uint64_t>();
+    view.shape.insert(view.shape.begin(),
+                      static_cast<int64_t>(std::min<uint64_t>(size, INT64_MAX)));
+  }
+  const auto number = reader->Number<uint32_t>();
+  view.dtype_text = absl::StrCat("type ", number);
+  for (const TypeName& type : kTypes) {
+    if (type.number == number) view.dtype_text = type.name;
+  }
+  for (int i = 0; i <= static_cast<int>(ElementType::kQ6_K); ++i) {
+    const auto type = static_cast<ElementType>(i);
+    if (view.dtype_text == FormOf(type).name) view.type = type;
+  }
+  view.offset = reader->Number<uint64_t>();
+  // A weight or its bytes never count as those of a folder, whose norms are without the 1.
+  view.dtype_text = absl::StrCat("GGUF ", view.dtype_text);
+  view.is_one_more = absl::EndsWith(view.name, "norm.weight");
+  return view;
+}
+
+absl::Status CheckOverlap(const std::vector<TensorView>& tensors) {
+  std::vector<const TensorView*> order;
+  for (const TensorView& view : tensors) {
+    if (view.type.has_value()) order.push_back(&view);
+  }
+  std::sort(order.begin(), order.end(),
+            [](const TensorView* a, const TensorView* b) { return a->offset < b->offset; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    if (order[i]->offset >= order[i - 1]->offset + order[i - 1]->bytes) continue;
+    return absl::DataLossError(absl::StrCat(order[i]->file, ": tensor ", order[i]->name,
+                                            " overlaps ", order[i - 1]->name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVersion(const std::string& path, uint32_t version) {
+  if (version == 2 || version == 3) return absl::OkStatus();
+  const bool is_big = version != 0 && version % (1U << 24) == 0;
+  return absl::UnimplementedError(
+      absl::StrCat(path, ": GGUF ", is_big ? "in big endian" : absl::StrCat("version ", version),
+                   " is not read; version 2 and 3 in little endian are"));
+}
+
+// That it is a whole Gemma 3 model.
+absl::Status CheckModel(const std::string& path, const GgufHeader& header) {
+  const auto refuse = [&path](const auto&... what) {
+    return absl::UnimplementedError(absl::StrCat(path, ": ", what...));
+  };
+  const Json& architecture = header.Field("general.architecture");
+  if (architecture == "clip" || header.Field("general.type") == "mmproj")
+    return refuse("is the vision part of a model (mmproj); give the file of the text model");
+  if (architecture != "gemma3") {
+    const std::string name = architecture.is_string() ? architecture.get<std::string>() : "";
+    return refuse("general.architecture is \"", absl::CHexEscape(name.substr(0, 64)),
+                  "\", not gemma3");
+  }
+  const Json& parts = header.Field("split.count");
+  if (parts.is_number_integer() && parts > 1)
+    return refuse("is one part of ", parts.dump(), "; join them by llama-gguf-split first");
+  return absl::OkStatus();
+}
+
+absl::Status ReadEntries(HeaderReader* reader, uint64_t tensors, uint64_t fields,
+                         GgufHeader* header) {
+  const std::string& path = header->file->path;
+  const auto bad = [&path](const auto&... what) {
+    return absl::DataLossError(absl::StrCat(path, ": ", what...));
+  };
+  if (tensors > kMaxEntries || fields > kMaxEntries)
+    return bad("has ", tensors, " tensors and ", fields, " fields; the limit is ", kMaxEntries);
+  for (uint64_t i = 0; reader->ok() && i < fields; ++i) {
+    const std::string name = reader->Name();
+    Json value = reader->Value(name, reader->Number<uint32_t>());
+    std::string shown(absl::StripPrefix(absl::StripPrefix(name, "gemma3."), "tokenizer.ggml."));
+    if (!header->fields.emplace(shown, std::move(value)).second && reader->ok())
+      return bad("field ", name, " is there twice");
+  }
+  std::set<std::string> names;
+  for (uint64_t i = 0; reader->ok() && i < tensors; ++i) {
+    header->tensors.push_back(ReadTensor(reader, *header->file));
+    if (!names.insert(header->tensors.back().name).second && reader->ok())
+      return bad("tensor ", header->tensors.back().name, " is there twice");
+  }
+  return reader->ok() ? absl::OkStatus() : bad(reader->why());
+}
+
+}  // namespace
+
+const Json& GgufHeader::Field(absl::string_view name) const {
+  static const Json kNothing;
+  const auto found = fields.find(std::string(name));
+  return found == fields.end() ? kNothing : *found;
+}
+
+bool IsGgufFile(const std::string& path) {
+  char magic[sizeof kMagic] = {};
+  const absl::StatusOr<int> fd = OpenModelFile(path);
+  if (!fd.ok()) return false;
+  const bool is_read = ReadAt(*fd, 0, sizeof magic, magic);
+  close(*fd);
+  return is_read && std::memcmp(magic, kMagic, sizeof magic) == 0;
+}
+
+absl::StatusOr<GgufHeader> ReadGgufHeader(const std::string& path, bool with_vocabulary) {
+  const absl::StatusOr<int> fd = OpenModelFile(path);
+  if (!fd.ok()) return fd.status();
+  auto file = std::make_shared<TensorFile>();
+  file->path = path;
+  file->fd = *fd;
+  if (fstat(*fd, &file->opened) != 0) return absl::ErrnoToStatus(errno, path);
+  GgufHeader header;
+  header.fields = Json::object();
+  header.file = file;
+  HeaderReader reader(*file, with_vocabulary);
+  reader.Number<uint32_t>();  // the magic
+  const auto version = reader.Number<uint32_t>();
+  const auto tensors = reader.Number<uint64_t>(), fields = reader.Number<uint64_t>();
+  if (absl::Status s = CheckVersion(path, version); reader.ok() && !s.ok()) return s;
+  if (absl::Status s = ReadEntries(&reader, tensors, fields, &header); !s.ok()) return s;
+  if (absl::Status s = CheckModel(path, header); !s.ok()) return s;
+  const Json& said = header.Field("general.alignment");
+  const uint64_t alignment = said.is_number_unsigned() ? said.get<uint64_t>() : 32;
+  if (alignment < 8 || alignment > (1 << 20) || (alignment & (alignment - 1)) != 0)
+    return absl::DataLossError(absl::StrCat(path, ": general.alignment is ", alignment));
+  const uint64_t begin = (reader.at() + alignment - 1) / alignment * alignment;
+  for (TensorView& view : header.tensors) {
+    const auto bytes = static_cast<uint64_t>(file->opened.st_size);
+    if (absl::Status s = CheckSize(begin, bytes, &view); !s.ok()) return s;
+  }
+  if (absl::Status s = CheckOverlap(header.tensors); !s.ok()) return s;
+  return header;
+}
+
+}  // namespace hearth
