@@ -82,9 +82,9 @@ class HoldBench {
   }
   // Since the last call.
   absl::Duration TakeLongestHold() {
-    StoreState* const state = &store_->core()->state;
-    StateLock lock(state);
-    return std::exchange(state->longest_hold, absl::ZeroDuration());
+    StoreCore* const core = store_->core();
+    StoreLock lock(core);
+    return std::exchange(core->longest_hold, absl::ZeroDuration());
   }
   void PublishLong() { Publish("long", 1000, kLong); }
   PrefixQuery LongQuery() const {

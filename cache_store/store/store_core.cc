@@ -15,6 +15,16 @@ constexpr size_t kShownTokens = 8;
 // Of a long restore point's objects the history has the first and the last ones: one removal is not
 // to make it forget all others.
 constexpr size_t kRecordedEnds = 1024;
+// Removed under one hold of the lock, at up to 0.1 ms each for a long prompt, by a call that waits
+// for something else.
+constexpr int kExpiredInPassing = 8;
+// Erased values stay in files until these are rewritten or found empty. At most 1/16 of the limit,
+// or 1 GiB of a large one, is dead before the disk is asked to give it back.
+constexpr uint64_t kReclaimDivisor = 16;
+constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
+// Dead bytes in files that also hold live ones may take an eighth of the limit on top of it:
+// the less, the more live bytes are moved for each byte gained.
+constexpr uint64_t kDeadDivisor = 8;
 
 }  // namespace
 
@@ -37,22 +47,68 @@ StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
       events(&meters.counters()),
       warnings(options.on_warning),
       tiers(options, seams, std::move(arena), std::move(disk)),
-      state({options.host_bytes, tiers.disk != nullptr ? options.disk_bytes : 0}, options.retention,
-            options.quotas,
-            [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
-      eraser(options.disk_bytes, &tiers, &state, &meters.counters()) {}
+      objects(options.quotas),
+      catalog(&objects, options.retention,
+              [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
+      evictor({options.host_bytes, tiers.disk != nullptr ? options.disk_bytes : 0}, &objects,
+              &catalog) {}
+
+void StoreCore::StartJobs(std::unique_ptr<Executor> jobs, std::unique_ptr<Executor> reclaimer) {
+  assert(executor == nullptr && jobs != nullptr);
+  own_executor_ = std::move(jobs);
+  executor = own_executor_.get();
+  reclaimer_ = std::move(reclaimer);
+}
+
+void StoreCore::EndJobs() {
+  own_executor_.reset();
+  reclaimer_.reset();
+  executor = nullptr;
+}
+
+void StoreCore::Lock() {
+  mu.Lock();
+  held_ = Stopwatch();
+  steps_ = 0;
+}
+
+void StoreCore::Unlock() {
+  longest_hold = std::max(longest_hold, absl::FromChrono(held_.Elapsed()));
+  mu.Unlock();
+}
+
+bool StoreCore::Yield(size_t steps) {
+  steps_ += steps;
+  if (steps_ < kStepsAHold) return false;
+  ++yields;
+  Unlock();
+  let_others_in();
+  Lock();
+  return true;
+}
+
+void StoreCore::AwaitClaim(const std::vector<Digest>& keys) {
+  longest_hold = std::max(longest_hold, absl::FromChrono(held_.Elapsed()));
+  flight.Claim(&mu, keys);
+  held_ = Stopwatch();
+}
+
+uint64_t StoreCore::DropNumber(const std::string& tenant) const {
+  const auto it = drop_numbers.find(tenant);
+  return it == drop_numbers.end() ? 0 : it->second;
+}
 
 Digest StoreCore::RootOf(const Digest& fingerprint, const std::string& tenant) {
   uint64_t number = 0;
   {
-    StateLock lock(&state);
-    number = state.DropNumber(tenant);
+    StoreLock lock(this);
+    number = DropNumber(tenant);
   }
   return RootKey(fingerprint, tenant, secret, number);
 }
 
 RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
-  state.mu.AssertHeld();
+  mu.AssertHeld();
   RestorePoint described;
   described.id = point.id;
   described.fingerprint = point.model->fingerprint.digest();
@@ -76,36 +132,36 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
 }
 
 const RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
-  state.mu.AssertHeld();
-  const RestorePointEntry* point = state.catalog.Find(id);
+  mu.AssertHeld();
+  const RestorePointEntry* point = catalog.Find(id);
   if (point == nullptr || point->tenant != tenant) return nullptr;
   return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
 bool StoreCore::PutInHost(const StoredObject* object, const std::vector<SliceView>& views) {
-  state.mu.AssertHeld();
+  mu.AssertHeld();
   assert(views.size() == object->layers.size() && !object->in_host);
   // Evicted copies must leave the tier before others take their room.
-  tiers.host_slices->EraseObjects(state.objects.TakeHostGarbage()).IgnoreError();
+  tiers.host_slices->EraseObjects(objects.TakeHostGarbage()).IgnoreError();
   for (size_t i = 0; i < views.size(); ++i) {
     if (tiers.host_slices->Write(object->Slice(i), views[i]).ok()) continue;
     Count(Counter::kTierErrors);
     tiers.host_slices->EraseObjects({object->number}).IgnoreError();
     return false;
   }
-  state.objects.SetInHost(object);
+  objects.SetInHost(object);
   return true;
 }
 
 void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
-  state.mu.AssertHeld();
+  mu.AssertHeld();
   const absl::Time now = clock->Now();
-  state.history.Record(point.id, why, now);
+  history.Record(point.id, why, now);
   const size_t count = point.objects.size();
   for (size_t i = 0; i < count; ++i) {
     if (i == kRecordedEnds && count > 2 * kRecordedEnds) i = count - kRecordedEnds;
     const StoredObject* object = point.objects[i];
-    if (object->names.count == 1) state.history.Record(object->key, why, now);
+    if (object->names.count == 1) history.Record(object->key, why, now);
   }
   meters.AddRemoved(why);
   StoreEvent::Kind kind = StoreEvent::Kind::kEvicted;
@@ -116,6 +172,116 @@ void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
   }
   if (why == Removal::kQuarantined) kind = StoreEvent::Kind::kQuarantined;
   events.Post(kind, Describe(point), why);
+}
+
+bool StoreCore::Expire(int most) {
+  mu.AssertHeld();
+  const absl::Time now = clock->Now();
+  bool any = false;
+  for (; most > 0; --most, any = true) {
+    const RestorePointEntry* point = catalog.expiry().FirstExpired(now);
+    if (point == nullptr) break;
+    catalog.Remove(point, Removal::kExpired);
+  }
+  return any;
+}
+
+void StoreCore::ExpireFew() {
+  StoreLock lock(this);
+  Expire(kExpiredInPassing);
+}
+
+StoreCore::Rest StoreCore::CarryOut(const Garbage& garbage) {
+  mu.AssertHeld();
+  if (!garbage.host_objects.empty()) {
+    if (!tiers.host_slices->EraseObjects(garbage.host_objects).ok()) {
+      Count(Counter::kTierErrors);
+    }
+  }
+  if (tiers.device != nullptr && !garbage.gone_objects.empty()) {
+    tiers.device->Erase(garbage.gone_objects);
+  }
+  erasures.AddManifests(garbage.manifests);
+  erasures.AddObjects(garbage.disk_objects, garbage.disk_bytes);
+  return {!garbage.host_objects.empty(),
+          !garbage.manifests.empty() || !garbage.disk_objects.empty()};
+}
+
+void StoreCore::EraseLater(const Rest& rest) {
+  if (rest.in_host) tiers.host.Reap();  // RAM is not to wait behind the disk
+  if (!rest.on_disk) return;
+  assert(executor != nullptr);
+  if (!executor->TrySchedule(0, [this] { EraseFromDisk().IgnoreError(); })) {
+    EraseFromDisk().IgnoreError();
+  }
+}
+
+absl::Status StoreCore::EraseFromDisk(absl::Span<const uint64_t> orphans) {
+  tiers.host.Reap();
+  if (tiers.disk == nullptr || (orphans.empty() && !erasures.maybe_any())) return absl::OkStatus();
+  absl::Status status;
+  Erasures::Objects taken;
+  // Manifests first: a crash in between leaves objects that nothing names, never the reverse.
+  while (status.ok()) {
+    std::vector<uint64_t> manifests;
+    {
+      StoreLock lock(this);
+      manifests = erasures.SomeManifests();
+      if (manifests.empty()) {
+        taken = erasures.TakeObjects();
+        break;
+      }
+    }
+    status = tiers.disk->EraseManifests(manifests);
+    if (!status.ok()) break;
+    StoreLock lock(this);
+    erasures.ManifestsErased(manifests);
+  }
+  if (status.ok() && !orphans.empty()) status = tiers.disk_slices->EraseObjects(orphans);
+  const absl::Span<const uint64_t> numbers(taken.numbers);
+  for (size_t i = 0; status.ok() && i < numbers.size(); i += Erasures::kMaxAtOnce) {
+    status = tiers.disk_slices->EraseObjects(numbers.subspan(i, Erasures::kMaxAtOnce));
+  }
+  if (status.ok()) {
+    ReclaimLater(taken.bytes);
+    return status;
+  }
+  Count(Counter::kTierErrors);
+  StoreLock lock(this);
+  erasures.AddObjects(numbers, taken.bytes);
+  return status;
+}
+
+absl::Status StoreCore::EraseForGood() {
+  absl::Status status = EraseFromDisk();
+  if (status.ok() && tiers.disk != nullptr) status = tiers.disk->SettleErases();
+  return status;
+}
+
+void StoreCore::ReclaimLater(uint64_t erased_bytes) {
+  if (erased_bytes == 0) return;
+  {
+    StoreLock lock(this);
+    unreclaimed_bytes_ += erased_bytes;
+    const uint64_t worthwhile = std::min(options.disk_bytes / kReclaimDivisor, kReclaimBytes);
+    if (unreclaimed_bytes_ < worthwhile || reclaim_queued_) return;
+    reclaim_queued_ = true;
+  }
+  Executor* const by = reclaimer_ != nullptr ? reclaimer_.get() : executor;
+  if (by != nullptr && by->TrySchedule(0, [this] { Reclaim(); })) return;
+  StoreLock lock(this);
+  reclaim_queued_ = false;
+}
+
+void StoreCore::Reclaim() {
+  {
+    StoreLock lock(this);
+    reclaim_queued_ = false;
+    unreclaimed_bytes_ = 0;
+  }
+  const absl::Status status =
+      tiers.disk->ReclaimSpace(options.disk_bytes + options.disk_bytes / kDeadDivisor);
+  if (!status.ok() && !absl::IsCancelled(status)) Count(Counter::kTierErrors);
 }
 
 }  // namespace hearth

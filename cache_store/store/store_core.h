@@ -1,24 +1,48 @@
-// StoreCore: the options, clock, meters, tiers and state that all parts of a store share.
+// StoreCore: what all parts of a store share: its lock with the catalog under it, its tiers, and
+// how what leaves the catalog is erased from them.
 //
-// Made by Store before its parts, and outlives them. Thread safety: the state under its own mutex;
-// all other members are const or thread safe. Ownership: owns all of it.
+// `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks; calls of the RAM
+// tier under it move pointers only. Order: `mu` before the tiers' and the event hub's own mutexes.
+// What grows with a prompt is done in steps, and others have the lock in between (Yield).
+//
+// RAM copies are erased at once, under the lock; copies on disk later, under none. A failed erase
+// is counted, and tried again with the next and at the store's end.
+//
+// Made by Store before its parts, and outlives them. Thread safety: what has no lock named is const
+// or thread safe. Ownership: owns all of it.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 
+#include <atomic>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
+#include "cache_store/base/latency.h"
 #include "cache_store/base/warnings.h"
-#include "cache_store/store/eraser.h"
+#include "cache_store/catalog/catalog.h"
+#include "cache_store/catalog/evictor.h"
+#include "cache_store/catalog/fingerprint_book.h"
+#include "cache_store/catalog/history.h"
 #include "cache_store/store/event_hub.h"
 #include "cache_store/store/options.h"
 #include "cache_store/store/store_meters.h"
 #include "cache_store/store/store_seams.h"
-#include "cache_store/store/store_state.h"
 #include "cache_store/store/store_tiers.h"
 #include "cache_store/store/tiered_store.h"
 
@@ -29,24 +53,149 @@ absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const 
 // kNotFound, for an id that FindOwned does not find.
 absl::Status NoSuchPoint();
 
-struct StoreCore {
+// The numbers to be erased from the disk, kept until the disk has erased them. A disk that is full
+// or fails takes no erase; the next erase that succeeds takes all that wait. A start before that
+// would bring them back. All manifests are erased before any object, so that no manifest outlives
+// an object that it names. A number noted here is never written again.
+class Erasures {
+ public:
+  // In one call: for manifests, a few hundred KiB of the log.
+  static constexpr size_t kMaxAtOnce = 4096;
+  // Of each kind, 10 MB: beyond, the lowest are left to the next start.
+  static constexpr size_t kMaxEntries = size_t{1} << 20;
+
+  struct Objects {
+    std::vector<uint64_t> numbers;
+    uint64_t bytes = 0;  // what they take on disk
+  };
+
+  // Without the lock: false: there is none.
+  bool maybe_any() const { return maybe_any_.load(); }
+  void AddManifests(absl::Span<const uint64_t> numbers) { Add(numbers, &manifests_); }
+  void AddObjects(absl::Span<const uint64_t> numbers, uint64_t bytes) {
+    Add(numbers, &objects_);
+    object_bytes_ += bytes;
+    if (bytes > 0) maybe_any_.store(true);  // erased before, and not given back
+  }
+  // Some of them. They stay until they are known to be erased.
+  std::vector<uint64_t> SomeManifests() const {
+    std::vector<uint64_t> some;
+    for (auto it = manifests_.begin(); it != manifests_.end() && some.size() < kMaxAtOnce; ++it) {
+      some.push_back(*it);
+    }
+    return some;
+  }
+  void ManifestsErased(absl::Span<const uint64_t> numbers) {
+    for (const uint64_t number : numbers) manifests_.erase(number);
+  }
+  // All of them, to be added again if they cannot be erased. REQUIRES: no manifest is left.
+  Objects TakeObjects() {
+    assert(manifests_.empty());
+    maybe_any_.store(false);
+    Objects taken{{objects_.begin(), objects_.end()}, std::exchange(object_bytes_, 0)};
+    objects_.clear();
+    return taken;
+  }
+
+ private:
+  using Numbers = absl::btree_set<uint64_t>;
+
+  void Add(absl::Span<const uint64_t> numbers, Numbers* to) {
+    if (!numbers.empty()) maybe_any_.store(true);
+    to->insert(numbers.begin(), numbers.end());
+    while (to->size() > kMaxEntries) to->erase(to->begin());
+  }
+
+  std::atomic<bool> maybe_any_{false};
+  Numbers manifests_, objects_;
+  uint64_t object_bytes_ = 0;
+};
+
+// Claims on segment keys, so that of several publishers of one segment only one writes. A claimant
+// waits until none of its keys is claimed and takes all at once, so claims cannot deadlock.
+class SingleFlight {
+ public:
+  // REQUIRES: `mu` held. Releases it while waiting; everything read before is stale afterwards.
+  void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
+    mu->AssertHeld();
+    const auto free = [this, &keys] {
+      for (const Digest& key : keys) {
+        if (claimed_.contains(key)) return false;
+      }
+      return true;
+    };
+    mu->Await(absl::Condition(&free));
+    claimed_.insert(keys.begin(), keys.end());
+  }
+  void Release(const std::vector<Digest>& keys) {
+    for (const Digest& key : keys) claimed_.erase(key);
+  }
+
+ private:
+  absl::flat_hash_set<Digest> claimed_;
+};
+
+// Called between two holds of the lock: a thread that releases it and takes it again at once leaves
+// others no chance.
+inline void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
+
+class StoreCore {
+ public:
+  // Of up to a microsecond each, under one hold of the lock.
+  static constexpr size_t kStepsAHold = 2048;
+
   StoreCore(const StoreOptions& store_options, const StoreSeams& seams, std::string store_secret,
             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
+  // Before any job. `reclaimer`: for work that takes minutes; null: the executor does it.
+  void StartJobs(std::unique_ptr<Executor> executor, std::unique_ptr<Executor> reclaimer);
+  // Runs what was accepted. REQUIRES: the disk tier was told to stop reclaiming.
+  void EndJobs();
+
+  // StoreLock's.
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
+  void Unlock() ABSL_UNLOCK_FUNCTION(mu);
+  // To be called after each `steps` steps of a walk. True: others had the lock, and pointers read
+  // before are stale.
+  bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // SingleFlight::Claim: waits, without the lock.
+  void AwaitClaim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
+  // Of the tenant's last drop of all, as its keys have it. 0: none.
+  uint64_t DropNumber(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Of the keys of what the tenant stores now.
-  Digest RootOf(const Digest& fingerprint, const std::string& tenant) ABSL_LOCKS_EXCLUDED(state.mu);
-  // As List shows it. Under the lock.
-  RestorePoint Describe(const RestorePointEntry& point) const;
+  Digest RootOf(const Digest& fingerprint, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu);
+  // As List shows it.
+  RestorePoint Describe(const RestorePointEntry& point) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Null when there is none, or when it is another tenant's, which callers must not be able to
   // tell.
   const RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Removes expired restore points, `most` at most. False: nothing had expired. An expired point is
+  // never served, however late it is removed; while any is left, only boundaries with a restore
+  // point of their own are usable (Fetcher).
+  bool Expire(int most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // A few, on behalf of a call that does something else.
+  void ExpireFew() ABSL_LOCKS_EXCLUDED(mu);
 
   // Writes an object to the RAM tier and tells the catalog. False: the tier refused it. REQUIRES:
   // room, by a reservation that is released under the same lock.
   bool PutInHost(const StoredObject* object, const std::vector<SliceView>& views)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
+  // The work that CarryOut leaves for EraseLater.
+  struct Rest {
+    bool in_host = false, on_disk = false;
+  };
+  // Erases from RAM and the device, and notes what is to be erased from the disk.
+  Rest CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Finishes it in the background, or in this thread when the executor is full.
+  void EraseLater(const Rest& rest) ABSL_LOCKS_EXCLUDED(mu);
+  // Erases everything noted so far from the disk, and `orphans`: objects of a failed write, whose
+  // keys the caller has claimed.
+  absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {}) ABSL_LOCKS_EXCLUDED(mu);
+  // As EraseFromDisk; what was erased stays so, whatever is damaged later.
+  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu);
 
   const StoreOptions options;
   const std::string secret;
@@ -56,13 +205,32 @@ struct StoreCore {
   EventHub events;
   Warnings warnings;
   StoreTiers tiers;
-  StoreState state;
-  Eraser eraser;
-  std::unique_ptr<Executor> executor;  // for jobs of all parts; reset before any part ends
+  Executor* executor = nullptr;  // for jobs of all parts; null once these have ended
+
+  absl::Mutex mu;
+  absl::flat_hash_map<std::string, uint64_t> drop_numbers ABSL_GUARDED_BY(mu);
+  ObjectTable objects ABSL_GUARDED_BY(mu);
+  Catalog catalog ABSL_GUARDED_BY(mu);
+  Evictor evictor ABSL_GUARDED_BY(mu);
+  SingleFlight flight ABSL_GUARDED_BY(mu);
+  FingerprintBook fingerprints ABSL_GUARDED_BY(mu);
+  History history ABSL_GUARDED_BY(mu);
+  Erasures erasures ABSL_GUARDED_BY(mu);
+  absl::Duration longest_hold ABSL_GUARDED_BY(mu);
+  uint64_t yields ABSL_GUARDED_BY(mu) = 0;
+  std::function<void()> let_others_in = LetOthersIn;  // a test does their work there
 
  private:
-  // Called by the catalog for each restore point that leaves. Under the lock.
-  void OnRemoved(const RestorePointEntry& point, Removal why);
+  // Called by the catalog for each restore point that leaves.
+  void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(mu);
+  void Reclaim() ABSL_LOCKS_EXCLUDED(mu);
+
+  Stopwatch held_ ABSL_GUARDED_BY(mu);
+  size_t steps_ ABSL_GUARDED_BY(mu) = 0;                // of this hold
+  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu) = 0;  // erased, but maybe still in files
+  bool reclaim_queued_ ABSL_GUARDED_BY(mu) = false;
+  std::unique_ptr<Executor> own_executor_, reclaimer_;
 };
 
 // Holds the store's mutex; its destructor has everything erased that the catalog removed meanwhile.
@@ -71,18 +239,18 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
   // Who erases from the disk.
   enum OnDisk {
     kInBackground,
-    kErasesItself,  // the holder, by Eraser::EraseFromDisk, after it released the lock
+    kErasesItself,  // the holder, by EraseFromDisk, after it released the lock
   };
 
   explicit StoreLock(StoreCore* core, OnDisk on_disk = kInBackground)
-      ABSL_EXCLUSIVE_LOCK_FUNCTION(core->state.mu)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(core->mu)
       : core_(core), on_disk_(on_disk) {
-    core_->state.Lock();
+    core_->Lock();
   }
   ~StoreLock() ABSL_UNLOCK_FUNCTION() {
-    const Eraser::Rest rest = core_->eraser.CarryOut(core_->state.objects.TakeGarbage());
-    core_->state.Unlock();
-    if (on_disk_ == kInBackground) core_->eraser.Finish(rest);
+    const StoreCore::Rest rest = core_->CarryOut(core_->objects.TakeGarbage());
+    core_->Unlock();
+    if (on_disk_ == kInBackground) core_->EraseLater(rest);
   }
   StoreLock(const StoreLock&) = delete;
   StoreLock& operator=(const StoreLock&) = delete;

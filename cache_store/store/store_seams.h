@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-struct StoreCore;
+class StoreCore;
 
 // Null: the real thing.
 struct StoreSeams {

@@ -105,33 +105,32 @@ void CheckCatalog(const Catalog& catalog, const ObjectTable& objects) {
 
 void CheckInvariants(TieredStore* store) {
   StoreCore* const core = static_cast<SteppedStore*>(store)->core();
-  StoreState* const state = &core->state;
   const bool is_loading = store->is_loading();
-  StateLock lock(state);
+  StoreLock lock(core);
   assert(core->tiers.host.bytes() <= core->tiers.host.capacity_bytes());
-  assert(state->objects.sums().host_bytes() <= state->evictor.limits().host_bytes);
+  assert(core->objects.sums().host_bytes() <= core->evictor.limits().host_bytes);
   // Evictions that a crash of the machine undid come back, and go again once all is loaded.
-  assert(is_loading || state->objects.sums().disk_bytes() <= state->evictor.limits().disk_bytes);
-  CheckCatalog(state->catalog, state->objects);
+  assert(is_loading || core->objects.sums().disk_bytes() <= core->evictor.limits().disk_bytes);
+  CheckCatalog(core->catalog, core->objects);
   if (core->tiers.device == nullptr) return;
   const DeviceTier::Usage usage = core->tiers.device->usage();
   assert(usage.bytes <= core->options.device->size_bytes());
   for (const uint64_t number : usage.objects) {
-    const StoredObject* object = state->objects.Find(number);
+    const StoredObject* object = core->objects.Find(number);
     assert(object != nullptr && !object->retired);
   }
 }
 
 uint64_t IndexFinds(TieredStore* store) {
-  StoreState* const state = &static_cast<SteppedStore*>(store)->core()->state;
-  StateLock lock(state);
-  return state->catalog.index().finds();
+  StoreCore* const core = static_cast<SteppedStore*>(store)->core();
+  StoreLock lock(core);
+  return core->catalog.index().finds();
 }
 
 uint64_t LockYields(TieredStore* store) {
-  StoreState* const state = &static_cast<SteppedStore*>(store)->core()->state;
-  StateLock lock(state);
-  return state->yields;
+  StoreCore* const core = static_cast<SteppedStore*>(store)->core();
+  StoreLock lock(core);
+  return core->yields;
 }
 
 }  // namespace hearth

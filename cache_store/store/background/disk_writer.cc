@@ -33,22 +33,22 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
 }
 
 std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   assert(work.begun_objects <= work.objects.size());
   assert(work.manifests.size() == work.points.size());
   std::vector<uint64_t> orphans;
   for (size_t i = 0; i < work.begun_objects; ++i) {
-    state_->objects.SetBegunOnDisk(work.objects[i]);
+    core_->objects.SetBegunOnDisk(work.objects[i]);
     orphans.push_back(work.objects[i]->number);
   }
   if (!work.begun_manifests) return orphans;
   for (size_t i = 0; i < work.manifests.size(); ++i) {
     const uint64_t number = work.manifests[i].number;
-    state_->erasures.AddManifests({number});
+    core_->erasures.AddManifests({number});
     // The erase may have to wait: what the point is written as next is not to be hit by it.
-    const RestorePointEntry* point = state_->catalog.Find(work.points[i]);
+    const RestorePointEntry* point = core_->catalog.Find(work.points[i]);
     if (point != nullptr && point->manifest == number) {
-      state_->catalog.SetManifest(point, state_->objects.NextNumber());
+      core_->catalog.SetManifest(point, core_->objects.NextNumber());
     }
   }
   return orphans;
@@ -86,8 +86,8 @@ absl::Status DiskWriter::Rewrite(const Digest& id, bool sync) {
   ManifestRecord record;
   FingerprintRecord fingerprint;
   {
-    StateLock lock(state_);
-    const RestorePointEntry* point = state_->catalog.Find(id);
+    StoreLock lock(core_);
+    const RestorePointEntry* point = core_->catalog.Find(id);
     if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
     record = RecordOf(*point);
     fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
@@ -95,26 +95,26 @@ absl::Status DiskWriter::Rewrite(const Digest& id, bool sync) {
   const absl::Status status = core_->tiers.disk->CommitManifests({record}, fingerprint, sync);
   bool gone = false;
   {
-    StateLock lock(state_);
-    const RestorePointEntry* point = state_->catalog.Find(id);
+    StoreLock lock(core_);
+    const RestorePointEntry* point = core_->catalog.Find(id);
     gone = point == nullptr || point->manifest != record.number;
   }
   // Its erase may have come before the write.
   const bool left = gone && !core_->tiers.disk->EraseManifests({record.number}).ok();
-  StateLock lock(state_);
-  if (left) state_->erasures.AddManifests({record.number});
+  StoreLock lock(core_);
+  if (left) core_->erasures.AddManifests({record.number});
   return status;
 }
 
 std::vector<Digest> DiskWriter::EndDeferring() {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   is_deferring_.store(false);
   return std::exchange(deferred_, {});
 }
 
 void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
   if (is_deferring_.load()) {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     if (is_deferring_.load()) {
       deferred_.insert(deferred_.end(), points.begin(), points.end());
       return;
@@ -128,7 +128,7 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
 
 // Fills `work` with what the disk lacks of `point`, references and room taken.
 bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   assert(!point->durable);
   uint64_t bytes = point->manifest_cost_bytes;
   for (const StoredObject* object : point->objects) {
@@ -136,11 +136,11 @@ bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
     work->objects.push_back(object);
     bytes += object->disk_cost_bytes();
   }
-  for (const StoredObject* object : work->objects) state_->objects.Hold(object);
-  state_->catalog.HoldPoint(point);
-  const bool reserved = state_->evictor.ReserveDisk(bytes, point->tenant);
+  for (const StoredObject* object : work->objects) core_->objects.Hold(object);
+  core_->catalog.HoldPoint(point);
+  const bool reserved = core_->evictor.ReserveDisk(bytes, point->tenant);
   if (reserved) work->reserved_bytes = bytes;
-  state_->catalog.ReleasePoint(point);
+  core_->catalog.ReleasePoint(point);
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   work->manifests.push_back(RecordOf(*point));
   work->points.push_back(point->id);
@@ -153,13 +153,13 @@ void DiskWriter::WriteBehind(const Digest& id) {
   bool ready = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    if (const RestorePointEntry* point = state_->catalog.Find(id); point != nullptr) {
+    if (const RestorePointEntry* point = core_->catalog.Find(id); point != nullptr) {
       for (const StoredObject* object : point->objects) {
         if (!object->on_disk) claims.push_back(object->key);
       }
     }
-    state_->AwaitClaim(claims);
-    const RestorePointEntry* point = state_->catalog.Find(id);
+    core_->AwaitClaim(claims);
+    const RestorePointEntry* point = core_->catalog.Find(id);
     bool unclaimed = false;  // the point came, or came anew, while this waited
     if (point != nullptr) {
       for (const StoredObject* object : point->objects) {
@@ -169,17 +169,17 @@ void DiskWriter::WriteBehind(const Digest& id) {
     }
     if (point == nullptr || point->durable || unclaimed) {
       if (unclaimed) core_->Count(Counter::kWriteBehindSkipped);
-      state_->flight.Release(claims);
+      core_->flight.Release(claims);
       return;
     }
-    if (!state_->evictor.IsWorthWriting(*point)) {
+    if (!core_->evictor.IsWorthWriting(*point)) {
       core_->Count(Counter::kWriteBehindSkipped);
-      state_->flight.Release(claims);
+      core_->flight.Release(claims);
       return;
     }
     ready = Prepare(point, &work);
   }
-  core_->eraser.EraseFromDisk().IgnoreError();
+  core_->EraseFromDisk().IgnoreError();
   // RAM reads verify digests, so they are done without the lock; references keep the copies.
   for (const StoredObject* object : work.objects) {
     ready = ready && core_->tiers.HostViews(object, &work.views.emplace_back());
@@ -190,28 +190,28 @@ void DiskWriter::WriteBehind(const Digest& id) {
   bool pinned = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    state_->evictor.UnreserveDisk(work.reserved_bytes);
-    const RestorePointEntry* point = state_->catalog.Find(id);
+    core_->evictor.UnreserveDisk(work.reserved_bytes);
+    const RestorePointEntry* point = core_->catalog.Find(id);
     const bool present = point != nullptr && point->manifest == work.manifests[0].number;
     if (written && present) {
-      state_->catalog.SetDurable(point);
+      core_->catalog.SetDurable(point);
       core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
       pinned = point->pinned;
     } else if (written) {
-      state_->objects.DiscardManifest(work.manifests[0].number);
+      core_->objects.DiscardManifest(work.manifests[0].number);
     } else {
       orphans = AbandonWrite(work);
     }
     for (const StoredObject* object : work.objects) {
-      if (written) state_->objects.SetOnDisk(object);
-      state_->objects.Release(object);  // may be its end
+      if (written) core_->objects.SetOnDisk(object);
+      core_->objects.Release(object);  // may be its end
     }
   }
-  core_->eraser.EraseFromDisk(orphans).IgnoreError();
+  core_->EraseFromDisk(orphans).IgnoreError();
   if (pinned) core_->tiers.disk->SetPinned(work.manifests[0].number, true).IgnoreError();
   // Last: what was erased may be another publisher's to write.
-  StateLock lock(state_);
-  state_->flight.Release(claims);
+  StoreLock lock(core_);
+  core_->flight.Release(claims);
 }
 
 }  // namespace hearth

@@ -56,7 +56,7 @@ struct Persisting {
 
 class DiskWriter {
  public:
-  explicit DiskWriter(StoreCore* core) : core_(core), state_(&core->state) {}
+  explicit DiskWriter(StoreCore* core) : core_(core) {}
 
   // The manifest of a restore point. REQUIRES: the lock.
   static ManifestRecord RecordOf(const RestorePointEntry& point);
@@ -64,33 +64,32 @@ class DiskWriter {
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
                                   const std::vector<const StoredObject*>& objects);
-  absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(core_->mu);
   // After a failed write: notes what it may have left for erasure, and returns the objects that it
   // began. These may be in RAM and be written again: they can be erased only while their keys are
   // claimed.
   std::vector<uint64_t> AbandonWrite(const Persisting& work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // In the background. `bytes`: of their objects that are only in RAM until then.
-  void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(core_->mu);
   // Between the two nothing is written: EndDeferring returns the points scheduled meanwhile.
-  void BeginDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) { is_deferring_.store(true); }
-  const std::vector<Digest>& deferred() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+  void BeginDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) { is_deferring_.store(true); }
+  const std::vector<Digest>& deferred() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     return deferred_;
   }
-  std::vector<Digest> EndDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  std::vector<Digest> EndDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Writes a restore point's manifest again. kNotFound: it is not on disk. REQUIRES: its id is
   // claimed.
-  absl::Status Rewrite(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status Rewrite(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
-  void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
   bool Prepare(const RestorePointEntry* point, Persisting* work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  StoreState* const state_;
   std::atomic<bool> is_deferring_{false};  // changed under the lock
-  std::vector<Digest> deferred_ ABSL_GUARDED_BY(state_->mu);
+  std::vector<Digest> deferred_ ABSL_GUARDED_BY(core_->mu);
 };
 
 }  // namespace hearth

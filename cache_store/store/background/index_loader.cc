@@ -41,14 +41,14 @@ absl::Status IndexLoader::Recover() {
   core_->Count(Counter::kRecoveryLostRestorePoints, contents.lost_points);
   auto unloaded = std::make_shared<UnloadedIndex>(std::move(contents));
   {
-    StateLock lock(state_);
-    state_->objects.ReserveNumbersBelow(unloaded->next_number());
+    StoreLock lock(core_);
+    core_->objects.ReserveNumbersBelow(unloaded->next_number());
     // All of them: the book forgets entries above its limit that no restore point refers to.
     for (const auto& [name, model] : unloaded->models()) {
-      if (model != nullptr) state_->fingerprints.Remember(model, name.first);
+      if (model != nullptr) core_->fingerprints.Remember(model, name.first);
     }
     unloaded_ = std::move(unloaded);
-    state_->catalog.BeginAdopting();
+    core_->catalog.BeginAdopting();
     writer_->BeginDeferring();
   }
   is_loading_.store(true);
@@ -70,12 +70,12 @@ void IndexLoader::NoteDamage(std::vector<std::string> damage) {
 void IndexLoader::NoteLost() {
   std::string first;
   size_t lost = 0;
-  StateLock lock(state_);
+  StoreLock lock(core_);
   for (const Digest& id : useless_) {
-    if (state_->catalog.Find(id) != nullptr) continue;
+    if (core_->catalog.Find(id) != nullptr) continue;
     core_->Count(Counter::kRecoveryLostRestorePoints);
     core_->meters.AddRemoved(Removal::kLost);
-    state_->history.Record(id, Removal::kLost, core_->clock->Now());
+    core_->history.Record(id, Removal::kLost, core_->clock->Now());
     if (lost++ == 0) first = DigestHex(id).substr(0, 16);
   }
   useless_.clear();
@@ -99,7 +99,7 @@ absl::Duration IndexLoader::Step() {
 absl::StatusOr<bool> IndexLoader::LoadNext() {
   std::vector<uint64_t> numbers;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     numbers = unloaded_->Next(kManifestsAtOnce);
   }
   if (numbers.empty()) return false;
@@ -115,7 +115,7 @@ absl::StatusOr<bool> IndexLoader::LoadNext() {
     }
     core_->Count(Counter::kTierErrors);
     failed = std::move(status);
-    StateLock lock(state_);
+    StoreLock lock(core_);
     unloaded_->Postpone(number);
   }
   if (any || failed.ok()) return true;
@@ -126,7 +126,7 @@ void IndexLoader::LoadFor(const PromptChain& chain, const KvLayout& layout) {
   if (!is_loading_.load()) return;
   std::vector<uint64_t> numbers;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     if (unloaded_ == nullptr) return;
     numbers = unloaded_->Touching(chain, layout.exactness);
   }
@@ -141,7 +141,7 @@ absl::Status IndexLoader::LoadPoint(const Digest& id) {
   if (!is_loading_.load()) return absl::OkStatus();
   std::vector<uint64_t> numbers;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     if (unloaded_ == nullptr) return absl::OkStatus();
     numbers = unloaded_->EndingAt(id);
   }
@@ -152,11 +152,11 @@ absl::Status IndexLoader::LoadPoint(const Digest& id) {
 
 absl::Status IndexLoader::WaitUntilLoaded() {
   if (!is_loading_.load()) return absl::OkStatus();
-  StateLock lock(state_);  // not counted: it waits
-  const auto is_loaded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+  StoreLock lock(core_);  // not counted: it waits
+  const auto is_loaded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     return unloaded_ == nullptr;
   };
-  if (state_->mu.AwaitWithTimeout(absl::Condition(&is_loaded), patience_)) return absl::OkStatus();
+  if (core_->mu.AwaitWithTimeout(absl::Condition(&is_loaded), patience_)) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the index is still loading, ", unloaded_->left(),
                                              " of ", unloaded_->manifests(),
                                              " restore points are left: try again later"));
@@ -169,7 +169,7 @@ absl::Status IndexLoader::Finish() {
   std::shared_ptr<UnloadedIndex> unloaded;
   std::vector<Digest> points;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     unloaded = unloaded_;
     points = writer_->deferred();
   }
@@ -191,43 +191,43 @@ absl::Status IndexLoader::Finish() {
   Garbage garbage;
   for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    StateLock lock(state_);
+    StoreLock lock(core_);
     for (const StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
-      state_->objects.Release(object);
+      core_->objects.Release(object);
     }
-    garbage.Add(state_->objects.TakeGarbage());
+    garbage.Add(core_->objects.TakeGarbage());
   }
   const size_t known = points.size();
   for (const Digest& id : unloaded->Ids()) points.push_back(id);
   AdoptUses(points);
   std::vector<Digest> write_behind;
   {
-    StateLock lock(state_);
-    state_->catalog.EndAdopting(absl::MakeConstSpan(writer_->deferred()).subspan(known),
-                                core_->clock->Now());
+    StoreLock lock(core_);
+    core_->catalog.EndAdopting(absl::MakeConstSpan(writer_->deferred()).subspan(known),
+                               core_->clock->Now());
     // Opened with a smaller limit than it was filled under.
-    if (!state_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
-    garbage.Add(state_->objects.TakeGarbage());
+    if (!core_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+    garbage.Add(core_->objects.TakeGarbage());
     garbage.disk_objects.insert(garbage.disk_objects.end(), collected.begin(), collected.end());
     // Of manifests that went while the note was written.
     const std::vector<uint64_t>& strays = unloaded->stray_uses();
     garbage.manifests.insert(garbage.manifests.end(), strays.begin(), strays.end());
     // Evicted now, collected, or erased before and not yet given back.
-    garbage.disk_bytes = file_bytes - std::min(file_bytes, state_->objects.sums().disk_bytes());
+    garbage.disk_bytes = file_bytes - std::min(file_bytes, core_->objects.sums().disk_bytes());
     core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
-    core_->eraser.CarryOut(garbage);
+    core_->CarryOut(garbage);
     unloaded_ = nullptr;
     write_behind = writer_->EndDeferring();
     is_loading_.store(false);
   }
   unloaded = nullptr;
   {
-    StateLock lock(state_);
-    state_->fingerprints.Trim();
+    StoreLock lock(core_);
+    core_->fingerprints.Trim();
   }
   for (const Digest& id : write_behind) writer_->Schedule({id}, 0);
   // Who quarantined them meanwhile may have waited in vain.
-  return names_retired_ ? core_->eraser.EraseForGood() : core_->eraser.EraseFromDisk();
+  return names_retired_ ? core_->EraseForGood() : core_->EraseFromDisk();
 }
 
 // A part under each hold of the lock: there may be millions.
@@ -236,16 +236,16 @@ void IndexLoader::AdoptUses(absl::Span<const Digest> points) {
   uses.reserve(points.size());
   for (size_t i = 0; i < points.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    StateLock lock(state_);
+    StoreLock lock(core_);
     const std::vector<Catalog::PastUse> some =
-        state_->catalog.UsesOf(points.subspan(i, kObjectsAtOnce));
+        core_->catalog.UsesOf(points.subspan(i, kObjectsAtOnce));
     uses.insert(uses.end(), some.begin(), some.end());
   }
   std::sort(uses.rbegin(), uses.rend());
   for (size_t i = 0; i < uses.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    StateLock lock(state_);
-    state_->catalog.AdoptUses(absl::MakeSpan(uses).subspan(i, kObjectsAtOnce), core_->clock->Now());
+    StoreLock lock(core_);
+    core_->catalog.AdoptUses(absl::MakeSpan(uses).subspan(i, kObjectsAtOnce), core_->clock->Now());
   }
 }
 
@@ -253,7 +253,7 @@ void IndexLoader::AdoptUses(absl::Span<const Digest> points) {
 absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
   std::shared_ptr<UnloadedIndex> unloaded;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     unloaded = unloaded_;
   }
   if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
@@ -270,7 +270,7 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
       read[i] = Check(std::move(record), *unloaded);
     }
     {
-      StateLock lock(state_);
+      StoreLock lock(core_);
       if (unloaded_ == nullptr) break;
       for (size_t i = 0; i < some.size(); ++i) {
         if (unloaded_->MarkDone(some[i]) && !Adopt(read[i], unloaded_.get())) {
@@ -278,29 +278,28 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
         }
       }
     }
-    upkeep_->ExpireFew();  // while any is there, fewer boundaries are usable
+    core_->ExpireFew();  // while any is there, fewer boundaries are usable
   }
   return absl::OkStatus();
 }
 
 // Of a manifest that was not adopted.
 void IndexLoader::NoteUseless(uint64_t number, const ReadManifest& read) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   core_->Count(Counter::kRecoveryDroppedManifests);
-  state_->erasures.AddManifests({number});
+  core_->erasures.AddManifests({number});
   const Digest point = read.point();
   // Known, and said then: it goes as those went that were there.
   if (NamesRetired(read.record, unloaded_->objects())) {
     names_retired_.store(true);
     core_->meters.AddRemoved(Removal::kQuarantined);
-    if (point != Digest{} && state_->catalog.Find(point) == nullptr) {
-      state_->history.Record(point, Removal::kQuarantined, core_->clock->Now());
+    if (point != Digest{} && core_->catalog.Find(point) == nullptr) {
+      core_->history.Record(point, Removal::kQuarantined, core_->clock->Now());
     }
     return;
   }
   // From before a drop of all: its keys are of a smaller number.
-  if (state_->DropNumber(read.record.tenant) > 0)
-    return core_->meters.AddRemoved(Removal::kDropped);
+  if (core_->DropNumber(read.record.tenant) > 0) return core_->meters.AddRemoved(Removal::kDropped);
   useless_.push_back(point);
 }
 
@@ -320,8 +319,8 @@ ReadManifest IndexLoader::Check(ManifestRecord record, const UnloadedIndex& unlo
   if (!ValidateManifest(manifest, layout).ok()) return {};
   uint64_t number = 0;
   {
-    StateLock lock(state_);
-    number = state_->DropNumber(record.tenant);
+    StoreLock lock(core_);
+    number = core_->DropNumber(record.tenant);
   }
   PromptChain chain = MakeChain(
       layout, RootKey(manifest.fingerprint, record.tenant, core_->secret, number),
@@ -330,16 +329,16 @@ ReadManifest IndexLoader::Check(ManifestRecord record, const UnloadedIndex& unlo
 }
 
 bool IndexLoader::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   if (read.model == nullptr) return false;
   const ManifestRecord& record = read.record;
-  if (read.drop_number != state_->DropNumber(record.tenant)) return false;
+  if (read.drop_number != core_->DropNumber(record.tenant)) return false;
   const Manifest& manifest = record.manifest;
   const KvLayout& layout = read.model->layout;
   const PromptChain& chain = read.chain;
   UnloadedIndex::Objects* const table = &unloaded->objects();
   const KeyedSegment* last = chain.EndingAt(manifest.token_count, layout.chunk_tokens);
-  if (last == nullptr || state_->catalog.Find(last->key) != nullptr) return false;
+  if (last == nullptr || core_->catalog.Find(last->key) != nullptr) return false;
   for (size_t i = 0; i < record.objects.size(); ++i) {
     const auto it = table->find(record.objects[i]);
     if (it == table->end()) return false;
@@ -355,18 +354,18 @@ bool IndexLoader::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
     if (it->second.adopted != nullptr) {
       if (it->second.adopted->retired) return false;
     } else {
-      const SegmentNode* node = state_->catalog.index().Find(segment->key);
+      const SegmentNode* node = core_->catalog.index().Find(segment->key);
       if (node != nullptr && node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
         return false;
       }
     }
   }
-  SegmentNode* node = state_->catalog.index().EnsureRoot(chain.root);
+  SegmentNode* node = core_->catalog.index().EnsureRoot(chain.root);
   std::vector<const StoredObject*> objects;
   size_t next = 0;
   for (const Segment& segment : SegmentsTo(manifest.token_count, layout.chunk_tokens)) {
     const KeyedSegment& keyed = *chain.EndingAt(segment.end(), layout.chunk_tokens);
-    node = state_->catalog.index().Ensure(node, keyed, manifest.token_ids);
+    node = core_->catalog.index().Ensure(node, keyed, manifest.token_ids);
     assert(node != nullptr);
     for (; next < record.objects.size(); ++next) {
       if (manifest.objects[next].id.begin != segment.begin) break;
@@ -374,21 +373,21 @@ bool IndexLoader::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
       if (recovered.adopted == nullptr) {
         const ObjectRecord& object = recovered.record;
         recovered.adopted =
-            state_->objects.NewObject(object.number, object.key, object.id, object.slice_digests,
-                                      object.layers, object.slice_bytes);
-        state_->objects.Link(recovered.adopted, node);
+            core_->objects.NewObject(object.number, object.key, object.id, object.slice_digests,
+                                     object.layers, object.slice_bytes);
+        core_->objects.Link(recovered.adopted, node);
         recovered.adopted->in_table.store(object.in_table);
-        state_->objects.AdoptOnDisk(recovered.adopted);
+        core_->objects.AdoptOnDisk(recovered.adopted);
       }
       objects.push_back(recovered.adopted);
     }
   }
-  const RestorePointEntry* point = state_->catalog.AddRestorePoint(
+  const RestorePointEntry* point = core_->catalog.AddRestorePoint(
       record.number, record.tenant, read.model, node, std::move(objects), manifest.cuts,
       absl::FromUnixSeconds(record.created_unix_s));
-  state_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
-  state_->catalog.SetDurable(point);
-  state_->catalog.SetPinned(point, unloaded->IsPinned(record.number));
+  core_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
+  core_->catalog.SetDurable(point);
+  core_->catalog.SetPinned(point, unloaded->IsPinned(record.number));
   core_->Count(Counter::kRecoveredRestorePoints);
   // Watchers that came earlier have not seen it yet.
   if (core_->options.load_in_background) {

@@ -23,7 +23,6 @@
 #include "cache_store/base/prompt_chain.h"
 #include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/unloaded_index.h"
-#include "cache_store/store/background/upkeep.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
@@ -45,23 +44,23 @@ class IndexLoader {
   static constexpr size_t kManifestsAtOnce = 8;
 
   // `patience`: how long calls that change the store wait for the index.
-  IndexLoader(StoreCore* core, DiskWriter* writer, Upkeep* upkeep, absl::Duration patience)
-      : core_(core), state_(&core->state), writer_(writer), upkeep_(upkeep), patience_(patience) {}
+  IndexLoader(StoreCore* core, DiskWriter* writer, absl::Duration patience)
+      : core_(core), writer_(writer), patience_(patience) {}
 
   // Rebuilds the index, or begins to. Before any other method, once.
   absl::Status Recover();
   // SteppedStore::LoadStep.
-  absl::Duration Step() ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Duration Step() ABSL_LOCKS_EXCLUDED(core_->mu);
   bool is_loading() const { return is_loading_.load(); }
 
   // Loads the manifests that a lookup of this prompt may find. One that cannot be read now is not
   // found.
-  void LoadFor(const PromptChain& chain, const KvLayout& layout) ABSL_LOCKS_EXCLUDED(state_->mu);
-  absl::Status LoadPoint(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
-  absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(state_->mu);  // kUnavailable after `patience`
+  void LoadFor(const PromptChain& chain, const KvLayout& layout) ABSL_LOCKS_EXCLUDED(core_->mu);
+  absl::Status LoadPoint(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
+  absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(core_->mu);  // kUnavailable after `patience`
 
   // Null: all is loaded.
-  UnloadedIndex* unloaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+  UnloadedIndex* unloaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     return unloaded_.get();
   }
 
@@ -71,32 +70,30 @@ class IndexLoader {
 
  private:
   // False: none is left.
-  absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(state_->mu);
-  absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(core_->mu);
+  absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(core_->mu);
   // Hashes, so without the lock.
   ReadManifest Check(ManifestRecord record, const UnloadedIndex& unloaded) const
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   // Rebuilds the path and the restore point. False: it does not match its objects.
   bool Adopt(const ReadManifest& read, UnloadedIndex* unloaded)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  absl::Status Finish() ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  absl::Status Finish() ABSL_LOCKS_EXCLUDED(core_->mu);
   void NoteDamage(std::vector<std::string> damage);
-  void NoteLost() ABSL_LOCKS_EXCLUDED(state_->mu);
+  void NoteLost() ABSL_LOCKS_EXCLUDED(core_->mu);
   void NoteUseless(uint64_t number, const ReadManifest& read)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(core_->mu);
 
   StoreCore* const core_;
-  StoreState* const state_;
   DiskWriter* const writer_;
-  Upkeep* const upkeep_;
   const absl::Duration patience_;
-  std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(state_->mu);
+  std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(core_->mu);
   std::atomic<bool> is_loading_{false};     // follows unloaded_: saves taking the lock
   std::atomic<bool> names_retired_{false};  // a manifest that was not adopted
   std::vector<std::string> damage_;
   // Ids of manifests that were not adopted; zeros: unknown.
-  std::vector<Digest> useless_ ABSL_GUARDED_BY(state_->mu);
+  std::vector<Digest> useless_ ABSL_GUARDED_BY(core_->mu);
 };
 
 }  // namespace hearth

@@ -11,13 +11,13 @@ constexpr uint32_t kFetchesToCopy = 2;
 }  // namespace
 
 std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
-  state_->mu.AssertHeld();
-  if (state_->evictor.limits().host_bytes == 0) return nullptr;
+  core_->mu.AssertHeld();
+  if (core_->evictor.limits().host_bytes == 0) return nullptr;
   uint64_t bytes = 0;
   for (const StoredObject* object : point.objects) {
     if (!object->in_host) bytes += object->bytes();
   }
-  if (!state_->evictor.MayDemoteFor(bytes)) {
+  if (!core_->evictor.MayDemoteFor(bytes)) {
     core_->Count(Counter::kPromotionsSkipped);
     return nullptr;
   }
@@ -32,7 +32,7 @@ void Promoter::Skip(Promotion* promotion) {
 }
 
 bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
-  StateLock lock(state_);
+  StoreLock lock(core_);
   if (object->in_host || object->reads.promoting || object->retired) return false;
   if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
     Skip(promotion);
@@ -45,7 +45,7 @@ bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
 }
 
 void Promoter::Unclaim(const StoredObject* object) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   assert(object->reads.promoting && promoting_bytes_ >= object->bytes());
   promoting_bytes_ -= object->bytes();
   object->reads.promoting = false;
@@ -54,24 +54,24 @@ void Promoter::Unclaim(const StoredObject* object) {
 void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
                        std::vector<SliceView> views) {
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     assert(object->reads.promoting && object->sessions > 0 &&
            views.size() == object->layers.size());
-    state_->objects.Hold(object);
+    core_->objects.Hold(object);
   }
   // The executor's bytes are for what would be lost without it: write-behind.
   const bool scheduled = core_->executor->TrySchedule(
       0, [this, promotion, object, views] { InsertIntoHost(promotion.get(), object, views); });
   if (scheduled) return;
   Skip(promotion.get());
-  StateLock lock(state_);
+  StoreLock lock(core_);
   Unclaim(object);
-  state_->objects.Release(object);  // the session holds it, too
+  core_->objects.Release(object);  // the session holds it, too
 }
 
 const RestorePointEntry* Promoter::PointOf(const Promotion& promotion) {
-  state_->mu.AssertHeld();
-  const RestorePointEntry* point = state_->catalog.Find(promotion.point_id);
+  core_->mu.AssertHeld();
+  const RestorePointEntry* point = core_->catalog.Find(promotion.point_id);
   return point != nullptr && point->number == promotion.point_number ? point : nullptr;
 }
 
@@ -83,9 +83,9 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
     StoreLock lock(core_, StoreLock::kErasesItself);
     const RestorePointEntry* point = PointOf(*promotion);
     if (point != nullptr && !object->in_host && !object->retired && !promotion->no_room) {
-      state_->catalog.HoldPoint(point);  // not demoted to make room for itself
-      has_room = state_->evictor.ReserveHostByDemoting(object->bytes());
-      state_->catalog.ReleasePoint(point);
+      core_->catalog.HoldPoint(point);  // not demoted to make room for itself
+      has_room = core_->evictor.ReserveHostByDemoting(object->bytes());
+      core_->catalog.ReleasePoint(point);
       if (!has_room) {
         promotion->no_room = true;
         Skip(promotion);
@@ -99,30 +99,29 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
-      state_->evictor.UnreserveHost(object->bytes());
+      core_->evictor.UnreserveHost(object->bytes());
       const RestorePointEntry* point = PointOf(*promotion);
       if (point != nullptr && !object->in_host && !object->retired &&
           core_->PutInHost(object, views)) {
-        state_->catalog.SetResident(point);
+        core_->catalog.SetResident(point);
         if (point->slowest_tier() == Tier::kHost) core_->Count(Counter::kPromotedRestorePoints);
       }
     }
     Unclaim(object);
-    state_->objects.Release(object);
+    core_->objects.Release(object);
   }
-  core_->eraser.EraseFromDisk()
-      .IgnoreError();  // here: the store may be closing, and take no job any more
+  core_->EraseFromDisk().IgnoreError();  // here: the store may be closing, and take no job any more
 }
 
 void Promoter::NoteFetched(const StoredObject* object) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   assert(object->sessions > 0);
   if (core_->tiers.device == nullptr) return;
   if (++object->reads.fetches < kFetchesToCopy || object->reads.queued_for_device ||
       object->retired || !object->in_host || core_->tiers.device->Has(object->number)) {
     return;
   }
-  Executor* const executor = copier_ != nullptr ? copier_.get() : core_->executor.get();
+  Executor* const executor = copier_ != nullptr ? copier_.get() : core_->executor;
   const bool queued = executor->TrySchedule(
       object->bytes(), [this, number = object->number] { CopyToDevice(number); });
   object->reads.queued_for_device = queued;
@@ -133,14 +132,14 @@ void Promoter::NoteFetched(const StoredObject* object) {
 void Promoter::CopyToDevice(uint64_t number) {
   const StoredObject* object = nullptr;
   {
-    StateLock lock(state_);
-    object = state_->objects.Find(number);
+    StoreLock lock(core_);
+    object = core_->objects.Find(number);
     if (object == nullptr || object->retired || !object->in_host) {
       if (object != nullptr) object->reads.queued_for_device = false;
       core_->Count(Counter::kGpuPromotionsDropped);
       return;
     }
-    state_->objects.Hold(object);
+    core_->objects.Hold(object);
   }
   // Verified as they are read; a copy that rotted is for the next reader to quarantine.
   std::vector<SliceView> views;
@@ -161,7 +160,7 @@ void Promoter::CopyToDevice(uint64_t number) {
     core_->Count(copy.ok() || no_room ? Counter::kGpuPromotionsDropped
                                       : Counter::kGpuPromotionsFailed);
   }
-  state_->objects.Release(object);
+  core_->objects.Release(object);
 }
 
 }  // namespace hearth

@@ -34,36 +34,35 @@ class Promoter {
  public:
   // `copier`: hundreds of copies may be queued at once. Null: the core's executor.
   Promoter(StoreCore* core, std::unique_ptr<Executor> copier)
-      : core_(core), state_(&core->state), copier_(std::move(copier)) {}
+      : core_(core), copier_(std::move(copier)) {}
   // Waits until all accepted copies to the device are done. The last call.
   void StopCopying() { copier_.reset(); }
 
   // Null when RAM cannot hold the point beside the objects that must stay: trying would only push
   // out everything else.
   std::shared_ptr<Promotion> Begin(const RestorePointEntry& point)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Whether this reader is to promote the object: it is not in RAM, no other reader promotes it,
   // and the memory held for promotions stays below its limit.
-  bool Claim(const StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(state_->mu);
-  void Unclaim(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool Claim(const StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void Unclaim(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Ends the claim. REQUIRES: claimed, and held by the caller; `views` are all of its slices.
   void Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
-               std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(state_->mu);
+               std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
   // A session ends that read the object from RAM or disk. REQUIRES: held.
-  void NoteFetched(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void NoteFetched(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
-  void CopyToDevice(uint64_t number) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void CopyToDevice(uint64_t number) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Skip(Promotion* promotion);
   const RestorePointEntry* PointOf(const Promotion& promotion)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void InsertIntoHost(Promotion* promotion, const StoredObject* object,
-                      std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(state_->mu);
+                      std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
 
   StoreCore* const core_;
-  StoreState* const state_;
   std::unique_ptr<Executor> copier_;
-  uint64_t promoting_bytes_ ABSL_GUARDED_BY(state_->mu) = 0;  // of objects that are claimed
+  uint64_t promoting_bytes_ ABSL_GUARDED_BY(core_->mu) = 0;  // of objects that are claimed
 };
 
 }  // namespace hearth

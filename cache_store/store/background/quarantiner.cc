@@ -38,34 +38,34 @@ absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects,
 bool Quarantiner::HoldObjects(const PrefixQuery& query, const PromptChain& chain,
                               const KvLayout& layout, absl::Span<const ObjectId> objects,
                               std::vector<const StoredObject*>* found) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   absl::flat_hash_set<const StoredObject*> held;
   for (const ObjectId& id : objects) {
     const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
     const SegmentNode* node =
-        segment == nullptr ? nullptr : state_->catalog.index().Find(*segment, query.token_ids);
+        segment == nullptr ? nullptr : core_->catalog.index().Find(*segment, query.token_ids);
     const StoredObject* object =
         node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object != nullptr && object->id == id && held.insert(object).second) {
       // One may be there only because another's restore points are.
-      state_->objects.Hold(object);
+      core_->objects.Hold(object);
       found->push_back(object);
     }
-    if (state_->Yield(1) && query.stopped && query.stopped()) return false;
+    if (core_->Yield(1) && query.stopped && query.stopped()) return false;
   }
   return true;
 }
 
 void Quarantiner::Release(const std::vector<const StoredObject*>& held) {
   for (const StoredObject* object : held) {
-    state_->objects.Release(object);
-    state_->Yield(1);
+    core_->objects.Release(object);
+    core_->Yield(1);
   }
 }
 
 void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
                           QuarantineResult* result) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const std::vector<const StoredObject*> freed = RemoveNaming(objects);
   for (const StoredObject* object : objects) {
     const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
@@ -73,7 +73,7 @@ void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
     ++result->objects;
     std::vector<std::string>& names = result->publishers;
     if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
-    state_->Yield(1);
+    core_->Yield(1);
   }
   Release(freed);
 }
@@ -84,8 +84,8 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   std::shared_ptr<const KnownFingerprint> model;
   {
-    StateLock lock(state_);
-    model = state_->fingerprints.Find(query.fingerprint, query.tenant);
+    StoreLock lock(core_);
+    model = core_->fingerprints.Find(query.fingerprint, query.tenant);
   }
   if (model == nullptr) return absl::NotFoundError("nothing is stored for this fingerprint");
   const absl::StatusOr<std::vector<uint32_t>> ends = EndsOf(objects, tokens);
@@ -108,7 +108,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
   // What names them and is not loaded yet is refused when its turn comes, and erased then.
   result.on_disk = loader_->WaitUntilLoaded();
-  result.on_disk.Update(core_->eraser.EraseForGood());
+  result.on_disk.Update(core_->EraseForGood());
   return result;
 }
 
@@ -117,7 +117,7 @@ void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
   if (absl::IsResourceExhausted(why)) return;
   bool is_on_disk = false;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     if (object->retired || object->reads.suspect) return;
     is_on_disk = object->on_disk;
     if (is_on_disk) {
@@ -134,15 +134,15 @@ void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
 std::vector<Quarantiner::Suspected> Quarantiner::TakeDue() {
   const absl::Time now = core_->clock->Now();
   std::vector<Suspected> due, later;
-  StateLock lock(state_);
+  StoreLock lock(core_);
   for (Suspected& suspect : suspects_) {
     if (suspect.due > now) {
       later.push_back(suspect);
       continue;
     }
-    suspect.object = state_->objects.Find(suspect.number);
+    suspect.object = core_->objects.Find(suspect.number);
     if (suspect.object == nullptr || suspect.object->retired) continue;  // dropped meanwhile
-    state_->objects.Hold(suspect.object);
+    core_->objects.Hold(suspect.object);
     due.push_back(suspect);
   }
   suspects_ = std::move(later);
@@ -166,9 +166,9 @@ size_t Quarantiner::ReadSuspects() {
           core_->clock->Now() + std::min(kLongestPause, kFirstPause * (1 << suspect.reads));
       suspects_.push_back(suspect);
     }
-    state_->objects.Release(suspect.object);
+    core_->objects.Release(suspect.object);
   }
-  StateLock lock(state_);
+  StoreLock lock(core_);
   return suspects_.size();
 }
 
@@ -193,7 +193,7 @@ void Quarantiner::QuarantineHostCopy(const StoredObject* object) {
   StoreLock lock(core_);
   if (!object->in_host) return;
   if (object->on_disk) {
-    state_->objects.DropHostCopy(object);
+    core_->objects.DropHostCopy(object);
   } else {
     QuarantineLocked(object);
   }
@@ -214,36 +214,36 @@ void Quarantiner::QuarantineObject(const StoredObject* object, const absl::Statu
 }
 
 bool Quarantiner::QuarantineLocked(const StoredObject* object) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);
-  state_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
+  core_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
   const std::vector<const StoredObject*> freed = RemoveNaming({object});
   const bool is_new = !object->retired;  // nor by another, meanwhile
-  if (is_new) state_->objects.Retire(object);
+  if (is_new) core_->objects.Retire(object);
   Release(freed);
   return is_new;
 }
 
 bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why, bool keeps_pinned,
                              std::vector<const StoredObject*>* freed) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const auto may_go = [this, keeps_pinned, id = point->id, number = point->number] {
-    const RestorePointEntry* known = state_->catalog.Find(id);
+    const RestorePointEntry* known = core_->catalog.Find(id);
     return known != nullptr && known->number == number && !(keeps_pinned && known->pinned);
   };
   const size_t count = point->objects.size();
   for (size_t i = 0; i < count; ++i) {
     if (const StoredObject* object = point->objects[i]; object->names.count == 1) {
-      state_->objects.Hold(object);
+      core_->objects.Hold(object);
       freed->push_back(object);
     }
-    if (state_->Yield(1) && !may_go()) return false;
+    if (core_->Yield(1) && !may_go()) return false;
   }
-  state_->catalog.SetNotResident(point);
-  if (state_->Yield(count) && !may_go()) return false;
-  state_->catalog.Remove(point, why);
+  core_->catalog.SetNotResident(point);
+  if (core_->Yield(count) && !may_go()) return false;
+  core_->catalog.Remove(point, why);
   return true;
 }
 
@@ -251,7 +251,7 @@ bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why, bool k
 // and the local ones of its tail. Points that were added behind the walk are found by the next one.
 std::vector<const StoredObject*> Quarantiner::RemoveNaming(
     const std::vector<const StoredObject*>& objects) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   struct Visit {
     Digest key;
     bool below_global = false;  // of these objects
@@ -279,7 +279,7 @@ std::vector<const StoredObject*> Quarantiner::RemoveNaming(
     while (!left.empty()) {
       Visit at = left.back();
       left.pop_back();
-      const SegmentNode* node = state_->catalog.index().Find(at.key);
+      const SegmentNode* node = core_->catalog.index().Find(at.key);
       if (node == nullptr) continue;
       at.below_global |= wrong.contains(node->objects[0]);
       if (wrong.contains(node->objects[1])) at.local_end = node->end();
@@ -289,10 +289,10 @@ std::vector<const StoredObject*> Quarantiner::RemoveNaming(
         if (at.below_global || at.local_end > tail_begin) {
           const size_t count = point->objects.size();
           RemoveHeld(point, Removal::kQuarantined, false, &freed);
-          state_->Yield(count);
+          core_->Yield(count);
         }
       }
-      state_->Yield(1);
+      core_->Yield(1);
     }
   }
   return freed;

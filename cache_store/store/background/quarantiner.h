@@ -22,32 +22,30 @@ namespace hearth {
 
 class Quarantiner {
  public:
-  Quarantiner(StoreCore* core, IndexLoader* loader)
-      : core_(core), state_(&core->state), loader_(loader) {}
+  Quarantiner(StoreCore* core, IndexLoader* loader) : core_(core), loader_(loader) {}
 
   // TieredStore::Quarantine.
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   // No tier has right bytes of this object. REQUIRES: the caller holds it.
   void QuarantineObject(const StoredObject* object, const absl::Status& why)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   // Its copy in RAM is broken: only that copy goes when there is another on disk.
-  void QuarantineHostCopy(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void QuarantineHostCopy(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   // A read of it from disk failed, or gave wrong bytes, which may pass. It is hidden, and read
   // again past the page cache after a second and at longer intervals. It counts as lost when that
   // does not help. REQUIRES: the caller holds it.
-  void Suspect(const StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void Suspect(const StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
   // Reads the suspects that are due. Returns how many are left. By one thread at a time.
-  size_t ReadSuspects() ABSL_LOCKS_EXCLUDED(state_->mu);
+  size_t ReadSuspects() ABSL_LOCKS_EXCLUDED(core_->mu);
 
   // Removes a restore point, others have the lock in between before; false: it left by itself, or
   // is pinned by then and `keeps_pinned`. Adds the objects that only it named, to be released.
   bool RemoveHeld(const RestorePointEntry* point, Removal why, bool keeps_pinned,
-                  std::vector<const StoredObject*>* freed)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+                  std::vector<const StoredObject*>* freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Release(const std::vector<const StoredObject*>& held)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
   struct Suspected {
@@ -56,26 +54,25 @@ class Quarantiner {
     absl::Time due;
     int reads = 0;
   };
-  std::vector<Suspected> TakeDue() ABSL_LOCKS_EXCLUDED(state_->mu);
+  std::vector<Suspected> TakeDue() ABSL_LOCKS_EXCLUDED(core_->mu);
   absl::Status ReadFromDisk(const StoredObject* object);
   // With what RAM has of it.
   absl::Status WriteAgain(const StoredObject* object);
-  bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Others have the lock in between, as in the next ones. False: the query's `stopped` says so.
   bool HoldObjects(const PrefixQuery& query, const PromptChain& chain, const KvLayout& layout,
                    absl::Span<const ObjectId> objects, std::vector<const StoredObject*>* found)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Removes all restore points that name one of these. Returns objects that nothing names any more,
   // to be released. REQUIRES: all held, and of one prompt.
   std::vector<const StoredObject*> RemoveNaming(const std::vector<const StoredObject*>& objects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  StoreState* const state_;
   IndexLoader* const loader_;
-  std::vector<Suspected> suspects_ ABSL_GUARDED_BY(state_->mu);
+  std::vector<Suspected> suspects_ ABSL_GUARDED_BY(core_->mu);
 };
 
 }  // namespace hearth

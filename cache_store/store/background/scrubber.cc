@@ -93,7 +93,7 @@ absl::Duration Scrubber::ReadNext() {
   }
   {
     StoreLock lock(core_);
-    state_->objects.Release(object);
+    core_->objects.Release(object);
   }
   if (scrub_.unsaved_bytes >= kScrubSaveBytes) SaveProgress();
   scrub_.next_step = now + pause;
@@ -126,14 +126,14 @@ bool Scrubber::BeginPass(absl::Time now) {
 // The object to go on with, held. Null: none among the numbers looked at.
 const StoredObject* Scrubber::HoldNext(bool* at_end) {
   uint64_t& number = scrub_.progress.next_object;
-  StateLock lock(state_);
-  const uint64_t end = state_->objects.next_number();
+  StoreLock lock(core_);
+  const uint64_t end = core_->objects.next_number();
   const uint64_t stop = std::min(end, number + kNumbersAtOnce);
   for (; number < stop; ++number, scrub_.next_slice = 0) {
-    const StoredObject* object = state_->objects.Find(number);
+    const StoredObject* object = core_->objects.Find(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
     if (object->reads.suspect) continue;
-    state_->objects.Hold(object);
+    core_->objects.Hold(object);
     return object;
   }
   *at_end = number >= end;
@@ -173,7 +173,7 @@ void Scrubber::CheckManifest(const StoredObject* object) {
   ManifestRecord expected;
   Digest id{};
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     const RestorePointEntry* point =
         object->node == nullptr ? nullptr : object->node->restore_point;
     if (point == nullptr || !point->durable) return;
@@ -188,16 +188,16 @@ void Scrubber::CheckManifest(const StoredObject* object) {
 
 void Scrubber::RepairManifest(const Digest& id) {
   {
-    StateLock lock(state_);
-    state_->AwaitClaim({id});
+    StoreLock lock(core_);
+    core_->AwaitClaim({id});
   }
   const absl::Status written = writer_->Rewrite(id, true);
   // Not there: dropped meanwhile, which is why it could not be read.
   if (!absl::IsNotFound(written)) {
     core_->Count(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
   }
-  StateLock lock(state_);
-  state_->flight.Release({id});
+  StoreLock lock(core_);
+  core_->flight.Release({id});
 }
 
 bool Scrubber::IsDiskInUse() {

@@ -53,29 +53,24 @@ absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use);
 class Scrubber {
  public:
   Scrubber(StoreCore* core, const IndexLoader* loader, Quarantiner* quarantiner, DiskWriter* writer)
-      : core_(core),
-        state_(&core->state),
-        loader_(loader),
-        quarantiner_(quarantiner),
-        writer_(writer) {}
+      : core_(core), loader_(loader), quarantiner_(quarantiner), writer_(writer) {}
 
   // SteppedStore::ScrubStep.
-  absl::Duration Step() ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Duration Step() ABSL_LOCKS_EXCLUDED(core_->mu);
   int64_t finished_unix_s() const { return finished_unix_s_.load(); }  // the last complete pass
 
  private:
-  absl::Duration ReadNext() ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Duration ReadNext() ABSL_LOCKS_EXCLUDED(core_->mu);
   bool BeginPass(absl::Time now);
-  const StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(state_->mu);
-  void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(state_->mu);
-  void CheckObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
-  void CheckManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
-  void RepairManifest(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
+  const StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void CheckObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void CheckManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void RepairManifest(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
   bool IsDiskInUse();
   void SaveProgress();
 
   StoreCore* const core_;
-  StoreState* const state_;
   const IndexLoader* const loader_;
   Quarantiner* const quarantiner_;
   DiskWriter* const writer_;

@@ -40,7 +40,7 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
   ClaimDecision turn;
   ComputeClaims::Wakes wakes;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     turn = TakeTurn(query, spaces, std::move(ask), &wakes);
   }
   Run(wakes);
@@ -50,7 +50,7 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
 ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
                                   const std::vector<Fetcher::Namespace>& spaces, ClaimRequest ask,
                                   ComputeClaims::Wakes* wakes) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const KvLayout& layout = spaces[0].model->layout;
   const PromptChain& chain = *spaces[0].chain;
   const uint32_t chunk_tokens = layout.chunk_tokens;
@@ -77,7 +77,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
       turn.boundary = promise->tokens;
       turn.until = std::min(promise->until, ask.wait_until);
       turn.ticket = Ticket([this, id] {
-        StateLock lock(state_);
+        StoreLock lock(core_);
         claims_.StopWaiting(id);
       });
       return turn;
@@ -93,7 +93,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
 
 void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                         const ClaimRequest& ask, absl::Time now, ClaimDecision* turn) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t have = std::max(turn->usable_tokens, ask.above_tokens);
   const std::vector<uint32_t> kept =
@@ -111,7 +111,7 @@ void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
   turn->ticket = Ticket([this, id] {
     ComputeClaims::Wakes wakes;
     {
-      StateLock lock(state_);
+      StoreLock lock(core_);
       claims_.End(id, &wakes);
     }
     Run(wakes);

@@ -22,33 +22,31 @@ namespace hearth {
 
 class ClaimDesk {
  public:
-  ClaimDesk(StoreCore* core, Fetcher* finder)
-      : core_(core), state_(&core->state), finder_(finder) {}
+  ClaimDesk(StoreCore* core, Fetcher* finder) : core_(core), finder_(finder) {}
 
   // TieredStore::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   // These are stored now: adds the callers that wait for them, to be woken without the lock.
   void NotePublished(const std::vector<Digest>& keys, ComputeClaims::Wakes* wakes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     claims_.Published(keys, wakes);
   }
 
  private:
   ClaimDecision TakeTurn(const PrefixQuery& query, const std::vector<Fetcher::Namespace>& spaces,
                          ClaimRequest ask, ComputeClaims::Wakes* wakes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void CountWait(const ClaimRequest& ask, absl::Time now, const ClaimDecision& turn);
   // Calls `give_back`, under no lock, when the last copy is destroyed.
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
 
   StoreCore* const core_;
-  StoreState* const state_;
   Fetcher* const finder_;
-  ComputeClaims claims_ ABSL_GUARDED_BY(state_->mu);
+  ComputeClaims claims_ ABSL_GUARDED_BY(core_->mu);
 };
 
 }  // namespace hearth

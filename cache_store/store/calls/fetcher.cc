@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     for (const Namespace& space : spaces) {
       // The tenant's own first: what is as long elsewhere is not looked for.
       if (best.space != nullptr && best.boundary == highest) break;
-      if (!query.again) state_->catalog.feed().Request(*space.chain, tokens, core_->clock->Now());
+      if (!query.again) core_->catalog.feed().Request(*space.chain, tokens, core_->clock->Now());
       Found found = Search(query, space, highest);
       is_known |= found.is_known || loader_->unloaded() != nullptr;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     if (query.stopped && query.stopped()) return CallerGone();
     if (best.boundary > above_tokens) {
       // After the search in the first namespace it may be gone.
-      SegmentNode* node = state_->catalog.index().Find(best.key);
+      SegmentNode* node = core_->catalog.index().Find(best.key);
       if (node != nullptr) session = BeginFetch(*best.space, node, &new_points);
       if (session != nullptr && session->plan().usable_tokens == 0) std::swap(session, dropped);
     }
@@ -113,7 +113,7 @@ TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens)
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   const absl::StatusOr<std::vector<Namespace>> spaces = NamespacesOf(query, highest);
   if (!spaces.ok()) return peeked;
-  StateLock lock(state_);
+  StoreLock lock(core_);
   for (const Namespace& space : *spaces) {
     uint32_t& usable = space.tenant == query.tenant ? peeked.own : peeked.of_public;
     usable = Search(query, space, highest).boundary;
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
   if (absl::Status status = loader_->LoadPoint(id); !status.ok()) return status;
   std::unique_ptr<FetchSessionImpl> session;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     const RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
     core_->Count(Counter::kExports);
@@ -141,15 +141,15 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
 
 std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, SegmentNode* node,
                                                       std::vector<Digest>* new_points) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const RestorePointEntry* point = node->restore_point;
   if (point == nullptr) {
     point = MakePoint(space, node);
     if (point == nullptr) return nullptr;
     if (core_->tiers.disk != nullptr) new_points->push_back(point->id);
   }
-  state_->catalog.Touch(point, core_->clock->Now());
-  state_->catalog.CountHit(point);
+  core_->catalog.Touch(point, core_->clock->Now());
+  core_->catalog.CountHit(point);
   auto session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
   const LookupPlan& plan = session->plan();
   if (plan.slowest_tier == Tier::kDisk && !plan.on_device) session->BeginPromotion(*point);
@@ -159,37 +159,37 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, Se
 // Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
 // objects that no restore point names any more are over the tenant's quota.
 const RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   assert(node->restore_point == nullptr);
   std::vector<const StoredObject*> objects = ObjectsOf(space.model->layout, node);
   if (objects.empty()) return nullptr;
-  for (const StoredObject* object : objects) state_->objects.Hold(object);
+  for (const StoredObject* object : objects) core_->objects.Hold(object);
   const RestorePointEntry* point = nullptr;
-  if (state_->evictor.Promise(space.tenant, objects)) {
-    state_->catalog.feed().BeginPublish(node->end());
-    point = state_->catalog.AddRestorePoint(state_->objects.NextNumber(), space.tenant, space.model,
-                                            node, objects, CutsOf(node, space.model->layout),
-                                            core_->clock->Now());
-    state_->objects.Unpromise(objects);
-    if (point->slowest_tier() == Tier::kHost) state_->catalog.SetResident(point);
+  if (core_->evictor.Promise(space.tenant, objects)) {
+    core_->catalog.feed().BeginPublish(node->end());
+    point = core_->catalog.AddRestorePoint(core_->objects.NextNumber(), space.tenant, space.model,
+                                           node, objects, CutsOf(node, space.model->layout),
+                                           core_->clock->Now());
+    core_->objects.Unpromise(objects);
+    if (point->slowest_tier() == Tier::kHost) core_->catalog.SetResident(point);
     core_->Count(Counter::kImplicitHits);
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   }
-  for (const StoredObject* object : objects) state_->objects.Release(object);
+  for (const StoredObject* object : objects) core_->objects.Release(object);
   return point;
 }
 
 absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const PrefixQuery& query,
                                                                       uint32_t highest) {
-  upkeep_->ExpireFew();
+  core_->ExpireFew();
   std::vector<Namespace> spaces;
   for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
     if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
     Namespace space;
     space.tenant = *tenant;
     {
-      StateLock lock(state_);
-      space.model = state_->fingerprints.Find(query.fingerprint, *tenant);
+      StoreLock lock(core_);
+      space.model = core_->fingerprints.Find(query.fingerprint, *tenant);
     }
     if (space.model == nullptr) continue;
     space.chain =
@@ -203,18 +203,18 @@ absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const Pref
 }
 
 void Fetcher::Match(const PrefixQuery& query, PromptMatch* match) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   while (match->Next()) {
-    if (!state_->Yield(1)) continue;
+    if (!core_->Yield(1)) continue;
     if (query.stopped && query.stopped()) return;
     match->Resume();
   }
 }
 
 Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   Found found;
-  const PrefixIndex& index = state_->catalog.index();
+  const PrefixIndex& index = core_->catalog.index();
   const KvLayout& layout = space.model->layout;
   PromptMatch match(&index, space.chain->root, query.token_ids, layout.chunk_tokens);
   found.is_known = match.has_root();
@@ -230,7 +230,7 @@ Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space,
       usable.emplace_back(state.node->key, state.boundary);
       if (usable.size() > kMaxUsableKept) usable.pop_front();
     }
-    if (!state_->Yield(states.size())) continue;
+    if (!core_->Yield(states.size())) continue;
     if (query.stopped && query.stopped()) return found;
     walk.Resume();
   }
@@ -253,7 +253,7 @@ Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space,
 
 bool Fetcher::IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const {
   if (!state.usable()) return false;
-  const bool any_has_expired = state_->catalog.expiry().next() <= now;
+  const bool any_has_expired = core_->catalog.expiry().next() <= now;
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     return !any_has_expired || !HasExpired(*point, now);
   }
@@ -269,7 +269,7 @@ bool Fetcher::IsUsable(const BoundaryState& state, const KvLayout& layout, absl:
 
 FetchSessionImpl::FetchSessionImpl(StoreCore* core, const char* miss_reason,
                                    uint32_t matched_tokens)
-    : core_(core), state_(&core->state) {
+    : core_(core) {
   plan_.matched_tokens = matched_tokens;
   plan_.miss_reason = miss_reason;
 }
@@ -277,25 +277,24 @@ FetchSessionImpl::FetchSessionImpl(StoreCore* core, const char* miss_reason,
 FetchSessionImpl::FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
                                    const RestorePointEntry* point)
     : core_(core),
-      state_(&core->state),
       quarantiner_(quarantiner),
       promoter_(promoter),
       point_id_(point->id),
       point_number_(point->number) {
-  state_->mu.AssertHeld();
-  state_->catalog.HoldPoint(point);
+  core_->mu.AssertHeld();
+  core_->catalog.HoldPoint(point);
   if (HoldObjects(point)) return;
   plan_ = LookupPlan();
   plan_.miss_reason = "it was dropped meanwhile";
 }
 
 const RestorePointEntry* FetchSessionImpl::Point() const {
-  const RestorePointEntry* point = state_->catalog.Find(point_id_);
+  const RestorePointEntry* point = core_->catalog.Find(point_id_);
   return point != nullptr && point->number == point_number_ ? point : nullptr;
 }
 
 bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   plan_.fingerprint = point->model->fingerprint;
   plan_.layout = point->model->layout;
   plan_.cuts = point->cuts;
@@ -309,18 +308,18 @@ bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
   for (const SegmentNode* node = point->node; node->parent != nullptr; node = node->parent) {
     std::copy(node->token_ids.begin(), node->token_ids.end(),
               plan_.token_ids.begin() + node->begin);
-    if (state_->Yield(1) && Point() == nullptr) return false;
+    if (core_->Yield(1) && Point() == nullptr) return false;
   }
   while (objects_.size() < point->objects.size()) {
     const StoredObject* object = point->objects[objects_.size()];
-    state_->objects.Hold(object);
+    core_->objects.Hold(object);
     objects_.push_back(object);
     plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
                                           object->in_host ? Tier::kHost : Tier::kDisk});
     if (!object->in_host) plan_.slowest_tier = Tier::kDisk;
     plan_.on_device = plan_.on_device && core_->tiers.device->Has(object->number);
     unserved_slices_ += object->layers.size();
-    if (state_->Yield(1) && Point() == nullptr) return false;
+    if (core_->Yield(1) && Point() == nullptr) return false;
   }
   served_.resize(objects_.size());
   plan_.usable_tokens = point->tokens();
@@ -328,7 +327,7 @@ bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
 }
 
 void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   assert(point.number == point_number_ && promotion_ == nullptr);
   promotion_ = promoter_->Begin(point);
   if (promotion_ != nullptr) kept_.resize(objects_.size());
@@ -346,7 +345,7 @@ FetchSessionImpl::~FetchSessionImpl() {
     if (!kept_[i].slices.empty()) promoter_->Unclaim(objects_[i]);
   }
   if (const RestorePointEntry* point = Point(); point != nullptr) {
-    state_->catalog.ReleasePoint(point);
+    core_->catalog.ReleasePoint(point);
   }
   served_.resize(objects_.size());
   for (size_t i = 0; i < objects_.size(); ++i) {
@@ -356,8 +355,8 @@ FetchSessionImpl::~FetchSessionImpl() {
     if (!is_export_ && (served.from_host || served.from_disk)) {
       promoter_->NoteFetched(objects_[i]);
     }
-    state_->objects.Release(objects_[i]);
-    state_->Yield(1);
+    core_->objects.Release(objects_[i]);
+    core_->Yield(1);
   }
 }
 

@@ -23,7 +23,6 @@
 #include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/promoter.h"
 #include "cache_store/store/background/quarantiner.h"
-#include "cache_store/store/background/upkeep.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
@@ -35,12 +34,12 @@ class FetchSessionImpl : public FetchSession {
   // Holds the point and all it names. Others have the lock in between where that is much: a miss,
   // should the point be dropped then.
   FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
-                   const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->state.mu);
+                   const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->mu);
   ~FetchSessionImpl() override;
 
   // Before the session is handed out.
   LookupPlan* mutable_plan() { return &plan_; }
-  void BeginPromotion(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void BeginPromotion(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void SetAgain(bool again) { again_ = again; }  // PrefixQuery::again
   void SetLoadedFrom(Tier tier);                 // PrefixQuery::loaded_from
   void SetExport() { is_export_ = true; }        // by id: serves nobody's prompt
@@ -64,9 +63,9 @@ class FetchSessionImpl : public FetchSession {
   };
 
   // Null: it was dropped.
-  const RestorePointEntry* Point() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  const RestorePointEntry* Point() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Holds the point's objects and describes them. False: it was dropped meanwhile.
-  bool HoldObjects(const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool HoldObjects(const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // One more slice went out.
   void NoteServed(size_t object, Tier from);
   void NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch);
@@ -79,7 +78,6 @@ class FetchSessionImpl : public FetchSession {
   void KeepForPromotion(size_t object, size_t place, const SliceView& view);
 
   StoreCore* const core_;
-  StoreState* const state_;
   Quarantiner* const quarantiner_ = nullptr;
   Promoter* const promoter_ = nullptr;
   LookupPlan plan_;
@@ -114,59 +112,54 @@ class Fetcher {
   };
 
   Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, IndexLoader* loader,
-          Upkeep* upkeep, DiskWriter* writer)
+          DiskWriter* writer)
       : core_(core),
-        state_(&core->state),
         quarantiner_(quarantiner),
         promoter_(promoter),
         loader_(loader),
-        upkeep_(upkeep),
         writer_(writer) {}
 
   // TieredStore::Fetch, Peek and FetchById.
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens, uint32_t max_tokens)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   TieredStore::Peeked Peek(const PrefixQuery& query, uint32_t max_tokens)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
 
   // For what else asks about a prompt.
   // The tenant's own first; all that the prompt may find there is loaded. Empty when none of them
   // ever saw this fingerprint. kCancelled by the query's `stopped`.
   absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   // Others have the lock in between where a prompt has many chunks. What was found is there when
   // this returns. Finds nothing once the query's `stopped` says so.
   Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // False for a boundary that is there only because something expired is still held.
   bool IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Walks `match` to its end, as Search walks.
-  void Match(const PrefixQuery& query, PromptMatch* match)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void Match(const PrefixQuery& query, PromptMatch* match) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
   absl::StatusOr<std::unique_ptr<FetchSession>> Lookup(const PrefixQuery& query,
                                                        uint32_t above_tokens, uint32_t max_tokens)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, Counter why, const char* reason,
                                      uint32_t matched_tokens);
   std::unique_ptr<FetchSessionImpl> BeginFetch(const Namespace& space, SegmentNode* node,
                                                std::vector<Digest>* new_points)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   const RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  StoreState* const state_;
   Quarantiner* const quarantiner_;
   Promoter* const promoter_;
   IndexLoader* const loader_;
-  Upkeep* const upkeep_;
   DiskWriter* const writer_;
 };
 

@@ -190,13 +190,13 @@ void PromptExplainer::AddPublic(const ExplainReport& theirs, const PrefixQuery& 
 }
 
 ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
-  upkeep_->ExpireFew();
+  core_->ExpireFew();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   ExplainReport report;
   std::shared_ptr<const KnownFingerprint> model;
   {
-    StateLock lock(state_);
-    model = state_->fingerprints.Find(query.fingerprint, query.tenant);
+    StoreLock lock(core_);
+    model = core_->fingerprints.Find(query.fingerprint, query.tenant);
   }
   if (model == nullptr) {
     report.summary = "miss: the store has never seen this fingerprint from this tenant";
@@ -210,7 +210,7 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   if (!chain.is_whole) return report;  // nobody reads it
   loader_->LoadFor(chain, layout);
   {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     WalkOwn(query, layout, chain, &report);
   }
   if (report.usable_tokens > 0) {
@@ -237,15 +237,15 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
 
 void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
                               const PromptChain& chain, ExplainReport* report) {
-  state_->mu.AssertHeld();
-  const PrefixIndex& index = state_->catalog.index();
+  core_->mu.AssertHeld();
+  const PrefixIndex& index = core_->catalog.index();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   PromptMatch match(&index, chain.root, query.token_ids, layout.chunk_tokens);
   finder_->Match(query, &match);
   report->matched_tokens = match.tokens();
   const absl::Time now = core_->clock->Now();
-  MissExplainer misses({&state_->history, &layout, &chain, report->matched_tokens, now,
-                        &core_->options, state_->DropNumber(query.tenant)});
+  MissExplainer misses({&core_->history, &layout, &chain, report->matched_tokens, now,
+                        &core_->options, core_->DropNumber(query.tenant)});
   PromptWalk::OnDevice on_device;
   if (core_->tiers.device != nullptr) {
     on_device = [this](const StoredObject* object) {
@@ -272,7 +272,7 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
       }
       report->boundaries.push_back(std::move(boundary));
     }
-    if (!state_->Yield(states.size())) continue;
+    if (!core_->Yield(states.size())) continue;
     if (query.stopped && query.stopped()) return;
     walk.Resume();
   }
@@ -280,7 +280,7 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
 
 BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, const KvLayout& layout,
                                          absl::Time now, MissExplainer* misses) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   BoundaryReport report;
   report.boundary = state.boundary;
   misses->Explain(state, &report);
@@ -308,8 +308,8 @@ void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerpri
                                   ExplainReport* report) {
   if (!CutsAreKeyed(model.layout.exactness)) return;
   const Digest root = core_->RootOf(query.fingerprint, query.tenant);
-  StateLock lock(state_);
-  PromptMatch match(&state_->catalog.index(), root, query.token_ids, model.layout.chunk_tokens);
+  StoreLock lock(core_);
+  PromptMatch match(&core_->catalog.index(), root, query.token_ids, model.layout.chunk_tokens);
   finder_->Match(query, &match);
   const SegmentNode* stored = match.point();
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
@@ -323,8 +323,8 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
                                     ExplainReport* report) {
   std::vector<std::shared_ptr<const KnownFingerprint>> known;
   {
-    StateLock lock(state_);
-    known = state_->fingerprints.Of(query.tenant);
+    StoreLock lock(core_);
+    known = core_->fingerprints.Of(query.tenant);
   }
   for (const auto& other : known) {
     if (query.stopped && query.stopped()) return;
@@ -332,8 +332,8 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
     uint32_t matched = 0, usable = 0;
     {
       const Digest root_key = core_->RootOf(other->fingerprint.digest(), query.tenant);
-      StateLock lock(state_);
-      PromptMatch match(&state_->catalog.index(), root_key, query.token_ids,
+      StoreLock lock(core_);
+      PromptMatch match(&core_->catalog.index(), root_key, query.token_ids,
                         other->layout.chunk_tokens);
       finder_->Match(query, &match);
       matched = match.tokens();

@@ -14,7 +14,6 @@
 #include "cache_store/catalog/history.h"
 #include "cache_store/catalog/prefix_walk.h"
 #include "cache_store/store/background/index_loader.h"
-#include "cache_store/store/background/upkeep.h"
 #include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/store_core.h"
 
@@ -59,11 +58,11 @@ std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions&
 
 class PromptExplainer {
  public:
-  PromptExplainer(StoreCore* core, Fetcher* finder, IndexLoader* loader, Upkeep* upkeep)
-      : core_(core), state_(&core->state), finder_(finder), loader_(loader), upkeep_(upkeep) {}
+  PromptExplainer(StoreCore* core, Fetcher* finder, IndexLoader* loader)
+      : core_(core), finder_(finder), loader_(loader) {}
 
   // TieredStore::Explain.
-  absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
   ExplainReport ExplainOwn(const PrefixQuery& query);
@@ -73,15 +72,13 @@ class PromptExplainer {
                      ExplainReport* report);
   // Fills in the tokens that match, and the boundaries.
   void WalkOwn(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
-               ExplainReport* report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+               ExplainReport* report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   BoundaryReport ReportOn(const BoundaryState& state, const KvLayout& layout, absl::Time now,
-                          MissExplainer* misses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+                          MissExplainer* misses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  StoreState* const state_;
   Fetcher* const finder_;
   IndexLoader* const loader_;
-  Upkeep* const upkeep_;
 };
 
 }  // namespace hearth

@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
   if (!status.ok()) return status;
   parts.loader->LoadFor(*session->chain_, session->model_->layout);
   {
-    StateLock lock(&parts.core->state);
+    StoreLock lock(parts.core);
     status = session->PlanNeeded();
   }
   if (!status.ok()) return status;
@@ -101,9 +101,9 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
 
 absl::Status PublishSessionImpl::Prepare() {
   {
-    StateLock lock(state_);
-    model_ = state_->fingerprints.Learn(spec_.fingerprint, spec_.tenant);
-    drop_number_ = state_->DropNumber(spec_.tenant);
+    StoreLock lock(core_);
+    model_ = core_->fingerprints.Learn(spec_.fingerprint, spec_.tenant);
+    drop_number_ = core_->DropNumber(spec_.tenant);
   }
   if (model_ == nullptr) return spec_.fingerprint.Layout().status();
   const KvLayout& layout = model_->layout;
@@ -250,11 +250,11 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
 }
 
 absl::Status PublishSessionImpl::PlanNeeded() {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     const ObjectId& id = spec_.objects[i].id;
-    SegmentNode* node = state_->catalog.index().Find(*item.segment, spec_.token_ids);
+    SegmentNode* node = core_->catalog.index().Find(*item.segment, spec_.token_ids);
     const StoredObject* object =
         node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
@@ -269,8 +269,8 @@ absl::Status PublishSessionImpl::PlanNeeded() {
           ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));
     }
     item.object = object;
-    state_->objects.Hold(object);
-    state_->Yield(1);
+    core_->objects.Hold(object);
+    core_->Yield(1);
   }
   // Objects that only boundaries need which cannot be completed are not asked for.
   std::vector<bool> useful(items_.size(), false);
@@ -301,11 +301,11 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   // Checked before a byte comes. The tenant's other points may go until the commit, which checks
   // again.
-  if (state_->catalog.ledger().FitsBesidePins(spec_.tenant, needed_bytes, needed_objects)) {
+  if (core_->catalog.ledger().FitsBesidePins(spec_.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
   core_->Count(Counter::kPublishesRefusedQuota);
-  return state_->catalog.ledger().NoRoom(spec_.tenant, needed_bytes, needed_objects);
+  return core_->catalog.ledger().NoRoom(spec_.tenant, needed_bytes, needed_objects);
 }
 
 PublishSessionImpl::~PublishSessionImpl() {
@@ -318,8 +318,8 @@ PublishSessionImpl::~PublishSessionImpl() {
   StoreLock lock(core_);
   for (Item& item : items_) {
     if (item.object == nullptr) continue;
-    state_->objects.Release(item.object);
-    state_->Yield(1);
+    core_->objects.Release(item.object);
+    core_->Yield(1);
   }
 }
 
@@ -344,12 +344,12 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
     }
     if (!status.ok()) {
       EndPlan();
-      state_->flight.Release(plan_.claims);
+      core_->flight.Release(plan_.claims);
     } else if (plan_.level == Durability::kMemory) {
       EndWrite(status);
     }
   }
-  core_->eraser.EraseFromDisk().IgnoreError();
+  core_->EraseFromDisk().IgnoreError();
   if (!status.ok()) return status;
 
   if (plan_.level != Durability::kMemory) {
@@ -364,14 +364,14 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
       StoreLock lock(core_, StoreLock::kErasesItself);
       EndWrite(status);
     }
-    core_->eraser.EraseFromDisk(plan_.orphans).IgnoreError();
+    core_->EraseFromDisk(plan_.orphans).IgnoreError();
   }
   for (const uint64_t number : plan_.newly_durable_pins) {
     core_->tiers.disk->SetPinned(number, true).IgnoreError();
   }
   const absl::Status renewed = WriteRenewals();
   if (plan_.has_claims) {
-    StateLock lock(state_);
+    StoreLock lock(core_);
     EndClaims();
   }
   for (const ComputeClaims::Wake& wake : plan_.wakes) wake();
@@ -384,10 +384,10 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
 }
 
 void PublishSessionImpl::EndWrite(const absl::Status& written) {
-  state_->mu.AssertHeld();
-  state_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
+  core_->mu.AssertHeld();
+  core_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
   if (written.ok()) Place();
-  state_->evictor.UnreserveHost(plan_.host_reserved_bytes);
+  core_->evictor.UnreserveHost(plan_.host_reserved_bytes);
   EndPlan();
   if (written.ok()) {
     Reveal();
@@ -402,8 +402,8 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
 }
 
 void PublishSessionImpl::EndClaims() {
-  state_->mu.AssertHeld();
-  state_->flight.Release(plan_.claims);
+  core_->mu.AssertHeld();
+  core_->flight.Release(plan_.claims);
   plan_.has_claims = false;
 }
 
@@ -418,7 +418,7 @@ PublishResult PublishSessionImpl::Result() {
 }
 
 void PublishSessionImpl::ClaimKeys() {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   for (const Item& item : items_) {
     const bool on_disk = item.object != nullptr && item.object->on_disk;
     if (!on_disk) plan_.claims.push_back(item.segment->key);
@@ -427,13 +427,13 @@ void PublishSessionImpl::ClaimKeys() {
   for (const uint32_t boundary : spec_.boundaries) {
     plan_.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
   }
-  state_->AwaitClaim(plan_.claims);
+  core_->AwaitClaim(plan_.claims);
   plan_.has_claims = true;
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.
 absl::Status PublishSessionImpl::AdoptStaged() {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const auto publisher = std::make_shared<const std::string>(spec_.publisher);
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
@@ -443,18 +443,18 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     }
     if (!item.complete() || IsDropped()) continue;
     const ObjectId& id = spec_.objects[i].id;
-    SegmentNode* known = state_->catalog.index().Find(item.segment->key);
-    SegmentNode* node = state_->catalog.index().Find(*item.segment, spec_.token_ids);
+    SegmentNode* known = core_->catalog.index().Find(item.segment->key);
+    SegmentNode* node = core_->catalog.index().Find(*item.segment, spec_.token_ids);
     if (known != node) {
       return absl::InternalError("another prompt is stored under the same key");
     }
     const StoredObject* object =
         node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
-      item.object = state_->objects.NewObject(state_->objects.NextNumber(), item.segment->key, id,
-                                              spec_.objects[i].slice_digests, item.layers,
-                                              item.slice_bytes, publisher);
-      state_->Yield(1);
+      item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key, id,
+                                             spec_.objects[i].slice_digests, item.layers,
+                                             item.slice_bytes, publisher);
+      core_->Yield(1);
       continue;
     }
     // Portable points agree within rounding: the first stays.
@@ -464,15 +464,15 @@ absl::Status PublishSessionImpl::AdoptStaged() {
       return absl::AbortedError(
           "an object was stored meanwhile with other bytes under the same key: nondeterminism");
     }
-    state_->objects.Hold(object);
+    core_->objects.Hold(object);
     item.object = object;
-    state_->Yield(1);
+    core_->Yield(1);
   }
   return absl::OkStatus();
 }
 
 void PublishSessionImpl::ChooseBoundaries() {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const KvLayout& layout = model_->layout;
   for (size_t place = 0; place < needs_.size(); ++place) {
     const uint32_t boundary = spec_.boundaries[place];
@@ -494,7 +494,7 @@ void PublishSessionImpl::ChooseBoundaries() {
 }
 
 absl::Status PublishSessionImpl::ReserveQuota() {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   absl::flat_hash_set<const StoredObject*> listed;
   uint64_t new_bytes = 0, new_objects = 0;
   for (const Boundary& kept : plan_.boundaries) {
@@ -508,15 +508,15 @@ absl::Status PublishSessionImpl::ReserveQuota() {
     }
   }
   const std::string& tenant = spec_.tenant;
-  if (state_->evictor.Promise(tenant, plan_.promised)) return absl::OkStatus();
+  if (core_->evictor.Promise(tenant, plan_.promised)) return absl::OkStatus();
   plan_.promised.clear();
   core_->Count(Counter::kPublishesRefusedQuota);
-  return state_->catalog.ledger().NoRoom(tenant, new_bytes, new_objects);
+  return core_->catalog.ledger().NoRoom(tenant, new_bytes, new_objects);
 }
 
 // Reserves RAM or disk for what is new, and lists what is to be written.
 absl::Status PublishSessionImpl::MakeRoom() {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   uint64_t new_bytes = 0;
   std::vector<const StoredObject*> unwritten;
   absl::flat_hash_set<const StoredObject*> listed;
@@ -524,16 +524,16 @@ absl::Status PublishSessionImpl::MakeRoom() {
   const absl::Time now = core_->clock->Now();
   plan_.expires = ExpiryOf(now);
   for (Boundary& kept : plan_.boundaries) {
-    const RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
+    const RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
     if (point != nullptr && HasExpired(*point, now)) {
-      state_->catalog.Remove(point, Removal::kExpired);
+      core_->catalog.Remove(point, Removal::kExpired);
       point = nullptr;
     }
     kept.held = point != nullptr;
     kept.expires = plan_.expires;
     if (kept.held) {
-      state_->catalog.HoldPoint(point);
-      state_->catalog.BeginRenewal(point);
+      core_->catalog.HoldPoint(point);
+      core_->catalog.BeginRenewal(point);
       // The first publisher sets its end, and later ones only move it further away. A publisher
       // without a time to live does not remove an end.
       const bool asks = plan_.expires != absl::InfiniteFuture();
@@ -541,7 +541,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
         kept.expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;
       }
     }
-    kept.number = kept.held ? point->number : state_->objects.NextNumber();
+    kept.number = kept.held ? point->number : core_->objects.NextNumber();
     kept.manifest = kept.held ? point->manifest : kept.number;
     std::vector<const StoredObject*> objects;
     for (const size_t i : kept.items) {
@@ -556,7 +556,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
   }
   if (absl::Status status = ReserveQuota(); !status.ok()) return status;
   if (plan_.level == Durability::kMemory) {
-    if (state_->evictor.ReserveHost(new_bytes, spec_.tenant)) {
+    if (core_->evictor.ReserveHost(new_bytes, spec_.tenant)) {
       plan_.host_reserved_bytes = plan_.shown_bytes = new_bytes;
       return absl::OkStatus();
     }
@@ -566,7 +566,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
     }
     plan_.level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
   }
-  if (!state_->evictor.ReserveDisk(disk_bytes, spec_.tenant)) {
+  if (!core_->evictor.ReserveDisk(disk_bytes, spec_.tenant)) {
     core_->Count(Counter::kPublishesRefusedFull);
     return TierFull("disk", disk_bytes, core_->options.disk_bytes);
   }
@@ -574,7 +574,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
   plan_.work.objects = std::move(unwritten);
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
   for (Boundary& kept : plan_.boundaries) {
-    kept.write = !kept.held || !state_->catalog.Find(kept.segment->key)->durable;
+    kept.write = !kept.held || !core_->catalog.Find(kept.segment->key)->durable;
     if (!kept.write) continue;
     plan_.work.manifests.push_back(RecordFor(kept));
     plan_.work.points.push_back(kept.segment->key);
@@ -611,21 +611,21 @@ absl::Status PublishSessionImpl::ViewsFor(const StoredObject* object,
 
 // Gives back the quota that was reserved, and the points that were held.
 void PublishSessionImpl::EndPlan() {
-  state_->mu.AssertHeld();
-  state_->objects.Unpromise(plan_.promised);
+  core_->mu.AssertHeld();
+  core_->objects.Unpromise(plan_.promised);
   plan_.promised.clear();
   for (const Boundary& kept : plan_.boundaries) {
     if (!kept.held) continue;
-    const RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
+    const RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
     if (point == nullptr || point->number != kept.number) continue;
-    state_->catalog.EndRenewal(point);
-    state_->catalog.ReleasePoint(point);
+    core_->catalog.EndRenewal(point);
+    core_->catalog.ReleasePoint(point);
   }
 }
 
 absl::Time PublishSessionImpl::ExpiryOf(absl::Time now) {
-  state_->mu.AssertHeld();
-  const TenantQuota& quota = state_->catalog.ledger().QuotaOf(spec_.tenant);
+  core_->mu.AssertHeld();
+  const TenantQuota& quota = core_->catalog.ledger().QuotaOf(spec_.tenant);
   absl::Duration ttl = spec_.ttl;
   if (ttl <= absl::ZeroDuration()) {
     ttl = quota.default_ttl_s > 0 ? absl::Seconds(quota.default_ttl_s) : core_->options.default_ttl;
@@ -653,8 +653,8 @@ absl::Status PublishSessionImpl::WriteRenewals() {
 }
 
 void PublishSessionImpl::Place() {
-  state_->mu.AssertHeld();
-  for (const StoredObject* object : plan_.work.objects) state_->objects.SetOnDisk(object);
+  core_->mu.AssertHeld();
+  for (const StoredObject* object : plan_.work.objects) core_->objects.SetOnDisk(object);
   for (const Boundary& kept : plan_.boundaries) {
     for (const size_t i : kept.items) {
       // RAM is its only home, and was reserved.
@@ -668,19 +668,19 @@ void PublishSessionImpl::Place() {
 }
 
 void PublishSessionImpl::Reveal() {
-  state_->mu.AssertHeld();
-  state_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
+  core_->mu.AssertHeld();
+  core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
   std::vector<Boundary> shown;
   for (Boundary& kept : plan_.boundaries) {
     // A point that was there already is left out when it was dropped while this wrote.
-    const RestorePointEntry* known = state_->catalog.Find(kept.segment->key);
+    const RestorePointEntry* known = core_->catalog.Find(kept.segment->key);
     const bool is_gone = kept.held && (known == nullptr || known->number != kept.number);
     const bool is_dropped = is_gone || IsDropped();
     if (is_dropped || !IsWhole(kept)) {
       plan_.notes.push_back(absl::StrCat(
           "boundary ", kept.boundary,
           " left out: ", is_dropped ? "it was dropped meanwhile" : "an object was lost meanwhile"));
-      if (kept.write) state_->objects.DiscardManifest(kept.manifest);
+      if (kept.write) core_->objects.DiscardManifest(kept.manifest);
       continue;
     }
     SegmentNode* end = LinkBoundary(kept, false);
@@ -689,25 +689,25 @@ void PublishSessionImpl::Reveal() {
     const RestorePointEntry* point = end->restore_point;
     const bool is_new = point == nullptr;
     if (is_new) {
-      point = state_->catalog.AddRestorePoint(kept.number, spec_.tenant, model_, end,
-                                              std::move(objects), CutsUpTo(kept.boundary),
-                                              core_->clock->Now());
-      state_->catalog.Renew(point, kept.expires);
+      point =
+          core_->catalog.AddRestorePoint(kept.number, spec_.tenant, model_, end, std::move(objects),
+                                         CutsUpTo(kept.boundary), core_->clock->Now());
+      core_->catalog.Renew(point, kept.expires);
       core_->Count(Counter::kPublishedRestorePoints);
     } else if (point->expiry.inherited || kept.expires > point->expiry.at) {
-      state_->catalog.Renew(point, kept.expires);
+      core_->catalog.Renew(point, kept.expires);
       if (point->durable) plan_.renewed.push_back(point->id);
     }
     const bool is_made_durable = kept.write && !point->durable;
     if (is_made_durable) {
       // A lookup may have made the point meanwhile: this manifest is its.
-      state_->catalog.SetManifest(point, kept.manifest);
-      state_->catalog.SetDurable(point);
+      core_->catalog.SetManifest(point, kept.manifest);
+      core_->catalog.SetDurable(point);
       if (point->pinned) plan_.newly_durable_pins.push_back(point->manifest);
     }
-    if (point->slowest_tier() == Tier::kHost) state_->catalog.SetResident(point);
+    if (point->slowest_tier() == Tier::kHost) core_->catalog.SetResident(point);
     if (!point->durable) plan_.shown.push_back(point->id);
-    state_->catalog.Touch(point, core_->clock->Now());
+    core_->catalog.Touch(point, core_->clock->Now());
     // Only now is the record what a list would show.
     if (is_new) {
       core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
@@ -725,8 +725,8 @@ bool PublishSessionImpl::IsWhole(const Boundary& kept) const {
 }
 
 SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept, bool in_steps) {
-  state_->mu.AssertHeld();
-  PrefixIndex& index = state_->catalog.index();
+  core_->mu.AssertHeld();
+  PrefixIndex& index = core_->catalog.index();
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
   const bool is_linked = std::all_of(kept.items.begin(), kept.items.end(), [&](const size_t i) {
     return items_[i].object->node != nullptr;
@@ -742,9 +742,9 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept, bool in_step
     for (; next < kept.items.size(); ++next) {
       const StoredObject* object = items_[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
-      if (object->node == nullptr && IsThere(*object)) state_->objects.Link(object, node);
+      if (object->node == nullptr && IsThere(*object)) core_->objects.Link(object, node);
     }
-    if (!in_steps || !state_->Yield(1)) continue;
+    if (!in_steps || !core_->Yield(1)) continue;
     node = index.Find(keyed.key);
     if (node == nullptr) return nullptr;
   }
@@ -754,16 +754,16 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept, bool in_step
 }
 
 void PublishSessionImpl::PutInHost(const Item& item, uint64_t* reserved_bytes) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const uint64_t bytes = std::min(*reserved_bytes, item.object->bytes());
-  state_->evictor.UnreserveHost(bytes);
+  core_->evictor.UnreserveHost(bytes);
   *reserved_bytes -= bytes;
   core_->PutInHost(item.object, item.staged);
-  state_->Yield(1);
+  core_->Yield(1);
 }
 
 void PublishSessionImpl::AdmitToHost(const Boundary& kept) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   uint64_t bytes = 0;
   for (const size_t i : kept.items) {
     const Item& item = items_[i];
@@ -771,11 +771,11 @@ void PublishSessionImpl::AdmitToHost(const Boundary& kept) {
     if (!item.complete()) return;  // on the disk only: the next fetch promotes it
     bytes += item.object->bytes();
   }
-  if (!state_->evictor.ReserveHost(bytes, spec_.tenant)) return;
+  if (!core_->evictor.ReserveHost(bytes, spec_.tenant)) return;
   for (const size_t i : kept.items) {
     if (!items_[i].object->in_host) PutInHost(items_[i], &bytes);
   }
-  state_->evictor.UnreserveHost(bytes);
+  core_->evictor.UnreserveHost(bytes);
 }
 
 }  // namespace hearth

@@ -44,7 +44,7 @@ class PublishSessionImpl : public PublishSession {
   static absl::StatusOr<std::unique_ptr<PublishSession>> Begin(const PublishParts& parts,
                                                                PublishSpec spec);
   PublishSessionImpl(const PublishParts& parts, PublishSpec spec)
-      : parts_(parts), core_(parts.core), state_(&core_->state), spec_(std::move(spec)) {}
+      : parts_(parts), core_(parts.core), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override;
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
@@ -103,7 +103,7 @@ class PublishSessionImpl : public PublishSession {
 
   // Fills chain and items from the spec; kInvalidArgument names the mistake.
   absl::Status Prepare();
-  absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status Stage(uint64_t bytes);
   // `digest`: the slice's, where it was computed already.
   absl::Status Put(uint32_t object, uint32_t layer, SliceView slice,
@@ -111,51 +111,50 @@ class PublishSessionImpl : public PublishSession {
   // The cuts in the key of the boundary's restore point.
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 
-  absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(core_->mu);
   // All of the tenant, since this began.
-  bool IsDropped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
-    return state_->DropNumber(spec_.tenant) != drop_number_;
+  bool IsDropped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
+    return core_->DropNumber(spec_.tenant) != drop_number_;
   }
-  void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // All that is left to do with the lock, unless something is still to be written for the claims.
-  void EndWrite(const absl::Status& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void EndClaims() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void EndWrite(const absl::Status& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void EndClaims() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // The end of the published points. Adds a note where that is earlier than the caller asked.
-  absl::Time ExpiryOf(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  absl::Status ReserveQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  absl::Time ExpiryOf(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  absl::Status ReserveQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   ManifestRecord RecordFor(const Boundary& kept);
   absl::Status ViewsFor(const StoredObject* object, std::vector<SliceView>* views)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
-  void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
+  void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Puts the objects into their tiers and the index, others have the lock in between.
-  void Place() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void Place() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Makes points visible; nothing here can fail. Leaves in the plan the boundaries that are
   // visible.
-  void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   static bool IsThere(const StoredObject& object) {
     return !object.retired && (object.in_host || object.on_disk);
   }
-  bool IsWhole(const Boundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool IsWhole(const Boundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Makes the path of a boundary and puts its new objects into it. `in_steps`: others have the lock
   // in between, and what leaves meanwhile is left out.
   SegmentNode* LinkBoundary(const Boundary& kept, bool in_steps)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Others have the lock behind it. REQUIRES: room for it is reserved.
   void PutInHost(const Item& item, uint64_t* reserved_bytes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Puts what this publish brought into RAM, if the whole restore point can then be read from
   // there; in steps.
-  void AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // REQUIRES: the points' ids are claimed.
-  absl::Status WriteRenewals() ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status WriteRenewals() ABSL_LOCKS_EXCLUDED(core_->mu);
   PublishResult Result();
 
   const PublishParts parts_;
   StoreCore* const core_;
-  StoreState* const state_;
   const PublishSpec spec_;
   std::shared_ptr<const KnownFingerprint> model_;
   uint64_t drop_number_ = 0;  // the tenant's, that the chain was made under

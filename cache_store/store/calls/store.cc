@@ -17,6 +17,13 @@ namespace hearth {
 namespace {
 
 constexpr absl::Duration kReadSuspectsEvery = absl::Seconds(1);
+// Expired points removed under one hold of the lock, and how long they may stay where nobody looks
+// anything up. Between two batches others get the lock.
+constexpr int kExpiredAtOnce = 64;
+constexpr absl::Duration kMaxPause = absl::Seconds(1), kBreath = absl::Milliseconds(1);
+// A crash forgets the uses of so long. Some 40 bytes each, 4,096 of them in one batch.
+constexpr absl::Duration kNoteUsesEvery = absl::Minutes(1);
+constexpr size_t kUsesAtOnce = 4096;
 
 uint64_t MakeIncarnation() {
   const absl::StatusOr<std::string> random = MakeSecret();
@@ -65,27 +72,24 @@ absl::flat_hash_map<std::string, uint64_t> ParseNumbers(absl::string_view text) 
 Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
              std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk)
     : incarnation_(MakeIncarnation()),
-      owned_core_(std::make_unique<StoreCore>(options, seams, std::move(secret), std::move(arena),
-                                              std::move(disk))),
-      core_(owned_core_.get()),
-      state_(&core_->state),
+      core_(std::make_unique<StoreCore>(options, seams, std::move(secret), std::move(arena),
+                                        std::move(disk))),
+      uses_noted_(core_->clock->Now()),
       staged_(options.max_staged_bytes),
-      writer_(core_),
-      upkeep_(core_),
-      loader_(core_, &writer_, &upkeep_, seams.load_patience),
-      quarantiner_(core_, &loader_),
-      promoter_(core_, CopierOf(options, seams.executor != nullptr)),
-      fetcher_(core_, &quarantiner_, &promoter_, &loader_, &upkeep_, &writer_),
-      claims_(core_, &fetcher_),
-      explainer_(core_, &fetcher_, &loader_, &upkeep_),
-      scrubber_(core_, &loader_, &quarantiner_, &writer_) {
-  std::unique_ptr<Executor> reclaimer;
-  core_->executor = std::move(seams.executor);
-  if (core_->executor == nullptr) {
-    core_->executor = std::make_unique<ThreadExecutor>(options.max_background_bytes);
+      writer_(core_.get()),
+      loader_(core_.get(), &writer_, seams.load_patience),
+      quarantiner_(core_.get(), &loader_),
+      promoter_(core_.get(), CopierOf(options, seams.executor != nullptr)),
+      fetcher_(core_.get(), &quarantiner_, &promoter_, &loader_, &writer_),
+      claims_(core_.get(), &fetcher_),
+      explainer_(core_.get(), &fetcher_, &loader_),
+      scrubber_(core_.get(), &loader_, &quarantiner_, &writer_) {
+  std::unique_ptr<Executor> jobs = std::move(seams.executor), reclaimer;
+  if (jobs == nullptr) {
+    jobs = std::make_unique<ThreadExecutor>(options.max_background_bytes);
     if (core_->tiers.disk != nullptr) reclaimer = std::make_unique<ThreadExecutor>(0);
   }
-  core_->eraser.Start(core_->executor.get(), std::move(reclaimer));
+  core_->StartJobs(std::move(jobs), std::move(reclaimer));
 }
 
 Store::~Store() {
@@ -93,12 +97,11 @@ Store::~Store() {
   DiskTier* const disk = core_->tiers.disk.get();
   if (disk != nullptr) disk->StopReclaiming();  // the next start goes on with it
   promoter_.StopCopying();
-  core_->executor.reset();  // runs what was accepted
-  core_->eraser.Stop();
+  core_->EndJobs();
   if (disk == nullptr) return;
-  while (upkeep_.NoteUses()) {
+  while (NoteUses()) {
   }
-  core_->eraser.EraseAtEnd().IgnoreError();
+  core_->EraseFromDisk().IgnoreError();
   disk->Sync().IgnoreError();
 }
 
@@ -109,8 +112,8 @@ absl::Status Store::Recover() {
       core_->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
                                                  note.status().message()));
     }
-    StateLock lock(state_);
-    state_->drop_numbers = ParseNumbers(note.value_or(""));
+    StoreLock lock(core_.get());
+    core_->drop_numbers = ParseNumbers(note.value_or(""));
   }
   return loader_.Recover();
 }
@@ -119,22 +122,52 @@ void Store::StartThreads() {
   const auto start = [this](std::function<absl::Duration()> step) {
     threads_.push_back(std::make_unique<RepeatingThread>(std::move(step)));
   };
-  start([this] { return upkeep_.Step(); });
+  start([this] { return UpkeepStep(); });
   if (core_->tiers.disk == nullptr) return;
   if (loader_.is_loading()) start([this] { return loader_.Step(); });
   start([this] { return std::min(scrubber_.Step(), kReadSuspectsEvery); });
 }
 
+absl::Duration Store::UpkeepStep() {
+  absl::Time next;
+  bool removed = false;
+  {
+    StoreLock lock(core_.get(), StoreLock::kErasesItself);
+    removed = core_->Expire(kExpiredAtOnce);
+    next = core_->catalog.expiry().next();
+  }
+  if (removed) core_->EraseFromDisk().IgnoreError();
+  const absl::Time now = core_->clock->Now();
+  if (now - uses_noted_ >= kNoteUsesEvery || now < uses_noted_) {
+    if (NoteUses()) return kBreath;
+    uses_noted_ = now;
+  }
+  return std::clamp(next - now, kBreath, kMaxPause);
+}
+
+bool Store::NoteUses() {
+  if (core_->tiers.disk == nullptr) return false;
+  std::vector<std::pair<uint64_t, absl::Time>> uses;
+  {
+    StoreLock lock(core_.get());
+    uses = core_->catalog.TakeUses(kUsesAtOnce);
+  }
+  if (uses.empty()) return false;
+  // They are only worth what they cost: what cannot be written is forgotten.
+  if (!core_->tiers.disk->NoteUses(uses).ok()) core_->Count(Counter::kTierErrors);
+  return true;
+}
+
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   core_->Count(Counter::kPublishes);
-  upkeep_.ExpireFew();
-  return PublishSessionImpl::Begin({core_, &writer_, &claims_, &loader_, &staged_},
+  core_->ExpireFew();
+  return PublishSessionImpl::Begin({core_.get(), &writer_, &claims_, &loader_, &staged_},
                                    std::move(spec));
 }
 
 void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
-  StateLock lock(state_);
-  state_->fingerprints.Learn(fingerprint, tenant);
+  StoreLock lock(core_.get());
+  core_->fingerprints.Learn(fingerprint, tenant);
 }
 
 absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::string& tenant,
@@ -143,52 +176,52 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   RestorePoint described;
   uint64_t durable_number = 0;
   {
-    StateLock lock(state_);
+    StoreLock lock(core_.get());
     // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
     if (core_->FindOwned(id, tenant) == nullptr) return NoSuchPoint();
     // Pins of one point reach the disk in the order in which they were asked for, and never beside
     // the write that makes the point durable.
-    state_->AwaitClaim({id});
+    core_->AwaitClaim({id});
     const absl::Status status = PinLocked(id, tenant, pinned, &described, &durable_number);
-    if (!status.ok() || durable_number == 0) state_->flight.Release({id});
+    if (!status.ok() || durable_number == 0) core_->flight.Release({id});
     if (!status.ok()) return status;
   }
   if (durable_number == 0) return described;
   absl::Status status = core_->tiers.disk->SetPinned(durable_number, pinned);
   bool gone = false;
   {
-    StateLock lock(state_);
-    const RestorePointEntry* point = state_->catalog.Find(id);
+    StoreLock lock(core_.get());
+    const RestorePointEntry* point = core_->catalog.Find(id);
     gone = point == nullptr || point->manifest != durable_number;
     if (!status.ok() && !gone) {
-      state_->catalog.SetPinned(point, !pinned);
+      core_->catalog.SetPinned(point, !pinned);
       core_->events.Post(pinned ? StoreEvent::Kind::kUnpinned : StoreEvent::Kind::kPinned,
                          core_->Describe(*point));
     }
   }
   // A drop in between may have erased the pin before it was written.
   if (gone && pinned) status = core_->tiers.disk->SetPinned(durable_number, false);
-  StateLock lock(state_);
-  state_->flight.Release({id});
+  StoreLock lock(core_.get());
+  core_->flight.Release({id});
   if (!status.ok()) return status;
   return described;
 }
 
 absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                               RestorePoint* described, uint64_t* durable_number) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return NoSuchPoint();
   if (point->pinned != pinned) {
     if (pinned) {
       const absl::Status status =
-          MayPin(core_->options.quotas, state_->catalog.ledger(),
+          MayPin(core_->options.quotas, core_->catalog.ledger(),
                  PinRoomOf(core_->options.quotas, core_->options.capacity_bytes(),
                            core_->options.max_pinned_fraction),
-                 state_->objects.sums().pinned_bytes(), tenant, state_->catalog.BytesToPin(*point));
+                 core_->objects.sums().pinned_bytes(), tenant, core_->catalog.BytesToPin(*point));
       if (!status.ok()) return status;
     }
-    state_->catalog.SetPinned(point, pinned);
+    core_->catalog.SetPinned(point, pinned);
     if (point->durable) *durable_number = point->manifest;
     core_->events.Post(pinned ? StoreEvent::Kind::kPinned : StoreEvent::Kind::kUnpinned,
                        core_->Describe(*point));
@@ -201,7 +234,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
   if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
   DropResult result;
   {
-    StoreLock lock(core_, StoreLock::kErasesItself);
+    StoreLock lock(core_.get(), StoreLock::kErasesItself);
     const RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
     if (!point->pinned || force) DropPoint(point, force, &result);
@@ -209,7 +242,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
     result.kept_pinned = !force && point != nullptr && point->pinned;
     if (result.kept_pinned > 0) return result;
   }
-  if (absl::Status status = core_->eraser.EraseForGood(); !status.ok()) return status;
+  if (absl::Status status = core_->EraseForGood(); !status.ok()) return status;
   return result;
 }
 
@@ -217,19 +250,19 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
   if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
   DropResult result;
   {
-    StoreLock lock(core_, StoreLock::kErasesItself);
+    StoreLock lock(core_.get(), StoreLock::kErasesItself);
     if (absl::Status status = CheckUnpinned(tenant, force); !status.ok()) return status;
-    result = DropPointsOf(tenant, state_->objects.NextNumber(), force);
+    result = DropPointsOf(tenant, core_->objects.NextNumber(), force);
   }
-  if (absl::Status status = core_->eraser.EraseForGood(); !status.ok()) return status;
+  if (absl::Status status = core_->EraseForGood(); !status.ok()) return status;
   return result;
 }
 
 absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                   bool force) {
   {
-    StateLock lock(state_);  // most callers only look, and wait for nobody's note
-    if (number <= state_->DropNumber(tenant)) return DropResult();
+    StoreLock lock(core_.get());  // most callers only look, and wait for nobody's note
+    if (number <= core_->DropNumber(tenant)) return DropResult();
   }
   // What is pinned is not known before.
   if (absl::Status status = force ? absl::OkStatus() : loader_.WaitUntilLoaded(); !status.ok()) {
@@ -241,42 +274,42 @@ absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uin
     absl::MutexLock turn(&notes_mu_);
     std::string note;
     {
-      StateLock lock(state_);
-      if (number <= state_->DropNumber(tenant)) return DropResult();
+      StoreLock lock(core_.get());
+      if (number <= core_->DropNumber(tenant)) return DropResult();
       if (absl::Status status = CheckUnpinned(tenant, force); !status.ok()) return status;
-      if (state_->drop_numbers.size() >= kMaxDropNumbers && !loader_.is_loading()) {
-        absl::erase_if(state_->drop_numbers, [this](const auto& entry) {
-          state_->mu.AssertHeld();
-          return !state_->catalog.points_of_tenants().contains(entry.first);
+      if (core_->drop_numbers.size() >= kMaxDropNumbers && !loader_.is_loading()) {
+        absl::erase_if(core_->drop_numbers, [this](const auto& entry) {
+          core_->mu.AssertHeld();
+          return !core_->catalog.points_of_tenants().contains(entry.first);
         });
       }
-      state_->drop_numbers[tenant] = number;
-      end = state_->objects.NextNumber();
-      note = TextOf(state_->drop_numbers);
+      core_->drop_numbers[tenant] = number;
+      end = core_->objects.NextNumber();
+      note = TextOf(core_->drop_numbers);
     }
     if (core_->tiers.disk != nullptr) noted = core_->tiers.disk->WriteNote(kDropNumbersNote, note);
     if (!noted.ok()) core_->Count(Counter::kTierErrors);
   }
   DropResult result;
   {
-    StoreLock lock(core_, StoreLock::kErasesItself);
+    StoreLock lock(core_.get(), StoreLock::kErasesItself);
     result = DropPointsOf(tenant, end, true);
   }
-  noted.Update(core_->eraser.EraseForGood());
+  noted.Update(core_->EraseForGood());
   if (!noted.ok()) return noted;
   return result;
 }
 
 uint64_t Store::DropNumber(const std::string& tenant) {
-  StateLock lock(state_);
-  return state_->DropNumber(tenant);
+  StoreLock lock(core_.get());
+  return core_->DropNumber(tenant);
 }
 
 absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   if (force) return absl::OkStatus();
   std::vector<std::string> ids;
-  for (const RestorePointEntry* point : state_->catalog.Pinned()) {
+  for (const RestorePointEntry* point : core_->catalog.Pinned()) {
     if (point->tenant == tenant) ids.push_back(DigestHex(point->id).substr(0, 16));
   }
   if (ids.empty()) return absl::OkStatus();
@@ -288,29 +321,29 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
 }
 
 void Store::DropPoint(const RestorePointEntry* point, bool force, DropResult* result) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   std::vector<const StoredObject*> freed;
   result->dropped += quarantiner_.RemoveHeld(point, Removal::kDropped, !force, &freed);
   // Before others have the lock: what a session still reads would be found by the next lookup, and
   // stay for good. What a publish under way names is its.
   for (const StoredObject* object : freed) {
     if (object->retired || object->names.count > 0 || object->promised > 0) continue;
-    state_->objects.Retire(object);
+    core_->objects.Retire(object);
   }
   for (const StoredObject* object : freed) {
-    const uint64_t before = state_->objects.bytes();
-    state_->objects.Release(object);
-    result->freed_bytes += before - state_->objects.bytes();
-    state_->Yield(1);
+    const uint64_t before = core_->objects.bytes();
+    core_->objects.Release(object);
+    result->freed_bytes += before - core_->objects.bytes();
+    core_->Yield(1);
   }
 }
 
 DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool force) {
-  state_->mu.AssertHeld();
+  core_->mu.AssertHeld();
   DropResult result;
   for (bool any = true; std::exchange(any, false);) {
-    for (const Catalog::PointName& name : state_->catalog.NamesOf(tenant)) {
-      const RestorePointEntry* point = state_->catalog.Find(name);
+    for (const Catalog::PointName& name : core_->catalog.NamesOf(tenant)) {
+      const RestorePointEntry* point = core_->catalog.Find(name);
       if (point == nullptr || (point->pinned && !force)) continue;
       // Later ones, too, that a lookup made of what was left meanwhile.
       if (point->number >= end && !point->expiry.inherited) continue;
@@ -324,22 +357,22 @@ DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool for
 std::vector<RestorePoint> Store::DescribeInSteps(std::vector<Catalog::PointName> names) {
   std::sort(names.begin(), names.end());
   std::vector<RestorePoint> described;
-  StateLock lock(state_);
+  StoreLock lock(core_.get());
   for (const Catalog::PointName& name : names) {
-    const RestorePointEntry* point = state_->catalog.Find(name);
+    const RestorePointEntry* point = core_->catalog.Find(name);
     if (point == nullptr) continue;
     described.push_back(core_->Describe(*point));
-    state_->Yield(1 + point->objects.size());
+    core_->Yield(1 + point->objects.size());
   }
   return described;
 }
 
 std::vector<RestorePoint> Store::List(const std::string& tenant) {
-  upkeep_.ExpireFew();
+  core_->ExpireFew();
   std::vector<Catalog::PointName> names;
   {
-    StateLock lock(state_);
-    names = state_->catalog.NamesOf(tenant);
+    StoreLock lock(core_.get());
+    names = core_->catalog.NamesOf(tenant);
   }
   std::vector<RestorePoint> listed = DescribeInSteps(std::move(names));
   std::reverse(listed.begin(), listed.end());  // most recently used first
@@ -348,16 +381,16 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
 
 std::vector<RestorePoint> Store::Hottest(size_t limit) {
   std::vector<RestorePoint> described;
-  StateLock lock(state_);
-  for (const RestorePointEntry* point : state_->catalog.MostHit(limit)) {
+  StoreLock lock(core_.get());
+  for (const RestorePointEntry* point : core_->catalog.MostHit(limit)) {
     described.push_back(core_->Describe(*point));
   }
   return described;
 }
 
 TenantFigures Store::StatsOf(const std::string& tenant) {
-  StateLock lock(state_);
-  return {state_->catalog.ledger().UsageOf(tenant), state_->catalog.ledger().QuotaOf(tenant)};
+  StoreLock lock(core_.get());
+  return {core_->catalog.ledger().UsageOf(tenant), core_->catalog.ledger().QuotaOf(tenant)};
 }
 
 StoreStats Store::Stats() {
@@ -376,11 +409,11 @@ StoreStats Store::Stats() {
     stats.resident_bytes = memory.resident_bytes;
     counters[CounterName(Counter::kHostGrowthsFailed)] = memory.failed_growths;
   }
-  StateLock lock(state_);
+  StoreLock lock(core_.get());
   if (loader_.unloaded() != nullptr) stats.unloaded_restore_points = loader_.unloaded()->left();
   counters[CounterName(Counter::kUnloadedRestorePoints)] =
       loader_.unloaded() == nullptr ? 0 : std::max<uint64_t>(1, loader_.unloaded()->left());
-  counters[CounterName(Counter::kDemoted)] = state_->catalog.demoted();
+  counters[CounterName(Counter::kDemoted)] = core_->catalog.demoted();
   const DeviceTier::Usage device =
       core_->tiers.device == nullptr ? DeviceTier::Usage() : core_->tiers.device->usage();
   counters[CounterName(Counter::kGpuEvictedObjects)] = device.evicted_objects;
@@ -395,23 +428,23 @@ StoreStats Store::Stats() {
   };
   const StoreTiers& tiers = core_->tiers;
   const bool has_disk = tiers.disk != nullptr;
-  const uint64_t evicted = state_->catalog.evicted();
+  const uint64_t evicted = core_->catalog.evicted();
   add({Tier::kHost, tiers.host.bytes(), tiers.host.capacity_bytes(), tiers.host.objects(),
-       has_disk ? state_->catalog.demoted() : evicted},
-      Counter::kBytesReadHost, state_->objects.flow(Tier::kHost));
+       has_disk ? core_->catalog.demoted() : evicted},
+      Counter::kBytesReadHost, core_->objects.flow(Tier::kHost));
   if (has_disk) {
-    const StorageSums& sums = state_->objects.sums();
+    const StorageSums& sums = core_->objects.sums();
     add({Tier::kDisk, sums.disk_bytes(), core_->options.disk_bytes, sums.disk_objects(), evicted},
-        Counter::kBytesReadDisk, state_->objects.flow(Tier::kDisk));
+        Counter::kBytesReadDisk, core_->objects.flow(Tier::kDisk));
   }
   if (tiers.device != nullptr) {
     add({Tier::kGpu, device.bytes, device.capacity_bytes, device.objects.size()},
         Counter::kBytesReadGpu, {device.written_bytes, device.unread_bytes});
   }
   if (has_shared) add({Tier::kShared}, Counter::kSharedReadBytes, {});
-  stats.restore_points = state_->catalog.points().size();
-  stats.objects = state_->objects.all().size();
-  stats.pinned_bytes = state_->objects.sums().pinned_bytes();
+  stats.restore_points = core_->catalog.points().size();
+  stats.objects = core_->objects.all().size();
+  stats.pinned_bytes = core_->objects.sums().pinned_bytes();
   stats.removed = core_->meters.removed();
   return stats;
 }
@@ -423,11 +456,11 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
   WatchStart start;
   {
     // Events are posted under this lock: all that changes after `start.sequence` comes as one.
-    StateLock lock(state_);
+    StoreLock lock(core_.get());
     start = core_->events.Subscribe(
         tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
     if (start.resumed || !from.snapshot) return start;
-    names = state_->catalog.NamesOf(tenant);
+    names = core_->catalog.NamesOf(tenant);
   }
   start.snapshot = DescribeInSteps(std::move(names));
   return start;
@@ -435,7 +468,7 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
 
 std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
                                         uint32_t most_tokens) {
-  StateLock lock(state_);
+  StoreLock lock(core_.get());
   const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return std::nullopt;
   const uint32_t chunk_tokens = point->model->layout.chunk_tokens;
@@ -465,7 +498,7 @@ absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   }
   if (absl::Status whole = loader_.CheckIsWhole(); !whole.ok()) return whole;
   // A full disk takes no erase, and may still be backed up.
-  core_->eraser.EraseFromDisk().IgnoreError();
+  core_->EraseFromDisk().IgnoreError();
   return core_->tiers.disk->BackUp(to);
 }
 

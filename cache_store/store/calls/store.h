@@ -5,7 +5,7 @@
 //   publish: lock: what is lacking, references -> stage -> lock: claim, make room -> write slices,
 //            then the manifests -> lock: reveal -> answer
 //
-// Thread safe: as TieredStore; locking in store_state.h. Ownership: owns its parts.
+// Thread safe: as TieredStore; locking in store_core.h. Ownership: owns its parts.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
 
@@ -24,7 +24,6 @@
 #include "cache_store/store/background/promoter.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/background/scrubber.h"
-#include "cache_store/store/background/upkeep.h"
 #include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/calls/prompt_explainer.h"
@@ -90,37 +89,37 @@ class Store : public SteppedStore {
   absl::Status Flush(absl::Time deadline) override;
 
   absl::Duration ScrubStep() override { return scrubber_.Step(); }
-  absl::Duration UpkeepStep() override { return upkeep_.Step(); }
+  absl::Duration UpkeepStep() override ABSL_LOCKS_EXCLUDED(core_->mu);
   absl::Duration LoadStep() override { return loader_.Step(); }
   bool is_loading() const override { return loader_.is_loading(); }
-  StoreCore* core() override { return core_; }
+  StoreCore* core() override { return core_.get(); }
 
  private:
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                          RestorePoint* described, uint64_t* durable_number)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Others have the lock in between, here and in the next one.
   void DropPoint(const RestorePointEntry* point, bool force, DropResult* result)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Those with numbers below `end`.
   DropResult DropPointsOf(const std::string& tenant, uint64_t end, bool force)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Not by force: an error names what the tenant has pinned.
   absl::Status CheckUnpinned(const std::string& tenant, bool force)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
+  // Notes last uses on disk. True: some were noted, and there may be more.
+  bool NoteUses() ABSL_LOCKS_EXCLUDED(core_->mu);
   // The longest unused first. Others have the lock in between: those that leave are left out.
   std::vector<RestorePoint> DescribeInSteps(std::vector<Catalog::PointName> names)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+      ABSL_LOCKS_EXCLUDED(core_->mu);
 
   const uint64_t incarnation_;
-  const std::unique_ptr<StoreCore> owned_core_;
-  StoreCore* const core_;
-  StoreState* const state_;
-  absl::Mutex notes_mu_;  // before state_->mu: notes of drop numbers are in their order
+  const std::unique_ptr<StoreCore> core_;
+  absl::Time uses_noted_;  // used by the thread of UpkeepStep
+  absl::Mutex notes_mu_;   // before core_->mu: notes of drop numbers are in their order
   StagedBytes staged_;
   DiskWriter writer_;
-  Upkeep upkeep_;
   IndexLoader loader_;
   Quarantiner quarantiner_;
   Promoter promoter_;

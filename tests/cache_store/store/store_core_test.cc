@@ -1,4 +1,4 @@
-// The parts of a store that need no other: its lock, eraser and meters, promotions' claims, copies
+// The parts of a store that need no other: its lock, erasing and meters, promotions' claims, copies
 // to the device, writes that failed.
 #include "cache_store/store/store_core.h"
 
@@ -33,13 +33,12 @@ class StoreCoreTest : public testing::Test {
     core_ = std::make_unique<StoreCore>(options, seams, "secret", nullptr, nullptr);
     auto executor = std::make_unique<ManualExecutor>();
     executor_ = executor.get();
-    core_->executor = std::move(executor);
-    core_->eraser.Start(executor_, nullptr);
+    core_->StartJobs(std::move(executor), nullptr);
   }
 
   // An object of one slice, held, in no tier.
-  const StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->state.mu) {
-    ObjectTable& objects = core_->state.objects;
+  const StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
+    ObjectTable& objects = core_->objects;
     const uint64_t number = objects.NextNumber();
     Digest key{};
     key[0] = static_cast<uint8_t>(number);
@@ -72,7 +71,7 @@ TEST_F(StoreCoreTest, LockErasesFromRamWhatWasLetGo) {
   EXPECT_TRUE(core_->tiers.HostViews(object, &views));
   {
     StoreLock lock(core_.get());
-    core_->state.objects.Release(object);
+    core_->objects.Release(object);
     EXPECT_EQ(core_->tiers.host.bytes(), kObjectBytes) << "not before the lock is released";
   }
   EXPECT_EQ(core_->tiers.host.bytes(), 0u);
@@ -81,9 +80,9 @@ TEST_F(StoreCoreTest, LockErasesFromRamWhatWasLetGo) {
 TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
   {
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
-    core_->state.objects.Release(MakeObject());
+    core_->objects.Release(MakeObject());
   }
-  EXPECT_TRUE(core_->eraser.EraseFromDisk().ok());
+  EXPECT_TRUE(core_->EraseFromDisk().ok());
   executor_->RunAll();
   EXPECT_EQ(Counted(Counter::kTierErrors), 0u);
 }
@@ -108,8 +107,8 @@ TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   EXPECT_TRUE(promoter.Claim(second, &promotion));
   StoreLock lock(core_.get());
   promoter.Unclaim(second);
-  core_->state.objects.Release(first);
-  core_->state.objects.Release(second);
+  core_->objects.Release(first);
+  core_->objects.Release(second);
 }
 
 TEST_F(StoreCoreTest, WhatIsFetchedTwiceIsCopiedToTheDeviceOnce) {
@@ -127,14 +126,14 @@ TEST_F(StoreCoreTest, WhatIsFetchedTwiceIsCopiedToTheDeviceOnce) {
   {
     StoreLock lock(core_.get());
     for (const StoredObject* object : {kept, kept, gone, gone}) copier.NoteFetched(object);
-    core_->state.objects.Release(gone);
+    core_->objects.Release(gone);
   }
   executor_->RunAll();
   EXPECT_TRUE(core_->tiers.device->Has(kept->number));
   EXPECT_EQ(Counted(Counter::kGpuPromotedObjects), 1u);
   EXPECT_EQ(Counted(Counter::kGpuPromotionsDropped), 1u) << "it left RAM while its copy waited";
   StoreLock lock(core_.get());
-  core_->state.objects.Release(kept);
+  core_->objects.Release(kept);
 }
 
 TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
@@ -151,8 +150,8 @@ TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
   work.manifests[0].number = 7;
   work.points.resize(1);
   writer.AbandonWrite(work);
-  EXPECT_THAT(core_->state.erasures.SomeManifests(), testing::ElementsAre(7));
-  for (const StoredObject* object : work.objects) core_->state.objects.Release(object);
+  EXPECT_THAT(core_->erasures.SomeManifests(), testing::ElementsAre(7));
+  for (const StoredObject* object : work.objects) core_->objects.Release(object);
 }
 
 TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {

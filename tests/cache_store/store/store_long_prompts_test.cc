@@ -7,7 +7,6 @@
 
 #include "cache_store/store/store_core.h"
 #include "cache_store/store/store_seams.h"
-#include "cache_store/store/store_state.h"
 #include "proto/restore_rule.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
@@ -18,7 +17,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kChunks = 2 * StoreState::kStepsAHold + 100, kLong = 16 * kChunks;
+constexpr uint32_t kChunks = 2 * StoreCore::kStepsAHold + 100, kLong = 16 * kChunks;
 
 class StoreLongPrompts : public ::testing::Test {
  protected:
@@ -133,11 +132,11 @@ TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
 
 TEST_F(StoreLongPrompts, APointThatIsPinnedWhileItIsDroppedStays) {
   const Digest id = store_->List("default").at(0).id;
-  StoreState& state = store()->core()->state;
+  StoreCore& core = *store()->core();
   for (const bool all : {false, true}) {
     for (const int nth : {1, 2, 3}) {  // along its objects, and before it goes
       int left = nth;
-      state.let_others_in = [&] {
+      core.let_others_in = [&] {
         if (--left == 0) EXPECT_TRUE(store_->SetPinned(id, "default", true).ok());
       };
       const auto dropped =
@@ -150,7 +149,7 @@ TEST_F(StoreLongPrompts, APointThatIsPinnedWhileItIsDroppedStays) {
       ASSERT_TRUE(store_->SetPinned(id, "default", false).ok());
     }
   }
-  state.let_others_in = LetOthersIn;
+  core.let_others_in = LetOthersIn;
   CheckInvariants(store());
   EXPECT_EQ(store_->Drop(id, "default", false)->dropped, 1u);
   EXPECT_EQ(store_->Stats().objects, 0u);
