@@ -208,9 +208,10 @@ void Catalog::AdoptUses(absl::Span<const PastUse> uses, absl::Time now) {
   }
 }
 
-void Catalog::SetDurable(const RestorePointEntry* point) {
-  assert(!point->durable);
+void Catalog::SetDurable(const RestorePointEntry* point, uint64_t manifest) {
+  if (point->durable) objects_->DiscardManifest(point->manifest);
   const Change change(&objects_->sums(), point);
+  Own(point)->manifest = manifest;
   Own(point)->durable = true;
 }
 

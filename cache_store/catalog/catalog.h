@@ -92,8 +92,8 @@ class Catalog {
   // Skips ids that are gone or were adopted before; points used since UsesOf count as used now.
   void AdoptUses(absl::Span<const PastUse> uses, absl::Time now);
 
-  // Its manifest is on disk from now on. REQUIRES: it was not before.
-  void SetDurable(const RestorePointEntry* point);
+  // Its manifest is on disk from now on, under this number. One that was there before goes.
+  void SetDurable(const RestorePointEntry* point, uint64_t manifest);
   // The number of its next manifest.
   void SetManifest(const RestorePointEntry* point, uint64_t number);
   // Counts the point as resident. REQUIRES: every object has a RAM copy or is on disk.

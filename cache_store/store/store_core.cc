@@ -98,13 +98,8 @@ uint64_t StoreCore::DropNumber(const std::string& tenant) const {
   return it == drop_numbers.end() ? 0 : it->second;
 }
 
-Digest StoreCore::RootOf(const Digest& fingerprint, const std::string& tenant) {
-  uint64_t number = 0;
-  {
-    StoreLock lock(this);
-    number = DropNumber(tenant);
-  }
-  return RootKey(fingerprint, tenant, secret, number);
+Digest StoreCore::RootOf(const Digest& fingerprint, const std::string& tenant) const {
+  return RootKey(fingerprint, tenant, secret, DropNumber(tenant));
 }
 
 RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
@@ -186,10 +181,7 @@ bool StoreCore::Expire(int most) {
   return any;
 }
 
-void StoreCore::ExpireFew() {
-  StoreLock lock(this);
-  Expire(kExpiredInPassing);
-}
+void StoreCore::ExpireFew() { Expire(kExpiredInPassing); }
 
 StoreCore::Rest StoreCore::CarryOut(const Garbage& garbage) {
   mu.AssertHeld();

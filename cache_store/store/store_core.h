@@ -164,7 +164,8 @@ class StoreCore {
   // Of the tenant's last drop of all, as its keys have it. 0: none.
   uint64_t DropNumber(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Of the keys of what the tenant stores now.
-  Digest RootOf(const Digest& fingerprint, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu);
+  Digest RootOf(const Digest& fingerprint, const std::string& tenant) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // As List shows it.
   RestorePoint Describe(const RestorePointEntry& point) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Null when there is none, or when it is another tenant's, which callers must not be able to
@@ -176,7 +177,7 @@ class StoreCore {
   // point of their own are usable (Fetcher).
   bool Expire(int most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // A few, on behalf of a call that does something else.
-  void ExpireFew() ABSL_LOCKS_EXCLUDED(mu);
+  void ExpireFew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Writes an object to the RAM tier and tells the catalog. False: the tier refused it. REQUIRES:
   // room, by a reservation that is released under the same lock.

@@ -27,7 +27,12 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   if (absl::Status status = core_->tiers.disk_slices->WriteAll(slices); !status.ok()) return status;
   if (!work->manifests.empty()) {
     work->begun_manifests = true;
-    return core_->tiers.disk->CommitManifests(work->manifests, work->fingerprint, sync);
+    absl::Status status =
+        core_->tiers.disk->CommitManifests(work->manifests, work->fingerprint, sync);
+    for (const uint64_t number : work->pins) {
+      if (status.ok()) core_->tiers.disk->SetPinned(number, true).IgnoreError();
+    }
+    return status;
   }
   return sync ? core_->tiers.disk->Sync() : absl::OkStatus();
 }
@@ -81,31 +86,6 @@ ManifestRecord DiskWriter::NewRecord(uint64_t number, const std::string& tenant,
   return record;
 }
 
-absl::Status DiskWriter::Rewrite(const Digest& id, bool sync) {
-  assert(core_->tiers.disk != nullptr);
-  ManifestRecord record;
-  FingerprintRecord fingerprint;
-  {
-    StoreLock lock(core_);
-    const RestorePointEntry* point = core_->catalog.Find(id);
-    if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
-    record = RecordOf(*point);
-    fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
-  }
-  const absl::Status status = core_->tiers.disk->CommitManifests({record}, fingerprint, sync);
-  bool gone = false;
-  {
-    StoreLock lock(core_);
-    const RestorePointEntry* point = core_->catalog.Find(id);
-    gone = point == nullptr || point->manifest != record.number;
-  }
-  // Its erase may have come before the write.
-  const bool left = gone && !core_->tiers.disk->EraseManifests({record.number}).ok();
-  StoreLock lock(core_);
-  if (left) core_->erasures.AddManifests({record.number});
-  return status;
-}
-
 std::vector<Digest> DiskWriter::EndDeferring() {
   core_->mu.AssertHeld();
   is_deferring_.store(false);
@@ -126,10 +106,10 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
   if (!core_->executor->TrySchedule(bytes, job)) core_->Count(Counter::kWriteBehindSkipped);
 }
 
-// Fills `work` with what the disk lacks of `point`, references and room taken.
+// Fills `work` with what the disk lacks of `point`, references and room taken. The manifest that is
+// there is replaced.
 bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
   core_->mu.AssertHeld();
-  assert(!point->durable);
   uint64_t bytes = point->manifest_cost_bytes;
   for (const StoredObject* object : point->objects) {
     if (object->on_disk) continue;
@@ -142,7 +122,9 @@ bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
   if (reserved) work->reserved_bytes = bytes;
   core_->catalog.ReleasePoint(point);
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
-  work->manifests.push_back(RecordOf(*point));
+  ManifestRecord& record = work->manifests.emplace_back(RecordOf(*point));
+  if (point->durable) record.number = core_->objects.NextNumber();
+  if (point->pinned) work->pins.push_back(record.number);
   work->points.push_back(point->id);
   return reserved;
 }
@@ -150,6 +132,7 @@ bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
 void DiskWriter::WriteBehind(const Digest& id) {
   Persisting work;
   std::vector<Digest> claims = {id};
+  uint64_t number = 0;  // the point's
   bool ready = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
@@ -167,16 +150,12 @@ void DiskWriter::WriteBehind(const Digest& id) {
                      std::find(claims.begin(), claims.end(), object->key) == claims.end();
       }
     }
-    if (point == nullptr || point->durable || unclaimed) {
-      if (unclaimed) core_->Count(Counter::kWriteBehindSkipped);
+    if (point == nullptr || unclaimed || !core_->evictor.IsWorthWriting(*point)) {
+      if (point != nullptr) core_->Count(Counter::kWriteBehindSkipped);
       core_->flight.Release(claims);
       return;
     }
-    if (!core_->evictor.IsWorthWriting(*point)) {
-      core_->Count(Counter::kWriteBehindSkipped);
-      core_->flight.Release(claims);
-      return;
-    }
+    number = point->number;
     ready = Prepare(point, &work);
   }
   core_->EraseFromDisk().IgnoreError();
@@ -187,16 +166,14 @@ void DiskWriter::WriteBehind(const Digest& id) {
   const bool written = ready && Write(&work, false).ok();
   if (!written) core_->Count(Counter::kWriteBehindFailed);
   std::vector<uint64_t> orphans;
-  bool pinned = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     core_->evictor.UnreserveDisk(work.reserved_bytes);
     const RestorePointEntry* point = core_->catalog.Find(id);
-    const bool present = point != nullptr && point->manifest == work.manifests[0].number;
-    if (written && present) {
-      core_->catalog.SetDurable(point);
-      core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
-      pinned = point->pinned;
+    if (written && point != nullptr && point->number == number) {
+      const bool is_new = !point->durable;
+      core_->catalog.SetDurable(point, work.manifests[0].number);
+      if (is_new) core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
     } else if (written) {
       core_->objects.DiscardManifest(work.manifests[0].number);
     } else {
@@ -208,7 +185,6 @@ void DiskWriter::WriteBehind(const Digest& id) {
     }
   }
   core_->EraseFromDisk(orphans).IgnoreError();
-  if (pinned) core_->tiers.disk->SetPinned(work.manifests[0].number, true).IgnoreError();
   // Last: what was erased may be another publisher's to write.
   StoreLock lock(core_);
   core_->flight.Release(claims);

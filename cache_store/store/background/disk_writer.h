@@ -1,5 +1,5 @@
-// DiskWriter: puts objects and manifests on the disk: for a publish, for one that renews an end,
-// and in the background for restore points that are only in RAM.
+// DiskWriter: puts objects and manifests on the disk: for a publish, and in the background for
+// restore points that are only in RAM, or whose manifest says an earlier end or is rotten.
 //
 // Thread safe. Errors: a failed write may leave something on disk; AbandonWrite names what is to be
 // erased. When the background's queue is full, that is counted and the restore point stays in RAM
@@ -47,6 +47,7 @@ struct Persisting {
   std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
   std::vector<ManifestRecord> manifests;
   std::vector<Digest> points;  // the ids of those that the manifests are of
+  std::vector<uint64_t> pins;  // the manifests of pinned ones: no pin changes while ids are claimed
   // How far it came: parts of these may be on disk, whatever the write's status.
   size_t begun_objects = 0;
   bool begun_manifests = false;
@@ -70,7 +71,8 @@ class DiskWriter {
   // claimed.
   std::vector<uint64_t> AbandonWrite(const Persisting& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // In the background. `bytes`: of their objects that are only in RAM until then.
+  // In the background; of points that are on disk the manifest alone, anew. `bytes`: of their
+  // objects that are only in RAM until then.
   void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(core_->mu);
   // Between the two nothing is written: EndDeferring returns the points scheduled meanwhile.
   void BeginDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) { is_deferring_.store(true); }
@@ -78,9 +80,6 @@ class DiskWriter {
     return deferred_;
   }
   std::vector<Digest> EndDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Writes a restore point's manifest again. kNotFound: it is not on disk. REQUIRES: its id is
-  // claimed.
-  absl::Status Rewrite(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);

@@ -277,8 +277,8 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
           NoteUseless(some[i], read[i]);
         }
       }
+      core_->ExpireFew();  // while any is there, fewer boundaries are usable
     }
-    core_->ExpireFew();  // while any is there, fewer boundaries are usable
   }
   return absl::OkStatus();
 }
@@ -386,7 +386,7 @@ bool IndexLoader::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
       record.number, record.tenant, read.model, node, std::move(objects), manifest.cuts,
       absl::FromUnixSeconds(record.created_unix_s));
   core_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
-  core_->catalog.SetDurable(point);
+  core_->catalog.SetDurable(point, record.number);
   core_->catalog.SetPinned(point, unloaded->IsPinned(record.number));
   core_->Count(Counter::kRecoveredRestorePoints);
   // Watchers that came earlier have not seen it yet.

@@ -182,22 +182,9 @@ void Scrubber::CheckManifest(const StoredObject* object) {
   }
   const absl::StatusOr<ManifestRecord> stored = core_->tiers.disk->ReadManifest(expected.number);
   if (stored.ok() ? !SameManifest(*stored, expected) : IsRotten(stored.status())) {
-    RepairManifest(id);
+    core_->Count(Counter::kScrubRepairedRecords);
+    writer_->Schedule({id}, 0);
   }
-}
-
-void Scrubber::RepairManifest(const Digest& id) {
-  {
-    StoreLock lock(core_);
-    core_->AwaitClaim({id});
-  }
-  const absl::Status written = writer_->Rewrite(id, true);
-  // Not there: dropped meanwhile, which is why it could not be read.
-  if (!absl::IsNotFound(written)) {
-    core_->Count(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
-  }
-  StoreLock lock(core_);
-  core_->flight.Release({id});
 }
 
 bool Scrubber::IsDiskInUse() {

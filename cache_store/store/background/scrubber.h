@@ -66,7 +66,6 @@ class Scrubber {
   void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void RepairManifest(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
   bool IsDiskInUse();
   void SaveProgress();
 

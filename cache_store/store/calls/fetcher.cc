@@ -181,23 +181,23 @@ const RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode*
 
 absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const PrefixQuery& query,
                                                                       uint32_t highest) {
-  core_->ExpireFew();
   std::vector<Namespace> spaces;
-  for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
-    if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
-    Namespace space;
-    space.tenant = *tenant;
-    {
-      StoreLock lock(core_);
-      space.model = core_->fingerprints.Find(query.fingerprint, *tenant);
+  {
+    StoreLock lock(core_);
+    core_->ExpireFew();
+    for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
+      if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
+      auto model = core_->fingerprints.Find(query.fingerprint, *tenant);
+      if (model == nullptr) continue;
+      const Digest root = core_->RootOf(query.fingerprint, *tenant);
+      spaces.push_back({*tenant, std::move(model), root, nullptr});
     }
-    if (space.model == nullptr) continue;
-    space.chain =
-        ChainOf(query.chains, space.model->layout, core_->RootOf(query.fingerprint, *tenant),
-                query.token_ids, query.cuts, highest, query.cuts, query.stopped);
+  }
+  for (Namespace& space : spaces) {
+    space.chain = ChainOf(query.chains, space.model->layout, space.root, query.token_ids,
+                          query.cuts, highest, query.cuts, query.stopped);
     if (!space.chain->is_whole) return CallerGone();
     loader_->LoadFor(*space.chain, space.model->layout);
-    spaces.push_back(std::move(space));
   }
   return spaces;
 }

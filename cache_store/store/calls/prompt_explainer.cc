@@ -190,13 +190,15 @@ void PromptExplainer::AddPublic(const ExplainReport& theirs, const PrefixQuery& 
 }
 
 ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
-  core_->ExpireFew();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   ExplainReport report;
   std::shared_ptr<const KnownFingerprint> model;
+  Digest root;
   {
     StoreLock lock(core_);
+    core_->ExpireFew();
     model = core_->fingerprints.Find(query.fingerprint, query.tenant);
+    root = core_->RootOf(query.fingerprint, query.tenant);
   }
   if (model == nullptr) {
     report.summary = "miss: the store has never seen this fingerprint from this tenant";
@@ -205,8 +207,7 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   }
   const KvLayout& layout = model->layout;
   const PromptChain chain =
-      MakeChain(layout, core_->RootOf(query.fingerprint, query.tenant), query.token_ids, query.cuts,
-                tokens, query.cuts, query.stopped);
+      MakeChain(layout, root, query.token_ids, query.cuts, tokens, query.cuts, query.stopped);
   if (!chain.is_whole) return report;  // nobody reads it
   loader_->LoadFor(chain, layout);
   {
@@ -307,9 +308,9 @@ BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, const KvLay
 void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
                                   ExplainReport* report) {
   if (!CutsAreKeyed(model.layout.exactness)) return;
-  const Digest root = core_->RootOf(query.fingerprint, query.tenant);
   StoreLock lock(core_);
-  PromptMatch match(&core_->catalog.index(), root, query.token_ids, model.layout.chunk_tokens);
+  PromptMatch match(&core_->catalog.index(), core_->RootOf(query.fingerprint, query.tenant),
+                    query.token_ids, model.layout.chunk_tokens);
   finder_->Match(query, &match);
   const SegmentNode* stored = match.point();
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
@@ -331,8 +332,8 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
     if (other->fingerprint.digest() == query.fingerprint) continue;
     uint32_t matched = 0, usable = 0;
     {
-      const Digest root_key = core_->RootOf(other->fingerprint.digest(), query.tenant);
       StoreLock lock(core_);
+      const Digest root_key = core_->RootOf(other->fingerprint.digest(), query.tenant);
       PromptMatch match(&core_->catalog.index(), root_key, query.token_ids,
                         other->layout.chunk_tokens);
       finder_->Match(query, &match);

@@ -100,10 +100,13 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const 
 }
 
 absl::Status PublishSessionImpl::Prepare() {
+  Digest root;
   {
     StoreLock lock(core_);
+    core_->ExpireFew();
     model_ = core_->fingerprints.Learn(spec_.fingerprint, spec_.tenant);
     drop_number_ = core_->DropNumber(spec_.tenant);
+    root = core_->RootOf(spec_.fingerprint.digest(), spec_.tenant);
   }
   if (model_ == nullptr) return spec_.fingerprint.Layout().status();
   const KvLayout& layout = model_->layout;
@@ -112,10 +115,8 @@ absl::Status PublishSessionImpl::Prepare() {
   if (spec_.drop_number.value_or(drop_number_) != drop_number_) {
     return absl::CancelledError("all of the tenant was dropped meanwhile");
   }
-  chain_ = ChainOf(spec_.chains, layout,
-                   RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret, drop_number_),
-                   spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries,
-                   spec_.stopped);
+  chain_ = ChainOf(spec_.chains, layout, root, spec_.token_ids, spec_.cuts, spec_.boundaries.back(),
+                   spec_.boundaries, spec_.stopped);
   if (!chain_->is_whole) return CallerGone();
   std::map<ObjectId, size_t> announced;
   for (size_t i = 0; i < spec_.objects.size(); ++i) {
@@ -366,19 +367,15 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
     }
     core_->EraseFromDisk(plan_.orphans).IgnoreError();
   }
-  for (const uint64_t number : plan_.newly_durable_pins) {
-    core_->tiers.disk->SetPinned(number, true).IgnoreError();
-  }
-  const absl::Status renewed = WriteRenewals();
-  if (plan_.has_claims) {
+  if (!status.ok()) {
+    // What it left was another publisher's to write once it was erased.
     StoreLock lock(core_);
-    EndClaims();
+    core_->flight.Release(plan_.claims);
+    return status;
   }
   for (const ComputeClaims::Wake& wake : plan_.wakes) wake();
-  if (!status.ok()) return status;
-  if (!renewed.ok()) return renewed;
-  if (core_->tiers.disk != nullptr && plan_.level == Durability::kMemory && !plan_.shown.empty()) {
-    parts_.writer->Schedule(plan_.shown, plan_.shown_bytes);
+  if (core_->tiers.disk != nullptr && !plan_.unwritten.empty()) {
+    parts_.writer->Schedule(plan_.unwritten, plan_.unwritten_bytes);
   }
   return Result();
 }
@@ -394,17 +391,10 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
     std::vector<Digest> keys;
     for (const Boundary& kept : plan_.boundaries) keys.push_back(kept.segment->key);
     parts_.claims->NotePublished(keys, &plan_.wakes);
+    core_->flight.Release(plan_.claims);
   } else {
     plan_.orphans = parts_.writer->AbandonWrite(plan_.work);
   }
-  // What a failed write left is another publisher's to write once it was erased.
-  if (written.ok() && plan_.newly_durable_pins.empty() && plan_.renewed.empty()) EndClaims();
-}
-
-void PublishSessionImpl::EndClaims() {
-  core_->mu.AssertHeld();
-  core_->flight.Release(plan_.claims);
-  plan_.has_claims = false;
 }
 
 PublishResult PublishSessionImpl::Result() {
@@ -428,7 +418,6 @@ void PublishSessionImpl::ClaimKeys() {
     plan_.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
   }
   core_->AwaitClaim(plan_.claims);
-  plan_.has_claims = true;
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.
@@ -557,7 +546,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
   if (absl::Status status = ReserveQuota(); !status.ok()) return status;
   if (plan_.level == Durability::kMemory) {
     if (core_->evictor.ReserveHost(new_bytes, spec_.tenant)) {
-      plan_.host_reserved_bytes = plan_.shown_bytes = new_bytes;
+      plan_.host_reserved_bytes = plan_.unwritten_bytes = new_bytes;
       return absl::OkStatus();
     }
     if (core_->tiers.disk == nullptr) {
@@ -574,8 +563,13 @@ absl::Status PublishSessionImpl::MakeRoom() {
   plan_.work.objects = std::move(unwritten);
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
   for (Boundary& kept : plan_.boundaries) {
-    kept.write = !kept.held || !core_->catalog.Find(kept.segment->key)->durable;
-    if (!kept.write) continue;
+    const RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
+    // One with an earlier end is replaced.
+    const bool is_written = point != nullptr && point->durable;
+    if (is_written && !EndsEarlier(*point, kept)) continue;
+    kept.write = true;
+    if (is_written) kept.manifest = core_->objects.NextNumber();
+    if (point != nullptr && point->pinned) plan_.work.pins.push_back(kept.manifest);
     plan_.work.manifests.push_back(RecordFor(kept));
     plan_.work.points.push_back(kept.segment->key);
   }
@@ -641,17 +635,6 @@ absl::Time PublishSessionImpl::ExpiryOf(absl::Time now) {
   return ttl == absl::ZeroDuration() ? absl::InfiniteFuture() : now + ttl;
 }
 
-absl::Status PublishSessionImpl::WriteRenewals() {
-  absl::Status status;
-  for (const Digest& id : plan_.renewed) {
-    absl::Status written = parts_.writer->Rewrite(id, plan_.level == Durability::kSync);
-    if (!absl::IsNotFound(written)) status.Update(std::move(written));
-  }
-  if (status.ok()) return status;
-  core_->Count(Counter::kTierErrors);
-  return plan_.level == Durability::kMemory ? absl::OkStatus() : status;
-}
-
 void PublishSessionImpl::Place() {
   core_->mu.AssertHeld();
   for (const StoredObject* object : plan_.work.objects) core_->objects.SetOnDisk(object);
@@ -694,19 +677,14 @@ void PublishSessionImpl::Reveal() {
                                          CutsUpTo(kept.boundary), core_->clock->Now());
       core_->catalog.Renew(point, kept.expires);
       core_->Count(Counter::kPublishedRestorePoints);
-    } else if (point->expiry.inherited || kept.expires > point->expiry.at) {
-      core_->catalog.Renew(point, kept.expires);
-      if (point->durable) plan_.renewed.push_back(point->id);
     }
+    const bool is_renewed = !is_new && EndsEarlier(*point, kept);
+    if (is_renewed) core_->catalog.Renew(point, kept.expires);
     const bool is_made_durable = kept.write && !point->durable;
-    if (is_made_durable) {
-      // A lookup may have made the point meanwhile: this manifest is its.
-      core_->catalog.SetManifest(point, kept.manifest);
-      core_->catalog.SetDurable(point);
-      if (point->pinned) plan_.newly_durable_pins.push_back(point->manifest);
-    }
+    // A lookup may have made the point meanwhile: this manifest is its.
+    if (kept.write) core_->catalog.SetDurable(point, kept.manifest);
     if (point->slowest_tier() == Tier::kHost) core_->catalog.SetResident(point);
-    if (!point->durable) plan_.shown.push_back(point->id);
+    if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id);
     core_->catalog.Touch(point, core_->clock->Now());
     // Only now is the record what a list would show.
     if (is_new) {

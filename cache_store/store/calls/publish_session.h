@@ -87,15 +87,12 @@ class PublishSessionImpl : public PublishSession {
     Durability level = Durability::kMemory;
     std::vector<Boundary> boundaries;
     std::vector<std::string> notes;
-    absl::Time expires;                        // of what is new
-    std::vector<uint64_t> newly_durable_pins;  // pinned while they were in RAM only
-    std::vector<Digest> renewed;               // whose manifests on disk say an earlier end
+    absl::Time expires;  // of what is new
     std::vector<Digest> claims;
-    bool has_claims = false;
     std::vector<uint64_t> orphans;  // what a failed write left
     ComputeClaims::Wakes wakes;
-    std::vector<Digest> shown;  // restore points that are not yet durable
-    uint64_t shown_bytes = 0;   // of new objects that are in RAM only
+    std::vector<Digest> unwritten;  // restore points that the disk lacks, or has an earlier end of
+    uint64_t unwritten_bytes = 0;   // of new objects that are in RAM only
     uint64_t host_reserved_bytes = 0;
     std::vector<const StoredObject*> promised;  // to the tenant's quota
     Persisting work;
@@ -117,9 +114,8 @@ class PublishSessionImpl : public PublishSession {
     return core_->DropNumber(spec_.tenant) != drop_number_;
   }
   void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // All that is left to do with the lock, unless something is still to be written for the claims.
+  // All that is left to do with the lock; after a failed write the claims stay.
   void EndWrite(const absl::Status& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  void EndClaims() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // The end of the published points. Adds a note where that is earlier than the caller asked.
@@ -135,6 +131,9 @@ class PublishSessionImpl : public PublishSession {
   // Makes points visible; nothing here can fail. Leaves in the plan the boundaries that are
   // visible.
   void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  static bool EndsEarlier(const RestorePointEntry& point, const Boundary& kept) {
+    return point.expiry.inherited || kept.expires > point.expiry.at;
+  }
   static bool IsThere(const StoredObject& object) {
     return !object.retired && (object.in_host || object.on_disk);
   }
@@ -149,8 +148,6 @@ class PublishSessionImpl : public PublishSession {
   // Puts what this publish brought into RAM, if the whole restore point can then be read from
   // there; in steps.
   void AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // REQUIRES: the points' ids are claimed.
-  absl::Status WriteRenewals() ABSL_LOCKS_EXCLUDED(core_->mu);
   PublishResult Result();
 
   const PublishParts parts_;

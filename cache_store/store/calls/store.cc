@@ -160,7 +160,6 @@ bool Store::NoteUses() {
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   core_->Count(Counter::kPublishes);
-  core_->ExpireFew();
   return PublishSessionImpl::Begin({core_.get(), &writer_, &claims_, &loader_, &staged_},
                                    std::move(spec));
 }
@@ -368,10 +367,10 @@ std::vector<RestorePoint> Store::DescribeInSteps(std::vector<Catalog::PointName>
 }
 
 std::vector<RestorePoint> Store::List(const std::string& tenant) {
-  core_->ExpireFew();
   std::vector<Catalog::PointName> names;
   {
     StoreLock lock(core_.get());
+    core_->ExpireFew();
     names = core_->catalog.NamesOf(tenant);
   }
   std::vector<RestorePoint> listed = DescribeInSteps(std::move(names));

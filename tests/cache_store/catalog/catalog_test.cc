@@ -70,7 +70,7 @@ TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
 TEST(CatalogTest, AUseIsNotedOnceASecond) {
   CatalogKit kit({kBytes, kBytes});
   const RestorePointEntry* point = kit.Add("a");
-  kit.catalog.SetDurable(point);
+  kit.catalog.SetDurable(point, point->number);
   kit.catalog.Touch(point, kit.now);
   EXPECT_THAT(kit.catalog.TakeUses(10), IsEmpty()) << "the second of its manifest";
   kit.catalog.Touch(point, kit.now + absl::Seconds(2));
