@@ -27,7 +27,7 @@ uint32_t UsableBlocks(const TraceRequest& request) {
 // Gives up the unit that is least worth keeping, and remembers it.
 Retention::Key GiveUpFirst(Retention* retention) {
   std::optional<Retention::Key> first;
-  retention->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
+  retention->Visit([&](Retention::Key key) {
     first = key;
     return Retention::Answer::kTake;
   });

@@ -47,7 +47,7 @@ constexpr Named kNames[] = {
      "Publishes to RAM not written to disk: the queue or the disk was full"},
     {"write_behind_failed", "Publishes to RAM not written to disk: the disk failed"},
     {"evicted_restore_points", "Restore points evicted from the store"},
-    {"demoted_restore_points", "Restore points whose copy in RAM was dropped"},
+    {"demoted_objects", "Objects whose copy in RAM was dropped for others; the disk has them"},
     {"dropped_restore_points", "Restore points dropped by a caller"},
     {"quarantined_objects", "Objects on disk that failed verification (alert)"},
     {"host_corrupt_objects", "Objects in RAM that failed verification"},

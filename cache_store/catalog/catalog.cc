@@ -38,7 +38,7 @@ const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::st
     assert(object->node != nullptr && (object->in_host || object->on_disk));
     point->object_bytes += object->bytes();
     objects_->Charge(object, point->account);
-    ChangeNames(Retention::Scope::kStore, object, point, 1);
+    ChangeNames(object, point, 1);
   }
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
   assert(inserted);
@@ -65,8 +65,7 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
   point->node->restore_point = nullptr;
   const std::vector<const StoredObject*> objects = std::move(Own(point)->objects);
   for (const StoredObject* object : objects) {
-    ChangeNames(Retention::Scope::kStore, object, point, -1);
-    if (point->in_host) ChangeNames(Retention::Scope::kHost, object, point, -1);
+    ChangeNames(object, point, -1);
     objects_->DropUnneeded(object);  // with the last one its node may go
   }
   feed_.Remove(*point, MayReturn(why));
@@ -80,15 +79,10 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
 }
 
 // An object knows the only point that names it, and that point how many such objects it has.
-void Catalog::ChangeNames(Retention::Scope scope, const StoredObject* object,
-                          const RestorePointEntry* point, int by) {
-  feed_.CountSole(scope, *object, -1);
-  if (scope == Retention::Scope::kHost) {
-    objects_->ChangeHostNames(object, point, by);
-  } else {
-    objects_->ChangeNames(object, point, by);
-  }
-  feed_.CountSole(scope, *object, 1);
+void Catalog::ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by) {
+  feed_.CountSole(*object, -1);
+  objects_->ChangeNames(object, point, by);
+  feed_.CountSole(*object, 1);
 }
 
 void Catalog::HoldPoint(const RestorePointEntry* point) {
@@ -217,29 +211,6 @@ void Catalog::SetDurable(const RestorePointEntry* point, uint64_t manifest) {
 
 void Catalog::SetManifest(const RestorePointEntry* point, uint64_t number) {
   Own(point)->manifest = number;
-}
-
-void Catalog::SetResident(const RestorePointEntry* point) {
-  if (point->in_host) return;
-  Own(point)->in_host = true;
-  for (const StoredObject* object : point->objects) {
-    assert(object->in_host || object->on_disk);
-    ChangeNames(Retention::Scope::kHost, object, point, 1);
-  }
-}
-
-void Catalog::Demote(const RestorePointEntry* point) {
-  if (point->in_host) ++demoted_;
-  SetNotResident(point);
-}
-
-void Catalog::SetNotResident(const RestorePointEntry* point) {
-  if (!point->in_host) return;
-  Own(point)->in_host = false;
-  for (const StoredObject* object : point->objects) {
-    ChangeNames(Retention::Scope::kHost, object, point, -1);
-    objects_->DropUnneeded(object);
-  }
 }
 
 void Catalog::SetPinned(const RestorePointEntry* point, bool pinned) {

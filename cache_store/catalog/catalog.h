@@ -96,12 +96,6 @@ class Catalog {
   void SetDurable(const RestorePointEntry* point, uint64_t manifest);
   // The number of its next manifest.
   void SetManifest(const RestorePointEntry* point, uint64_t number);
-  // Counts the point as resident. REQUIRES: every object has a RAM copy or is on disk.
-  void SetResident(const RestorePointEntry* point);
-  // Stops counting it as resident; drops RAM copies that nothing else needs and the disk has.
-  void Demote(const RestorePointEntry* point);
-  // The same, on the way out: not counted as demoted.
-  void SetNotResident(const RestorePointEntry* point);
   void SetPinned(const RestorePointEntry* point, bool pinned);
   // The bytes that pinning it would add to StorageSums::pinned_bytes.
   static uint64_t BytesToPin(const RestorePointEntry& point);
@@ -126,7 +120,6 @@ class Catalog {
   }
   const absl::flat_hash_map<std::string, PointSet>& points_of_tenants() const { return points_of_; }
   const PointSet& used() const { return used_; }  // since TakeUses
-  uint64_t demoted() const { return demoted_; }
   uint64_t evicted() const { return evicted_; }
 
  private:
@@ -135,9 +128,7 @@ class Catalog {
   static RestorePointEntry* Own(const RestorePointEntry* point) {
     return const_cast<RestorePointEntry*>(point);
   }
-  // `by`: 1 or -1. `scope` kHost: of the names, those of points that are resident in RAM.
-  void ChangeNames(Retention::Scope scope, const StoredObject* object,
-                   const RestorePointEntry* point, int by);
+  void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
 
   ObjectTable* const objects_;
   const OnRemoved on_removed_;
@@ -149,7 +140,7 @@ class Catalog {
   uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here
   uint64_t oldest_tick_ = uint64_t{1} << 32;
   bool is_adopting_ = false;
-  uint64_t demoted_ = 0, evicted_ = 0;
+  uint64_t evicted_ = 0;
 };
 
 }  // namespace hearth

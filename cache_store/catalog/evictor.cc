@@ -2,25 +2,22 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 
 namespace hearth {
 namespace {
 
 using Answer = Retention::Answer;
 
-bool IsWholeOnDisk(const RestorePointEntry& point) {
-  return std::all_of(point.objects.begin(), point.objects.end(),
-                     [](const StoredObject* object) { return object->on_disk; });
-}
+// Beside a disk: of the least worth, so many points are asked for what is in RAM only. Behind them
+// a publish is rather written to the disk at once than others looked for.
+constexpr int kLookedAt = 1024;
 
-// Whether RAM gets room when the point is demoted, or removed where it is not whole on disk.
+// Whether RAM gets room when the point is removed.
 bool FreesHost(const RestorePointEntry& point) {
-  if (point.sessions > 0) return false;
-  const bool demotable = IsWholeOnDisk(point);
-  if (demotable ? !point.in_host : point.pinned) return false;
-  return std::any_of(point.objects.begin(), point.objects.end(), [&](const StoredObject* object) {
-    if (!object->in_host || object->sessions > 0) return false;
-    return (demotable ? object->host_names : object->names).count == 1;
+  if (point.sessions > 0 || point.pinned) return false;
+  return std::any_of(point.objects.begin(), point.objects.end(), [](const StoredObject* object) {
+    return object->in_host && object->sessions == 0 && object->names.count == 1;
   });
 }
 
@@ -47,6 +44,7 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
 bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   const bool fits = sums_->host_bytes() + bytes <= limits_.host_bytes;
   if (!fits && !HostRoomIsPossible(bytes, tenant)) return false;
+  objects_->DropSpareCopies(limits_.host_bytes - bytes);
   while (sums_->host_bytes() > limits_.host_bytes - bytes) {
     if (!EvictOneForHost(tenant)) return false;
   }
@@ -57,9 +55,7 @@ bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
 
 bool Evictor::ReserveHostByDemoting(uint64_t bytes) {
   if (!MayDemoteFor(bytes)) return false;
-  while (sums_->host_bytes() > limits_.host_bytes - bytes) {
-    if (!DemoteOne()) return false;
-  }
+  objects_->DropSpareCopies(limits_.host_bytes - bytes);
   sums_->ReserveHost(bytes);
   return true;
 }
@@ -92,40 +88,23 @@ bool Evictor::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
          limits_.disk_bytes;
 }
 
-bool Evictor::DemoteOne() {
-  const RestorePointEntry* chosen =
-      catalog_->feed().Visit(Retention::Scope::kHost, [](const RestorePointEntry* point) {
-        return IsWholeOnDisk(*point) && FreesHost(*point) ? Answer::kTake : Answer::kNext;
-      });
-  if (chosen != nullptr) catalog_->Demote(chosen);
-  return chosen != nullptr;
-}
-
 bool Evictor::EvictOneForHost(const std::string& tenant) {
-  const auto take = [&](const RestorePointEntry* point) {
+  int left = limits_.disk_bytes == 0 ? std::numeric_limits<int>::max() : kLookedAt;
+  const RestorePointEntry* chosen = catalog_->feed().Visit([&](const RestorePointEntry* point) {
+    if (left-- == 0) return Answer::kTake;
     if (!FreesHost(*point)) return Answer::kNext;
-    // Where the least worth of a tenant may not leave, none of it does.
-    if (!IsWholeOnDisk(*point) && !MayLeaveFor(*point, tenant)) return Answer::kNextOwner;
-    return Answer::kTake;
-  };
-  const RestorePointEntry* chosen = catalog_->feed().Visit(Retention::Scope::kHost, take);
-  // Then what is partly in RAM only, and so not resident: a publish that RAM had no room for.
-  if (chosen == nullptr) chosen = catalog_->feed().Visit(Retention::Scope::kStore, take);
-  if (chosen == nullptr) return false;
-  if (IsWholeOnDisk(*chosen)) {
-    catalog_->Demote(chosen);
-  } else {
-    catalog_->Remove(chosen, Removal::kHostFull);
-  }
+    return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
+  });
+  if (chosen == nullptr || left < 0) return false;
+  catalog_->Remove(chosen, Removal::kHostFull);
   return true;
 }
 
 bool Evictor::EvictOneForDisk(const std::string& tenant) {
-  const RestorePointEntry* chosen =
-      catalog_->feed().Visit(Retention::Scope::kStore, [&](const RestorePointEntry* point) {
-        if (!FreesDisk(*point)) return Answer::kNext;
-        return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
-      });
+  const RestorePointEntry* chosen = catalog_->feed().Visit([&](const RestorePointEntry* point) {
+    if (!FreesDisk(*point)) return Answer::kNext;
+    return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
+  });
   if (chosen != nullptr) catalog_->Remove(chosen, Removal::kDiskFull);
   return chosen != nullptr;
 }

@@ -1,10 +1,10 @@
 // Evictor: makes room for new objects in RAM, on the disk, and in a tenant's quota.
 //
-// Both tiers follow one order, the least worth keeping first (retention.h). For room in RAM a
-// restore point that is whole on disk is demoted, which loses nothing; for room in the store it is
-// removed. Not thread safe: the store guards it. Ownership: borrows the catalog and its objects,
-// which outlive it.
-// Invariant: host and disk bytes are within the limits, reservations included.
+// For room in RAM copies of what the disk has, too, are dropped first, the longest unused first:
+// that loses nothing. For room beyond that, and in the store, restore points are removed, the least
+// worth keeping first (retention.h). Not thread safe: the store guards it. Ownership: borrows the
+// catalog and its objects, which outlive it. Invariant: host and disk bytes are within the limits,
+// reservations included.
 #ifndef HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
 #define HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
 
@@ -33,7 +33,7 @@ class Evictor {
   // it its guaranteed bytes. These stay in any case.
   bool ReserveHost(uint64_t bytes, const std::string& tenant);
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
-  // The same without removing anything: only drops RAM copies of points that are whole on disk.
+  // The same without removing anything: only drops RAM copies of what is on disk.
   bool ReserveHostByDemoting(uint64_t bytes);
   bool MayDemoteFor(uint64_t bytes) const;
   void UnreserveHost(uint64_t bytes) { sums_->UnreserveHost(bytes); }
@@ -51,7 +51,6 @@ class Evictor {
   bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool EvictOneOf(const TenantAccount& account);
-  bool DemoteOne();
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
 

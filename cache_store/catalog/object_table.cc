@@ -147,13 +147,9 @@ void ObjectTable::Release(const StoredObject* object) {
 }
 
 void ObjectTable::DropUnneeded(const StoredObject* object) {
-  if (object->names.count == 0) {
-    Uncharge(Own(object));
-    if (object->sessions == 0) Free(Own(object));
-  } else if (object->sessions == 0 && object->host_names.count == 0 && object->in_host &&
-             object->on_disk) {
-    DropHostCopy(object);
-  }
+  if (object->names.count > 0) return;
+  Uncharge(Own(object));
+  if (object->sessions == 0) Free(Own(object));
 }
 
 void ObjectTable::Free(StoredObject* object) {
@@ -181,6 +177,7 @@ void ObjectTable::SetInHost(const StoredObject* object) {
   const Change change(&sums_, object);
   Own(object)->in_host = true;
   Own(object)->reads.from_host = false;
+  AddSpare(Own(object));
   host_flow_.written_bytes += object->bytes();
 }
 
@@ -195,9 +192,28 @@ void ObjectTable::AdoptOnDisk(const StoredObject* object) {
   const Change change(&sums_, object);
   Own(object)->on_disk = true;
   Own(object)->reads.from_disk = true;
+  AddSpare(Own(object));
+}
+
+void ObjectTable::AddSpare(StoredObject* object) {
+  if (object->has_spare()) object->spare = spares_.insert(spares_.end(), object);
+}
+
+void ObjectTable::NoteUse(const StoredObject* object) {
+  if (object->has_spare()) spares_.splice(spares_.end(), spares_, object->spare);
+}
+
+void ObjectTable::DropSpareCopies(uint64_t most_bytes) {
+  for (auto it = spares_.begin(); it != spares_.end() && sums_.host_bytes() > most_bytes;) {
+    const StoredObject* object = *it++;
+    if (object->sessions > 0) continue;
+    ForgetHostCopy(Own(object));
+    ++demoted_;
+  }
 }
 
 void ObjectTable::ForgetHostCopy(StoredObject* object) {
+  if (object->has_spare()) spares_.erase(object->spare);
   {
     const Change change(&sums_, object);
     object->in_host = false;
@@ -214,11 +230,6 @@ void ObjectTable::DropHostCopy(const StoredObject* object) {
 void ObjectTable::ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by) {
   const Change change(&sums_, object);
   Own(object)->names.Change(point, by);
-}
-
-void ObjectTable::ChangeHostNames(const StoredObject* object, const RestorePointEntry* point,
-                                  int by) {
-  Own(object)->host_names.Change(point, by);
 }
 
 void ObjectTable::ChangePins(const StoredObject* object, int by) {

@@ -15,6 +15,7 @@
 #define HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -139,15 +140,19 @@ class ObjectTable {
   void AdoptOnDisk(const StoredObject* object);
   // Drops the RAM copy of an object that is also on disk.
   void DropHostCopy(const StoredObject* object);
+  // Demotes: drops spare copies that no session holds, the longest unused first, until what is in
+  // RAM takes `most_bytes`, or none is left.
+  void DropSpareCopies(uint64_t most_bytes);
+  // Somebody read it: its spare copy, if it has one, is the last to go.
+  void NoteUse(const StoredObject* object);
   // A write of it failed, and may have left bytes on disk.
   void SetBegunOnDisk(const StoredObject* object) { Own(object)->disk.begun = true; }
 
   // Called as restore points come and go.
   void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
-  void ChangeHostNames(const StoredObject* object, const RestorePointEntry* point, int by);
   void ChangePins(const StoredObject* object, int by);
   void KeepUntil(const StoredObject* object, absl::Time expires);
-  // Frees an object that nothing refers to, and a RAM copy that nothing needs.
+  // Frees an object that nothing refers to.
   void DropUnneeded(const StoredObject* object);
   // The object counts as this tenant's from its first promise or name to its last.
   void Charge(const StoredObject* object, TenantAccount* account);
@@ -163,12 +168,14 @@ class ObjectTable {
   const absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>>& all() const {
     return objects_;
   }
-  uint64_t bytes() const { return bytes_; }  // each counted once, whatever its tiers
+  uint64_t bytes() const { return bytes_; }      // each counted once, whatever its tiers
+  uint64_t demoted() const { return demoted_; }  // copies
 
  private:
   static StoredObject* Own(const StoredObject* object) { return const_cast<StoredObject*>(object); }
   void Uncharge(StoredObject* object);
   void Unlink(StoredObject* object);
+  void AddSpare(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);
   void Free(StoredObject* object);
 
@@ -179,7 +186,8 @@ class ObjectTable {
   TierFlow host_flow_, disk_flow_;
   Garbage garbage_;
   uint64_t next_number_ = 1;
-  uint64_t bytes_ = 0;
+  std::list<const StoredObject*> spares_;  // used last last
+  uint64_t bytes_ = 0, demoted_ = 0;
 };
 
 }  // namespace hearth

@@ -93,20 +93,16 @@ void RetentionFeed::Remove(const RestorePointEntry& point, bool may_return) {
 void RetentionFeed::Update(const RestorePointEntry& point) {
   if (!point.listed) return;
   const Retention::Key key = KeyOf(point.id);
-  retention_->SetEvictable(key, Retention::Scope::kStore, point.sole > 0 && !point.pinned);
-  retention_->SetEvictable(key, Retention::Scope::kHost, point.host_sole > 0);
+  retention_->SetEvictable(key, point.sole > 0 && !point.pinned);
 }
 
-void RetentionFeed::CountSole(Retention::Scope scope, const StoredObject& object, int by) {
-  const bool of_host = scope == Retention::Scope::kHost;
-  const NameCount& names = of_host ? object.host_names : object.names;
-  if (names.count != 1) return;
-  RestorePointEntry* const only = names.only();
-  uint32_t& sole = of_host ? only->host_sole : only->sole;
-  const bool was = sole > 0;
+void RetentionFeed::CountSole(const StoredObject& object, int by) {
+  if (object.names.count != 1) return;
+  RestorePointEntry* const only = object.names.only();
+  const bool was = only->sole > 0;
   assert(by > 0 || was);
-  sole += static_cast<uint32_t>(by);
-  if (was != (sole > 0)) Update(*only);
+  only->sole += static_cast<uint32_t>(by);
+  if (was != (only->sole > 0)) Update(*only);
 }
 
 void RetentionFeed::Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now) {
@@ -139,22 +135,20 @@ Retention::Answer RetentionFeed::Offer(Retention::Key key, Take take,
   return answer;
 }
 
-const RestorePointEntry* RetentionFeed::Visit(Retention::Scope scope, Take take) const {
+const RestorePointEntry* RetentionFeed::Visit(Take take) const {
   const RestorePointEntry* taken = nullptr;
-  retention_->Visit(scope, [&](Retention::Key key) { return Offer(key, take, &taken); });
+  retention_->Visit([&](Retention::Key key) { return Offer(key, take, &taken); });
   return taken;
 }
 
 const RestorePointEntry* RetentionFeed::VisitOwned(Retention::Owner owner, Take take) const {
   const RestorePointEntry* taken = nullptr;
-  retention_->VisitOwned(Retention::Scope::kStore, owner,
-                         [&](Retention::Key key) { return Offer(key, take, &taken); });
+  retention_->VisitOwned(owner, [&](Retention::Key key) { return Offer(key, take, &taken); });
   return taken;
 }
 
 bool RetentionFeed::IsLeastWorth(const RestorePointEntry& point) const {
-  return &point == Visit(Retention::Scope::kStore,
-                         [](const RestorePointEntry*) { return Retention::Answer::kTake; });
+  return &point == Visit([](const RestorePointEntry*) { return Retention::Answer::kTake; });
 }
 
 bool RetentionFeed::Contains(const RestorePointEntry& point) const {

@@ -38,9 +38,9 @@ class RetentionFeed {
   // To be called when it becomes evictable, or stops being so.
   void Update(const RestorePointEntry& point);
 
-  // From now on (`by` 1), or no longer (-1), a single point names the object in `scope`. Does
-  // nothing when others name it too.
-  void CountSole(Retention::Scope scope, const StoredObject& object, int by);
+  // From now on (`by` 1), or no longer (-1), a single point names the object. Does nothing when
+  // others name it too.
+  void CountSole(const StoredObject& object, int by);
 
   // These were used, root first.
   void Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now);
@@ -49,7 +49,7 @@ class RetentionFeed {
   void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
 
   // Offers restore points, the least worth keeping first, until one is taken; null: none was.
-  const RestorePointEntry* Visit(Retention::Scope scope, Take take) const;
+  const RestorePointEntry* Visit(Take take) const;
   const RestorePointEntry* VisitOwned(Retention::Owner owner, Take take) const;
   // Whether it would be offered first.
   bool IsLeastWorth(const RestorePointEntry& point) const;

@@ -9,6 +9,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,15 +73,17 @@ struct StoredObject {
   bool retired = false;  // quarantined, or dropped while it is read: never visible again
   Disk disk;
   mutable Reads reads;
+  std::list<const StoredObject*>::iterator spare;  // its place there, if it has a spare copy
   NameCount names;
-  NameCount host_names;  // of these, by points that count as resident in RAM
-  uint32_t pins = 0;     // pinned restore points among them
+  uint32_t pins = 0;  // pinned restore points among them
   uint32_t sessions = 0;
   uint32_t promised = 0;             // publishes under way whose restore points will name it
   TenantAccount* account = nullptr;  // set while it is named or promised
   // The latest end that a restore point naming it ever had.
   absl::Time keep_until = absl::InfinitePast();
 
+  // A copy in RAM of what the disk has, too: dropping it loses nothing.
+  bool has_spare() const { return in_host && on_disk; }
   bool hidden() const { return reads.suspect && !in_host; }
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;
@@ -112,13 +115,11 @@ struct RestorePointEntry {
   SegmentNode* node = nullptr;
   std::vector<const StoredObject*> objects;
   std::vector<uint32_t> cuts;
-  bool in_host = false;  // the RAM copies of its objects are kept for it; some may be on disk only
   bool durable = false;  // its manifest is on disk
   bool pinned = false;
   bool listed = false;  // the retention policy knows of it
   uint32_t sessions = 0;
-  uint32_t sole = 0;       // objects that only this point names: what going would free
-  uint32_t host_sole = 0;  // objects that of the resident points only this one names
+  uint32_t sole = 0;  // objects that only this point names: what going would free
   Uses uses;
   Expiry expiry;
   uint64_t manifest_cost_bytes = 0;

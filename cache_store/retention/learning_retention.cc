@@ -121,7 +121,7 @@ LearningRetention::Unit* LearningRetention::FindOrAdd(Key key, const Facts& fact
     const UnitPtr owned = with == nullptr ? std::make_shared<Unit>() : units_.at(*facts.with);
     units_.emplace(key, owned);
     unit = owned.get();
-    unit->members.push_back(Member{key, facts.tokens, false, {}});
+    unit->members.push_back(Member{key, facts.tokens});
   }
   if (!*is_new) RemoveFromCell(unit);
   unit->owner = facts.owner;
@@ -146,7 +146,7 @@ LearningRetention::Unit* LearningRetention::FindOrAdd(Key key, const Facts& fact
     if (member.key != key) continue;
     assert(!member.held);
     member.held = true;
-    member.offered[static_cast<size_t>(Scope::kStore)] = true;
+    member.offered = true;
   }
   ++unit->held_members;
   ++held_;
@@ -202,23 +202,21 @@ void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl:
   AddToCell(unit, unit->tick == oldest_tick_);
 }
 
-void LearningRetention::SetEvictable(Key key, Scope scope, bool offered) {
+void LearningRetention::SetEvictable(Key key, bool offered) {
   Unit* unit = Find(key);
   assert(unit != nullptr);
-  const size_t place = static_cast<size_t>(scope);
   for (Member& member : unit->members) {
-    if (member.key != key || member.offered[place] == offered) continue;
+    if (member.key != key || member.offered == offered) continue;
     assert(member.held);
-    if (MayBeOffered(*unit)) OfferMember(*unit, member, place, offered);
-    member.offered[place] = offered;
+    if (MayBeOffered(*unit)) OfferMember(*unit, member, offered);
+    member.offered = offered;
   }
 }
 
 void LearningRetention::Erase(Key key, bool remember) {
   Unit* unit = Find(key);
   assert(unit != nullptr && unit->held_members > 0);
-  SetEvictable(key, Scope::kStore, false);
-  SetEvictable(key, Scope::kHost, false);
+  SetEvictable(key, false);
   for (Member& member : unit->members) {
     if (member.key == key) member.held = false;
   }
@@ -242,14 +240,6 @@ void LearningRetention::Forget(Unit* unit) {
   RemoveFromCell(unit);
   const UnitPtr last_owner = units_.at(unit->members[0].key);
   for (const Member& member : unit->members) units_.erase(member.key);
-}
-
-void LearningRetention::Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) {
-  offered_[static_cast<size_t>(scope)].Visit(take);
-}
-
-void LearningRetention::VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) {
-  offered_[static_cast<size_t>(scope)].VisitOwned(owner, take);
 }
 
 void LearningRetention::StartLife(Unit* unit, int unit_class) {
@@ -301,20 +291,17 @@ void LearningRetention::ChangeChildren(Unit* unit, int by) {
 
 void LearningRetention::Offer(const Unit& unit, bool offered) {
   for (const Member& member : unit.members) {
-    for (size_t scope = 0; scope < kScopes; ++scope) {
-      if (member.offered[scope]) OfferMember(unit, member, scope, offered);
-    }
+    if (member.offered) OfferMember(unit, member, offered);
   }
 }
 
-void LearningRetention::OfferMember(const Unit& unit, const Member& member, size_t scope,
-                                    bool offered) {
+void LearningRetention::OfferMember(const Unit& unit, const Member& member, bool offered) {
   const VictimOrder::Place place{unit.tick, ~member.tokens, member.key};
   if (offered) {
     const auto worth = [this](const CellId& id) { return WorthOf(id); };
-    offered_[scope].Add(unit.owner, CellOf(unit), place, worth);
+    offered_.Add(unit.owner, CellOf(unit), place, worth);
   } else {
-    offered_[scope].Remove(unit.owner, CellOf(unit), place);
+    offered_.Remove(unit.owner, CellOf(unit), place);
   }
 }
 
@@ -357,9 +344,7 @@ void LearningRetention::Learn() {
     const auto cell = next++;
     if (cell->second.oldest == nullptr) cells_.erase(cell);
   }
-  for (VictimOrder& offered : offered_) {
-    offered.Weigh([this](const CellId& id) { return WorthOf(id); });
-  }
+  offered_.Weigh([this](const CellId& id) { return WorthOf(id); });
 }
 
 }  // namespace hearth

@@ -10,7 +10,6 @@
 #ifndef HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_
 #define HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_
 
-#include <array>
 #include <map>
 #include <memory>
 #include <vector>
@@ -30,10 +29,12 @@ class LearningRetention final : public Retention {
   void Renew(absl::Span<const Key> path, absl::Time now) override;
   void Insert(Key key, const Facts& facts, const Prompt& prompt) override;
   void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used, absl::Time now) override;
-  void SetEvictable(Key key, Scope scope, bool offered) override;
+  void SetEvictable(Key key, bool offered) override;
   void Erase(Key key, bool remember) override;
-  void Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) override;
-  void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) override;
+  void Visit(absl::FunctionRef<Answer(Key)> take) override { offered_.Visit(take); }
+  void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) override {
+    offered_.VisitOwned(owner, take);
+  }
   bool Contains(Key key) const override;
   size_t held() const override { return held_; }
   size_t remembered() const override { return given_up_.size(); }
@@ -43,7 +44,7 @@ class LearningRetention final : public Retention {
     Key key = 0;
     uint32_t tokens = 0;
     bool held = false;
-    std::array<bool, kScopes> offered{};
+    bool offered = false;
   };
   // The computation that a unit saves for each byte, log2 in halves.
   struct Density {
@@ -98,7 +99,7 @@ class LearningRetention final : public Retention {
   bool MayBeOffered(const Unit& unit) const;
   void ChangeChildren(Unit* unit, int by);
   void Offer(const Unit& unit, bool offered);
-  void OfferMember(const Unit& unit, const Member& member, size_t scope, bool offered);
+  void OfferMember(const Unit& unit, const Member& member, bool offered);
   int WorthOf(const CellId& id) const;
   void Forget(Unit* unit);
   void Advance();
@@ -109,7 +110,7 @@ class LearningRetention final : public Retention {
   absl::flat_hash_map<Key, UnitPtr> units_;  // held or remembered
   size_t held_ = 0;
   std::map<CellId, Cell> cells_;
-  std::array<VictimOrder, kScopes> offered_;
+  VictimOrder offered_;
   std::map<uint64_t, Unit*> given_up_;  // remembered units, in that order
   uint64_t next_given_up_ = 0;
   uint64_t tick_ = uint64_t{1} << 32;  // adopted units count down from here

@@ -53,9 +53,6 @@ class Retention {
     kOnParent,  // worthless: a block of a dense cache
     kNothing,   // whole: a restore point, whose objects are counted by reference
   };
-  // Where room is short: in all of the cache, or in its RAM.
-  enum class Scope { kStore, kHost };
-  static constexpr size_t kScopes = 2;
 
   // The request that brought a unit. `number` tells requests apart; 0 is none.
   struct Prompt {
@@ -82,14 +79,14 @@ class Retention {
   virtual void Touch(absl::Span<const Key> path, uint32_t prompt_tokens, absl::Time now) = 0;
   // The same units, written again: they count as just used, but nothing is learnt from it.
   virtual void Renew(absl::Span<const Key> path, absl::Time now) = 0;
-  // Offered in Scope::kStore from here on. REQUIRES: the key is not held.
+  // Offered from here on. REQUIRES: the key is not held.
   virtual void Insert(Key key, const Facts& facts, const Prompt& prompt) = 0;
   // A unit from before a restart. `has_child`: a longer unit was adopted before it. REQUIRES:
   // `used` is earlier than the last use of every unit held.
   virtual void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used,
                      absl::Time now) = 0;
   // REQUIRES: held.
-  virtual void SetEvictable(Key key, Scope scope, bool offered) = 0;
+  virtual void SetEvictable(Key key, bool offered) = 0;
   // The key is no longer held. `remember`: it was given up for room and may return; false: it was
   // dropped, and is forgotten. REQUIRES: held.
   virtual void Erase(Key key, bool remember) = 0;
@@ -98,9 +95,9 @@ class Retention {
   // Offers the held units, the least worth keeping first, until one is taken: all of one owner,
   // then all of the next, in order of the first that each would give up. `take` must not change the
   // retention.
-  virtual void Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) = 0;
+  virtual void Visit(absl::FunctionRef<Answer(Key)> take) = 0;
   // The same for one owner only.
-  virtual void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
+  virtual void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
   virtual bool Contains(Key key) const = 0;
   virtual size_t held() const = 0;        // keys
   virtual size_t remembered() const = 0;  // units

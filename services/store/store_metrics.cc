@@ -57,7 +57,8 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
       gauge("hearth_store_tier_capacity_bytes", "Most bytes that a tier may hold.",
             usage.capacity_bytes, tier);
       gauge("hearth_store_tier_objects", "Objects held by a tier.", usage.objects, tier);
-      count("hearth_store_evicted_restore_points_total", "Restore points that a tier evicted.",
+      count("hearth_store_evicted_restore_points_total",
+            "Restore points that a tier evicted; of RAM beside a disk, copies of objects.",
             usage.evicted_restore_points, tier);
     }
     count("hearth_store_hit_tokens_total", "Tokens restored whose slowest tier this was.",

@@ -21,7 +21,7 @@ void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
     const uint32_t names = object->names.count;
     assert(number == object->number && (names > 0 || object->sessions > 0));
     assert(names == 0 || object->in_host || object->on_disk);
-    assert(names == named[object.get()] && object->host_names.count <= names);
+    assert(names == named[object.get()]);
     assert(object->pins == pinning[object.get()]);
     assert((object->account != nullptr) == (names > 0 || object->promised > 0));
   }
@@ -81,12 +81,11 @@ void CheckUses(const Catalog& catalog) {
   assert(catalog.is_adopting() || feed.size() == catalog.points().size());
   for (const auto& [id, point] : catalog.points()) {
     assert(point->listed == feed.Contains(*point));
-    uint32_t sole = 0, host_sole = 0;
+    uint32_t sole = 0;
     for (const StoredObject* object : point->objects) {
       if (object->names.count == 1) ++sole;
-      if (point->in_host && object->host_names.count == 1) ++host_sole;
     }
-    assert(sole == point->sole && host_sole == point->host_sole);
+    assert(sole == point->sole);
   }
   for (const RestorePointEntry* point : catalog.used()) {
     assert(catalog.Find(point->id) == point);

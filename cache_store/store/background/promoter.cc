@@ -23,7 +23,6 @@ std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
   }
   auto promotion = std::make_shared<Promotion>();
   promotion->point_id = point.id;
-  promotion->point_number = point.number;
   return promotion;
 }
 
@@ -69,23 +68,14 @@ void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject*
   core_->objects.Release(object);  // the session holds it, too
 }
 
-const RestorePointEntry* Promoter::PointOf(const Promotion& promotion) {
-  core_->mu.AssertHeld();
-  const RestorePointEntry* point = core_->catalog.Find(promotion.point_id);
-  return point != nullptr && point->number == promotion.point_number ? point : nullptr;
-}
-
 // The job. Evicted copies are gone from RAM before their room is used.
 void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
                               std::vector<SliceView> views) {
   bool has_room = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    const RestorePointEntry* point = PointOf(*promotion);
-    if (point != nullptr && !object->in_host && !object->retired && !promotion->no_room) {
-      core_->catalog.HoldPoint(point);  // not demoted to make room for itself
+    if (object->names.count > 0 && !object->in_host && !promotion->no_room) {
       has_room = core_->evictor.ReserveHostByDemoting(object->bytes());
-      core_->catalog.ReleasePoint(point);
       if (!has_room) {
         promotion->no_room = true;
         Skip(promotion);
@@ -100,11 +90,10 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
       core_->evictor.UnreserveHost(object->bytes());
-      const RestorePointEntry* point = PointOf(*promotion);
-      if (point != nullptr && !object->in_host && !object->retired &&
-          core_->PutInHost(object, views)) {
-        core_->catalog.SetResident(point);
-        if (point->slowest_tier() == Tier::kHost) core_->Count(Counter::kPromotedRestorePoints);
+      if (object->names.count > 0 && !object->in_host && core_->PutInHost(object, views)) {
+        const RestorePointEntry* point = core_->catalog.Find(promotion->point_id);
+        const bool is_whole = point != nullptr && point->slowest_tier() == Tier::kHost;
+        if (is_whole) core_->Count(Counter::kPromotedRestorePoints);
       }
     }
     Unclaim(object);

@@ -25,7 +25,6 @@ namespace hearth {
 // Shared by a session and the jobs that put its slices into RAM.
 struct Promotion {
   Digest point_id{};
-  uint64_t point_number = 0;
   std::atomic<bool> no_room{false};  // nothing more fits beside what may not be demoted
   std::atomic<bool> skipped{false};  // counted once
 };
@@ -55,8 +54,6 @@ class Promoter {
  private:
   void CopyToDevice(uint64_t number) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Skip(Promotion* promotion);
-  const RestorePointEntry* PointOf(const Promotion& promotion)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void InsertIntoHost(Promotion* promotion, const StoredObject* object,
                       std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
 

@@ -243,7 +243,6 @@ bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why, bool k
     }
     if (core_->Yield(1) && !may_go()) return false;
   }
-  core_->catalog.SetNotResident(point);
   if (core_->Yield(count) && !may_go()) return false;
   core_->catalog.Remove(point, why);
   return true;

@@ -171,7 +171,6 @@ const RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode*
                                            node, objects, CutsOf(node, space.model->layout),
                                            core_->clock->Now());
     core_->objects.Unpromise(objects);
-    if (point->slowest_tier() == Tier::kHost) core_->catalog.SetResident(point);
     core_->Count(Counter::kImplicitHits);
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   }
@@ -348,8 +347,10 @@ FetchSessionImpl::~FetchSessionImpl() {
     core_->catalog.ReleasePoint(point);
   }
   served_.resize(objects_.size());
-  for (size_t i = 0; i < objects_.size(); ++i) {
+  for (size_t i = objects_.size();
+       i-- > 0;) {  // of a prompt's copies in RAM the last ones go first
     const Served& served = served_[i];
+    if (!is_export_) core_->objects.NoteUse(objects_[i]);
     objects_[i]->reads.from_host |= served.from_host;
     objects_[i]->reads.from_disk |= served.from_disk;
     if (!is_export_ && (served.from_host || served.from_disk)) {

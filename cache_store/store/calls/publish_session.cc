@@ -561,6 +561,12 @@ absl::Status PublishSessionImpl::MakeRoom() {
   }
   plan_.work.reserved_bytes = disk_bytes;
   plan_.work.objects = std::move(unwritten);
+  ListManifests();
+  return absl::OkStatus();
+}
+
+void PublishSessionImpl::ListManifests() {
+  core_->mu.AssertHeld();
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
   for (Boundary& kept : plan_.boundaries) {
     const RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
@@ -573,7 +579,6 @@ absl::Status PublishSessionImpl::MakeRoom() {
     plan_.work.manifests.push_back(RecordFor(kept));
     plan_.work.points.push_back(kept.segment->key);
   }
-  return absl::OkStatus();
 }
 
 ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
@@ -683,7 +688,6 @@ void PublishSessionImpl::Reveal() {
     const bool is_made_durable = kept.write && !point->durable;
     // A lookup may have made the point meanwhile: this manifest is its.
     if (kept.write) core_->catalog.SetDurable(point, kept.manifest);
-    if (point->slowest_tier() == Tier::kHost) core_->catalog.SetResident(point);
     if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id);
     core_->catalog.Touch(point, core_->clock->Now());
     // Only now is the record what a list would show.

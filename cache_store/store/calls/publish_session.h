@@ -122,6 +122,7 @@ class PublishSessionImpl : public PublishSession {
   absl::Time ExpiryOf(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status ReserveQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void ListManifests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   ManifestRecord RecordFor(const Boundary& kept);
   absl::Status ViewsFor(const StoredObject* object, std::vector<SliceView>* views)
       ABSL_LOCKS_EXCLUDED(core_->mu);

@@ -412,7 +412,7 @@ StoreStats Store::Stats() {
   if (loader_.unloaded() != nullptr) stats.unloaded_restore_points = loader_.unloaded()->left();
   counters[CounterName(Counter::kUnloadedRestorePoints)] =
       loader_.unloaded() == nullptr ? 0 : std::max<uint64_t>(1, loader_.unloaded()->left());
-  counters[CounterName(Counter::kDemoted)] = core_->catalog.demoted();
+  counters[CounterName(Counter::kDemoted)] = core_->objects.demoted();
   const DeviceTier::Usage device =
       core_->tiers.device == nullptr ? DeviceTier::Usage() : core_->tiers.device->usage();
   counters[CounterName(Counter::kGpuEvictedObjects)] = device.evicted_objects;
@@ -429,7 +429,7 @@ StoreStats Store::Stats() {
   const bool has_disk = tiers.disk != nullptr;
   const uint64_t evicted = core_->catalog.evicted();
   add({Tier::kHost, tiers.host.bytes(), tiers.host.capacity_bytes(), tiers.host.objects(),
-       has_disk ? core_->catalog.demoted() : evicted},
+       has_disk ? core_->objects.demoted() : evicted},
       Counter::kBytesReadHost, core_->objects.flow(Tier::kHost));
   if (has_disk) {
     const StorageSums& sums = core_->objects.sums();

@@ -228,8 +228,7 @@ bool CheckStore(const DoctorFlags& flags, Findings* findings) {
     if (share < kFullShare || tier.evicted_restore_points() == 0) {
       findings->Good("room", text);
     } else {
-      findings->Odd("room",
-                    absl::StrCat(text, ", ", tier.evicted_restore_points(), " points evicted"),
+      findings->Odd("room", absl::StrCat(text, ", ", tier.evicted_restore_points(), " evicted"),
                     absl::StrCat("hearth-simulate says what more --", TierText(tier.tier()),
                                  "-bytes would bring"));
     }

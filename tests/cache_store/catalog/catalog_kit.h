@@ -46,7 +46,6 @@ struct CatalogKit {
     const RestorePointEntry* point =
         catalog.AddRestorePoint(objects.NextNumber(), name, model, object->node, {object}, {}, now);
     catalog.Renew(point, absl::InfiniteFuture());
-    catalog.SetResident(point);
     objects.Release(object);
     return point;
   }

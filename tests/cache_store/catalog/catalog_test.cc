@@ -110,9 +110,8 @@ TEST(RetentionFeedTest, OffersTheLeastWorthFirstAndOnlyWhatWouldMakeRoom) {
   const RestorePointEntry* b = kit.Add("b");
   kit.catalog.Touch(a, kit.now + absl::Seconds(1));
   const auto first = [&] {
-    return kit.catalog.feed().Visit(Retention::Scope::kStore, [](const RestorePointEntry*) {
-      return Retention::Answer::kTake;
-    });
+    return kit.catalog.feed().Visit(
+        [](const RestorePointEntry*) { return Retention::Answer::kTake; });
   };
   EXPECT_EQ(first(), b);
   EXPECT_TRUE(kit.catalog.feed().IsLeastWorth(*b));
@@ -146,16 +145,25 @@ TEST(EvictorTest, WhatCannotFitEvictsNothing) {
   kit.evictor.UnreserveHost(kBytes);
 }
 
-TEST(EvictorTest, DemotesWhatIsWholeOnDisk) {
-  CatalogKit kit({kBytes, 100 * kBytes});
-  const RestorePointEntry* a = kit.Add("a");
-  kit.objects.SetOnDisk(a->objects[0]);
+TEST(EvictorTest, DropsCopiesOfWhatIsOnDiskTheLongestUnusedFirst) {
+  CatalogKit kit({4 * kBytes, 100 * kBytes});
+  std::vector<const StoredObject*> objects;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    objects.push_back(kit.Add(name)->objects[0]);
+    if (objects.size() < 4) kit.objects.SetOnDisk(objects.back());
+  }
+  kit.objects.NoteUse(objects[0]);
+  kit.objects.NoteUse(objects[3]);  // it has no other copy
+  kit.objects.Hold(objects[1]);
   ASSERT_TRUE(kit.evictor.ReserveHostByDemoting(kBytes));
-  kit.evictor.UnreserveHost(kBytes);
-  EXPECT_FALSE(a->in_host);
-  EXPECT_FALSE(a->objects[0]->in_host);
+  EXPECT_FALSE(objects[2]->in_host) << "the first that nobody holds";
+  EXPECT_TRUE(objects[0]->in_host && objects[1]->in_host && objects[3]->in_host);
+  EXPECT_FALSE(kit.evictor.ReserveHostByDemoting(2 * kBytes));
+  EXPECT_TRUE(objects[0]->in_host) << "what cannot fit drops nothing";
   EXPECT_THAT(kit.removed, IsEmpty());
-  EXPECT_EQ(kit.catalog.demoted(), 1u);
+  EXPECT_EQ(kit.objects.demoted(), 1u);
+  kit.evictor.UnreserveHost(kBytes);
+  kit.objects.Release(objects[1]);
 }
 
 TEST(EvictorTest, FloorsAndCeilingsOfTenants) {

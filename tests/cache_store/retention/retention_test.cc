@@ -12,13 +12,12 @@ namespace hearth {
 namespace {
 
 using Key = Retention::Key;
-using Scope = Retention::Scope;
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
-std::vector<Key> Offered(Retention* retention, Scope scope = Scope::kStore) {
+std::vector<Key> Offered(Retention* retention) {
   std::vector<Key> keys;
-  retention->Visit(scope, [&](Key key) {
+  retention->Visit([&](Key key) {
     keys.push_back(key);
     return Retention::Answer::kNext;
   });
@@ -53,18 +52,17 @@ TEST_P(RetentionContractTest, OfUnitsOfOneRequestTheLongestGoesFirst) {
             std::vector<Key>({3, 2, 1}));
 }
 
-TEST_P(RetentionContractTest, ARoomIsOfferedWhatWasSaidToMakeRoomThere) {
+TEST_P(RetentionContractTest, WhatFreesNothingIsNotOffered) {
   const auto retention = Make();
   retention->Insert(1, PointOf(512), {1, 512, At(0)});
   retention->Insert(2, PointOf(512), {2, 512, At(1)});
   EXPECT_EQ(Offered(retention.get()).size(), 2u);
-  EXPECT_TRUE(Offered(retention.get(), Scope::kHost).empty());
-  retention->SetEvictable(2, Scope::kHost, true);
-  retention->SetEvictable(2, Scope::kStore, false);
+  retention->SetEvictable(2, false);
   EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
-  EXPECT_EQ(Offered(retention.get(), Scope::kHost), std::vector<Key>({2}));
+  retention->SetEvictable(2, true);
+  EXPECT_EQ(Offered(retention.get()).size(), 2u);
   retention->Erase(2, true);
-  EXPECT_TRUE(Offered(retention.get(), Scope::kHost).empty());
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
   EXPECT_FALSE(retention->Contains(2));
   EXPECT_EQ(retention->held(), 1u);
 }
@@ -113,7 +111,7 @@ TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
         if (held.count(key) == 0) {
           each->Insert(key, facts, {static_cast<uint64_t>(step) + 1, 4096, At(now)});
         } else if (chain % 4 == 0) {
-          each->SetEvictable(key, Scope::kHost, !held[key]);
+          each->SetEvictable(key, !held[key]);
         } else if (chain % 4 == 1) {
           each->Erase(key, depth % 2 == 0);
         } else {
@@ -123,7 +121,7 @@ TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
         }
       }
       if (held.count(key) == 0) {
-        held[key] = false;
+        held[key] = true;  // offered
       } else if (chain % 4 == 0) {
         held[key] = !held[key];
       } else if (chain % 4 == 1) {
@@ -137,10 +135,9 @@ TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
       EXPECT_EQ(distinct.size(), offered.size());
       for (const Key key_offered : offered) EXPECT_TRUE(retention->Contains(key_offered));
       if (depend == Retention::Depend::kNothing) {
-        EXPECT_EQ(offered.size(), held.size());
-        size_t in_host = 0;
-        for (const auto& [one, resident] : held) in_host += resident ? 1 : 0;
-        EXPECT_EQ(Offered(retention.get(), Scope::kHost).size(), in_host);
+        size_t evictable = 0;
+        for (const auto& [one, is_evictable] : held) evictable += is_evictable ? 1 : 0;
+        EXPECT_EQ(offered.size(), evictable);
       }
     }
   }

@@ -274,11 +274,11 @@ TEST_F(StoreDeviceTest, WhatRamGaveUpIsReadFromTheDeviceWithoutMakingRoomInRam) 
   Open(1 << 20, 2 * point_bytes, /*disk=*/true);
   Promote(1);
   for (uint64_t seed = 2; seed <= 4; ++seed) Publish(seed);
-  const uint64_t demoted = Count("demoted_restore_points");
+  const uint64_t demoted = Count("demoted_objects");
   const auto session = Fetch(1);
   ASSERT_EQ(session->plan().slowest_tier, Tier::kDisk);
   EXPECT_TRUE(ReadFromDevice(session.get(), 1));
-  EXPECT_EQ(Count("demoted_restore_points"), demoted);
+  EXPECT_EQ(Count("demoted_objects"), demoted);
   EXPECT_EQ(Gpu().hit_tokens, kDevicePointTokens);
 }
 

@@ -71,15 +71,15 @@ class StorePromotion : public ::testing::Test {
 TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThatNeeds) {
   Open(4 * kPointBytes);
   for (uint64_t seed = 1; seed <= 5; ++seed) Publish(seed);
-  ASSERT_EQ(Count("demoted_restore_points"), 1u);
+  ASSERT_EQ(Count("demoted_objects"), kPointObjects);
   ASSERT_EQ(ObjectsInRam(1), 0u);
   {
     const auto session = Fetch(1);
     ReadObjects(session.get(), 2);
-    EXPECT_EQ(Count("demoted_restore_points"), 1u) << "not on the reader's path";
+    EXPECT_EQ(Count("demoted_objects"), kPointObjects) << "not on the reader's path";
   }
   RunTasksAndCheck();
-  EXPECT_EQ(Count("demoted_restore_points"), 2u) << "one had to make room, the others stay";
+  EXPECT_EQ(Count("demoted_objects"), kPointObjects + 2) << "as many as made room";
   EXPECT_EQ(ObjectsInRam(1), 2u);
   EXPECT_EQ(Count("promoted_restore_points"), 0u);
   // The next attempt gets those from RAM, and the disk is asked for the rest only.
@@ -89,7 +89,7 @@ TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThat
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
   EXPECT_EQ(Count("promoted_restore_points"), 1u);
-  EXPECT_EQ(Count("demoted_restore_points"), 2u);
+  EXPECT_EQ(Count("demoted_objects"), 2 * kPointObjects);
   EXPECT_EQ(Count("promotions_skipped"), 0u);
 }
 
