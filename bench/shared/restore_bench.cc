@@ -69,8 +69,7 @@ struct Bench {
     StoreOptions options;
     options.secret_file = folder.path() + "/secret";
     const auto store = TieredStore::Open(options).value();
-    SharedSpaces spaces(
-        engine, store.get(), &clock, &clock, [&] { return secret; }, absl::Minutes(1));
+    SharedSpaces spaces(engine, store.get(), &clock, &clock, secret, absl::Minutes(1));
     const auto space = spaces.Of(prompt.tenant, Soon());
     if (absl::IsNotFound(space.status())) return {};
     const SharedPrompt named{

@@ -171,7 +171,9 @@ absl::StatusOr<std::string> SharedSpace::Open(absl::string_view name,
                                               absl::string_view value) const {
   std::string text(value.size() - std::min(value.size(), kSealBytes), '\0');
   const absl::Span<std::byte> piece(reinterpret_cast<std::byte*>(text.data()), text.size());
-  if (absl::Status status = OpenInto(name, value, {piece}); !status.ok()) return status;
+  if (absl::Status status = OpenInto(name, value, {piece}, [](absl::Span<const std::byte>) {});
+      !status.ok())
+    return status;
   return text;
 }
 

@@ -82,20 +82,14 @@ class SharedSpace {
   // kDataLoss: not a value that was sealed for this name here.
   absl::StatusOr<std::string> Open(absl::string_view name, absl::string_view value) const;
   // The same, with the text in `pieces`, one after the other, which have its size all together.
-  // After an error what is in them is of no use.
-  absl::Status OpenInto(absl::string_view name, absl::string_view value,
-                        absl::Span<const absl::Span<std::byte>> pieces) const {
-    return OpenInto(name, value, pieces, [](absl::Span<const std::byte>) {});
-  }
-  // `opened`: called for each block of a piece while a cache still has it, before it is known to be
-  // genuine.
+  // After an error what is in them is of no use. `opened`: called for each block of a piece while a
+  // cache still has it, before it is known to be genuine.
   using Opened = absl::FunctionRef<void(absl::Span<const std::byte> block)>;
   absl::Status OpenInto(absl::string_view name, absl::string_view value,
                         absl::Span<const absl::Span<std::byte>> pieces, Opened opened) const;
 
   uint64_t generation() const { return numbers_.generation; }
   uint64_t drop_number() const { return numbers_.drop_number; }
-  const std::string& secret() const { return secret_; }
 
  private:
   std::string NameOf(absl::string_view what) const;

@@ -131,8 +131,7 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
     Log(LogLevel::kWarning, "a file of the shared tier cannot be used: the one before it is",
         {{"reason", std::string(why.message())}});
   };
-  const auto file = std::make_shared<RereadFile>(secret_file, &ReadSecret, report);
-  const absl::StatusOr<std::string> secret = file->Text();
+  const absl::StatusOr<std::string> secret = ReadSecret(secret_file);
   if (!secret.ok()) return secret.status();
   absl::StatusOr<RedisOptions> redis = RedisOf(flags);
   if (!redis.ok()) return redis.status();
@@ -142,11 +141,8 @@ absl::StatusOr<StoreAndEngine> AddSharedTier(const SharedFlags& flags,
   StoreAndEngine shared;
   shared.engine = engine->get();
   shared.unusable_files = unusable;
-  SharedStore::Seams seams;
-  // There has been one, so there is one.
-  seams.secret = [file] { return file->Text().value(); };
-  shared.store = std::make_unique<SharedStore>(std::move(store), *std::move(engine), *secret,
-                                               flags.options, std::move(seams));
+  shared.store =
+      std::make_unique<SharedStore>(std::move(store), *std::move(engine), *secret, flags.options);
   const auto reachability = std::make_shared<Reachability>("shared tier", flags.url);
   shared.watch = std::make_unique<RepeatingThread>(
       [engine = shared.engine, reachability, is_first = true]() mutable {
@@ -181,7 +177,7 @@ std::vector<MetricSample> SharedEngineSamples(const StoreAndEngine& shared) {
       MetricSample::Count("hearth_store_shared_failed_total", "Keys that the engine did not serve.",
                           stats.failed),
       MetricSample::Count("hearth_store_shared_unusable_files_total",
-                          "Changed secrets and certificates that could not be used.",
+                          "Changed passwords and certificates that could not be used.",
                           unusable_files),
   };
 }

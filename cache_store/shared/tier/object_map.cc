@@ -29,42 +29,17 @@ std::vector<ObjectId> ObjectMap::ToProbe() const {
   return ids;
 }
 
-void ObjectMap::Set(const ObjectId& id, Place place) {
-  if (id.tokens != layout_.chunk_tokens) {
-    remainders_[id] = place;
-    return;
-  }
-  std::vector<Place>& chunks = id.group == LayerGroup::kGlobal ? globals_ : locals_;
-  const size_t chunk = id.begin / layout_.chunk_tokens;
-  if (chunk >= chunks.size()) {
-    chunks.resize(std::max(chunk + 1, chain_.chunks.size()), Place::kNowhere);
-  }
-  chunks[chunk] = place;
-}
-
-ObjectMap::Place ObjectMap::Of(const ObjectId& id) const {
-  if (id.tokens == layout_.chunk_tokens) {
-    const std::vector<Place>& chunks = ChunksOf(id.group);
-    const size_t chunk = id.begin / layout_.chunk_tokens;
-    return chunk < chunks.size() ? chunks[chunk] : Place::kNowhere;
-  }
-  const auto it = remainders_.find(id);
-  return it == remainders_.end() ? Place::kNowhere : it->second;
-}
-
 uint32_t ObjectMap::KnownTokens() const {
-  const std::vector<Place>& chunks = has_global_ ? globals_ : locals_;
+  const LayerGroup group = has_global_ ? LayerGroup::kGlobal : LayerGroup::kLocal;
   uint32_t known = 0;
-  while (known < chain_.chunks.size() && Has(chunks, known)) ++known;
+  while (known < chain_.chunks.size() && HasChunk(known, group)) ++known;
   return known * layout_.chunk_tokens;
 }
 
 bool ObjectMap::HasRemainder(uint32_t boundary) const {
   const uint32_t tokens = boundary % layout_.chunk_tokens;
   if (tokens == 0) return true;
-  const auto has = [&](LayerGroup group) {
-    return Of({boundary - tokens, tokens, group}) != Place::kNowhere;
-  };
+  const auto has = [&](LayerGroup group) { return Has(boundary - tokens, tokens, group); };
   const bool needs_local = has_local_ && boundary > LocalTailBegin(layout_, boundary);
   return (!has_global_ || has(LayerGroup::kGlobal)) && (!needs_local || has(LayerGroup::kLocal));
 }
@@ -72,14 +47,14 @@ bool ObjectMap::HasRemainder(uint32_t boundary) const {
 std::vector<uint32_t> ObjectMap::Restorable(absl::Span<const uint32_t> candidates,
                                             uint32_t above) const {
   size_t globals = 0;  // chunks from the beginning on
-  while (Has(globals_, globals)) ++globals;
+  while (HasChunk(globals, LayerGroup::kGlobal)) ++globals;
   std::vector<uint32_t> found;
   size_t next = 0, gap_end = 0;  // the last chunk without its local object ends there
   for (const uint32_t boundary : candidates) {
     const size_t chunks = boundary / layout_.chunk_tokens;
     if (has_global_ && chunks > globals) break;
     for (; next < chunks; ++next) {
-      if (!Has(locals_, next)) gap_end = next + 1;
+      if (!HasChunk(next, LayerGroup::kLocal)) gap_end = next + 1;
     }
     const size_t tail = LocalTailBegin(layout_, boundary) / layout_.chunk_tokens;
     if (boundary <= above || (has_local_ && gap_end > tail)) continue;

@@ -24,8 +24,11 @@ class ObjectMap {
 
   // The objects that a longer boundary may need and this store is not known to have.
   std::vector<ObjectId> ToProbe() const;
-  void Set(const ObjectId& id, Place place);
-  Place Of(const ObjectId& id) const;
+  void Set(const ObjectId& id, Place place) { places_[id] = place; }
+  Place Of(const ObjectId& id) const {
+    const auto it = places_.find(id);
+    return it == places_.end() ? Place::kNowhere : it->second;
+  }
 
   // Those of `candidates` (ascending) above `above` all of whose objects are somewhere, ascending.
   // One pass over chunks and candidates, however many there are.
@@ -38,11 +41,11 @@ class ObjectMap {
   uint32_t KnownTokens() const;
 
  private:
-  const std::vector<Place>& ChunksOf(LayerGroup group) const {
-    return group == LayerGroup::kGlobal ? globals_ : locals_;
+  bool Has(uint32_t begin, uint32_t tokens, LayerGroup group) const {
+    return Of({begin, tokens, group}) != Place::kNowhere;
   }
-  static bool Has(const std::vector<Place>& chunks, size_t chunk) {
-    return chunk < chunks.size() && chunks[chunk] != Place::kNowhere;
+  bool HasChunk(size_t chunk, LayerGroup group) const {
+    return Has(static_cast<uint32_t>(chunk) * layout_.chunk_tokens, layout_.chunk_tokens, group);
   }
   // Behind the whole chunks before the boundary.
   bool HasRemainder(uint32_t boundary) const;
@@ -51,9 +54,7 @@ class ObjectMap {
   const PromptChain& chain_;
   const uint32_t usable_here_;
   const bool has_local_, has_global_;
-  // By chunk; a remainder has a place of its own.
-  std::vector<Place> globals_, locals_;
-  std::map<ObjectId, Place> remainders_;
+  std::map<ObjectId, Place> places_;
 };
 
 }  // namespace hearth

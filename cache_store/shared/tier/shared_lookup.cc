@@ -65,18 +65,27 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
 
 void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
   if (is_paused() || NowMs() < deaf_until_ms_.load()) return;
-  const absl::Time deadline = parts_.clock->Now() + std::min(options_.fetch_budget, kHearPatience);
+  std::vector<std::string> names;
   for (const std::string* tenant : tenants) {
-    if (!tenant->empty()) parts_.spaces->Hear(*tenant, deadline);
+    if (!tenant->empty()) names.push_back(*tenant);
   }
-  if (parts_.clock->Now() < deadline) return;
+  const absl::Duration patience = absl::Milliseconds(hear_patience_ms_.load());
+  if (HearWithin(names, std::min(options_.fetch_budget, patience))) return;
   deaf_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
-  for (const std::string* tenant : tenants) {
-    parts_.run_behind([this, tenant = *tenant] {
-      if (!tenant.empty())
-        parts_.spaces->Hear(tenant, parts_.clock->Now() + options_.write_timeout);
-    });
+  parts_.run_beside([this, names] { HearWithin(names, options_.write_timeout); });
+}
+
+bool SharedLookup::HearWithin(absl::Span<const std::string> tenants, absl::Duration most) {
+  const absl::Time deadline = parts_.clock->Now() + most;
+  for (const std::string& tenant : tenants) {
+    const absl::Time begin = parts_.steady->Now();
+    if (!parts_.spaces->Hear(tenant, deadline)) continue;
+    const bool has_told = parts_.clock->Now() < deadline;
+    const absl::Duration took = has_told ? parts_.steady->Now() - begin : absl::ZeroDuration();
+    hear_patience_ms_.store(absl::ToInt64Milliseconds(std::max(kHearPatience, 2 * took)));
+    if (!has_told) return false;
   }
+  return true;
 }
 
 SharedLookup::Brought SharedLookup::Bring(PrefixQuery* query, uint32_t above_tokens,
@@ -121,8 +130,6 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
     }
   }
   if (best == nullptr || best->boundary == 0) return brought;
-  const uint32_t chunk_tokens = question.model->layout.chunk_tokens;
-  best->longest = best->prompt.chain->EndingAt(best->boundary, chunk_tokens)->key;
   best->boundary = Affordable(question, *best);
   if (best->boundary == 0) {
     parts_.counters->Add(Counter::kSharedNotKept);
@@ -205,25 +212,8 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
   return is_loaded;
 }
 
-void SharedLookup::NoteNoRoom(const Probed& probed, uint64_t bytes) {
-  const absl::Time now = parts_.steady->Now();
-  absl::MutexLock lock(&mu_);
-  if (no_room_.size() >= kMaxNoRoom) {
-    absl::erase_if(no_room_, [&](const auto& entry) { return entry.second.until <= now; });
-  }
-  if (no_room_.size() >= kMaxNoRoom) no_room_.clear();
-  no_room_[probed.longest] = {now + kNoRoomPause, bytes};
-}
-
 uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed) {
   uint64_t most = options_.max_loading_bytes;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto it = no_room_.find(probed.longest);
-    const bool is_known = it != no_room_.end() && it->second.until > parts_.steady->Now();
-    if (is_known) most = std::min(most, it->second.bytes / 2);
-  }
-  const uint64_t room = most;
   if (const uint64_t rate = bytes_per_s_.load(); rate > 0) {
     const double left = absl::ToDoubleSeconds(question.deadline - parts_.clock->Now());
     most = std::min(
@@ -233,7 +223,7 @@ uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed
     return BytesOf(probed.prompt.layout, probed.map->NeededFromEngine(boundary)) <= most;
   };
   if (fits(probed.boundary)) return probed.boundary;
-  if (most < room && MayTry()) most = room;
+  if (most < options_.max_loading_bytes && MayTry()) most = options_.max_loading_bytes;
   if (fits(probed.boundary)) return probed.boundary;
   const std::vector<uint32_t> restorable =
       probed.map->Restorable(question.candidates, question.above);
@@ -275,10 +265,7 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
     if (is_kept) break;
     parts_.counters->Add(absl::IsDataLoss(kept) ? Counter::kSharedRejectedValues
                                                 : Counter::kSharedNotKept);
-    if (!absl::IsDataLoss(kept)) {
-      if (!absl::IsCancelled(kept)) NoteNoRoom(*probed, bytes);
-      break;
-    }
+    if (!absl::IsDataLoss(kept)) break;
     parts_.reader->Reject(probed->prompt, {bad}, question.deadline);
     loaded.erase(bad);
     probed->map->Set(bad, ObjectMap::Place::kNowhere);

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/clock.h"
@@ -36,16 +35,12 @@ class SharedLookup {
  public:
   // What the engine's client takes longer to notice that a server is silent.
   static constexpr absl::Duration kPause = absl::Milliseconds(250);
-  // What is here waits no longer for the engine's word that it was not dropped: a healthy one's
-  // takes a few milliseconds. A slower one is asked behind the answer.
+  // What is here waits no longer for the engine's word that it was not dropped, or twice as long as
+  // the last one took. An engine that does not tell by then is asked beside the answer.
   static constexpr absl::Duration kHearPatience = absl::Milliseconds(50);
   // A lookup that wants more than the engine gave lately within the budget tries it nevertheless,
   // one in this time.
   static constexpr absl::Duration kTryPause = absl::Seconds(1);
-  // Of a prompt of which so much found no room in the store, half is tried within this at most.
-  static constexpr absl::Duration kNoRoomPause = absl::Seconds(30);
-  // Such prompts remembered: some 100 bytes each.
-  static constexpr size_t kMaxNoRoom = 1024;
 
   struct Parts {
     SharedReader* reader = nullptr;
@@ -53,7 +48,7 @@ class SharedLookup {
     TieredStore* store = nullptr;
     Clock *clock = nullptr, *steady = nullptr;
     Counters* counters = nullptr;
-    std::function<bool(std::function<void()>)> run_behind;  // SharedWriter::RunBehind
+    std::function<bool(std::function<void()>)> run_beside;  // SharedWriter::RunBeside
   };
   SharedLookup(Parts parts, const SharedOptions& options)
       : parts_(std::move(parts)), options_(options) {}
@@ -70,8 +65,8 @@ class SharedLookup {
   // A lookup ran out of its budget a moment ago without any answer: who does without the engine
   // now waits less.
   bool is_paused() const { return NowMs() < paused_until_ms_.load(); }
-  // Before what is here is answered with: asks whether all of these tenants was dropped, within
-  // kHearPatience. Empty names are none.
+  // Before what is here is answered with: asks whether all of these tenants was dropped. Empty
+  // names are none.
   void Hear(absl::Span<const std::string* const> tenants);
   // As TieredStore::Fetch, but that nothing is said of errors: they are misses, and counted.
   // Sets the query's chains.
@@ -92,12 +87,7 @@ class SharedLookup {
     SharedPrompt prompt;
     std::unique_ptr<ObjectMap> map;
     uint32_t boundary = 0;  // the longest above what is here; 0: none
-    Digest longest{};       // the key that it had first
     bool is_answered = false;
-  };
-  struct NoRoom {
-    absl::Time until;  // by the steady clock
-    uint64_t bytes = 0;
   };
   struct Question {
     const PrefixQuery* query = nullptr;
@@ -107,6 +97,8 @@ class SharedLookup {
     absl::Time deadline;
   };
   int64_t NowMs() const { return absl::ToUnixMillis(parts_.steady->Now()); }
+  // False: the engine did not tell in time.
+  bool HearWithin(absl::Span<const std::string> tenants, absl::Duration most);
   // Unless it said that it has nothing.
   void CountUnanswered(const absl::Status& status);
   // What is known, or else the engine knows. Null: neither.
@@ -117,9 +109,7 @@ class SharedLookup {
                      absl::Time deadline);
   // The longest boundary up to the probed one that can be loaded in the time that is left, as fast
   // as the engine was, and in the memory that loads may take. 0: none.
-  uint32_t Affordable(const Question& question, const Probed& probed) ABSL_LOCKS_EXCLUDED(mu_);
-  // `bytes` of the prompt were read and found no room.
-  void NoteNoRoom(const Probed& probed, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  uint32_t Affordable(const Question& question, const Probed& probed);
   void NoteSpeed(uint64_t bytes, absl::Duration took);
   bool MayTry();
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
@@ -137,12 +127,12 @@ class SharedLookup {
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
   std::atomic<int64_t> deaf_until_ms_{0};    // the same, of Hear alone
-  std::atomic<uint64_t> bytes_per_s_{0};     // of loads; 0: there was none
-  std::atomic<int64_t> next_try_ms_{0};      // by the steady clock
+  std::atomic<int64_t> hear_patience_ms_{absl::ToInt64Milliseconds(kHearPatience)};
+  std::atomic<uint64_t> bytes_per_s_{0};  // of loads; 0: there was none
+  std::atomic<int64_t> next_try_ms_{0};   // by the steady clock
   absl::Mutex mu_;
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);        // being loaded
-  absl::flat_hash_map<Digest, NoRoom> no_room_ ABSL_GUARDED_BY(mu_);  // by Probed::longest
+  absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);  // being loaded
 };
 
 }  // namespace hearth

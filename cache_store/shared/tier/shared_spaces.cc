@@ -1,7 +1,6 @@
 #include "cache_store/shared/tier/shared_spaces.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace hearth {
 namespace {
@@ -12,21 +11,8 @@ constexpr int kMaxTries = 8;
 
 }  // namespace
 
-void SharedSpaces::ForgetSome() {
-  using Entry = std::map<std::string, Known>::iterator;
-  std::vector<Entry> entries;
-  for (auto it = known_.begin(); it != known_.end(); ++it) entries.push_back(it);
-  const auto is_before = [](const Entry& a, const Entry& b) {
-    const auto used = [](const Known& known) { return std::max(known.read_at, known.heard_at); };
-    return used(a->second) < used(b->second);
-  };
-  const auto end = entries.begin() + static_cast<ptrdiff_t>(entries.size() / 4);
-  std::nth_element(entries.begin(), end, entries.end(), is_before);
-  std::for_each(entries.begin(), end, [this](const Entry& entry) { known_.erase(entry); });
-}
-
 SharedSpaces::Known& SharedSpaces::KnownOf(const std::string& tenant) {
-  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) ForgetSome();
+  if (known_.size() >= kMaxTenants && known_.count(tenant) == 0) known_.clear();
   return known_[tenant];
 }
 
@@ -34,16 +20,6 @@ SharedSpaces::SpacePtr SharedSpaces::SpaceOf(const std::string& tenant, absl::Ti
   absl::MutexLock lock(&mu_);
   const auto it = known_.find(tenant);
   return it == known_.end() || it->second.read_at < since ? nullptr : it->second.space;
-}
-
-std::string SharedSpaces::Secret() {
-  std::string secret = read_secret_();
-  absl::MutexLock lock(&mu_);
-  if (secret != secret_) {
-    secret_ = secret;
-    known_.clear();
-  }
-  return secret;
 }
 
 absl::StatusOr<SharedSpaces::Told> SharedSpaces::Ask(const SharedSpace& space,
@@ -68,9 +44,8 @@ absl::Status SharedSpaces::Set(const SharedSpace& space, const SharedNumbers& nu
 absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& tenant, bool begins,
                                                           absl::Time deadline) {
   if (SpacePtr fresh = SpaceOf(tenant, steady_->Now() - age_); fresh != nullptr) return fresh;
+  const SharedSpace plain(secret_, tenant, 0);
   for (int tries = 0; tries < kMaxTries; ++tries) {
-    const std::string secret = Secret();
-    const SharedSpace plain(secret, tenant, 0);
     const absl::StatusOr<Told> told = Ask(plain, deadline);
     if (!told.ok()) {
       if (SpacePtr believed = SpaceOf(tenant, steady_->Now() - kBelieved)) return believed;
@@ -81,16 +56,16 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     NoteHeard(tenant, steady_->Now());
     const SharedNumbers ours = Join(tenant, told->numbers, begins);
     if (ours.generation == 0) return absl::NotFoundError("the engine has nothing of the tenant");
-    if (ours == told->numbers) return Adopt(secret, tenant, ours);
+    if (ours == told->numbers) return Adopt(tenant, ours);
     if (told->numbers.generation > 0) {
       Set(plain, ours, deadline).IgnoreError();  // or at the next look
-      return Adopt(secret, tenant, ours);
+      return Adopt(tenant, ours);
     }
     const std::string name = plain.NumbersName(), sealed = plain.Seal(name, ours.Text());
     const auto set = engine_->Set(
         {SharedValue{name, sealed, absl::InfiniteDuration(), told->is_absent}}, deadline);
     if (!set[0].ok()) return set[0].status();
-    if (*set[0]) return Adopt(secret, tenant, ours);
+    if (*set[0]) return Adopt(tenant, ours);
   }
   return absl::UnavailableError("the tenant's numbers in the engine come and go");
 }
@@ -123,22 +98,21 @@ void SharedSpaces::NoteHeard(const std::string& tenant, absl::Time at) {
   KnownOf(tenant).heard_at = at;
 }
 
-void SharedSpaces::Hear(const std::string& tenant, absl::Time deadline) {
+bool SharedSpaces::Hear(const std::string& tenant, absl::Time deadline) {
   {
     absl::MutexLock lock(&mu_);
     const auto it = known_.find(tenant);
-    if (it != known_.end() && it->second.heard_at >= steady_->Now() - age_) return;
+    if (it != known_.end() && it->second.heard_at >= steady_->Now() - age_) return false;
   }
   Of(tenant, deadline).status().IgnoreError();
+  return true;
 }
 
-SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& secret, const std::string& tenant,
+SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant,
                                            const SharedNumbers& numbers) {
   auto space =
-      std::make_shared<const SharedSpace>(secret, tenant, numbers.generation, numbers.drop_number);
+      std::make_shared<const SharedSpace>(secret_, tenant, numbers.generation, numbers.drop_number);
   absl::MutexLock lock(&mu_);
-  // Of use for who asked, and for nobody after that.
-  if (secret != secret_) return space;
   Known& known = KnownOf(tenant);
   known.read_at = steady_->Now();
   if (known.space == nullptr || known.space->generation() < numbers.generation) {
@@ -149,8 +123,7 @@ SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& secret, const std:
 
 absl::StatusOr<DropResult> SharedSpaces::DropAll(const std::string& tenant, bool force,
                                                  absl::Time deadline, absl::Status* told) {
-  const std::string secret = Secret();
-  const SharedSpace plain(secret, tenant, 0);
+  const SharedSpace plain(secret_, tenant, 0);
   const absl::StatusOr<Told> before = Ask(plain, deadline);
   *told = before.status();
   uint64_t number = store_->DropNumber(tenant);

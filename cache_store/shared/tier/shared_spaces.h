@@ -12,7 +12,6 @@
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_SPACES_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,20 +32,19 @@ namespace hearth {
 class SharedSpaces {
  public:
   using SpacePtr = std::shared_ptr<const SharedSpace>;
-  // Tenants remembered; each takes some 400 bytes. Beyond, a quarter is forgotten, and read again:
-  // the longest unused.
+  // Tenants remembered; each takes some 400 bytes. Beyond, all are forgotten, and read again.
   static constexpr size_t kMaxTenants = 4096;
   // Numbers that were read within this are believed where the engine does not tell them.
   static constexpr absl::Duration kBelieved = absl::Minutes(1);
 
-  // `secret`: as it is now. `clock`: numbers are its times. `steady`: by which they are read again.
+  // `secret`: the store's. `clock`: numbers are its times. `steady`: by which they are read again.
   SharedSpaces(SharedEngine* engine, TieredStore* store, Clock* clock, Clock* steady,
-               std::function<std::string()> secret, absl::Duration age)
+               std::string secret, absl::Duration age)
       : engine_(engine),
         store_(store),
         clock_(clock),
         steady_(steady),
-        read_secret_(std::move(secret)),
+        secret_(std::move(secret)),
         age_(age) {}
 
   // For who reads. kNotFound: the engine has nothing of the tenant. Another error: it does not
@@ -61,8 +59,8 @@ class SharedSpaces {
     return Find(tenant, true, deadline);
   }
   // For who answers with what is here: asks whether all of it was dropped, unless the engine told
-  // that a moment ago.
-  void Hear(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // that a moment ago: then false.
+  bool Hear(const std::string& tenant, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Begins a new drop number. An error: nothing was dropped, or it may come back after a crash.
   // `told`: an error where the engine may not have it.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force, absl::Time deadline,
@@ -87,25 +85,20 @@ class SharedSpaces {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Later than `number`, and than now.
   uint64_t NumberAfter(uint64_t number) const;
-  // As it is now. With another one all that is remembered is forgotten.
-  std::string Secret() ABSL_LOCKS_EXCLUDED(mu_);
   void NoteHeard(const std::string& tenant, absl::Time at) ABSL_LOCKS_EXCLUDED(mu_);
   // It was read now.
-  SpacePtr Adopt(const std::string& secret, const std::string& tenant, const SharedNumbers& numbers)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  SpacePtr Adopt(const std::string& tenant, const SharedNumbers& numbers) ABSL_LOCKS_EXCLUDED(mu_);
   // Null: none was read since.
   SpacePtr SpaceOf(const std::string& tenant, absl::Time since) ABSL_LOCKS_EXCLUDED(mu_);
-  void ForgetSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Known& KnownOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SharedEngine* const engine_;
   TieredStore* const store_;
   Clock* const clock_;
   Clock* const steady_;
-  const std::function<std::string()> read_secret_;
+  const std::string secret_;
   const absl::Duration age_;
   absl::Mutex mu_;
-  std::string secret_ ABSL_GUARDED_BY(mu_);  // of all that is known
   std::map<std::string, Known> known_ ABSL_GUARDED_BY(mu_);
 };
 

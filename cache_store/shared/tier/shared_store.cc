@@ -15,6 +15,14 @@ absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
       why.message()));
 }
 
+// What can have no room here is not loaded for nothing, again and again.
+SharedOptions WithRoomOf(SharedOptions options, TieredStore* store) {
+  uint64_t room = 0;
+  for (const TierUsage& tier : store->Stats().tiers) room = std::max(room, tier.capacity_bytes);
+  options.max_loading_bytes = std::min(options.max_loading_bytes, room);
+  return options;
+}
+
 }  // namespace
 
 // A publish into the store behind, and then into the engine.
@@ -82,26 +90,23 @@ class SharedStore::Session final : public PublishSession {
 
 SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
                          const std::string& secret, const SharedOptions& options, Seams seams)
-    : options_(options),
+    : options_(WithRoomOf(options, store.get())),
       clock_(seams.clock == nullptr ? &system_clock_ : seams.clock),
       steady_(seams.steady != nullptr  ? seams.steady
               : seams.clock != nullptr ? seams.clock
                                        : &steady_clock_),
       store_(std::move(store)),
       engine_(std::move(engine)),
-      spaces_(
-          engine_.get(), store_.get(), clock_, steady_,
-          seams.secret != nullptr ? seams.secret : [secret] { return secret; },
-          options.generation_age),
-      reader_(engine_.get(), clock_, &counters_, options,
+      spaces_(engine_.get(), store_.get(), clock_, steady_, secret, options.generation_age),
+      reader_(engine_.get(), clock_, &counters_, options_,
               [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
       lookup_({&reader_, &spaces_, store_.get(), clock_, steady_, &counters_,
-               [this](auto job) { return writer_.RunBehind(std::move(job)); }},
-              options),
+               [this](auto job) { return writer_.RunBeside(std::move(job)); }},
+              options_),
       leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options),
-      writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options, secret,
+      writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options_,
               std::move(seams.executor), std::move(seams.waiting)) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,

@@ -10,7 +10,6 @@
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,11 +37,9 @@ class SharedStore final : public TieredStore {
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
     std::unique_ptr<Executor> executor, waiting;  // SharedWriter's
-    // The secret as it is now; see SharedSpaces.
-    std::function<std::string()> secret;
   };
-  // `secret`: the one that `store` was opened with: what is there is found by it. What is shared is
-  // named and sealed by the seams' secret, which is the same until that changes.
+  // `secret`: the one that `store` was opened with. What is shared is found, named and sealed by
+  // it.
   SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
               const std::string& secret, const SharedOptions& options, Seams seams);
   SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,

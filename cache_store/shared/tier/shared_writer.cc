@@ -65,11 +65,10 @@ class SharedWriter::Batch {
   uint64_t bytes_ = 0;
 };
 
-SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
+SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options,
                            std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting)
     : parts_(parts),
       options_(options),
-      secret_(std::move(secret)),
       lives_(options.ttl),
       executor_(executor != nullptr ? std::move(executor)
                                     : std::make_unique<ThreadExecutor>(options.max_queued_bytes)),
@@ -90,14 +89,9 @@ absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout) 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
   absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Begin(work.tenant, deadline);
   if (!space.ok()) return space.status();
-  const Digest root = (*space)->RootOf(work.fingerprint);
-  return SharedPrompt{*space, work.layout, ChainOf({}, work, root), work.token_ids};
-}
-
-ChainPtr SharedWriter::ChainOf(absl::Span<const ChainPtr> made, const SharedWork& work,
-                               const Digest& root) {
-  return hearth::ChainOf(made, work.layout, root, work.token_ids, work.cuts, work.boundaries.back(),
-                         work.boundaries);
+  ChainPtr chain = ChainOf({}, work.layout, (*space)->RootOf(work.fingerprint), work.token_ids,
+                           work.cuts, work.boundaries.back(), work.boundaries);
+  return SharedPrompt{*space, work.layout, std::move(chain), work.token_ids};
 }
 
 absl::Status SharedWriter::Write(const SharedWork& work) {
@@ -118,11 +112,8 @@ absl::Status SharedWriter::Write(const SharedWork& work) {
 
 absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt& prompt,
                                       uint32_t boundary, std::set<ObjectId>* seen) {
-  // The store behind knows its points by the secret that it was opened with.
-  const uint64_t drop_number = parts_.store->DropNumber(work.tenant);
-  const ChainPtr own =
-      ChainOf({prompt.chain}, work, RootKey(work.fingerprint, work.tenant, secret_, drop_number));
-  const KeyedSegment* const last = own->EndingAt(boundary, work.layout.chunk_tokens);
+  // The store behind knows its points by the same keys, unless there was a drop of all meanwhile.
+  const KeyedSegment* const last = prompt.chain->EndingAt(boundary, work.layout.chunk_tokens);
   auto session = parts_.store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
     parts_.counters->Add(Counter::kSharedWritesSkipped);
@@ -231,6 +222,12 @@ void SharedWriter::WriteBehind(SharedWork work) { Schedule(std::move(work), true
 
 bool SharedWriter::RunBehind(std::function<void()> job) {
   return executor_->TrySchedule(0, [this, job = std::move(job)] {
+    if (!stopping_) job();
+  });
+}
+
+bool SharedWriter::RunBeside(std::function<void()> job) {
+  return waiting_->TrySchedule(1, [this, job = std::move(job)] {
     if (!stopping_) job();
   });
 }

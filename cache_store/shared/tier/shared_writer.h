@@ -56,8 +56,8 @@ class SharedWriter {
   static constexpr int kMaxWaiting = 32;
 
   // `executor`: null for a thread. `waiting`: of writes that are waited for; null for threads.
-  SharedWriter(const Parts& parts, const SharedOptions& options, std::string secret,
-               std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting);
+  SharedWriter(const Parts& parts, const SharedOptions& options, std::unique_ptr<Executor> executor,
+               std::unique_ptr<Executor> waiting);
   ~SharedWriter();
 
   // Writes now what the engine lacks of it, and puts the end of the rest off. The first error,
@@ -68,6 +68,8 @@ class SharedWriter {
   void WriteBehind(SharedWork work);
   // After all that was written behind before, unless the writer ends. False: the queue is full.
   bool RunBehind(std::function<void()> job);
+  // Beside what is written behind. False: too much waits already.
+  bool RunBeside(std::function<void()> job);
   // The last of the work's boundaries served somebody.
   void NoteUse(SharedWork work);
   bool WaitIdle(absl::Time deadline) {
@@ -80,8 +82,6 @@ class SharedWriter {
   class Batch;
 
   absl::StatusOr<SharedPrompt> PromptOf(const SharedWork& work, absl::Time deadline);
-  static ChainPtr ChainOf(absl::Span<const ChainPtr> made, const SharedWork& work,
-                          const Digest& root);
   absl::Status WritePoint(const SharedWork& work, const SharedPrompt& prompt, uint32_t boundary,
                           std::set<ObjectId>* seen);
   // `object`: its place in the plan.
@@ -96,7 +96,6 @@ class SharedWriter {
 
   const Parts parts_;
   const SharedOptions options_;
-  const std::string secret_;
   std::atomic<uint64_t> drops_{0};
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;

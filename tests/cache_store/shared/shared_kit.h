@@ -39,7 +39,6 @@ struct SharedKit {
   std::string secret_file = folder.path() + "/secret";
   StoreOptions store_options;
   SharedOptions shared_options;
-  std::function<std::string()> read_secret;  // null: the nodes' is always the file's
 
   SharedKit() { store_options.host_bytes = 8 * kMiB; }
 
@@ -67,7 +66,7 @@ struct SharedKit {
     node.waits = waits.get();
     node.store = std::make_unique<SharedStore>(
         *std::move(behind), std::move(engine), secret, shared_options,
-        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits), read_secret});
+        SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits)});
     return node;
   }
 };
@@ -109,23 +108,6 @@ class SharedStoreTest : public ::testing::Test {
 
   SharedKit kit_;
   const Fingerprint model_ = KitModel().Make();
-};
-
-// Stores whose secret's file changes while they run.
-class SharedSecretTest : public SharedStoreTest {
- protected:
-  SharedSecretTest() {
-    kit_.read_secret = [this] { return secret_; };
-  }
-  // All stores have it, and look at the engine again.
-  void Take(const std::string& secret) {
-    secret_ = secret;
-    kit_.clock.Advance(2 * kit_.shared_options.generation_age);
-  }
-
-  const std::string first_ = std::string(kSecretBytes, '1'),
-                    second_ = std::string(kSecretBytes, '2');
-  std::string secret_ = first_;
 };
 
 }  // namespace hearth

@@ -1,33 +1,13 @@
-// The secret of a shared tier, and files that change while a store runs.
+// Files that change while a store runs: passwords and certificates.
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "cache_store/base/reread_file.h"
-#include "tests/cache_store/shared/shared_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
-
-TEST_F(SharedSecretTest, AChangedSecretMakesMissesOfWhatWasWrittenBefore) {
-  const KitPrompt before = Prompt(1), after = Prompt(2);
-  SharedNode writer = kit_.Node(), early = kit_.Node();
-  Publish(&writer, before, {64});
-  EXPECT_EQ(Fetch(&early, before), 64u);
-
-  Take(second_);
-  SharedNode reader = kit_.Node();
-  EXPECT_EQ(Fetch(&reader, before), 0u);
-  Publish(&writer, after, {64});
-  EXPECT_EQ(Fetch(&reader, after), 64u);
-  EXPECT_EQ(Fetch(&early, after), 64u) << "which has heard of it by now";
-  EXPECT_EQ(Fetch(&writer, before), 64u) << "what is here stays";
-
-  Take(first_);
-  SharedNode late = kit_.Node();
-  EXPECT_EQ(Fetch(&late, before), 64u);
-  EXPECT_EQ(Fetch(&late, after), 0u);
-}
 
 class RereadFileTest : public ::testing::Test {
  protected:

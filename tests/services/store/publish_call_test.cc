@@ -206,7 +206,7 @@ TEST(SharedPublish, APublishThatWaitsForTheEngineDoesNotHoldUpOthers) {
   engine->OnWritten([&] { may_end.WaitForNotification(); });
   StoreServer server(std::make_unique<SharedStore>(
       TieredStore::Open(options).value(), std::move(engine), secret, SharedOptions(),
-      SharedStore::Seams{&clock, nullptr, nullptr, nullptr, nullptr}));
+      SharedStore::Seams{&clock, nullptr, nullptr, nullptr}));
   std::vector<std::thread> waiting;
   for (uint64_t seed = 1; seed <= kPublishCommitters; ++seed) {
     waiting.emplace_back([&server, seed] {

@@ -150,24 +150,5 @@ TEST(SharedTier, AnEngineThatIsLostAndFoundAgainIsSaidOnceEachWithItsAddress) {
   EXPECT_THAT(said(), HasSubstr("unreachable")) << "none is known";
 }
 
-TEST_F(LonelySharedTier, ASecretThatIsHalfWrittenIsCountedAndTheOneBeforeItUsed) {
-  const auto unusable = [&] {
-    for (const MetricSample& sample : SharedEngineSamples(added_)) {
-      if (sample.name == "hearth_store_shared_unusable_files_total") return sample.value;
-    }
-    return -1.0;
-  };
-  PrefixQuery query;
-  query.tenant = "default";
-  const std::vector<uint32_t> tokens(100);
-  query.token_ids = tokens;
-  EXPECT_EQ(unusable(), 0);
-  std::ofstream(secret_file_) << "0123";
-  for (int lookup = 0; lookup < 2; ++lookup) {
-    EXPECT_TRUE(added_.store->Fetch(query, 0, 0).ok());
-    EXPECT_EQ(unusable(), 1);
-  }
-}
-
 }  // namespace
 }  // namespace hearth
