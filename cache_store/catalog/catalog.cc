@@ -35,7 +35,7 @@ const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::st
   expiry_.Add(point);
   if (!is_adopting_) feed_.Add(point, now);
   for (const StoredObject* object : point->objects) {
-    assert(object->node != nullptr && (object->in_host || object->on_disk));
+    assert(object->node != nullptr && (object->in_host() || object->on_disk));
     point->object_bytes += object->bytes();
     objects_->Charge(object, point->account);
     ChangeNames(object, point, 1);

@@ -17,7 +17,7 @@ constexpr int kLookedAt = 1024;
 bool FreesHost(const RestorePointEntry& point) {
   if (point.sessions > 0 || point.pinned) return false;
   return std::any_of(point.objects.begin(), point.objects.end(), [](const StoredObject* object) {
-    return object->in_host && object->sessions == 0 && object->names.count == 1;
+    return object->in_host() && object->sessions == 0 && object->names.count == 1;
   });
 }
 

@@ -20,8 +20,9 @@ void StorageSums::CountInTiers(const StoredObject& object, uint64_t times) {
   const uint64_t bytes = times * object.bytes();
   const bool is_pinned = object.pins > 0;
   const bool is_held = object.sessions > 0;
-  if (object.in_host) {
+  if (object.in_host()) {
     sums_.host_bytes += bytes;
+    sums_.host_objects += times;
     if (is_held || (is_pinned && !object.on_disk)) sums_.host_kept_bytes += bytes;
     if (is_held || !object.on_disk) sums_.host_fixed_bytes += bytes;
   }
@@ -62,17 +63,17 @@ void StorageSums::Count(const RestorePointEntry& point, uint64_t times) {
 
 bool StorageSums::SameInTiers(const StorageSums& other) const {
   const auto all = [](const Sums& sums) {
-    return std::tie(sums.host_bytes, sums.host_kept_bytes, sums.host_fixed_bytes, sums.disk_bytes,
-                    sums.disk_kept_bytes, sums.disk_objects, sums.pinned_bytes);
+    return std::tie(sums.host_bytes, sums.host_kept_bytes, sums.host_fixed_bytes, sums.host_objects,
+                    sums.disk_bytes, sums.disk_kept_bytes, sums.disk_objects, sums.pinned_bytes);
   };
   return all(sums_) == all(other.sums_);
 }
 
-void Garbage::Add(const Garbage& other) {
-  const auto append = [](std::vector<uint64_t>* to, const std::vector<uint64_t>& from) {
+void Garbage::Add(Garbage other) {
+  const auto append = [](auto* to, const auto& from) {
     to->insert(to->end(), from.begin(), from.end());
   };
-  append(&host_objects, other.host_objects);
+  append(&host_copies, other.host_copies);
   append(&disk_objects, other.disk_objects);
   append(&manifests, other.manifests);
   append(&gone_objects, other.gone_objects);
@@ -155,7 +156,7 @@ void ObjectTable::DropUnneeded(const StoredObject* object) {
 void ObjectTable::Free(StoredObject* object) {
   assert(object->account == nullptr && object->pins == 0);
   assert(object->names.count == 0 && object->names.points == 0 && object->sessions == 0);
-  if (object->in_host) ForgetHostCopy(object);
+  if (object->in_host()) ForgetHostCopy(object);
   if (object->on_disk) {
     garbage_.disk_objects.push_back(object->number);
     garbage_.disk_bytes += object->disk_cost_bytes();
@@ -172,10 +173,10 @@ void ObjectTable::Free(StoredObject* object) {
   objects_.erase(object->number);
 }
 
-void ObjectTable::SetInHost(const StoredObject* object) {
-  assert(!object->in_host);
+void ObjectTable::SetInHost(const StoredObject* object, std::vector<SliceView> slices) {
+  assert(!object->in_host() && slices.size() == object->layers.size());
   const Change change(&sums_, object);
-  Own(object)->in_host = true;
+  Own(object)->host = std::make_shared<const std::vector<SliceView>>(std::move(slices));
   Own(object)->reads.from_host = false;
   AddSpare(Own(object));
   host_flow_.written_bytes += object->bytes();
@@ -214,17 +215,14 @@ void ObjectTable::DropSpareCopies(uint64_t most_bytes) {
 
 void ObjectTable::ForgetHostCopy(StoredObject* object) {
   if (object->has_spare()) spares_.erase(object->spare);
-  {
-    const Change change(&sums_, object);
-    object->in_host = false;
-  }
+  const Change change(&sums_, object);
+  garbage_.host_copies.push_back(std::exchange(object->host, nullptr));
   if (!object->reads.from_host) host_flow_.unread_bytes += object->bytes();
-  garbage_.host_objects.push_back(object->number);
 }
 
 void ObjectTable::DropHostCopy(const StoredObject* object) {
   assert(object->on_disk);
-  if (object->in_host) ForgetHostCopy(Own(object));
+  if (object->in_host()) ForgetHostCopy(Own(object));
 }
 
 void ObjectTable::ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by) {

@@ -57,6 +57,8 @@ class StorageSums {
   uint64_t disk_kept_bytes() const { return sums_.disk_kept_bytes + disk_reserved_; }
   uint64_t pinned_bytes() const { return sums_.pinned_bytes; }  // an object counts once
   uint64_t disk_objects() const { return sums_.disk_objects; }
+  uint64_t host_objects() const { return sums_.host_objects; }
+  uint64_t host_used_bytes() const { return sums_.host_bytes; }  // without what is reserved
 
   void ReserveHost(uint64_t bytes) { host_reserved_ += bytes; }
   void ReserveDisk(uint64_t bytes) { disk_reserved_ += bytes; }
@@ -70,7 +72,7 @@ class StorageSums {
 
  private:
   struct Sums {
-    uint64_t host_bytes = 0, host_kept_bytes = 0, host_fixed_bytes = 0;
+    uint64_t host_bytes = 0, host_kept_bytes = 0, host_fixed_bytes = 0, host_objects = 0;
     uint64_t disk_bytes = 0, disk_kept_bytes = 0, disk_objects = 0;
     uint64_t pinned_bytes = 0;
   };
@@ -81,15 +83,15 @@ class StorageSums {
   uint64_t host_reserved_ = 0, disk_reserved_ = 0;
 };
 
-// To be erased from their tiers once the lock is released.
+// To be erased from their tiers, or freed, once the lock is released.
 struct Garbage {
-  std::vector<uint64_t> host_objects;
+  std::vector<HostCopy> host_copies;  // to be freed there: unmapping many MiB takes milliseconds
   std::vector<uint64_t> disk_objects;
   std::vector<uint64_t> manifests;
   std::vector<uint64_t> gone_objects;  // altogether, or retired
   uint64_t disk_bytes = 0;             // of the disk objects
 
-  void Add(const Garbage& other);
+  void Add(Garbage other);
 };
 
 // Traffic of a tier since the store opened.
@@ -134,7 +136,7 @@ class ObjectTable {
 
   // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
   // same lock.
-  void SetInHost(const StoredObject* object);
+  void SetInHost(const StoredObject* object, std::vector<SliceView> slices);
   void SetOnDisk(const StoredObject* object);
   // The same for an object that an earlier run wrote, and may have read.
   void AdoptOnDisk(const StoredObject* object);
@@ -162,8 +164,6 @@ class ObjectTable {
   // The manifest of a removed restore point, or of one that was not added in the end.
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
   Garbage TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
-  // Only the RAM copies to be erased: evicted copies go before new ones take their room.
-  std::vector<uint64_t> TakeHostGarbage() { return std::exchange(garbage_.host_objects, {}); }
 
   const absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>>& all() const {
     return objects_;

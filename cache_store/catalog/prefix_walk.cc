@@ -37,7 +37,7 @@ void PromptWalk::Resume() {
 
 PromptWalk::Local PromptWalk::Count(const StoredObject* object, uint32_t end) const {
   const bool is_off_device = on_device_ == nullptr || !on_device_(object);
-  return {end, {object->bytes(), !object->in_host, is_off_device}, InheritedEnd(*object, now_)};
+  return {end, {object->bytes(), !object->in_host(), is_off_device}, InheritedEnd(*object, now_)};
 }
 
 void PromptWalk::Leave(uint32_t end) {

@@ -25,7 +25,7 @@ uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
 
 Tier RestorePointEntry::slowest_tier() const {
   for (const StoredObject* object : objects) {
-    if (!object->in_host) return Tier::kDisk;
+    if (!object->in_host()) return Tier::kDisk;
   }
   return Tier::kHost;
 }

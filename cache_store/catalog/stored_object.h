@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "cache_store/base/slice_view.h"
 #include "cache_store/base/tenant_ledger.h"
 #include "cache_store/base/tier.h"
 #include "cache_store/catalog/fingerprint_book.h"
@@ -42,6 +43,9 @@ struct NameCount {
   }
 };
 
+// An object's slices in RAM, in order of its layers. Who has one may read it without the lock.
+using HostCopy = std::shared_ptr<const std::vector<SliceView>>;
+
 struct StoredObject {
   struct Disk {
     bool begun = false;  // a write of it failed and may have left something
@@ -68,7 +72,7 @@ struct StoredObject {
   mutable std::atomic<bool> in_table{false};
 
   SegmentNode* node = nullptr;  // null until it is visible
-  bool in_host = false;
+  HostCopy host;                // null: it is not in RAM
   bool on_disk = false;
   bool retired = false;  // quarantined, or dropped while it is read: never visible again
   Disk disk;
@@ -82,9 +86,10 @@ struct StoredObject {
   // The latest end that a restore point naming it ever had.
   absl::Time keep_until = absl::InfinitePast();
 
+  bool in_host() const { return host != nullptr; }
   // A copy in RAM of what the disk has, too: dropping it loses nothing.
-  bool has_spare() const { return in_host && on_disk; }
-  bool hidden() const { return reads.suspect && !in_host; }
+  bool has_spare() const { return in_host() && on_disk; }
+  bool hidden() const { return reads.suspect && !in_host(); }
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;
   StoredSlice Slice(size_t i) const {

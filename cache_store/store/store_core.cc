@@ -36,6 +36,11 @@ absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const 
   return ValidateCuts(cuts, static_cast<uint32_t>(token_ids.size()));
 }
 
+bool IsIntact(const StoredObject& object, size_t slice, const SliceView& view) {
+  return view.bytes.size() == object.slice_bytes &&
+         SliceDigest(view.bytes.data(), view.bytes.size()) == object.slice_digests[slice];
+}
+
 absl::Status NoSuchPoint() { return absl::NotFoundError("no such restore point"); }
 
 StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
@@ -133,18 +138,17 @@ const RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::strin
   return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
-bool StoreCore::PutInHost(const StoredObject* object, const std::vector<SliceView>& views) {
-  mu.AssertHeld();
-  assert(views.size() == object->layers.size() && !object->in_host);
-  // Evicted copies must leave the tier before others take their room.
-  tiers.host_slices->EraseObjects(objects.TakeHostGarbage()).IgnoreError();
-  for (size_t i = 0; i < views.size(); ++i) {
-    if (tiers.host_slices->Write(object->Slice(i), views[i]).ok()) continue;
-    Count(Counter::kTierErrors);
-    tiers.host_slices->EraseObjects({object->number}).IgnoreError();
-    return false;
+bool StoreCore::HostViews(const StoredObject* object, std::vector<SliceView>* views) {
+  HostCopy copy;
+  {
+    StoreLock lock(this);
+    copy = object->host;
   }
-  objects.SetInHost(object);
+  if (copy == nullptr) return false;
+  for (size_t i = 0; i < copy->size(); ++i) {
+    if (!IsIntact(*object, i, (*copy)[i])) return false;
+  }
+  *views = *copy;
   return true;
 }
 
@@ -183,25 +187,17 @@ bool StoreCore::Expire(int most) {
 
 void StoreCore::ExpireFew() { Expire(kExpiredInPassing); }
 
-StoreCore::Rest StoreCore::CarryOut(const Garbage& garbage) {
+bool StoreCore::CarryOut(const Garbage& garbage) {
   mu.AssertHeld();
-  if (!garbage.host_objects.empty()) {
-    if (!tiers.host_slices->EraseObjects(garbage.host_objects).ok()) {
-      Count(Counter::kTierErrors);
-    }
-  }
   if (tiers.device != nullptr && !garbage.gone_objects.empty()) {
     tiers.device->Erase(garbage.gone_objects);
   }
   erasures.AddManifests(garbage.manifests);
   erasures.AddObjects(garbage.disk_objects, garbage.disk_bytes);
-  return {!garbage.host_objects.empty(),
-          !garbage.manifests.empty() || !garbage.disk_objects.empty()};
+  return !garbage.manifests.empty() || !garbage.disk_objects.empty();
 }
 
-void StoreCore::EraseLater(const Rest& rest) {
-  if (rest.in_host) tiers.host.Reap();  // RAM is not to wait behind the disk
-  if (!rest.on_disk) return;
+void StoreCore::EraseLater() {
   assert(executor != nullptr);
   if (!executor->TrySchedule(0, [this] { EraseFromDisk().IgnoreError(); })) {
     EraseFromDisk().IgnoreError();
@@ -209,7 +205,6 @@ void StoreCore::EraseLater(const Rest& rest) {
 }
 
 absl::Status StoreCore::EraseFromDisk(absl::Span<const uint64_t> orphans) {
-  tiers.host.Reap();
   if (tiers.disk == nullptr || (orphans.empty() && !erasures.maybe_any())) return absl::OkStatus();
   absl::Status status;
   Erasures::Objects taken;

@@ -1,9 +1,9 @@
 // StoreCore: what all parts of a store share: its lock with the catalog under it, its tiers, and
 // how what leaves the catalog is erased from them.
 //
-// `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks; calls of the RAM
-// tier under it move pointers only. Order: `mu` before the tiers' and the event hub's own mutexes.
-// What grows with a prompt is done in steps, and others have the lock in between (Yield).
+// `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks. Order: `mu`
+// before the tiers' and the event hub's own mutexes. What grows with a prompt is done in steps, and
+// others have the lock in between (Yield).
 //
 // RAM copies are erased at once, under the lock; copies on disk later, under none. A failed erase
 // is counted, and tried again with the next and at the store's end.
@@ -50,6 +50,8 @@ namespace hearth {
 
 // kInvalidArgument names the field.
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts);
+// These are the bytes of the object's slice.
+bool IsIntact(const StoredObject& object, size_t slice, const SliceView& view);
 // kNotFound, for an id that FindOwned does not find.
 absl::Status NoSuchPoint();
 
@@ -179,19 +181,13 @@ class StoreCore {
   // A few, on behalf of a call that does something else.
   void ExpireFew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // Writes an object to the RAM tier and tells the catalog. False: the tier refused it. REQUIRES:
-  // room, by a reservation that is released under the same lock.
-  bool PutInHost(const StoredObject* object, const std::vector<SliceView>& views)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // All slices of an object from RAM, verified. False: some are missing or wrong. REQUIRES: held.
+  bool HostViews(const StoredObject* object, std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu);
 
-  // The work that CarryOut leaves for EraseLater.
-  struct Rest {
-    bool in_host = false, on_disk = false;
-  };
-  // Erases from RAM and the device, and notes what is to be erased from the disk.
-  Rest CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Finishes it in the background, or in this thread when the executor is full.
-  void EraseLater(const Rest& rest) ABSL_LOCKS_EXCLUDED(mu);
+  // Erases from the device, and notes what is to be erased from the disk. False: nothing is.
+  bool CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // EraseFromDisk in the background, or in this thread when the executor is full.
+  void EraseLater() ABSL_LOCKS_EXCLUDED(mu);
   // Erases everything noted so far from the disk, and `orphans`: objects of a failed write, whose
   // keys the caller has claimed.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {}) ABSL_LOCKS_EXCLUDED(mu);
@@ -249,9 +245,11 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
     core_->Lock();
   }
   ~StoreLock() ABSL_UNLOCK_FUNCTION() {
-    const StoreCore::Rest rest = core_->CarryOut(core_->objects.TakeGarbage());
+    Garbage garbage = core_->objects.TakeGarbage();
+    const bool erases = core_->CarryOut(garbage);
     core_->Unlock();
-    if (on_disk_ == kInBackground) core_->EraseLater(rest);
+    garbage.host_copies.clear();  // RAM is not to wait behind the disk
+    if (erases && on_disk_ == kInBackground) core_->EraseLater();
   }
   StoreLock(const StoreLock&) = delete;
   StoreLock& operator=(const StoreLock&) = delete;

@@ -26,7 +26,7 @@ struct StoreSeams {
 
   Clock* clock = nullptr;
   std::unique_ptr<Executor> executor;
-  WrapTier wrap_host, wrap_disk;     // put in front of the tier, behind its verification
+  WrapTier wrap_disk;                // put in front of the tier, behind its verification
   rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
   std::optional<BootId> boot;        // of the machine under that
   absl::Duration disk_pause = DiskTierOptions::kPause;

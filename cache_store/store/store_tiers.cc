@@ -22,12 +22,8 @@ StoreTiers::StoreTiers(const StoreOptions& options, const StoreSeams& seams,
     : is_shared(options.shared_memory),
       min_table_bytes(seams.min_table_bytes),
       arena(std::move(host_arena)),
-      host(options.host_bytes),
       disk(std::move(disk_tier)),
       device(DeviceOf(options)) {
-  unverified_host = &host;
-  if (seams.wrap_host) unverified_host = (wrapped_host = seams.wrap_host(&host)).get();
-  host_slices = std::make_unique<VerifiedTier>(unverified_host);
   if (disk == nullptr) return;
   SliceTier* slices = disk.get();
   if (seams.wrap_disk) slices = (wrapped_disk = seams.wrap_disk(slices)).get();
@@ -47,15 +43,6 @@ SliceView StoreTiers::InArena(const SliceView& slice) const {
   std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
   const absl::Span<const std::byte> bytes(memory.get(), slice.bytes.size());
   return SliceView{std::move(memory), bytes};
-}
-
-bool StoreTiers::HostViews(const StoredObject* object, std::vector<SliceView>* views) const {
-  for (size_t i = 0; i < object->layers.size(); ++i) {
-    absl::StatusOr<std::optional<SliceView>> view = host_slices->Read(object->Slice(i));
-    if (!view.ok() || !view->has_value()) return false;
-    views->push_back(**std::move(view));
-  }
-  return true;
 }
 
 bool StoreTiers::AreOnDevice(absl::Span<const StoredObject* const> objects) const {

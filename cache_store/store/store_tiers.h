@@ -1,4 +1,5 @@
-// StoreTiers: the tiers of a store, each one bare and behind its verifying decorator.
+// StoreTiers: the tiers of a store beside RAM, whose slices are the objects' (StoredObject::host),
+// and RAM's memory.
 //
 // Thread safe, as the tiers are. Ownership: owns all of them.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_TIERS_H_
@@ -15,7 +16,6 @@
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/memory/device_tier.h"
 #include "cache_store/memory/host_arena.h"
-#include "cache_store/memory/host_tier.h"
 #include "cache_store/store/options.h"
 #include "cache_store/store/store_seams.h"
 
@@ -29,20 +29,16 @@ struct StoreTiers {
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes) const;
   // The same bytes where workers can map them, if that is worth a copy.
   SliceView InArena(const SliceView& slice) const;
-  // All slices of an object from RAM, verified. False: some are missing or wrong.
-  bool HostViews(const StoredObject* object, std::vector<SliceView>* views) const;
   // Whether all of these have a copy on the device.
   bool AreOnDevice(absl::Span<const StoredObject* const> objects) const;
 
   const bool is_shared;                    // StoreOptions::shared_memory
   const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, or a test's
   const std::shared_ptr<HostArena> arena;  // null: no RAM tier
-  HostTier host;
-  const std::unique_ptr<DiskTier> disk;  // null: RAM only
-  std::unique_ptr<SliceTier> wrapped_host, wrapped_disk;
-  SliceTier* unverified_host = nullptr;
-  std::unique_ptr<SliceTier> host_slices, disk_slices;  // verified
-  const std::unique_ptr<DeviceTier> device;             // null: no gpu tier
+  const std::unique_ptr<DiskTier> disk;    // null: RAM only
+  std::unique_ptr<SliceTier> wrapped_disk;
+  std::unique_ptr<SliceTier> disk_slices;    // verified
+  const std::unique_ptr<DeviceTier> device;  // null: no gpu tier
 };
 
 }  // namespace hearth

@@ -20,7 +20,7 @@ void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
   for (const auto& [number, object] : objects.all()) {
     const uint32_t names = object->names.count;
     assert(number == object->number && (names > 0 || object->sessions > 0));
-    assert(names == 0 || object->in_host || object->on_disk);
+    assert(names == 0 || object->in_host() || object->on_disk);
     assert(names == named[object.get()]);
     assert(object->pins == pinning[object.get()]);
     assert((object->account != nullptr) == (names > 0 || object->promised > 0));
@@ -106,7 +106,6 @@ void CheckInvariants(TieredStore* store) {
   StoreCore* const core = static_cast<SteppedStore*>(store)->core();
   const bool is_loading = store->is_loading();
   StoreLock lock(core);
-  assert(core->tiers.host.bytes() <= core->tiers.host.capacity_bytes());
   assert(core->objects.sums().host_bytes() <= core->evictor.limits().host_bytes);
   // Evictions that a crash of the machine undid come back, and go again once all is loaded.
   assert(is_loading || core->objects.sums().disk_bytes() <= core->evictor.limits().disk_bytes);
@@ -118,6 +117,14 @@ void CheckInvariants(TieredStore* store) {
     const StoredObject* object = core->objects.Find(number);
     assert(object != nullptr && !object->retired);
   }
+}
+
+void FlipInRam(TieredStore* store, size_t place) {
+  const Digest id = store->Hottest(1).at(0).id;
+  StoreCore* const core = static_cast<SteppedStore*>(store)->core();
+  StoreLock lock(core);
+  const SliceView& slice = core->catalog.Find(id)->objects.at(place)->host->at(0);
+  const_cast<std::byte&>(slice.bytes[slice.bytes.size() / 2]) ^= std::byte{0x10};
 }
 
 uint64_t IndexFinds(TieredStore* store) {

@@ -14,6 +14,9 @@ namespace hearth {
 void CheckCatalog(const Catalog& catalog, const ObjectTable& objects);
 // The same of a store's, and that its tiers hold no more than they may.
 void CheckInvariants(TieredStore* store);
+// A bit of the copy that RAM has of an object: of the restore point with the most hits, the one at
+// `place`.
+void FlipInRam(TieredStore* store, size_t place = 0);
 uint64_t IndexFinds(TieredStore* store);  // PrefixIndex::finds
 uint64_t LockYields(TieredStore* store);  // how often a long walk let others have the lock
 

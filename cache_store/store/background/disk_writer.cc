@@ -161,7 +161,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
   core_->EraseFromDisk().IgnoreError();
   // RAM reads verify digests, so they are done without the lock; references keep the copies.
   for (const StoredObject* object : work.objects) {
-    ready = ready && core_->tiers.HostViews(object, &work.views.emplace_back());
+    ready = ready && core_->HostViews(object, &work.views.emplace_back());
   }
   const bool written = ready && Write(&work, false).ok();
   if (!written) core_->Count(Counter::kWriteBehindFailed);

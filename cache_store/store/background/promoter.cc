@@ -15,7 +15,7 @@ std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
   if (core_->evictor.limits().host_bytes == 0) return nullptr;
   uint64_t bytes = 0;
   for (const StoredObject* object : point.objects) {
-    if (!object->in_host) bytes += object->bytes();
+    if (!object->in_host()) bytes += object->bytes();
   }
   if (!core_->evictor.MayDemoteFor(bytes)) {
     core_->Count(Counter::kPromotionsSkipped);
@@ -32,7 +32,7 @@ void Promoter::Skip(Promotion* promotion) {
 
 bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
   StoreLock lock(core_);
-  if (object->in_host || object->reads.promoting || object->retired) return false;
+  if (object->in_host() || object->reads.promoting || object->retired) return false;
   if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
     Skip(promotion);
     return false;
@@ -74,7 +74,7 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
   bool has_room = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    if (object->names.count > 0 && !object->in_host && !promotion->no_room) {
+    if (object->names.count > 0 && !object->in_host() && !promotion->no_room) {
       has_room = core_->evictor.ReserveHostByDemoting(object->bytes());
       if (!has_room) {
         promotion->no_room = true;
@@ -82,7 +82,6 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
       }
     }
   }
-  core_->tiers.host.Reap();
   if (has_room) {
     for (SliceView& view : views) view = core_->tiers.InArena(view);
   }
@@ -90,7 +89,8 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
       core_->evictor.UnreserveHost(object->bytes());
-      if (object->names.count > 0 && !object->in_host && core_->PutInHost(object, views)) {
+      if (object->names.count > 0 && !object->in_host()) {
+        core_->objects.SetInHost(object, std::move(views));
         const RestorePointEntry* point = core_->catalog.Find(promotion->point_id);
         const bool is_whole = point != nullptr && point->slowest_tier() == Tier::kHost;
         if (is_whole) core_->Count(Counter::kPromotedRestorePoints);
@@ -107,7 +107,7 @@ void Promoter::NoteFetched(const StoredObject* object) {
   assert(object->sessions > 0);
   if (core_->tiers.device == nullptr) return;
   if (++object->reads.fetches < kFetchesToCopy || object->reads.queued_for_device ||
-      object->retired || !object->in_host || core_->tiers.device->Has(object->number)) {
+      object->retired || !object->in_host() || core_->tiers.device->Has(object->number)) {
     return;
   }
   Executor* const executor = copier_ != nullptr ? copier_.get() : core_->executor;
@@ -123,7 +123,7 @@ void Promoter::CopyToDevice(uint64_t number) {
   {
     StoreLock lock(core_);
     object = core_->objects.Find(number);
-    if (object == nullptr || object->retired || !object->in_host) {
+    if (object == nullptr || object->retired || !object->in_host()) {
       if (object != nullptr) object->reads.queued_for_device = false;
       core_->Count(Counter::kGpuPromotionsDropped);
       return;
@@ -133,7 +133,7 @@ void Promoter::CopyToDevice(uint64_t number) {
   // Verified as they are read; a copy that rotted is for the next reader to quarantine.
   std::vector<SliceView> views;
   absl::StatusOr<DeviceRef> copy = absl::DataLossError("no whole copy in RAM");
-  if (core_->tiers.HostViews(object, &views)) {
+  if (core_->HostViews(object, &views)) {
     std::vector<SliceWrite> slices;
     for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
     copy = core_->tiers.device->CopyIn(slices);

@@ -185,7 +185,7 @@ absl::Status Quarantiner::ReadFromDisk(const StoredObject* object) {
 
 absl::Status Quarantiner::WriteAgain(const StoredObject* object) {
   std::vector<SliceView> views;
-  if (!core_->tiers.HostViews(object, &views)) return absl::NotFoundError("it is not in RAM");
+  if (!core_->HostViews(object, &views)) return absl::NotFoundError("it is not in RAM");
   std::vector<SliceWrite> slices;
   for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
   return core_->tiers.disk_slices->WriteAll(slices);
@@ -193,7 +193,7 @@ absl::Status Quarantiner::WriteAgain(const StoredObject* object) {
 
 void Quarantiner::QuarantineHostCopy(const StoredObject* object) {
   StoreLock lock(core_);
-  if (!object->in_host) return;
+  if (!object->in_host()) return;
   if (object->on_disk) {
     core_->objects.DropHostCopy(object);
   } else {

@@ -303,6 +303,7 @@ bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
   plan_.slowest_tier = Tier::kHost;
   plan_.on_device = core_->tiers.device != nullptr;
   objects_.reserve(point->objects.size());
+  copies_.reserve(point->objects.size());
   plan_.objects.reserve(point->objects.size());
   for (const SegmentNode* node = point->node; node->parent != nullptr; node = node->parent) {
     std::copy(node->token_ids.begin(), node->token_ids.end(),
@@ -313,9 +314,10 @@ bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
     const StoredObject* object = point->objects[objects_.size()];
     core_->objects.Hold(object);
     objects_.push_back(object);
+    copies_.push_back(object->host);
     plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
-                                          object->in_host ? Tier::kHost : Tier::kDisk});
-    if (!object->in_host) plan_.slowest_tier = Tier::kDisk;
+                                          object->in_host() ? Tier::kHost : Tier::kDisk});
+    if (!object->in_host()) plan_.slowest_tier = Tier::kDisk;
     plan_.on_device = plan_.on_device && core_->tiers.device->Has(object->number);
     unserved_slices_ += object->layers.size();
     if (core_->Yield(1) && Point() == nullptr) return false;
@@ -399,66 +401,52 @@ absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) 
 absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
   const absl::StatusOr<size_t> place = PlaceOf(object, layer);
   if (!place.ok()) return place.status();
-  bool from_disk = false;
-  absl::StatusOr<SliceView> view = ReadVerified(objects_[object], *place, &from_disk);
-  if (view.ok()) NoteServed(object, from_disk ? Tier::kDisk : Tier::kHost);
-  if (view.ok() && from_disk) KeepForPromotion(object, *place, *view);
-  return view;
-}
-
-absl::StatusOr<SliceView> FetchSessionImpl::ReadVerified(const StoredObject* object, size_t slice,
-                                                         bool* from_disk) {
-  const StoredSlice ref = object->Slice(slice);
+  const StoredObject* const stored = objects_[object];
   const Stopwatch stopwatch;
-  absl::StatusOr<std::optional<SliceView>> read = core_->tiers.host_slices->Read(ref);
-  if (read.ok() && read->has_value()) {
-    core_->Count(Counter::kBytesReadHost, ref.bytes);
-    core_->meters.ObserveSliceRead(Tier::kHost, stopwatch.Elapsed());
-    return **std::move(read);
-  }
-  if (!read.ok()) {
+  if (const std::optional<SliceView> held = InHost(object, *place); held.has_value()) {
+    if (IsIntact(*stored, *place, *held)) {
+      NoteFromHost(object, held->bytes.size(), stopwatch);
+      return *held;
+    }
     // A broken RAM copy is a miss of that tier: the disk may still have the bytes.
-    core_->Count(absl::IsDataLoss(read.status()) ? Counter::kHostCorrupt : Counter::kTierErrors);
-    quarantiner_->QuarantineHostCopy(object);
+    core_->Count(Counter::kHostCorrupt);
+    broken_.push_back(std::exchange(copies_[object], nullptr));
+    quarantiner_->QuarantineHostCopy(stored);
   }
   const absl::Status gone =
-      absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
+      absl::DataLossError(absl::StrCat("a slice of layer ", layer, " is gone"));
   if (core_->tiers.disk == nullptr) {
-    quarantiner_->QuarantineObject(object, gone);
+    quarantiner_->QuarantineObject(stored, gone);
     return gone;
   }
-  *from_disk = true;
-  read = core_->tiers.disk_slices->Read(ref);
-  if (read.ok() && read->has_value()) {
-    core_->Count(Counter::kBytesReadDisk, ref.bytes);
-    core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
-    return **std::move(read);
+  const absl::StatusOr<std::optional<SliceView>> read =
+      core_->tiers.disk_slices->Read(stored->Slice(*place));
+  if (!read.ok() || !read->has_value()) {
+    core_->Count(Counter::kTierErrors);
+    quarantiner_->Suspect(stored, read.ok() ? gone : read.status());
+    return read.ok() ? gone : read.status();
   }
-  const absl::Status failed = read.ok() ? gone : read.status();
-  core_->Count(Counter::kTierErrors);
-  quarantiner_->Suspect(object, failed);
-  return failed;
+  core_->Count(Counter::kBytesReadDisk, stored->slice_bytes);
+  core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
+  NoteServed(object, Tier::kDisk);
+  KeepForPromotion(object, *place, **read);
+  return **read;
 }
 
-std::optional<SliceView> FetchSessionImpl::InHost(size_t object, uint32_t layer) {
-  const absl::StatusOr<size_t> place = PlaceOf(object, layer);
-  if (!place.ok()) return std::nullopt;
-  const StoredSlice ref = objects_[object]->Slice(*place);
-  absl::StatusOr<std::optional<SliceView>> held = core_->tiers.unverified_host->Read(ref);
-  // ReadSlice finds out what is wrong with it.
-  if (!held.ok() || !held->has_value() || (*held)->bytes.size() != ref.bytes) return std::nullopt;
-  return **std::move(held);
+std::optional<SliceView> FetchSessionImpl::InHost(size_t object, size_t place) const {
+  if (copies_[object] == nullptr) return std::nullopt;
+  return (*copies_[object])[place];
 }
 
 std::optional<SliceView> FetchSessionImpl::PeekSlice(size_t object, uint32_t layer) {
   const Stopwatch stopwatch;
-  std::optional<SliceView> held = InHost(object, layer);
-  if (held.has_value()) NoteUnverified(object, held->bytes.size(), stopwatch);
+  const absl::StatusOr<size_t> place = PlaceOf(object, layer);
+  const auto held = place.ok() ? InHost(object, *place) : std::nullopt;
+  if (held.has_value()) NoteFromHost(object, held->bytes.size(), stopwatch);
   return held;
 }
 
-// Handed out from RAM without being read.
-void FetchSessionImpl::NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch) {
+void FetchSessionImpl::NoteFromHost(size_t object, size_t bytes, const Stopwatch& stopwatch) {
   core_->Count(Counter::kBytesReadHost, bytes);
   core_->meters.ObserveSliceRead(Tier::kHost, stopwatch.Elapsed());
   NoteServed(object, Tier::kHost);
@@ -467,14 +455,14 @@ void FetchSessionImpl::NoteUnverified(size_t object, size_t bytes, const Stopwat
 std::optional<SegmentRange> FetchSessionImpl::ShareSlice(size_t object, uint32_t layer) {
   if (core_->tiers.arena == nullptr) return std::nullopt;
   const Stopwatch stopwatch;
-  std::optional<SliceView> held = InHost(object, layer);
+  const absl::StatusOr<size_t> place = PlaceOf(object, layer);
+  const auto held = place.ok() ? InHost(object, *place) : std::nullopt;
   if (!held.has_value()) return std::nullopt;
   const std::optional<SegmentRange> range =
       core_->tiers.arena->RangeOf(held->bytes.data(), held->bytes.size());
   if (!range.has_value()) return std::nullopt;
   core_->Count(Counter::kBytesShared, held->bytes.size());
-  NoteUnverified(object, held->bytes.size(), stopwatch);
-  shared_.push_back(*std::move(held));
+  NoteFromHost(object, held->bytes.size(), stopwatch);
   return range;
 }
 

@@ -68,12 +68,11 @@ class FetchSessionImpl : public FetchSession {
   bool HoldObjects(const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // One more slice went out.
   void NoteServed(size_t object, Tier from);
-  void NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch);
+  void NoteFromHost(size_t object, size_t bytes, const Stopwatch& stopwatch);
   void CountHit();
   // Of a slice of the plan; kInvalidArgument when there is none.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
-  absl::StatusOr<SliceView> ReadVerified(const StoredObject* object, size_t slice, bool* from_disk);
-  std::optional<SliceView> InHost(size_t object, uint32_t layer);
+  std::optional<SliceView> InHost(size_t object, size_t place) const;
   // Keeps a slice that was read from disk until its object can be put into RAM.
   void KeepForPromotion(size_t object, size_t place, const SliceView& view);
 
@@ -82,9 +81,10 @@ class FetchSessionImpl : public FetchSession {
   Promoter* const promoter_ = nullptr;
   LookupPlan plan_;
   std::vector<const StoredObject*> objects_;  // held
-  std::vector<Served> served_;                // by object
+  std::vector<HostCopy> copies_;              // of each: what RAM had, or null. Kept to the end
+  std::vector<HostCopy> broken_;  // of these; they may be shared, and stay where they are
+  std::vector<Served> served_;    // by object
   size_t unserved_slices_ = 0;
-  std::vector<SliceView> shared_;  // keeps what was shared where it is
   std::vector<DeviceRef> shared_on_device_;
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held

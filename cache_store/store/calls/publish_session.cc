@@ -538,7 +538,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
       objects.push_back(object);
       if (object->on_disk || !listed.insert(object).second) continue;
       unwritten.push_back(object);
-      if (!object->in_host) new_bytes += object->bytes();
+      if (!object->in_host()) new_bytes += object->bytes();
       disk_bytes += object->disk_cost_bytes();
     }
     disk_bytes += ManifestCostBytes(kept.boundary, spec_.tenant.size(), objects);
@@ -604,7 +604,7 @@ absl::Status PublishSessionImpl::ViewsFor(const StoredObject* object,
       return absl::OkStatus();
     }
   }
-  if (core_->tiers.HostViews(object, views)) return absl::OkStatus();
+  if (core_->HostViews(object, views)) return absl::OkStatus();
   return absl::UnavailableError("an object that was only in RAM could not be read back");
 }
 
@@ -647,7 +647,7 @@ void PublishSessionImpl::Place() {
     for (const size_t i : kept.items) {
       // RAM is its only home, and was reserved.
       const Item& item = items_[i];
-      if (!item.complete() || item.object->in_host || item.object->on_disk) continue;
+      if (!item.complete() || item.object->in_host() || item.object->on_disk) continue;
       PutInHost(item, &plan_.host_reserved_bytes);
     }
     AdmitToHost(kept);
@@ -740,7 +740,7 @@ void PublishSessionImpl::PutInHost(const Item& item, uint64_t* reserved_bytes) {
   const uint64_t bytes = std::min(*reserved_bytes, item.object->bytes());
   core_->evictor.UnreserveHost(bytes);
   *reserved_bytes -= bytes;
-  core_->PutInHost(item.object, item.staged);
+  core_->objects.SetInHost(item.object, item.staged);
   core_->Yield(1);
 }
 
@@ -749,13 +749,13 @@ void PublishSessionImpl::AdmitToHost(const Boundary& kept) {
   uint64_t bytes = 0;
   for (const size_t i : kept.items) {
     const Item& item = items_[i];
-    if (item.object->in_host) continue;
+    if (item.object->in_host()) continue;
     if (!item.complete()) return;  // on the disk only: the next fetch promotes it
     bytes += item.object->bytes();
   }
   if (!core_->evictor.ReserveHost(bytes, spec_.tenant)) return;
   for (const size_t i : kept.items) {
-    if (!items_[i].object->in_host) PutInHost(items_[i], &bytes);
+    if (!items_[i].object->in_host()) PutInHost(items_[i], &bytes);
   }
   core_->evictor.UnreserveHost(bytes);
 }

@@ -136,7 +136,7 @@ class PublishSessionImpl : public PublishSession {
     return point.expiry.inherited || kept.expires > point.expiry.at;
   }
   static bool IsThere(const StoredObject& object) {
-    return !object.retired && (object.in_host || object.on_disk);
+    return !object.retired && (object.in_host() || object.on_disk);
   }
   bool IsWhole(const Boundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Makes the path of a boundary and puts its new objects into it. `in_steps`: others have the lock

@@ -428,11 +428,11 @@ StoreStats Store::Stats() {
   const StoreTiers& tiers = core_->tiers;
   const bool has_disk = tiers.disk != nullptr;
   const uint64_t evicted = core_->catalog.evicted();
-  add({Tier::kHost, tiers.host.bytes(), tiers.host.capacity_bytes(), tiers.host.objects(),
+  const StorageSums& sums = core_->objects.sums();
+  add({Tier::kHost, sums.host_used_bytes(), core_->options.host_bytes, sums.host_objects(),
        has_disk ? core_->objects.demoted() : evicted},
       Counter::kBytesReadHost, core_->objects.flow(Tier::kHost));
   if (has_disk) {
-    const StorageSums& sums = core_->objects.sums();
     add({Tier::kDisk, sums.disk_bytes(), core_->options.disk_bytes, sums.disk_objects(), evicted},
         Counter::kBytesReadDisk, core_->objects.flow(Tier::kDisk));
   }

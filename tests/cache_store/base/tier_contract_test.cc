@@ -6,7 +6,6 @@
 
 #include "cache_store/base/verified_tier.h"
 #include "cache_store/disk/disk_tier.h"
-#include "cache_store/memory/host_tier.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -29,11 +28,6 @@ struct Made {
   std::unique_ptr<SliceTier> below, tier;
 };
 
-Made MakeHost() {
-  Made made;
-  made.tier = std::make_unique<HostTier>(64 << 20);
-  return made;
-}
 Made MakeDisk() {
   Made made;
   made.folder = std::make_unique<TestFolder>();
@@ -112,30 +106,16 @@ TEST_P(TierContract, ErasingOneObjectLeavesItsNeighbours) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, TierContract,
-                         ::testing::Values(Maker{"Host", MakeHost}, Maker{"Disk", MakeDisk},
+                         ::testing::Values(Maker{"Disk", MakeDisk},
                                            Maker{"Verified", MakeVerified}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(HostTier, CountsEveryByteAndRefusesOneTooMany) {
-  HostTier tier(10000);
-  const SliceView half = Bytes(5000, 1), small = Bytes(4000, 2);
-  ASSERT_TRUE(tier.Write(RefOf(1, 0, half), half).ok());
-  ASSERT_TRUE(tier.Write(RefOf(1, 1, half), half).ok());
-  EXPECT_EQ(tier.bytes(), 10000u);
-  EXPECT_EQ(tier.Write(RefOf(2, 0, small), small).code(), absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(tier.Write(RefOf(1, 1, small), small).ok()) << "replacing frees first";
-  EXPECT_EQ(tier.bytes(), 9000u);
-  ASSERT_TRUE(tier.EraseObjects({1}).ok());
-  EXPECT_EQ(tier.bytes(), 0u);
-  tier.Reap();
-}
-
 TEST(VerifiedTier, LetsNoWrongBytesOut) {
-  HostTier host(1 << 20);
-  VerifiedTier tier(&host);
+  const Made disk = MakeDisk();
+  VerifiedTier tier(disk.tier.get());
   const SliceView view = Bytes(5000, 1);
   StoredSlice ref = RefOf(1, 0, view);
-  ASSERT_TRUE(host.Write(ref, view).ok());
+  ASSERT_TRUE(disk.tier->Write(ref, view).ok());
   ref.digest ^= 1;
   EXPECT_TRUE(absl::IsDataLoss(tier.Read(ref).status()));
   ref.digest ^= 1;

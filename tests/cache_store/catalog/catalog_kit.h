@@ -28,6 +28,9 @@ struct CatalogKit {
   const StoredObject* NewObject(const std::string& name) {
     return objects.NewObject(objects.NextNumber(), Sha256(name), ObjectId{}, {1}, {0}, kBytes);
   }
+  void SetInHost(const StoredObject* object) {
+    objects.SetInHost(object, std::vector<SliceView>(object->layers.size()));
+  }
   SegmentNode* NodeOf(const std::string& name) {
     KeyedSegment segment;
     segment.segment.tokens = 1;
@@ -40,7 +43,7 @@ struct CatalogKit {
     if (!evictor.ReserveHost(kBytes, name)) return nullptr;
     evictor.UnreserveHost(kBytes);
     const StoredObject* object = NewObject(name);
-    objects.SetInHost(object);
+    SetInHost(object);
     objects.Link(object, NodeOf(name));
     now += absl::Seconds(1);
     const RestorePointEntry* point =

@@ -21,14 +21,14 @@ TEST(ObjectTableTest, AnObjectGoesWithItsLastReference) {
   CatalogKit kit({kBytes, 0});
   const StoredObject* object = kit.NewObject("a");
   const uint64_t number = object->number;
-  kit.objects.SetInHost(object);
+  kit.SetInHost(object);
   kit.objects.Hold(object);
   kit.objects.Release(object);
   EXPECT_THAT(kit.objects.TakeGarbage().gone_objects, IsEmpty());
   kit.objects.Release(object);
   EXPECT_EQ(kit.objects.Find(number), nullptr);
   const Garbage garbage = kit.objects.TakeGarbage();
-  EXPECT_THAT(garbage.host_objects, ElementsAre(number));
+  EXPECT_EQ(garbage.host_copies.size(), 1u);
   EXPECT_THAT(garbage.gone_objects, ElementsAre(number));
   EXPECT_THAT(garbage.disk_objects, IsEmpty());
   EXPECT_EQ(kit.objects.bytes(), 0u);
@@ -49,7 +49,7 @@ TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
   CatalogKit kit({2 * kBytes, 0});
   for (const bool read : {true, false}) {
     const StoredObject* object = kit.NewObject("a");
-    kit.objects.SetInHost(object);
+    kit.SetInHost(object);
     object->reads.from_host |= read;
     kit.objects.Release(object);
   }
@@ -63,7 +63,7 @@ TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
   const StoredObject* object = kit.catalog.Find(Sha256("a"))->objects[0];
   EXPECT_DEATH(kit.objects.Release(object), "sessions > 0");
   EXPECT_DEATH(kit.objects.Retire(object), "sessions > 0");
-  EXPECT_DEATH(kit.objects.SetInHost(object), "in_host");
+  EXPECT_DEATH(kit.SetInHost(object), "in_host");
   EXPECT_DEATH(kit.evictor.UnreserveHost(1), "host_reserved_");
 }
 
@@ -156,10 +156,10 @@ TEST(EvictorTest, DropsCopiesOfWhatIsOnDiskTheLongestUnusedFirst) {
   kit.objects.NoteUse(objects[3]);  // it has no other copy
   kit.objects.Hold(objects[1]);
   ASSERT_TRUE(kit.evictor.ReserveHostByDemoting(kBytes));
-  EXPECT_FALSE(objects[2]->in_host) << "the first that nobody holds";
-  EXPECT_TRUE(objects[0]->in_host && objects[1]->in_host && objects[3]->in_host);
+  EXPECT_FALSE(objects[2]->in_host()) << "the first that nobody holds";
+  EXPECT_TRUE(objects[0]->in_host() && objects[1]->in_host() && objects[3]->in_host());
   EXPECT_FALSE(kit.evictor.ReserveHostByDemoting(2 * kBytes));
-  EXPECT_TRUE(objects[0]->in_host) << "what cannot fit drops nothing";
+  EXPECT_TRUE(objects[0]->in_host()) << "what cannot fit drops nothing";
   EXPECT_THAT(kit.removed, IsEmpty());
   EXPECT_EQ(kit.objects.demoted(), 1u);
   kit.evictor.UnreserveHost(kBytes);

@@ -59,22 +59,23 @@ class StoreCoreTest : public testing::Test {
   ManualExecutor* executor_ = nullptr;
 };
 
-TEST_F(StoreCoreTest, LockErasesFromRamWhatWasLetGo) {
+TEST_F(StoreCoreTest, WhatWasLetGoInRamIsFreedOnceTheLockIs) {
   const StoredObject* object = nullptr;
   {
     StoreLock lock(core_.get());
     object = MakeObject();
-    ASSERT_TRUE(core_->PutInHost(object, {View()}));
+    core_->objects.SetInHost(object, {View()});
   }
-  EXPECT_EQ(core_->tiers.host.bytes(), kObjectBytes);
   std::vector<SliceView> views;
-  EXPECT_TRUE(core_->tiers.HostViews(object, &views));
+  EXPECT_TRUE(core_->HostViews(object, &views));
+  const std::weak_ptr<const void> memory = views.at(0).owner;
+  views.clear();
   {
     StoreLock lock(core_.get());
     core_->objects.Release(object);
-    EXPECT_EQ(core_->tiers.host.bytes(), kObjectBytes) << "not before the lock is released";
+    EXPECT_FALSE(memory.expired());
   }
-  EXPECT_EQ(core_->tiers.host.bytes(), 0u);
+  EXPECT_TRUE(memory.expired());
 }
 
 TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
@@ -118,7 +119,8 @@ TEST_F(StoreCoreTest, WhatIsFetchedTwiceIsCopiedToTheDeviceOnce) {
     StoreLock lock(core_.get());
     kept = MakeObject();
     gone = MakeObject();
-    ASSERT_TRUE(core_->PutInHost(kept, {View()}) && core_->PutInHost(gone, {View()}));
+    core_->objects.SetInHost(kept, {View()});
+    core_->objects.SetInHost(gone, {View()});
     copier.NoteFetched(kept);
   }
   executor_->RunAll();

@@ -7,7 +7,6 @@
 
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_device.h"
-#include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -28,9 +27,6 @@ class StoreDeviceTest : public testing::Test {
     options.device = device_;
     options.on_device_lost = [this](const absl::Status& why) { lost_.push_back(why); };
     StoreSeams seams = SteppedSeams(&executor_);
-    seams.wrap_host = [this](SliceTier* tier) {
-      return std::make_unique<FaultyTier>(tier, &host_faults_);
-    };
     store_ = OpenStore(options, std::move(seams)).value();
   }
   KitPrompt Prompt(uint64_t seed) const { return {KitTokens(seed, kDevicePointTokens + 1), {}}; }
@@ -79,7 +75,6 @@ class StoreDeviceTest : public testing::Test {
   const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   std::shared_ptr<FakeDevice> device_;
-  Faults host_faults_;
   ManualExecutor* executor_ = nullptr;
   std::vector<absl::Status> lost_;
   std::unique_ptr<TieredStore> store_;
@@ -217,7 +212,7 @@ TEST_F(StoreDeviceTest, WhatIsQuarantinedIsNotLeasedAgainNotEvenToWhoWasPromised
   Promote(1);
   const auto promised = Fetch(1);
   ASSERT_TRUE(promised->plan().on_device);
-  host_faults_.Arm(Fault::kBitFlip, 1);
+  FlipInRam(store_.get());
   EXPECT_TRUE(absl::IsDataLoss(Fetch(1)->ReadSlice(0, 2).status()));
   EXPECT_EQ(promised->OnDevice(0), nullptr);
   EXPECT_EQ(Fetch(1)->plan().usable_tokens, 0u);
@@ -228,7 +223,7 @@ TEST_F(StoreDeviceTest, RottenBytesAreNotCopied) {
   Publish(1);
   Read(1);
   Read(1);
-  host_faults_.Arm(Fault::kBitFlip, 1);
+  FlipInRam(store_.get());
   executor_->RunAll();
   EXPECT_EQ(Count("gpu_promotions_failed"), 1u);
   EXPECT_EQ(Gpu().objects, 3u);

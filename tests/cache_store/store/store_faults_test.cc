@@ -25,9 +25,6 @@ class StoreFaults : public ::testing::Test {
     options.disk_bytes = 64 << 20;
     options.scrub.bytes_per_s = scrub_rate_;
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.wrap_host = [this](SliceTier* tier) {
-      return std::make_unique<FaultyTier>(tier, &host_faults_);
-    };
     seams.wrap_disk = [this](SliceTier* tier) {
       return std::make_unique<FaultyTier>(tier, &disk_faults_);
     };
@@ -42,7 +39,7 @@ class StoreFaults : public ::testing::Test {
   const KitPrompt other_{KitTokens(2, 65), {}};
   uint64_t scrub_rate_ = 0;
   FakeClock clock_;
-  Faults host_faults_, disk_faults_;
+  Faults disk_faults_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
@@ -85,7 +82,7 @@ TEST_F(StoreFaults, AnotherSlicesBytesAreNotServed) {
 TEST_F(StoreFaults, ABrokenRamCopyFallsThroughToTheDisk) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
-  host_faults_.Arm(Fault::kBitFlip, 1);
+  FlipInRam(store_.get());
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
   EXPECT_EQ(Counted("host_corrupt_objects"), 1u);
   EXPECT_EQ(Counted("quarantined_objects"), 0u);

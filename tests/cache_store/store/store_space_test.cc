@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "cache_store/store/store_core.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -29,9 +30,6 @@ class StoreSpace : public ::testing::Test {
     options_.host_bytes = host_bytes;
     options_.disk_bytes = disk_bytes;
     StoreSeams seams = SteppedSeams(&executor_);
-    seams.wrap_host = [this](SliceTier* tier) {
-      return std::make_unique<WatchingTier>(tier, &host_copies_);
-    };
     store_ = OpenStore(options_, std::move(seams)).value();
   }
   // Files that RocksDB let go are deleted by then.
@@ -53,32 +51,20 @@ class StoreSpace : public ::testing::Test {
   }
   static KitPrompt Prompt(uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; }
 
-  // Remembers what was written without keeping it alive.
-  class WatchingTier : public SliceTier {
-   public:
-    using Copies = std::vector<std::weak_ptr<const void>>;
-    WatchingTier(SliceTier* tier, Copies* copies) : tier_(tier), copies_(copies) {}
-    Tier kind() const override { return tier_->kind(); }
-    absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
-      return tier_->Read(slice);
+  // What is in RAM now, without keeping it alive.
+  std::vector<std::weak_ptr<const std::vector<SliceView>>> RamCopies() {
+    StoreCore* const core = static_cast<SteppedStore*>(store_.get())->core();
+    StoreLock lock(core);
+    std::vector<std::weak_ptr<const std::vector<SliceView>>> copies;
+    for (const auto& [number, object] : core->objects.all()) {
+      if (object->in_host()) copies.push_back(object->host);
     }
-    absl::Status Write(const StoredSlice& slice, SliceView view) override {
-      copies_->push_back(view.owner);
-      return tier_->Write(slice, std::move(view));
-    }
-    absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
-      return tier_->EraseObjects(objects);
-    }
-
-   private:
-    SliceTier* const tier_;
-    Copies* const copies_;
-  };
+    return copies;
+  }
 
   const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();
   StoreOptions options_;
-  WatchingTier::Copies host_copies_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
@@ -166,20 +152,19 @@ TEST_F(StoreSpace, RamThatWasLeftIsFreeBeforeOtherBackgroundWork) {
   Open(64 * kMiB, 2 * kMiB);
   Publish(3);
   Open(64 * kMiB, store_->List("default").at(0).bytes);  // room for one
-  host_copies_.clear();
   Publish(1);
-  const size_t first = host_copies_.size();
-  ASSERT_GT(first, 0u);
+  const auto first = RamCopies();
+  ASSERT_FALSE(first.empty());
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(2), {64}).ok());
-  ASSERT_GT(host_copies_.size(), first);
-  for (size_t i = 0; i < first; ++i) EXPECT_TRUE(host_copies_[i].expired()) << i;
+  const auto second = RamCopies();
+  ASSERT_FALSE(second.empty());
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].expired()) << i;
   // A fetch that promotes the first again takes the room of the second.
-  const size_t second = host_copies_.size();
   executor_->RunAll();
   EXPECT_EQ(Fetch(1), 64u);
   executor_->RunAll();
   ASSERT_EQ(store_->Stats().counters.at("promoted_restore_points"), 1u);
-  for (size_t i = first; i < second; ++i) EXPECT_TRUE(host_copies_[i].expired()) << i;
+  for (size_t i = 0; i < second.size(); ++i) EXPECT_TRUE(second[i].expired()) << i;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "cache_store/store/store_seams.h"
-#include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -23,9 +22,6 @@ class StoreStatsTest : public ::testing::Test {
     options.disk_bytes = disk_bytes;
     StoreSeams seams;
     seams.executor = std::make_unique<ManualExecutor>();
-    seams.wrap_host = [this](SliceTier* tier) {
-      return std::make_unique<FaultyTier>(tier, &host_faults_);
-    };
     store_ = OpenStore(options, std::move(seams)).value();
   }
   void Publish(uint64_t seed, Durability durability = Durability::kDefault) {
@@ -51,7 +47,6 @@ class StoreStatsTest : public ::testing::Test {
 
   const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
-  Faults host_faults_;
   std::unique_ptr<TieredStore> store_;
 };
 
@@ -62,7 +57,7 @@ TEST_F(StoreStatsTest, TokensAndBytesAreCountedWhereTheyFinallyCameFrom) {
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
   EXPECT_EQ(Of(Tier::kHost).read_bytes, kStatsPointBytes);
   // One broken RAM copy of eight slices: the plan said host, the disk had to help.
-  host_faults_.Arm(Fault::kBitFlip, 1);
+  FlipInRam(store_.get());
   Read(1);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
   EXPECT_EQ(Of(Tier::kDisk).hit_tokens, 64u);
