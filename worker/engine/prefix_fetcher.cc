@@ -45,12 +45,8 @@ bool PrefixFetcher::MayHaveMore(const Sequence& sequence) const {
 
 bool PrefixFetcher::LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache,
                            LoadTrial::Work work) {
-  const auto extend = [weak = std::weak_ptr<Sequence>(sequence)](absl::Duration most) {
-    const auto awaited = weak.lock();
-    if (awaited != nullptr) awaited->fetch.PutOff(absl::Now() + most);
-  };
   LoadTrial& trial = *sequence->prefix.load;
-  trial.Arm(&loads_, std::move(work), extend);
+  trial.Arm(&loads_, work);
   const uint32_t best = BestBoundary(*sequence);
   if (trial.WorthAsking(best, BytesTo(best))) return Fetch(sequence, cache);
   counters_->Add(EngineCounter::kLoadsUnasked);
@@ -72,7 +68,7 @@ uint64_t PrefixFetcher::BytesTo(uint32_t boundary) const {
 LoadReport PrefixFetcher::Estimate(uint32_t boundary) const {
   LoadReport report;
   report.bytes = BytesTo(boundary);
-  report.load_estimate = loads_.LeastLoadTime(report.bytes);
+  report.load_estimate = loads_.LoadTime(LoadSource::kCount, report.bytes);
   report.compute_estimate = loads_.ComputeTime(boundary);
   if (report.load_estimate.has_value() && report.compute_estimate.has_value()) {
     const bool loads = *report.load_estimate <= *report.compute_estimate;
@@ -85,7 +81,7 @@ bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache
   counters_->Add(EngineCounter::kFetches);
   const uint32_t above_tokens = sequence->pooled.boundary;
   const absl::Time deadline = sequence->times.admitted_at + terms_.fetch_budget;
-  sequence->fetch.Begin(deadline);
+  sequence->fetch.Begin(sequence->times.admitted_at + sequence->prefix.load->MostTime());
   const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
     Fetched fetched;
     try {

@@ -203,14 +203,15 @@ bool RoundPlanner::Admit(SequenceId id) {
 }
 
 LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
-  LoadTrial::Work work{
-      sequence.pooled.boundary, sequence.tokens(), {}, options_.cache.fetch_budget};
+  const uint32_t own = sequence.tokens() - sequence.pooled.boundary;
+  uint64_t beside = 0;
   absl::MutexLock lock(&mu_);
   for (const auto& [id, other] : sequences_) {
     const uint32_t end = other->step_ends.empty() ? 0 : other->step_ends.back();
-    if (other->position < end) work.beside.push_back(end - other->position);
+    if (other->position < end) beside += std::min(own, end - other->position);
   }
-  return work;
+  return {sequence.pooled.boundary, sequence.tokens(), static_cast<uint32_t>(beside / own),
+          options_.cache.fetch_budget};
 }
 
 void RoundPlanner::StartPrefill(const Sequence& sequence) {

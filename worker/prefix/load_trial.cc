@@ -44,34 +44,32 @@ std::optional<absl::Duration> LoadModel::Rate::TimeOf(uint64_t more) const {
   return absl::Seconds(seconds / units * static_cast<double>(more));
 }
 
+void LoadModel::Rate::Add(double kept, uint64_t more, absl::Duration took) {
+  seconds = seconds * kept + absl::ToDoubleSeconds(took);
+  units = units * kept + static_cast<double>(more);
+}
+
 void LoadModel::OnStep(uint32_t tokens, absl::Duration took) {
   const double kept = std::exp(-static_cast<double>(tokens) / kMemoryTokens);
   absl::MutexLock lock(&mu_);
-  computing_.seconds = computing_.seconds * kept + absl::ToDoubleSeconds(took);
-  computing_.units = computing_.units * kept + tokens;
+  computing_.Add(kept, tokens, took);
 }
 
 void LoadModel::OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool alone) {
   absl::MutexLock lock(&mu_);
   Rate& rate = loads_[static_cast<size_t>(source)];
-  const double kept = alone ? 0 : kKept;
-  rate.seconds = rate.seconds * kept + absl::ToDoubleSeconds(took);
-  rate.units = rate.units * kept + static_cast<double>(bytes);
+  rate.Add(alone ? 0 : kKept, bytes, took);
   rate.at = clock_();
 }
 
-std::optional<absl::Duration> LoadModel::ComputeTime(uint32_t tokens) const {
+std::optional<absl::Duration> LoadModel::ComputeTime(uint64_t tokens) const {
   absl::MutexLock lock(&mu_);
   return computing_.TimeOf(tokens);
 }
 
 std::optional<absl::Duration> LoadModel::LoadTime(LoadSource source, uint64_t bytes) const {
   absl::MutexLock lock(&mu_);
-  return loads_[static_cast<size_t>(source)].TimeOf(bytes);
-}
-
-std::optional<absl::Duration> LoadModel::LeastLoadTime(uint64_t bytes) const {
-  absl::MutexLock lock(&mu_);
+  if (source != LoadSource::kCount) return loads_[static_cast<size_t>(source)].TimeOf(bytes);
   std::optional<absl::Duration> least;
   for (auto rate = loads_.begin(); rate + 1 != loads_.end(); ++rate) {
     const auto time = rate->TimeOf(bytes);
@@ -90,41 +88,39 @@ bool LoadModel::TriesAgain(LoadSource source) {
   return true;
 }
 
-void LoadTrial::Arm(LoadModel* model, Work work, Extend extend) {
-  assert(model_ == nullptr);  // once
+LoadModel* LoadTrial::Always() {
+  static LoadModel* const always = new LoadModel(LoadChoice::kAlways);
+  return always;
+}
+
+void LoadTrial::Arm(LoadModel* model, Work work) {
+  assert(model_ == Always());  // once
   model_ = model;
   work_ = std::move(work);
-  extend_ = std::move(extend);
 }
 
 std::shared_ptr<LoadTrial> LoadTrial::Next(uint32_t have_tokens) const {
   auto next = std::make_shared<LoadTrial>();
-  next->Arm(model_, work_, extend_);
+  next->Arm(model_, work_);
   next->work_.have_tokens = have_tokens;
   return next;
 }
 
-// The time that starting at `boundary` saves, with others' steps in between.
+// The time that starting at `boundary` saves, where prompts share the steps alike.
 std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
-  const auto time = [&](uint32_t begin) {
-    const uint32_t own = work_.tokens - std::min(begin, work_.tokens);
-    uint64_t all = own;
-    for (const uint32_t other : work_.beside) all += std::min(own, other);
-    return model_->ComputeTime(static_cast<uint32_t>(std::min<uint64_t>(all, UINT32_MAX)));
-  };
-  const auto all = time(work_.have_tokens);
-  if (!all.has_value()) return std::nullopt;
-  return std::max(*all - *time(boundary), absl::ZeroDuration());
+  const uint32_t end = std::min(boundary, work_.tokens);
+  const uint64_t spared = end - std::min(end, work_.have_tokens);
+  return model_->ComputeTime(spared * (1 + work_.others));
 }
 
-bool LoadTrial::Chooses(LoadSource source, std::optional<absl::Duration> load, uint32_t boundary,
-                        uint64_t bytes) {
+bool LoadTrial::Chooses(LoadSource source, uint32_t boundary, uint64_t bytes) {
+  const auto load = model_->LoadTime(source, bytes), compute = Spares(boundary);
   report_.bytes = bytes;
   report_.load_estimate = load;
-  report_.compute_estimate = Spares(boundary);
+  report_.compute_estimate = compute;
   report_.decision = LoadDecision::kLoad;
-  if (!Decides() || !load.has_value() || !report_.compute_estimate.has_value()) return true;
-  if (*load <= *report_.compute_estimate || *load <= kShortLoad) return true;
+  if (!Decides() || !load.has_value() || !compute.has_value()) return true;
+  if (*load <= std::max(*compute, kShortLoad)) return true;
   tries_ = tries_ || model_->TriesAgain(source);
   if (!tries_) report_.decision = LoadDecision::kCompute;
   return tries_;
@@ -132,7 +128,7 @@ bool LoadTrial::Chooses(LoadSource source, std::optional<absl::Duration> load, u
 
 bool LoadTrial::WorthAsking(uint32_t boundary, uint64_t bytes) {
   absl::MutexLock lock(&mu_);
-  if (!Chooses(LoadSource::kCount, model_->LeastLoadTime(bytes), boundary, bytes)) return false;
+  if (!Chooses(LoadSource::kCount, boundary, bytes)) return false;
   report_ = LoadReport();  // the rest is the fetch's to say
   return true;
 }
@@ -143,9 +139,13 @@ absl::Duration LoadTrial::PlanPatience() const {
   return std::min(work_.budget, std::max(*spares, kLeastPlanPatience));
 }
 
+absl::Duration LoadTrial::MostTime() const {
+  const auto spares = Decides() ? Spares(work_.tokens) : std::nullopt;
+  return work_.budget + spares.value_or(absl::ZeroDuration()) * kMaxComputeTimes;
+}
+
 void LoadTrial::OnAsk() {
   absl::MutexLock lock(&mu_);
-  if (model_ == nullptr) return;
   asked_ = model_->Now();
   report_ = LoadReport();
   report_.decision = LoadDecision::kMiss;  // until a plan says otherwise
@@ -153,27 +153,17 @@ void LoadTrial::OnAsk() {
 
 void LoadTrial::OnPlan(bool late) {
   absl::MutexLock lock(&mu_);
-  if (model_ == nullptr) return;
   report_.plan_was_late = late;
   model_->OnPlan(model_->Now() - asked_);
 }
 
 bool LoadTrial::Accepts(const LoadOffer& offer) {
-  if (model_ == nullptr) return true;
-  std::optional<absl::Duration> compute;
-  {
-    absl::MutexLock lock(&mu_);
-    offer_ = offer;
-    report_.source = offer.source;
-    report_.boundary = offer.boundary;
-    const auto load = model_->LoadTime(offer.source, offer.bytes);
-    if (!Chooses(offer.source, load, offer.boundary, offer.bytes)) return false;
-    accepted_ = model_->Now();
-    compute = report_.compute_estimate;
-  }
-  if (Decides() && compute.has_value() && extend_ != nullptr) {
-    extend_(work_.budget + *compute * kMaxComputeTimes);
-  }
+  absl::MutexLock lock(&mu_);
+  message_bytes_ = offer.message_bytes;
+  report_.source = offer.source;
+  report_.boundary = offer.boundary;
+  if (!Chooses(offer.source, offer.boundary, offer.bytes)) return false;
+  accepted_ = model_->Now();
   return true;
 }
 
@@ -185,8 +175,8 @@ std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const
     return std::nullopt;
   }
   const absl::Duration compute = *report_.compute_estimate, passed = model_->Now() - *accepted_;
-  const double seen = static_cast<double>(received_bytes + offer_.message_bytes);
-  const double left = static_cast<double>(offer_.bytes) - seen;
+  const double seen = static_cast<double>(received_bytes + message_bytes_);
+  const double left = static_cast<double>(report_.bytes) - seen;
   // From accepted_ on; no single message is waited for longer than computing takes.
   absl::Duration until = passed + std::max(compute, kLeastGrace);
   if (left > 0) until = std::min(until, compute * (seen / left));
@@ -194,34 +184,38 @@ std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const
   return std::max(until - passed, absl::ZeroDuration());
 }
 
-void LoadTrial::OnArrived() {
-  absl::MutexLock lock(&mu_);
+void LoadTrial::EndTransfer() {
   if (!accepted_.has_value()) return;
   report_.took = model_->Now() - *accepted_;
   accepted_.reset();
 }
 
-void LoadTrial::OnCutOff(uint64_t received_bytes, LoadDecision decision) {
-  OnArrived();
+void LoadTrial::OnArrived() {
   absl::MutexLock lock(&mu_);
-  if (model_ == nullptr) return;
+  EndTransfer();
+}
+
+void LoadTrial::OnCutOff(uint64_t received_bytes, LoadDecision decision) {
+  absl::MutexLock lock(&mu_);
+  EndTransfer();
   report_.decision = decision;
   // Not more than this can have come.
-  const uint64_t seen = std::max<uint64_t>(received_bytes + offer_.message_bytes, 1);
-  model_->OnLoad(offer_.source, seen, report_.took, /*alone=*/true);
+  const uint64_t seen = std::max<uint64_t>(received_bytes + message_bytes_, 1);
+  model_->OnLoad(report_.source.value_or(LoadSource::kWire), seen, report_.took, /*alone=*/true);
 }
 
 void LoadTrial::OnFailed() {
-  OnArrived();
   absl::MutexLock lock(&mu_);
+  EndTransfer();
   if (report_.decision == LoadDecision::kLoad) report_.decision = LoadDecision::kMiss;
 }
 
 void LoadTrial::OnRestored(absl::Duration copied) {
   absl::MutexLock lock(&mu_);
-  if (model_ == nullptr || report_.decision != LoadDecision::kLoad) return;
+  if (report_.decision != LoadDecision::kLoad) return;
   report_.took += copied;
-  model_->OnLoad(offer_.source, offer_.bytes, report_.took, /*alone=*/tries_);
+  model_->OnLoad(report_.source.value_or(LoadSource::kWire), report_.bytes, report_.took,
+                 /*alone=*/tries_);
 }
 
 LoadReport LoadTrial::report() const {

@@ -17,7 +17,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -48,12 +47,11 @@ class LoadModel {
       ABSL_LOCKS_EXCLUDED(mu_);
   void OnPlan(absl::Duration took) { OnLoad(LoadSource::kCount, 1, took, /*alone=*/true); }
 
-  // Nullopt: nothing is known yet. Of a load, from the plan on; the least one by the best source,
-  // with the plan.
-  std::optional<absl::Duration> ComputeTime(uint32_t tokens) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Nullopt: nothing is known yet. Of a load, from the plan on; kCount: by the best source, with
+  // the plan.
+  std::optional<absl::Duration> ComputeTime(uint64_t tokens) const ABSL_LOCKS_EXCLUDED(mu_);
   std::optional<absl::Duration> LoadTime(LoadSource source, uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  std::optional<absl::Duration> LeastLoadTime(uint64_t bytes) const ABSL_LOCKS_EXCLUDED(mu_);
   // Whether to try all the same what was too slow; kCount: any source. Once in a while.
   bool TriesAgain(LoadSource source) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -62,6 +60,7 @@ class LoadModel {
     double seconds = 0, units = 0;  // sums, in which what is older counts less
     absl::Time at;                  // of the last measurement, or trial
     std::optional<absl::Duration> TimeOf(uint64_t more) const;
+    void Add(double kept, uint64_t more, absl::Duration took);
   };
   const LoadChoice choice_;
   const std::function<absl::Time()> clock_;
@@ -99,19 +98,15 @@ struct LoadOffer {
   uint64_t message_bytes = 0;  // the most that comes at once
 };
 
-// One that was not armed loads everything and learns nothing.
+// One that was not armed loads everything.
 class LoadTrial {
  public:
-  // The request's tokens, and those that each other prompt still has to compute beside it.
   struct Work {
-    uint32_t have_tokens = 0, tokens = 0;
-    std::vector<uint32_t> beside;
+    uint32_t have_tokens = 0, tokens = 0;              // the request's
+    uint32_t others = 0;                               // as long as it, that are computed beside it
     absl::Duration budget = absl::InfiniteDuration();  // for the plan; where nothing is known, all
   };
-  // Called when a load may take longer than the budget, with the longest time from now on.
-  using Extend = std::function<void(absl::Duration)>;
-
-  void Arm(LoadModel* model, Work work, Extend extend = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
+  void Arm(LoadModel* model, Work work) ABSL_LOCKS_EXCLUDED(mu_);
   // For another fetch of the same request, which has more tokens by now.
   std::shared_ptr<LoadTrial> Next(uint32_t have_tokens) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -121,6 +116,8 @@ class LoadTrial {
   bool WorthAsking(uint32_t boundary, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Duration PlanPatience() const;
   bool is_hurried() const { return PlanPatience() < work_.budget; }
+  // The longest that all of it may take: a load that goes on as it should ends in time.
+  absl::Duration MostTime() const;
   void OnRestored(absl::Duration copied) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The cache: it asks now; the plan came, or `late` it did not; what it offers is worth loading.
@@ -130,29 +127,30 @@ class LoadTrial {
   // How long to wait for the next message after so many bytes: zero to stop now; empty where only
   // the caller's deadline counts.
   std::optional<absl::Duration> Patience(uint64_t received_bytes) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The patience ended, or the caller's deadline passed (kMiss); everything came; it ended
-  // otherwise.
+  // The transfer is over. Everything came; the patience ended, or the caller's deadline passed
+  // (kMiss); it ended otherwise, or what came was not used.
+  void OnArrived() ABSL_LOCKS_EXCLUDED(mu_);
   void OnCutOff(uint64_t received_bytes, LoadDecision decision = LoadDecision::kAbandoned)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void OnArrived() ABSL_LOCKS_EXCLUDED(mu_);
   void OnFailed() ABSL_LOCKS_EXCLUDED(mu_);
   LoadReport report() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  bool Decides() const { return model_ != nullptr && model_->choice() == LoadChoice::kAuto; }
+  bool Decides() const { return model_->choice() == LoadChoice::kAuto; }
   std::optional<absl::Duration> Spares(uint32_t boundary) const;
   // Takes down both estimates, and whether loading is chosen.
-  bool Chooses(LoadSource source, std::optional<absl::Duration> load, uint32_t boundary,
-               uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Chooses(LoadSource source, uint32_t boundary, uint64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndTransfer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static LoadModel* Always();
 
   mutable absl::Mutex mu_;
-  LoadModel* model_ = nullptr;  // this and the next two: set by Arm, before others know of it
+  LoadModel* model_ = Always();  // set by Arm, as work_, before others know of it
   Work work_;
-  Extend extend_;
   bool tries_ ABSL_GUARDED_BY(mu_) = false;  // a source that was found too slow
   absl::Time asked_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Time> accepted_ ABSL_GUARDED_BY(mu_);  // while a transfer is under way
-  LoadOffer offer_ ABSL_GUARDED_BY(mu_);
+  uint64_t message_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   LoadReport report_ ABSL_GUARDED_BY(mu_);
 };
 
