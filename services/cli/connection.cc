@@ -17,9 +17,9 @@
 #include "absl/time/clock.h"
 #include "services/cli/command_line.h"
 #include "services/cli/console.h"
+#include "services/rpc/client_access.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/status_conversion.h"
-#include "services/rpc/tls_mismatch.h"
 #include "services/rpc/transport_options.h"
 
 namespace hearth {

@@ -8,7 +8,7 @@
 #include "services/cli/command_line.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/prompt_flags.h"
-#include "services/rpc/request_id.h"
+#include "services/rpc/call_metadata.h"
 
 namespace hearth {
 namespace {

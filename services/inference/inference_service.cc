@@ -14,9 +14,9 @@
 #include "services/inference/calls/load_state_call.h"
 #include "services/inference/calls/prefill_call.h"
 #include "services/inference/calls/save_state_call.h"
+#include "services/rpc/client_access.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/tls_mismatch.h"
 #include "services/serving/calls/late_answer.h"
 #include "worker/text/text_stream.h"
 

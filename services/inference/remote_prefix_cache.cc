@@ -131,42 +131,9 @@ absl::Status ReadSlices(ByteCall* stream, bool stays_open, LoadTrial* load, Obje
 
 }  // namespace
 
-struct RemotePrefixCache::Explains {
-  // Counts as under way for as long as it lives.
-  class Ticket {
-   public:
-    explicit Ticket(std::shared_ptr<Explains> all) : all_(std::move(all)) {
-      absl::MutexLock lock(&all_->mu);
-      ++all_->under_way;
-    }
-    ~Ticket() {
-      absl::MutexLock lock(&all_->mu);
-      assert(all_->under_way > 0);
-      --all_->under_way;
-    }
-    Ticket(const Ticket&) = delete;
-    Ticket& operator=(const Ticket&) = delete;
-
-   private:
-    const std::shared_ptr<Explains> all_;
-  };
-  absl::Mutex mu;
-  int under_way ABSL_GUARDED_BY(mu) = 0;
-};
-
-std::shared_ptr<RemotePrefixCache::Explains> RemotePrefixCache::MakeExplains() {
-  return std::make_shared<Explains>();
-}
-
-// A call's context holds the channel. The last to let go of a channel must not be gRPC's own
-// thread, which would wait for itself to end; so no call is left when the cache goes.
 RemotePrefixCache::~RemotePrefixCache() {
   connection_.calls()->CancelAll();
-  absl::MutexLock lock(&explains_->mu);
-  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(explains_->mu) {
-    return explains_->under_way == 0;
-  };
-  explains_->mu.Await(absl::Condition(&none));
+  connection_.calls()->AwaitEnd();
 }
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
@@ -446,12 +413,11 @@ bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
   v1::QuarantineRequest request;
   connection_.ToProto(prefix, /*with_fields=*/false, request.mutable_prefix());
   for (const ObjectId& id : objects) ToProto(id, request.add_objects());
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
-  const CallSet::Entry active(connection_.calls(), &context);
+  CallSet::Entry active(connection_.calls());
+  active.context()->set_deadline(absl::ToChronoTime(deadline));
   v1::QuarantineResponse response;
   const absl::Status status =
-      FromGrpcStatus(connection_.stub()->Quarantine(&context, request, &response));
+      FromGrpcStatus(connection_.stub()->Quarantine(active.context(), request, &response));
   Log(LogLevel::kWarning, "an audit found other bytes in the store than this worker computes",
       {{"tenant", prefix.tenant},
        {"tokens", prefix.token_ids.size()},
@@ -462,21 +428,17 @@ bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
 
 void RemotePrefixCache::Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) {
   struct Call {
-    Call(std::shared_ptr<Explains> all, CallSet* calls)
-        : ticket(std::move(all)), entry(calls, &context) {}
-
-    Explains::Ticket ticket;  // goes last
-    grpc::ClientContext context;
-    CallSet::Entry entry;
+    explicit Call(CallSet* calls) : active(calls) {}
+    CallSet::Entry active;
     v1::ExplainRequest request;
     v1::ExplainResponse response;
     ExplainCallback done;
   };
-  auto call = std::make_shared<Call>(explains_, connection_.calls());
+  auto call = std::make_shared<Call>(connection_.calls());
   call->done = std::move(done);
-  call->context.set_deadline(absl::ToChronoTime(deadline));
+  call->active.context()->set_deadline(absl::ToChronoTime(deadline));
   connection_.ToProto(prefix, /*with_fields=*/true, call->request.mutable_prefix());
-  grpc::ClientContext* context = &call->context;
+  grpc::ClientContext* context = call->active.context();
   const v1::ExplainRequest* request = &call->request;
   v1::ExplainResponse* response = &call->response;
   connection_.stub()->async()->Explain(context, request, response,

@@ -62,8 +62,6 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
 
  private:
   struct Attempt;
-  struct Explains;
-  static std::shared_ptr<Explains> MakeExplains();
 
   absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
   absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
@@ -83,7 +81,6 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   StoreConnection connection_;
   SegmentClient segments_;
   const std::unique_ptr<DeviceClient> devices_;
-  const std::shared_ptr<Explains> explains_ = MakeExplains();
 };
 
 }  // namespace hearth

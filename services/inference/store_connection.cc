@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "services/rpc/call_metadata.h"
 #include "services/rpc/proto_conversion.h"
-#include "services/rpc/request_id.h"
 
 namespace hearth {
 

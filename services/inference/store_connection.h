@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cassert>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -64,36 +65,45 @@ class CircuitBreaker {
   absl::Time open_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
-// CallSet: a client's calls in progress, so that all can be ended at once.
+// CallSet: a client's calls in progress, so that all can be ended at once, and waited for.
 //
-// Thread safety: all methods from any thread. Ownership: must outlive its entries; a context must
-// outlive its entry.
+// Thread safety: all methods from any thread. Ownership: must outlive its entries.
 class CallSet {
  public:
   // A call is in the set while this lives. Cancelled at once after CancelAll. `stop`, which may be
   // null, cancels it too.
   class Entry {
    public:
-    Entry(CallSet* set, grpc::ClientContext* context, std::shared_ptr<CallStop> stop = nullptr)
-        : set_(set),
-          context_(context),
-          stop_(std::move(stop), [context] { context->TryCancel(); }) {
+    explicit Entry(CallSet* set, std::shared_ptr<CallStop> stop = nullptr)
+        : set_(set), context_(std::make_unique<grpc::ClientContext>()) {
+      stop_.emplace(std::move(stop), [context = context_.get()] { context->TryCancel(); });
       absl::MutexLock lock(&set_->mu_);
-      const bool is_new = set_->calls_.insert(context_).second;
-      assert(is_new);
+      set_->calls_.insert(this);
       if (set_->cancelled_) context_->TryCancel();
     }
+    // It is in the set until its context is gone, which holds the channel: the last to let go of a
+    // channel must not be gRPC's own thread, which would wait for itself to end.
     ~Entry() {
+      stop_.reset();
+      std::unique_ptr<grpc::ClientContext> ended;
+      {
+        absl::MutexLock lock(&set_->mu_);
+        std::swap(ended, context_);
+      }
+      ended.reset();
       absl::MutexLock lock(&set_->mu_);
-      set_->calls_.erase(context_);
+      set_->calls_.erase(this);
     }
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
 
+    grpc::ClientContext* context() { return context_.get(); }
+
    private:
+    friend class CallSet;
     CallSet* const set_;
-    grpc::ClientContext* const context_;
-    const CallStop::Call stop_;
+    std::unique_ptr<grpc::ClientContext> context_;
+    std::optional<CallStop::Call> stop_;
   };
 
   CallSet() = default;
@@ -108,12 +118,20 @@ class CallSet {
   void CancelAll() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;
-    for (grpc::ClientContext* context : calls_) context->TryCancel();
+    for (const Entry* call : calls_) {
+      if (call->context_ != nullptr) call->context_->TryCancel();
+    }
+  }
+  // Waits until there is none.
+  void AwaitEnd() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(
+        +[](CallSet* set) ABSL_NO_THREAD_SAFETY_ANALYSIS { return set->calls_.empty(); }, this));
   }
 
  private:
   absl::Mutex mu_;
-  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  std::set<Entry*> calls_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -155,14 +173,13 @@ using ByteCall = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 struct StoreStream {
   StoreStream(StoreConnection* connection, const std::string& method, const PrefixRequest& prefix,
               absl::Time patience, absl::Time deadline, std::shared_ptr<CallStop> stop = nullptr)
-      : active(connection->calls(), Prepared(&context, prefix.request_id, deadline),
-               std::move(stop)),
-        stream(connection->channel(), "/hearth.v1.CacheStore/" + method, &context, patience,
+      : active(connection->calls(), std::move(stop)),
+        stream(connection->channel(), "/hearth.v1.CacheStore/" + method,
+               Prepared(active.context(), prefix.request_id, deadline), patience,
                connection->clock()) {}
   static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
                                        absl::Time deadline);
 
-  grpc::ClientContext context;
   CallSet::Entry active;
   ByteCall stream;
 };

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "services/inference/cached_tokens.h"
+#include "absl/strings/strip.h"
 #include "worker/engine/engine_counters.h"
 
 namespace hearth {
@@ -20,6 +20,11 @@ void AddCounts(const std::string& name, const std::string& help, const std::stri
 }
 
 }  // namespace
+
+std::optional<std::string> TierOfCachedTokens(absl::string_view counter) {
+  if (!absl::ConsumePrefix(&counter, "cached_tokens_")) return std::nullopt;
+  return std::string(counter);
+}
 
 std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
   std::vector<MetricSample> samples = {

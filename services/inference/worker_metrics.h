@@ -2,8 +2,11 @@
 #ifndef HEARTH_SERVICES_INFERENCE_WORKER_METRICS_H_
 #define HEARTH_SERVICES_INFERENCE_WORKER_METRICS_H_
 
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "services/inference/cache_counters.h"
 #include "services/serving/metrics.h"
 #include "worker/engine/engine.h"
@@ -12,6 +15,9 @@ namespace hearth {
 
 std::vector<MetricSample> EngineSamples(const EngineStats& stats);
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts);
+
+// Of the counters in EngineStats: the tier whose tokens one counts; none: it counts something else.
+std::optional<std::string> TierOfCachedTokens(absl::string_view counter);
 
 }  // namespace hearth
 

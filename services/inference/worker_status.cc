@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "services/inference/cached_tokens.h"
+#include "services/inference/worker_metrics.h"
 #include "worker/engine/engine_counters.h"
 
 namespace hearth {
@@ -29,6 +29,15 @@ constexpr EngineCounter kErrors[] = {EngineCounter::kRequestsFailed, EngineCount
 uint64_t Of(const Counts& counts, const std::string& name) {
   const auto it = counts.find(name);
   return it == counts.end() ? 0 : it->second;
+}
+
+// From all tiers together.
+uint64_t CachedTokens(const Counts& counters) {
+  uint64_t tokens = 0;
+  for (const auto& [name, count] : counters) {
+    if (TierOfCachedTokens(name).has_value()) tokens += count;
+  }
+  return tokens;
 }
 
 StatusFigures::Totals TotalsOf(const Counts& counters) {

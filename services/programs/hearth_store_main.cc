@@ -208,7 +208,7 @@ int Main(int argc, char** argv) {
   Admission admission(RecordCalls(&metrics), access->identities.get());
   CacheService service(opened, &admission, kVersion,
                        flags.shared.is_on() ? kSharedLookupThreads : kLookupThreads);
-  StoreStatus status(opened, &service.reports(), kVersion);
+  StoreStatus status(opened, kVersion);
   status.figures()->AddPages(&metrics);
   if (!flags.server.metrics_listen.empty()) status.figures()->Start();
   const Shared shared = Share(flags, *opened, &service);

@@ -267,7 +267,6 @@ int Main(int argc, char** argv) {
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
   LogLoaded(flags, **engine, *tokenizer, absl::Now() - start);
-  std::unique_ptr<UsageReporter> reporter = (*link)->Reporter(**engine);
   const absl::Status served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
@@ -277,7 +276,6 @@ int Main(int argc, char** argv) {
       &stopped);
   metrics.Stop();  // it reads the engine and the link
   status.figures()->Stop();
-  reporter.reset();
   // Publishes that the drain did not wait for still use the link: the engine goes first.
   engine->reset();
   return served.ok() ? 0 : FailToStart(kProgram, served);

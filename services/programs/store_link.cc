@@ -16,6 +16,11 @@
 #include "services/store/store_metrics.h"
 
 namespace hearth {
+namespace {
+
+constexpr absl::Duration kLookAtStore = absl::Seconds(1);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, const Engine& engine,
                                                            Admission* admission) {
@@ -54,15 +59,18 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   link->Use(std::make_unique<RemotePrefixCache>(*channel, ModelFingerprints(engine),
                                                 engine.layout(), &link->counters_, use,
                                                 std::move(devices)));
-  link->channel_ = *std::move(channel);
   link->reachability_ = std::make_unique<Reachability>("store", spec);
+  link->look_ = std::make_unique<RepeatingThread>(
+      [channel = *channel, reachability = link->reachability_.get()] {
+        // Asking also makes an idle channel connect. What is neither is about to be one of them.
+        const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+        const bool is_lost = state == GRPC_CHANNEL_TRANSIENT_FAILURE;
+        if (is_lost || state == GRPC_CHANNEL_READY) {
+          reachability->Note(!is_lost, "it cannot be connected to");
+        }
+        return kLookAtStore;
+      });
   return link;
-}
-
-std::unique_ptr<UsageReporter> StoreLink::Reporter(const Engine& engine) const {
-  if (channel_ == nullptr) return nullptr;
-  return std::make_unique<UsageReporter>(
-      channel_, [&engine] { return UsageOf(engine.Stats()); }, reachability_.get());
 }
 
 void StoreLink::AddMetrics(Metrics* metrics) const {

@@ -14,10 +14,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cache_store/base/repeating_thread.h"
 #include "cache_store/store/tiered_store.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/explainer.h"
-#include "services/inference/usage_reporter.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/door/identity.h"
@@ -48,12 +48,9 @@ class StoreLink {
   grpc::Service* service() const { return service_.get(); }  // null unless embedded
 
   const CacheCounters* counters() const { return cache_ == nullptr ? nullptr : &counters_; }
-  // Of a cache node, which Reporter asks; null: another store.
+  // Of a cache node; null: another store.
   const Reachability* reachability() const { return reachability_.get(); }
   void AddMetrics(Metrics* metrics) const;
-  // Tells a cache node what the engine serves. Null for other stores. Engine and link must outlive
-  // it.
-  std::unique_ptr<UsageReporter> Reporter(const Engine& engine) const;
   // Waits for an embedded store's write-behind.
   void Flush(absl::Time deadline) const;
 
@@ -66,8 +63,8 @@ class StoreLink {
   }
 
   CacheCounters counters_;
-  std::shared_ptr<grpc::Channel> channel_;  // to a cache node
   std::unique_ptr<Reachability> reachability_;
+  std::unique_ptr<RepeatingThread> look_;  // at whether a cache node is reached
   std::unique_ptr<TieredStore> store_;
   std::unique_ptr<CacheService> service_;
   std::unique_ptr<PrefixCache> cache_;

@@ -5,92 +5,63 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/client_interceptor.h>
-#include <sys/stat.h>
 
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/base/clock.h"
+#include "cache_store/base/reread_file.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/tls_files.h"
 
 namespace hearth {
 namespace {
 
-constexpr absl::Duration kRecheck = absl::Seconds(1);
 constexpr unsigned int kRereadSeconds = 1;
 
-// The token in a file, read again as it changes: Kubernetes renews its tokens.
-class TokenFile {
- public:
-  static absl::StatusOr<std::string> Read(const std::string& flag, const std::string& path,
-                                          bool pipes_too) {
-    absl::StatusOr<std::string> text = ReadFlagFile(flag, path, pipes_too);
-    if (!text.ok()) return text.status();
-    std::string token(absl::StripAsciiWhitespace(*text));
-    for (const unsigned char c : token) {
-      if (c <= 0x20 || c >= 0x7f) token.clear();
-    }
-    if (!token.empty()) return token;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--", flag, ": ", path, " must hold one token of printable characters, and nothing else"));
+absl::StatusOr<std::string> ReadToken(const std::string& flag, const std::string& path,
+                                      bool pipes_too) {
+  absl::StatusOr<std::string> text = ReadFlagFile(flag, path, pipes_too);
+  if (!text.ok()) return text.status();
+  std::string token(absl::StripAsciiWhitespace(*text));
+  for (const unsigned char c : token) {
+    if (c <= 0x20 || c >= 0x7f) token.clear();
   }
-
-  TokenFile(std::string path, std::string token)
-      : path_(std::move(path)),
-        token_(std::move(token)),
-        next_check_(SteadyClock().Now() + kRecheck) {}
-
-  std::string Get() {
-    absl::MutexLock lock(&mutex_);
-    if (SteadyClock().Now() >= next_check_) {
-      next_check_ = SteadyClock().Now() + kRecheck;
-      absl::StatusOr<std::string> token = Read("", path_, /*pipes_too=*/false);
-      if (token.ok()) token_ = *std::move(token);
-    }
-    return token_;
-  }
-
- private:
-  const std::string path_;
-  absl::Mutex mutex_;
-  std::string token_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_check_ ABSL_GUARDED_BY(mutex_);
-};
+  if (!token.empty()) return token;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, ": ", path, " must hold one token of printable characters, and nothing else"));
+}
 
 // gRPC's own call credentials refuse loopback and unix sockets; metadata goes anywhere.
 class TokenSender final : public grpc::experimental::Interceptor {
  public:
-  explicit TokenSender(std::shared_ptr<TokenFile> token) : token_(std::move(token)) {}
+  explicit TokenSender(std::shared_ptr<RereadFile> token) : token_(std::move(token)) {}
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using Point = grpc::experimental::InterceptionHookPoints;
     if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_INITIAL_METADATA)) {
       methods->GetSendInitialMetadata()->emplace("authorization",
-                                                 absl::StrCat("Bearer ", token_->Get()));
+                                                 absl::StrCat("Bearer ", token_->Text().value()));
     }
     methods->Proceed();
   }
 
  private:
-  const std::shared_ptr<TokenFile> token_;
+  const std::shared_ptr<RereadFile> token_;
 };
 
 class TokenSenders final : public grpc::experimental::ClientInterceptorFactoryInterface {
  public:
-  explicit TokenSenders(std::shared_ptr<TokenFile> token) : token_(std::move(token)) {}
+  explicit TokenSenders(std::shared_ptr<RereadFile> token) : token_(std::move(token)) {}
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo*) override {
     return new TokenSender(token_);
   }
 
  private:
-  const std::shared_ptr<TokenFile> token_;
+  const std::shared_ptr<RereadFile> token_;
 };
 
 // For handshakes to come the files as they are then. Ones that do not match are passed over.
@@ -144,13 +115,44 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& acc
                      access.prefix, "tls-ca, or --", access.prefix,
                      "plaintext-tokens on where the network itself is encrypted"));
   }
-  absl::StatusOr<std::string> token = TokenFile::Read(flag, access.token_file, !access.rereads);
-  if (!token.ok()) return token.status();
+  // As it changes: Kubernetes renews its tokens. What is no file is read once.
+  const auto read = [flag, pipes_too = !access.rereads](const std::string& path) mutable {
+    return ReadToken(flag, path, std::exchange(pipes_too, false));
+  };
+  const auto token = std::make_shared<RereadFile>(access.token_file, read, nullptr);
+  if (const auto first = token->Text(); !first.ok()) return first.status();
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> senders;
-  senders.push_back(std::make_unique<TokenSenders>(
-      std::make_shared<TokenFile>(access.token_file, *std::move(token))));
+  senders.push_back(std::make_unique<TokenSenders>(token));
   return grpc::experimental::CreateCustomChannelWithInterceptors(address, *credentials, arguments,
                                                                  std::move(senders));
+}
+
+std::string TlsMismatch(absl::string_view error, const ClientAccess& access) {
+  const std::string text = absl::AsciiStrToLower(error);
+  const std::string flag = absl::StrCat("--", access.prefix, "tls-ca");
+  const auto says = [&text](absl::string_view what) { return absl::StrContains(text, what); };
+  if (access.tls_ca.empty()) {
+    // Our servers end a connection without TLS so; gRPC does not pass their message on, and tells
+    // of the end alone where it saw that first.
+    const char* const end = says("goaway received")    ? "it ended the connection at once"
+                            : says("transport closed") ? "the connection ended"
+                                                       : nullptr;
+    return end == nullptr ? ""
+                          : absl::StrCat(end, "; where it speaks TLS, pass ", flag,
+                                         ", the authority of its certificate");
+  }
+  if (says("wrong version number") || says("wrong_version_number") || says("http request") ||
+      says("alert protocol version") || says("packet length too long")) {
+    return absl::StrCat("it speaks no TLS; leave out ", flag, ", or give the server --tls-cert");
+  }
+  if (says("certificate verify failed")) {
+    return absl::StrCat("its certificate was not signed by the authority in ", flag,
+                        ", or is not valid now (", error, ")");
+  }
+  if (says("peer name") || says("hostname")) {
+    return absl::StrCat("its certificate is not for this address (", error, ")");
+  }
+  return says("handshake") || says("ssl") ? absl::StrCat("TLS failed: ", error) : "";
 }
 
 }  // namespace hearth

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace hearth {
 
@@ -28,6 +29,11 @@ struct ClientAccess {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& access,
                                                          const std::string& address,
                                                          const grpc::ChannelArguments& arguments);
+
+// Says that one end of a connection speaks TLS and the other does not, or that a certificate is
+// wrong, where gRPC's own words read like a missing server: the mistake behind `error`, gRPC's text
+// for the caller with `access`, and which flag mends it. Empty: it is no matter of TLS.
+std::string TlsMismatch(absl::string_view error, const ClientAccess& access);
 
 }  // namespace hearth
 

@@ -5,6 +5,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -15,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "cache_store/base/clock.h"
 #include "services/serving/json_value.h"
-#include "services/serving/log_rate.h"
 
 namespace hearth {
 namespace {
@@ -150,6 +151,33 @@ void LogFields(LogLevel level, absl::string_view event, const std::vector<LogFie
           ? FormatJson(TimeNow(), LevelName(level), event, fields)
           : absl::StrCat(TimeNow(), " ", LevelName(level), " ", FormatText(event, fields));
   spdlog::default_logger_raw()->log(ToSpdlog(level), line);
+}
+
+std::optional<uint64_t> LogRate::Take(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time full = std::max(full_, now) + every_;
+  if (full > now + at_once_ * every_) {
+    ++left_out_;
+    return std::nullopt;
+  }
+  full_ = full;
+  const uint64_t left_out = left_out_;
+  left_out_ = 0;
+  return left_out;
+}
+
+bool LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
+                  std::initializer_list<LogField> fields) {
+  return LogFieldsSometimes(rate, level, event, fields);
+}
+
+bool LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
+                        std::vector<LogField> fields) {
+  const std::optional<uint64_t> left_out = rate->Take(SteadyClock().Now());
+  if (!left_out.has_value()) return false;
+  if (*left_out > 0) fields.emplace_back("left_out", *left_out);
+  LogFields(level, event, fields);
+  return true;
 }
 
 }  // namespace hearth

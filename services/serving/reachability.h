@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "services/serving/log_rate.h"
+#include "services/serving/logging.h"
 
 namespace hearth {
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "services/rpc/request_id.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/late_answer.h"
 #include "services/store/store_conversion.h"
@@ -128,7 +127,6 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
   if (caller.sees_all() && request.tenant().empty()) {
     StatsToProto(store_->Stats(), response);
-    ReportsToProto(reports_.Read(), response);
     return absl::OkStatus();
   }
   const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
@@ -142,17 +140,6 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
                                                                 const Bytes* request) {
   return StartWatch(this, context, request);
-}
-
-grpc::ServerUnaryReactor* CacheService::Report(Context* context, const Bytes* request,
-                                               Bytes* response) {
-  const auto body = [this, id = RequestIdOf(*context)](const Identity& caller,
-                                                       const v1::ReportRequest& report,
-                                                       v1::ReportResponse*) {
-    if (caller.sees_all()) return reports_.Add(report, id);
-    return absl::PermissionDeniedError("report: for workers and administrators");
-  };
-  return RunCall<v1::ReportRequest, v1::ReportResponse>("Report", context, request, response, body);
 }
 
 }  // namespace hearth

@@ -25,7 +25,6 @@
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/door/identity.h"
 #include "services/store/store_calls.h"
-#include "services/store/worker_reports.h"
 
 namespace hearth {
 
@@ -65,8 +64,7 @@ using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
                     v1::CacheStore::WithRawCallbackMethod_List<
                         v1::CacheStore::WithRawCallbackMethod_Quarantine<
                             v1::CacheStore::WithRawCallbackMethod_Stats<
-                                v1::CacheStore::WithRawCallbackMethod_Report<
-                                    v1::CacheStore::Service>>>>>>>>>>>>;
+                                v1::CacheStore::Service>>>>>>>>>>>;
 
 class CacheService final : public CacheServiceBase {
  public:
@@ -82,7 +80,6 @@ class CacheService final : public CacheServiceBase {
   FairPool* short_calls() { return &short_calls_; }
   Executor* readers() { return &readers_; }
   Executor* committers() { return &committers_; }
-  const WorkerReports& reports() const { return reports_; }
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
@@ -99,8 +96,6 @@ class CacheService final : public CacheServiceBase {
   grpc::ServerWriteReactor<Bytes>* List(Context* context, const Bytes* request) override;
   grpc::ServerUnaryReactor* Stats(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
-  grpc::ServerUnaryReactor* Report(Context* context, const Bytes* request,
-                                   Bytes* response) override;
 
  private:
   // Asks Admission for the caller, parses a small request, runs `body` on a thread of
@@ -120,7 +115,6 @@ class CacheService final : public CacheServiceBase {
   const std::string version_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
-  WorkerReports reports_;
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};

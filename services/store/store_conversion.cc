@@ -161,14 +161,6 @@ void StatsToProto(const StoreStats& stats, v1::StatsResponse* out) {
   for (const auto& [reason, count] : stats.removed) (*out->mutable_removed())[reason] = count;
 }
 
-void ReportsToProto(const WorkerReports::Sums& sums, v1::StatsResponse* out) {
-  auto& counters = *out->mutable_counters();
-  counters["worker_requests"] = sums.requests;
-  counters["worker_prompt_tokens"] = sums.prompt_tokens;
-  counters["worker_cached_tokens"] = sums.cached_tokens;
-  counters["worker_own_tokens"] = sums.own_tokens;
-}
-
 void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out) {
   out->set_restore_points(figures.usage.restore_points);
   out->set_objects(figures.usage.objects);

@@ -11,7 +11,6 @@
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/serving/door/identity.h"
-#include "services/store/worker_reports.h"
 
 namespace hearth {
 
@@ -29,7 +28,6 @@ void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out);
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
 void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out);
 void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);
-void ReportsToProto(const WorkerReports::Sums& sums, v1::StatsResponse* out);
 void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out);
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out);
 void ChunksToProto(const ChunkRun& run, v1::ChunkRun* out);

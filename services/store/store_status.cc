@@ -92,26 +92,19 @@ double Quantile(const LatencyCounts& counts, double q) {
   return kLatencyBoundsS.back();  // beyond the last bound
 }
 
-StoreStatus::StoreStatus(TieredStore* store, const WorkerReports* reports, std::string version,
-                         Clock* clock)
+StoreStatus::StoreStatus(TieredStore* store, std::string version, Clock* clock)
     : store_(store),
-      reports_(reports),
       figures_("hearth-store", std::move(version),
                {[this] { return Totals(); }, [this](Json* json) { Add(json); }}, clock) {}
 
 StatusFigures::Totals StoreStatus::Totals() const {
   const StoreStats stats = store_->Stats();
-  const WorkerReports::Sums said = reports_->Read();
   uint64_t hit_tokens = 0;
   for (const TierUsage& usage : stats.tiers) hit_tokens += usage.hit_tokens;
   return {{"fetches", stats.Of(Counter::kFetches)},
           {"hits", stats.Of(Counter::kHits)},
           {"lookup_tokens", stats.Of(Counter::kLookupTokens)},
-          {"hit_tokens", hit_tokens},
-          {"worker_requests", said.requests},
-          {"worker_prompt_tokens", said.prompt_tokens},
-          {"worker_cached_tokens", said.cached_tokens},
-          {"worker_own_tokens", said.own_tokens}};
+          {"hit_tokens", hit_tokens}};
 }
 
 void StoreStatus::Add(Json* to) const {

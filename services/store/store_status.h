@@ -1,7 +1,7 @@
 // StoreStatus: the figures of a store's status page, as JSON.
 //
 // No tenant's content: the hottest prefixes are ids, sizes and counts. Thread safety: all methods
-// from any thread. Ownership: the store and the reports must outlive it.
+// from any thread. Ownership: the store must outlive it.
 #ifndef HEARTH_SERVICES_STORE_STORE_STATUS_H_
 #define HEARTH_SERVICES_STORE_STORE_STATUS_H_
 
@@ -11,7 +11,6 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/store/tiered_store.h"
 #include "services/serving/status_figures.h"
-#include "services/store/worker_reports.h"
 
 namespace hearth {
 
@@ -20,8 +19,7 @@ class StoreStatus {
   static constexpr size_t kHottest = 10;
 
   // `clock` null: the system's.
-  StoreStatus(TieredStore* store, const WorkerReports* reports, std::string version,
-              Clock* clock = nullptr);
+  StoreStatus(TieredStore* store, std::string version, Clock* clock = nullptr);
 
   StatusFigures* figures() { return &figures_; }
 
@@ -30,7 +28,6 @@ class StoreStatus {
   void Add(Json* json) const;
 
   TieredStore* const store_;
-  const WorkerReports* const reports_;
   StatusFigures figures_;  // last: it uses the others
 };
 

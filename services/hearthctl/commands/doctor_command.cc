@@ -21,8 +21,8 @@
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/model_info.h"
 #include "services/hearthctl/new_file.h"
+#include "services/rpc/call_metadata.h"
 #include "services/rpc/proto_conversion.h"
-#include "services/rpc/server_time.h"
 
 namespace hearth {
 namespace {

@@ -107,9 +107,9 @@ absl::Status LoadStateCall::OnNoMore() {
                      file_bytes_ == 0 ? "a longer beginning" : absl::StrCat(file_bytes_)));
   }
   // Nothing is read or written until it ends, so the call is there and nobody else uses it.
-  return pool_->Submit(
-      tenant_, std::min<uint64_t>(file_.size(), kStateJobBytes),
-      [this, self = shared_from_this()] { End(context_->IsCancelled() ? CallerGone() : Load()); });
+  return pool_->Submit(tenant_, 0, [this, self = shared_from_this()] {
+    End(context_->IsCancelled() ? CallerGone() : Load());
+  });
 }
 
 absl::Status LoadStateCall::Load() {

@@ -18,9 +18,6 @@
 
 namespace hearth {
 
-// Counted by a pool for the work on a state, which makes it a long one.
-inline constexpr uint64_t kStateJobBytes = uint64_t{4} << 20;
-
 class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   LoadStateCall(Engine* engine, FairPool* pool, grpc::CallbackServerContext* context,

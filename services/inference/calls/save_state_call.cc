@@ -8,7 +8,6 @@
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "proto/state_format.h"
-#include "services/inference/calls/load_state_call.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 
@@ -109,18 +108,17 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> SaveStateCall::Submit(Engin
 // The engine's thread has other requests to compute.
 void SaveStateCall::MakeSnapshot(SnapshotMaker make) {
   Delegate([&] {
-    return pool()->Submit(rest_.tenant, kStateJobBytes,
-                          [self = Shared(this), make = std::move(make)]() mutable {
-                            absl::StatusOr<std::string> snapshot = make();
-                            make = nullptr;  // and the blocks that it holds
-                            if (snapshot.ok()) {
-                              self->TakeSnapshot(*std::move(snapshot));
-                            } else {
-                              self->End(snapshot.status());
-                            }
-                            absl::MutexLock lock(&self->mutex_);
-                            self->Release();
-                          });
+    return pool()->Submit(rest_.tenant, 0, [self = Shared(this), make = std::move(make)]() mutable {
+      absl::StatusOr<std::string> snapshot = make();
+      make = nullptr;  // and the blocks that it holds
+      if (snapshot.ok()) {
+        self->TakeSnapshot(*std::move(snapshot));
+      } else {
+        self->End(snapshot.status());
+      }
+      absl::MutexLock lock(&self->mutex_);
+      self->Release();
+    });
   });
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/rpc/request_id.h"
+#include "services/rpc/call_metadata.h"
 
 namespace hearth {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "services/serving/log_rate.h"
 #include "services/serving/logging.h"
 
 namespace hearth {

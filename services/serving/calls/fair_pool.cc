@@ -7,13 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
-namespace {
-
-// Of a prompt of some 85,000 tokens. A tenant's jobs of more run one by one: threads may be more
-// than cores, and others' small jobs would wait for theirs. Its own small ones go past them.
-constexpr uint64_t kLargeBytes = uint64_t{256} << 10;
-
-}  // namespace
 
 FairPool::FairPool(std::string kind, const FairPoolOptions& options)
     : kind_(std::move(kind)), options_(options) {
@@ -82,12 +75,6 @@ size_t FairPool::waiting() const {
   return waiting_;
 }
 
-std::deque<FairPool::Waiting>::iterator FairPool::FirstOf(Tenant* tenant) {
-  return std::find_if(tenant->waiting.begin(), tenant->waiting.end(), [tenant](const Waiting& job) {
-    return job.bytes <= kLargeBytes || !tenant->runs_large;
-  });
-}
-
 // The tenant whose turn it is: of those that may run one more, one with the fewest running jobs,
 // and of these the one that has waited longest.
 FairPool::Tenants::iterator FairPool::Next() {
@@ -96,7 +83,7 @@ FairPool::Tenants::iterator FairPool::Next() {
   for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {
     Tenant& tenant = it->second;
     if (tenant.running >= options_.threads - 1) continue;
-    if (FirstOf(&tenant) == tenant.waiting.end()) continue;
+    if (tenant.waiting.empty()) continue;
     if (next == tenants_.end() || tenant.running < next->second.running ||
         (tenant.running == next->second.running && tenant.last_turn < next->second.last_turn)) {
       next = it;
@@ -116,10 +103,8 @@ void FairPool::Work() {
       if (next == tenants_.end()) return;
       name = next->first;
       Tenant& tenant = next->second;
-      const auto first = FirstOf(&tenant);
-      turn = std::move(*first);
-      tenant.waiting.erase(first);
-      tenant.runs_large |= turn.bytes > kLargeBytes;
+      turn = std::move(tenant.waiting.front());
+      tenant.waiting.pop_front();
       assert(waiting_ > 0);
       --waiting_;
       ++tenant.running;
@@ -133,7 +118,6 @@ void FairPool::Work() {
     assert(it != tenants_.end() && it->second.running > 0);
     assert(it->second.bytes >= turn.bytes && bytes_ >= turn.bytes);
     it->second.bytes -= turn.bytes;
-    if (turn.bytes > kLargeBytes) it->second.runs_large = false;
     bytes_ -= turn.bytes;
     if (--it->second.running == 0 && it->second.waiting.empty()) tenants_.erase(it);
   }

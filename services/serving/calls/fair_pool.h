@@ -61,12 +61,9 @@ class FairPool {
     std::deque<Waiting> waiting;
     uint64_t bytes = 0;  // of these, and of those that run
     int running = 0;
-    bool runs_large = false;
     uint64_t last_turn = 0;
   };
   using Tenants = std::map<std::string, Tenant>;
-  // The first job that may begin now, or the end.
-  static std::deque<Waiting>::iterator FirstOf(Tenant* tenant);
 
   absl::Status CheckRoom(const std::string& tenant, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,7 +1,7 @@
 #include "services/serving/calls/late_answer.h"
 
 #include "cache_store/base/clock.h"
-#include "services/rpc/server_time.h"
+#include "services/rpc/call_metadata.h"
 
 namespace hearth {
 

@@ -1,9 +1,10 @@
 #include "services/serving/door/connection_door.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <malloc.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -17,7 +18,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "services/serving/door/tcp_socket.h"
 
 namespace hearth {
 namespace {
@@ -40,6 +40,47 @@ constexpr char kThisIsTls[] =
     "\0\0\0\x0c"
     "this server speaks TLS";
 static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
+
+// A connection's other end as gRPC names it, to find the connection of a call:
+// "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711".
+std::string PeerName(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port));
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+  return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
+}
+
+// Bytes received and sent; zeros when it is no TCP socket.
+ConnectionLedger::Counted CountedOfSocket(int fd) {
+  tcp_info info;
+  std::memset(&info, 0, sizeof(info));
+  socklen_t bytes = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
+  return {info.tcpi_bytes_received, info.tcpi_bytes_acked};
+}
+
+// Shuts both directions. A duplicate of the descriptor sees the end, and no unread bytes.
+void CutSocket(int fd) {
+  shutdown(fd, SHUT_RDWR);
+  while (recv(fd, nullptr, size_t{1} << 20, MSG_DONTWAIT | MSG_TRUNC) > 0) {
+  }
+}
+
+// Whether an error of accept is about one connection, or none was waiting: then accept may be
+// called again at once. Else the process or the machine lacks descriptors or memory, and the
+// listener stays ready.
+bool IsOfOneConnection(int error) {
+  return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM;
+}
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 
 #include <grpcpp/server_context.h>
 #include <openssl/crypto.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -13,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cache_store/base/file_stamp.h"
 #include "services/rpc/access_files.h"
 #include "services/serving/logging.h"
 
@@ -221,27 +221,19 @@ absl::StatusOr<std::unique_ptr<Identities>> Identities::Open(const Options& opti
   return identities;
 }
 
-Identities::FileState Identities::StateOf(const std::string& file) {
-  struct stat info {};
-  if (stat(file.c_str(), &info) != 0) return {};
-  return {static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino),
-          static_cast<uint64_t>(info.st_size),
-          int64_t{info.st_mtim.tv_sec} * 1000000000 + info.st_mtim.tv_nsec};
-}
-
 absl::Status Identities::Load() {
   if (options_.file.empty()) return absl::OkStatus();
-  const FileState state = StateOf(options_.file);
+  std::string stamp = FileStampOf(options_.file);
   uint64_t reading = 0;
   {
     absl::MutexLock lock(&mutex_);
-    state_ = state;  // whatever comes of it: the same wrong file is read and logged once
+    stamp_ = std::move(stamp);  // whatever comes of it: the same wrong file is read and logged once
     reading = ++readings_;
   }
   const absl::StatusOr<std::string> text = ReadBoundedFile(options_.file, kMaxFileBytes);
   if (!text.ok()) {
     absl::MutexLock lock(&mutex_);
-    state_ = {};  // it may be readable the next time, unchanged
+    stamp_.clear();  // it may be readable the next time, unchanged
     return text.status();
   }
   absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, *text);
@@ -258,7 +250,7 @@ absl::Status Identities::Load() {
 void Identities::Refresh() {
   {
     absl::MutexLock lock(&mutex_);
-    if (StateOf(options_.file) == state_) return;
+    if (FileStampOf(options_.file) == stamp_) return;
   }
   Reload(/*logs_again=*/false);
 }

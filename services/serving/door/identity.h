@@ -119,14 +119,6 @@ class Identities {
   static Credentials CredentialsOf(const grpc::ServerContextBase& context);
 
  private:
-  struct FileState {
-    uint64_t device = 0, inode = 0, bytes = 0;
-    int64_t changed_ns = 0;
-    bool operator==(const FileState& other) const {
-      return device == other.device && inode == other.inode && bytes == other.bytes &&
-             changed_ns == other.changed_ns;
-    }
-  };
   using Entries = std::shared_ptr<const std::vector<IdentityEntry>>;
 
   explicit Identities(Options options) : options_(std::move(options)) {}
@@ -136,12 +128,11 @@ class Identities {
   Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Identity> IdentifyAmong(const std::vector<IdentityEntry>& entries,
                                          const Credentials& credentials) const;
-  static FileState StateOf(const std::string& file);
 
   const Options options_;
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
-  FileState state_ ABSL_GUARDED_BY(mutex_);
+  std::string stamp_ ABSL_GUARDED_BY(mutex_);      // of the file that was read last
   absl::Status last_ ABSL_GUARDED_BY(mutex_);      // of the last reading
   uint64_t readings_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -17,9 +17,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "services/serving/door/tcp_socket.h"
 
 namespace hearth {
+
+void SetOn(int fd, int level, int option) {
+  const int on = 1;
+  setsockopt(fd, level, option, &on, sizeof(on));
+}
 
 absl::Status CannotListen(const std::string& listen, const std::string& hint,
                           const std::string& why) {

@@ -19,6 +19,8 @@ namespace hearth {
 absl::Status CannotListen(const std::string& listen, const std::string& hint,
                           const std::string& why);
 
+void SetOn(int fd, int level, int option);
+
 class Listeners {
  public:
   // "HOST:PORT", or "unix:PATH".

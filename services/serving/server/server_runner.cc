@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/rpc/transport_options.h"
-#include "services/serving/log_rate.h"
 #include "services/serving/logging.h"
 
 namespace hearth {

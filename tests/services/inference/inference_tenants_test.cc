@@ -1,15 +1,20 @@
 // No answer to one caller may show what another had computed.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <regex>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/call_metadata.h"
 #include "services/rpc/client_access.h"
-#include "services/rpc/request_id.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
@@ -18,6 +23,8 @@
 
 namespace hearth {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr uint32_t kPromptTokens = 100;
 constexpr uint32_t kBreakpoint = 53;
@@ -39,7 +46,8 @@ std::string EntryOf(const std::string& name, const std::string& role) {
 // A store, a worker that it knows, and callers whom the worker knows.
 class Stack {
  public:
-  explicit Stack(const SecretFolder& folder) : folder_(folder) {
+  explicit Stack(const SecretFolder& folder, ExactnessChoice exactness = ExactnessChoice::kExact)
+      : folder_(folder) {
     AccessFlags access;
     access.identities_file = folder.Write(
         "store.json", absl::StrCat(R"({"identities":[)", EntryOf("worker", "worker"), "]}"));
@@ -55,6 +63,9 @@ class Stack {
     options.engine.memory.pool_bytes = 64
                                        << 20;  // the worker's own memory is to keep them apart too
     options.identities = callers_.get();
+    options.engine.exactness = exactness;
+    options.engine.max_running = 4;
+    options.engine.max_queued = 8;
     options.explainer = &explainer_;
     server_ = std::make_unique<WorkerServer>(options);
     cache_ = std::make_unique<RemotePrefixCache>(ChannelAs("worker", store_->address()),
@@ -198,6 +209,39 @@ TEST(InferenceTenants, WhatACallerHadComputedIsToAnotherAsIfNobodyHad) {
   const std::string warm = AskEverything(a.get());
   EXPECT_NE(warm, first) << "the comparison sees a difference";
   EXPECT_NE(warm.find("cached_tokens: 96"), std::string::npos) << warm;
+}
+
+// Of a hundred callers of one tenant, who come again and again, many are refused: the places and
+// the queue are for twelve.
+TEST(InferenceTenants, ALoudTenantKeepsNoQuietOneOut) {
+  SecretFolder folder;
+  Stack stack(folder, ExactnessChoice::kInvariant);  // the class that has states
+  const auto quiet = stack.StubAs("b");
+  std::atomic<bool> is_over{false};
+  std::atomic<int> refused{0}, served{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 100; ++i) {
+    callers.emplace_back([&, loud = stack.StubAs("a")] {
+      while (!is_over) {
+        const bool is_served =
+            absl::StrContains(Generate(loud.get(), v1::CACHE_MODE_READ), "status 0");
+        ++(is_served ? served : refused);
+        Save(loud.get());
+        Load(loud.get());
+      }
+    });
+  }
+  while (refused < 20 || served == 0) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i) {
+    for (const std::string& told :
+         {Generate(quiet.get(), v1::CACHE_MODE_READ), Save(quiet.get()),
+          Generate(quiet.get(), v1::CACHE_MODE_DEFAULT), PrefillOf(quiet.get())}) {
+      EXPECT_THAT(told, HasSubstr("status 0"));
+    }
+    EXPECT_THAT(Load(quiet.get()), HasSubstr("status 15")) << "data loss: it was let in";
+  }
+  is_over = true;
+  for (std::thread& caller : callers) caller.join();
 }
 
 TEST(InferenceTenants, NoRpcIsLeftOut) {

@@ -10,7 +10,7 @@
 #include "proto/snapshot_format.h"
 #include "proto/state_format.h"
 #include "services/inference/calls/recent_answers.h"
-#include "services/rpc/request_id.h"
+#include "services/rpc/call_metadata.h"
 #include "tests/services/inference/worker_server.h"
 
 namespace hearth {

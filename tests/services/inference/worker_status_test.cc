@@ -11,8 +11,6 @@
 
 #include "absl/synchronization/notification.h"
 #include "services/inference/remote_prefix_cache.h"
-#include "services/inference/usage_reporter.h"
-#include "services/rpc/request_id.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
@@ -98,57 +96,6 @@ TEST_F(WorkerStatusTest, TimesAreThoseOfTheLatestRequests) {
   EXPECT_EQ(ttft["count"], WorkerStatus::kRecentRequests + 1);
 }
 
-TEST_F(WorkerStatusTest, WhatItServesItsStoreLearns) {
-  Generate();
-  Generate();
-  absl::Notification asked_again;
-  {
-    // The second time totals are asked for, the first report has been answered.
-    Reachability reachability("store", "s:1");
-    const UsageReporter reporter(
-        store_.channel(),
-        [&, times = 0]() mutable {
-          if (++times == 2) asked_again.Notify();
-          return UsageOf(worker_->engine()->Stats());
-        },
-        &reachability, absl::Milliseconds(1));
-    asked_again.WaitForNotification();
-  }
-  const WorkerReports::Sums said = store_.service()->reports().Read();
-  EXPECT_EQ(said.requests, 2u);
-  EXPECT_EQ(said.prompt_tokens, 200u);
-  EXPECT_EQ(said.cached_tokens, 96u);
-  EXPECT_EQ(said.own_tokens, 96u) << "the store saw nothing of them";
-}
-
-TEST(UsageReporter, SaysAgainWhatAStoreDidNotHear) {
-  const TestFolder folder;
-  const std::string address = "unix:" + folder.path() + "/store";
-  v1::ReportRequest totals;
-  totals.set_requests(1);
-  absl::Notification tried, heard;
-  std::atomic<StoreServer*> server{nullptr};
-  std::unique_ptr<StoreServer> store;
-  Reachability reachability("store", address);
-  const UsageReporter reporter(
-      ConnectToStore(address),
-      [&, times = 0]() mutable {
-        if (++times == 2) tried.Notify();
-        StoreServer* const there = server.load();
-        if (there == nullptr || there->service()->reports().Read().requests == 0) return totals;
-        if (!heard.HasBeenNotified()) heard.Notify();
-        return totals;
-      },
-      &reachability, absl::Milliseconds(1));
-  tried.WaitForNotification();  // nobody listened
-  EXPECT_FALSE(reachability.is_reached());
-  store = std::make_unique<StoreServer>(StoreServer::SmallStore(""), address);
-  server = store.get();
-  heard.WaitForNotification();
-  EXPECT_EQ(store->service()->reports().Read().requests, 1u);
-  EXPECT_TRUE(reachability.is_reached());
-}
-
 TEST_F(WorkerStatusTest, AStoreThatIsNotReachedIsAnErrorOfThePage) {
   Reachability reachability("store", "s:1");
   WorkerStatus status(worker_->engine(), &counters_, "1.2.3", &clock_, &reachability);
@@ -161,45 +108,6 @@ TEST_F(WorkerStatusTest, AStoreThatIsNotReachedIsAnErrorOfThePage) {
   EXPECT_EQ(shown(), 1);
   reachability.Note(true, "");
   EXPECT_EQ(shown(), 0);
-}
-
-// Counts a report, and loses the answer to the first.
-class AbsentMindedStore final : public v1::CacheStore::Service {
- public:
-  grpc::Status Report(grpc::ServerContext* context, const v1::ReportRequest* request,
-                      v1::ReportResponse*) override {
-    EXPECT_TRUE(reports.Add(*request, RequestIdOf(*context)).ok());
-    return std::exchange(answers, true) ? grpc::Status::OK
-                                        : grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost");
-  }
-  WorkerReports reports;
-  bool answers = false;
-};
-
-TEST(UsageReporter, WhatAStoreHeardThoughItsAnswerWasLostIsCountedOnce) {
-  const TestFolder folder;
-  const std::string address = "unix:" + folder.path() + "/store";
-  AbsentMindedStore store;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-  builder.RegisterService(&store);
-  const auto server = builder.BuildAndStart();
-  absl::Notification heard;
-  {
-    // The third time totals are asked for, the second report has been answered.
-    Reachability reachability("store", address);
-    const UsageReporter reporter(
-        ConnectToStore(address),
-        [&, times = 0]() mutable {
-          v1::ReportRequest totals;
-          totals.set_requests(1);
-          if (++times == 3) heard.Notify();
-          return totals;
-        },
-        &reachability, absl::Milliseconds(1));
-    heard.WaitForNotification();
-  }
-  EXPECT_EQ(store.reports.Read().requests, 1u);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-#include "services/rpc/tls_mismatch.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "services/rpc/client_access.h"
 
 namespace hearth {
 namespace {

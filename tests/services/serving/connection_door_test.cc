@@ -22,7 +22,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "services/serving/door/tcp_socket.h"
 #include "tests/support/fake_clock.h"
 
 namespace hearth {
@@ -235,15 +234,6 @@ TEST_F(ConnectionDoorTest, WithOneDescriptorTooFewItSaysWhomItClosed) {
   }
   EXPECT_THAT(refused(), ElementsAre(HasSubstr("closed: Too many open files")));
   AwaitTaken(1);
-}
-
-TEST(TcpSocketTest, WhatEndsOneConnectionIsToldFromWhatAllLack) {
-  for (const int error : {EAGAIN, EINTR, ECONNABORTED, ENETDOWN, EPROTO, EHOSTUNREACH}) {
-    EXPECT_TRUE(IsOfOneConnection(error)) << std::strerror(error);
-  }
-  for (const int error : {EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM}) {
-    EXPECT_FALSE(IsOfOneConnection(error)) << std::strerror(error);
-  }
 }
 
 }  // namespace

@@ -42,25 +42,6 @@ class BlockingJob {
   absl::Notification begun_, may_end_;
 };
 
-TEST(FairPool, LargeJobsOfATenantRunOneByOne) {
-  constexpr uint64_t kLarge = uint64_t{1} << 20;
-  BlockingJob first, second, small, other;
-  FairPool pool("prompts", Small(4));
-  ASSERT_TRUE(pool.Submit("a", kLarge, first.job()).ok());
-  first.WaitBegun();
-  ASSERT_TRUE(pool.Submit("a", kLarge, second.job()).ok());
-  ASSERT_TRUE(pool.Submit("a", 1, small.job()).ok());
-  small.WaitBegun();
-  ASSERT_TRUE(pool.Submit("b", kLarge, other.job()).ok());
-  other.WaitBegun();
-  EXPECT_FALSE(second.begun());
-  small.LetGo();
-  first.LetGo();
-  second.WaitBegun();
-  second.LetGo();
-  other.LetGo();
-}
-
 TEST(FairPool, TheLastPlaceIsForATenantThatHasNone) {
   BlockingJob a, b;
   FairPool pool("prompts", Small(2, /*max_waiting=*/4, /*max_waiting_each=*/2));

@@ -1,9 +1,8 @@
-#include "services/serving/log_rate.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "services/serving/logging.h"
 #include "services/serving/reachability.h"
 
 namespace hearth {

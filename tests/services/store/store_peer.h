@@ -174,7 +174,6 @@ class Peer {
                         "watch: ", Watch(tenant), "tokens: ", Watch(tenant, true),
                         "stats: ", Unary(&v1::CacheStore::Stub::Stats, stats),
                         "quarantine: ", Unary(&v1::CacheStore::Stub::Quarantine, quarantine),
-                        "report: ", Unary(&v1::CacheStore::Stub::Report, v1::ReportRequest()),
                         "drop: ", Unary(&v1::CacheStore::Stub::Drop, drop));
   }
   std::string DropAll() {

@@ -33,8 +33,7 @@ class StoreStatusTest : public ::testing::Test {
   const std::unique_ptr<TieredStore> store_ =
       TieredStore::Open(StoreServer::SmallStore("")).value();
   FakeClock clock_;
-  WorkerReports reports_;
-  StoreStatus status_{store_.get(), &reports_, "1.2.3", &clock_};
+  StoreStatus status_{store_.get(), "1.2.3", &clock_};
 };
 
 TEST_F(StoreStatusTest, AnEmptyStoreHasEveryFieldAndNoPrefix) {
@@ -97,23 +96,6 @@ TEST_F(StoreStatusTest, EventsSinceTheLastStepAreThereToo) {
   EXPECT_EQ(Json()["step_now"]["fetches"], 0);
 }
 
-TEST_F(StoreStatusTest, WorkersReportsAreInTheStepInWhichTheyCome) {
-  v1::ReportRequest report;
-  report.set_requests(2);
-  report.set_prompt_tokens(100);
-  report.set_cached_tokens(90);
-  report.set_own_tokens(80);
-  ASSERT_TRUE(reports_.Add(report, "a").ok());
-  status_.figures()->Sample();
-  ASSERT_TRUE(reports_.Add(report, "b").ok());
-  ASSERT_TRUE(reports_.Add(report, "c").ok());
-  const nlohmann::json json = Json();
-  EXPECT_EQ(json["steps"][0]["worker_own_tokens"], 80);
-  EXPECT_EQ(json["step_now"]["worker_requests"], 4);
-  EXPECT_EQ(json["lookups"]["worker_prompt_tokens"], 300);
-  EXPECT_EQ(json["lookups"]["worker_cached_tokens"], 270);
-}
-
 TEST_F(StoreStatusTest, OldStepsAreForgotten) {
   for (size_t i = 0; i < StatusFigures::kSteps + 7; ++i) status_.figures()->Sample();
   EXPECT_EQ(Json()["steps"].size(), StatusFigures::kSteps);
@@ -129,7 +111,7 @@ TEST_F(StoreStatusTest, IsMadeAtMostOnceASecond) {
 }
 
 TEST_F(StoreStatusTest, ASamplerThatRunsEndsWithIt) {
-  StoreStatus running(store_.get(), &reports_, "1", &clock_);
+  StoreStatus running(store_.get(), "1", &clock_);
   running.figures()->Start();
 }
 

@@ -1,4 +1,4 @@
-#include "services/rpc/server_time.h"
+#include "services/rpc/call_metadata.h"
 
 #include <gtest/gtest.h>
 
