@@ -14,8 +14,8 @@ constexpr double kKept = 0.5, kMemoryTokens = 8192;
 constexpr absl::Duration kTryAgain = absl::Seconds(30);
 // Loads this short are taken whatever computing would cost: they spare others the computing.
 constexpr absl::Duration kShortLoad = absl::Milliseconds(10);
-// A transfer is judged when a tenth of the computing time has passed: that much may be lost by it.
-constexpr double kGraceShare = 0.1;
+// A transfer is judged when a twentieth of the computing time has passed: that may be lost by it.
+constexpr double kGraceShare = 0.05;
 constexpr absl::Duration kLeastGrace = absl::Milliseconds(20);
 // A plan has at least this long: a busy machine is not a silent store.
 constexpr absl::Duration kLeastPlanPatience = absl::Milliseconds(50);
