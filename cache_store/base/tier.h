@@ -36,7 +36,6 @@ struct SliceWrite {
 class SliceTier {
  public:
   virtual ~SliceTier() = default;
-  virtual Tier kind() const = 0;
   virtual absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) = 0;
   // kResourceExhausted when full; then nothing changed. Writing the same slice again replaces it.
   virtual absl::Status Write(const StoredSlice& slice, SliceView view) = 0;

@@ -15,6 +15,11 @@ uint64_t StoredObject::disk_cost_bytes() const {
   return bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
 }
 
+bool StoredObject::IsIntact(size_t slice, const SliceView& view) const {
+  return view.bytes.size() == slice_bytes &&
+         SliceDigest(view.bytes.data(), view.bytes.size()) == slice_digests[slice];
+}
+
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
                            const std::vector<const StoredObject*>& objects) {
   // Tokens and, at worst, as many cuts; of an object its id, number and digests.

@@ -92,6 +92,8 @@ struct StoredObject {
   bool hidden() const { return reads.suspect && !in_host(); }
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;
+  // These are the bytes of the slice, by length and digest.
+  bool IsIntact(size_t slice, const SliceView& view) const;
   StoredSlice Slice(size_t i) const {
     return StoredSlice{number, layers[i], slice_bytes, slice_digests[i], in_table.load()};
   }

@@ -83,8 +83,6 @@ class RocksDiskTier : public DiskTier {
         count_(std::move(count)),
         contents_(std::move(contents)) {}
 
-  Tier kind() const override { return Tier::kDisk; }
-
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     auto value = std::make_shared<rocksdb::PinnableSlice>();
     const absl::Status status =

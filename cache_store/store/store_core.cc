@@ -36,11 +36,6 @@ absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const 
   return ValidateCuts(cuts, static_cast<uint32_t>(token_ids.size()));
 }
 
-bool IsIntact(const StoredObject& object, size_t slice, const SliceView& view) {
-  return view.bytes.size() == object.slice_bytes &&
-         SliceDigest(view.bytes.data(), view.bytes.size()) == object.slice_digests[slice];
-}
-
 absl::Status NoSuchPoint() { return absl::NotFoundError("no such restore point"); }
 
 StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
@@ -146,7 +141,7 @@ bool StoreCore::HostViews(const StoredObject* object, std::vector<SliceView>* vi
   }
   if (copy == nullptr) return false;
   for (size_t i = 0; i < copy->size(); ++i) {
-    if (!IsIntact(*object, i, (*copy)[i])) return false;
+    if (!object->IsIntact(i, (*copy)[i])) return false;
   }
   *views = *copy;
   return true;

@@ -50,8 +50,6 @@ namespace hearth {
 
 // kInvalidArgument names the field.
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts);
-// These are the bytes of the object's slice.
-bool IsIntact(const StoredObject& object, size_t slice, const SliceView& view);
 // kNotFound, for an id that FindOwned does not find.
 absl::Status NoSuchPoint();
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cache_store/base/verified_tier.h"
+#include "absl/strings/str_cat.h"
 
 namespace hearth {
 namespace {
@@ -25,9 +25,8 @@ StoreTiers::StoreTiers(const StoreOptions& options, const StoreSeams& seams,
       disk(std::move(disk_tier)),
       device(DeviceOf(options)) {
   if (disk == nullptr) return;
-  SliceTier* slices = disk.get();
-  if (seams.wrap_disk) slices = (wrapped_disk = seams.wrap_disk(slices)).get();
-  disk_slices = std::make_unique<VerifiedTier>(slices);
+  disk_slices = disk.get();
+  if (seams.wrap_disk) disk_slices = (wrapped_disk = seams.wrap_disk(disk_slices)).get();
 }
 
 std::shared_ptr<std::byte> StoreTiers::AllocateSlice(size_t bytes) const {
@@ -43,6 +42,15 @@ SliceView StoreTiers::InArena(const SliceView& slice) const {
   std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
   const absl::Span<const std::byte> bytes(memory.get(), slice.bytes.size());
   return SliceView{std::move(memory), bytes};
+}
+
+absl::StatusOr<SliceView> StoreTiers::ReadFromDisk(const StoredObject& object, size_t slice) const {
+  const absl::StatusOr<std::optional<SliceView>> read = disk_slices->Read(object.Slice(slice));
+  if (!read.ok()) return OfDisk(read.status());
+  const bool is_gone = !read->has_value();
+  if (!is_gone && object.IsIntact(slice, **read)) return **read;
+  return absl::DataLossError(absl::StrCat("disk tier: a slice of layer ", object.layers[slice],
+                                          is_gone ? " is gone" : " is not what was written"));
 }
 
 bool StoreTiers::AreOnDevice(absl::Span<const StoredObject* const> objects) const {

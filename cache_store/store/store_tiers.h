@@ -1,5 +1,5 @@
 // StoreTiers: the tiers of a store beside RAM, whose slices are the objects' (StoredObject::host),
-// and RAM's memory.
+// and RAM's memory. What is read from disk is compared with its length and digest here.
 //
 // Thread safe, as the tiers are. Ownership: owns all of them.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_TIERS_H_
@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "cache_store/base/slice_view.h"
 #include "cache_store/base/tier.h"
@@ -21,6 +23,11 @@
 
 namespace hearth {
 
+// An error with the tier's name.
+inline absl::Status OfDisk(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("disk tier: ", status.message()));
+}
+
 struct StoreTiers {
   StoreTiers(const StoreOptions& options, const StoreSeams& seams,
              std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier);
@@ -29,6 +36,8 @@ struct StoreTiers {
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes) const;
   // The same bytes where workers can map them, if that is worth a copy.
   SliceView InArena(const SliceView& slice) const;
+  // A slice from disk, verified. kDataLoss: it is gone, or it is not the object's.
+  absl::StatusOr<SliceView> ReadFromDisk(const StoredObject& object, size_t slice) const;
   // Whether all of these have a copy on the device.
   bool AreOnDevice(absl::Span<const StoredObject* const> objects) const;
 
@@ -37,7 +46,7 @@ struct StoreTiers {
   const std::shared_ptr<HostArena> arena;  // null: no RAM tier
   const std::unique_ptr<DiskTier> disk;    // null: RAM only
   std::unique_ptr<SliceTier> wrapped_disk;
-  std::unique_ptr<SliceTier> disk_slices;    // verified
+  SliceTier* disk_slices = nullptr;          // what is written to and erased
   const std::unique_ptr<DeviceTier> device;  // null: no gpu tier
 };
 

@@ -62,8 +62,6 @@ class FaultyTier : public SliceTier {
  public:
   FaultyTier(SliceTier* tier, Faults* faults) : tier_(tier), faults_(faults) {}
 
-  Tier kind() const override { return tier_->kind(); }
-
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     absl::StatusOr<std::optional<SliceView>> read = tier_->Read(slice);
     if (!read.ok() || !read->has_value()) return read;

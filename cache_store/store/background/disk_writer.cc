@@ -24,7 +24,8 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
       slices.push_back({object.Slice(slice), work->views[i][slice]});
     }
   }
-  if (absl::Status status = core_->tiers.disk_slices->WriteAll(slices); !status.ok()) return status;
+  const absl::Status written = core_->tiers.disk_slices->WriteAll(slices);
+  if (!written.ok()) return OfDisk(written);
   if (!work->manifests.empty()) {
     work->begun_manifests = true;
     absl::Status status =

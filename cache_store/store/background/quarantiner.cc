@@ -176,9 +176,8 @@ size_t Quarantiner::ReadSuspects() {
 
 absl::Status Quarantiner::ReadFromDisk(const StoredObject* object) {
   for (size_t i = 0; i < object->layers.size(); ++i) {
-    const auto read = core_->tiers.disk_slices->Read(object->Slice(i));
-    if (!read.ok()) return read.status();
-    if (!read->has_value()) return absl::DataLossError("a slice is gone");
+    absl::Status read = core_->tiers.ReadFromDisk(*object, i).status();
+    if (!read.ok()) return read;
   }
   return absl::OkStatus();
 }

@@ -141,14 +141,12 @@ const StoredObject* Scrubber::HoldNext(bool* at_end) {
 }
 
 void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
-  const absl::StatusOr<std::optional<SliceView>> read =
-      core_->tiers.disk_slices->Read(object->Slice(slice));
+  const absl::Status read = core_->tiers.ReadFromDisk(*object, slice).status();
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
-  if (read.ok() && read->has_value()) return;
-  const bool is_wrong = read.ok() || absl::IsDataLoss(read.status());
+  if (read.ok()) return;
   core_->Count(Counter::kTierErrors);
-  if (is_wrong) core_->Count(Counter::kScrubCorrupt);
-  quarantiner_->Suspect(object, read.ok() ? absl::DataLossError("a slice is gone") : read.status());
+  if (absl::IsDataLoss(read)) core_->Count(Counter::kScrubCorrupt);
+  quarantiner_->Suspect(object, read);
   scrub_.next_slice = object->layers.size() - 1;  // on with the next
 }
 

@@ -404,7 +404,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   const StoredObject* const stored = objects_[object];
   const Stopwatch stopwatch;
   if (const std::optional<SliceView> held = InHost(object, *place); held.has_value()) {
-    if (IsIntact(*stored, *place, *held)) {
+    if (stored->IsIntact(*place, *held)) {
       NoteFromHost(object, held->bytes.size(), stopwatch);
       return *held;
     }
@@ -413,24 +413,22 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
     broken_.push_back(std::exchange(copies_[object], nullptr));
     quarantiner_->QuarantineHostCopy(stored);
   }
-  const absl::Status gone =
-      absl::DataLossError(absl::StrCat("a slice of layer ", layer, " is gone"));
   if (core_->tiers.disk == nullptr) {
+    absl::Status gone = absl::DataLossError(absl::StrCat("a slice of layer ", layer, " is gone"));
     quarantiner_->QuarantineObject(stored, gone);
     return gone;
   }
-  const absl::StatusOr<std::optional<SliceView>> read =
-      core_->tiers.disk_slices->Read(stored->Slice(*place));
-  if (!read.ok() || !read->has_value()) {
+  absl::StatusOr<SliceView> read = core_->tiers.ReadFromDisk(*stored, *place);
+  if (!read.ok()) {
     core_->Count(Counter::kTierErrors);
-    quarantiner_->Suspect(stored, read.ok() ? gone : read.status());
-    return read.ok() ? gone : read.status();
+    quarantiner_->Suspect(stored, read.status());
+    return read;
   }
   core_->Count(Counter::kBytesReadDisk, stored->slice_bytes);
   core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
   NoteServed(object, Tier::kDisk);
-  KeepForPromotion(object, *place, **read);
-  return **read;
+  KeepForPromotion(object, *place, *read);
+  return read;
 }
 
 std::optional<SliceView> FetchSessionImpl::InHost(size_t object, size_t place) const {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <functional>
 
-#include "cache_store/base/verified_tier.h"
 #include "cache_store/disk/disk_tier.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -25,7 +24,7 @@ StoredSlice RefOf(uint64_t object, uint32_t layer, const SliceView& view) {
 // A tier with whatever it stands on.
 struct Made {
   std::unique_ptr<TestFolder> folder;
-  std::unique_ptr<SliceTier> below, tier;
+  std::unique_ptr<SliceTier> tier;
 };
 
 Made MakeDisk() {
@@ -34,13 +33,6 @@ Made MakeDisk() {
   made.tier = DiskTier::Open(made.folder->path(), "secret").value();
   return made;
 }
-Made MakeVerified() {
-  Made made = MakeDisk();
-  made.below = std::move(made.tier);
-  made.tier = std::make_unique<VerifiedTier>(made.below.get());
-  return made;
-}
-
 struct Maker {
   const char* name;
   std::function<Made()> make;
@@ -105,23 +97,8 @@ TEST_P(TierContract, ErasingOneObjectLeavesItsNeighbours) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiers, TierContract,
-                         ::testing::Values(Maker{"Disk", MakeDisk},
-                                           Maker{"Verified", MakeVerified}),
+INSTANTIATE_TEST_SUITE_P(Tiers, TierContract, ::testing::Values(Maker{"Disk", MakeDisk}),
                          [](const auto& info) { return std::string(info.param.name); });
-
-TEST(VerifiedTier, LetsNoWrongBytesOut) {
-  const Made disk = MakeDisk();
-  VerifiedTier tier(disk.tier.get());
-  const SliceView view = Bytes(5000, 1);
-  StoredSlice ref = RefOf(1, 0, view);
-  ASSERT_TRUE(disk.tier->Write(ref, view).ok());
-  ref.digest ^= 1;
-  EXPECT_TRUE(absl::IsDataLoss(tier.Read(ref).status()));
-  ref.digest ^= 1;
-  ref.bytes = 5001;
-  EXPECT_TRUE(absl::IsDataLoss(tier.Read(ref).status()));
-}
 
 }  // namespace
 }  // namespace hearth

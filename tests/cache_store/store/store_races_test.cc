@@ -25,7 +25,6 @@ class HookTier : public SliceTier {
  public:
   HookTier(SliceTier* tier, const std::function<absl::Status()>* before_write)
       : tier_(tier), before_write_(before_write) {}
-  Tier kind() const override { return tier_->kind(); }
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     return tier_->Read(slice);
   }
