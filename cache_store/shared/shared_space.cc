@@ -119,7 +119,7 @@ std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
   return absl::StrCat(SegmentName(segment_key), kind, part);
 }
 
-std::string SharedSpace::LeaseName(const Digest& segment_key) const {
+std::string SharedSpace::ClaimName(const Digest& segment_key) const {
   return absl::StrCat(SegmentName(segment_key), ":w");
 }
 

@@ -19,10 +19,10 @@ enum class ClaimRole {
   kCompute,  // compute and publish by `until`; others wait. May fetch what is usable first
 };
 struct ClaimRequest {
-  uint32_t above_tokens = 0;  // where the caller starts otherwise
-  uint32_t max_tokens = 0;    // as Fetch
-  uint32_t min_tokens = 0;    // less to gain is not worth a wait or a promise
-  absl::Duration lease;       // zero: it will not publish
+  uint32_t above_tokens = 0;    // where the caller starts otherwise
+  uint32_t max_tokens = 0;      // as Fetch
+  uint32_t min_tokens = 0;      // less to gain is not worth a wait or a promise
+  absl::Duration compute_time;  // zero: it will not publish
   absl::Time wait_until = absl::InfinitePast();
   uint32_t waited_for = 0;  // the boundary of the wait that ended; 0: the first time
   // Called at most once, under no lock; not after the ticket is gone, except for a call in

@@ -110,7 +110,7 @@ absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& by
   ask_.above_tokens = request.above_tokens();
   ask_.max_tokens = request.max_tokens();
   ask_.min_tokens = request.min_tokens();
-  ask_.lease = std::min(absl::Milliseconds(request.lease_ms()), kMaxLease);
+  ask_.compute_time = std::min(absl::Milliseconds(request.lease_ms()), kMaxLease);
   ask_.wait_until = absl::Now() + std::min(absl::Milliseconds(request.wait_ms()), kMaxWait);
   // Woken after the call's end there is nothing to do, and maybe nothing left to do it with.
   ask_.wake = [weak = Weak(this)] {

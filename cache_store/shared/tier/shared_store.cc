@@ -103,7 +103,7 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
       lookup_({&reader_, &spaces_, store_.get(), clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBeside(std::move(job)); }},
               options_),
-      leases_({engine_.get(), &spaces_, clock_, steady_, &counters_,
+      claims_({engine_.get(), &spaces_, clock_, steady_, &counters_,
                [this](auto job) { return writer_.RunBehind(std::move(job)); }},
               options),
       writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options_,
@@ -165,7 +165,7 @@ absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, Claim
   if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
   if (model == nullptr || lookup_.is_paused()) return decision;
-  return leases_.Join(known, model->layout, asked, *std::move(decision));
+  return claims_.Join(known, model->layout, asked, *std::move(decision));
 }
 
 void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {

@@ -21,7 +21,7 @@
 #include "cache_store/base/latency.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
-#include "cache_store/shared/tier/shared_leases.h"
+#include "cache_store/shared/tier/shared_claims.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_reader.h"
@@ -120,7 +120,7 @@ class SharedStore final : public TieredStore {
   SharedSpaces spaces_;
   SharedReader reader_;
   SharedLookup lookup_;
-  SharedLeases leases_;
+  SharedClaims claims_;
   SharedWriter writer_;  // last: its jobs use all else
 };
 

@@ -86,7 +86,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
   const uint32_t under_way =
       static_cast<uint32_t>(claims_.SharedChunks(chain.chunks)) * chunk_tokens;
   turn.matched_tokens = std::max(stored, under_way);
-  if (ask.lease > absl::ZeroDuration()) Promise(query, layout, chain, ask, now, &turn);
+  if (ask.compute_time > absl::ZeroDuration()) Promise(query, layout, chain, ask, now, &turn);
   CountWait(ask, now, turn);
   return turn;
 }
@@ -102,12 +102,12 @@ void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
   if (promised.empty() || promised.back().tokens - have < ask.min_tokens) return;
   absl::Span<const KeyedSegment> path = chain.chunks;
   path = path.subspan(0, promised.back().tokens / layout.chunk_tokens);
-  const ComputeClaims::Id id = claims_.Grant(promised, path, now + ask.lease);
+  const ComputeClaims::Id id = claims_.Grant(promised, path, now + ask.compute_time);
   if (id == 0) return;
   core_->Count(Counter::kLeasesGranted);
   turn->role = ClaimRole::kCompute;
   turn->boundary = promised.back().tokens;
-  turn->until = now + ask.lease;
+  turn->until = now + ask.compute_time;
   turn->ticket = Ticket([this, id] {
     ComputeClaims::Wakes wakes;
     {

@@ -267,7 +267,7 @@ TEST_F(SharedStoreTest, AnEngineThatHangsCostsALookupItsBudgetOnce) {
   // The next one does not ask it, nor does a claim.
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
   ClaimRequest ask;
-  ask.lease = absl::Seconds(30);
+  ask.compute_time = absl::Seconds(30);
   other.store->Observe(model_, "default");
   EXPECT_EQ(other.store->Claim(KitQuery(model_, Prompt(1)), ask)->role, ClaimRole::kCompute);
   EXPECT_EQ(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);

@@ -184,7 +184,7 @@ class Caller {
 
   void Lease() {
     ClaimRequest ask;
-    ask.lease = absl::Milliseconds(Below(20));
+    ask.compute_time = absl::Milliseconds(Below(20));
     ask.wait_until = absl::Now() + absl::Milliseconds(Below(20));
     ask.wake = [this] { ++woken_; };
     const KitPrompt prompt = AnyPrompt();

@@ -115,7 +115,7 @@ TEST_F(StoreTenants, NobodyComputesWhatIsPublic) {
   Publish("public", 1, kPointTokens);
   store_->Observe(model_, "a");
   ClaimRequest ask;
-  ask.lease = absl::Seconds(10);
+  ask.compute_time = absl::Seconds(10);
   ask.min_tokens = 16;
   const ClaimDecision turn = store_->Claim(QueryOfA(1, kPointTokens + 1), ask).value();
   EXPECT_EQ(turn.role, ClaimRole::kNone);

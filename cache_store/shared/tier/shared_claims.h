@@ -1,17 +1,17 @@
-// SharedLeases: promises to compute a prefix, between stores: so that each is computed once by all
+// SharedClaims: promises to compute a prefix, between stores: so that each is computed once by all
 // that share an engine.
 //
-// A lease is a value that is set if absent and ends by itself; sealed, so that nobody without the
+// A claim is a value that is set if absent and ends by itself; sealed, so that nobody without the
 // secret can make others wait. Boundaries are taken in ascending order, one by one: who waits for
-// one holds none above it, so no two wait for each other. Leases are hints: whatever goes wrong
+// one holds none above it, so no two wait for each other. Claims are hints: whatever goes wrong
 // with them, the caller computes.
 //
-// A store knows its own leases: one that was given back goes only behind what was written under it,
+// A store knows its own claims: one that was given back goes only behind what was written under it,
 // and until then another of this store's callers takes it over.
 //
 // Thread safety: all methods from any thread. Ownership: borrows all its parts.
-#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
-#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
+#ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CLAIMS_H_
+#define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CLAIMS_H_
 
 #include <cstdint>
 #include <functional>
@@ -33,7 +33,7 @@
 
 namespace hearth {
 
-class SharedLeases {
+class SharedClaims {
  public:
   // Boundaries of one prompt that are promised at most: a round trip each.
   static constexpr size_t kMaxBoundaries = 8;
@@ -48,10 +48,10 @@ class SharedLeases {
     // Runs a job behind what was written before. False: there is no room for it.
     std::function<bool(std::function<void()>)> run_behind;
   };
-  SharedLeases(Parts parts, const SharedOptions& options)
+  SharedClaims(Parts parts, const SharedOptions& options)
       : parts_(std::move(parts)), options_(options) {}
 
-  // `decision`: the store's own, to compute. Returns it with the leases in its ticket; or to wait
+  // `decision`: the store's own, to compute. Returns it with the claims in its ticket; or to wait
   // for another store that computes some of it.
   ClaimDecision Join(const PrefixQuery& query, const KvLayout& layout, const ClaimRequest& ask,
                      ClaimDecision decision) ABSL_LOCKS_EXCLUDED(mu_);
@@ -59,12 +59,12 @@ class SharedLeases {
  private:
   enum class Taken { kHere, kElsewhere, kUnknown };
   struct Held;
-  // A lease of this store's.
+  // A claim of this store's.
   struct Own {
     int holders = 0;  // who were given it, and those that gave it back and wait for the erasing
     absl::Time ends;  // by the steady clock
   };
-  Taken Take(const SharedSpace& space, const std::string& name, absl::Duration lease,
+  Taken Take(const SharedSpace& space, const std::string& name, absl::Duration claim,
              absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Those of others.
   Taken Look(const SharedSpace& space, const std::string& name, absl::Time deadline);
@@ -80,4 +80,4 @@ class SharedLeases {
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LEASES_H_
+#endif  // HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CLAIMS_H_

@@ -1,4 +1,4 @@
-#include "cache_store/shared/tier/shared_leases.h"
+#include "cache_store/shared/tier/shared_claims.h"
 
 #include <algorithm>
 #include <memory>
@@ -11,28 +11,28 @@ namespace hearth {
 namespace {
 
 // A sealed number of milliseconds.
-constexpr uint64_t kMaxLeaseBytes = 128;
+constexpr uint64_t kMaxClaimBytes = 128;
 
-// Own leases remembered; beyond, those that ended are forgotten.
+// Own claims remembered; beyond, those that ended are forgotten.
 constexpr size_t kMaxOwn = 4096;
 
 }  // namespace
 
-// Gives the leases back, after the store's own claim.
-struct SharedLeases::Held {
-  SharedLeases* leases = nullptr;
+// Gives the claims back, after the store's own claim.
+struct SharedClaims::Held {
+  SharedClaims* claims = nullptr;
   std::shared_ptr<void> own;
   std::vector<std::string> names;
   ~Held() {
     own.reset();
-    leases->GiveBack(std::move(names));
+    claims->GiveBack(std::move(names));
   }
 };
 
-SharedLeases::Taken SharedLeases::Take(const SharedSpace& space, const std::string& name,
-                                       absl::Duration lease, absl::Time deadline) {
+SharedClaims::Taken SharedClaims::Take(const SharedSpace& space, const std::string& name,
+                                       absl::Duration claim, absl::Time deadline) {
   const absl::Time now = parts_.steady->Now();
-  const absl::Duration life = absl::Floor(lease, absl::Milliseconds(1));
+  const absl::Duration life = absl::Floor(claim, absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return Taken::kUnknown;
   bool is_own = false;
   {
@@ -40,7 +40,7 @@ SharedLeases::Taken SharedLeases::Take(const SharedSpace& space, const std::stri
     const auto it = own_.find(name);
     is_own = it != own_.end() && it->second.ends > now;
   }
-  const int64_t ends_ms = absl::ToUnixMillis(parts_.clock->Now() + lease);
+  const int64_t ends_ms = absl::ToUnixMillis(parts_.clock->Now() + claim);
   const std::string value = space.Seal(name, absl::StrCat(ends_ms));
   const auto set = parts_.engine->Set({SharedValue{name, value, life, !is_own}}, deadline);
   if (!set[0].ok()) return Taken::kUnknown;
@@ -55,9 +55,9 @@ SharedLeases::Taken SharedLeases::Take(const SharedSpace& space, const std::stri
   return Taken::kHere;
 }
 
-SharedLeases::Taken SharedLeases::Look(const SharedSpace& space, const std::string& name,
+SharedClaims::Taken SharedClaims::Look(const SharedSpace& space, const std::string& name,
                                        absl::Time deadline) {
-  const auto got = parts_.engine->Get({name}, kMaxLeaseBytes, deadline);
+  const auto got = parts_.engine->Get({name}, kMaxClaimBytes, deadline);
   if (!got[0].ok()) return Taken::kUnknown;
   const absl::StatusOr<std::string> text = space.Open(name, *got[0]);
   int64_t ends = 0;
@@ -69,7 +69,7 @@ SharedLeases::Taken SharedLeases::Look(const SharedSpace& space, const std::stri
   return absl::FromUnixMillis(ends) > parts_.clock->Now() ? Taken::kElsewhere : Taken::kUnknown;
 }
 
-void SharedLeases::GiveBack(std::vector<std::string> names) {
+void SharedClaims::GiveBack(std::vector<std::string> names) {
   if (names.empty()) return;
   auto shared = std::make_shared<const std::vector<std::string>>(std::move(names));
   if (parts_.run_behind([this, shared] { Erase(*shared); })) return;
@@ -80,7 +80,7 @@ void SharedLeases::GiveBack(std::vector<std::string> names) {
   }
 }
 
-void SharedLeases::Erase(const std::vector<std::string>& names) {
+void SharedClaims::Erase(const std::vector<std::string>& names) {
   const absl::Time now = parts_.steady->Now();
   std::vector<std::string> last;
   {
@@ -101,7 +101,7 @@ void SharedLeases::Erase(const std::vector<std::string>& names) {
   }
 }
 
-ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layout,
+ClaimDecision SharedClaims::Join(const PrefixQuery& query, const KvLayout& layout,
                                  const ClaimRequest& ask, ClaimDecision decision) {
   const absl::Time now = parts_.clock->Now();
   const absl::Time deadline = now + options_.fetch_budget;
@@ -123,18 +123,18 @@ ClaimDecision SharedLeases::Join(const PrefixQuery& query, const KvLayout& layou
 
   auto held = std::make_shared<Held>();
   held->own = std::move(decision.ticket);
-  held->leases = this;
+  held->claims = this;
   decision.ticket = held;
   for (const uint32_t boundary : promised) {
     const std::string name =
-        (*space)->LeaseName(chain->EndingAt(boundary, layout.chunk_tokens)->key);
+        (*space)->ClaimName(chain->EndingAt(boundary, layout.chunk_tokens)->key);
     const Taken taken = Take(**space, name, decision.until - now, deadline);
     if (taken == Taken::kUnknown && parts_.clock->Now() >= deadline) break;
     if (taken == Taken::kHere) held->names.push_back(name);
     const bool is_worth = boundary >= least && boundary <= highest && now < ask.wait_until;
     if (taken != Taken::kElsewhere || !is_worth) continue;
     if (ask.waited_for == 0) parts_.counters->Add(Counter::kSharedLeaseWaits);
-    // The leases are given back. Those of this store that wait for the claim are kept waiting by
+    // The claims are given back. Those of this store that wait for the claim are kept waiting by
     // it.
     GiveBack(std::exchange(held->names, {}));
     decision.role = ClaimRole::kWait;

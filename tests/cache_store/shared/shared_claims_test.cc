@@ -6,13 +6,13 @@
 namespace hearth {
 namespace {
 
-class SharedLeasesTest : public SharedStoreTest {
+class SharedClaimsTest : public SharedStoreTest {
  protected:
   ClaimDecision Claim(SharedNode* node, const KitPrompt& prompt, uint32_t waited_for = 0) {
     node->store->Observe(model_, prompt.tenant);
     ClaimRequest ask;
     ask.min_tokens = 16;
-    ask.lease = absl::Seconds(30);
+    ask.compute_time = absl::Seconds(30);
     ask.wait_until = wait_until_;
     ask.waited_for = waited_for;
     return node->store->Claim(KitQuery(model_, prompt), ask).value();
@@ -21,16 +21,16 @@ class SharedLeasesTest : public SharedStoreTest {
   absl::Time wait_until_ = kit_.clock.Now() + absl::Seconds(10);
 };
 
-TEST_F(SharedLeasesTest, OneStoreComputesAndTheOtherIsServed) {
+TEST_F(SharedClaimsTest, OneStoreComputesAndTheOtherIsServed) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   ClaimDecision computing = Claim(&one, Prompt(1));
   EXPECT_EQ(computing.role, ClaimRole::kCompute);
   ClaimDecision waiting = Claim(&other, Prompt(1));
   ASSERT_EQ(waiting.role, ClaimRole::kWait);
   EXPECT_EQ(waiting.boundary, 64);
-  EXPECT_EQ(waiting.until, kit_.clock.Now() + SharedLeases::kPause);
+  EXPECT_EQ(waiting.until, kit_.clock.Now() + SharedClaims::kPause);
   EXPECT_EQ(other.Of(Counter::kSharedLeaseWaits), 1);
-  // The lease goes behind what was published under it.
+  // The claim goes behind what was published under it.
   ASSERT_TRUE(KitPublish(one.store.get(), model_, Prompt(1), {64}).ok());
   computing.ticket.reset();
   waiting.ticket.reset();
@@ -45,7 +45,7 @@ TEST_F(SharedLeasesTest, OneStoreComputesAndTheOtherIsServed) {
   EXPECT_EQ(kit_.memory.Count(":w"), 0);
 }
 
-TEST_F(SharedLeasesTest, PromptsThatBranchWaitForWhatTheyHaveInCommon) {
+TEST_F(SharedClaimsTest, PromptsThatBranchWaitForWhatTheyHaveInCommon) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   KitPrompt first = Prompt(1, 40), second = Prompt(1, 40);
   first.cuts = second.cuts = {32};
@@ -61,7 +61,7 @@ TEST_F(SharedLeasesTest, PromptsThatBranchWaitForWhatTheyHaveInCommon) {
   EXPECT_EQ(waiting.boundary, 32);
 }
 
-TEST_F(SharedLeasesTest, AHolderThatGivesUpOrDiesIsTakenOverFrom) {
+TEST_F(SharedClaimsTest, AHolderThatGivesUpOrDiesIsTakenOverFrom) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   ClaimDecision computing = Claim(&one, Prompt(1));
   EXPECT_EQ(Claim(&other, Prompt(1)).role, ClaimRole::kWait);
@@ -81,7 +81,7 @@ TEST_F(SharedLeasesTest, AHolderThatGivesUpOrDiesIsTakenOverFrom) {
 }
 
 // A store knows its own: they go behind what is written, which may take long.
-TEST_F(SharedLeasesTest, AStoreDoesNotWaitForALeaseThatItGaveBackItself) {
+TEST_F(SharedClaimsTest, AStoreDoesNotWaitForAClaimThatItGaveBackItself) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   ClaimDecision computing = Claim(&one, Prompt(1));
   ASSERT_EQ(computing.role, ClaimRole::kCompute);
@@ -89,7 +89,7 @@ TEST_F(SharedLeasesTest, AStoreDoesNotWaitForALeaseThatItGaveBackItself) {
   ClaimDecision again = Claim(&one, Prompt(1));
   EXPECT_EQ(again.role, ClaimRole::kCompute);
   EXPECT_EQ(one.Of(Counter::kSharedLeaseWaits), 0);
-  // The lease given back does not take the new one with it, which ends later.
+  // The claim given back does not take the new one with it, which ends later.
   one.writes->RunAll();
   EXPECT_EQ(Claim(&other, Prompt(1)).role, ClaimRole::kWait);
   other.writes->RunAll();
@@ -99,7 +99,7 @@ TEST_F(SharedLeasesTest, AStoreDoesNotWaitForALeaseThatItGaveBackItself) {
   EXPECT_EQ(Claim(&other, Prompt(1), 64).role, ClaimRole::kCompute);
 }
 
-TEST_F(SharedLeasesTest, ALeaseThatFoundNoPlaceToBeErasedIsTheStoresOwnUntilItEnds) {
+TEST_F(SharedClaimsTest, AClaimThatFoundNoPlaceToBeErasedIsTheStoresOwnUntilItEnds) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   ClaimDecision computing = Claim(&one, Prompt(1));
   kit_.clock.Advance(absl::Seconds(20));
@@ -123,7 +123,7 @@ TEST_F(SharedLeasesTest, ALeaseThatFoundNoPlaceToBeErasedIsTheStoresOwnUntilItEn
   EXPECT_EQ(Claim(&one, Prompt(1)).role, ClaimRole::kWait);
 }
 
-TEST_F(SharedLeasesTest, NobodyWaitsLongerThanItsTimeNorForAValueThatWasNotSealed) {
+TEST_F(SharedClaimsTest, NobodyWaitsLongerThanItsTimeNorForAValueThatWasNotSealed) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   const ClaimDecision computing = Claim(&one, Prompt(1));
   kit_.clock.Advance(absl::Seconds(11));
@@ -137,7 +137,7 @@ TEST_F(SharedLeasesTest, NobodyWaitsLongerThanItsTimeNorForAValueThatWasNotSeale
   EXPECT_EQ(other.Of(Counter::kSharedRejectedValues), 1);
 }
 
-TEST_F(SharedLeasesTest, WithoutTheEngineEachComputes) {
+TEST_F(SharedClaimsTest, WithoutTheEngineEachComputes) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   const ClaimDecision computing = Claim(&one, Prompt(1));
   other.engine->SetUnreachable(true);

@@ -9,9 +9,9 @@ namespace hearth {
 namespace {
 
 // C = 16, W = 24: a prompt of 70 tokens keeps 64.
-class StoreLeasesTest : public ::testing::Test {
+class StoreClaimsTest : public ::testing::Test {
  protected:
-  StoreLeasesTest() {
+  StoreClaimsTest() {
     StoreOptions options;
     options.disk_bytes = 0;
     StoreSeams seams;
@@ -22,7 +22,7 @@ class StoreLeasesTest : public ::testing::Test {
   ClaimRequest Ask() {
     ClaimRequest ask;
     ask.min_tokens = 16;
-    ask.lease = absl::Seconds(10);
+    ask.compute_time = absl::Seconds(10);
     ask.wait_until = clock_.Now() + absl::Seconds(5);
     ask.wake = [this] { ++woken_; };
     return ask;
@@ -54,7 +54,7 @@ class StoreLeasesTest : public ::testing::Test {
   int woken_ = 0;
 };
 
-TEST_F(StoreLeasesTest, OneComputesTheOthersWaitUntilItIsPublished) {
+TEST_F(StoreClaimsTest, OneComputesTheOthersWaitUntilItIsPublished) {
   ClaimDecision holder = Take(prompt_);
   EXPECT_EQ(holder.role, ClaimRole::kCompute);
   EXPECT_EQ(holder.boundary, 64u);
@@ -79,7 +79,7 @@ TEST_F(StoreLeasesTest, OneComputesTheOthersWaitUntilItIsPublished) {
   EXPECT_EQ(Count("lease_waits_hit"), 7u);
 }
 
-TEST_F(StoreLeasesTest, OneTakesOverFromAHolderThatGivesUp) {
+TEST_F(StoreClaimsTest, OneTakesOverFromAHolderThatGivesUp) {
   ClaimDecision holder = Take(prompt_);
   ClaimDecision first = Take(prompt_), second = Take(prompt_);
   holder.ticket.reset();
@@ -92,9 +92,9 @@ TEST_F(StoreLeasesTest, OneTakesOverFromAHolderThatGivesUp) {
   EXPECT_EQ(Count("lease_waits"), 2u) << "a wait that goes on is counted once";
 }
 
-TEST_F(StoreLeasesTest, OneTakesOverAtTheDeadline) {
+TEST_F(StoreClaimsTest, OneTakesOverAtTheDeadline) {
   ClaimRequest hasty = Ask();
-  hasty.lease = absl::Seconds(2);
+  hasty.compute_time = absl::Seconds(2);
   const ClaimDecision holder = Take(prompt_, hasty);
   ClaimDecision follower = Take(prompt_);
   EXPECT_EQ(follower.until, clock_.Now() + absl::Seconds(2));
@@ -103,7 +103,7 @@ TEST_F(StoreLeasesTest, OneTakesOverAtTheDeadline) {
   EXPECT_EQ(Count("lease_takeovers"), 1u);
 }
 
-TEST_F(StoreLeasesTest, WhoHasWaitedEnoughComputes) {
+TEST_F(StoreClaimsTest, WhoHasWaitedEnoughComputes) {
   const ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   clock_.Advance(absl::Seconds(5));
@@ -113,9 +113,9 @@ TEST_F(StoreLeasesTest, WhoHasWaitedEnoughComputes) {
   EXPECT_EQ(Count("lease_waits_timed_out"), 1u);
 }
 
-TEST_F(StoreLeasesTest, WithoutABudgetNobodyWaitsAndWithoutAPromiseNobodyIsWaitedFor) {
+TEST_F(StoreClaimsTest, WithoutABudgetNobodyWaitsAndWithoutAPromiseNobodyIsWaitedFor) {
   ClaimRequest reader = Ask();
-  reader.lease = absl::ZeroDuration();
+  reader.compute_time = absl::ZeroDuration();
   EXPECT_EQ(Take(prompt_, reader).role, ClaimRole::kNone);
   const ClaimDecision holder = Take(prompt_);
   EXPECT_EQ(holder.role, ClaimRole::kCompute);
@@ -125,7 +125,7 @@ TEST_F(StoreLeasesTest, WithoutABudgetNobodyWaitsAndWithoutAPromiseNobodyIsWaite
   EXPECT_EQ(Take(prompt_, hurried).role, ClaimRole::kNone);
 }
 
-TEST_F(StoreLeasesTest, ALittleIsNotWorthAWait) {
+TEST_F(StoreClaimsTest, ALittleIsNotWorthAWait) {
   ClaimRequest ask = Ask();
   ask.above_tokens = 48;
   ask.min_tokens = 17;
@@ -136,7 +136,7 @@ TEST_F(StoreLeasesTest, ALittleIsNotWorthAWait) {
   EXPECT_EQ(Take(prompt_, ask).role, ClaimRole::kWait);
 }
 
-TEST_F(StoreLeasesTest, TenantsDoNotWaitForEachOther) {
+TEST_F(StoreClaimsTest, TenantsDoNotWaitForEachOther) {
   const ClaimDecision holder = Take(prompt_);
   KitPrompt theirs = prompt_;
   theirs.tenant = "other";
@@ -145,7 +145,7 @@ TEST_F(StoreLeasesTest, TenantsDoNotWaitForEachOther) {
   EXPECT_EQ(turn.matched_tokens, 0u);
 }
 
-TEST_F(StoreLeasesTest, PromptsThatBranchOffShareTheirCommonPrefix) {
+TEST_F(StoreClaimsTest, PromptsThatBranchOffShareTheirCommonPrefix) {
   // 70 common tokens, then 40 of each one's own. The first promises its own end alone; the second
   // learns that another is at the common part and keeps a tail there; all others wait for that.
   const ClaimDecision first = Take(Branch(11, 70, 40));
@@ -161,7 +161,7 @@ TEST_F(StoreLeasesTest, PromptsThatBranchOffShareTheirCommonPrefix) {
   }
 }
 
-TEST_F(StoreLeasesTest, ADeclaredBreakpointIsPromisedAtOnce) {
+TEST_F(StoreClaimsTest, ADeclaredBreakpointIsPromisedAtOnce) {
   KitPrompt mine = Branch(11, 70, 40), yours = Branch(12, 70, 40);
   mine.cuts = yours.cuts = {70};
   const ClaimDecision holder = Take(mine);
@@ -175,7 +175,7 @@ TEST_F(StoreLeasesTest, ADeclaredBreakpointIsPromisedAtOnce) {
   EXPECT_EQ(follower.role, ClaimRole::kCompute) << "what comes after it";
 }
 
-TEST_F(StoreLeasesTest, WhoLeavesIsNotWoken) {
+TEST_F(StoreClaimsTest, WhoLeavesIsNotWoken) {
   ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   follower.ticket.reset();
@@ -183,13 +183,13 @@ TEST_F(StoreLeasesTest, WhoLeavesIsNotWoken) {
   EXPECT_EQ(woken_, 0);
 }
 
-TEST_F(StoreLeasesTest, AnUnknownFingerprintHasNoTurns) {
+TEST_F(StoreClaimsTest, AnUnknownFingerprintHasNoTurns) {
   KitModel other;
   other.weights = "w1";
   EXPECT_EQ(store_->Claim(KitQuery(other.Make(), prompt_), Ask())->role, ClaimRole::kNone);
 }
 
-TEST_F(StoreLeasesTest, AWrongQueryIsNamed) {
+TEST_F(StoreClaimsTest, AWrongQueryIsNamed) {
   const auto turn = store_->Claim(KitQuery(model_, {{}, {}}), Ask());
   EXPECT_TRUE(absl::IsInvalidArgument(turn.status()));
 }
