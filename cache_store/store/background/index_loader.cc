@@ -72,7 +72,8 @@ void IndexLoader::NoteLost() {
   size_t lost = 0;
   StoreLock lock(core_);
   for (const Digest& id : useless_) {
-    if (core_->catalog.Find(id) != nullptr) continue;
+    // Another manifest of it may have been adopted, and the point have left since, as by its end.
+    if (core_->catalog.Find(id) != nullptr || core_->history.Find(id) != nullptr) continue;
     core_->Count(Counter::kRecoveryLostRestorePoints);
     core_->meters.AddRemoved(Removal::kLost);
     core_->history.Record(id, Removal::kLost, core_->clock->Now());

@@ -5,6 +5,7 @@
 
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
@@ -354,6 +355,27 @@ TEST_F(StoreTtl, TenantsHaveADefaultAndAMaximum) {
               ElementsAre("ttl_s lowered to the tenant's max_ttl_s, 60"));
   options_.quotas.by_tenant["bounded"].default_ttl_s = 61;
   EXPECT_THAT(options_.Validate().message(), HasSubstr("tenants.bounded.default_ttl_s"));
+}
+
+// A crash of the machine after a later end was written, and before the manifest with the earlier
+// one was erased.
+TEST_F(StoreTtl, WhatExpiredWhileTheStoreWasDownIsNotLostThoughItHasTwoManifests) {
+  Open();
+  Publish(Prompt(1, 65), {64}, absl::Minutes(1));
+  opened_.reset();
+  const auto earlier = RawDatabase(folder_).All("manifests");
+  Open();
+  Publish(Prompt(1, 65), {64}, absl::Minutes(2));
+  opened_.reset();
+  {
+    RawDatabase raw(folder_);
+    for (const auto& [key, value] : earlier) raw.Put("manifests", key, value);
+    ASSERT_GT(raw.All("manifests").size(), earlier.size());
+  }
+  clock_.Advance(absl::Minutes(10));
+  Open();
+  EXPECT_EQ(Usable(Prompt(1, 65)), 0u);
+  EXPECT_EQ(store_->Stats().Of(Counter::kRecoveryLostRestorePoints), 0u);
 }
 
 }  // namespace
