@@ -42,7 +42,7 @@ class Prompts:
     """The shared prefix and its endings as token ids: real text, or random without a tokenizer."""
 
     def __init__(self, cluster, address):
-        model = cluster.ctl("stats", "--worker", address)
+        model = cluster.ctl("model", "--worker", address)
         chunk, context = model["chunk_tokens"], model["context_tokens"]
         room = context - 8 * NEW_TOKENS
         self.breakpoint = min(PREFIX_TOKENS, room // chunk * chunk)

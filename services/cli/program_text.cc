@@ -137,37 +137,12 @@ std::string BashFlags(const std::vector<FlagText>& flags) {
   std::string cases;
   for (const FlagText& flag : flags) {
     if (flag.value.empty() || flag.is_positional()) continue;
-    absl::StrAppend(&cases, "        ", absl::StrJoin(flag.names, "|"), ") words=\"",
+    absl::StrAppend(&cases, "        ", absl::StrJoin(flag.names, "|"), ") offers=\"",
                     absl::StrJoin(flag.choices, " "), "\" ;;\n");
   }
-  return absl::StrCat("      case $prev in\n", cases, "        *) words=\"", LooseWords(flags),
-                      "\"; [[ $cur == -* ]] && words=\"", absl::StrJoin(FlagNames(flags), " "),
+  return absl::StrCat("      case $prev in\n", cases, "        *) offers=\"", LooseWords(flags),
+                      "\"; [[ $cur == -* ]] && offers=\"", absl::StrJoin(FlagNames(flags), " "),
                       "\" ;;\n      esac ;;\n");
-}
-
-// Of a text between single quotes, in brackets.
-std::string ZshText(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
-}
-
-// A flag with a value is offered again after it was given: that it may be repeated is known to its
-// command only.
-std::string ZshFlags(const std::vector<FlagText>& flags) {
-  std::string specs;
-  for (const FlagText& flag : flags) {
-    if (flag.is_positional()) continue;
-    const std::string value = flag.value.empty() ? ""
-                              : flag.choices.empty()
-                                  ? ":value:_files"
-                                  : absl::StrCat(":value:(", absl::StrJoin(flag.choices, " "), ")");
-    for (const std::string& name : flag.names) {
-      absl::StrAppend(&specs, " \\\n        '", value.empty() ? "" : "*", name, "[",
-                      ZshText(flag.help), "]", value, "'");
-    }
-  }
-  const std::string words = LooseWords(flags);
-  return absl::StrCat("_arguments", specs, " \\\n        '*:",
-                      words.empty() ? "file:_files" : absl::StrCat("word:(", words, ")"), "'");
 }
 
 }  // namespace
@@ -230,48 +205,24 @@ std::string BashCompletion(const ProgramText& program) {
     if (second.empty()) continue;
     absl::StrAppend(&groups, "    ", word, ") [[ $COMP_CWORD -gt 2 ]] && command+=\" ",
                     "${COMP_WORDS[2]}\" ;;\n");
-    absl::StrAppend(&cases, "    \"", word, "\") words=\"", absl::StrJoin(second, " "), "\" ;;\n");
+    absl::StrAppend(&cases, "    \"", word, "\") offers=\"", absl::StrJoin(second, " "), "\" ;;\n");
   }
   for (const CommandText& command : program.commands) {
     absl::StrAppend(&cases, "    \"", command.name, "\")\n", BashFlags(command.flags));
   }
   return absl::StrCat(
-      "# Source it: source <(", program.name, " completion bash)\n", "_", program.name,
+      "_", program.name,
       "() {\n  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n",
-      "  local command= words=\n",
+      "  local command= offers=\n",
       "  [[ $COMP_CWORD -gt 1 ]] && command=${COMP_WORDS[1]}\n  case $command in\n", groups,
-      "  esac\n  case $command in\n    \"\") words=\"", FirstWords(program), " ",
+      "  esac\n  case $command in\n    \"\") offers=\"", FirstWords(program), " ",
       absl::StrJoin(FlagNames(program.flags), " "), "\" ;;\n", cases,
-      "  esac\n  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n",
+      "  esac\n  COMPREPLY=($(compgen -W \"$offers\" -- \"$cur\"))\n}\n",
       "complete -o default -o bashdefault -F _", program.name, " ", program.name, "\n");
 }
 
 std::string ZshCompletion(const ProgramText& program) {
-  std::string cases, described;
-  for (const auto& [word, second] : Words(program)) {
-    if (second.empty()) continue;
-    absl::StrAppend(&cases, "    \"", word, " \"*) (( CURRENT == 3 )) && compadd ",
-                    absl::StrJoin(second, " "), " && return ;|\n");
-  }
-  for (const CommandText& command : program.commands) {
-    const bool is_single = command.name.find(' ') == std::string::npos;
-    if (is_single) {
-      absl::StrAppend(&described, "\n    '", command.name, ":", ZshText(command.what), "'");
-    }
-    absl::StrAppend(&cases, "    \"", command.name, is_single ? " \"*" : "\"", ") ",
-                    ZshFlags(command.flags), " ;;\n");
-  }
-  for (const auto& [word, second] : Words(program)) {
-    if (!second.empty()) absl::StrAppend(&described, "\n    '", word, "'");
-  }
-  return absl::StrCat(
-      "#compdef ", program.name, "\n# In a folder of $fpath, as _", program.name, "; or: source <(",
-      program.name, " completion zsh)\n_", program.name, "() {\n  local -a commands=(", described,
-      ")\n  if (( CURRENT == 2 )) && [[ $PREFIX == -* ]]; then\n    compadd -- ",
-      absl::StrJoin(FlagNames(program.flags), " "),
-      "\n    return\n  elif (( CURRENT == 2 )); then\n    _describe command commands\n",
-      "    return\n  fi\n  case \"${words[2]} ${words[3]}\" in\n", cases,
-      "  esac\n}\n(( $+functions[compdef] )) && compdef _", program.name, " ", program.name, "\n");
+  return "autoload -Uz bashcompinit && bashcompinit\n" + BashCompletion(program);
 }
 
 }  // namespace hearth

@@ -16,20 +16,22 @@ constexpr size_t kIdDigits = 2 * sizeof(Digest);
 
 }  // namespace
 
-absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(const OpenedStore& store) {
+absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
+                                                                    const PeerFlags& store) {
   grpc::ClientContext context;
   v1::ListRequest request;
-  request.set_tenant(store.peer().tenant);
-  auto reader = store.stub()->List(&context, request);
+  request.set_tenant(store.tenant);
+  auto reader = stub->List(&context, request);
   std::vector<v1::RestorePointInfo> points;
   v1::RestorePointInfo point;
   while (reader->Read(&point)) points.push_back(point);
   const grpc::Status status = reader->Finish();
-  if (!status.ok()) return RpcFailure(status, store.peer());
+  if (!status.ok()) return RpcFailure(status, store);
   return points;
 }
 
-absl::StatusOr<std::string> ResolveId(const OpenedStore& store, const std::string& text) {
+absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
+                                      const std::string& text) {
   const std::string wanted = absl::AsciiStrToLower(text);
   const bool is_hex = std::all_of(wanted.begin(), wanted.end(),
                                   [](unsigned char c) { return absl::ascii_isxdigit(c); });
@@ -40,7 +42,7 @@ absl::StatusOr<std::string> ResolveId(const OpenedStore& store, const std::strin
   }
   // A whole one names a restore point, stored or not.
   if (wanted.size() == kIdDigits) return absl::HexStringToBytes(wanted);
-  const auto points = ListRestorePoints(store);
+  const auto points = ListRestorePoints(stub, store);
   if (!points.ok()) return points.status();
   std::vector<std::string> found;
   for (const v1::RestorePointInfo& point : *points) {
@@ -49,9 +51,9 @@ absl::StatusOr<std::string> ResolveId(const OpenedStore& store, const std::strin
     }
   }
   if (found.size() == 1) return found.front();
-  return absl::NotFoundError(absl::StrCat(
-      "store at ", store.peer().address, ": ", found.size(), " restore points begin with ", wanted,
-      found.empty() ? "; see hearthctl ls" : "; give more digits"));
+  return absl::NotFoundError(
+      absl::StrCat("store at ", store.address, ": ", found.size(), " restore points begin with ",
+                   wanted, found.empty() ? "; see hearthctl ls" : "; give more digits"));
 }
 
 }  // namespace hearth

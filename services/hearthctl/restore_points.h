@@ -9,18 +9,20 @@
 
 #include "absl/status/statusor.h"
 #include "proto/cache_store.grpc.pb.h"
-#include "services/hearthctl/opened_store.h"
+#include "services/cli/connection.h"
 
 namespace hearth {
 
 // Fewer digits are refused: they could match too much.
 inline constexpr size_t kMinIdDigits = 6;
 
-absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(const OpenedStore& store);
+absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
+                                                                    const PeerFlags& store);
 
 // The 32 bytes that `text` names: 64 hexadecimal digits, or the first ones of exactly one restore
 // point. kInvalidArgument, kNotFound.
-absl::StatusOr<std::string> ResolveId(const OpenedStore& store, const std::string& text);
+absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
+                                      const std::string& text);
 
 }  // namespace hearth
 

@@ -1,7 +1,6 @@
 #include "services/rpc/call_metadata.h"
 
 #include "absl/random/random.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/plain_name.h"
 
@@ -22,21 +21,6 @@ std::string RequestIdOf(const grpc::ServerContextBase& context) {
   const std::string id(sent->second.data(), sent->second.size());
   const bool is_taken = IsPlainName(id) && !id.empty() && id.size() <= kMaxRequestIdBytes;
   return is_taken ? id : NewRequestId();
-}
-
-void SendServerTime(absl::Time now, grpc::ServerContextBase* context) {
-  context->AddInitialMetadata(kServerTimeKey, absl::StrCat(absl::ToUnixMillis(now)));
-}
-
-std::optional<absl::Time> ServerTimeOf(const grpc::ClientContext& context) {
-  const auto& metadata = context.GetServerInitialMetadata();
-  const auto sent = metadata.find(kServerTimeKey);
-  int64_t ms = 0;
-  if (sent == metadata.end()) return std::nullopt;
-  if (!absl::SimpleAtoi(std::string(sent->second.data(), sent->second.size()), &ms)) {
-    return std::nullopt;
-  }
-  return absl::FromUnixMillis(ms);
 }
 
 }  // namespace hearth

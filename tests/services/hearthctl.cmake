@@ -1,15 +1,14 @@
 hearth_test(hearthctl_test
   SOURCES hearthctl/access_test.cc hearthctl/chat_command_test.cc hearthctl/chat_file_test.cc
-          hearthctl/clock_reading_test.cc hearthctl/command_line_test.cc
+          hearthctl/command_line_test.cc
           hearthctl/connection_test.cc hearthctl/diff_command_test.cc
-          hearthctl/doctor_command_test.cc
           hearthctl/fake_worker.cc
           hearthctl/generate_command_test.cc hearthctl/interrupt_test.cc
           hearthctl/key_reader_test.cc
-          hearthctl/point_choice_test.cc hearthctl/prompt_flags_test.cc
+          hearthctl/prompt_flags_test.cc
           hearthctl/progress_line_test.cc hearthctl/run_cli.cc
           hearthctl/console_test.cc
-          hearthctl/snapshot_writer_test.cc hearthctl/stopped_store_test.cc
+          hearthctl/snapshot_writer_test.cc
           hearthctl/store_commands_test.cc hearthctl/terminal.cc hearthctl/terminal_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
           hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc

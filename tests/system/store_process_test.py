@@ -148,24 +148,9 @@ class FolderInUse(StoreTest):
         backup = self.refused("backup", "--data-dir", self.data, "--to", self.backups)
         self.assertIn(pid, backup)
         self.assertIn("kill -USR1", backup)
-        for args in (("ls",), ("import", SNAPSHOT),
-                     ("export", "0" * 64, "--out", self.folder / "out")):
-            said = self.refused(*args, "--data-dir", self.data)
-            self.assertIn(pid, said)
-            self.assertIn("--store ADDR", said)
         self.assertEqual(self.cluster.ctl("stats", "--store", store.address)["restore_points"], 1)
         self.assertEqual(store.stop(), 0)
         self.assertNotIn("open_in_process", self.cluster.ctl("verify", self.data))
-
-    def test_a_stopped_stores_points_travel_without_a_server(self):
-        self.assertEqual(self.filled_store().stop(), 0)
-        point = self.cluster.ctl("ls", "--data-dir", self.data)["restore_point_id"]
-        out, other = self.folder / "out", self.folder / "other"
-        self.cluster.ctl("export", point, "--out", out, "--data-dir", self.data)
-        self.assertEqual(out.read_bytes(), SNAPSHOT.read_bytes())
-        self.assertEqual(self.store(other).stop(), 0)
-        self.cluster.ctl("import", out, "--data-dir", other)
-        self.assert_serves_the_snapshot(other)
 
 
 class GpuTier(StoreTest):

@@ -5,10 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -60,27 +60,19 @@ absl::StatusOr<std::unique_ptr<AnswerFile>> AnswerFile::Open(
 AnswerFile::~AnswerFile() { ::close(file_); }
 
 absl::Status AnswerFile::ReadAnswers(const std::string& context_sha256) {
-  std::string line;  // so far
-  size_t number = 0;
-  std::array<char, 64 << 10> block;
-  while (true) {
-    const ssize_t bytes = ::read(file_, block.data(), block.size());
-    if (bytes < 0) return FileFailure("read", path_);
-    if (bytes == 0) break;
-    absl::string_view rest(block.data(), static_cast<size_t>(bytes));
-    for (size_t end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
-      absl::StrAppend(&line, rest.substr(0, end));
-      rest.remove_prefix(end + 1);
-      whole_bytes_ += static_cast<off_t>(line.size()) + 1;
-      const absl::Status read = ReadAnswer(line, ++number, context_sha256);
-      if (!read.ok()) return read;
-      line.clear();
+  std::ifstream in(path_, std::ios::binary);
+  std::string line;
+  for (size_t number = 1; std::getline(in, line); ++number) {
+    is_torn_ = in.eof();
+    if (is_torn_) {
+      const bool may_be_ours = absl::StartsWith(line, kBegin) || absl::StartsWith(kBegin, line);
+      return may_be_ours ? absl::OkStatus() : NoAnswer(number);
     }
-    absl::StrAppend(&line, rest);
+    whole_bytes_ += static_cast<off_t>(line.size()) + 1;
+    const absl::Status read = ReadAnswer(line, number, context_sha256);
+    if (!read.ok()) return read;
   }
-  is_torn_ = !line.empty();
-  const bool may_be_ours = absl::StartsWith(line, kBegin) || absl::StartsWith(kBegin, line);
-  return may_be_ours ? absl::OkStatus() : NoAnswer(number + 1);
+  return in.bad() ? FileFailure("read", path_) : absl::OkStatus();
 }
 
 absl::Status AnswerFile::NoAnswer(size_t number) const {
@@ -102,9 +94,7 @@ absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
                      context, ", not ", context_sha256, ")", kOtherFile));
   }
   sha256_of_[id] = question;
-  if (const std::string model = TextOf(json, "model"); !model.empty()) {
-    models_.emplace(model, number);
-  }
+  models_.emplace(TextOf(json, "model"), number);
   return absl::OkStatus();
 }
 

@@ -1,10 +1,9 @@
 // AnswerFile: the answers of `hearthctl ask` so far, a JSON object a line, so that the next run
 // goes on where one stopped.
 //
-// Each line is written at once, with digests of its context and question and the
-// model that answered. A last line without its
-// end, if it begins as an answer, is dropped with the next answer: the program died while writing
-// it.
+// Each line is written at once, with digests of its context and question and the model that
+// answered. A last line without its end, if it begins as an answer, is dropped with the next
+// answer: the program died while writing it.
 // Thread safety: none. Ownership: holds the file, and a lock on it that keeps a second program out.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_
@@ -37,8 +36,7 @@ class AnswerFile {
 
   // Whether the question is answered. kFailedPrecondition: another question with its id is.
   absl::StatusOr<bool> Has(const AskedQuestion& question) const;
-  // kFailedPrecondition: it has answers of another model than `model`. Lines of a hearthctl that
-  // did not write the model are taken for this one's.
+  // kFailedPrecondition: it has answers of another model than `model`.
   absl::Status CheckModel(const std::string& model) const;
   // `line` without its end.
   absl::Status Append(const std::string& line);

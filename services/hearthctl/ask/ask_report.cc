@@ -9,119 +9,71 @@
 #include "absl/strings/str_format.h"
 
 namespace hearth {
-namespace {
 
-constexpr char kAllRows[] = "all";
-constexpr char kNoKind[] = "(no kind)";
-
-// "1,000,500".
-std::string WithCommas(uint64_t value) {
-  std::string text = absl::StrCat(value);
-  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
-  return text;
-}
-
-}  // namespace
-
-void AskReport::Row::Add(const GenerationResult& answer) {
+void AskReport::AddAnswer(const GenerationResult& answer) {
   if (!answer.status.ok()) {
-    ++failed;
+    ++failed_;
     return;
   }
-  ++answered;
-  cached_tokens += answer.started.cached_tokens();
-  computed_tokens += answer.finished.computed_tokens();
-  new_tokens += answer.finished.generated_tokens();
-  ttft_ms.push_back(answer.finished.ttft_ms());
+  ++answered_;
+  cached_tokens_ += answer.started.cached_tokens();
+  computed_tokens_ += answer.finished.computed_tokens();
+  new_tokens_ += answer.finished.generated_tokens();
+  ttft_ms_.push_back(answer.finished.ttft_ms());
+  ++endings_[FinishReasonText(answer.finished.reason())];
 }
 
-double AskReport::Row::hit_rate() const {
-  const uint64_t tokens = cached_tokens + computed_tokens;
-  return tokens == 0 ? 0 : static_cast<double>(cached_tokens) / static_cast<double>(tokens);
+double AskReport::hit_rate() const {
+  const uint64_t tokens = cached_tokens_ + computed_tokens_;
+  return tokens == 0 ? 0 : static_cast<double>(cached_tokens_) / static_cast<double>(tokens);
 }
 
-double AskReport::Row::TtftMs(double share) const {
+double AskReport::TtftMs(double share) const {
   assert(share > 0 && share <= 1);
-  if (ttft_ms.empty()) return 0;
-  std::vector<double> sorted = ttft_ms;
+  if (ttft_ms_.empty()) return 0;
+  std::vector<double> sorted = ttft_ms_;
   std::sort(sorted.begin(), sorted.end());
   const double rank = std::ceil(share * static_cast<double>(sorted.size()));
   return sorted[static_cast<size_t>(rank) - 1];
 }
 
-Json AskReport::Row::ToJson() const {
-  return Json{{"questions", answered + failed},
-              {"answered", answered},
-              {"failed", failed},
-              {"cached_tokens", cached_tokens},
-              {"computed_tokens", computed_tokens},
-              {"new_tokens", new_tokens},
-              {"hit_rate", hit_rate()},
-              {"ttft_median_ms", TtftMs(0.5)},
-              {"ttft_p99_ms", TtftMs(0.99)}};
-}
-
-void AskReport::AddAnswered() { ++answered_before_; }
-
-void AskReport::AddAnswer(const std::string& kind, const GenerationResult& answer) {
-  all_.Add(answer);
-  kinds_[kind.empty() ? kNoKind : kind].Add(answer);
-  if (answer.status.ok()) ++endings_[FinishReasonText(answer.finished.reason())];
-}
-
-std::string AskReport::Line(const std::string& name, const Row& row, size_t name_columns) {
-  std::string line = name;
-  line.resize(std::max(name.size(), name_columns), ' ');
-  return absl::StrFormat("%s %10s %9s %7s %14s %16s %8.1f%% %12s %12s\n", line,
-                         WithCommas(row.answered + row.failed), WithCommas(row.answered),
-                         WithCommas(row.failed), WithCommas(row.cached_tokens),
-                         WithCommas(row.computed_tokens), 100 * row.hit_rate(),
-                         MsText(row.TtftMs(0.5)), MsText(row.TtftMs(0.99)));
-}
-
-std::string AskReport::Rows(double total_ms) const {
-  std::string table;
-  size_t columns = 5;  // of the names
-  for (const auto& [kind, row] : kinds_) columns = std::max(columns, kind.size());
-  std::string name = "kind";
-  name.resize(columns, ' ');
-  absl::StrAppend(
-      &table, absl::StrFormat("%s %10s %9s %7s %14s %16s %9s %12s %12s\n", name, "questions",
-                              "answered", "failed", "tokens cached", "tokens computed", "hit rate",
-                              "TTFT median", "TTFT p99"));
-  if (kinds_.size() > 1) {
-    for (const auto& [kind, row] : kinds_) table += Line(kind, row, columns);
-  }
-  table += Line(kAllRows, all_, columns);
-  absl::StrAppend(&table, WithCommas(all_.new_tokens), " new tokens in ", MsText(total_ms));
-  for (const auto& [ending, count] : endings_) {
-    absl::StrAppend(&table, ", ", WithCommas(count), " ended by ", ending);
-  }
-  table += "\n";
-  return table;
-}
-
-std::string AskReport::Table(double total_ms) const {
-  std::string table;
+std::string AskReport::Text(double total_ms) const {
+  std::string text;
   if (context_.has_value()) {
-    absl::StrAppend(&table, "context: ", WithCommas(context_->prompt_tokens()), " tokens shared, ",
-                    WithCommas(context_->cached_tokens()), " cached, ",
-                    WithCommas(context_->computed_tokens()), " computed, ready after ",
-                    MsText(context_->total_ms()), "\n");
+    absl::StrAppend(&text, "context: ", context_->prompt_tokens(), " tokens shared, ",
+                    context_->cached_tokens(), " cached, ", context_->computed_tokens(),
+                    " computed, ready after ", MsText(context_->total_ms()), "\n");
   }
-  if (all_.answered + all_.failed > 0) table += Rows(total_ms);
-  if (answered_before_ > 0) {
-    absl::StrAppend(&table, WithCommas(answered_before_), " were answered before\n");
+  if (answered_ + failed_ > 0) {
+    absl::StrAppend(&text, "questions: ", answered_, " answered, ", failed_,
+                    " failed; tokens: ", cached_tokens_, " cached, ", computed_tokens_,
+                    " computed (", absl::StrFormat("%.1f%%", 100 * hit_rate()),
+                    " cached); first token after ", MsText(TtftMs(0.5)), " (median), ",
+                    MsText(TtftMs(0.99)), " (p99)\n");
+    absl::StrAppend(&text, new_tokens_, " new tokens in ", MsText(total_ms));
+    for (const auto& [ending, count] : endings_) {
+      absl::StrAppend(&text, ", ", count, " ended by ", ending);
+    }
+    text += "\n";
   }
-  if (unanswered_ > 0) absl::StrAppend(&table, WithCommas(unanswered_), " were not answered\n");
-  return table;
+  if (answered_before_ > 0) absl::StrAppend(&text, answered_before_, " were answered before\n");
+  if (unanswered_ > 0) absl::StrAppend(&text, unanswered_, " were not answered\n");
+  return text;
 }
 
 Json AskReport::ToJson(double total_ms) const {
-  Json json = all_.ToJson();
-  json["answered_before"] = answered_before_;
-  json["unanswered"] = unanswered_;
-  json["total_ms"] = total_ms;
+  Json json{{"questions", answered_ + failed_},
+            {"answered", answered_},
+            {"failed", failed_},
+            {"cached_tokens", cached_tokens_},
+            {"computed_tokens", computed_tokens_},
+            {"new_tokens", new_tokens_},
+            {"hit_rate", hit_rate()},
+            {"ttft_median_ms", TtftMs(0.5)},
+            {"ttft_p99_ms", TtftMs(0.99)},
+            {"answered_before", answered_before_},
+            {"unanswered", unanswered_},
+            {"total_ms", total_ms}};
   if (context_.has_value()) {
     json["context"] = {{"tokens", context_->prompt_tokens()},
                        {"cached_tokens", context_->cached_tokens()},
@@ -129,10 +81,7 @@ Json AskReport::ToJson(double total_ms) const {
                        {"source_tier", TierText(context_->source_tier())},
                        {"total_ms", context_->total_ms()}};
   }
-  json["finish_reasons"] = Json::object();
-  for (const auto& [ending, count] : endings_) json["finish_reasons"][ending] = count;
-  json["kinds"] = Json::object();
-  for (const auto& [kind, row] : kinds_) json["kinds"][kind] = row.ToJson();
+  json["finish_reasons"] = Json(endings_);
   return json;
 }
 

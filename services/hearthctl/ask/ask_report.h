@@ -1,5 +1,4 @@
-// AskReport: the totals of a run of `hearthctl ask`, overall and for each kind of question, as a
-// table or as JSON.
+// AskReport: the totals of a run of `hearthctl ask`, as text or as JSON.
 //
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ASK_REPORT_H_
@@ -21,39 +20,27 @@ namespace hearth {
 class AskReport {
  public:
   void AddContext(const v1::PrefillResponse& context) { context_ = context; }
-  void AddAnswered();  // by an earlier run
-  void AddAnswer(const std::string& kind, const GenerationResult& answer);
+  void AddAnswered() { ++answered_before_; }  // by an earlier run
+  void AddAnswer(const GenerationResult& answer);
   // Questions left when the run ended.
   void AddUnanswered(uint32_t questions) { unanswered_ += questions; }
 
-  // Lines, each with its end: the context, a row for each kind, how the answers ended.
-  std::string Table(double total_ms) const;
+  // Lines, each with its end.
+  std::string Text(double total_ms) const;
   Json ToJson(double total_ms) const;
-  bool complete() const { return unanswered_ == 0 && all_.failed == 0; }
+  bool complete() const { return unanswered_ == 0 && failed_ == 0; }
 
  private:
-  struct Row {
-    uint64_t answered = 0, failed = 0;
-    uint64_t cached_tokens = 0, computed_tokens = 0, new_tokens = 0;
-    std::vector<double> ttft_ms;
-
-    void Add(const GenerationResult& answer);
-    // Share of the prompts' tokens.
-    double hit_rate() const;
-    // REQUIRES: 0 < share <= 1.
-    double TtftMs(double share) const;
-    Json ToJson() const;
-  };
-  // The rows of the table, and their totals.
-  std::string Rows(double total_ms) const;
-  static std::string Line(const std::string& name, const Row& row, size_t name_columns);
+  // Share of the prompts' tokens.
+  double hit_rate() const;
+  // REQUIRES: 0 < share <= 1.
+  double TtftMs(double share) const;
 
   std::optional<v1::PrefillResponse> context_;
-  Row all_;
-  std::map<std::string, Row> kinds_;
+  uint64_t answered_ = 0, failed_ = 0, answered_before_ = 0, unanswered_ = 0;
+  uint64_t cached_tokens_ = 0, computed_tokens_ = 0, new_tokens_ = 0;
+  std::vector<double> ttft_ms_;
   std::map<std::string, uint64_t> endings_;  // answers, by finish reason
-  uint64_t answered_before_ = 0;
-  uint64_t unanswered_ = 0;
 };
 
 // {"id", "kind", "answer", ...}: a line of the answers, or with "error" of one that failed.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "proto/digest.h"
@@ -76,24 +77,12 @@ absl::StatusOr<AskedQuestion> ReadQuestion(absl::string_view text, size_t line,
   return std::move(read.question);
 }
 
-// A field of a protobuf message: files of answers have digests of such, from when a question was
-// one.
-std::string Field(char tag, const std::string& bytes) {
-  std::string field(1, tag);
-  size_t size = bytes.size();
-  for (; size >= 0x80; size >>= 7) field += static_cast<char>(size | 0x80);
-  return field + static_cast<char>(size) + bytes;
-}
-
 // Where an answer is kept, and how long, is no part of it.
 std::string DigestOf(const AskedQuestion& question, v1::GenerateRequest each) {
   each.clear_cache();
   each.clear_durability();
-  v1::TokenIds ids;
-  ids.mutable_ids()->Add(question.token_ids.begin(), question.token_ids.end());
-  const std::string ending = question.token_ids.empty() ? Field('\x12', question.text)
-                                                        : Field('\x1a', ids.SerializeAsString());
-  return DigestHex(Sha256(absl::StrCat(each.SerializeAsString(), "\n", ending)));
+  return DigestHex(Sha256(absl::StrCat(each.SerializeAsString(), "\n", question.text, "\n",
+                                       absl::StrJoin(question.token_ids, ","))));
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 //   {"ending": " and the river is called"}          goes on where the context ends; or "prompt"
 //   {"token_ids": [5, 7], "kind": "ids"}            after a context of token ids
 //
-// `id` is a text or a whole number, by default the line's number; no two are equal. The report has
-// a row for each `kind`. Unknown fields are refused with their line.
+// `id` is a text or a whole number, by default the line's number; no two are equal. `kind` is a
+// word that comes back with the answer. Unknown fields are refused with their line.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_QUESTION_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_ASK_QUESTION_FILE_H_

@@ -37,7 +37,7 @@ constexpr char kAskExamples[] =
 
   {"id": "q1", "question": "Which river?"}      a line of the questions: put into --template
   {"ending": " The river is called"}            goes on where the context ends; or "prompt"
-  {"question": "Since when?", "kind": "dates"}  the report has a row for each kind
+  {"question": "Since when?", "kind": "dates"}  a word that comes back with the answer
 
 The worker computes the context once and keeps it, and answers the questions as it goes. With
 --output each answer is a line of that file as soon as it is there: the same command goes on where
@@ -302,7 +302,7 @@ void Asker::Take(const AskedQuestion& question, const GenerationResult& answer) 
     return;
   }
   ++told_;
-  report_.AddAnswer(question.kind, answer);
+  report_.AddAnswer(answer);
   Print(question, answer);
   if (!console_.out) return stopped_.Update(absl::CancelledError("nobody reads the answers"));
   if (answers_ != nullptr && answer.status.ok()) stopped_.Update(Keep(question, answer));
@@ -347,7 +347,7 @@ void Asker::PrintReport() const {
   if (flags_.json) {
     PrintJson(report_.ToJson(TotalMs()), console_);
   } else {
-    console_.out << report_.Table(TotalMs()) << std::flush;
+    console_.out << report_.Text(TotalMs()) << std::flush;
   }
 }
 

@@ -9,7 +9,7 @@ namespace {
 constexpr char kCompletionExamples[] =
     R"(  source <(hearthctl completion bash)                             (this shell)
   hearthctl completion bash > ~/.local/share/bash-completion/completions/hearthctl
-  hearthctl completion zsh > ~/.zfunc/_hearthctl                  (a folder of $fpath)
+  source <(hearthctl completion zsh)                   (in ~/.zshrc, behind compinit)
 )";
 constexpr char kManExamples[] =
     R"(  hearthctl man | man -l -

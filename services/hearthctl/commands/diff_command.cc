@@ -1,9 +1,9 @@
 // diff: what two snapshot files disagree about, without a server.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <map>
-#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/snapshot_format.h"
@@ -25,23 +25,13 @@ struct DiffFlags {
   bool json = false;
 };
 
-// A file in memory, every byte of it checked.
-struct Snapshot {
-  std::unique_ptr<MappedFile> file;
-  SnapshotHeader header;
-};
-
-absl::StatusOr<Snapshot> OpenSnapshot(const std::string& path) {
-  auto file = MappedFile::Open(path);
+// Of a file of which every byte was checked.
+absl::StatusOr<SnapshotHeader> ReadHeader(const std::string& path) {
+  const auto file = MappedFile::Open(path);
   if (!file.ok()) return file.status();
-  absl::Status status = VerifySnapshotFile((*file)->bytes());
-  absl::StatusOr<SnapshotHeader> header = absl::UnknownError("");
-  if (status.ok()) {
-    header = ParseSnapshotHeader((*file)->bytes());
-    status = header.status();
-  }
+  const absl::Status status = VerifySnapshotFile((*file)->bytes());
   if (!status.ok()) return About(path, status);
-  return Snapshot{*std::move(file), *std::move(header)};
+  return ParseSnapshotHeader((*file)->bytes());
 }
 
 // Prints each difference as it is found, and counts them.
@@ -49,15 +39,14 @@ class Report {
  public:
   Report(bool json, Console& console) : json_(json), console_(console) {}
 
-  void Add(const char* part, const std::string& name, Json left, Json right,
-           const std::string& more = "") {
+  void Add(const char* part, const std::string& name, Json left, Json right) {
     ++differences_;
     if (json_) {
       PrintJson({{"part", part}, {"name", name}, {"a", left}, {"b", right}}, console_);
       return;
     }
     console_.out << part << " " << name << ": " << JsonLine(left) << " | " << JsonLine(right)
-                 << more << "\n";
+                 << "\n";
   }
   int End() {
     if (json_) {
@@ -91,114 +80,46 @@ void CompareTokens(const Manifest& left, const Manifest& right, Report* report) 
   }
 }
 
-// IEEE 754 binary16.
-float HalfValue(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  float value = 0;
-  if (exponent == 31) {
-    value = fraction == 0 ? INFINITY : NAN;
-  } else if (exponent == 0) {
-    value = std::ldexp(static_cast<float>(fraction), -24);
-  } else {
-    value = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-  }
-  return (bits & 0x8000) != 0 ? -value : value;
-}
-
-float ElementAt(KvDtype dtype, const char* data, size_t index) {
-  if (dtype == KvDtype::kFloat32) {
-    float value;
-    std::memcpy(&value, data + 4 * index, sizeof(value));
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, data + 2 * index, sizeof(bits));
-  if (dtype == KvDtype::kFloat16) return HalfValue(bits);
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// How far two slices of one layout are apart.
-struct Distance {
-  size_t values = 0;  // that differ in any bit
-  float largest = 0;
-};
-Distance DistanceOf(const KvLayout& layout, absl::string_view left, absl::string_view right) {
-  Distance distance;
-  const size_t width = KvDtypeBytes(layout.dtype);
-  for (size_t i = 0; i < left.size() / width; ++i) {
-    if (std::memcmp(left.data() + i * width, right.data() + i * width, width) == 0) continue;
-    ++distance.values;
-    const float gap = std::fabs(ElementAt(layout.dtype, left.data(), i) -
-                                ElementAt(layout.dtype, right.data(), i));
-    if (!(gap <= distance.largest)) distance.largest = gap;
-  }
-  return distance;
-}
-
-struct SlicePlace {
-  uint64_t digest = 0;
-  absl::string_view bytes;
-};
-using Slices = std::map<std::pair<ObjectId, uint32_t>, SlicePlace>;  // by object and model layer
-
-Slices SlicesOf(const Snapshot& snapshot) {
-  Slices slices;
-  size_t next = 0;
-  for (const ManifestObject& object : snapshot.header.manifest.objects) {
-    const std::vector<uint32_t> layers = snapshot.header.layout.LayersOf(object.id.group);
-    const size_t bytes = snapshot.header.layout.SliceBytes(object.id.tokens);
-    for (size_t i = 0; i < layers.size(); ++i, ++next) {
-      slices[{object.id, layers[i]}] = {
-          object.slice_digests[i],
-          snapshot.file->bytes().substr(snapshot.header.slice_offsets[next], bytes)};
+// Of each slice, by object and model layer.
+std::map<std::pair<ObjectId, uint32_t>, uint64_t> DigestsOf(const SnapshotHeader& header) {
+  std::map<std::pair<ObjectId, uint32_t>, uint64_t> digests;
+  for (const ManifestObject& object : header.manifest.objects) {
+    const std::vector<uint32_t> layers = header.layout.LayersOf(object.id.group);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      digests[{object.id, layers[i]}] = object.slice_digests[i];
     }
   }
-  return slices;
+  return digests;
 }
 
-void CompareSlices(const Snapshot& left, const Snapshot& right, Report* report) {
-  const KvLayout& layout = left.header.layout;
-  const Slices ours = SlicesOf(left), theirs = SlicesOf(right);
-  for (const auto& [name, slice] : ours) {
+void CompareSlices(const SnapshotHeader& left, const SnapshotHeader& right, Report* report) {
+  const auto theirs = DigestsOf(right);
+  for (const auto& [name, digest] : DigestsOf(left)) {
     const auto other = theirs.find(name);
-    if (other == theirs.end()) continue;  // another boundary: token_count said so
-    if (slice.digest == other->second.digest) continue;
+    // One has no such slice: another boundary, as token_count said.
+    if (other == theirs.end() || other->second == digest) continue;
     const auto& [id, layer] = name;
-    const std::string place =
-        absl::StrCat("layer ", layer, ", tokens [", id.begin, ", ", id.begin + id.tokens, ")");
-    if (slice.bytes.size() != other->second.bytes.size()) {
-      report->Add("slice", place, slice.bytes.size(), other->second.bytes.size(), " bytes");
-      continue;
-    }
-    if (layout.quantization.is_on() && id.tokens == layout.chunk_tokens) {
-      report->Add("slice", place, Json{{"quantized_bytes", slice.bytes.size()}}, "other bytes");
-      continue;
-    }
-    const Distance distance = DistanceOf(layout, slice.bytes, other->second.bytes);
-    report->Add("slice", place,
-                Json{{"values_that_differ", distance.values},
-                     {"of", slice.bytes.size() / KvDtypeBytes(layout.dtype)}},
-                Json{{"largest_gap", distance.largest}});
+    report->Add(
+        "slice",
+        absl::StrCat("layer ", layer, ", tokens [", id.begin, ", ", id.begin + id.tokens, ")"),
+        absl::StrCat(absl::Hex(digest, absl::kZeroPad16)),
+        absl::StrCat(absl::Hex(other->second, absl::kZeroPad16)));
   }
 }
 
 int RunDiff(const DiffFlags& flags, Console& console) {
-  const auto left = OpenSnapshot(flags.left);
+  const auto left = ReadHeader(flags.left);
   if (!left.ok()) return Fail(console, left.status());
-  const auto right = OpenSnapshot(flags.right);
+  const auto right = ReadHeader(flags.right);
   if (!right.ok()) return Fail(console, right.status());
   Report report(flags.json, console);
-  for (const FieldDifference& field :
-       Compare(left->header.fingerprint, right->header.fingerprint)) {
+  for (const FieldDifference& field : Compare(left->fingerprint, right->fingerprint)) {
     report.Add("field", field.field, field.ours, field.theirs);
   }
-  CompareTokens(left->header.manifest, right->header.manifest, &report);
-  const KvLayout& a = left->header.layout;
-  const KvLayout& b = right->header.layout;
-  // Other element types or layers were named as fields; their bytes cannot be compared.
+  CompareTokens(left->manifest, right->manifest, &report);
+  const KvLayout& a = left->layout;
+  const KvLayout& b = right->layout;
+  // Other element types or layers were named as fields; all slices differ then.
   if (a.dtype == b.dtype && a.layers == b.layers && a.head_dim == b.head_dim &&
       a.quantization == b.quantization) {
     CompareSlices(*left, *right, &report);

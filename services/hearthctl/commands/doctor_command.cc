@@ -1,10 +1,5 @@
 // doctor: looks at a running set-up from outside, and says what to change.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <random>
 #include <string>
@@ -13,15 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/commands/clock_reading.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/model_info.h"
-#include "services/hearthctl/new_file.h"
-#include "services/rpc/call_metadata.h"
 #include "services/rpc/proto_conversion.h"
 
 namespace hearth {
@@ -30,25 +20,20 @@ namespace {
 constexpr char kDoctorExamples[] =
     R"(  hearthctl doctor
   hearthctl doctor --store unix:/run/s --worker unix:/run/w1 --worker unix:/run/w2
-  hearthctl doctor --data-dir /var/lib/hearth       (on the store's machine: its disk too)
 Checks that all are reached and of one version; that the workers' fingerprints are equal, or which
-field differs; that all clocks show the same time; how full the store is and what it complains of;
-and, with a prompt of two chunks that is dropped again, that what one worker stores the next
-restores, by which way, and with the same bits (--no-probe leaves that out). Exit code 1 when
-something is wrong.
+field differs; how full the store is and what it complains of; and, with a prompt of two chunks that
+is dropped again, that what one worker stores the next restores, by which way, and with the same
+bits (--no-probe leaves that out). Exit code 1 when something is wrong.
 )";
 
 constexpr char kLookAtDisk[] = "look at the disk and at the store's log";
 constexpr double kFullShare = 0.95;
-constexpr size_t kDiskProbeBytes = size_t{64} << 20;
-constexpr double kSlowDiskBytesPerS = 100e6;
 
 struct DoctorFlags {
   PeerFlags worker;
   std::vector<std::string> workers;
   PeerFlags store{PeerKind::kStore, "", {}, ""};
   std::string version;  // of this program
-  std::string data_dir;
   bool no_probe = false;
   bool json = false;
 };
@@ -149,42 +134,6 @@ void CompareFingerprints(const std::vector<Worker>& workers, Findings* findings)
   if (equal) {
     findings->Good("fingerprint", absl::StrCat("equal at all ", workers.size(), " workers"));
   }
-}
-
-// Calls once more, over a connection that stands, so that the call takes little time.
-template <typename Stub, typename Request, typename Response>
-void LookAtClock(const std::string& who, const PeerFlags& peer,
-                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                 std::vector<ClockReading>* readings) {
-  auto channel = Connect(peer);
-  if (!channel.ok()) return;  // told by others
-  Stub stub(*std::move(channel));
-  grpc::ClientContext context;
-  Response response;
-  const absl::Time began = absl::Now();
-  if (!(stub.*method)(&context, Request(), &response).ok()) return;
-  const absl::Time ended = absl::Now();
-  const auto server = ServerTimeOf(context);
-  if (server.has_value()) readings->push_back(ReadClock(who, *server, began, ended));
-}
-
-void CheckClocks(const DoctorFlags& flags, bool has_store, const std::vector<Worker>& workers,
-                 Findings* findings) {
-  std::vector<ClockReading> readings;
-  if (has_store) {
-    LookAtClock(absl::StrCat("store at ", flags.store.address), flags.store,
-                &v1::CacheStore::Stub::Stats, &readings);
-  }
-  for (const Worker& worker : workers) {
-    LookAtClock(absl::StrCat("worker at ", worker.peer.address), worker.peer,
-                &v1::Inference::Stub::GetModel, &readings);
-  }
-  if (readings.empty()) return;
-  const ClockVerdict verdict = CompareClocks(readings);
-  if (!verdict.is_apart) return findings->Good("clocks", verdict.text);
-  findings->Odd("clocks", verdict.text,
-                "set all by NTP (chrony, systemd-timesyncd): times to live, generations of what "
-                "stores share and certificates go by the clock, and logs are read by it");
 }
 
 // Counters above 0 that somebody should look at.
@@ -333,35 +282,11 @@ void Probe(const std::vector<Worker>& workers, const v1::GenerateRequest& reques
   }
 }
 
-// Writes a file beside the store's, syncs it, and takes it away.
-void MeasureDisk(const std::string& data_dir, Findings* findings) {
-  auto file = NewFile::Create(absl::StrCat(data_dir, "/hearthctl-doctor"), /*replaces=*/true);
-  if (!file.ok()) return findings->Bad("disk", std::string(file.status().message()), "");
-  std::string block(size_t{1} << 20, '\0');
-  std::mt19937_64 random{1};
-  for (char& byte : block) byte = static_cast<char>(random());
-  const absl::Time start = absl::Now();
-  for (size_t at = 0; at < kDiskProbeBytes; at += block.size()) {
-    const absl::Status written = (*file)->WriteAt(at, block);
-    if (!written.ok()) return findings->Bad("disk", std::string(written.message()), "");
-  }
-  if (::fdatasync((*file)->descriptor()) != 0) {
-    return findings->Bad("disk", absl::StrCat(data_dir, ": sync: ", std::strerror(errno)), "");
-  }
-  const double speed = kDiskProbeBytes / absl::ToDoubleSeconds(absl::Now() - start);
-  const std::string text =
-      absl::StrFormat("%s: %.0f MB/s written and synced", data_dir, speed / 1e6);
-  if (speed >= kSlowDiskBytesPerS) return findings->Good("disk", text);
-  findings->Odd("disk", text,
-                "publishes with durability sync wait for it; keep the folder on an SSD");
-}
-
 int RunDoctor(const DoctorFlags& flags, Console& console) {
   Findings findings(flags.json, &console);
   const bool has_store = CheckStore(flags, &findings);
   const std::vector<Worker> workers = ReachWorkers(flags, &findings);
   CompareFingerprints(workers, &findings);
-  CheckClocks(flags, has_store, workers, &findings);
   if (has_store && !workers.empty() && !flags.no_probe) {
     const v1::GenerateRequest request = ProbeRequest(workers[0].model);
     Probe(workers, request, &findings);
@@ -369,7 +294,6 @@ int RunDoctor(const DoctorFlags& flags, Console& console) {
     std::any_of(workers.begin(), workers.end(),
                 [&](const Worker& worker) { return DropProbe(flags, worker, request.prompt()); });
   }
-  if (!flags.data_dir.empty()) MeasureDisk(flags.data_dir, &findings);
   return findings.is_well() ? kExitOk : kExitFailed;
 }
 
@@ -383,7 +307,6 @@ void AddDoctorCommand(CommandSet* commands) {
   flags->store.access = flags->worker.access;
   flags->store.address = kDefaultStoreAddress;
   flags->store.DeclareOptional(command, "that these workers share").Variable("HEARTHCTL_STORE");
-  command->Add("--data-dir", &flags->data_dir, "measure the disk of this folder of the store");
   command->AddSwitch("--no-probe", &flags->no_probe, "ask no worker to compute anything");
   command->AddJson(&flags->json, " for each finding");
 }

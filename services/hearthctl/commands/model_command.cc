@@ -65,8 +65,8 @@ void AddModelCommand(CommandSet* commands) {
   command->Add("--against", &flags->against, "a snapshot file to compare with");
   command->AddJson(
       &flags->json,
-      ", as of stats --worker: exactness, fingerprint, fields, ...; with --against one "
-      "for each difference, and last equal, differences");
+      ": exactness, fingerprint, fields, ...; with --against one for each difference, and last "
+      "equal, differences");
 }
 
 }  // namespace hearth

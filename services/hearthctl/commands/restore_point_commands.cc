@@ -1,12 +1,11 @@
 // ls, pin, unpin, drop.
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
-#include "services/hearthctl/opened_store.h"
-#include "services/hearthctl/point_choice.h"
 #include "services/hearthctl/restore_points.h"
 
 namespace hearth {
@@ -14,12 +13,11 @@ namespace {
 
 constexpr char kListExamples[] =
     R"(  hearthctl ls
-  hearthctl ls --sort bytes --limit 10            (the largest)
-  hearthctl ls --filter "tokens>4096" --filter pinned=no --filter "age>1h" --json
-  hearthctl ls --data-dir /var/lib/hearth      (of a store that is stopped)
+  hearthctl ls --json | jq -c 'select(.tokens > 4096 and .age_s > 3600)'
+  hearthctl ls --json | jq -sc 'sort_by(-.bytes)[:10][]'          (the largest)
 Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
 the fastest tier that holds all of it, whether it is durable and pinned, its age since last use,
-the time it has left to live, and its last token ids.
+the time it has left to live, and its last token ids; those first that were used last.
 )";
 constexpr char kPinExamples[] = R"(  hearthctl pin 3fa94c1200aa      (never evicted until unpinned)
   hearthctl unpin 3fa94c1200aa
@@ -31,8 +29,6 @@ constexpr char kDropExamples[] = R"(  hearthctl drop 3fa94c1200aa
 
 struct StoreFlags {
   PeerFlags store{PeerKind::kStore, "", {}, ""};
-  StoppedStoreFlags stopped;  // ls
-  PointChoice choice;         // ls
   std::string id;
   bool all = false;
   bool force = false;
@@ -56,11 +52,12 @@ void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
 }
 
 int RunList(const StoreFlags& flags, Console& console) {
-  const auto store = OpenedStore::Open(flags.store, flags.stopped);
-  if (!store.ok()) return Fail(console, store.status());
-  auto points = ListRestorePoints(**store);
+  const auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  auto points = ListRestorePoints(v1::CacheStore::NewStub(*channel).get(), flags.store);
   if (!points.ok()) return Fail(console, points.status());
-  const size_t beyond = flags.choice.Apply(&*points);
+  const auto is_younger = [](const auto& a, const auto& b) { return a.age_s() < b.age_s(); };
+  std::stable_sort(points->begin(), points->end(), is_younger);
   if (!flags.json) PrintHeader(console);
   for (const v1::RestorePointInfo& point : *points) {
     if (flags.json) {
@@ -69,7 +66,6 @@ int RunList(const StoreFlags& flags, Console& console) {
       PrintPoint(point, console);
     }
   }
-  if (!flags.json && beyond > 0) console.out << beyond << " more, beyond --limit\n";
   console.out << std::flush;
   return kExitOk;
 }
@@ -79,14 +75,15 @@ using PinMethod = grpc::Status (v1::CacheStore::Stub::*)(grpc::ClientContext*,
 
 // Pins or unpins.
 int SetPin(PinMethod method, const StoreFlags& flags, Console& console) {
-  const auto store = OpenedStore::Open(flags.store);
-  if (!store.ok()) return Fail(console, store.status());
-  auto id = ResolveId(**store, flags.id);
+  const auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  const auto store = v1::CacheStore::NewStub(*channel);
+  auto id = ResolveId(store.get(), flags.store, flags.id);
   if (!id.ok()) return Fail(console, id.status());
   v1::PinRequest request;
   request.set_tenant(flags.store.tenant);
   request.set_restore_point_id(*id);
-  const auto response = Call((*store)->stub(), method, request, flags.store);
+  const auto response = Call(store.get(), method, request, flags.store);
   if (!response.ok()) return Fail(console, response.status());
   if (flags.json) return PrintJson(RestorePointJson(response->restore_point()), console);
   PrintHeader(console);
@@ -107,18 +104,19 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   if (flags.all == !flags.id.empty()) {
     return FailUsage(console, "drop takes either an id or --all");
   }
-  const auto store = OpenedStore::Open(flags.store);
-  if (!store.ok()) return Fail(console, store.status());
+  const auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  const auto store = v1::CacheStore::NewStub(*channel);
   v1::DropRequest request;
   request.set_tenant(flags.store.tenant);
   request.set_all(flags.all);
   request.set_force(flags.force);
   if (!flags.all) {
-    auto id = ResolveId(**store, flags.id);
+    auto id = ResolveId(store.get(), flags.store, flags.id);
     if (!id.ok()) return Fail(console, id.status());
     request.set_restore_point_id(*id);
   }
-  const auto response = Call((*store)->stub(), &v1::CacheStore::Stub::Drop, request, flags.store);
+  const auto response = Call(store.get(), &v1::CacheStore::Stub::Drop, request, flags.store);
   if (!response.ok()) return Fail(console, response.status());
   if (flags.json) {
     PrintJson({{"dropped", response->dropped()},
@@ -151,10 +149,7 @@ std::pair<CommandFlags*, StoreFlags*> AddStoreCommand(CommandSet* commands, cons
 }  // namespace
 
 void AddListCommand(CommandSet* commands) {
-  const auto [command, flags] =
-      AddStoreCommand(commands, "ls", "List the store's restore points", kListExamples, RunList);
-  flags->stopped.Declare(command);
-  flags->choice.Declare(command);
+  AddStoreCommand(commands, "ls", "List the store's restore points", kListExamples, RunList);
 }
 
 void AddPinCommands(CommandSet* commands) {

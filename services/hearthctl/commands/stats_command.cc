@@ -2,23 +2,20 @@
 #include "absl/time/time.h"
 #include "cache_store/base/stats.h"
 #include "proto/cache_store.grpc.pb.h"
-#include "proto/inference.grpc.pb.h"
 #include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
-#include "services/hearthctl/model_info.h"
 
 namespace hearth {
 namespace {
 
 constexpr char kStatsExamples[] =
-    R"(  hearthctl stats                            (the store)
-  hearthctl stats --worker 127.0.0.1:7070    (which model a worker runs, and how)
+    R"(  hearthctl stats
+  hearthctl stats --tenant team-a            (what it holds, and may hold)
 )";
 
 struct StatsFlags {
   PeerFlags store{PeerKind::kStore, "", {}, ""};
-  PeerFlags worker;
   bool json = false;
 };
 
@@ -97,11 +94,6 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
 }
 
 int RunStats(const StatsFlags& flags, Console& console) {
-  if (!flags.worker.address.empty()) {
-    const auto model = GetModel(flags.worker);
-    if (!model.ok()) return Fail(console, model.status());
-    return PrintModel(*model, flags.json, console);
-  }
   v1::StatsRequest request;
   request.set_tenant(flags.store.tenant);
   const auto stats = Ask(flags.store, &v1::CacheStore::Stub::Stats, request);
@@ -117,8 +109,6 @@ void AddStatsCommand(CommandSet* commands) {
   const auto [command, flags] = commands->Add<StatsFlags>(
       "stats", "How full a store is and what it did", kStatsExamples, RunStats);
   flags->store.Declare(command);
-  flags->worker.access = flags->store.access;
-  flags->worker.DeclareOptional(command, "describe this worker instead of the store");
   command->AddJson(&flags->json);
 }
 

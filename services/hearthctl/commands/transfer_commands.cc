@@ -5,7 +5,6 @@
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
-#include "services/hearthctl/opened_store.h"
 #include "services/hearthctl/restore_points.h"
 #include "services/hearthctl/snapshot_writer.h"
 #include "services/rpc/proto_conversion.h"
@@ -14,8 +13,6 @@ namespace hearth {
 namespace {
 
 constexpr char kExportExamples[] = R"(  hearthctl export 3fa94c1200aa --out saved.snapshot
-  hearthctl export 3fa94c1200aa --out saved.snapshot --data-dir /var/lib/hearth
-      (without a server: the folder of a store that is stopped; ls --data-dir shows the ids)
 The file is self-contained: tokens, model fields, every slice with its digest. It appears only
 when it is whole, and replaces no other without --force.
 )";
@@ -23,14 +20,11 @@ constexpr char kImportExamples[] =
     R"(  hearthctl import saved.snapshot
   hearthctl import saved.snapshot --worker 127.0.0.1:7070
       (first compares all six parts of the saved state with the model that this worker runs)
-  hearthctl import saved.snapshot --data-dir /var/lib/hearth
-      (without a server: the folder of a store that is stopped)
 )";
 
 struct TransferFlags {
   PeerFlags store{PeerKind::kStore, "", {}, ""};
   PeerFlags worker;
-  StoppedStoreFlags stopped;
   std::string id;
   std::string path;
   bool force = false;
@@ -56,13 +50,13 @@ absl::StatusOr<Manifest> ManifestOf(const v1::FetchPlan& plan, const Fingerprint
   return manifest;
 }
 
-absl::StatusOr<uint64_t> Export(const OpenedStore& store, const TransferFlags& flags,
+absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* store, const TransferFlags& flags,
                                 const std::string& id) {
   v1::FetchRequest request;
   request.set_restore_point_id(id);
   request.set_tenant(flags.store.tenant);
   grpc::ClientContext context;
-  auto reader = store.stub()->Fetch(&context, request);
+  auto reader = store->Fetch(&context, request);
   const auto abandon = [&](absl::Status status) {
     context.TryCancel();
     reader->Finish();
@@ -71,8 +65,8 @@ absl::StatusOr<uint64_t> Export(const OpenedStore& store, const TransferFlags& f
   v1::FetchResponse response;
   if (!reader->Read(&response) || !response.has_plan()) {
     const grpc::Status status = reader->Finish();
-    if (!status.ok()) return RpcFailure(status, store.peer());
-    return absl::DataLossError(absl::StrCat("store at ", store.peer().address, " sent no plan"));
+    if (!status.ok()) return RpcFailure(status, flags.store);
+    return absl::DataLossError(absl::StrCat("store at ", flags.store.address, " sent no plan"));
   }
   auto fingerprint = FromProto(response.plan().state().fingerprint());
   if (!fingerprint.ok()) return abandon(fingerprint.status());
@@ -87,18 +81,19 @@ absl::StatusOr<uint64_t> Export(const OpenedStore& store, const TransferFlags& f
     if (!status.ok()) return abandon(status);
   }
   const grpc::Status status = reader->Finish();
-  if (!status.ok()) return RpcFailure(status, store.peer());
+  if (!status.ok()) return RpcFailure(status, flags.store);
   absl::Status committed = (*writer)->Commit();
   if (!committed.ok()) return committed;
   return (*writer)->file_bytes();
 }
 
 int RunExport(const TransferFlags& flags, Console& console) {
-  auto store = OpenedStore::Open(flags.store, flags.stopped);
-  if (!store.ok()) return Fail(console, store.status());
-  const auto id = ResolveId(**store, flags.id);
+  const auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  const auto store = v1::CacheStore::NewStub(*channel);
+  const auto id = ResolveId(store.get(), flags.store, flags.id);
   if (!id.ok()) return Fail(console, id.status());
-  const auto bytes = Export(**store, flags, *id);
+  const auto bytes = Export(store.get(), flags, *id);
   if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
     return PrintJson({{"restore_point_id", HexText(*id)}, {"file", flags.path}, {"bytes", *bytes}},
@@ -115,8 +110,6 @@ v1::PublishRequest BeginOf(const SnapshotHeader& header, const TransferFlags& fl
   v1::PublishBegin* begin = request.mutable_begin();
   ToProto(header.fingerprint, begin->mutable_prefix()->mutable_fingerprint());
   begin->mutable_prefix()->set_tenant(flags.store.tenant);
-  // A stopped store ends with this process.
-  if (!flags.stopped.data_dir.empty()) begin->set_durability(v1::DURABILITY_SYNC);
   const Manifest& manifest = header.manifest;
   for (uint32_t id : manifest.token_ids) begin->mutable_prefix()->add_token_ids(id);
   for (uint32_t cut : manifest.cuts) begin->mutable_prefix()->add_cuts(cut);
@@ -167,10 +160,10 @@ bool SendNeeded(const SnapshotHeader& header, absl::string_view file, const v1::
   return stream->Write(commit) && stream->WritesDone();
 }
 
-absl::StatusOr<v1::PublishAck> Import(const OpenedStore& store, const TransferFlags& flags,
+absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* store, const TransferFlags& flags,
                                       const SnapshotHeader& header, absl::string_view file) {
   grpc::ClientContext context;
-  auto stream = store.stub()->Publish(&context);
+  auto stream = store->Publish(&context);
   v1::PublishResponse response;
   v1::PublishAck ack;
   bool whole = stream->Write(BeginOf(header, flags)) && stream->Read(&response) &&
@@ -183,16 +176,16 @@ absl::StatusOr<v1::PublishAck> Import(const OpenedStore& store, const TransferFl
   // A broken stream ends by itself; one that the store still holds open must be ended.
   if (!whole) stream->WritesDone();
   const grpc::Status status = stream->Finish();
-  if (!status.ok()) return RpcFailure(status, store.peer());
+  if (!status.ok()) return RpcFailure(status, flags.store);
   if (!whole) {
     return absl::InternalError(
-        absl::StrCat("store at ", store.peer().address, " broke the order of messages"));
+        absl::StrCat("store at ", flags.store.address, " broke the order of messages"));
   }
   for (uint32_t boundary : ack.boundaries()) {
     if (boundary == header.manifest.token_count) return ack;
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "store at ", store.peer().address, " did not keep it: ", absl::StrJoin(ack.notes(), "; ")));
+      "store at ", flags.store.address, " did not keep it: ", absl::StrJoin(ack.notes(), "; ")));
 }
 
 // All six parts, against the worker's model when one is given, else against the file's own.
@@ -213,9 +206,9 @@ int RunImport(const TransferFlags& flags, Console& console) {
   absl::Status status = header.ok() ? CheckParts(flags, *header) : header.status();
   if (status.ok()) status = VerifySnapshotFile(bytes);
   if (!status.ok()) return Fail(console, About(flags.path, status));
-  auto store = OpenedStore::Open(flags.store, flags.stopped);
-  if (!store.ok()) return Fail(console, store.status());
-  const auto ack = Import(**store, flags, *header, bytes);
+  const auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  const auto ack = Import(v1::CacheStore::NewStub(*channel).get(), flags, *header, bytes);
   if (!ack.ok()) return Fail(console, ack.status());
   if (flags.json) {
     return PrintJson({{"file", flags.path},
@@ -236,7 +229,6 @@ void AddExportCommand(CommandSet* commands) {
   const auto [command, flags] = commands->Add<TransferFlags>(
       "export", "Write a restore point to a file", kExportExamples, RunExport);
   flags->store.Declare(command);
-  flags->stopped.Declare(command);
   command->AddPoint(&flags->id).Required();
   command->Add("--out,-o", &flags->path, "file to write").Required();
   command->AddForce(&flags->force);
@@ -247,7 +239,6 @@ void AddImportCommand(CommandSet* commands) {
   const auto [command, flags] = commands->Add<TransferFlags>(
       "import", "Put a file's restore point into a store", kImportExamples, RunImport);
   flags->store.Declare(command);
-  flags->stopped.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "compare with the model it runs");
   command->AddSnapshot("file", &flags->path).Required();

@@ -1,14 +1,10 @@
 #include "services/serving/calls/late_answer.h"
 
-#include "cache_store/base/clock.h"
-#include "services/rpc/call_metadata.h"
-
 namespace hearth {
 
 grpc::ServerUnaryReactor* AnswerLater(
     Admission* admission, const char* method, grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin) {
-  SendServerTime(SystemClock().Now(), context);
   std::unique_ptr<Admission::Call> call;
   const absl::StatusOr<Identity> caller = admission->Enter(method, *context, bytes, &call);
   absl::Status begun = caller.status();

@@ -50,9 +50,9 @@ class Offers:
         self.assertIn("--version", self.completed("--v"))
 
     def test_flags_of_the_command_follow(self):
-        self.assertEqual(self.completed("ls", "--so"), ["--sort"])
+        self.assertEqual(self.completed("ls", "--ten"), ["--tenant"])
         self.assertIn("--worker", self.completed("generate", "--prompt", "a", "--w"))
-        self.assertNotIn("--sort", self.completed("generate", "--s"))
+        self.assertNotIn("--tenant", self.completed("generate", "--t"))
 
     def test_words_of_a_choice_follow_its_flag(self):
         self.assertEqual(sorted(self.completed("generate", "--cache", "")),
@@ -114,7 +114,7 @@ class Shells(unittest.TestCase):
         self.assertIn("bash, zsh", refused.stderr)
         zsh = subprocess.run([HEARTHCTL, "completion", "zsh"], capture_output=True, text=True,
                              check=True).stdout
-        self.assertTrue(zsh.startswith("#compdef hearthctl\n"))
+        self.assertIn("bashcompinit", zsh)
         if shutil.which("zsh"):
             subprocess.run(["zsh", "-n"], input=zsh, text=True, check=True)
 

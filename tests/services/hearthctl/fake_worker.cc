@@ -180,9 +180,8 @@ grpc::Status FakeWorker::Tokenize(grpc::ServerContext*, const v1::TokenizeReques
   return grpc::Status::OK;
 }
 
-grpc::Status FakeWorker::GetModel(grpc::ServerContext* context, const v1::GetModelRequest*,
+grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelRequest*,
                                   v1::GetModelResponse* response) {
-  SendServerTime(absl::Now() + clock_ahead, context);
   if (!failure.ok() && !answers_get_model) return failure;
   response->set_chunk_tokens(kChunkTokens);
   response->set_context_tokens(1024);

@@ -45,7 +45,6 @@ class FakeWorker final : public v1::Inference::Service {
   std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
   std::string unreachable_store;             // that GetModel names, if any
   std::string weights_sha256;                // that GetModel names, if any
-  absl::Duration clock_ahead;                // of the clock that GetModel's answer tells
 
   // Explain's id of the restore point at `boundary`.
   static std::string RestorePointId(uint32_t boundary);

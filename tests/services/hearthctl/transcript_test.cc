@@ -228,8 +228,6 @@ std::string Case::Setting(const std::vector<std::string>& words) {
     return Printed("> ", prompts);
   } else if (what == "drain") {
     store().admission()->Close();
-  } else if (what == "stop") {
-    store_.reset();
   } else {
     ADD_FAILURE() << "no setting: " << what;
   }
@@ -265,7 +263,7 @@ TEST_P(TranscriptTest, EachCommandPrintsWhatItsTranscriptSays) {
 
 INSTANTIATE_TEST_SUITE_P(All, TranscriptTest,
                          testing::Values("ask", "chat", "doctor", "explain", "generate", "simulate",
-                                         "stopped", "store", "usage", "warm"),
+                                         "store", "usage", "warm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
