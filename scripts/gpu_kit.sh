@@ -12,9 +12,9 @@ TORCH_VERSION=2.11.0
 CUDA_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
   nvidia-cuda-runtime==13.0.96)
 PROGRAMS=(bin/hearth-worker bin/hearth-store bin/hearthctl bin/gpu_step_bench bin/gpu_probes
-  tests/model_probe tests/hearth_gpu_test tests/hearth_gpu_restore_test)
+  tests/model_probe tests/hearth_gpu_test)
 # Those of them that see libtorch.
-WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe tests/hearth_gpu_restore_test)
+WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe)
 FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data/configs
   tests/worker/model/model_oracle.py worker/model proto)
 

@@ -139,11 +139,12 @@ RemotePrefixCache::~RemotePrefixCache() {
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const ModelFingerprints& fingerprints, const KvLayout& layout,
                                      CacheCounters* counters, SharedMemoryUse shared_memory,
-                                     std::unique_ptr<DeviceClient> devices, Clock* clock)
+                                     std::unique_ptr<DeviceClient> devices, Clock* clock,
+                                     bool connects)
     : counters_(counters),
       layout_(layout),
       shared_memory_(shared_memory),
-      connection_(std::move(channel), fingerprints, clock),
+      connection_(std::move(channel), fingerprints, clock, connects),
       devices_(std::move(devices)) {}
 
 // One try of a fetch, and its outcome.

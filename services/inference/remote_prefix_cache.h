@@ -36,12 +36,13 @@ enum class SharedMemoryUse {
 class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
   // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: how to use the store's, if
-  // it offers it. `devices`: for the store's memory on the worker's device; null: none. `clock`: as
-  // StoreConnection.
+  // it offers it. `devices`: for the store's memory on the worker's device; null: none. `clock`,
+  // `connects`: as StoreConnection.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
                     const KvLayout& layout, CacheCounters* counters,
                     SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
-                    std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr);
+                    std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr,
+                    bool connects = true);
   // Cancels calls in progress; afterwards no callback of an explanation runs.
   ~RemotePrefixCache() override;
 

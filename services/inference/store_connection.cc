@@ -10,16 +10,18 @@
 namespace hearth {
 
 StoreConnection::StoreConnection(std::shared_ptr<grpc::Channel> channel,
-                                 const ModelFingerprints& fingerprints, Clock* clock)
+                                 const ModelFingerprints& fingerprints, Clock* clock, bool connects)
     : channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
       fingerprints_(fingerprints),
-      clock_(clock == nullptr ? &system_clock_ : clock) {}
+      clock_(clock == nullptr ? &system_clock_ : clock),
+      connects_(connects) {}
 
 absl::Status StoreConnection::CheckReachable(absl::Time deadline) {
   if (!breaker_.Allows(SteadyClock().Now())) {
     return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
   }
+  if (!connects_) return absl::OkStatus();
   // Asking also makes an idle channel connect, which is how a store that is back is noticed.
   const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();

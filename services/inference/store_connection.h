@@ -141,9 +141,10 @@ class StoreConnection {
   static constexpr int kConnectWaitMs = 250;
 
   // `fingerprints`: of the prefixes that are asked for. `clock`: what deadlines are compared
-  // with when a call was cancelled; null: the machine's.
+  // with when a call was cancelled; null: the machine's. `connects`: not within this process,
+  // where the channel is always there.
   StoreConnection(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
-                  Clock* clock = nullptr);
+                  Clock* clock = nullptr, bool connects = true);
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
@@ -162,6 +163,7 @@ class StoreConnection {
   const ModelFingerprints fingerprints_;
   SystemClock system_clock_;
   Clock* const clock_;
+  const bool connects_;
   CircuitBreaker breaker_;
   CallSet calls_;
 };

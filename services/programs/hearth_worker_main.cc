@@ -49,7 +49,6 @@ struct WorkerFlags {
   EngineOptions engine;
   std::string store = "127.0.0.1:7080";
   StoreOptions embedded;
-  uint64_t gpu_bytes = 0;  // of an embedded store
   bool shared_memory = true;
   ClientAccess store_access{"", "", "", "", false, "store-", true};
   uint32_t threads = 0;
@@ -160,8 +159,6 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
                 "Read from the memory that a store of this host and user shares");
   set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
   set.AddBytes("store-disk-bytes", &flags->embedded.disk_bytes, "Disk of an embedded store");
-  set.AddBytes("store-gpu-bytes", &flags->gpu_bytes,
-               "Copies that an embedded store keeps on the worker's CUDA device; 0: none");
   set.AddBytes("store-max-staged-bytes", &flags->embedded.max_staged_bytes,
                "Publishes an embedded store is taking in, all together and each alone");
   set.AddDuration("store-default-ttl", &flags->embedded.default_ttl,
@@ -236,9 +233,9 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
   Admission admission(RecordCalls(&metrics), access->identities.get());
-  auto link = StoreLink::Open({flags.store, flags.embedded, flags.shared_memory, flags.store_access,
-                               flags.engine.device, flags.gpu_bytes},
-                              **engine, &admission);
+  auto link = StoreLink::Open(
+      {flags.store, flags.embedded, flags.shared_memory, flags.store_access, flags.engine.device},
+      **engine, &admission);
   if (!link.ok()) return FailToStart(kProgram, link.status());
   (*engine)->SetCache((*link)->cache());
   (*link)->AddMetrics(&metrics);

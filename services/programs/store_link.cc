@@ -1,5 +1,7 @@
 #include "services/programs/store_link.h"
 
+#include <grpcpp/server_builder.h>
+
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -7,11 +9,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "services/cli/version.h"
-#include "services/inference/remote_prefix_cache.h"
 #include "services/inference/worker_metrics.h"
-#include "services/programs/local_prefix_cache.h"
 #include "services/rpc/transport_options.h"
+#include "services/serving/door/connection_ledger.h"
 #include "services/serving/logging.h"
+#include "services/store/cache_service.h"
 #include "services/store/gpu_tier.h"
 #include "services/store/store_metrics.h"
 
@@ -21,6 +23,32 @@ namespace {
 constexpr absl::Duration kLookAtStore = absl::Seconds(1);
 
 }  // namespace
+
+// A store in this process, which the worker calls as it calls any other, but through no socket.
+struct StoreLink::Embedded {
+  Embedded(std::unique_ptr<TieredStore> opened, Admission* admission)
+      : store(std::move(opened)), service(store.get(), admission, kVersion) {
+    grpc::ServerBuilder builder;
+    TuneServerTransport(&builder, ConnectionLimits().all_bytes);
+    builder.RegisterService(&own);
+    server = builder.BuildAndStart();
+  }
+  ~Embedded() { server->Shutdown(); }
+
+  const std::unique_ptr<TieredStore> store;
+  CacheService service;  // of others, as `admission` knows them
+  // The worker asserts the tenants that it authenticated.
+  Admission worker{nullptr, nullptr, {"worker", Role::kWorker, kDefaultTenant, "", false}};
+  CacheService own{store.get(), &worker, kVersion};
+  std::unique_ptr<grpc::Server> server;
+};
+
+StoreLink::StoreLink() = default;
+StoreLink::~StoreLink() = default;
+
+grpc::Service* StoreLink::service() const {
+  return embedded_ == nullptr ? nullptr : &embedded_->service;
+}
 
 absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, const Engine& engine,
                                                            Admission* admission) {
@@ -32,13 +60,13 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     options.embedded.data_dir = std::string(folder);
     options.embedded.load_in_background = true;
     options.embedded.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
-    AddGpuTier(options.device, options.gpu_bytes, &options.embedded);
     auto store = TieredStore::Open(options.embedded);
     if (!store.ok()) return store.status();
-    link->store_ = *std::move(store);
-    link->service_ = std::make_unique<CacheService>(link->store_.get(), admission, kVersion);
-    link->Use(std::make_unique<LocalPrefixCache>(link->store_.get(), ModelFingerprints(engine),
-                                                 engine.layout(), &link->counters_));
+    link->embedded_ = std::make_unique<Embedded>(*std::move(store), admission);
+    link->cache_ = std::make_unique<RemotePrefixCache>(
+        link->embedded_->server->InProcessChannel(ClientTransport()), ModelFingerprints(engine),
+        engine.layout(), &link->counters_, SharedMemoryUse::kOff, nullptr, nullptr,
+        /*connects=*/false);
     return link;
   }
   if (!absl::StrContains(spec, ':')) {
@@ -56,9 +84,9 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   if (ImportDevice import = GpuImporter(options.device)) {
     devices = std::make_unique<DeviceClient>(std::move(import));
   }
-  link->Use(std::make_unique<RemotePrefixCache>(*channel, ModelFingerprints(engine),
-                                                engine.layout(), &link->counters_, use,
-                                                std::move(devices)));
+  link->cache_ =
+      std::make_unique<RemotePrefixCache>(*channel, ModelFingerprints(engine), engine.layout(),
+                                          &link->counters_, use, std::move(devices));
   link->reachability_ = std::make_unique<Reachability>("store", spec);
   link->look_ = std::make_unique<RepeatingThread>(
       [channel = *channel, reachability = link->reachability_.get()] {
@@ -82,14 +110,14 @@ void StoreLink::AddMetrics(Metrics* metrics) const {
                                   reachability_->is_reached() ? 1 : 0)};
     });
   }
-  if (store_ == nullptr) return;
-  metrics->AddSource([this] { return StoreSamples(store_->Stats()); });
-  metrics->AddHistograms([this] { return StoreHistograms(store_->Stats()); });
+  if (embedded_ == nullptr) return;
+  metrics->AddSource([this] { return StoreSamples(embedded_->store->Stats()); });
+  metrics->AddHistograms([this] { return StoreHistograms(embedded_->store->Stats()); });
 }
 
 void StoreLink::Flush(absl::Time deadline) const {
-  if (store_ == nullptr) return;
-  if (absl::Status status = store_->Flush(deadline); !status.ok()) {
+  if (embedded_ == nullptr) return;
+  if (absl::Status status = embedded_->store->Flush(deadline); !status.ok()) {
     Log(LogLevel::kWarning, "not all was flushed", {{"reason", std::string(status.message())}});
   }
 }

@@ -10,22 +10,19 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/base/repeating_thread.h"
 #include "cache_store/store/tiered_store.h"
 #include "services/inference/cache_counters.h"
-#include "services/inference/explainer.h"
+#include "services/inference/remote_prefix_cache.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/door/identity.h"
 #include "services/serving/metrics.h"
 #include "services/serving/reachability.h"
-#include "services/store/cache_service.h"
 #include "worker/engine/engine.h"
-#include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 
@@ -37,15 +34,15 @@ class StoreLink {
     bool shared_memory = true;   // use the shared memory of a store on this host
     ClientAccess access;         // to a cache node
     std::string device = "cpu";  // that the engine computes on
-    uint64_t gpu_bytes = 0;      // of an embedded store's gpu tier; 0: none
   };
+  ~StoreLink();
   // kInvalidArgument when `spec` is none of these, or names the flag of `access`.
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
                                                          Admission* admission);
 
-  PrefixCache* cache() const { return cache_.get(); }        // null: none
-  Explainer* explainer() const { return explainer_; }        // null: none
-  grpc::Service* service() const { return service_.get(); }  // null unless embedded
+  PrefixCache* cache() const { return cache_.get(); }    // null: none
+  Explainer* explainer() const { return cache_.get(); }  // null: none
+  grpc::Service* service() const;                        // null unless embedded
 
   const CacheCounters* counters() const { return cache_ == nullptr ? nullptr : &counters_; }
   // Of a cache node; null: another store.
@@ -55,20 +52,14 @@ class StoreLink {
   void Flush(absl::Time deadline) const;
 
  private:
-  StoreLink() = default;
-  template <typename Cache>
-  void Use(std::unique_ptr<Cache> cache) {
-    explainer_ = cache.get();
-    cache_ = std::move(cache);
-  }
+  struct Embedded;
+  StoreLink();
 
   CacheCounters counters_;
   std::unique_ptr<Reachability> reachability_;
   std::unique_ptr<RepeatingThread> look_;  // at whether a cache node is reached
-  std::unique_ptr<TieredStore> store_;
-  std::unique_ptr<CacheService> service_;
-  std::unique_ptr<PrefixCache> cache_;
-  Explainer* explainer_ = nullptr;  // the same
+  std::unique_ptr<Embedded> embedded_;
+  std::unique_ptr<RemotePrefixCache> cache_;  // ends before the store that it calls
 };
 
 }  // namespace hearth

@@ -8,7 +8,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "services/inference/remote_prefix_cache.h"
-#include "services/programs/local_prefix_cache.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
@@ -187,23 +186,6 @@ TEST(OneComputation, TwoRequestsOfOneWorkerShareItsPool) {
                              IdsRequest(CountingTokens(kPromptTokens), 4)),
             (std::vector<uint32_t>{kRest, kPromptTokens}));
   EXPECT_EQ(worker.counters.Read().bytes_fetched, 0u) << "no need to carry it";
-}
-
-TEST(OneComputation, SoDoTwoRequestsWithAStoreInTheProcess) {
-  auto store = TieredStore::Open(StoreServer::SmallStore(""));
-  ASSERT_TRUE(store.ok()) << store.status();
-  Start start(2);
-  CacheCounters counters;
-  std::unique_ptr<StartingCache> cache;
-  WorkerServer worker(Sharing());
-  cache = std::make_unique<StartingCache>(
-      std::make_unique<LocalPrefixCache>(store->get(), worker.engine()->fingerprint(),
-                                         worker.engine()->layout(), &counters),
-      &start, true);
-  worker.SetCache(cache.get());
-  EXPECT_EQ(GenerateTogether({&worker, &worker}, IdsRequest(CountingTokens(kPromptTokens), 4)),
-            (std::vector<uint32_t>{kRest, kPromptTokens}));
-  EXPECT_EQ(counters.Read().leases.at("compute"), 1u);
 }
 
 }  // namespace

@@ -1,15 +1,17 @@
 // Two workers and a real store, over gRPC and in process: the same logits cold and from every tier.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "services/inference/remote_prefix_cache.h"
-#include "services/programs/local_prefix_cache.h"
+#include "services/programs/store_link.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
@@ -22,10 +24,12 @@ namespace {
 
 // A worker of its own on the store at `address`.
 struct StoreWorker {
-  explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {})
+  explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {},
+                       std::unique_ptr<DeviceClient> devices = nullptr)
       : server(options) {
     cache = std::make_unique<RemotePrefixCache>(
-        ConnectedTo(address), server.engine()->fingerprint(), server.engine()->layout(), &counters);
+        ConnectedTo(address), server.engine()->fingerprint(), server.engine()->layout(), &counters,
+        SharedMemoryUse::kLend, std::move(devices));
     server.SetCache(cache.get());
   }
   CacheCounters counters;
@@ -33,17 +37,18 @@ struct StoreWorker {
   WorkerServer server;
 };
 
-// The same in one process with its store, which must outlive it.
+// The same with a store in its own process.
 struct EmbeddedWorker {
-  explicit EmbeddedWorker(TieredStore* store, const WorkerServer::Options& options = {})
-      : server(options) {
-    cache = std::make_unique<LocalPrefixCache>(store, server.engine()->fingerprint(),
-                                               server.engine()->layout(), &counters);
-    server.SetCache(cache.get());
+  EmbeddedWorker() {
+    StoreLink::Options options;
+    options.spec = "embedded:";
+    options.embedded = StoreServer::SmallStore("");
+    link = *StoreLink::Open(options, *server.engine(), &admission);
+    server.SetCache(link->cache());
   }
-  CacheCounters counters;
-  std::unique_ptr<LocalPrefixCache> cache;  // outlives the engine
-  WorkerServer server;
+  Admission admission;
+  std::unique_ptr<StoreLink> link;  // outlives the engine
+  WorkerServer server{WorkerServer::Options()};
 };
 
 v1::GenerateRequest LongRequest() {
@@ -194,54 +199,26 @@ TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
 }
 
 TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
-  auto store = TieredStore::Open(StoreServer::SmallStore(""));
-  ASSERT_TRUE(store.ok()) << store.status();
-  EmbeddedWorker embedded(store->get());
+  EmbeddedWorker embedded;
   WorkerServer& worker = embedded.server;
   const Generation cold = worker.Generate(LongRequest());
   EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
   ExpectSame(worker.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
-  EXPECT_EQ(embedded.counters.Read().fetches.at("hit"), 1u);
-  EXPECT_GT(embedded.counters.Read().bytes_fetched, 0u);
+  EXPECT_EQ(embedded.link->counters()->Read().fetches.at("hit"), 1u);
+  EXPECT_GT(embedded.link->counters()->Read().bytes_fetched, 0u);
 }
 
-// Objects that an embedded store has copied to the worker's device are restored from there; also a
-// remainder, on which the next tokens build. The store keeps copies: held by it, the worker's
-// blocks would never be another sequence's.
-TEST(WorkerAndStore, InOneProcessTheStoreHoldsNoneOfTheWorkersKvBytes) {
+// Objects that a store has copied to the worker's device are restored from there; also a remainder,
+// on which the next tokens build.
+TEST(WorkerAndStore, AnswerTheSameFromTheDevice) {
   StoreOptions options = StoreServer::SmallStore("");
-  options.host_bytes = uint64_t{1} << 30;
-  const auto store = TieredStore::Open(options).value();
-  WorkerServer::Options invariant;
-  invariant.engine.exactness = ExactnessChoice::kInvariant;
-  invariant.engine.memory.pool_bytes = 0;
-  {
-    EmbeddedWorker any(store.get(), invariant);
-    const KvLayout& layout = any.server.engine()->layout();
-    // Of two requests.
-    invariant.engine.memory.kv_bytes =
-        2 * ((104 + layout.chunk_tokens - 1) / layout.chunk_tokens) *
-        (layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
-         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal));
-  }
-  EmbeddedWorker worker(store.get(), invariant);
-  for (uint32_t first = 3; first < 9; ++first) {
-    std::vector<uint32_t> ids = CountingTokens(100);
-    ids[0] = first;
-    v1::GenerateRequest request = IdsRequest(ids, 4);
-    request.set_wait_published(true);
-    const Generation answer = worker.server.Generate(request);
-    ASSERT_TRUE(answer.status.ok()) << first << ": " << answer.status.error_message();
-    EXPECT_GT(answer.published.published_tokens(), 0u) << answer.published.note();
-  }
-}
-
-TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
-  StoreOptions options = StoreServer::SmallStore("");
+  options.shared_memory = true;
   options.device = std::make_shared<FakeDevice>(64 << 20);
-  auto store = *TieredStore::Open(options);
-  EmbeddedWorker embedded(store.get());
-  WorkerServer& worker = embedded.server;
+  StoreServer store(options, "127.0.0.1:0", absl::StrCat("@hearth-worker-store-", getpid()));
+  store.store()->WaitForMemory();
+  StoreWorker with_device(store.address(), {},
+                          std::make_unique<DeviceClient>(FakeDevice::Importer()));
+  WorkerServer& worker = with_device.server;
   const auto until_copied = [&](const v1::GenerateRequest& request) {
     Generation warm;
     do warm = worker.Generate(request);
@@ -269,13 +246,15 @@ TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
   EXPECT_EQ(published.published.published_tokens(), 96u) << published.published.note();
   // Begun with the remainder that came from the device: the same bytes as computed.
   ExpectSame(worker.Generate(request), other_cold, 96, v1::TIER_HOST);
-  const StoreStats stats = store->Stats();
+  const StoreStats stats = store.store()->Stats();
   EXPECT_EQ(stats.counters.at("nondeterminism"), 0u);
   EXPECT_GE(stats.tiers.back().hit_tokens, 96u + 53 + 53);
 }
 
-// The store keeps to the time that a prefill asked for, over the wire and in one process.
-void ExpectTimeToLive(WorkerServer* worker, TieredStore* store) {
+// The store keeps to the time that a prefill asked for.
+TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker worker(store.address());
   for (const uint32_t ttl_s : {1000u, 0u}) {
     v1::PrefillRequest request;
     request.mutable_prompt()->mutable_token_ids()->add_ids(ttl_s == 0 ? 5 : 6);
@@ -284,12 +263,12 @@ void ExpectTimeToLive(WorkerServer* worker, TieredStore* store) {
     }
     request.set_ttl_s(ttl_s);
     v1::PrefillResponse response;
-    const grpc::Status status = Prefill(worker->stub(), request, &response);
+    const grpc::Status status = Prefill(worker.server.stub(), request, &response);
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_GT(response.published().published_tokens(), 0u) << response.published().note();
   }
   size_t limited = 0, others = 0;
-  for (const RestorePoint& point : store->List("default")) {
+  for (const RestorePoint& point : store.store()->List("default")) {
     if (point.expires_in == absl::InfiniteDuration()) {
       ++others;
       continue;
@@ -300,18 +279,6 @@ void ExpectTimeToLive(WorkerServer* worker, TieredStore* store) {
   }
   EXPECT_GT(limited, 0u);
   EXPECT_EQ(others, limited);
-}
-
-TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
-  StoreServer store(StoreServer::SmallStore(""));
-  StoreWorker worker(store.address());
-  ExpectTimeToLive(&worker.server, store.store());
-}
-
-TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStoreInOneProcess) {
-  const auto store = *TieredStore::Open(StoreServer::SmallStore(""));
-  EmbeddedWorker worker(store.get());
-  ExpectTimeToLive(&worker.server, store.get());
 }
 
 TEST(WorkerAndStore, ExplainsInTheSameWords) {
