@@ -77,12 +77,6 @@ class WorkerPageInBrowser(WorkerWithPage):
                     if PICTURES:
                         page.picture(pathlib.Path(PICTURES) / f"worker-{width}-{dark}.png")
 
-    def test_the_stores_page_counts_what_workers_restored_from_their_own_memory(self):
-        share = f"{100 * LAST_CHUNK / (2 * PROMPT_TOKENS):.1f} %"
-        with Page(browser(), self.url("store") + "/") as page:
-            page.wait_for("token_rate", share)  # once the worker has reported
-            page.wait_for("flow-worker", f"{LAST_CHUNK} tokens restored by workers")
-
 
 if __name__ == "__main__":
     if "WorkerPageInBrowser" in sys.argv and browser() is None:
