@@ -1,8 +1,8 @@
-// HttpPages: a few read-only pages over HTTP, made for each request.
+// Serves a few read-only pages over HTTP, made for each request.
 //
 // GET and HEAD only; any other method or path is an error. Pages must not be framed or cached, and
 // load nothing from elsewhere.
-// Thread safety: pages are made on the server's threads, several at a time.
+// Thread safety: pages are made on the server's thread, one at a time.
 // Ownership: the data that pages read must outlive the server.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_PAGES_H_
 #define HEARTH_SERVICES_SERVING_HTTP_PAGES_H_
@@ -16,26 +16,16 @@
 
 namespace hearth {
 
+class HttpServer;
+
 struct HttpPage {
   std::string content_type;
   std::function<std::string()> make;
 };
 
-class HttpPages {
- public:
-  // Serves on "host:port"; port 0 lets the system choose. kUnavailable names the address.
-  static absl::StatusOr<std::unique_ptr<HttpPages>> Serve(const std::string& address,
-                                                          std::map<std::string, HttpPage> pages);
-  ~HttpPages();  // returns when no page is being made
-
-  const std::string& address() const { return address_; }
-
- private:
-  struct Rep;
-  explicit HttpPages(std::unique_ptr<Rep> rep);
-  const std::unique_ptr<Rep> rep_;
-  std::string address_;
-};
+// Serves on "host:port"; port 0 lets the system choose. kUnavailable names the address.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServePages(const std::string& address,
+                                                       std::map<std::string, HttpPage> pages);
 
 }  // namespace hearth
 

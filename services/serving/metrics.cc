@@ -10,6 +10,8 @@
 #include <limits>
 #include <utility>
 
+#include "services/serving/http/http_server.h"
+
 namespace hearth {
 namespace {
 
@@ -81,7 +83,7 @@ struct Metrics::Rep {
   prometheus::Family<prometheus::Histogram>* calls = nullptr;
   prometheus::Family<prometheus::Histogram>* generations = nullptr;
   std::map<std::string, HttpPage> pages;
-  std::unique_ptr<HttpPages> server;  // last: it reads the others
+  std::unique_ptr<HttpServer> server;  // last: it reads the others
 };
 
 Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
@@ -125,7 +127,7 @@ absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
   assert(rep_->server == nullptr);
   std::map<std::string, HttpPage> pages = rep_->pages;
   pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8", [this] { return Render(); }};
-  absl::StatusOr<std::unique_ptr<HttpPages>> server = HttpPages::Serve(address, std::move(pages));
+  absl::StatusOr<std::unique_ptr<HttpServer>> server = ServePages(address, std::move(pages));
   if (!server.ok()) return server.status();
   rep_->server = *std::move(server);
   return rep_->server->address();

@@ -1,0 +1,290 @@
+// HttpServer against callers that say what HTTP allows, and what it does not.
+#include "services/serving/http/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "services/serving/http_pages.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr int kHttpHangS = 120;  // only a hang takes it
+
+class HttpCaller {
+ public:
+  explicit HttpCaller(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to;
+    std::memset(&to, 0, sizeof(to));
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval hang{kHttpHangS, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  ~HttpCaller() { HangUp(); }
+  HttpCaller(const HttpCaller&) = delete;
+  HttpCaller& operator=(const HttpCaller&) = delete;
+
+  void Say(const std::string& text) const {
+    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  // What came until `end` did, or the server closed.
+  std::string HearUntil(const std::string& end) {
+    for (;;) {
+      const size_t at = heard_.find(end);
+      if (at != std::string::npos) {
+        const std::string until = heard_.substr(0, at + end.size());
+        heard_.erase(0, until.size());
+        return until;
+      }
+      char bytes[4096];
+      const ssize_t n = recv(fd_, bytes, sizeof(bytes), 0);
+      if (n <= 0) return std::exchange(heard_, "");
+      heard_.append(bytes, n);
+    }
+  }
+  std::string HearAll() { return HearUntil("nobody says this"); }
+  void HangUp() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_;
+  std::string heard_;
+};
+
+std::unique_ptr<HttpServer> ServeHttp(HttpServer::Handler handler, const HttpLimits& limits = {}) {
+  HttpServer::Options options;
+  options.listen = "127.0.0.1:0";
+  options.limits = limits;
+  auto server = HttpServer::Start(options, std::move(handler));
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+// Answers with what was asked.
+void EchoHttp(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+  answer->Send(200, {{"Content-Type", "text/plain"}},
+               absl::StrCat(request.method, " ", request.path, " ", request.query, " ",
+                            request.body, "|"));
+}
+
+TEST(HttpServer, AnswersOneRequestAfterTheOtherOnAConnection) {
+  const auto server = ServeHttp(EchoHttp);
+  HttpCaller caller(server->address());
+  caller.Say("GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string first = caller.HearUntil("GET /a b=c |");
+  EXPECT_THAT(first, StartsWith("HTTP/1.1 200 OK\r\nDate: "));
+  EXPECT_THAT(first, HasSubstr("\r\nContent-Length: 12\r\n"));
+  EXPECT_THAT(first, Not(HasSubstr("Connection: close")));
+  caller.Say("POST /d HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+  EXPECT_THAT(caller.HearUntil("|"), HasSubstr("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, AnswersRequestsThatFollowOneAnotherInOrder) {
+  const auto server = ServeHttp(EchoHttp);
+  HttpCaller caller(server->address());
+  caller.Say(
+      "GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n"
+      "GET /3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(caller.HearUntil("GET /1  |"), HasSubstr("200"));
+  EXPECT_THAT(caller.HearUntil("GET /2  |"), HasSubstr("200"));
+  const std::string last = caller.HearAll();
+  EXPECT_THAT(last, HasSubstr("Connection: close\r\n"));
+  EXPECT_THAT(last, EndsWith("GET /3  |"));
+}
+
+TEST(HttpServer, AnswersHeadWithoutABody) {
+  const auto server = ServeHttp(EchoHttp);
+  HttpCaller caller(server->address());
+  caller.Say("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string all = caller.HearAll();
+  EXPECT_THAT(all, HasSubstr("Content-Length: 9\r\n"));
+  EXPECT_THAT(all, EndsWith("\r\n\r\n"));
+}
+
+TEST(HttpServer, StreamsInChunksAndSpeaksWhereNothingElseIsSaid) {
+  std::shared_ptr<HttpAnswer> kept;
+  absl::Notification begun;
+  const auto server = ServeHttp([&](const HttpRequest&, std::shared_ptr<HttpAnswer> answer) {
+    answer->Begin(200, {{"Content-Type", "text/event-stream"}}, ": still here\n\n");
+    kept = std::move(answer);
+    begun.Notify();
+  });
+  HttpCaller caller(server->address());
+  caller.Say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  begun.WaitForNotification();
+  EXPECT_THAT(caller.HearUntil("\r\n\r\n"), HasSubstr("Transfer-Encoding: chunked"));
+  EXPECT_EQ(caller.HearUntil("\n\n\r\n"), "e\r\n: still here\n\n\r\n");
+  EXPECT_TRUE(kept->Write("one"));
+  EXPECT_THAT(caller.HearUntil("3\r\none\r\n"), EndsWith("3\r\none\r\n"));
+  kept->End();
+  EXPECT_THAT(caller.HearUntil("0\r\n\r\n"), EndsWith("0\r\n\r\n"));
+  EXPECT_FALSE(kept->Write("after the end"));
+}
+
+TEST(HttpServer, SeesAHangUpWhileAnAnswerIsUnderWay) {
+  for (const bool streams : {false, true}) {
+    std::shared_ptr<HttpAnswer> kept;
+    absl::Notification asked, gone;
+    const auto server = ServeHttp([&](const HttpRequest&, std::shared_ptr<HttpAnswer> answer) {
+      if (streams) answer->Begin(200, {});
+      answer->OnGone([&] { gone.Notify(); });
+      kept = std::move(answer);
+      asked.Notify();
+    });
+    HttpCaller caller(server->address());
+    caller.Say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    asked.WaitForNotification();
+    caller.HangUp();
+    gone.WaitForNotification();
+    EXPECT_FALSE(kept->Write("to nobody"));
+  }
+}
+
+TEST(HttpServer, EndsAStreamThatItsCallerDoesNotRead) {
+  std::shared_ptr<HttpAnswer> kept;
+  absl::Notification asked, gone;
+  HttpLimits limits;
+  limits.unsent_bytes = 4096;
+  const auto server = ServeHttp(
+      [&](const HttpRequest&, std::shared_ptr<HttpAnswer> answer) {
+        answer->Begin(200, {});
+        answer->OnGone([&] { gone.Notify(); });
+        kept = std::move(answer);
+        asked.Notify();
+      },
+      limits);
+  HttpCaller caller(server->address());
+  caller.Say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  asked.WaitForNotification();
+  while (kept->Write(std::string(1 << 16, 'x'))) {
+  }
+  gone.WaitForNotification();
+}
+
+TEST(HttpServer, SaysThatARequestWasLeftUnanswered) {
+  const auto server = ServeHttp([](const HttpRequest&, const std::shared_ptr<HttpAnswer>&) {});
+  HttpCaller caller(server->address());
+  caller.Say("GET / HTTP/1.0\r\n\r\n");
+  EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 500 Internal Server Error\r\n"));
+}
+
+TEST(HttpServer, ClosesRequestsThatDoNotComeWhileOthersAreServed) {
+  HttpLimits limits;
+  limits.header_time = absl::Milliseconds(300);
+  limits.request_time = absl::Milliseconds(300);
+  const auto server = ServeHttp(EchoHttp, limits);
+  std::vector<std::unique_ptr<HttpCaller>> halves;
+  for (int i = 0; i < 64; ++i) {
+    halves.push_back(std::make_unique<HttpCaller>(server->address()));
+    halves.back()->Say(i % 2 == 0 ? "GET /" : "POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf");
+  }
+  HttpCaller whole(server->address());
+  whole.Say("GET /w HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(whole.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+  for (const auto& half : halves) EXPECT_EQ(half->HearAll(), "");
+}
+
+TEST(HttpServer, RefusesWhatIsTooLargeOrTwoThingsAtOnce) {
+  HttpLimits limits;
+  limits.header_bytes = 1024;
+  limits.body_bytes = 10;
+  const auto server = ServeHttp(EchoHttp, limits);
+  const auto ask = [&](const std::string& text) {
+    HttpCaller caller(server->address());
+    caller.Say(text);
+    return caller.HearAll();
+  };
+  const std::string post = "POST / HTTP/1.1\r\nHost: x\r\n";
+  EXPECT_THAT(ask(absl::StrCat(post, "A: ", std::string(2000, 'a'), "\r\n\r\n")),
+              StartsWith("HTTP/1.1 431"));
+  const std::string large = ask(absl::StrCat(post, "Content-Length: 11\r\n\r\nelevenbytes"));
+  EXPECT_THAT(large, StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(large, HasSubstr(R"("message":"a body over 10 bytes")"));
+  EXPECT_THAT(large, HasSubstr("Connection: close"));
+  EXPECT_THAT(ask(absl::StrCat(post, "Transfer-Encoding: chunked\r\n\r\nb\r\nelevenbytes\r\n")),
+              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(ask(absl::StrCat(post, "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0")),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask(absl::StrCat(post, "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd")),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask("no request at all\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+}
+
+TEST(HttpServer, LetsAConnectionBetweenRequestsGiveWay) {
+  HttpLimits limits;
+  limits.connections = 2;
+  const auto server = ServeHttp(EchoHttp, limits);
+  const std::string ask = "GET /i HTTP/1.1\r\nHost: x\r\n\r\n";
+  HttpCaller first(server->address()), second(server->address());
+  for (HttpCaller* caller : {&first, &second}) {
+    caller->Say(ask);
+    EXPECT_THAT(caller->HearUntil("|"), StartsWith("HTTP/1.1 200"));
+  }
+  HttpCaller third(server->address());
+  third.Say(ask);
+  EXPECT_THAT(third.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(first.HearAll(), "");
+}
+
+TEST(HttpServer, AsksForTheBodyThatACallerHoldsBack) {
+  const auto server = ServeHttp(EchoHttp);
+  HttpCaller caller(server->address());
+  caller.Say("POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(caller.HearUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  caller.Say("body");
+  EXPECT_THAT(caller.HearUntil("body|"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, FinishesAnAnswerDuringADrain) {
+  std::shared_ptr<HttpAnswer> kept;
+  absl::Notification asked;
+  const auto server = ServeHttp([&](const HttpRequest&, std::shared_ptr<HttpAnswer> answer) {
+    kept = std::move(answer);
+    asked.Notify();
+  });
+  HttpCaller caller(server->address());
+  caller.Say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  asked.WaitForNotification();
+  server->Drain();
+  kept->Send(200, {}, "done.");
+  EXPECT_THAT(caller.HearAll(), EndsWith("done."));
+}
+
+TEST(HttpPages, AnswerGetAndHeadForWhatThereIs) {
+  auto server = ServePages("127.0.0.1:0", {{"/a", {"text/plain", [] { return "made."; }}}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto ask = [&](const std::string& line) {
+    HttpCaller caller((*server)->address());
+    caller.Say(line + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    return caller.HearAll();
+  };
+  EXPECT_THAT(ask("GET /a"), EndsWith("\r\n\r\nmade."));
+  EXPECT_THAT(ask("GET /a"), HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+  EXPECT_THAT(ask("GET /b"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask("DELETE /a"), StartsWith("HTTP/1.1 405"));
+}
+
+}  // namespace
+}  // namespace hearth
