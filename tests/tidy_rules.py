@@ -34,7 +34,7 @@ MAY_SEE = {
     "services": {"proto", "cache_store", "worker", "services"},
 }
 SERVING = {"services/rpc", "services/cli", "services/serving", "services/serving/door",
-           "services/serving/calls"}
+           "services/serving/calls", "services/serving/http"}
 # A room is a folder with a library of its own inside one of those, and what it may include of its
 # siblings. A room that is not named here may see its whole folder.
 ROOMS = {
@@ -72,15 +72,17 @@ ROOMS = {
                       "worker/engine/runner"},
     "services/rpc": set(),
     "services/cli": {"services/rpc"},
-    "services/serving": {"services/rpc", "services/cli"},
+    "services/serving": {"services/rpc", "services/cli", "services/serving/http"},
+    "services/serving/http": {"services/rpc", "services/serving/door"},
     "services/serving/door": {"services/rpc", "services/serving"},
     "services/serving/calls": {"services/rpc", "services/serving", "services/serving/door"},
     "services/serving/server": SERVING,
     "services/store": SERVING,
     "services/inference/calls": SERVING,
     "services/inference": SERVING | {"services/inference/calls"},
+    "services/openai": SERVING | {"services/serving/server"},
     "services/programs": SERVING | {"services/serving/server", "services/store",
-                                    "services/inference"},
+                                    "services/inference", "services/openai"},
     "services/hearthctl": SERVING | {"services/store"},
     "services/hearthctl/ask": {"services/rpc", "services/cli", "services/hearthctl"},
     "services/hearthctl/chat": {"services/rpc", "services/cli", "services/hearthctl"},

@@ -125,6 +125,7 @@ absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& re
   converted->kv_wish = {request.kv_cache(), request.kv_quantization()};
   if (request.has_speculate()) converted->speculate = request.speculate();
   converted->durability = *durability;
+  converted->ttl_s = request.ttl_s();
   if (absl::Status kv = engine_->Complete(converted); !kv.ok()) return kv;
   options->sampling = *sampling;
   options->tokenizer = options_.tokenizer;
@@ -172,6 +173,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
     absl::Status status = GenerateRequestFrom(parsed, made, call->options());
     if (status.ok()) status = AddPrompt(parsed.prompt(), PromptPurpose::kGenerate, context, made);
     if (!status.ok()) return status;
+    const auto context_tokens = static_cast<size_t>(engine_->config().max_position_embeddings);
+    if (parsed.fits_context() && made->token_ids.size() < context_tokens) {
+      const auto left = static_cast<uint32_t>(context_tokens - made->token_ids.size());
+      made->max_new_tokens = std::min(made->max_new_tokens, left);
+    }
     call->options()->recent = recent_.Begin(*made);
     return status;
   };

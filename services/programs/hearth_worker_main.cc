@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "services/cli/version.h"
 #include "services/inference/inference_service.h"
 #include "services/inference/worker_metrics.h"
 #include "services/inference/worker_status.h"
+#include "services/openai/openai_door.h"
 #include "services/programs/store_link.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_log.h"
@@ -53,6 +56,7 @@ struct WorkerFlags {
   ClientAccess store_access{"", "", "", "", false, "store-", true};
   uint32_t threads = 0;
   bool strict_chats = false;
+  std::string http_listen, http_address_file, http_model, http_hosts, http_origins;
 };
 
 // Weight digests are remembered where other programs remember what they can compute again.
@@ -135,11 +139,27 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                "Folder of remembered weight digests; empty: computed at each start");
 }
 
+void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
+  set->AddText("http-listen", &flags->http_listen,
+               "Serve OpenAI's API and a chat page over HTTP on HOST:PORT, with the certificate of "
+               "--tls-cert; empty: off");
+  set->AddText("http-address-file", &flags->http_address_file, "Write that address to this file");
+  set->AddText("http-model", &flags->http_model,
+               "The model's name there; empty: that of its folder");
+  set->AddText("http-hosts", &flags->http_hosts,
+               "Names, parted by commas, by which callers reach it, besides localhost, addresses "
+               "and the name in --http-listen");
+  set->AddText("http-origins", &flags->http_origins,
+               "Sites, parted by commas, whose pages may call it (https://chat.example.com), "
+               "besides its own; *: all");
+}
+
 bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   flags->server.listen = "127.0.0.1:7070";
   flags->engine.digest_cache_dir = DefaultDigestCache();
   FlagSet set(kProgram, "HEARTH_WORKER_", kAbout, kExamples);
   set.AddServerFlags(&flags->server);
+  AddHttpFlags(&set, flags);
   AddEngineFlags(&set, flags);
   set.AddText("store", &flags->store,
               "The cache node's address; embedded:DIR: a store in this process; none");
@@ -180,7 +200,8 @@ absl::Status CheckStart(const WorkerFlags& flags, ClaimedPorts* ports) {
         " is no folder and no GGUF file; if a hub knows a model by this id, download its files (hf "
         "download), and give the folder they are in"));
   }
-  return ports->Claim(flags.server);
+  if (absl::Status status = ports->Claim(flags.server); !status.ok()) return status;
+  return flags.http_listen.empty() ? absl::OkStatus() : ports->Claim("http-", flags.http_listen);
 }
 
 std::vector<std::string> NotesOf(const Engine& engine, const LoadedTokenizer& tokenizer) {
@@ -202,6 +223,54 @@ void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedToken
         tokenizer.tokenizer == nullptr ? "none: " + tokenizer.why_none : tokenizer.file},
        {"store", flags.store},
        {"took_ms", absl::ToInt64Milliseconds(took)}});
+}
+
+// The name of a folder, of whatever form.
+std::string FolderName(absl::string_view path) {
+  while (absl::ConsumeSuffix(&path, "/")) {
+  }
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+std::vector<std::string> Words(const std::string& list) {
+  return absl::StrSplit(list, ',', absl::SkipWhitespace());
+}
+
+// Null: none is asked for.
+OpenSideDoor OpenerOf(const WorkerFlags& flags, const Engine& engine, const Tokenizer* tokenizer,
+                      const ServerAccess& access) {
+  if (flags.http_listen.empty()) return nullptr;
+  OpenAiOptions options;
+  options.http.listen = flags.http_listen;
+  if (access.certificates != nullptr) {
+    options.http.tls = [certificates = access.certificates.get()] { return certificates->texts(); };
+  }
+  options.model = flags.http_model.empty() ? FolderName(flags.engine.model_dir) : flags.http_model;
+  for (const AdapterInfo& adapter : engine.adapters()) options.adapters.push_back(adapter.name);
+  options.version = kVersion;
+  options.context_tokens = static_cast<uint32_t>(engine.config().max_position_embeddings);
+  options.tokenizer = tokenizer;
+  options.hosts = Words(flags.http_hosts);
+  options.origins = Words(flags.http_origins);
+  options.check = [identities = access.identities.get()](const std::string& token) {
+    Credentials credentials;
+    if (!token.empty()) credentials.token = token;
+    return identities->Identify(credentials).status();
+  };
+  return [options, file = flags.http_address_file](const std::shared_ptr<grpc::Channel>& channel)
+             -> absl::StatusOr<std::unique_ptr<SideDoor>> {
+    OpenAiOptions opened = options;
+    opened.channel = channel;
+    absl::StatusOr<std::unique_ptr<OpenAiDoor>> door = OpenAiDoor::Open(std::move(opened));
+    if (!door.ok()) return door.status();
+    Log(LogLevel::kInfo, "serving OpenAI's API", {{"address", (*door)->address()}});
+    if (!file.empty()) {
+      if (absl::Status written = WriteFileWhole(file, (*door)->address()); !written.ok()) {
+        return written;
+      }
+    }
+    return *std::move(door);
+  };
 }
 
 void RecordTimes(const FinishedInfo& info, Metrics* metrics) {
@@ -230,7 +299,8 @@ int Main(int argc, char** argv) {
   for (const std::string& note : NotesOf(**engine, *tokenizer)) Log(LogLevel::kInfo, note);
   LogWarnings((*engine)->warnings());
   Metrics metrics("hearth_worker");
-  const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
+  const absl::StatusOr<ServerAccess> access =
+      OpenAccess(flags.server.access, flags.server.listen, flags.http_listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
   Admission admission(RecordCalls(&metrics), access->identities.get());
   auto link = StoreLink::Open(
@@ -270,7 +340,7 @@ int Main(int argc, char** argv) {
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);
       },
-      &stopped);
+      &stopped, OpenerOf(flags, **engine, tokenizer->tokenizer.get(), *access));
   metrics.Stop();  // it reads the engine and the link
   status.figures()->Stop();
   // Publishes that the drain did not wait for still use the link: the engine goes first.

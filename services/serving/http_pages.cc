@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/serving/http/http_server.h"
 
 namespace hearth {
 namespace {
@@ -18,17 +17,6 @@ HttpLimits PageLimits() {
   return limits;
 }
 
-HttpHeaders PageHeaders(const std::string& content_type) {
-  return {{"Content-Type", content_type},
-          {"Cache-Control", "no-store"},
-          {"X-Content-Type-Options", "nosniff"},
-          {"Referrer-Policy", "no-referrer"},
-          {"Content-Security-Policy",
-           "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-           "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-           "frame-ancestors 'none'"}};
-}
-
 void Answer(const std::map<std::string, HttpPage>& pages, const HttpRequest& request,
             HttpAnswer* answer) {
   if (request.method != "GET" && request.method != "HEAD") {
@@ -40,6 +28,17 @@ void Answer(const std::map<std::string, HttpPage>& pages, const HttpRequest& req
 }
 
 }  // namespace
+
+HttpHeaders PageHeaders(const std::string& content_type) {
+  return {{"Content-Type", content_type},
+          {"Cache-Control", "no-store"},
+          {"X-Content-Type-Options", "nosniff"},
+          {"Referrer-Policy", "no-referrer"},
+          {"Content-Security-Policy",
+           "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+           "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+           "frame-ancestors 'none'"}};
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> ServePages(const std::string& address,
                                                        std::map<std::string, HttpPage> pages) {

@@ -13,15 +13,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "services/serving/http/http_server.h"
 
 namespace hearth {
-
-class HttpServer;
 
 struct HttpPage {
   std::string content_type;
   std::function<std::string()> make;
 };
+
+// The headers of a page that must not be framed or kept, and loads nothing from elsewhere.
+HttpHeaders PageHeaders(const std::string& content_type);
 
 // Serves on "host:port"; port 0 lets the system choose. kUnavailable names the address.
 absl::StatusOr<std::unique_ptr<HttpServer>> ServePages(const std::string& address,

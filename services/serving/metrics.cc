@@ -10,8 +10,6 @@
 #include <limits>
 #include <utility>
 
-#include "services/serving/http/http_server.h"
-
 namespace hearth {
 namespace {
 

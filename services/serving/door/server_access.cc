@@ -25,7 +25,8 @@ absl::StatusOr<std::unique_ptr<ServerCertificates>> CertificatesOf(const AccessF
 
 }  // namespace
 
-absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen) {
+absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen,
+                                        const std::string& http_listen) {
   ServerAccess access;
   auto certificates = CertificatesOf(flags);
   if (!certificates.ok()) return certificates.status();
@@ -40,10 +41,13 @@ absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::str
                         absl::StrCat("--identities-file: ", identities.status().message()));
   }
   access.identities = *std::move(identities);
-  if (access.identities->asks_for_tokens() && flags.tls_cert.empty() && !flags.plaintext_tokens &&
-      !StaysOnHost(listen)) {
+  for (const std::string& address : {listen, http_listen}) {
+    if (!access.identities->asks_for_tokens() || !flags.tls_cert.empty() ||
+        flags.plaintext_tokens || address.empty() || StaysOnHost(address)) {
+      continue;
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "--identities-file: tokens would reach ", listen,
+        "--identities-file: tokens would reach ", address,
         " in clear text; give --tls-cert and --tls-key, or --plaintext-tokens on where the network "
         "itself is encrypted"));
   }

@@ -27,7 +27,9 @@ struct ServerAccess {
 
 // The error names the flag and what to do: half of a pair, a file that is unreadable or of the
 // wrong kind, tokens that would cross a network in clear text.
-absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen);
+// `http_listen`: where tokens come by HTTP; empty: nowhere.
+absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen,
+                                        const std::string& http_listen = "");
 
 }  // namespace hearth
 

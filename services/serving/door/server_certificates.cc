@@ -56,7 +56,7 @@ absl::Status ServerCertificates::Reload() {
   absl::StatusOr<TlsTexts> texts = ReadTlsFiles(files_);
   if (!texts.ok()) return texts.status();
   absl::MutexLock lock(&mutex_);
-  texts_ = *std::move(texts);
+  texts_ = std::make_shared<const TlsTexts>(*std::move(texts));
   is_new_ = true;
   return absl::OkStatus();
 }
@@ -72,7 +72,7 @@ grpc_ssl_certificate_config_reload_status ServerCertificates::Fetch(
   if (!std::exchange(certificates->is_new_, false)) {
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
   }
-  const TlsTexts& texts = certificates->texts_;
+  const TlsTexts& texts = *certificates->texts_;
   const grpc_ssl_pem_key_cert_pair pair = {texts.key.c_str(), texts.certificate.c_str()};
   // gRPC insists on roots; where no client is asked for a certificate they are never looked at.
   const std::string& roots = texts.authority.empty() ? texts.certificate : texts.authority;
@@ -84,7 +84,7 @@ void ServerCertificates::WarnOfExpiry() {
   std::vector<CertificateLife> lives;
   {
     absl::MutexLock lock(&mutex_);
-    lives = texts_.lives;
+    lives = texts_->lives;
   }
   for (const CertificateLife& life : lives) {
     const std::optional<std::string> warning = ExpiryWarning(life, absl::Now());

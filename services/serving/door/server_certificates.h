@@ -30,6 +30,11 @@ class ServerCertificates {
   // Reads the same files again, for later handshakes.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<grpc::ServerCredentials> credentials();
+  // The same pointer until they are read anew.
+  std::shared_ptr<const TlsTexts> texts() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return texts_;
+  }
 
  private:
   explicit ServerCertificates(const TlsFiles& files) : files_(files) {}
@@ -38,8 +43,8 @@ class ServerCertificates {
   void WarnOfExpiry() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const TlsFiles files_;
-  absl::Mutex mutex_;
-  TlsTexts texts_ ABSL_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);
   bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC has not got it yet
   std::unique_ptr<RepeatingThread> warner_;      // last: it uses the others
 };

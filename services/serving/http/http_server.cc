@@ -37,6 +37,8 @@ constexpr auto kSilence = std::chrono::seconds(1);
 // since a socket closed over unread bytes takes the answer with it.
 constexpr auto kLinger = std::chrono::seconds(2);
 constexpr size_t kWatchBytes = 512;
+// Answers under way when the server goes have so long to reach their callers.
+constexpr auto kFinish = std::chrono::seconds(1);
 
 steady_clock::time_point After(absl::Duration wait) {
   return steady_clock::now() + absl::ToChronoNanoseconds(wait);
@@ -163,27 +165,28 @@ void HttpAnswer::OnGone(std::function<void()> gone) {
 namespace {
 
 // One connection, on the server's thread: reads a request, has it answered, and so on.
-class Connection : public std::enable_shared_from_this<Connection> {
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   struct Server {
     HttpLimits limits;
     HttpServer::Handler handler;
     bool draining = false;
-    std::unordered_map<Connection*, std::shared_ptr<Connection>> open;  // owned here
+    std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
   };
 
   // `io` lives as long as any connection.
-  Connection(std::shared_ptr<asio::io_context> io, Server* server, std::string peer)
+  HttpConnection(std::shared_ptr<asio::io_context> io, Server* server, std::string peer)
       : io_(std::move(io)), server_(server), peer_(std::move(peer)) {
     deadline_ = After(server_->limits.header_time);
   }
-  virtual ~Connection() = default;
+  virtual ~HttpConnection() = default;
 
   virtual void Start() = 0;
   // Ends what took too long, and what is silent says something.
   void Look(steady_clock::time_point now);
   void Close();
   bool is_idle() const { return stage_ == Stage::kIdle; }
+  bool is_answering() const { return stage_ == Stage::kAnswer; }
   steady_clock::time_point deadline() const { return deadline_; }
 
  protected:
@@ -227,11 +230,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 };
 
 template <typename Stream>
-class ConnectionOver final : public Connection {
+class HttpConnectionOver final : public HttpConnection {
  public:
-  ConnectionOver(Stream stream, std::shared_ptr<void> context, std::shared_ptr<asio::io_context> io,
-                 Server* server, std::string peer)
-      : Connection(std::move(io), server, std::move(peer)),
+  HttpConnectionOver(Stream stream, std::shared_ptr<void> context,
+                     std::shared_ptr<asio::io_context> io, Server* server, std::string peer)
+      : HttpConnection(std::move(io), server, std::move(peer)),
         context_(std::move(context)),
         stream_(std::move(stream)) {}
 
@@ -239,10 +242,9 @@ class ConnectionOver final : public Connection {
     if constexpr (std::is_same_v<Stream, tcp::socket>) {
       ReadHeader();
     } else {
-      stream_.async_handshake(asio::ssl::stream_base::server,
-                              [this, self = shared_from_this()](ErrorCode error) {
-                                error ? Close() : ReadHeader();
-                              });
+      stream_.async_handshake(
+          asio::ssl::stream_base::server,
+          [this, self = shared_from_this()](ErrorCode error) { error ? Close() : ReadHeader(); });
     }
   }
 
@@ -253,9 +255,8 @@ class ConnectionOver final : public Connection {
         [this, self = shared_from_this()](ErrorCode error, size_t) { OnHeader(error); });
   }
   void StartBody() override {
-    http::async_read(
-        stream_, buffer_, *parser_,
-        [this, self = shared_from_this()](ErrorCode error, size_t) { OnBody(error); });
+    http::async_read(stream_, buffer_, *parser_,
+                     [this, self = shared_from_this()](ErrorCode error, size_t) { OnBody(error); });
   }
   void StartWatch() override {
     stream_.async_read_some(
@@ -278,7 +279,7 @@ class ConnectionOver final : public Connection {
   Stream stream_;
 };
 
-void Connection::Look(steady_clock::time_point now) {
+void HttpConnection::Look(steady_clock::time_point now) {
   if (writing_ && now - written_ > absl::ToChronoNanoseconds(server_->limits.write_time)) {
     return Close();
   }
@@ -297,7 +298,7 @@ void Connection::Look(steady_clock::time_point now) {
   if (!due.empty()) answer_->Write(due);
 }
 
-void Connection::Close() {
+void HttpConnection::Close() {
   if (std::exchange(stage_, Stage::kClosed) == Stage::kClosed) return;
   const auto self = shared_from_this();
   server_->open.erase(this);
@@ -314,7 +315,7 @@ void Connection::Close() {
   if (gone) gone();
 }
 
-void Connection::ReadHeader() {
+void HttpConnection::ReadHeader() {
   stage_ = Stage::kHeader;
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(server_->limits.header_bytes));
@@ -322,7 +323,7 @@ void Connection::ReadHeader() {
   StartHeader();
 }
 
-void Connection::OnHeader(ErrorCode error) {
+void HttpConnection::OnHeader(ErrorCode error) {
   if (stage_ == Stage::kClosed) return;
   if (error) return Refuse(error);
   stage_ = Stage::kBody;
@@ -334,13 +335,13 @@ void Connection::OnHeader(ErrorCode error) {
   StartBody();
 }
 
-void Connection::OnBody(ErrorCode error) {
+void HttpConnection::OnBody(ErrorCode error) {
   if (stage_ == Stage::kClosed) return;
   error ? Refuse(error) : Handle();
 }
 
 // Of a request that cannot be read: says why, where it can be said, and closes.
-void Connection::Refuse(ErrorCode error) {
+void HttpConnection::Refuse(ErrorCode error) {
   const bool is_ours = error.category() == make_error_code(http::error::bad_method).category();
   if (!is_ours || error == http::error::end_of_stream || error == http::error::partial_message) {
     return Close();
@@ -357,7 +358,7 @@ void Connection::Refuse(ErrorCode error) {
                            HttpErrorBody(status, why));
 }
 
-void Connection::BeginAnswer(bool is_head, bool is_chunked) {
+void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
   stage_ = Stage::kAnswer;
   written_ = steady_clock::now();
   const auto poke = [io = io_, weak = weak_from_this()] {
@@ -369,7 +370,7 @@ void Connection::BeginAnswer(bool is_head, bool is_chunked) {
                                                 server_->limits.unsent_bytes, poke);
 }
 
-void Connection::Handle() {
+void HttpConnection::Handle() {
   auto message = parser_->release();
   keeps_alive_ = message.keep_alive() && !server_->draining;
   HttpRequest request;
@@ -390,13 +391,13 @@ void Connection::Handle() {
 
 // Reads on while an answer is under way, or none is due: that is how a hang-up is seen. What comes
 // belongs to the next request, and ends the watch.
-void Connection::Watch() {
+void HttpConnection::Watch() {
   if (watching_ || buffer_.size() > 0) return;
   watching_ = true;
   StartWatch();
 }
 
-void Connection::OnWatched(ErrorCode error, size_t bytes) {
+void HttpConnection::OnWatched(ErrorCode error, size_t bytes) {
   watching_ = false;
   if (stage_ == Stage::kClosed) return;
   if (error) return Close();
@@ -408,7 +409,7 @@ void Connection::OnWatched(ErrorCode error, size_t bytes) {
 }
 
 // The answer has something ready, or has ended.
-void Connection::Poke() {
+void HttpConnection::Poke() {
   if (stage_ != Stage::kAnswer || writing_) return;
   bool is_done = false, too_slow = false;
   {
@@ -425,14 +426,14 @@ void Connection::Poke() {
   WriteSome();
 }
 
-void Connection::WriteSome() {
+void HttpConnection::WriteSome() {
   if (out_.empty()) return;
   writing_ = true;
   written_ = steady_clock::now();
   StartWrite(asio::buffer(out_.data() + sent_, out_.size() - sent_));
 }
 
-void Connection::OnWritten(ErrorCode error, size_t bytes) {
+void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
   writing_ = false;
   if (stage_ == Stage::kClosed) return;
   if (error) return Close();
@@ -448,7 +449,7 @@ void Connection::OnWritten(ErrorCode error, size_t bytes) {
   if (stage_ == Stage::kAnswer) Poke();
 }
 
-void Connection::EndAnswer() {
+void HttpConnection::EndAnswer() {
   bool keeps_alive = keeps_alive_ && !server_->draining;
   {
     absl::MutexLock lock(&answer_->mutex);
@@ -497,8 +498,8 @@ class HttpServer::Rep {
     if (!thread_.joinable()) return;
     Drain();
     asio::post(*io_, [this] {
-      look_.cancel();
-      while (!server_.open.empty()) server_.open.begin()->second->Close();
+      finish_by_ = steady_clock::now() + kFinish;
+      Finish();
     });
     thread_.join();
   }
@@ -564,7 +565,7 @@ class HttpServer::Rep {
 
   void Take(tcp::socket socket) {
     if (server_.open.size() >= server_.limits.connections) {
-      Connection* longest = nullptr;
+      HttpConnection* longest = nullptr;
       for (const auto& [connection, owned] : server_.open) {
         if (!connection->is_idle()) continue;
         if (longest == nullptr || connection->deadline() < longest->deadline()) {
@@ -578,21 +579,35 @@ class HttpServer::Rep {
     socket.set_option(tcp::no_delay(true), ignored);
     const tcp::endpoint from = socket.remote_endpoint(ignored);
     std::string peer = absl::StrCat(from.address().to_string(), ":", from.port());
-    std::shared_ptr<Connection> connection;
+    std::shared_ptr<HttpConnection> connection;
     if (tls_ == nullptr) {
-      connection = std::make_shared<ConnectionOver<tcp::socket>>(std::move(socket), nullptr, io_,
-                                                                 &server_, std::move(peer));
+      connection = std::make_shared<HttpConnectionOver<tcp::socket>>(
+          std::move(socket), nullptr, io_, &server_, std::move(peer));
     } else {
       RefreshContext().IgnoreError();
       asio::ssl::stream<tcp::socket> stream(std::move(socket), *context_);
-      connection = std::make_shared<ConnectionOver<asio::ssl::stream<tcp::socket>>>(
+      connection = std::make_shared<HttpConnectionOver<asio::ssl::stream<tcp::socket>>>(
           std::move(stream), context_, io_, &server_, std::move(peer));
     }
     server_.open.emplace(connection.get(), connection);
     connection->Start();
   }
 
+  // Ends once no answer is under way, or it is time.
+  void Finish() {
+    const auto answers = [](const auto& entry) { return entry.second->is_answering(); };
+    if (steady_clock::now() < finish_by_ &&
+        std::any_of(server_.open.begin(), server_.open.end(), answers)) {
+      return;
+    }
+    while (!server_.open.empty()) server_.open.begin()->second->Close();
+    finished_ = true;
+    look_.cancel();
+  }
+
   void Look() {
+    if (finish_by_ != steady_clock::time_point::max()) Finish();
+    if (finished_) return;
     look_.expires_after(kLook);
     look_.async_wait([this](ErrorCode error) {
       if (error) return;
@@ -608,9 +623,11 @@ class HttpServer::Rep {
   Listeners listeners_;
   const std::shared_ptr<asio::io_context> io_;
   // Of the thread.
-  Connection::Server server_;
+  HttpConnection::Server server_;
   std::list<tcp::acceptor> acceptors_;
   asio::steady_timer look_{*io_}, retry_{*io_};
+  steady_clock::time_point finish_by_ = steady_clock::time_point::max();
+  bool finished_ = false;
   std::shared_ptr<const TlsTexts> texts_;
   std::shared_ptr<asio::ssl::context> context_;
   std::atomic<size_t> open_{0};

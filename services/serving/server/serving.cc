@@ -43,17 +43,21 @@ void SetUpServer(const ServerFlags& flags) {
 }
 
 absl::Status ClaimedPorts::Claim(const ServerFlags& flags) {
-  claims_.push_back(std::make_unique<Listeners>(flags.listen));
-  if (absl::Status status = claims_.back()->Claim(); !status.ok()) return status;
-  if (flags.metrics_listen.empty()) return absl::OkStatus();
-  claims_.push_back(std::make_unique<Listeners>(flags.metrics_listen));
+  const absl::Status status = Claim("", flags.listen);
+  if (!status.ok() || flags.metrics_listen.empty()) return status;
+  return Claim("metrics-", flags.metrics_listen);
+}
+
+absl::Status ClaimedPorts::Claim(const char* prefix, const std::string& listen) {
+  claims_.push_back(std::make_unique<Listeners>(listen));
   const absl::Status status = claims_.back()->Claim();
-  return absl::Status(status.code(), absl::StrCat("metrics-", status.message()));
+  return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
 }
 
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    Admission* admission, Metrics* metrics, const ServerAccess& access,
-                   const std::function<void(absl::Time)>& flush, StoppedLine* stopped) {
+                   const std::function<void(absl::Time)>& flush, StoppedLine* stopped,
+                   const OpenSideDoor& open_door) {
   const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
   if (!limits.ok()) return limits.status();
   KeepStopSignal();
@@ -69,6 +73,12 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   absl::StatusOr<std::unique_ptr<ServerRunner>> runner =
       ServerRunner::Start(flags.listen, services, admission, access.credentials, *limits);
   if (!runner.ok()) return runner.status();
+  std::unique_ptr<SideDoor> door;  // goes before the server that it leads to
+  if (open_door) {
+    auto opened = open_door((*runner)->InProcessChannel());
+    if (!opened.ok()) return opened.status();
+    door = *std::move(opened);
+  }
   if (!flags.address_file.empty()) {
     absl::Status written = WriteFileWhole(flags.address_file, (*runner)->address());
     if (!written.ok()) return written;
@@ -79,6 +89,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   const std::string signal = WaitForStopSignal();
   const absl::Time start = absl::Now();
   Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", admission->running()}});
+  if (door != nullptr) door->Drain();
   const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);
   stopped->SetDrained(absl::Now() - start, cut_off);
   return absl::OkStatus();

@@ -5,12 +5,15 @@
 #ifndef HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
 #define HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
 
+#include <grpcpp/channel.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/serving/calls/admission.h"
@@ -62,16 +65,30 @@ class ClaimedPorts {
  public:
   // kUnavailable names the flag and the address.
   absl::Status Claim(const ServerFlags& flags);
+  // `prefix`: of the flag, before "listen".
+  absl::Status Claim(const char* prefix, const std::string& listen);
 
  private:
   std::vector<std::unique_ptr<Listeners>> claims_;
 };
 
+// Another way in than gRPC's, to the same services.
+class SideDoor {
+ public:
+  virtual ~SideDoor() = default;
+  // Takes no more calls; those under way may end.
+  virtual void Drain() = 0;
+};
+// Opens it, once the server runs that the channel leads to. May be null: there is none.
+using OpenSideDoor = std::function<absl::StatusOr<std::unique_ptr<SideDoor>>(
+    const std::shared_ptr<grpc::Channel>& channel)>;
+
 // Returns after a drain with OK, or with the reason why the server could not start. `flush` is
 // called when no call is running any more. `stopped` is told, and logs when the caller has ended.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    Admission* admission, Metrics* metrics, const ServerAccess& access,
-                   const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped);
+                   const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped,
+                   const OpenSideDoor& open_door = nullptr);
 
 }  // namespace hearth
 

@@ -3,18 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "services/serving/http_pages.h"
+#include "tests/services/serving/http_caller.h"
 
 namespace hearth {
 namespace {
@@ -23,55 +20,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-constexpr int kHttpHangS = 120;  // only a hang takes it
-
-class HttpCaller {
- public:
-  explicit HttpCaller(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in to;
-    std::memset(&to, 0, sizeof(to));
-    int port = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<uint16_t>(port));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval hang{kHttpHangS, 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-  }
-  ~HttpCaller() { HangUp(); }
-  HttpCaller(const HttpCaller&) = delete;
-  HttpCaller& operator=(const HttpCaller&) = delete;
-
-  void Say(const std::string& text) const {
-    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
-  }
-  // What came until `end` did, or the server closed.
-  std::string HearUntil(const std::string& end) {
-    for (;;) {
-      const size_t at = heard_.find(end);
-      if (at != std::string::npos) {
-        const std::string until = heard_.substr(0, at + end.size());
-        heard_.erase(0, until.size());
-        return until;
-      }
-      char bytes[4096];
-      const ssize_t n = recv(fd_, bytes, sizeof(bytes), 0);
-      if (n <= 0) return std::exchange(heard_, "");
-      heard_.append(bytes, n);
-    }
-  }
-  std::string HearAll() { return HearUntil("nobody says this"); }
-  void HangUp() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_;
-  std::string heard_;
-};
 
 std::unique_ptr<HttpServer> ServeHttp(HttpServer::Handler handler, const HttpLimits& limits = {}) {
   HttpServer::Options options;
@@ -84,9 +32,9 @@ std::unique_ptr<HttpServer> ServeHttp(HttpServer::Handler handler, const HttpLim
 
 // Answers with what was asked.
 void EchoHttp(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
-  answer->Send(200, {{"Content-Type", "text/plain"}},
-               absl::StrCat(request.method, " ", request.path, " ", request.query, " ",
-                            request.body, "|"));
+  answer->Send(
+      200, {{"Content-Type", "text/plain"}},
+      absl::StrCat(request.method, " ", request.path, " ", request.query, " ", request.body, "|"));
 }
 
 TEST(HttpServer, AnswersOneRequestAfterTheOtherOnAConnection) {

@@ -1,0 +1,232 @@
+// OpenAI's API over a worker whose forward pass is a stand-in.
+#include "services/openai/openai_door.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "tests/services/inference/worker_server.h"
+#include "tests/services/serving/http_caller.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::json;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Reply {
+  int status = 0;
+  std::string head, body;
+  json parsed() const { return json::parse(body, nullptr, false); }
+  // Of a stream: the events' data.
+  std::vector<std::string> events() const {
+    std::vector<std::string> found;
+    for (const absl::string_view line : absl::StrSplit(body, '\n')) {
+      if (absl::StartsWith(line, "data: ")) found.emplace_back(line.substr(6));
+    }
+    return found;
+  }
+};
+
+class OpenAiDoorTest : public ::testing::Test {
+ protected:
+  OpenAiDoorTest() {
+    WorkerServer::Options worker;
+    worker.engine.exactness = ExactnessChoice::kInvariant;
+    worker.engine.memory.pool_bytes = 16 << 20;
+    server_ = std::make_unique<WorkerServer>(worker);
+    options_.http.listen = "127.0.0.1:0";
+    options_.channel = server_->runner()->InProcessChannel();
+    options_.model = "tiny";
+    options_.version = "test";
+    options_.context_tokens =
+        static_cast<uint32_t>(server_->engine()->config().max_position_embeddings);
+    options_.check = [](const std::string& token) {
+      return token == "wrong" ? absl::UnauthenticatedError("no such token") : absl::OkStatus();
+    };
+  }
+  void Open() {
+    auto door = OpenAiDoor::Open(options_);
+    ASSERT_TRUE(door.ok()) << door.status();
+    door_ = *std::move(door);
+  }
+  Reply Ask(const std::string& line, const std::string& headers, const std::string& body = "") {
+    if (door_ == nullptr) Open();
+    HttpCaller caller(door_->address());
+    caller.Say(absl::StrCat(line, " HTTP/1.0\r\n", headers, "Content-Length: ", body.size(),
+                            "\r\n\r\n", body));
+    const std::string all = caller.HearAll();
+    const size_t head = all.find("\r\n\r\n");
+    if (head == all.npos) return {};
+    return {std::stoi(all.substr(9)), all.substr(0, head), all.substr(head + 4)};
+  }
+  Reply Post(const std::string& path, const std::string& body) {
+    return Ask("POST " + path, "Host: localhost\r\nContent-Type: application/json\r\n", body);
+  }
+  Reply Get(const std::string& path) { return Ask("GET " + path, "Host: localhost\r\n"); }
+
+  std::unique_ptr<WorkerServer> server_;
+  OpenAiOptions options_;
+  std::unique_ptr<OpenAiDoor> door_;
+};
+
+const char kChatBody[] = R"({"model": "tiny", "temperature": 0, "max_tokens": 6,
+    "messages": [{"role": "user", "content": "the keeper of the lamp"}])";
+
+TEST_F(OpenAiDoorTest, AnswersAChatAsGenerateDoes) {
+  const Reply reply = Post("/v1/chat/completions", std::string(kChatBody) + "}");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  v1::GenerateRequest request;
+  v1::ChatMessage* message = request.mutable_prompt()->mutable_chat()->add_messages();
+  message->set_role("user");
+  message->add_parts()->set_text("the keeper of the lamp");
+  request.set_max_new_tokens(6);
+  const Generation same = server_->Generate(request);
+  const json made = reply.parsed();
+  EXPECT_EQ(made["object"], "chat.completion");
+  EXPECT_EQ(made["choices"][0]["message"]["content"], same.text);
+  EXPECT_EQ(made["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(made["usage"]["prompt_tokens"], same.started.prompt_tokens());
+  EXPECT_EQ(made["usage"]["completion_tokens"], same.finished.generated_tokens());
+  EXPECT_THAT(reply.head, HasSubstr("X-Request-Id: "));
+}
+
+TEST_F(OpenAiDoorTest, StreamsTheSameText) {
+  const Reply whole = Post("/v1/chat/completions", std::string(kChatBody) + "}");
+  const Reply stream = Post(
+      "/v1/chat/completions",
+      std::string(kChatBody) + R"(, "stream": true, "stream_options": {"include_usage": true}})");
+  ASSERT_EQ(stream.status, 200) << stream.body;
+  const std::vector<std::string> events = stream.events();
+  ASSERT_GE(events.size(), 4u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  std::string text, end;
+  json usage;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json event = json::parse(events[i]);
+    if (!event["usage"].is_null()) usage = event["usage"];
+    for (const json& choice : event["choices"]) {
+      text += choice["delta"].value("content", "");
+      if (choice["finish_reason"].is_string()) end = choice["finish_reason"];
+    }
+  }
+  const json same = whole.parsed();
+  EXPECT_EQ(text, same["choices"][0]["message"]["content"]);
+  EXPECT_EQ(end, same["choices"][0]["finish_reason"]);
+  EXPECT_EQ(usage["completion_tokens"], same["usage"]["completion_tokens"]);
+  EXPECT_GT(usage["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+TEST_F(OpenAiDoorTest, CompletesSeveralPromptsWithLogprobs) {
+  const Reply reply = Post("/v1/completions",
+                           R"({"prompt": ["the keeper", "a lamp"], "n": 2, "max_tokens": 3,
+                               "temperature": 0, "logprobs": 2, "ignore_eos": true})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json made = reply.parsed();
+  ASSERT_EQ(made["choices"].size(), 4u);
+  EXPECT_EQ(made["choices"][0]["text"], made["choices"][1]["text"]);
+  for (const json& choice : made["choices"]) {
+    EXPECT_EQ(choice["logprobs"]["tokens"].size(), 3u);
+    EXPECT_EQ(choice["logprobs"]["token_logprobs"].size(), 3u);
+    EXPECT_EQ(choice["finish_reason"], "length");
+  }
+  EXPECT_EQ(made["usage"]["completion_tokens"], 12);
+}
+
+TEST_F(OpenAiDoorTest, PrewarmsWithoutAnAnswer) {
+  const Reply reply =
+      Post("/v1/chat/completions",
+           std::string(kChatBody) + R"(, "prompt_cache_options": {"prewarm": true}})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.parsed()["usage"]["completion_tokens"], 0);
+  EXPECT_GT(reply.parsed()["usage"]["prompt_tokens"], 0);
+}
+
+TEST_F(OpenAiDoorTest, SaysErrorsInItsOwnForm) {
+  const auto error = [](const Reply& reply) { return reply.parsed()["error"]; };
+  const Reply range = Post("/v1/completions", R"({"prompt": [999999]})");
+  EXPECT_EQ(range.status, 400);
+  EXPECT_EQ(error(range)["type"], "invalid_request_error");
+  const Reply model = Post("/v1/completions", R"({"prompt": "a", "model": "other"})");
+  EXPECT_EQ(model.status, 404);
+  EXPECT_EQ(error(model)["param"], "model");
+  EXPECT_EQ(Post("/v1/completions", "{").status, 400);
+  EXPECT_EQ(Post("/v1/nothing", "{}").status, 404);
+  EXPECT_EQ(Get("/v1/chat/completions").status, 405);
+  EXPECT_EQ(
+      Ask("POST /v1/completions", "Host: localhost\r\nContent-Type: text/plain\r\n", "{}").status,
+      415);
+}
+
+TEST_F(OpenAiDoorTest, AsksForRoomAgainLater) {
+  server_->admission()->Close();  // as a server that drains
+  const Reply reply = Post("/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(reply.status, 503) << reply.body;
+}
+
+TEST_F(OpenAiDoorTest, CancelsTheCallOfACallerWhoHangsUp) {
+  Open();
+  for (const bool streams : {false, true}) {
+    HttpCaller caller(door_->address());
+    const std::string body = absl::StrCat(
+        R"({"prompt": "the keeper", "max_tokens": 4096, "ignore_eos": true, "stream": )",
+        streams ? "true}" : "false}");
+    caller.Say(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
+                            "Content-Type: application/json\r\nContent-Length: ", body.size(),
+                            "\r\n\r\n", body));
+    if (streams) {
+      EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
+    }
+    caller.HangUp();
+    EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+  }
+}
+
+TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
+  options_.hosts = {"models.example.com"};
+  options_.origins = {"https://chat.example.com"};
+  const auto status = [&](const std::string& headers) {
+    return Ask("GET /v1/models", headers).status;
+  };
+  EXPECT_EQ(status("Host: 127.0.0.1:80\r\n"), 200);
+  EXPECT_EQ(status("Host: [::1]:80\r\n"), 200);
+  EXPECT_EQ(status("Host: models.example.com\r\n"), 200);
+  EXPECT_EQ(status("Host: evil.example.com\r\n"), 403);
+  EXPECT_EQ(status(""), 403);
+  EXPECT_EQ(status("Host: localhost\r\nOrigin: https://evil.example.com\r\n"), 403);
+  EXPECT_EQ(status("Host: localhost\r\nOrigin: http://localhost\r\n"), 200);
+  const Reply listed =
+      Ask("OPTIONS /v1/models", "Host: localhost\r\nOrigin: https://chat.example.com\r\n");
+  EXPECT_EQ(listed.status, 204);
+  EXPECT_THAT(listed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example.com\r\n"));
+}
+
+TEST_F(OpenAiDoorTest, ChecksTokensWhereNoCallDoes) {
+  EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nAuthorization: Bearer wrong\r\n").status,
+            401);
+  EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nX-Api-Key: wrong\r\n").status, 401);
+  EXPECT_EQ(Ask("GET /health", "Host: localhost\r\nX-Api-Key: wrong\r\n").status, 200);
+}
+
+TEST_F(OpenAiDoorTest, SpeaksOfItselfAndItsModels) {
+  EXPECT_EQ(Get("/v1/models").parsed()["data"][0]["id"], "tiny");
+  EXPECT_EQ(Get("/v1/models/tiny").parsed()["max_model_len"], options_.context_tokens);
+  EXPECT_EQ(Get("/v1/models/other").status, 404);
+  EXPECT_EQ(Get("/version").parsed()["version"], "test");
+  EXPECT_THAT(Get("/").body, EndsWith("</html>\n"));
+  const Reply tokens = Post("/tokenize", R"({"prompt": "the lamp"})");
+  EXPECT_GT(tokens.parsed()["count"], 1) << tokens.body;
+  EXPECT_EQ(Get("/health").status, 200);
+  door_->Drain();
+}
+
+}  // namespace
+}  // namespace hearth

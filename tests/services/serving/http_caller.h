@@ -1,0 +1,71 @@
+// HttpCaller: a client of HTTP that says the bytes it is told to.
+//
+// Thread safety: one thread.
+#ifndef HEARTH_TESTS_SERVICES_SERVING_HTTP_CALLER_H_
+#define HEARTH_TESTS_SERVICES_SERVING_HTTP_CALLER_H_
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+
+namespace hearth {
+
+class HttpCaller {
+ public:
+  explicit HttpCaller(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to;
+    std::memset(&to, 0, sizeof(to));
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval hang{kHangS, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  ~HttpCaller() { HangUp(); }
+  HttpCaller(const HttpCaller&) = delete;
+  HttpCaller& operator=(const HttpCaller&) = delete;
+
+  void Say(const std::string& text) const {
+    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  // What came until `end` did, or the server closed.
+  std::string HearUntil(const std::string& end) {
+    for (;;) {
+      const size_t at = heard_.find(end);
+      if (at != std::string::npos) {
+        const std::string until = heard_.substr(0, at + end.size());
+        heard_.erase(0, until.size());
+        return until;
+      }
+      char bytes[4096];
+      const ssize_t n = recv(fd_, bytes, sizeof(bytes), 0);
+      if (n <= 0) return std::exchange(heard_, "");
+      heard_.append(bytes, n);
+    }
+  }
+  std::string HearAll() { return HearUntil("nobody says this"); }
+  void HangUp() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  static constexpr int kHangS = 120;  // only a hang takes it
+
+  int fd_;
+  std::string heard_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SERVICES_SERVING_HTTP_CALLER_H_
