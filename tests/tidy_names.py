@@ -30,7 +30,7 @@ RENAMED = {
     "cached_tokens_worker", "cached_tokens_gpu", "cached_tokens_host", "cached_tokens_disk",
     "cached_tokens_shared",
     "shared_read_bytes", "shared_written_bytes",
-    "unloaded_restore_points", "last_full_scrub_unix_s", "shared_unreachable_shards",  # gauges
+    "last_full_scrub_unix_s", "shared_unreachable_shards",  # gauges
 }
 COUNTERS = {"stats.cc": "hearth_store_", "engine_counters.cc": "hearth_worker_"}
 

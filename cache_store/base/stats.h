@@ -41,7 +41,6 @@ enum class Counter {
   kPublishesRefusedStaged,
   kPublishesRefusedFull,
   kPublishesRefusedQuota,
-  kPublishesRefusedLoading,
   kPublishesAbandoned,
   kNondeterminism,
   kDigestMismatches,
@@ -85,7 +84,6 @@ enum class Counter {
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,
   kGpuEvictedObjects,
-  kUnloadedRestorePoints,
   kSharedUnreachableShards,
   kLastFullScrubUnixS,
   kCount,

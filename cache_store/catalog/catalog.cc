@@ -154,51 +154,27 @@ std::vector<std::pair<uint64_t, absl::Time>> Catalog::TakeUses(size_t most) {
   return taken;
 }
 
-bool Catalog::PastUse::operator<(const PastUse& other) const {
-  return std::make_tuple(last_use, other.tokens, number) <
-         std::make_tuple(other.last_use, tokens, other.number);
-}
-
 void Catalog::BeginAdopting() {
   assert(points_.empty() && !is_adopting_);
   is_adopting_ = true;
 }
 
-void Catalog::EndAdopting(absl::Span<const Digest> ids, absl::Time now) {
+void Catalog::EndAdopting(absl::Time now) {
   assert(is_adopting_);
   is_adopting_ = false;
-  const auto add = [&](const RestorePointEntry* point) {
-    if (point != nullptr && !point->listed) feed_.Add(Own(point), now);
-  };
-  for (const Digest& id : ids) add(Find(id));
-  for (auto point = points_.begin(); feed_.size() < points_.size(); ++point) {
-    add(point->second.get());
-  }
-  assert(feed_.size() == points_.size());
-}
-
-std::vector<Catalog::PastUse> Catalog::UsesOf(absl::Span<const Digest> ids) const {
-  std::vector<PastUse> uses;
-  uses.reserve(ids.size());
-  for (const Digest& id : ids) {
-    const RestorePointEntry* point = Find(id);
-    if (point == nullptr || point->listed) continue;
-    uses.push_back(
-        {point->uses.last_through, point->tokens(), point->number, point->uses.tick, id});
-  }
-  return uses;
-}
-
-void Catalog::AdoptUses(absl::Span<const PastUse> uses, absl::Time now) {
-  for (const PastUse& use : uses) {
-    const RestorePointEntry* point = Find(use.id);
-    if (point == nullptr || point->listed) continue;
-    feed_.Adopt(Own(point), use.last_use, now);
-    if (point->uses.tick == use.tick) {
-      Own(point)->uses.tick = --oldest_tick_;
-    } else {
-      feed_.Renew({point}, point->uses.last_through);
-    }
+  std::vector<RestorePointEntry*> adopted;
+  adopted.reserve(points_.size());
+  for (const auto& [id, point] : points_) adopted.push_back(point.get());
+  // The last used first. Last uses are whole seconds: within one second the longer point counts as
+  // older, to go first.
+  std::sort(adopted.begin(), adopted.end(), [](const auto* a, const auto* b) {
+    return std::make_tuple(a->uses.last_through, b->tokens(), a->number) >
+           std::make_tuple(b->uses.last_through, a->tokens(), b->number);
+  });
+  uint64_t tick = tick_;  // each has had one
+  for (RestorePointEntry* point : adopted) {
+    feed_.Adopt(point, point->uses.last_through, now);
+    point->uses.tick = tick--;
   }
 }
 

@@ -72,25 +72,10 @@ class Catalog {
   RetentionFeed& feed() { return feed_; }
   const RetentionFeed& feed() const { return feed_; }
 
-  // Recovery. Between Begin and End the retention policy knows only the adopted points, which must
-  // come in order of use, the last used first.
-  struct PastUse {
-    absl::Time last_use;  // also by longer points through it
-    uint32_t tokens = 0;
-    uint64_t number = 0;
-    uint64_t tick = 0;
-    Digest id;
-    // Last uses are whole seconds: within one second the longer point counts as older, to go first.
-    bool operator<(const PastUse& other) const;
-  };
-  // REQUIRES: the catalog is empty.
+  // Recovery: what is added between the two comes in no order of use, and the retention policy
+  // learns of all of it at the end. REQUIRES: the catalog is empty.
   void BeginAdopting();
-  // Points not adopted yet count as just used. `ids` names them; others are searched for.
-  void EndAdopting(absl::Span<const Digest> ids, absl::Time now);
-  bool is_adopting() const { return is_adopting_; }
-  std::vector<PastUse> UsesOf(absl::Span<const Digest> ids) const;
-  // Skips ids that are gone or were adopted before; points used since UsesOf count as used now.
-  void AdoptUses(absl::Span<const PastUse> uses, absl::Time now);
+  void EndAdopting(absl::Time now);
 
   // Its manifest is on disk from now on, under this number. One that was there before goes.
   void SetDurable(const RestorePointEntry* point, uint64_t manifest);
@@ -137,8 +122,7 @@ class Catalog {
   ExpirySchedule expiry_;
   PointSet used_;
   RetentionFeed feed_;
-  uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here
-  uint64_t oldest_tick_ = uint64_t{1} << 32;
+  uint64_t tick_ = 0;  // of the last use
   bool is_adopting_ = false;
   uint64_t evicted_ = 0;
 };

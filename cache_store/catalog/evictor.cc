@@ -114,7 +114,7 @@ bool Evictor::Promise(const std::string& tenant, const std::vector<const StoredO
   TenantAccount* const account = objects_->ledger().AccountOf(tenant);
   for (const StoredObject* object : objects) objects_->Promise(object, account);
   bool fits = TenantLedger::IsWithin(*account);
-  if (!fits && !catalog_->is_adopting() && TenantLedger::CanBeWithin(*account)) {
+  if (!fits && TenantLedger::CanBeWithin(*account)) {
     while (!TenantLedger::IsWithin(*account) && EvictOneOf(*account)) {
     }
     fits = TenantLedger::IsWithin(*account);

@@ -50,10 +50,6 @@ struct StoreOptions {
 
   // Parameters that affect performance.
 
-  // Open returns once it knows what is on disk; the index is filled while the store serves. Until
-  // it is, lookups find what they would find later, List and Stats show what is loaded so far, and
-  // calls that change what is stored wait, 10 s at most.
-  bool load_in_background = false;
   // Bytes of publishes accepted but not committed, all streams together.
   uint64_t max_staged_bytes = uint64_t{1} << 30;
   // Bytes waiting to be written behind (durability `memory`), and as many read from disk that wait

@@ -34,6 +34,7 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
 #include "cache_store/base/latency.h"
+#include "cache_store/base/staged_bytes.h"
 #include "cache_store/base/warnings.h"
 #include "cache_store/catalog/catalog.h"
 #include "cache_store/catalog/evictor.h"
@@ -199,7 +200,9 @@ class StoreCore {
   StoreMeters meters;
   EventHub events;
   Warnings warnings;
+  std::vector<std::string> damage;  // that the start found on disk; constant from then on
   StoreTiers tiers;
+  StagedBytes staged;
   Executor* executor = nullptr;  // for jobs of all parts; null once these have ended
 
   absl::Mutex mu;

@@ -31,7 +31,6 @@ struct StoreSeams {
   std::optional<BootId> boot;        // of the machine under that
   absl::Duration disk_pause = DiskTierOptions::kPause;
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;
-  absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
 };
 
 // SteppedStore: a store whose background steps a test can run and inspect. OpenStore and
@@ -44,8 +43,6 @@ class SteppedStore : public TieredStore {
   // Removes some expired points, and now and then notes last uses on disk; returns how long to
   // wait. Called as ScrubStep.
   virtual absl::Duration UpkeepStep() = 0;
-  // Adopts a few restore points more; returns how long to wait. Called as ScrubStep.
-  virtual absl::Duration LoadStep() = 0;
   virtual StoreCore* core() = 0;
 };
 

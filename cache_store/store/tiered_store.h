@@ -47,7 +47,7 @@ struct SharedMemory {
 class TieredStore {
  public:
   // Opens or creates the data folder, rebuilds the index from its manifests, and erases objects
-  // that no manifest names (with StoreOptions::load_in_background the last two happen later).
+  // that no manifest names.
   // kFailedPrecondition when another process holds the folder or its version is newer; kDataLoss
   // only when the folder cannot be read at all.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const StoreOptions& options);
@@ -84,8 +84,8 @@ class TieredStore {
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
   // For a tier in front: as DropAll, where the tenant's number is smaller; else nothing. What is
   // stored from then on lies under this number, which outlives the process, and nothing that lies
-  // under a smaller one is found, also while the index loads. An error of the disk: all of it was
-  // dropped, and may come back after a crash.
+  // under a smaller one is found. An error of the disk: all of it was dropped, and may come back
+  // after a crash.
   virtual absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                      bool force) = 0;
   virtual uint64_t DropNumber(const std::string& tenant) = 0;  // 0: none
@@ -100,8 +100,6 @@ class TieredStore {
   virtual std::vector<RestorePoint> Hottest(size_t limit) = 0;
   virtual StoreStats Stats() = 0;
   virtual TenantFigures StatsOf(const std::string& tenant) = 0;
-  // Of the index, after a start.
-  virtual bool is_loading() const = 0;
   // A different number for every opening.
   virtual uint64_t incarnation() const = 0;
   // None unless StoreOptions::shared_memory.
@@ -127,8 +125,7 @@ class TieredStore {
 
   // Copies what is on disk at this moment to a backup folder (backup.h) while the store serves. All
   // that was acknowledged as `disk` or `sync` before the call is in it. kDataLoss: the data folder
-  // is damaged, or was when the store started and not all of it could be repaired; kUnavailable:
-  // that is not known yet.
+  // is damaged, or was when the store started and not all of it could be repaired.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
 
   // Waits until every write-behind reached the disk or `deadline` passed.

@@ -193,7 +193,6 @@ int Main(int argc, char** argv) {
   if (absl::Status status = CheckSharedFlags(flags.shared, flags.store.secret_file); !status.ok()) {
     return FailToStart(kProgram, status);
   }
-  flags.store.load_in_background = true;
   flags.store.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   AddGpuTier("cuda", flags.gpu_bytes, &flags.store);
   const absl::StatusOr<StoreAndEngine> store = OpenStore(flags);
@@ -216,7 +215,7 @@ int Main(int argc, char** argv) {
   const StoreStats stats = opened->Stats();
   Log(LogLevel::kInfo, "opened",
       {{"data_dir", flags.store.data_dir},
-       {"restore_points", stats.restore_points + stats.unloaded_restore_points},
+       {"restore_points", stats.restore_points},
        {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
        {"shared", flags.shared.url},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});

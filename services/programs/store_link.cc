@@ -58,7 +58,6 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   absl::string_view folder = spec;
   if (absl::ConsumePrefix(&folder, "embedded:")) {
     options.embedded.data_dir = std::string(folder);
-    options.embedded.load_in_background = true;
     options.embedded.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
     auto store = TieredStore::Open(options.embedded);
     if (!store.ok()) return store.status();

@@ -12,11 +12,8 @@ namespace {
 
 // Among the counters, but they do not count: the name as a metric; null: it is a counter.
 const char* GaugeName(absl::string_view name) {
-  if (name == CounterName(Counter::kLastFullScrubUnixS)) {
-    return "hearth_store_last_full_scrub_timestamp_seconds";
-  }
-  return name == CounterName(Counter::kUnloadedRestorePoints)
-             ? "hearth_store_unloaded_restore_points"
+  return name == CounterName(Counter::kLastFullScrubUnixS)
+             ? "hearth_store_last_full_scrub_timestamp_seconds"
              : nullptr;
 }
 

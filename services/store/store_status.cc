@@ -27,7 +27,6 @@ constexpr Counter kPublishes[] = {Counter::kPublishes,
                                   Counter::kPublishesRefusedStaged,
                                   Counter::kPublishesRefusedFull,
                                   Counter::kPublishesRefusedQuota,
-                                  Counter::kPublishesRefusedLoading,
                                   Counter::kPublishesAbandoned};
 
 Json Pick(const StoreStats& stats, absl::Span<const Counter> counters) {
@@ -112,7 +111,6 @@ void StoreStatus::Add(Json* to) const {
   Json& json = *to;
   json["incarnation"] = absl::StrCat(absl::Hex(stats.incarnation, absl::kZeroPad16));
   json["restore_points"] = stats.restore_points;
-  json["unloaded_restore_points"] = stats.Of(Counter::kUnloadedRestorePoints);
   json["objects"] = stats.objects;
   json["pinned_bytes"] = stats.pinned_bytes;
   json["tiers"] = TiersJson(stats);

@@ -99,7 +99,7 @@ void Ledger::Learn(const std::string& name, const Digest& id) {
   names_[id] = name;
 }
 
-void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading) {
+void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict) {
   const RestorePoint& told = event.restore_point;
   const auto it = names_.find(told.id);
   Point* const point = it == names_.end() ? nullptr : &points_[it->second];
@@ -116,7 +116,6 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
   const std::string what = absl::StrCat(told.tokens, " tokens of ", told.tenant, ", ", Hex(told.id),
                                         ", left: ", RemovalName(why));
   if (IsEviction(why)) {
-    if (is_loading) time_->Violated(27, absl::StrCat("evicted while loading: ", what));
     if (told.pinned) time_->Violated(20, absl::StrCat("pinned and evicted: ", what));
     // RAM may be the only home of what was not promised to be on disk.
     const bool was_durable =
@@ -248,7 +247,7 @@ std::vector<std::string> Ledger::Missing(const std::vector<RestorePoint>& listed
   return missing;
 }
 
-void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage, bool is_asked) {
+void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage) {
   const std::vector<std::string> missing = Missing(listed);
   if (!missing.empty() && !may_damage) {
     time_->Violated(6, absl::StrCat("acknowledged and lost: ", absl::StrJoin(missing, ", ")));
@@ -257,7 +256,7 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage, 
   for (const RestorePoint& point : listed) {
     there.insert(point.id);
     const bool is_known = closed_with_.count(point.id) + missed_.count(point.id) > 0;
-    if (closed_cleanly_ && !is_asked && !is_known) {
+    if (closed_cleanly_ && !is_known) {
       time_->Violated(23, absl::StrCat("came back after a clean close: ", Hex(point.id)));
     }
   }

@@ -38,7 +38,7 @@ class Ledger {
   void CommitFailed(const PublishSpec& spec);
   // The store's id of a point.
   void Learn(const std::string& name, const Digest& id);
-  void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading);
+  void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict);
   // Compares the pins in events with those of a list, from `listed` on.
   void BeginPins(const std::vector<RestorePoint>& listed);
   void CheckPins(const std::vector<RestorePoint>& listed);
@@ -60,9 +60,8 @@ class Ledger {
   enum class Death { kClose, kProcess, kMachine };
   // The store died, and with it all that was promised for less than such a death.
   void Died(Death death, bool is_clean, const std::vector<RestorePoint>& listed);
-  // The whole index is loaded again: checks 6 and 23. `may_damage`: losses are allowed. `is_asked`:
-  // lookups may have made points of stored objects.
-  void Reopened(const std::vector<RestorePoint>& listed, bool may_damage, bool is_asked);
+  // The index is there again: checks 6 and 23. `may_damage`: losses are allowed.
+  void Reopened(const std::vector<RestorePoint>& listed, bool may_damage);
   // Promised points that are not there.
   std::vector<std::string> Missing(const std::vector<RestorePoint>& listed) const;
   // Promised points by id, with their ends.

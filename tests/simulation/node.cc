@@ -41,8 +41,8 @@ void Node::ChooseOptions() {
   is_roomy_ = dice_.Chance(60);
   options_.disk_bytes = is_roomy_ ? uint64_t{64} << 20 : 150000 + dice_.Roll(400000);
   options_.max_staged_bytes = dice_.Chance(30) ? 100000 : 4 << 20;
-  options_.load_in_background = dice_.Chance(50);
-  dice_.Chance(25);  // a choice that is gone: seeds keep their worlds
+  dice_.Chance(50);  // choices that are gone: seeds keep their worlds
+  dice_.Chance(25);
   if (dice_.Chance(40)) options_.quotas.by_tenant["berta"].max_bytes = 120000;
   if (dice_.Chance(30)) options_.quotas.by_tenant["carl"].default_ttl_s = 60;
   if (dice_.Chance(20)) options_.quotas.by_tenant["anna"].floor_bytes = 60000;
@@ -51,10 +51,10 @@ void Node::ChooseOptions() {
   min_table_bytes_ = least[dice_.Roll(4)];
   const uint64_t on_device[] = {0, 0, 30000, 200000};
   if (options_.host_bytes > 0) device_bytes_ = on_device[dice_.Roll(4)];
-  time_->Note(absl::StrCat(
-      "a node with ", device_bytes_, " bytes of a device, ", options_.host_bytes, " of RAM, ",
-      options_.disk_bytes, " of disk, tables from ", min_table_bytes_, ", ",
-      options_.max_staged_bytes, " staged", options_.load_in_background ? ", loading late" : ""));
+  time_->Note(absl::StrCat("a node with ", device_bytes_, " bytes of a device, ",
+                           options_.host_bytes, " of RAM, ", options_.disk_bytes,
+                           " of disk, tables from ", min_table_bytes_, ", ",
+                           options_.max_staged_bytes, " staged"));
   options_.on_warning = [warnings = warnings_](const std::string&) { ++*warnings; };
 }
 
@@ -69,7 +69,6 @@ void Node::Open() {
   seams.disk_env = disk_.env();
   seams.boot = boot_;
   seams.disk_pause = absl::ZeroDuration();
-  seams.load_patience = absl::ZeroDuration();
   seams.min_table_bytes = min_table_bytes_;
   if (device_bytes_ > 0) options_.device = device_ = std::make_shared<FakeDevice>(device_bytes_);
   const int struck = disk_.struck();
@@ -89,29 +88,31 @@ void Node::Open() {
     });
   }
   store_ = *std::move(opened);
-  // It may be killed before its index is there: the next start need not say the same again.
-  told_at_openings_ += CountedDamage();
   events_seen_.clear();
-  is_loaded_ = is_asked_ = false;
-  time_->Note(absl::StrCat("the store is up", store()->is_loading() ? ", its index loading" : ""));
   CheckStart();
-  AfterLoading();
 }
 
 // 32: where nothing rotted nothing is missed, and no end of a log is taken for damage: neither what
 // a machine that stopped took with it nor what was refused, dropped or expired.
 void Node::CheckStart() {
-  if (is_damaged_) return;
   const StoreStats stats = store_->Stats();
   for (const char* name : {"recovery_lost_restore_points", "recovery_damage"}) {
     const uint64_t counted = stats.counters.at(name);
-    if (counted > 0) time_->Violated(32, absl::StrCat(name, ": ", counted));
+    if (counted > 0 && !is_damaged_) time_->Violated(32, absl::StrCat(name, ": ", counted));
   }
+  const std::vector<RestorePoint> listed = List();
+  time_->Note(absl::StrCat("the store is up: ", listed.size(), " restore points"));
+  TakeEvents();
+  ledger_.BeginPins(listed);
+  const std::vector<std::string> missing = ledger_.Missing(listed);
+  if (is_damaged_ && !missing.empty() && !SaidSomething()) {
+    time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
+  }
+  ledger_.Reopened(listed, is_damaged_);
 }
 
 // Events come on a thread of the store's own. Whoever goes on from what it has seen gets them here.
 void Node::TakeEvents() {
-  const bool is_loading = store()->is_loading();
   for (const std::string& tenant : Tenants()) {
     WatchFrom from;
     from.incarnation = store()->incarnation();
@@ -122,7 +123,7 @@ void Node::TakeEvents() {
     events_seen_[tenant] = start.sequence;
     const bool may_evict = !is_roomy_ || options_.quotas.Of(tenant).has_ceiling();
     for (const StoreEvent& event : start.missed) {
-      ledger_.OnEvent(event, is_damaged_ || was_struck(), may_evict, is_loading);
+      ledger_.OnEvent(event, is_damaged_ || was_struck(), may_evict);
     }
   }
 }
@@ -132,7 +133,6 @@ void Node::Enter(const std::shared_ptr<NodeGuest>& guest) {
                                [](const auto& other) { return other.expired(); }),
                 guests_.end());
   guests_.push_back(guest);
-  is_asked_ = true;
 }
 
 void Node::Drain() {
@@ -162,10 +162,9 @@ void Node::Die(Ledger::Death death) {
     RunJobs();
   }
   TakeEvents();
-  const bool was_loading = store()->is_loading();
   const std::vector<RestorePoint> listed = List();
   TakeEvents();
-  if (is_loaded_) ledger_.CheckPins(listed);
+  ledger_.CheckPins(listed);
   if (death != Ledger::Death::kClose) disk_.Die();
   for (const auto& guest : guests_) {
     if (const auto held = guest.lock()) held->NodeGone();
@@ -173,7 +172,7 @@ void Node::Die(Ledger::Death death) {
   guests_.clear();
   const int struck = disk_.struck();
   store_.reset();
-  const bool is_clean = struck == struck_at_opening_ && disk_.struck() == struck && !was_loading;
+  const bool is_clean = struck == struck_at_opening_ && disk_.struck() == struck;
   ledger_.Died(death, is_clean, listed);
   uint64_t room = disk_.room();
   const uint64_t bytes = FolderBytes(folder_.path());
@@ -191,37 +190,8 @@ void Node::Scrub(int steps) {
   for (int i = 0; i < steps; ++i) store()->ScrubStep();
 }
 
-void Node::Load(int steps) {
-  for (int i = 0; i < steps && store()->is_loading(); ++i) store()->LoadStep();
-  AfterLoading();
-}
-
-void Node::LoadAll() {
-  for (int i = 0; store()->LoadStep() < absl::InfiniteDuration(); ++i) {
-    if (i > 10000) return time_->Violated(27, "the index does not come to its end");
-  }
-  AfterLoading();
-}
-
-void Node::AfterLoading() {
-  if (is_loaded_ || store()->is_loading()) return;
-  is_loaded_ = true;
-  const std::vector<RestorePoint> listed = List();
-  time_->Note(absl::StrCat("the index is there: ", listed.size(), " restore points"));
-  TakeEvents();
-  ledger_.BeginPins(listed);
-  const std::vector<std::string> missing = ledger_.Missing(listed);
-  if (is_damaged_ && !missing.empty() && !SaidSomething()) {
-    time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
-  }
-  told_at_openings_ = 0;
-  ledger_.Reopened(listed, is_damaged_, is_asked_);
-}
-
 // Of what it lost: a line, or a counter.
-bool Node::SaidSomething() {
-  return *warnings_ - warnings_at_opening_ + told_at_openings_ + CountedDamage() > 0;
-}
+bool Node::SaidSomething() { return *warnings_ - warnings_at_opening_ + CountedDamage() > 0; }
 
 uint64_t Node::CountedDamage() {
   uint64_t counted = 0;
@@ -270,9 +240,7 @@ void Node::Check() {
   CheckInvariants(store());
   const StoreStats stats = store_->Stats();
   for (const TierUsage& tier : stats.tiers) {
-    const bool is_too_much = tier.bytes > tier.capacity_bytes;
-    // Points that a crash of the machine brought back go once all is loaded.
-    if (!is_too_much || (tier.tier == Tier::kDisk && store()->is_loading())) continue;
+    if (tier.bytes <= tier.capacity_bytes) continue;
     time_->Violated(4, absl::StrCat(TierName(tier.tier), ": ", tier.bytes, " of ",
                                     tier.capacity_bytes, " bytes"));
   }

@@ -74,13 +74,9 @@ class Node {
   void RunJobs();
   void Upkeep() { store()->UpkeepStep(); }
   void Scrub(int steps);
-  void Load(int steps);
-  void LoadAll();
 
   // From here on bytes may rot, and losses are nobody's fault.
   void SetDamaged() { is_damaged_ = true; }
-  // A lookup came, which may make points of stored objects.
-  void SetAsked() { is_asked_ = true; }
   bool is_damaged() const { return is_damaged_; }
   bool is_roomy() const { return is_roomy_; }
   // Anything that the disk refused, ever, or reads that it failed.
@@ -125,7 +121,6 @@ class Node {
 
   void ChooseOptions();
   void CheckStart();
-  void AfterLoading();
   void CheckWaits();
   bool SaidSomething();
   uint64_t CountedDamage();  // by this start
@@ -139,11 +134,11 @@ class Node {
   Ledger ledger_;
   FaultyDisk disk_;
   bool is_draining_ = false;
-  bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
+  bool is_roomy_ = false, is_damaged_ = false;
   BootId boot_ = 1;  // of the machine: another after it went down
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
-  uint64_t warnings_at_opening_ = 0, told_at_openings_ = 0;
+  uint64_t warnings_at_opening_ = 0;
   Jobs* jobs_ = nullptr;                         // the store's
   std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<NodeGuest>> guests_;

@@ -183,7 +183,6 @@ void World::Mend() {
 }
 
 void World::CheckAll() {
-  node_.LoadAll();
   node_.RunJobs();
   node_.Upkeep();
   node_.Check();
@@ -197,7 +196,6 @@ void World::CheckAll() {
   if (verified.ok() && !verified->ok() && !node_.is_damaged())
     time_.Violated(5, verified->problems[0]);
   node_.Open();
-  if (!time_.failed() && node_.is_up()) node_.LoadAll();
   if (!time_.failed()) CheckBackup();
   if (!time_.failed() && node_.is_up()) node_.Die(Ledger::Death::kClose);
 }

@@ -63,7 +63,6 @@ class World {
   void CheckAll();
 
   // world_checks.cc
-  void LoadAndCompare();
   void ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed);
   void ProbePublish();
   absl::Status TryPublish(const PublishSpec& spec, const std::vector<std::string>& slices);

@@ -10,37 +10,6 @@
 
 namespace hearth {
 
-// 27: while the index loads a lookup finds what it finds later.
-void World::LoadAndCompare() {
-  if (!node_.store()->is_loading()) return;
-  node_.SetAsked();
-  std::vector<std::pair<PrefixQuery, uint32_t>> found;
-  for (const std::string& tenant : Node::Tenants()) {
-    for (size_t i = 0; i < 6; ++i) {
-      const PrefixQuery query = QueryOf(tenant, (time_.seed() + i) % oracle_.prompts().size());
-      const auto session = node_.store()->Fetch(query, 0, 0);
-      if (!session.ok()) continue;
-      node_.ledger()->CheckPlan(query, 0, (*session)->plan());
-      found.emplace_back(query, (*session)->plan().usable_tokens);
-    }
-  }
-  const int struck = node_.disk()->struck();
-  node_.LoadAll();
-  if (node_.is_damaged()) return;
-  // Two went by one key, which a crash may leave: then nothing is taken out of turn (decisions.md,
-  // 55), and one of the two is dropped in the end.
-  const bool in_turn = node_.store()->Stats().counters.at("recovery_dropped_manifests") > 0;
-  for (const auto& [query, usable] : found) {
-    if (in_turn && usable == 0) continue;
-    const auto session = node_.store()->Fetch(query, 0, 0);
-    if (!session.ok() || node_.disk()->struck() > struck) return;
-    if ((*session)->plan().usable_tokens == usable) continue;
-    time_.Violated(27, absl::StrCat("found ", usable, " tokens while loading, ",
-                                    (*session)->plan().usable_tokens, " later, of ",
-                                    query.token_ids.size(), " of ", query.tenant));
-  }
-}
-
 // 5: what is listed is there, byte by byte.
 void World::ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed) {
   for (const RestorePoint& point : listed) {
@@ -139,7 +108,6 @@ void World::CheckBackup() {
   StoreOptions options = node_.options();
   options.data_dir = dir;
   options.device = nullptr;  // the node's
-  options.load_in_background = false;
   StoreSeams seams;
   seams.clock = time_.store_clock();
   const auto store = OpenStore(options, std::move(seams));

@@ -66,8 +66,6 @@ void World::KeepHouse(Dice* dice) {
     node_.Upkeep();
   } else if (what < 8) {
     node_.Scrub(5);
-  } else {
-    node_.Load(1);
   }
 }
 
@@ -174,15 +172,14 @@ void World::WaitForDrain(absl::Time until, Dice after) {
 
 void World::EndStore(Ledger::Death death, Dice dice) {
   const absl::Duration down = dice.Between(absl::Milliseconds(10), absl::Seconds(8));
-  const bool loads_at_once = dice.Chance(50);
+  dice.Chance(50);  // a choice that is gone: seeds keep their worlds
   node_.Die(death);
   for (Place& place : places_) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
   }
   if (damages_ && death != Ledger::Death::kMachine && !node_.is_damaged()) Damage(&dice);
-  time_.After(down, [this, loads_at_once] {
+  time_.After(down, [this] {
     if (!node_.is_up()) node_.Open();
-    if (loads_at_once && node_.is_up()) LoadAndCompare();
   });
 }
 

@@ -14,7 +14,6 @@ void World::Operate(Dice* dice) {
   const size_t prompt = dice->Roll(oracle_.prompts().size());
   const bool forces = dice->Chance(50);
   if (!node_.is_up() || node_.is_draining()) return;
-  node_.SetAsked();
   if (what < 40) return Pin(tenant, which, what < 28);
   if (what < 55) return Drop(tenant, which, forces);
   if (what < 57) return DropAll(tenant, forces);
@@ -38,8 +37,7 @@ void World::Pin(const std::string& tenant, size_t which, bool pinned) {
                           absl::StatusCodeToString(done.status().code())));
   for (const std::string& other : Node::Tenants()) {
     if (other == tenant) continue;
-    if (!absl::IsNotFound(node_.store()->SetPinned(chosen.id, other, pinned).status()) &&
-        !node_.store()->is_loading()) {
+    if (!absl::IsNotFound(node_.store()->SetPinned(chosen.id, other, pinned).status())) {
       time_.Violated(12, "another tenant may pin it");
     }
   }
@@ -70,7 +68,7 @@ void World::DropAll(const std::string& tenant, bool forces) {
   node_.ledger()->SetDropping(false);
   time_.Note(absl::StrCat("drops all of ", tenant, ": ",
                           absl::StatusCodeToString(dropped.status().code())));
-  if (!dropped.ok() || !forces || node_.store()->is_loading()) return;
+  if (!dropped.ok() || !forces) return;
   if (!node_.store()->List(tenant).empty()) time_.Violated(23, "all dropped, and some listed");
 }
 

@@ -78,7 +78,7 @@ void CheckExpiry(const Catalog& catalog) {
 void CheckUses(const Catalog& catalog) {
   const RetentionFeed& feed = catalog.feed();
   assert(feed.held() == feed.size());
-  assert(catalog.is_adopting() || feed.size() == catalog.points().size());
+  assert(feed.size() == catalog.points().size());
   for (const auto& [id, point] : catalog.points()) {
     assert(point->listed == feed.Contains(*point));
     uint32_t sole = 0;
@@ -104,11 +104,9 @@ void CheckCatalog(const Catalog& catalog, const ObjectTable& objects) {
 
 void CheckInvariants(TieredStore* store) {
   StoreCore* const core = static_cast<SteppedStore*>(store)->core();
-  const bool is_loading = store->is_loading();
   StoreLock lock(core);
   assert(core->objects.sums().host_bytes() <= core->evictor.limits().host_bytes);
-  // Evictions that a crash of the machine undid come back, and go again once all is loaded.
-  assert(is_loading || core->objects.sums().disk_bytes() <= core->evictor.limits().disk_bytes);
+  assert(core->objects.sums().disk_bytes() <= core->evictor.limits().disk_bytes);
   CheckCatalog(core->catalog, core->objects);
   if (core->tiers.device == nullptr) return;
   const DeviceTier::Usage usage = core->tiers.device->usage();

@@ -52,7 +52,6 @@ class SharedStore final : public TieredStore {
   Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) override {
     return store_->Peek(query, max_tokens);
   }
-  bool is_loading() const override { return store_->is_loading(); }
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant) override;
   absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;

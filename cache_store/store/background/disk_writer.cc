@@ -87,20 +87,7 @@ ManifestRecord DiskWriter::NewRecord(uint64_t number, const std::string& tenant,
   return record;
 }
 
-std::vector<Digest> DiskWriter::EndDeferring() {
-  core_->mu.AssertHeld();
-  is_deferring_.store(false);
-  return std::exchange(deferred_, {});
-}
-
 void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
-  if (is_deferring_.load()) {
-    StoreLock lock(core_);
-    if (is_deferring_.load()) {
-      deferred_.insert(deferred_.end(), points.begin(), points.end());
-      return;
-    }
-  }
   const auto job = [this, points = std::move(points)] {
     for (const Digest& id : points) WriteBehind(id);
   };

@@ -8,7 +8,6 @@
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -74,12 +73,6 @@ class DiskWriter {
   // In the background; of points that are on disk the manifest alone, anew. `bytes`: of their
   // objects that are only in RAM until then.
   void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Between the two nothing is written: EndDeferring returns the points scheduled meanwhile.
-  void BeginDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) { is_deferring_.store(true); }
-  const std::vector<Digest>& deferred() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
-    return deferred_;
-  }
-  std::vector<Digest> EndDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -87,8 +80,6 @@ class DiskWriter {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  std::atomic<bool> is_deferring_{false};  // changed under the lock
-  std::vector<Digest> deferred_ ABSL_GUARDED_BY(core_->mu);
 };
 
 }  // namespace hearth

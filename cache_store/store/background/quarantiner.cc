@@ -96,7 +96,6 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   const PromptChain chain =
       MakeChain(layout, root, query.token_ids, query.cuts, tokens, *ends, query.stopped);
   if (!chain.is_whole) return CallerGone();
-  loader_->LoadFor(chain, layout);
 
   QuarantineResult result;
   {
@@ -108,9 +107,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
     if (!is_whole) return CallerGone();
   }
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
-  // What names them and is not loaded yet is refused when its turn comes, and erased then.
-  result.on_disk = loader_->WaitUntilLoaded();
-  result.on_disk.Update(core_->EraseForGood());
+  result.on_disk = core_->EraseForGood();
   return result;
 }
 

@@ -1,8 +1,7 @@
 // Quarantiner: removes wrong objects and all restore points that name them: objects that a reader
 // found broken, and objects that a caller proved wrong though their digests are right.
 //
-// No start would find the latter again: a crash before the index is loaded may bring back what
-// names them and was not loaded, and the answer says so. Thread safe. Ownership: borrows the rest.
+// Thread safe. Ownership: borrows the core.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 
@@ -15,14 +14,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
 class Quarantiner {
  public:
-  Quarantiner(StoreCore* core, IndexLoader* loader) : core_(core), loader_(loader) {}
+  explicit Quarantiner(StoreCore* core) : core_(core) {}
 
   // TieredStore::Quarantine.
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
@@ -71,7 +69,6 @@ class Quarantiner {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  IndexLoader* const loader_;
   std::vector<Suspected> suspects_ ABSL_GUARDED_BY(core_->mu);
 };
 

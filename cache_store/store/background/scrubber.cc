@@ -13,7 +13,6 @@ namespace {
 
 // Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
 constexpr uint64_t kNumbersAtOnce = 4096;
-constexpr absl::Duration kAfterLoading = absl::Seconds(1);
 constexpr size_t kManySuspects = 8;
 constexpr absl::Duration kAfterSuspects = absl::Seconds(1);
 constexpr char kProgressNote[] = "scrub";
@@ -63,7 +62,6 @@ absl::Duration Scrubber::Step() {
 }
 
 absl::Duration Scrubber::ReadNext() {
-  if (loader_->is_loading()) return kAfterLoading;  // a pass goes by what the index shows
   const absl::Time now = core_->clock->Now();
   if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub.period) {
     return scrub_.next_step - now;  // later than a period: the clock was set back

@@ -15,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache_store/store/background/disk_writer.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/store_core.h"
 
@@ -52,8 +51,8 @@ absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use);
 
 class Scrubber {
  public:
-  Scrubber(StoreCore* core, const IndexLoader* loader, Quarantiner* quarantiner, DiskWriter* writer)
-      : core_(core), loader_(loader), quarantiner_(quarantiner), writer_(writer) {}
+  Scrubber(StoreCore* core, Quarantiner* quarantiner, DiskWriter* writer)
+      : core_(core), quarantiner_(quarantiner), writer_(writer) {}
 
   // SteppedStore::ScrubStep.
   absl::Duration Step() ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -70,7 +69,6 @@ class Scrubber {
   void SaveProgress();
 
   StoreCore* const core_;
-  const IndexLoader* const loader_;
   Quarantiner* const quarantiner_;
   DiskWriter* const writer_;
   ScrubState scrub_;

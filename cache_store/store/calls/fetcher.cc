@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
       if (best.space != nullptr && best.boundary == highest) break;
       if (!query.again) core_->catalog.feed().Request(*space.chain, tokens, core_->clock->Now());
       Found found = Search(query, space, highest);
-      is_known |= found.is_known || loader_->unloaded() != nullptr;
+      is_known |= found.is_known;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
       if (found.boundary > best.boundary) best = found;
       best.matched_tokens = matched;
@@ -124,7 +124,6 @@ TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens)
 
 absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& id,
                                                                  const std::string& tenant) {
-  if (absl::Status status = loader_->LoadPoint(id); !status.ok()) return status;
   std::unique_ptr<FetchSessionImpl> session;
   {
     StoreLock lock(core_);
@@ -196,7 +195,6 @@ absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const Pref
     space.chain = ChainOf(query.chains, space.model->layout, space.root, query.token_ids,
                           query.cuts, highest, query.cuts, query.stopped);
     if (!space.chain->is_whole) return CallerGone();
-    loader_->LoadFor(*space.chain, space.model->layout);
   }
   return spaces;
 }
@@ -258,11 +256,7 @@ bool Fetcher::IsUsable(const BoundaryState& state, const KvLayout& layout, absl:
   }
   if (any_has_expired) return false;
   if (state.boundary > kMaxChunksOfNew * layout.chunk_tokens) return false;
-  // Its own pin and end are on disk and will be loaded.
-  if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPendingAt(state.node->key)) {
-    return false;
-  }
-  // Objects may outlive all restore points that named them: a session, or the loader, holds them.
+  // Objects may outlive all restore points that named them: a session holds them.
   return state.until > now;
 }
 

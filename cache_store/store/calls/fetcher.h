@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "cache_store/base/latency.h"
 #include "cache_store/catalog/prefix_walk.h"
-#include "cache_store/store/background/index_loader.h"
+#include "cache_store/store/background/disk_writer.h"
 #include "cache_store/store/background/promoter.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/store_core.h"
@@ -112,13 +112,8 @@ class Fetcher {
     uint32_t boundary = 0;  // 0: none
   };
 
-  Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, IndexLoader* loader,
-          DiskWriter* writer)
-      : core_(core),
-        quarantiner_(quarantiner),
-        promoter_(promoter),
-        loader_(loader),
-        writer_(writer) {}
+  Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, DiskWriter* writer)
+      : core_(core), quarantiner_(quarantiner), promoter_(promoter), writer_(writer) {}
 
   // TieredStore::Fetch, Peek and FetchById.
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
@@ -131,8 +126,8 @@ class Fetcher {
       ABSL_LOCKS_EXCLUDED(core_->mu);
 
   // For what else asks about a prompt.
-  // The tenant's own first; all that the prompt may find there is loaded. Empty when none of them
-  // ever saw this fingerprint. kCancelled by the query's `stopped`.
+  // The tenant's own first. Empty when none of them ever saw this fingerprint. kCancelled by the
+  // query's `stopped`.
   absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
       ABSL_LOCKS_EXCLUDED(core_->mu);
   // Others have the lock in between where a prompt has many chunks. What was found is there when
@@ -160,7 +155,6 @@ class Fetcher {
   StoreCore* const core_;
   Quarantiner* const quarantiner_;
   Promoter* const promoter_;
-  IndexLoader* const loader_;
   DiskWriter* const writer_;
 };
 

@@ -1,4 +1,4 @@
-// Opening a store: the secret, the disk, the tiers. IndexLoader fills the index.
+// Opening a store: the secret, the disk, the tiers, the index.
 #include <sys/stat.h>
 
 #include <algorithm>

@@ -147,7 +147,7 @@ absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query)
     theirs.tenant = std::exchange(theirs.public_tenant, "");
     AddPublic(ExplainOwn(theirs), query, &report);
   }
-  const std::vector<std::string>& damage = loader_->damage();
+  const std::vector<std::string>& damage = core_->damage;
   if (!damage.empty()) {
     absl::StrAppend(&report.summary,
                     "; when the store started its disk was damaged, and what was "
@@ -155,7 +155,6 @@ absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query)
                     damage[0]);
     if (damage.size() > 1) absl::StrAppend(&report.summary, " and ", damage.size() - 1, " more");
   }
-  if (loader_->is_loading()) absl::StrAppend(&report.summary, "; the index is still loading");
   return report;
 }
 
@@ -209,7 +208,6 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   const PromptChain chain =
       MakeChain(layout, root, query.token_ids, query.cuts, tokens, query.cuts, query.stopped);
   if (!chain.is_whole) return report;  // nobody reads it
-  loader_->LoadFor(chain, layout);
   {
     StoreLock lock(core_);
     WalkOwn(query, layout, chain, &report);

@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "cache_store/catalog/history.h"
 #include "cache_store/catalog/prefix_walk.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/store_core.h"
 
@@ -58,8 +57,7 @@ std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions&
 
 class PromptExplainer {
  public:
-  PromptExplainer(StoreCore* core, Fetcher* finder, IndexLoader* loader)
-      : core_(core), finder_(finder), loader_(loader) {}
+  PromptExplainer(StoreCore* core, Fetcher* finder) : core_(core), finder_(finder) {}
 
   // TieredStore::Explain.
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -78,7 +76,6 @@ class PromptExplainer {
 
   StoreCore* const core_;
   Fetcher* const finder_;
-  IndexLoader* const loader_;
 };
 
 }  // namespace hearth

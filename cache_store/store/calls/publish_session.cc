@@ -85,14 +85,15 @@ absl::Status TierFull(absl::string_view tier, uint64_t new_bytes, uint64_t limit
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(const PublishParts& parts,
+absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(StoreCore* core,
+                                                                          DiskWriter* writer,
+                                                                          ClaimDesk* claims,
                                                                           PublishSpec spec) {
-  auto session = std::make_unique<PublishSessionImpl>(parts, std::move(spec));
+  auto session = std::make_unique<PublishSessionImpl>(core, writer, claims, std::move(spec));
   absl::Status status = session->Prepare();
   if (!status.ok()) return status;
-  parts.loader->LoadFor(*session->chain_, session->model_->layout);
   {
-    StoreLock lock(parts.core);
+    StoreLock lock(core);
     status = session->PlanNeeded();
   }
   if (!status.ok()) return status;
@@ -173,7 +174,7 @@ std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
 
 absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
   const uint64_t most_of_tenant = core_->options.quotas.Of(spec_.tenant).max_bytes;
-  const absl::Status status = parts_.staged->Reserve(spec_.tenant, bytes, most_of_tenant);
+  const absl::Status status = core_->staged.Reserve(spec_.tenant, bytes, most_of_tenant);
   if (!status.ok()) {
     core_->Count(Counter::kPublishesRefusedStaged);
     return status;
@@ -235,12 +236,6 @@ absl::Status PublishSessionImpl::Put(uint32_t object, uint32_t layer, SliceView 
 
 absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
   if (committed_) return CommittedAlready();
-  if (absl::Status loaded = parts_.loader->WaitUntilLoaded(); !loaded.ok()) {
-    timed_out_loading_ = true;
-    core_->Count(Counter::kPublishesRefusedLoading);
-    // Not kUnavailable: the caller would take the store for gone.
-    return absl::ResourceExhaustedError(loaded.message());
-  }
   committed_ = true;
   const Stopwatch stopwatch;
   absl::StatusOr<PublishResult> result = RunCommit();
@@ -310,12 +305,10 @@ absl::Status PublishSessionImpl::PlanNeeded() {
 }
 
 PublishSessionImpl::~PublishSessionImpl() {
-  if (!committed_ && !timed_out_loading_) {
-    core_->Count(Counter::kPublishesAbandoned);
-  }
+  if (!committed_) core_->Count(Counter::kPublishesAbandoned);
   // Slices that the RAM tier took are counted there; the rest go before their room is given away.
   for (Item& item : items_) item.staged.clear();
-  parts_.staged->Release(spec_.tenant, staged_bytes_);
+  core_->staged.Release(spec_.tenant, staged_bytes_);
   StoreLock lock(core_);
   for (Item& item : items_) {
     if (item.object == nullptr) continue;
@@ -358,7 +351,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
       if (status.ok()) status = ViewsFor(object, &plan_.work.views.emplace_back());
     }
     if (status.ok()) {
-      status = parts_.writer->Write(&plan_.work, plan_.level == Durability::kSync);
+      status = writer_->Write(&plan_.work, plan_.level == Durability::kSync);
     }
     if (!status.ok()) core_->Count(Counter::kTierErrors);
     {
@@ -375,7 +368,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
   }
   for (const ComputeClaims::Wake& wake : plan_.wakes) wake();
   if (core_->tiers.disk != nullptr && !plan_.unwritten.empty()) {
-    parts_.writer->Schedule(plan_.unwritten, plan_.unwritten_bytes);
+    writer_->Schedule(plan_.unwritten, plan_.unwritten_bytes);
   }
   return Result();
 }
@@ -390,10 +383,10 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
     Reveal();
     std::vector<Digest> keys;
     for (const Boundary& kept : plan_.boundaries) keys.push_back(kept.segment->key);
-    parts_.claims->NotePublished(keys, &plan_.wakes);
+    claims_->NotePublished(keys, &plan_.wakes);
     core_->flight.Release(plan_.claims);
   } else {
-    plan_.orphans = parts_.writer->AbandonWrite(plan_.work);
+    plan_.orphans = writer_->AbandonWrite(plan_.work);
   }
 }
 

@@ -21,30 +21,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cache_store/base/staged_bytes.h"
 #include "cache_store/store/background/disk_writer.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
-struct PublishParts {
-  StoreCore* core = nullptr;
-  DiskWriter* writer = nullptr;
-  ClaimDesk* claims = nullptr;
-  IndexLoader* loader = nullptr;
-  StagedBytes* staged = nullptr;
-};
-
 class PublishSessionImpl : public PublishSession {
  public:
   // Checks the spec, and finds the objects that the store lacks. kInvalidArgument names the
   // mistake.
-  static absl::StatusOr<std::unique_ptr<PublishSession>> Begin(const PublishParts& parts,
-                                                               PublishSpec spec);
-  PublishSessionImpl(const PublishParts& parts, PublishSpec spec)
-      : parts_(parts), core_(parts.core), spec_(std::move(spec)) {}
+  static absl::StatusOr<std::unique_ptr<PublishSession>> Begin(StoreCore* core, DiskWriter* writer,
+                                                               ClaimDesk* claims, PublishSpec spec);
+  PublishSessionImpl(StoreCore* core, DiskWriter* writer, ClaimDesk* claims, PublishSpec spec)
+      : core_(core), writer_(writer), claims_(claims), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override;
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
@@ -151,8 +141,9 @@ class PublishSessionImpl : public PublishSession {
   void AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   PublishResult Result();
 
-  const PublishParts parts_;
   StoreCore* const core_;
+  DiskWriter* const writer_;
+  ClaimDesk* const claims_;
   const PublishSpec spec_;
   std::shared_ptr<const KnownFingerprint> model_;
   uint64_t drop_number_ = 0;  // the tenant's, that the chain was made under
@@ -166,7 +157,6 @@ class PublishSessionImpl : public PublishSession {
   const void* allocated_ = nullptr;  // the slice that is counted already, until it is put
   uint64_t received_bytes_ = 0;
   bool committed_ = false;
-  bool timed_out_loading_ = false;  // for the index
 };
 
 }  // namespace hearth

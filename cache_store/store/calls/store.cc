@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/catalog/catalog.h"
+#include "cache_store/store/calls/recovery.h"
 #include "proto/prefix_key.h"
 
 namespace hearth {
@@ -75,15 +76,13 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       core_(std::make_unique<StoreCore>(options, seams, std::move(secret), std::move(arena),
                                         std::move(disk))),
       uses_noted_(core_->clock->Now()),
-      staged_(options.max_staged_bytes),
       writer_(core_.get()),
-      loader_(core_.get(), &writer_, seams.load_patience),
-      quarantiner_(core_.get(), &loader_),
+      quarantiner_(core_.get()),
       promoter_(core_.get(), CopierOf(options, seams.executor != nullptr)),
-      fetcher_(core_.get(), &quarantiner_, &promoter_, &loader_, &writer_),
+      fetcher_(core_.get(), &quarantiner_, &promoter_, &writer_),
       claims_(core_.get(), &fetcher_),
-      explainer_(core_.get(), &fetcher_, &loader_),
-      scrubber_(core_.get(), &loader_, &quarantiner_, &writer_) {
+      explainer_(core_.get(), &fetcher_),
+      scrubber_(core_.get(), &quarantiner_, &writer_) {
   std::unique_ptr<Executor> jobs = std::move(seams.executor), reclaimer;
   if (jobs == nullptr) {
     jobs = std::make_unique<ThreadExecutor>(options.max_background_bytes);
@@ -106,16 +105,17 @@ Store::~Store() {
 }
 
 absl::Status Store::Recover() {
-  if (core_->tiers.disk != nullptr) {
-    const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kDropNumbersNote);
-    if (!note.ok()) {
-      core_->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
-                                                 note.status().message()));
-    }
+  if (core_->tiers.disk == nullptr) return absl::OkStatus();
+  const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kDropNumbersNote);
+  if (!note.ok()) {
+    core_->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
+                                               note.status().message()));
+  }
+  {
     StoreLock lock(core_.get());
     core_->drop_numbers = ParseNumbers(note.value_or(""));
   }
-  return loader_.Recover();
+  return RecoverIndex(core_.get());
 }
 
 void Store::StartThreads() {
@@ -124,7 +124,6 @@ void Store::StartThreads() {
   };
   start([this] { return UpkeepStep(); });
   if (core_->tiers.disk == nullptr) return;
-  if (loader_.is_loading()) start([this] { return loader_.Step(); });
   start([this] { return std::min(scrubber_.Step(), kReadSuspectsEvery); });
 }
 
@@ -160,8 +159,7 @@ bool Store::NoteUses() {
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   core_->Count(Counter::kPublishes);
-  return PublishSessionImpl::Begin({core_.get(), &writer_, &claims_, &loader_, &staged_},
-                                   std::move(spec));
+  return PublishSessionImpl::Begin(core_.get(), &writer_, &claims_, std::move(spec));
 }
 
 void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
@@ -171,7 +169,6 @@ void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
 
 absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::string& tenant,
                                               bool pinned) {
-  if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
   RestorePoint described;
   uint64_t durable_number = 0;
   {
@@ -230,7 +227,6 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
 }
 
 absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tenant, bool force) {
-  if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
   DropResult result;
   {
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
@@ -246,7 +242,6 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
 }
 
 absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force) {
-  if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
   DropResult result;
   {
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
@@ -263,10 +258,6 @@ absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uin
     StoreLock lock(core_.get());  // most callers only look, and wait for nobody's note
     if (number <= core_->DropNumber(tenant)) return DropResult();
   }
-  // What is pinned is not known before.
-  if (absl::Status status = force ? absl::OkStatus() : loader_.WaitUntilLoaded(); !status.ok()) {
-    return status;
-  }
   absl::Status noted;
   uint64_t end = 0;
   {
@@ -276,7 +267,7 @@ absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uin
       StoreLock lock(core_.get());
       if (number <= core_->DropNumber(tenant)) return DropResult();
       if (absl::Status status = CheckUnpinned(tenant, force); !status.ok()) return status;
-      if (core_->drop_numbers.size() >= kMaxDropNumbers && !loader_.is_loading()) {
+      if (core_->drop_numbers.size() >= kMaxDropNumbers) {
         absl::erase_if(core_->drop_numbers, [this](const auto& entry) {
           core_->mu.AssertHeld();
           return !core_->catalog.points_of_tenants().contains(entry.first);
@@ -401,17 +392,14 @@ StoreStats Store::Stats() {
   const bool has_shared = core_->meters.hit_tokens(Tier::kShared) > 0;
   stats.latencies = core_->meters.Latencies(core_->tiers.disk != nullptr,
                                             core_->tiers.device != nullptr, has_shared);
-  stats.staged_bytes = staged_.bytes();
-  stats.most_staged_bytes = staged_.most_bytes();
+  stats.staged_bytes = core_->staged.bytes();
+  stats.most_staged_bytes = core_->staged.most_bytes();
   if (core_->tiers.arena != nullptr) {
     const HostArena::Usage memory = core_->tiers.arena->usage();
     stats.resident_bytes = memory.resident_bytes;
     counters[CounterName(Counter::kHostGrowthsFailed)] = memory.failed_growths;
   }
   StoreLock lock(core_.get());
-  if (loader_.unloaded() != nullptr) stats.unloaded_restore_points = loader_.unloaded()->left();
-  counters[CounterName(Counter::kUnloadedRestorePoints)] =
-      loader_.unloaded() == nullptr ? 0 : std::max<uint64_t>(1, loader_.unloaded()->left());
   counters[CounterName(Counter::kDemoted)] = core_->objects.demoted();
   const DeviceTier::Usage device =
       core_->tiers.device == nullptr ? DeviceTier::Usage() : core_->tiers.device->usage();
@@ -495,7 +483,12 @@ absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   if (core_->tiers.disk == nullptr) {
     return absl::FailedPreconditionError("no disk tier: nothing to back up");
   }
-  if (absl::Status whole = loader_.CheckIsWhole(); !whole.ok()) return whole;
+  if (!core_->damage.empty()) {
+    return absl::DataLossError(absl::StrCat(
+        "no backup was made: ", core_->damage[0],
+        "; this start found it, and older backups may have what is lost: start the store again to "
+        "back up what is left"));
+  }
   // A full disk takes no erase, and may still be backed up.
   core_->EraseFromDisk().IgnoreError();
   return core_->tiers.disk->BackUp(to);

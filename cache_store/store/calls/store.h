@@ -18,9 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "cache_store/base/repeating_thread.h"
-#include "cache_store/base/staged_bytes.h"
 #include "cache_store/store/background/disk_writer.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/background/promoter.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/background/scrubber.h"
@@ -37,9 +35,8 @@ class Store : public SteppedStore {
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
   ~Store() override;
-  // Rebuilds the index, or begins to. Before any other method, once.
-  absl::Status Recover();
-  void StartThreads();  // upkeep, the loader, the scrub
+  absl::Status Recover();  // rebuilds the index; before any other method, once
+  void StartThreads();     // upkeep, the scrub
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
@@ -90,8 +87,6 @@ class Store : public SteppedStore {
 
   absl::Duration ScrubStep() override { return scrubber_.Step(); }
   absl::Duration UpkeepStep() override ABSL_LOCKS_EXCLUDED(core_->mu);
-  absl::Duration LoadStep() override { return loader_.Step(); }
-  bool is_loading() const override { return loader_.is_loading(); }
   StoreCore* core() override { return core_.get(); }
 
  private:
@@ -118,9 +113,7 @@ class Store : public SteppedStore {
   const std::unique_ptr<StoreCore> core_;
   absl::Time uses_noted_;  // used by the thread of UpkeepStep
   absl::Mutex notes_mu_;   // before core_->mu: notes of drop numbers are in their order
-  StagedBytes staged_;
   DiskWriter writer_;
-  IndexLoader loader_;
   Quarantiner quarantiner_;
   Promoter promoter_;
   Fetcher fetcher_;

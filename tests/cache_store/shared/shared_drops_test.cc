@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tests/cache_store/shared/shared_kit.h"
-#include "tests/cache_store/store/store_load_kit.h"
+#include "tests/cache_store/store/store_start_kit.h"
 #include "tests/support/store_checks.h"
 
 namespace hearth {
@@ -241,12 +241,12 @@ TEST_F(SharedDropsTest, OfAllAreHeardOfBesideAllThatWaitsToBeWritten) {
   EXPECT_LE(served, 1) << "seconds";
 }
 
-// A store whose index loads, in front of which lies an engine that another store uses, too.
-class LoadingDropsTest : public StoreLoad {
+// A store that starts, in front of which lies an engine that another store uses, too.
+class StartDropsTest : public StoreStart {
  protected:
   void SetUp() override {
     secret_ = ReadOrMakeSecret(file_).value();
-    StoreOptions options = Options(false);
+    StoreOptions options = Options();
     options.secret_file = file_;
     store_ = TieredStore::Open(options).value();
     for (uint64_t p = 0; p < kPrompts; ++p) ASSERT_TRUE(Publish(p).ok());
@@ -268,8 +268,7 @@ class LoadingDropsTest : public StoreLoad {
   void Start() {
     shared_.reset();
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.load_patience = absl::ZeroDuration();
-    StoreOptions options = Options(true);
+    StoreOptions options = Options();
     options.secret_file = file_;
     auto behind = OpenStore(options, std::move(seams)).value();
     stepped_ = static_cast<SteppedStore*>(behind.get());
@@ -281,9 +280,6 @@ class LoadingDropsTest : public StoreLoad {
                                             SharedOptions(),
                                             SharedStore::Seams{&clock_, nullptr, std::move(writes),
                                                                std::make_unique<ManualExecutor>()});
-  }
-  void Load() {
-    while (stepped_->is_loading()) stepped_->LoadStep();
   }
   // Of all prompts.
   uint32_t Served() {
@@ -304,31 +300,14 @@ class LoadingDropsTest : public StoreLoad {
   std::unique_ptr<SharedStore> shared_;
 };
 
-TEST_F(LoadingDropsTest, OfAllThatAreHeardOfWhileTheIndexLoadsAreDoneThen) {
-  DropThere();
+TEST_F(StartDropsTest, OfAllThatWereMadeBeforeTheStartAreServedByNoLookup) {
   Start();
-  KitFetch(shared_.get(), model_, Prompt(3)).status().IgnoreError();  // hears
-  writes_->RunAll();
-  Load();
-  uint32_t there = 0;
-  for (int round = 0; round < 3; ++round) {
-    clock_.Advance(absl::Minutes(10));
-    there = Served();
-    writes_->RunAll();
-  }
-  EXPECT_EQ(there, 0u) << "dropped restore points are served half an hour later";
-}
-
-TEST_F(LoadingDropsTest, OfAllThatWereMadeBeforeTheStartAreServedByNoLookup) {
-  Start();
-  Load();
   const std::vector<RestorePoint> points = shared_->List("default");
   EXPECT_EQ(Served(), kPrompts);
   shared_.reset();
   DropThere();
   Start();
-  EXPECT_EQ(Served(), 0u) << "while the index loads";
-  ASSERT_TRUE(stepped_->is_loading());
+  EXPECT_EQ(Served(), 0u);
   EXPECT_TRUE(absl::IsNotFound(shared_->FetchById(points[0].id, "default").status()));
   PrefixQuery again = KitQuery(model_, Prompt(5));
   again.again = true;
@@ -338,55 +317,24 @@ TEST_F(LoadingDropsTest, OfAllThatWereMadeBeforeTheStartAreServedByNoLookup) {
   PrefixQuery theirs = KitQuery(model_, Prompt(5));
   theirs.public_tenant = std::exchange(theirs.tenant, "another");
   EXPECT_EQ(shared_->Fetch(theirs, 0, 0).value()->plan().usable_tokens, 0u);
-  Load();
-  EXPECT_EQ(Served(), 0u) << "once it is loaded";
+  EXPECT_EQ(Served(), 0u);
   EXPECT_TRUE(shared_->List("default").empty());
   EXPECT_TRUE(KitPublish(shared_.get(), model_, Prompt(5), {kLast}).ok());
   EXPECT_EQ(KitFetch(shared_.get(), model_, Prompt(5)).value(), kLast);
 }
 
-TEST_F(LoadingDropsTest, OfAllThatWereMadeBeforeTheStartAreExportedByNobody) {
-  Start();
-  Load();
-  const std::vector<RestorePoint> points = shared_->List("default");
-  EXPECT_TRUE(shared_->FetchById(points[0].id, "default").ok());
-  shared_.reset();
-  DropThere();
-  Start();
-  Load();
-  EXPECT_TRUE(absl::IsNotFound(shared_->FetchById(points[0].id, "default").status()));
-}
-
-TEST_F(LoadingDropsTest, OfAllAreExplainedAsTheyAreLookedUp) {
+TEST_F(StartDropsTest, OfAllAreExplainedAsTheyAreLookedUp) {
   PrefixQuery theirs = KitQuery(model_, Prompt(5));
   theirs.public_tenant = std::exchange(theirs.tenant, "another");
   DropThere();
   Start();
   EXPECT_EQ(Served(), 0u);
-  EXPECT_EQ(shared_->Explain(theirs)->usable_tokens, 0u) << "while the index loads";
-  Load();
-  EXPECT_EQ(shared_->Explain(KitQuery(model_, Prompt(5)))->usable_tokens, 0u) << "drops it";
+  EXPECT_EQ(shared_->Explain(theirs)->usable_tokens, 0u);
+  EXPECT_EQ(shared_->Explain(KitQuery(model_, Prompt(5)))->usable_tokens, 0u);
 }
 
-TEST_F(LoadingDropsTest, OfAllHereAreDoneAtOnceByForce) {
+TEST_F(StartDropsTest, OfAllHoldAfterAStartBeforeTheEngineAnswers) {
   Start();
-  const absl::Status waits = shared_->DropAll("default", false).status();
-  EXPECT_TRUE(absl::IsUnavailable(waits)) << "what is pinned is not known: " << waits;
-  EXPECT_EQ(Served(), kPrompts);
-  const uint64_t lost = shared_->Stats().Of(Counter::kRecoveryLostRestorePoints);
-  ASSERT_TRUE(shared_->DropAll("default", true).ok());
-  ASSERT_TRUE(stepped_->is_loading());
-  EXPECT_EQ(Served(), 0u);
-  Load();
-  EXPECT_EQ(Served(), 0u);
-  EXPECT_TRUE(shared_->List("default").empty());
-  EXPECT_EQ(shared_->Stats().Of(Counter::kRecoveryLostRestorePoints), lost);
-  CheckInvariants(stepped_);
-}
-
-TEST_F(LoadingDropsTest, OfAllHoldAfterAStartBeforeTheEngineAnswers) {
-  Start();
-  Load();
   DropThere();
   EXPECT_EQ(Served(), 0u);
   ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(5), {kLast}).ok());
@@ -401,10 +349,9 @@ TEST_F(LoadingDropsTest, OfAllHoldAfterAStartBeforeTheEngineAnswers) {
   EXPECT_EQ(Served(), 1u);
 }
 
-TEST_F(LoadingDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
+TEST_F(StartDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
   Start();
   EXPECT_EQ(Served(), kPrompts);
-  Load();
   DropThere();
   EXPECT_EQ(Served(), 0u);
   ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(5), {kLast}).ok());
@@ -412,7 +359,6 @@ TEST_F(LoadingDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
   for (int start = 0; start < 2; ++start) {
     Start();
     EXPECT_EQ(Served(), 1u) << start;
-    Load();
     EXPECT_EQ(Served(), 1u) << start;
   }
   // Its own, too; and where the engine lost the number it is told it again.
@@ -424,7 +370,6 @@ TEST_F(LoadingDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
   EXPECT_EQ(Served(), 1u);
   EXPECT_EQ(memory_.entries.count(SharedSpace(secret_, "default", 0).NumbersName()), 1u);
   // The next one is done.
-  Load();
   DropThere();
   EXPECT_EQ(Served(), 0u);
 }

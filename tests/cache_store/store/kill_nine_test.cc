@@ -130,10 +130,7 @@ class Killing {
 
  private:
   std::unique_ptr<TieredStore> Open(bool ample) {
-    // The child's always loads while it serves.
-    StoreOptions options = KillOptions(folder_.path(), ample);
-    options.load_in_background = sampled_ && random_() % 2 == 0;
-    auto store = TieredStore::Open(options).value();
+    auto store = TieredStore::Open(KillOptions(folder_.path(), ample)).value();
     const StoreStats stats = store->Stats();
     EXPECT_EQ(stats.counters.at("recovery_dropped_manifests"), 0u);
     EXPECT_EQ(stats.counters.at("recovery_lost_restore_points"), 0u);

@@ -43,7 +43,6 @@ inline StoreOptions KillOptions(const std::string& folder, bool ample) {
   options.data_dir = folder + (ample ? "/ample" : "/small");
   options.host_bytes = 8 << 20;  // four long prompts: the rest is demoted
   options.disk_bytes = ample ? uint64_t{16} << 30 : uint64_t{24} << 20;
-  options.load_in_background = true;
   options.scrub.bytes_per_s = uint64_t{256} << 20;
   options.scrub.period = absl::Milliseconds(1);  // all the time
   return options;

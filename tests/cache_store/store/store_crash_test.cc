@@ -54,7 +54,6 @@ class CrashRun {
       SCOPED_TRACE(::testing::Message() << "life " << life);
       Open();
       if (store_ == nullptr) return;
-      if (random_() % 2 == 0) LoadAll();
       CheckPromises();
       trouble_ = static_cast<Trouble>(random_() % (may_flip_ ? 7 : 6));
       Arm();
@@ -63,8 +62,6 @@ class CrashRun {
       Finish(static_cast<End>(random_() % 3));
     }
     Open();
-    CheckPromises();
-    LoadAll();
     CheckPromises();
     store_.reset();
     const VerifyReport report = VerifyDataDir(folder_.path()).value();
@@ -82,11 +79,9 @@ class CrashRun {
     options.data_dir = folder_.path();
     options.host_bytes = 4 << 20;
     options.disk_bytes = ample_ ? uint64_t{1} << 30 : uint64_t{12} << 20;
-    options.load_in_background = loads_later_ = !loads_later_;
     said_.clear();
     options.on_warning = [this](const std::string& line) { said_ += line + "\n"; };
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.load_patience = absl::ZeroDuration();
     seams.disk_env = disk_.env();
     seams.boot = boot_;
     absl::StatusOr<std::unique_ptr<TieredStore>> opened = OpenStore(options, std::move(seams));
@@ -95,12 +90,6 @@ class CrashRun {
   }
 
   SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
-  bool IsLoading() { return store()->is_loading(); }
-  void LoadAll() {
-    for (int steps = 0; store()->LoadStep() < absl::InfiniteDuration(); ++steps) {
-      ASSERT_LT(steps, 10'000);
-    }
-  }
 
   void Arm() {
     const int nth = 1 + static_cast<int>(random_() % 40);
@@ -119,7 +108,6 @@ class CrashRun {
 
   void Step() {
     clock_.Advance(absl::Seconds(1));
-    if (random_() % 8 == 0) store()->LoadStep();
     if (trouble_ == Trouble::kFull && random_() % 8 == 0) disk_.SetFull(full_ = !full_);
     const uint64_t dice = random_() % 100;
     if (dice < 40) {
@@ -185,8 +173,7 @@ class CrashRun {
     const std::vector<RestorePoint> all = store_->List("default");
     if (all.empty()) return;
     const RestorePoint& chosen = all[random_() % all.size()];
-    if (absl::IsUnavailable(store_->Drop(chosen.id, "default", true).status()) && IsLoading())
-      return;
+    store_->Drop(chosen.id, "default", true).status().IgnoreError();
     for (auto it = promised_.begin(); it != promised_.end();) {
       const KitPrompt kit = PromptOf(it->first.first);
       const std::vector<uint32_t>& last = chosen.last_token_ids;
@@ -201,17 +188,11 @@ class CrashRun {
     last_ = absl::StrCat("after trouble ", static_cast<int>(trouble_), ", end ",
                          static_cast<int>(end), ", ", disk_.struck() - struck_before_, " strikes");
     if (end == End::kClose) executor_->RunAll();
-    // Until all was loaded nothing came and nothing went: what was there before is there.
-    if (!IsLoading()) {
-      durable_.clear();
-      for (const RestorePoint& point : store_->List("default")) {
-        if (point.durable && end != End::kMachine) durable_.insert(point.id);
-      }
-      nothing_new_ = end == End::kClose && disk_.struck() == struck_before_;
-    } else if (end == End::kMachine) {
-      durable_.clear();
-      nothing_new_ = false;
+    durable_.clear();
+    for (const RestorePoint& point : store_->List("default")) {
+      if (point.durable && end != End::kMachine) durable_.insert(point.id);
     }
+    nothing_new_ = end == End::kClose && disk_.struck() == struck_before_;
     if (end != End::kClose) disk_.Die();
     store_.reset();
     struck_ += disk_.struck() - struck_before_;
@@ -233,7 +214,7 @@ class CrashRun {
         << last_;
     EXPECT_TRUE(flipped_ || store_->Stats().counters.at("recovery_damage") == 0u)
         << last_ << ": " << said_;
-    if (!flipped_ && !IsLoading()) CheckDurable();
+    if (!flipped_) CheckDurable();
     if (ample_ && !flipped_) {
       for (const auto& [point, promise] : promised_) {
         EXPECT_EQ(Fetch(point.first, point.second), point.second)
@@ -257,7 +238,6 @@ class CrashRun {
   Fingerprint model_ = KitModel().Make();
   std::mt19937_64 random_;
   const bool ample_, may_flip_;
-  bool loads_later_ = false;
   BootId boot_ = 1;
   FaultyDisk disk_;
   FakeClock clock_;

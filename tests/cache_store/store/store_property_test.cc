@@ -49,9 +49,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     if (setting().device_bytes > 0) {
       options.device = device_ = std::make_shared<FakeDevice>(setting().device_bytes);
     }
-    options.load_in_background = loads_later_;
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.load_patience = absl::ZeroDuration();
     store_ = OpenStore(options, std::move(seams)).value();
   }
 
@@ -181,19 +179,13 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     const RestorePoint& chosen = all[random_() % all.size()];
     if (random_() % 4 != 0) {
       const auto pinned = store_->SetPinned(chosen.id, "default", random_() % 3 == 0);
-      ASSERT_TRUE(pinned.ok() || absl::IsResourceExhausted(pinned.status()) || IsLoading());
+      ASSERT_TRUE(pinned.ok() || absl::IsResourceExhausted(pinned.status()));
     } else if (drops_) {
-      ASSERT_TRUE(store_->Drop(chosen.id, "default", false).ok() || IsLoading());
+      ASSERT_TRUE(store_->Drop(chosen.id, "default", false).ok());
     }
   }
 
   SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
-  bool IsLoading() { return store()->is_loading(); }
-  void LoadAll() {
-    for (int steps = 0; store()->LoadStep() < absl::InfiniteDuration(); ++steps) {
-      ASSERT_LT(steps, 10'000);
-    }
-  }
 
   void CheckAcked() {
     for (const KitPrompt& point : acked_) {
@@ -214,7 +206,6 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
   std::map<std::string, absl::Time> wanted_until_;  // of the other tenant's objects
   // Runs without drops, with room for everything, must keep everything.
   const bool drops_ = std::get<1>(GetParam()) % 2 == 1;
-  const bool loads_later_ = std::get<1>(GetParam()) > 2;  // a step at a time
   std::shared_ptr<FakeDevice> device_;
   std::vector<std::pair<DeviceRef, std::string>> leases_;  // and what they must show
   uint64_t left_ = 0;  // restore points evicted or demoted, all openings together
@@ -224,7 +215,6 @@ TEST_P(StoreProperty, HoldsAfterEveryOperation) {
   Open();
   for (int step = 0; step < 200 && !HasFatalFailure(); ++step) {
     clock_.Advance(absl::Seconds(1));
-    if (random_() % 4 == 0) store()->LoadStep();
     const uint64_t dice = random_() % 100;
     if (dice < 35) {
       PublishSomething();
@@ -256,10 +246,7 @@ TEST_P(StoreProperty, HoldsAfterEveryOperation) {
   if (ample && !drops_) {
     ASSERT_GT(acked_.size(), 20u);
     CheckAcked();
-    LoadAll();
-    CheckAcked();
   }
-  LoadAll();
   sessions_.clear();
   store_.reset();
   EXPECT_EQ(left_ == 0, ample) << "the small settings are there to evict";

@@ -114,56 +114,6 @@ TEST(StoreQuarantineCrash, WhateverDiesNextItIsStillGone) {
   }
 }
 
-// Of the prompts that share what is wrong the index had not loaded all: so it is said, and until
-// then a crash may bring it back.
-TEST(StoreQuarantineCrash, NorDoesItComeBackByWhatWasNotLoadedYetOnceThatIs) {
-  const TestFolder folder;
-  const Fingerprint model = KitModel().Make();
-  const KitPrompt asked{KitTokens(1, 20), {}};
-  const auto other = [](uint64_t seed) {
-    KitPrompt prompt{KitTokens(1, 16), {}};
-    for (const uint32_t token : KitTokens(seed, 84)) prompt.tokens.push_back(token);
-    return prompt;
-  };
-  FaultyDisk disk;
-  StoreOptions options;
-  options.data_dir = folder.path();
-  ManualExecutor* executor = nullptr;
-  const auto open = [&] {
-    StoreSeams seams = SteppedSeams(&executor);
-    seams.load_patience = absl::ZeroDuration();
-    seams.disk_env = disk.env();
-    return OpenStore(options, std::move(seams)).value();
-  };
-  auto store = open();
-  ASSERT_TRUE(KitPublish(store.get(), model, asked, {16}, Durability::kSync).ok());
-  for (const uint64_t seed : {2, 3, 4}) {
-    ASSERT_TRUE(KitPublish(store.get(), model, other(seed), {96}, Durability::kSync).ok());
-  }
-  store.reset();
-  options.load_in_background = true;
-  store = open();
-  const auto result = store->Quarantine(KitQuery(model, asked), {{0, 16, LayerGroup::kGlobal}});
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(absl::IsUnavailable(result->on_disk)) << result->on_disk;
-  auto* const stepped = static_cast<SteppedStore*>(store.get());
-  ASSERT_TRUE(stepped->is_loading());
-  for (const uint64_t seed : {2, 3, 4}) {
-    EXPECT_EQ(KitFetch(store.get(), model, other(seed)).value(), 0u) << seed;
-  }
-  while (stepped->is_loading()) stepped->LoadStep();
-  disk.Die();
-  store.reset();
-  std::mt19937_64 random(1);
-  disk.Restart(/*machine=*/false, &random);
-  options.load_in_background = false;
-  store = open();
-  for (const uint64_t seed : {2, 3, 4}) {
-    EXPECT_EQ(KitFetch(store.get(), model, other(seed)).value(), 0u) << seed;
-  }
-  EXPECT_EQ(store->Stats().counters.at("recovery_lost_restore_points"), 0u);
-}
-
 TEST(StoreQuarantineCrash, ADiskThatKeepsItIsSaid) {
   const TestFolder folder;
   const Fingerprint model = KitModel().Make();

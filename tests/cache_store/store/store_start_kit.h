@@ -1,7 +1,6 @@
-// StoreLoad: a folder of a hundred restore points, and stores whose index loads when a test says
-// so.
-#ifndef HEARTH_TESTS_CACHE_STORE_STORE_STORE_LOAD_KIT_H_
-#define HEARTH_TESTS_CACHE_STORE_STORE_STORE_LOAD_KIT_H_
+// StoreStart: a folder of a hundred restore points, and stores that start in it.
+#ifndef HEARTH_TESTS_CACHE_STORE_STORE_STORE_START_KIT_H_
+#define HEARTH_TESTS_CACHE_STORE_STORE_STORE_START_KIT_H_
 
 #include <gtest/gtest.h>
 
@@ -23,7 +22,7 @@ inline constexpr uint64_t kPrompts = 100;
 inline constexpr uint32_t kShared = 64;
 inline constexpr uint32_t kLast = 96;
 
-class StoreLoad : public ::testing::Test {
+class StoreStart : public ::testing::Test {
  protected:
   // Families of ten begin alike. Every prompt has a restore point of its own, at kLast.
   static KitPrompt Prompt(uint64_t prompt) {
@@ -33,28 +32,22 @@ class StoreLoad : public ::testing::Test {
     }
     return kit;
   }
-  StoreOptions Options(bool in_background, uint64_t disk_bytes = uint64_t{1} << 30) {
+  StoreOptions Options(uint64_t disk_bytes = uint64_t{1} << 30) {
     StoreOptions options;
     options.data_dir = folder_.path();
     options.host_bytes = 1 << 20;
     options.disk_bytes = disk_bytes;
-    options.load_in_background = in_background;
     return options;
   }
-  // The index loads step by step, when a test says so.
-  void OpenLoading(rocksdb::Env* env = nullptr, uint64_t disk_bytes = uint64_t{1} << 30) {
+  void Open(rocksdb::Env* env = nullptr, uint64_t disk_bytes = uint64_t{1} << 30) {
     store_.reset();
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
     seams.disk_env = env;
-    seams.load_patience = absl::ZeroDuration();
-    store_ = OpenStore(Options(true, disk_bytes), std::move(seams)).value();
-  }
-  void OpenWhole() {
-    store_.reset();
-    store_ = TieredStore::Open(Options(false)).value();
+    store_ = OpenStore(Options(disk_bytes), std::move(seams)).value();
+    CheckInvariants(store_.get());
   }
   void Fill() {
-    OpenWhole();
+    Open();
     for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) ASSERT_TRUE(Publish(prompt).ok());
     store_.reset();
   }
@@ -71,17 +64,7 @@ class StoreLoad : public ::testing::Test {
     return KitPublish(store_.get(), model_, Prompt(prompt), {kLast});
   }
   uint32_t Fetch(uint64_t prompt) { return KitFetch(store_.get(), model_, Prompt(prompt)).value(); }
-  absl::Duration Step() { return store()->LoadStep(); }
-  void LoadAll() {
-    for (int steps = 0; store()->is_loading(); ++steps) {
-      ASSERT_LT(steps, 1000);
-      Step();
-    }
-    EXPECT_EQ(Step(), absl::InfiniteDuration());
-    CheckInvariants(store());
-  }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
   void ExpectAllThere() {
     for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) EXPECT_EQ(Fetch(prompt), kLast);
   }
@@ -95,4 +78,4 @@ class StoreLoad : public ::testing::Test {
 
 }  // namespace hearth
 
-#endif  // HEARTH_TESTS_CACHE_STORE_STORE_STORE_LOAD_KIT_H_
+#endif  // HEARTH_TESTS_CACHE_STORE_STORE_STORE_START_KIT_H_
