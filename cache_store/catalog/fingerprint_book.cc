@@ -45,6 +45,7 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Learn(const Fingerprint
 void FingerprintBook::Remember(std::shared_ptr<const KnownFingerprint> known,
                                const std::string& tenant) {
   assert(known != nullptr);
+  absl::MutexLock lock(&mu_);
   if (by_tenant_.size() >= kMaxTenants && by_tenant_.count(tenant) == 0) ForgetOneTenant();
   Known& of_tenant = by_tenant_[tenant];
   of_tenant.used = ++uses_;
@@ -62,6 +63,7 @@ void FingerprintBook::Trim(std::list<std::shared_ptr<const KnownFingerprint>>* l
 }
 
 void FingerprintBook::Trim() {
+  absl::MutexLock lock(&mu_);
   for (auto& [tenant, known] : by_tenant_) Trim(&known.list);
   while (by_tenant_.size() > kMaxTenants && ForgetOneTenant()) {
   }
@@ -84,6 +86,7 @@ bool FingerprintBook::ForgetOneTenant() {
 
 std::shared_ptr<const KnownFingerprint> FingerprintBook::Find(const Digest& digest,
                                                               const std::string& tenant) const {
+  absl::ReaderMutexLock lock(&mu_);
   const auto it = by_tenant_.find(tenant);
   if (it == by_tenant_.end()) return nullptr;
   for (const auto& known : it->second.list) {
@@ -94,6 +97,7 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Find(const Digest& dige
 
 std::vector<std::shared_ptr<const KnownFingerprint>> FingerprintBook::Of(
     const std::string& tenant) const {
+  absl::ReaderMutexLock lock(&mu_);
   const auto it = by_tenant_.find(tenant);
   if (it == by_tenant_.end()) return {};
   return {it->second.list.begin(), it->second.list.end()};

@@ -2,7 +2,7 @@
 // Explain can tell a miss from a difference in one field. Bounded per tenant, and in tenants: the
 // least recently used is forgotten first, but never one that a restore point or a session refers
 // to.
-// Not thread safe: the store guards it.
+// Thread safe.
 #ifndef HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
 #define HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
 
@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/fingerprint.h"
 
 namespace hearth {
@@ -31,15 +33,21 @@ class FingerprintBook {
 
   // Marks as just used. Null when the fingerprint describes no valid layout.
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
-                                                const std::string& tenant);
-  void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant);
+                                                const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Forgets entries above the limits that were in use until now.
-  void Trim();
+  void Trim() ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
-                                               const std::string& tenant) const;
-  std::vector<std::shared_ptr<const KnownFingerprint>> Of(const std::string& tenant) const;
+                                               const std::string& tenant) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<const KnownFingerprint>> Of(const std::string& tenant) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
-  size_t tenants() const { return by_tenant_.size(); }
+  size_t tenants() const {
+    absl::ReaderMutexLock lock(&mu_);
+    return by_tenant_.size();
+  }
 
  private:
   struct Known {
@@ -47,10 +55,11 @@ class FingerprintBook {
     uint64_t used = 0;
   };
   static void Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list);
-  bool ForgetOneTenant();
+  bool ForgetOneTenant() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  uint64_t uses_ = 0;
-  std::map<std::string, Known> by_tenant_;
+  mutable absl::Mutex mu_;
+  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, Known> by_tenant_ ABSL_GUARDED_BY(mu_);
 };
 
 // Null when it describes no valid layout.

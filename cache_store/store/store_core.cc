@@ -94,15 +94,6 @@ void StoreCore::AwaitClaim(const std::vector<Digest>& keys) {
   held_ = Stopwatch();
 }
 
-uint64_t StoreCore::DropNumber(const std::string& tenant) const {
-  const auto it = drop_numbers.find(tenant);
-  return it == drop_numbers.end() ? 0 : it->second;
-}
-
-Digest StoreCore::RootOf(const Digest& fingerprint, const std::string& tenant) const {
-  return RootKey(fingerprint, tenant, secret, DropNumber(tenant));
-}
-
 RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   mu.AssertHeld();
   RestorePoint described;
@@ -140,9 +131,14 @@ bool StoreCore::HostViews(const StoredObject* object, std::vector<SliceView>* vi
     StoreLock lock(this);
     copy = object->host;
   }
+  return ViewsOf(*object, copy, views);
+}
+
+bool StoreCore::ViewsOf(const StoredObject& object, const HostCopy& copy,
+                        std::vector<SliceView>* views) {
   if (copy == nullptr) return false;
   for (size_t i = 0; i < copy->size(); ++i) {
-    if (!object->IsIntact(i, (*copy)[i])) return false;
+    if (!object.IsIntact(i, (*copy)[i])) return false;
   }
   *views = *copy;
   return true;

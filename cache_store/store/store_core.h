@@ -25,7 +25,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
@@ -40,12 +39,14 @@
 #include "cache_store/catalog/evictor.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/catalog/history.h"
+#include "cache_store/store/drop_numbers.h"
 #include "cache_store/store/event_hub.h"
 #include "cache_store/store/options.h"
 #include "cache_store/store/store_meters.h"
 #include "cache_store/store/store_seams.h"
 #include "cache_store/store/store_tiers.h"
 #include "cache_store/store/tiered_store.h"
+#include "proto/prefix_key.h"
 
 namespace hearth {
 
@@ -162,11 +163,10 @@ class StoreCore {
   void AwaitClaim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
-  // Of the tenant's last drop of all, as its keys have it. 0: none.
-  uint64_t DropNumber(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Of the keys of what the tenant stores now.
-  Digest RootOf(const Digest& fingerprint, const std::string& tenant) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  Digest RootOf(const Digest& fingerprint, const std::string& tenant) const {
+    return RootKey(fingerprint, tenant, secret, drop_numbers.Of(tenant));
+  }
   // As List shows it.
   RestorePoint Describe(const RestorePointEntry& point) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Null when there is none, or when it is another tenant's, which callers must not be able to
@@ -182,6 +182,9 @@ class StoreCore {
 
   // All slices of an object from RAM, verified. False: some are missing or wrong. REQUIRES: held.
   bool HostViews(const StoredObject* object, std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu);
+  // The same from a copy that it had under the lock.
+  static bool ViewsOf(const StoredObject& object, const HostCopy& copy,
+                      std::vector<SliceView>* views);
 
   // Erases from the device, and notes what is to be erased from the disk. False: nothing is.
   bool CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -205,13 +208,14 @@ class StoreCore {
   StagedBytes staged;
   Executor* executor = nullptr;  // for jobs of all parts; null once these have ended
 
+  DropNumbers drop_numbers;
+  FingerprintBook fingerprints;
+
   absl::Mutex mu;
-  absl::flat_hash_map<std::string, uint64_t> drop_numbers ABSL_GUARDED_BY(mu);
   ObjectTable objects ABSL_GUARDED_BY(mu);
   Catalog catalog ABSL_GUARDED_BY(mu);
   Evictor evictor ABSL_GUARDED_BY(mu);
   SingleFlight flight ABSL_GUARDED_BY(mu);
-  FingerprintBook fingerprints ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
   Erasures erasures ABSL_GUARDED_BY(mu);
   absl::Duration longest_hold ABSL_GUARDED_BY(mu);

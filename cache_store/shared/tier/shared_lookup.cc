@@ -30,12 +30,10 @@ std::vector<uint32_t> CutsUpTo(absl::Span<const uint32_t> cuts, uint32_t boundar
 }  // namespace
 
 void SharedLookup::Observe(const Fingerprint& fingerprint) {
-  absl::MutexLock lock(&mu_);
   fingerprints_.Learn(fingerprint, kEverybody);
 }
 
 std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerprint) {
-  absl::MutexLock lock(&mu_);
   return fingerprints_.Find(fingerprint, kEverybody);
 }
 

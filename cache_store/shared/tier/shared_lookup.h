@@ -54,8 +54,8 @@ class SharedLookup {
       : parts_(std::move(parts)), options_(options) {}
 
   // A lookup needs the layout.
-  void Observe(const Fingerprint& fingerprint) ABSL_LOCKS_EXCLUDED(mu_);
-  std::shared_ptr<const KnownFingerprint> Find(const Digest& fingerprint) ABSL_LOCKS_EXCLUDED(mu_);
+  void Observe(const Fingerprint& fingerprint);
+  std::shared_ptr<const KnownFingerprint> Find(const Digest& fingerprint);
 
   struct Brought {
     bool is_hit = false;        // a longer restore point is in the store now
@@ -130,8 +130,8 @@ class SharedLookup {
   std::atomic<int64_t> hear_patience_ms_{absl::ToInt64Milliseconds(kHearPatience)};
   std::atomic<uint64_t> bytes_per_s_{0};  // of loads; 0: there was none
   std::atomic<int64_t> next_try_ms_{0};   // by the steady clock
+  FingerprintBook fingerprints_;
   absl::Mutex mu_;
-  FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<Digest> under_way_ ABSL_GUARDED_BY(mu_);  // being loaded
 };
 

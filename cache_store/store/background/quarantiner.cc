@@ -82,19 +82,13 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
                                                          absl::Span<const ObjectId> objects) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  std::shared_ptr<const KnownFingerprint> model;
-  Digest root;
-  {
-    StoreLock lock(core_);
-    model = core_->fingerprints.Find(query.fingerprint, query.tenant);
-    root = core_->RootOf(query.fingerprint, query.tenant);
-  }
+  const auto model = core_->fingerprints.Find(query.fingerprint, query.tenant);
   if (model == nullptr) return absl::NotFoundError("nothing is stored for this fingerprint");
   const absl::StatusOr<std::vector<uint32_t>> ends = EndsOf(objects, tokens);
   if (!ends.ok()) return ends.status();
   const KvLayout& layout = model->layout;
-  const PromptChain chain =
-      MakeChain(layout, root, query.token_ids, query.cuts, tokens, *ends, query.stopped);
+  const PromptChain chain = MakeChain(layout, core_->RootOf(query.fingerprint, query.tenant),
+                                      query.token_ids, query.cuts, tokens, *ends, query.stopped);
   if (!chain.is_whole) return CallerGone();
 
   QuarantineResult result;

@@ -180,21 +180,14 @@ const RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode*
 absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const PrefixQuery& query,
                                                                       uint32_t highest) {
   std::vector<Namespace> spaces;
-  {
-    StoreLock lock(core_);
-    core_->ExpireFew();
-    for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
-      if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
-      auto model = core_->fingerprints.Find(query.fingerprint, *tenant);
-      if (model == nullptr) continue;
-      const Digest root = core_->RootOf(query.fingerprint, *tenant);
-      spaces.push_back({*tenant, std::move(model), root, nullptr});
-    }
-  }
-  for (Namespace& space : spaces) {
-    space.chain = ChainOf(query.chains, space.model->layout, space.root, query.token_ids,
-                          query.cuts, highest, query.cuts, query.stopped);
-    if (!space.chain->is_whole) return CallerGone();
+  for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
+    if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
+    auto model = core_->fingerprints.Find(query.fingerprint, *tenant);
+    if (model == nullptr) continue;
+    ChainPtr chain = ChainOf(query.chains, model->layout, core_->RootOf(query.fingerprint, *tenant),
+                             query.token_ids, query.cuts, highest, query.cuts, query.stopped);
+    if (!chain->is_whole) return CallerGone();
+    spaces.push_back({*tenant, std::move(model), std::move(chain)});
   }
   return spaces;
 }
@@ -210,6 +203,7 @@ void Fetcher::Match(const PrefixQuery& query, PromptMatch* match) {
 
 Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) {
   core_->mu.AssertHeld();
+  core_->ExpireFew();
   Found found;
   const PrefixIndex& index = core_->catalog.index();
   const KvLayout& layout = space.model->layout;

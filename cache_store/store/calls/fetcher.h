@@ -101,7 +101,6 @@ class Fetcher {
   struct Namespace {  // that a prompt is looked for in
     std::string tenant;
     std::shared_ptr<const KnownFingerprint> model;
-    Digest root{};
     ChainPtr chain;  // to the highest boundary that is of use
   };
   struct Found {

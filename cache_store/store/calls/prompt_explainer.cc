@@ -191,14 +191,8 @@ void PromptExplainer::AddPublic(const ExplainReport& theirs, const PrefixQuery& 
 ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   ExplainReport report;
-  std::shared_ptr<const KnownFingerprint> model;
-  Digest root;
-  {
-    StoreLock lock(core_);
-    core_->ExpireFew();
-    model = core_->fingerprints.Find(query.fingerprint, query.tenant);
-    root = core_->RootOf(query.fingerprint, query.tenant);
-  }
+  const auto model = core_->fingerprints.Find(query.fingerprint, query.tenant);
+  const Digest root = core_->RootOf(query.fingerprint, query.tenant);
   if (model == nullptr) {
     report.summary = "miss: the store has never seen this fingerprint from this tenant";
     ExplainOthers(query, nullptr, &report);
@@ -237,6 +231,7 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
 void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
                               const PromptChain& chain, ExplainReport* report) {
   core_->mu.AssertHeld();
+  core_->ExpireFew();
   const PrefixIndex& index = core_->catalog.index();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   PromptMatch match(&index, chain.root, query.token_ids, layout.chunk_tokens);
@@ -244,7 +239,7 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
   report->matched_tokens = match.tokens();
   const absl::Time now = core_->clock->Now();
   MissExplainer misses({&core_->history, &layout, &chain, report->matched_tokens, now,
-                        &core_->options, core_->DropNumber(query.tenant)});
+                        &core_->options, core_->drop_numbers.Of(query.tenant)});
   PromptWalk::OnDevice on_device;
   if (core_->tiers.device != nullptr) {
     on_device = [this](const StoredObject* object) {
@@ -320,12 +315,7 @@ void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerpri
 // Would the tenant's other models have hit, or further? Then the field that differs is the answer.
 void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                                     ExplainReport* report) {
-  std::vector<std::shared_ptr<const KnownFingerprint>> known;
-  {
-    StoreLock lock(core_);
-    known = core_->fingerprints.Of(query.tenant);
-  }
-  for (const auto& other : known) {
+  for (const auto& other : core_->fingerprints.Of(query.tenant)) {
     if (query.stopped && query.stopped()) return;
     if (other->fingerprint.digest() == query.fingerprint) continue;
     uint32_t matched = 0, usable = 0;

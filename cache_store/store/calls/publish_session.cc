@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
@@ -101,14 +102,8 @@ absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(StoreC
 }
 
 absl::Status PublishSessionImpl::Prepare() {
-  Digest root;
-  {
-    StoreLock lock(core_);
-    core_->ExpireFew();
-    model_ = core_->fingerprints.Learn(spec_.fingerprint, spec_.tenant);
-    drop_number_ = core_->DropNumber(spec_.tenant);
-    root = core_->RootOf(spec_.fingerprint.digest(), spec_.tenant);
-  }
+  model_ = core_->fingerprints.Learn(spec_.fingerprint, spec_.tenant);
+  drop_number_ = core_->drop_numbers.Of(spec_.tenant);
   if (model_ == nullptr) return spec_.fingerprint.Layout().status();
   const KvLayout& layout = model_->layout;
   if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
@@ -116,6 +111,8 @@ absl::Status PublishSessionImpl::Prepare() {
   if (spec_.drop_number.value_or(drop_number_) != drop_number_) {
     return absl::CancelledError("all of the tenant was dropped meanwhile");
   }
+  const Digest root =
+      RootKey(spec_.fingerprint.digest(), spec_.tenant, core_->secret, drop_number_);
   chain_ = ChainOf(spec_.chains, layout, root, spec_.token_ids, spec_.cuts, spec_.boundaries.back(),
                    spec_.boundaries, spec_.stopped);
   if (!chain_->is_whole) return CallerGone();
@@ -247,6 +244,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
 
 absl::Status PublishSessionImpl::PlanNeeded() {
   core_->mu.AssertHeld();
+  core_->ExpireFew();
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     const ObjectId& id = spec_.objects[i].id;
@@ -309,10 +307,18 @@ PublishSessionImpl::~PublishSessionImpl() {
   // Slices that the RAM tier took are counted there; the rest go before their room is given away.
   for (Item& item : items_) item.staged.clear();
   core_->staged.Release(spec_.tenant, staged_bytes_);
+  const bool any_held = std::any_of(items_.begin(), items_.end(),
+                                    [](const Item& item) { return item.object != nullptr; });
+  if (!any_held) return;
   StoreLock lock(core_);
+  ReleaseItems();
+}
+
+void PublishSessionImpl::ReleaseItems() {
+  core_->mu.AssertHeld();
   for (Item& item : items_) {
     if (item.object == nullptr) continue;
-    core_->objects.Release(item.object);
+    core_->objects.Release(std::exchange(item.object, nullptr));
     core_->Yield(1);
   }
 }
@@ -347,9 +353,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
   if (!status.ok()) return status;
 
   if (plan_.level != Durability::kMemory) {
-    for (const StoredObject* object : plan_.work.objects) {
-      if (status.ok()) status = ViewsFor(object, &plan_.work.views.emplace_back());
-    }
+    status = FindViews();
     if (status.ok()) {
       status = writer_->Write(&plan_.work, plan_.level == Durability::kSync);
     }
@@ -385,6 +389,7 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
     for (const Boundary& kept : plan_.boundaries) keys.push_back(kept.segment->key);
     claims_->NotePublished(keys, &plan_.wakes);
     core_->flight.Release(plan_.claims);
+    ReleaseItems();
   } else {
     plan_.orphans = writer_->AbandonWrite(plan_.work);
   }
@@ -554,6 +559,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
   }
   plan_.work.reserved_bytes = disk_bytes;
   plan_.work.objects = std::move(unwritten);
+  for (const StoredObject* object : plan_.work.objects) plan_.copies.push_back(object->host);
   ListManifests();
   return absl::OkStatus();
 }
@@ -587,18 +593,22 @@ ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
   return record;
 }
 
-// The bytes of an object that the disk lacks: staged by this publish, or in RAM from an earlier
-// one.
-absl::Status PublishSessionImpl::ViewsFor(const StoredObject* object,
-                                          std::vector<SliceView>* views) {
+// The bytes of what the disk lacks: staged by this publish, or in RAM from an earlier one.
+absl::Status PublishSessionImpl::FindViews() {
+  absl::flat_hash_map<const StoredObject*, const Item*> staged;
   for (const Item& item : items_) {
-    if (item.object == object && item.complete()) {
-      *views = item.staged;
-      return absl::OkStatus();
+    if (item.complete()) staged.emplace(item.object, &item);
+  }
+  for (size_t i = 0; i < plan_.work.objects.size(); ++i) {
+    std::vector<SliceView>* const views = &plan_.work.views.emplace_back();
+    const StoredObject* const object = plan_.work.objects[i];
+    if (const auto it = staged.find(object); it != staged.end()) {
+      *views = it->second->staged;
+    } else if (!StoreCore::ViewsOf(*object, plan_.copies[i], views)) {
+      return absl::UnavailableError("an object that was only in RAM could not be read back");
     }
   }
-  if (core_->HostViews(object, views)) return absl::OkStatus();
-  return absl::UnavailableError("an object that was only in RAM could not be read back");
+  return absl::OkStatus();
 }
 
 // Gives back the quota that was reserved, and the points that were held.

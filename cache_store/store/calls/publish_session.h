@@ -4,7 +4,7 @@
 //   PutSlice: stage, verify
 //   Commit: lock: claim the keys, adopt what was staged, make room -> write objects, then manifests
 //           -> lock: reveal, but not before it is as durable as the caller asked; in RAM alone
-//           under the first lock
+//           under the first lock. It takes no other unless something fails
 //
 // Not thread safe: one caller uses it. Errors: kResourceExhausted where there is no room; then
 // nothing is kept. Ownership: borrows its parts; holds a reference on each object it names.
@@ -85,6 +85,7 @@ class PublishSessionImpl : public PublishSession {
     uint64_t unwritten_bytes = 0;   // of new objects that are in RAM only
     uint64_t host_reserved_bytes = 0;
     std::vector<const StoredObject*> promised;  // to the tenant's quota
+    std::vector<HostCopy> copies;               // what RAM had of the work's objects
     Persisting work;
   };
 
@@ -100,9 +101,7 @@ class PublishSessionImpl : public PublishSession {
 
   absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(core_->mu);
   // All of the tenant, since this began.
-  bool IsDropped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
-    return core_->DropNumber(spec_.tenant) != drop_number_;
-  }
+  bool IsDropped() const { return core_->drop_numbers.Of(spec_.tenant) != drop_number_; }
   void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // All that is left to do with the lock; after a failed write the claims stay.
   void EndWrite(const absl::Status& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
@@ -114,8 +113,8 @@ class PublishSessionImpl : public PublishSession {
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void ListManifests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   ManifestRecord RecordFor(const Boundary& kept);
-  absl::Status ViewsFor(const StoredObject* object, std::vector<SliceView>* views)
-      ABSL_LOCKS_EXCLUDED(core_->mu);
+  absl::Status FindViews();  // of the work's objects
+  void ReleaseItems() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Puts the objects into their tiers and the index, others have the lock in between.
   void Place() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);

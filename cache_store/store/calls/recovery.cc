@@ -215,7 +215,7 @@ void Recovery::Adopt(ManifestRecord record, std::shared_ptr<const KnownFingerpri
 void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& point) {
   core_->Count(Counter::kRecoveryDroppedManifests);
   core_->erasures.AddManifests({number});
-  if (core_->DropNumber(tenant) > 0) {
+  if (core_->drop_numbers.Of(tenant) > 0) {
     // From before a drop of all: its keys are of a smaller number.
     core_->meters.AddRemoved(Removal::kDropped);
   } else {

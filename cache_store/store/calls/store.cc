@@ -4,11 +4,8 @@
 #include <cassert>
 #include <cstring>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/catalog/catalog.h"
 #include "cache_store/store/calls/recovery.h"
@@ -39,34 +36,9 @@ std::unique_ptr<Executor> CopierOf(const StoreOptions& options, bool is_tests) {
   return std::make_unique<ThreadExecutor>(options.max_background_bytes);
 }
 
-// On disk: never change it. A line for each tenant: number, space, the tenant escaped as in C.
+// On disk: never change it.
 constexpr char kDropNumbersNote[] = "drop numbers";
-// Some 100 bytes each. Beyond, those of tenants that have nothing are forgotten.
-constexpr size_t kMaxDropNumbers = 16'384;
 constexpr size_t kShownPins = 8;
-
-std::string TextOf(const absl::flat_hash_map<std::string, uint64_t>& numbers) {
-  std::string text;
-  for (const auto& [tenant, number] : numbers) {
-    absl::StrAppend(&text, number, " ", absl::CEscape(tenant), "\n");
-  }
-  return text;
-}
-
-// Lines that are anything else are of no use.
-absl::flat_hash_map<std::string, uint64_t> ParseNumbers(absl::string_view text) {
-  absl::flat_hash_map<std::string, uint64_t> numbers;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    const std::pair<absl::string_view, absl::string_view> words =
-        absl::StrSplit(line, absl::MaxSplits(' ', 1));
-    uint64_t number = 0;
-    std::string tenant;
-    if (!absl::SimpleAtoi(words.first, &number) || !absl::CUnescape(words.second, &tenant))
-      continue;
-    numbers[tenant] = number;
-  }
-  return numbers;
-}
 
 }  // namespace
 
@@ -111,10 +83,7 @@ absl::Status Store::Recover() {
     core_->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
                                                note.status().message()));
   }
-  {
-    StoreLock lock(core_.get());
-    core_->drop_numbers = ParseNumbers(note.value_or(""));
-  }
+  core_->drop_numbers.Parse(note.value_or(""));
   return RecoverIndex(core_.get());
 }
 
@@ -163,7 +132,6 @@ absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec)
 }
 
 void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
-  StoreLock lock(core_.get());
   core_->fingerprints.Learn(fingerprint, tenant);
 }
 
@@ -254,10 +222,8 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
 
 absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                   bool force) {
-  {
-    StoreLock lock(core_.get());  // most callers only look, and wait for nobody's note
-    if (number <= core_->DropNumber(tenant)) return DropResult();
-  }
+  // Most callers only look, and wait for nobody's note.
+  if (number <= core_->drop_numbers.Of(tenant)) return DropResult();
   absl::Status noted;
   uint64_t end = 0;
   {
@@ -265,17 +231,14 @@ absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uin
     std::string note;
     {
       StoreLock lock(core_.get());
-      if (number <= core_->DropNumber(tenant)) return DropResult();
+      if (number <= core_->drop_numbers.Of(tenant)) return DropResult();
       if (absl::Status status = CheckUnpinned(tenant, force); !status.ok()) return status;
-      if (core_->drop_numbers.size() >= kMaxDropNumbers) {
-        absl::erase_if(core_->drop_numbers, [this](const auto& entry) {
-          core_->mu.AssertHeld();
-          return !core_->catalog.points_of_tenants().contains(entry.first);
-        });
-      }
-      core_->drop_numbers[tenant] = number;
+      core_->drop_numbers.Set(tenant, number, [this](const std::string& other) {
+        core_->mu.AssertHeld();
+        return core_->catalog.points_of_tenants().contains(other);
+      });
       end = core_->objects.NextNumber();
-      note = TextOf(core_->drop_numbers);
+      note = core_->drop_numbers.Text();
     }
     if (core_->tiers.disk != nullptr) noted = core_->tiers.disk->WriteNote(kDropNumbersNote, note);
     if (!noted.ok()) core_->Count(Counter::kTierErrors);
@@ -288,11 +251,6 @@ absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uin
   noted.Update(core_->EraseForGood());
   if (!noted.ok()) return noted;
   return result;
-}
-
-uint64_t Store::DropNumber(const std::string& tenant) {
-  StoreLock lock(core_.get());
-  return core_->DropNumber(tenant);
 }
 
 absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {

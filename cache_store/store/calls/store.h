@@ -64,7 +64,7 @@ class Store : public SteppedStore {
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
                                              bool force) override;
-  uint64_t DropNumber(const std::string& tenant) override;
+  uint64_t DropNumber(const std::string& tenant) override { return core_->drop_numbers.Of(tenant); }
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override {
     return quarantiner_.Quarantine(query, objects);
