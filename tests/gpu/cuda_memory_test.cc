@@ -43,7 +43,7 @@ TEST(CudaMemory, ADeviceThatIsNotThereIsNamed) {
   EXPECT_TRUE(absl::IsResourceExhausted(OpenCudaMemory(0, uint64_t{1} << 60).status()));
 }
 
-TEST(CudaMemory, WhatIsCopiedInComesOutAgain) {
+TEST(CudaMemory, CopiedBytesComeOutAgain) {
   std::string why;
   const auto memory = Device(&why);
   if (memory == nullptr) GTEST_SKIP() << why;

@@ -50,7 +50,7 @@ TEST_P(TierContract, AMissIsNoError) {
   EXPECT_FALSE(read->has_value());
 }
 
-TEST_P(TierContract, WhatIsWrittenIsReadInEverySize) {
+TEST_P(TierContract, TierReadsBackWhatItWroteAtEverySize) {
   uint64_t object = 0;
   for (const size_t bytes : {8u, 4095u, 4096u, 70000u, 3u << 20, 16u << 20}) {
     const SliceView view = Bytes(bytes, 7);

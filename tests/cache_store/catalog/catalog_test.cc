@@ -34,7 +34,7 @@ TEST(ObjectTableTest, AnObjectGoesWithItsLastReference) {
   EXPECT_EQ(kit.objects.bytes(), 0u);
 }
 
-TEST(ObjectTableTest, WhatAWriteMayHaveLeftIsErasedToo) {
+TEST(ObjectTableTest, GarbageIncludesObjectsOfUnfinishedWrites) {
   CatalogKit kit({0, 10 * kBytes});
   const StoredObject* object = kit.NewObject("a");
   const uint64_t number = object->number;
@@ -134,7 +134,7 @@ TEST(EvictorTest, EvictsTheLastUsedAndSparesWhatIsHeldOrPinned) {
   EXPECT_EQ(kit.objects.sums().host_bytes(), 3 * kBytes);
 }
 
-TEST(EvictorTest, WhatCannotFitEvictsNothing) {
+TEST(EvictorTest, ReservationThatCannotFitEvictsNothing) {
   CatalogKit kit({2 * kBytes, 0});
   kit.catalog.SetPinned(kit.Add("a"), true);
   kit.Add("b");

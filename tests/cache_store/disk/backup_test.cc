@@ -92,7 +92,7 @@ TEST_F(Backup, RestoresEveryRestorePointWithEqualBytesAndPins) {
   EXPECT_EQ(Open(At("again"))->Stats().pinned_bytes, Open(At("data"))->Stats().pinned_bytes);
 }
 
-TEST_F(Backup, OfAStoreThatServesIsTheStateOfAMomentAndTheNextOneIsSmall) {
+TEST_F(Backup, BackupOfARunningStoreIsConsistentAndTheNextIsIncremental) {
   const auto store = Open(At("data"));
   Publish(store.get(), 1, 9);
   const auto first = store->BackUp(At("backup"));
@@ -112,7 +112,7 @@ TEST_F(Backup, OfAStoreThatServesIsTheStateOfAMomentAndTheNextOneIsSmall) {
   ExpectHolds(At("newest"), 12, 13, false);
 }
 
-TEST_F(Backup, OfAFolderInUseSharesTheRateOfTheBackground) {
+TEST_F(Backup, BackupOfAFolderInUseSharesTheBackgroundRate) {
   Publish(Open(At("data")).get(), 1, 4);
   std::unique_ptr<Database> db;
   DiskTierOptions options;
@@ -173,7 +173,7 @@ TEST_F(Backup, ADamagedOneIsRefusedAndNothingOfItIsLeft) {
   EXPECT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
 }
 
-TEST_F(Backup, WhatIsDamagedIsSaidInOurWords) {
+TEST_F(Backup, DamagedBackupIsReportedInOurWords) {
   Publish(Open(At("data")).get(), 1, 3);
   ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
   const auto refusal = [&] {
@@ -220,7 +220,7 @@ TEST_F(Backup, AnInterruptedOneIsNoBackupAndTheNextClearsItAway) {
 }
 
 // What rots in a log takes all that is behind it, and a start forgives that after a reboot.
-TEST_F(Backup, OfALogThatHasRottenIsRefusedAfterARebootToo) {
+TEST_F(Backup, BackupOfACorruptLogIsRefusedAfterARebootToo) {
   Publish(Open(At("data")).get(), 1, 8);
   for (const auto& entry : fs::directory_iterator(At("data/db"))) {
     if (entry.path().extension() == ".log" && entry.file_size() > 0) FlipABitOf(entry.path());
@@ -243,7 +243,7 @@ TEST_F(Backup, OfALogThatHasRottenIsRefusedAfterARebootToo) {
 }
 
 // Older backups may have what is lost.
-TEST_F(Backup, OfAStoreWhoseStartFoundDamageIsRefusedAndAfterTheNextStartMade) {
+TEST_F(Backup, BackupIsRefusedAfterADamagedStartAndMadeAfterTheNext) {
   Publish(Open(At("data")).get(), 1, 8);
   FlipABitOf(At("data/db/CURRENT"));
   {

@@ -258,7 +258,7 @@ TEST_F(Damage, OneDatabaseThatWasSetAsideIsKeptForAWeekOrUntilRoomIsNeeded) {
 }
 
 // The child that mends a database goes back in time, which a drop must not.
-TEST_F(Damage, WhatWasDroppedStaysDroppedWhateverIsDamaged) {
+TEST_F(Damage, DroppedPointsStayDroppedWhateverIsDamaged) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
   Flush();
@@ -330,7 +330,7 @@ TEST_F(Damage, WithoutAManifestThatCanBeReadTheStoreStartsAndCountsWhatIsLost) {
 }
 
 // Best-efforts recovery leaves the logs alone; the opening that follows it takes them.
-TEST_F(Damage, WhatIsInTheLogIsThereAfterBestEffortsRecovery) {
+TEST_F(Damage, BestEffortsRecoveryKeepsTheLog) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   Flush();
@@ -404,7 +404,7 @@ TEST_F(Damage, ABackupOfARottenSliceIsMadeAndItsRestoreNamesIt) {
   EXPECT_EQ(verified.restore_points, 3u);
 }
 
-TEST(WarningLines, OfOneKindComeAFewAMinute) {
+TEST(WarningLines, WarningsOfOneKindAreLimitedPerMinute) {
   std::vector<std::string> lines;
   Warnings warnings([&](const std::string& line) { lines.push_back(line); });
   for (int i = 0; i < 100; ++i) warnings.Say("damage", "again");

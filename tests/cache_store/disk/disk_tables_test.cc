@@ -141,7 +141,7 @@ TEST_F(DiskTables, AnObjectWrittenAgainAfterItsEraseIsThere) {
   EXPECT_TRUE(Holds(7) && Holds(8));
 }
 
-TEST_F(DiskTables, WhatACrashLeftHalfWrittenIsRemovedAtTheNextStart) {
+TEST_F(DiskTables, StartRemovesHalfWrittenTables) {
   Open();
   const std::string left = folder_.path() + "/tables.tmp/17.sst";
   std::ofstream(left) << "half a table";
@@ -162,7 +162,7 @@ TEST_F(DiskTables, OneCostsFourSyncs) {
   EXPECT_EQ(disk_.syncs() - before, 4);
 }
 
-TEST_F(DiskTables, WhatWasWrittenOutlivesTheMachine) {
+TEST_F(DiskTables, WrittenTablesOutliveTheMachine) {
   std::mt19937_64 random(1);
   Open();
   for (uint64_t object = 1; object <= 12; object += 2) {
@@ -272,7 +272,7 @@ TEST_F(DiskTables, AReclaimThatFailsIsTriedAgainAndFreesItsBytes) {
 
 // Of a table that a compaction begins and writes nothing to, RocksDB looks at the first key, and
 // asserts that there is one where the table could not be written.
-TEST_F(DiskTables, NothingIsLeftOfWhatWasErasedWhateverWriteFails) {
+TEST_F(DiskTables, ErasedObjectsLeaveNothingWhicheverWriteFails) {
   int failed = 0;
   for (int nth = 4; nth <= 30; ++nth) {
     const uint64_t first = 10 * static_cast<uint64_t>(nth);

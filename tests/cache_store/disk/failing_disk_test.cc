@@ -269,7 +269,7 @@ class DamagedInUse : public ::testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(DamagedInUse, WhatCannotBeOpenedAgainIsLeftToTheNextStart) {
+TEST_F(DamagedInUse, DatabaseThatCannotReopenIsMendedAtTheNextStart) {
   Open(4 << 20);
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   std::filesystem::resize_file(Only("MANIFEST-"), 0);
@@ -284,7 +284,7 @@ TEST_F(DamagedInUse, WhatCannotBeOpenedAgainIsLeftToTheNextStart) {
   EXPECT_TRUE(Publish(4).ok());
 }
 
-TEST_F(DamagedInUse, WhatALogLostIsSaidAndTheScrubWritesItAgainFromMemory) {
+TEST_F(DamagedInUse, LogLossIsReportedAndTheScrubRewritesItFromMemory) {
   Open(4 << 20);
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
   {

@@ -208,7 +208,7 @@ class Flips {
   std::ostringstream wrong_;
 };
 
-TEST(Flip, OfOneBitAnywhereCostsWhatItHitAtMostAndIsSaid) {
+TEST(Flip, FlippedBitCostsAtMostTheObjectItHitAndIsReported) {
   // Copies and syncs by the hundred: in memory where there is such a folder.
   if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
   const TestFolder folder;

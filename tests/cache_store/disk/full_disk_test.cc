@@ -124,7 +124,7 @@ TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
 }
 
 // RocksDB syncs what it writes itself, not what another process left in the page cache.
-TEST_P(FullDisk, WhatAKilledProcessDidNotSyncTakesNothingAcknowledgedAsSyncWithIt) {
+TEST_P(FullDisk, UnsyncedBytesOfAKilledProcessTakeNoSyncedPublishWithThem) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
   std::mt19937_64 random(1);
@@ -209,7 +209,7 @@ TEST_P(FullDisk, TheRoomThatIsKeptIsSyncedThoughTheFirstSyncsFail) {
 }
 
 // Its manifest could not be erased, and then its objects could: not in that order.
-TEST_P(FullDisk, WhatWasDroppedMeanwhileIsErasedOnceThereIsRoomAndBeforeWhatItNames) {
+TEST_P(FullDisk, DroppedManifestIsErasedOnceThereIsRoomAndBeforeItsObjects) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {16, 32}).ok());
   disk_.SetFull(true);
@@ -225,7 +225,7 @@ TEST_P(FullDisk, WhatWasDroppedMeanwhileIsErasedOnceThereIsRoomAndBeforeWhatItNa
   EXPECT_TRUE(store_->List("default").empty());
 }
 
-TEST_P(FullDisk, WhatWasDroppedMeanwhileDoesNotComeBack) {
+TEST_P(FullDisk, PointDroppedOnAFullDiskDoesNotComeBack) {
   for (const bool publishes_after : {true, false}) {
     Open();
     ASSERT_TRUE(Publish(1).ok());

@@ -44,7 +44,7 @@ class DeviceTierTest : public testing::Test {
   DeviceTier tier_{device_, [this](const absl::Status& status) { lost_.push_back(status); }};
 };
 
-TEST_F(DeviceTierTest, WhatIsCopiedInIsFoundOnceItIsShown) {
+TEST_F(DeviceTierTest, CopiedObjectIsFoundOnceMadeVisible) {
   const auto copy = tier_.CopyIn(Slices(7, 0xAB));
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_EQ(tier_.Find(7), nullptr);
@@ -91,7 +91,7 @@ TEST_F(DeviceTierTest, ALeaseKeepsItsRangeFromEvictionAndFromReuse) {
   EXPECT_EQ(tier_.Find(5)->bytes, range);
 }
 
-TEST_F(DeviceTierTest, WhatIsLentIsPassedOverByEviction) {
+TEST_F(DeviceTierTest, EvictionPassesOverLentObjects) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   const DeviceRef first = tier_.Find(1);
   for (uint64_t object = 2; object <= 4; ++object) ASSERT_NE(tier_.Find(object), nullptr);
@@ -101,7 +101,7 @@ TEST_F(DeviceTierTest, WhatIsLentIsPassedOverByEviction) {
   EXPECT_EQ(tier_.usage().evicted_objects, 1u);
 }
 
-TEST_F(DeviceTierTest, WhatCannotFitEvictsNothing) {
+TEST_F(DeviceTierTest, ObjectThatCannotFitEvictsNothing) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5, 4 * kGranule)));
   const DeviceRef held = tier_.Find(1);

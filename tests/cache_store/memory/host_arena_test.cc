@@ -152,7 +152,7 @@ TEST(HostArena, OnlySharedMemoryHasRanges) {
   EXPECT_FALSE(shared->RangeOf(memory.get(), kMiB).has_value());  // another arena's
 }
 
-TEST(HostArena, NobodyElseWritesOrShrinksTheSegment) {
+TEST(HostArena, OtherProcessesCannotWriteOrShrinkTheSegment) {
   const auto arena = WholeArena(true);
   const int fd = arena->segment_fd();
   const size_t bytes = arena->layout().file_bytes();

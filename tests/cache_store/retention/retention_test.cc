@@ -40,7 +40,7 @@ class RetentionContractTest : public ::testing::TestWithParam<RetentionPolicy> {
   }
 };
 
-TEST_P(RetentionContractTest, OfUnitsOfOneRequestTheLongestGoesFirst) {
+TEST_P(RetentionContractTest, LongestUnitOfARequestGoesFirst) {
   const auto retention = Make();
   retention->Insert(1, PointOf(512), {1, 2048, At(0)});
   retention->Insert(2, PointOf(1024), {2, 2048, At(0)});
@@ -52,7 +52,7 @@ TEST_P(RetentionContractTest, OfUnitsOfOneRequestTheLongestGoesFirst) {
             std::vector<Key>({3, 2, 1}));
 }
 
-TEST_P(RetentionContractTest, WhatFreesNothingIsNotOffered) {
+TEST_P(RetentionContractTest, UnitThatFreesNothingIsNotOffered) {
   const auto retention = Make();
   retention->Insert(1, PointOf(512), {1, 512, At(0)});
   retention->Insert(2, PointOf(512), {2, 512, At(1)});
@@ -169,7 +169,7 @@ TEST(LearningRetentionTest, ABlockIsNotOfferedWhileItsChildIsHeld) {
   EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
 }
 
-TEST(LearningRetentionTest, WhatGoesTogetherIsUsedAndOfferedTogether) {
+TEST(LearningRetentionTest, UnitsThatGoTogetherAreUsedAndOfferedTogether) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (int i = 0; i < 3; ++i) {
     retention->Insert(10 * i, PointOf(1024), {1u + i, 1536, At(i)});
@@ -193,7 +193,7 @@ TEST(LearningRetentionTest, WhatGoesTogetherIsUsedAndOfferedTogether) {
 
 // While a longer one is held, what goes with a restore point is its tail alone: it is weighed by
 // that, not by all that it names.
-TEST(LearningRetentionTest, WhatALongerOneContinuesIsWeighedByItsTail) {
+TEST(LearningRetentionTest, ContinuedUnitIsWeighedByItsTail) {
   const auto order = [](bool continued) {
     const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
     Retention::Facts small = PointOf(1024), large = PointOf(1024);

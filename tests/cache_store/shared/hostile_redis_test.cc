@@ -190,7 +190,7 @@ TEST(HostileRedis, ReadsNothingMore) {
 }
 
 // Probed ever more seldom: a map may name a thousand of these.
-TEST(HostileRedis, NobodyListensWhereItPoints) {
+TEST(HostileRedis, UnreachableAddressIsProbedEverMoreSeldom) {
   RedisOptions options;
   options.addresses = {{"127.0.0.1", 1}};
   options.probe_pause = absl::Milliseconds(10);

@@ -82,7 +82,7 @@ TEST_P(RedisClusterTest, GivesBackWhatItWasGiven) {
   EXPECT_GT(stats.sent_bytes, 1048512u);
 }
 
-TEST_P(RedisClusterTest, WhatIsAskedForAtOnceComesToWhoAsked) {
+TEST_P(RedisClusterTest, ConcurrentGetsEachReceiveTheirOwnValues) {
   std::vector<std::string> keys, contents;
   std::vector<SharedValue> values;
   for (int i = 0; i < 40; ++i) {

@@ -123,7 +123,7 @@ TEST_F(SharedClaimsTest, AClaimThatFoundNoPlaceToBeErasedIsTheStoresOwnUntilItEn
   EXPECT_EQ(Claim(&one, Prompt(1)).role, ClaimRole::kWait);
 }
 
-TEST_F(SharedClaimsTest, NobodyWaitsLongerThanItsTimeNorForAValueThatWasNotSealed) {
+TEST_F(SharedClaimsTest, ClaimWaitEndsInTimeAndIgnoresUnsealedValues) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   const ClaimDecision computing = Claim(&one, Prompt(1));
   kit_.clock.Advance(absl::Seconds(11));

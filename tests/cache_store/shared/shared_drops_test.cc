@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using SharedDropsTest = SharedStoreTest;
 
 // What a lookup read before the drop is not to stay.
-TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoDropped) {
+TEST_F(SharedDropsTest, DropAllRemovesWhatALoadUnderWayBringsToTheDroppingStore) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   bool done = false;
@@ -36,7 +36,7 @@ TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoDropped) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "and again";
 }
 
-TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoHears) {
+TEST_F(SharedDropsTest, DropAllRemovesWhatALoadUnderWayBringsToAnotherStore) {
   kit_.shared_options.generation_age = absl::Milliseconds(1);
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -59,7 +59,7 @@ TEST_F(SharedDropsTest, OfAllTakeWhatALoadUnderWayBringsToWhoHears) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u) << "hours after every store heard of the drop";
 }
 
-TEST_F(SharedDropsTest, OfAllAreRefusedWithTheIdsOfWhatIsPinnedHere) {
+TEST_F(SharedDropsTest, DropAllIsRefusedWithTheIdsOfPointsPinnedHere) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
@@ -79,7 +79,7 @@ TEST_F(SharedDropsTest, OfAllAreRefusedWithTheIdsOfWhatIsPinnedHere) {
   EXPECT_TRUE(one.store->List("default").empty());
 }
 
-TEST_F(SharedDropsTest, OfAllByForceTakeWhatIsPinnedAtOtherStores) {
+TEST_F(SharedDropsTest, ForcedDropAllRemovesPointsPinnedAtOtherStores) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -101,7 +101,7 @@ TEST_F(SharedDropsTest, OfAllByForceTakeWhatIsPinnedAtOtherStores) {
   EXPECT_EQ(other.store->List("default").size(), 1u);
 }
 
-TEST_F(SharedDropsTest, OfOneByForceAreOfOneStoreAndTheEngine) {
+TEST_F(SharedDropsTest, ForcedDropOfAPointReachesThisStoreAndTheEngine) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -120,7 +120,7 @@ TEST_F(SharedDropsTest, OfOneByForceAreOfOneStoreAndTheEngine) {
 }
 
 // A publish under way, here and where the drop is heard of, is of before it.
-TEST_F(SharedDropsTest, OfAllTakeWhatIsBeingPublished) {
+TEST_F(SharedDropsTest, DropAllRemovesAPublishUnderWay) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(2), {64});
   for (SharedNode* node : {&one, &other}) {
@@ -138,7 +138,7 @@ TEST_F(SharedDropsTest, OfAllTakeWhatIsBeingPublished) {
   }
 }
 
-TEST_F(SharedDropsTest, OfAllAreWhyNothingIsStored) {
+TEST_F(SharedDropsTest, ExplainNamesADropAllAsTheReason) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -149,7 +149,7 @@ TEST_F(SharedDropsTest, OfAllAreWhyNothingIsStored) {
             "not stored since all that the tenant had was dropped, 3m ago");
 }
 
-TEST_F(SharedDropsTest, OfOneTakeWhatIsBeingWritten) {
+TEST_F(SharedDropsTest, DropOfAPointRemovesItWhileItIsWritten) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   const auto result = KitPublish(one.store.get(), model_, Prompt(1), {64});
   ASSERT_TRUE(result.ok());
@@ -167,7 +167,7 @@ TEST_F(SharedDropsTest, OfOneTakeWhatIsBeingWritten) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
 }
 
-TEST_F(SharedDropsTest, OfOneTakeWhatArrivesAfterItsTime) {
+TEST_F(SharedDropsTest, DropOfAPointRemovesWritesThatArriveLate) {
   SharedNode one = kit_.Node();
   // In the middle of its writing, and before: each time what was sent last arrives late.
   for (const bool is_begun : {true, false}) {
@@ -193,7 +193,7 @@ TEST_F(SharedDropsTest, OfOneTakeWhatArrivesAfterItsTime) {
   }
 }
 
-TEST_F(SharedDropsTest, OfAllAreHeardOfBesideTheAnswerWhereTheEngineIsSlow) {
+TEST_F(SharedDropsTest, StoreHearsOfADropAllBesideItsAnswerWhenTheEngineIsSlow) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -207,7 +207,7 @@ TEST_F(SharedDropsTest, OfAllAreHeardOfBesideTheAnswerWhereTheEngineIsSlow) {
 }
 
 // Once it is known how slow it is, what is here waits for its word.
-TEST_F(SharedDropsTest, OfAllAreServedByNobodyASecondLaterWhereTheEngineIsAlwaysSlow) {
+TEST_F(SharedDropsTest, NoStoreServesADropAllASecondLaterWhenTheEngineIsAlwaysSlow) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&other, Prompt(1), {64});
@@ -220,7 +220,7 @@ TEST_F(SharedDropsTest, OfAllAreServedByNobodyASecondLaterWhereTheEngineIsAlways
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
 }
 
-TEST_F(SharedDropsTest, OfAllAreHeardOfBesideAllThatWaitsToBeWritten) {
+TEST_F(SharedDropsTest, StoreHearsOfADropAllBesideQueuedWrites) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
@@ -300,7 +300,7 @@ class StartDropsTest : public StoreStart {
   std::unique_ptr<SharedStore> shared_;
 };
 
-TEST_F(StartDropsTest, OfAllThatWereMadeBeforeTheStartAreServedByNoLookup) {
+TEST_F(StartDropsTest, LookupServesNothingThatADropAllBeforeTheStartRemoved) {
   Start();
   const std::vector<RestorePoint> points = shared_->List("default");
   EXPECT_EQ(Served(), kPrompts);
@@ -323,7 +323,7 @@ TEST_F(StartDropsTest, OfAllThatWereMadeBeforeTheStartAreServedByNoLookup) {
   EXPECT_EQ(KitFetch(shared_.get(), model_, Prompt(5)).value(), kLast);
 }
 
-TEST_F(StartDropsTest, OfAllAreExplainedAsTheyAreLookedUp) {
+TEST_F(StartDropsTest, ExplainAndLookupAgreeAfterADropAll) {
   PrefixQuery theirs = KitQuery(model_, Prompt(5));
   theirs.public_tenant = std::exchange(theirs.tenant, "another");
   DropThere();
@@ -333,7 +333,7 @@ TEST_F(StartDropsTest, OfAllAreExplainedAsTheyAreLookedUp) {
   EXPECT_EQ(shared_->Explain(KitQuery(model_, Prompt(5)))->usable_tokens, 0u);
 }
 
-TEST_F(StartDropsTest, OfAllHoldAfterAStartBeforeTheEngineAnswers) {
+TEST_F(StartDropsTest, DropAllHoldsAfterAStartBeforeTheEngineAnswers) {
   Start();
   DropThere();
   EXPECT_EQ(Served(), 0u);
@@ -349,7 +349,7 @@ TEST_F(StartDropsTest, OfAllHoldAfterAStartBeforeTheEngineAnswers) {
   EXPECT_EQ(Served(), 1u);
 }
 
-TEST_F(StartDropsTest, OfAllAreDoneOnceHoweverOftenAStoreStarts) {
+TEST_F(StartDropsTest, DropAllIsAppliedOnceHoweverOftenAStoreStarts) {
   Start();
   EXPECT_EQ(Served(), kPrompts);
   DropThere();

@@ -65,7 +65,7 @@ TEST_F(SharedEndsTest, ATimeToLiveHoldsEverywhere) {
 
 // The end is sealed in heads: what is on top of them ends with them, and the next publish writes
 // them anew.
-TEST_F(SharedEndsTest, WhatWasPublishedForLongerIsThereAgainWithTheNextPublish) {
+TEST_F(SharedEndsTest, NextPublishRestoresWhatIsKeptLonger) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   PublishFor(&one, Prompt(1), {64}, absl::Minutes(10));
   Publish(&one, Prompt(1, 129), {128});
@@ -181,7 +181,7 @@ TEST_F(SharedEndsTest, ADropOfAllWhoseNumberIsReplacedByAnOlderOneIsWrittenAgain
 }
 
 // With the shard that held the number the engine forgets which values were dropped.
-TEST_F(SharedEndsTest, WhatWasDroppedIsNotFoundOnceTheEngineLostTheNumber) {
+TEST_F(SharedEndsTest, DroppedPointIsNotFoundAfterTheEngineLostTheDropNumber) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());

@@ -34,7 +34,7 @@ TEST_F(SharedPublishTest, APublishIsAcknowledgedBeforeTheEngineHasItUnlessShared
   EXPECT_EQ(Heads(), 6);
 }
 
-TEST_F(SharedPublishTest, WhoCanWaitElsewhereHoldsNoThreadForTheEngine) {
+TEST_F(SharedPublishTest, AsynchronousCommitHoldsNoThreadForTheEngine) {
   SharedNode one = kit_.Node();
   const auto commit = [&](uint64_t seed, Durability durability) {
     PublishSpec spec = KitSpec(model_, Prompt(seed), {64});
@@ -72,7 +72,7 @@ TEST_F(SharedPublishTest, AStoreWithoutASharedTierSaysSo) {
   EXPECT_EQ(result->notes, std::vector<std::string>{"no shared tier: kept in this store only"});
 }
 
-TEST_F(SharedPublishTest, WhatDoesNotFitTheQueueIsSkippedAndCounted) {
+TEST_F(SharedPublishTest, WriteThatDoesNotFitTheQueueIsSkippedAndCounted) {
   SharedNode one = kit_.Node();
   one.writes->SetFull(true);
   Publish(&one, Prompt(1), {64});

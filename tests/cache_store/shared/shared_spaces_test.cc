@@ -57,7 +57,7 @@ TEST_F(SharedSpacesTest, ADropOfAllIsDoneOnceHoweverManyTenantsThereAre) {
   EXPECT_EQ(Points(), 0u);
 }
 
-TEST_F(SharedSpacesTest, WhoLooksWhileAnotherAsksFirstHearsOfADropToo) {
+TEST_F(SharedSpacesTest, ConcurrentLookupHearsOfADropToo) {
   SharedNode other = kit_.Node();
   SharedSpaces spaces = Spaces(&store_), theirs = Spaces(&other);
   Publish(&store_, Prompt(1), {64});
@@ -77,7 +77,7 @@ TEST_F(SharedSpacesTest, WhoLooksWhileAnotherAsksFirstHearsOfADropToo) {
 }
 
 // A tenant of which the engine has nothing is asked for once a second, too.
-TEST_F(SharedSpacesTest, ThatThereIsNothingIsHeardOfOnceASecond) {
+TEST_F(SharedSpacesTest, UnknownTenantIsAskedForOnceASecond) {
   SharedSpaces spaces = Spaces(&store_);
   for (int i = 0; i < 3; ++i) spaces.Hear("nobody", Soon());
   EXPECT_EQ(store_.engine->gets(), 1);
@@ -96,7 +96,7 @@ TEST_F(SharedSpacesTest, ADropOfAllIsLaterThanAnyThatIsKnown) {
   EXPECT_EQ(store_.store->DropNumber("default"), ahead + 1);
 }
 
-TEST_F(SharedSpacesTest, WhatWasForgottenIsReadAgain) {
+TEST_F(SharedSpacesTest, ForgottenTenantIsReadAgain) {
   SharedSpaces spaces = Spaces(&store_);
   const auto first = spaces.Begin("first", Soon());
   ASSERT_TRUE(first.ok());

@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-TEST_F(SharedStoreTest, WhatOneStoreWasGivenIsRestoredFromAnotherOnItsFirstRequest) {
+TEST_F(SharedStoreTest, AnotherStoreRestoresAPublishOnItsFirstRequest) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Heads(), 6);
@@ -205,7 +205,7 @@ TEST_F(SharedStoreTest, SlicesAreComparedWithTheirDigests) {
 }
 
 // What the budget is too short for is not begun again each time: a part of it comes.
-TEST_F(SharedStoreTest, OfAPromptThatIsTooLargeForTheBudgetAPartIsRestored) {
+TEST_F(SharedStoreTest, PromptTooLargeForTheBudgetIsRestoredInPart) {
   kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {16, 32, 48, 64});
@@ -244,7 +244,7 @@ TEST_F(SharedStoreTest, AnEngineThatWasSlowIsTriedAgain) {
 }
 
 // Megabytes are not fetched again and again for nothing.
-TEST_F(SharedStoreTest, WhatCannotHaveRoomHereIsNotLoaded) {
+TEST_F(SharedStoreTest, PointThatCannotFitHereIsNotLoaded) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {16, 64});

@@ -138,7 +138,7 @@ TEST(SharedValues, EachObjectPartTenantSecretAndGenerationHasANameOfItsOwn) {
             SharedSpace(Secret(), "a", 7, 7).NumbersName());
 }
 
-TEST(SharedValues, OfNumbersOnlyTheirOwnTextsAreRead) {
+TEST(SharedValues, ParserReadsOnlyTheTextsThatNumbersWrite) {
   const SharedNumbers numbers{9, 7};
   EXPECT_EQ(SharedNumbers::Parse(numbers.Text()), numbers);
   for (const SharedNumbers& wrong :
@@ -237,7 +237,7 @@ TEST(SharedValues, AHeadOfAnotherObjectIsRejectedThoughItIsSealedForTheName) {
 
 // Stores of different releases share an engine.
 // A shard that is lost takes whole chunks, and a conversation's chunks are on all shards.
-TEST(SharedValues, OfAChunkAreOnOneShardOfACluster) {
+TEST(SharedValues, ValuesOfAChunkAreOnOneShard) {
   const SharedSpace space(Secret(), "default", 1);
   const auto shard_of = [](const std::string& name) {
     const size_t open = name.find('{'), close = name.find('}');

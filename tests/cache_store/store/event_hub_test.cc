@@ -86,7 +86,7 @@ TEST(EventHub, DoesNotResumeWhatItForgotOrNeverSent) {
   EXPECT_TRUE(ahead.missed.empty());
 }
 
-TEST(EventHub, WhatOverflowsIsToldOnceAndInItsPlace) {
+TEST(EventHub, OverflowIsReportedOnceAndInItsPlace) {
   Counters counters;
   EventHub hub(&counters);
   absl::Notification go;

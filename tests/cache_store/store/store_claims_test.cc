@@ -103,7 +103,7 @@ TEST_F(StoreClaimsTest, OneTakesOverAtTheDeadline) {
   EXPECT_EQ(Count("lease_takeovers"), 1u);
 }
 
-TEST_F(StoreClaimsTest, WhoHasWaitedEnoughComputes) {
+TEST_F(StoreClaimsTest, FollowerThatWaitedEnoughComputes) {
   const ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   clock_.Advance(absl::Seconds(5));
@@ -175,7 +175,7 @@ TEST_F(StoreClaimsTest, ADeclaredBreakpointIsPromisedAtOnce) {
   EXPECT_EQ(follower.role, ClaimRole::kCompute) << "what comes after it";
 }
 
-TEST_F(StoreClaimsTest, WhoLeavesIsNotWoken) {
+TEST_F(StoreClaimsTest, FollowerThatLeftIsNotWoken) {
   ClaimDecision holder = Take(prompt_);
   ClaimDecision follower = Take(prompt_);
   follower.ticket.reset();

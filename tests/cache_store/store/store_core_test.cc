@@ -59,7 +59,7 @@ class StoreCoreTest : public testing::Test {
   ManualExecutor* executor_ = nullptr;
 };
 
-TEST_F(StoreCoreTest, WhatWasLetGoInRamIsFreedOnceTheLockIs) {
+TEST_F(StoreCoreTest, ReleasedMemoryIsFreedOnceTheLockIs) {
   const StoredObject* object = nullptr;
   {
     StoreLock lock(core_.get());
@@ -112,7 +112,7 @@ TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   core_->objects.Release(second);
 }
 
-TEST_F(StoreCoreTest, WhatIsFetchedTwiceIsCopiedToTheDeviceOnce) {
+TEST_F(StoreCoreTest, ObjectFetchedTwiceIsCopiedToTheDeviceOnce) {
   Promoter copier(core_.get(), nullptr);
   const StoredObject *kept = nullptr, *gone = nullptr;
   {

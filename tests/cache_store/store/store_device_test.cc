@@ -80,7 +80,7 @@ class StoreDeviceTest : public testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreDeviceTest, WhatIsFetchedTwiceIsCopiedToTheDevice) {
+TEST_F(StoreDeviceTest, PointFetchedTwiceIsCopiedToTheDevice) {
   Open();
   Publish(1);
   Read(1);
@@ -180,7 +180,7 @@ TEST_F(StoreDeviceTest, WithoutRoomNothingIsCopiedAndItIsCounted) {
   EXPECT_EQ(Count("gpu_promotions_dropped"), 4u) << "what is leased stays";
 }
 
-TEST_F(StoreDeviceTest, WhatWasEvictedThereHasToBeWorthACopyAgain) {
+TEST_F(StoreDeviceTest, EvictedPointHasToEarnItsCopyAgain) {
   Open(/*device_bytes=*/4 * 4096);
   Promote(1);
   Promote(2);
@@ -193,7 +193,7 @@ TEST_F(StoreDeviceTest, WhatWasEvictedThereHasToBeWorthACopyAgain) {
   EXPECT_TRUE(OnDevice(1));
 }
 
-TEST_F(StoreDeviceTest, WhatIsDroppedLeavesTheDeviceAtOnceAndItsReaderReadsOn) {
+TEST_F(StoreDeviceTest, DroppedPointLeavesTheDeviceAtOnceAndItsReaderReadsOn) {
   Open();
   Promote(1);
   auto session = Fetch(1);
@@ -207,7 +207,7 @@ TEST_F(StoreDeviceTest, WhatIsDroppedLeavesTheDeviceAtOnceAndItsReaderReadsOn) {
   EXPECT_EQ(std::memcmp(lease->bytes, before.data(), before.size()), 0);
 }
 
-TEST_F(StoreDeviceTest, WhatIsQuarantinedIsNotLeasedAgainNotEvenToWhoWasPromisedIt) {
+TEST_F(StoreDeviceTest, QuarantinedObjectIsNotLeasedEvenIfPromised) {
   Open();
   Promote(1);
   const auto promised = Fetch(1);
@@ -264,7 +264,7 @@ TEST_F(StoreDeviceTest, ALostDeviceCostsNothingButTheTier) {
   EXPECT_EQ(Gpu().capacity_bytes, 0u);
 }
 
-TEST_F(StoreDeviceTest, WhatRamGaveUpIsReadFromTheDeviceWithoutMakingRoomInRam) {
+TEST_F(StoreDeviceTest, DeviceReadOfADemotedPointMakesNoRoomInRam) {
   const uint64_t point_bytes = 6 * 256;
   Open(1 << 20, 2 * point_bytes, /*disk=*/true);
   Promote(1);
@@ -277,7 +277,7 @@ TEST_F(StoreDeviceTest, WhatRamGaveUpIsReadFromTheDeviceWithoutMakingRoomInRam) 
   EXPECT_EQ(Gpu().hit_tokens, kDevicePointTokens);
 }
 
-TEST_F(StoreDeviceTest, WhatLeftRamBeforeItsTurnIsNotCopied) {
+TEST_F(StoreDeviceTest, ObjectThatLeftRamBeforeItsTurnIsNotCopied) {
   Open();
   Publish(1);
   Read(1);
@@ -289,7 +289,7 @@ TEST_F(StoreDeviceTest, WhatLeftRamBeforeItsTurnIsNotCopied) {
 }
 
 // Dropped while its bytes are on their way.
-TEST_F(StoreDeviceTest, WhatIsRemovedDuringTheCopyIsNotShown) {
+TEST_F(StoreDeviceTest, ObjectRemovedDuringItsCopyStaysInvisible) {
   Open();
   Publish(1);
   Read(1);

@@ -40,7 +40,7 @@ class DiskStore : public ::testing::Test {
   const KitPrompt prompt_{KitTokens(1, 200), {100}};
 };
 
-TEST_F(DiskStore, WhatWasAcknowledgedIsThereAfterReopening) {
+TEST_F(DiskStore, AcknowledgedPublishIsThereAfterReopening) {
   {
     const auto store = Open();
     const auto result = KitPublish(store.get(), model_, prompt_, {100, 192});
@@ -92,7 +92,7 @@ TEST_F(DiskStore, PinsTenantsAndIdsSurviveReopening) {
   EXPECT_EQ(store->Stats().objects, 0u);
 }
 
-TEST_F(DiskStore, WhatWasDroppedStaysAwayAfterReopening) {
+TEST_F(DiskStore, DroppedPointsStayAwayAfterReopening) {
   {
     const auto store = Open();
     ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {100, 192}).ok());

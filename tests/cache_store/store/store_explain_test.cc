@@ -99,7 +99,7 @@ TEST_F(StoreExplain, ABoundarysBytesAreThoseThatAFetchBrings) {
 }
 
 // Since when the store remembers is the same for all tenants: told, it would tell of the others.
-TEST_F(StoreExplain, WhatIsUnknownReadsTheSameWhateverElseWasForgotten) {
+TEST_F(StoreExplain, UnknownPromptReadsTheSameWhateverElseWasForgotten) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
   Open(1 << 20, 1 << 20);
@@ -216,7 +216,7 @@ TEST_F(StoreExplain, OtherCuts) {
 }
 
 // A hit that could have been longer is explained as a miss is.
-TEST_F(StoreExplain, WhatReachesFurtherThanAHitIsNamed) {
+TEST_F(StoreExplain, ExplainNamesPointsThatReachFurtherThanAHit) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
   Publish(prompt_, {16});
@@ -265,7 +265,7 @@ TEST_F(StoreExplain, DeclaredBoundariesAreKeptWhereOthersAreLeftOut) {
   EXPECT_EQ(report.omitted_boundaries, 41u - told.size());
 }
 
-TEST_F(StoreExplain, OfWhatLeftBeforeARestartOnlyWhatRemainsIsKnown) {
+TEST_F(StoreExplain, RestartForgetsRemovalsAndKeepsTails) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32, 64});
   Publish(other_, {64});

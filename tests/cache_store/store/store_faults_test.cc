@@ -114,7 +114,7 @@ TEST_F(StoreFaults, ABadMomentOfTheDiskCostsTimeAndNoObject) {
   }
 }
 
-TEST_F(StoreFaults, WhatRamHasOfARottenObjectIsWrittenAgain) {
+TEST_F(StoreFaults, ScrubRewritesARottenObjectFromRam) {
   scrub_rate_ = 1 << 20;
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
@@ -146,7 +146,7 @@ TEST_F(StoreFaults, AnObjectThatCannotBeReadForMinutesIsLostAndMayBePublishedAne
   CheckInvariants();
 }
 
-TEST_F(StoreFaults, WhatTheProcessLacksIsNotHeldAgainstTheObject) {
+TEST_F(StoreFaults, ExhaustedResourcesDoNotCondemnTheObject) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kReadExhausted, 5);

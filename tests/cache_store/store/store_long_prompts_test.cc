@@ -91,7 +91,7 @@ TEST_F(StoreLongPrompts, AnExplanationLooksEachChunkUpTwice) {
   EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);
 }
 
-TEST_F(StoreLongPrompts, NobodyWaitsForAnExplanationThatIsNotAskedForAnyMore) {
+TEST_F(StoreLongPrompts, CancelledExplainStopsEarly) {
   PrefixQuery query = query_;
   int asked = 0;
   query.stopped = [&asked] { return ++asked > 1; };

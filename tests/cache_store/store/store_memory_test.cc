@@ -28,7 +28,7 @@ TEST(MemoryStore, AnEmptyStoreMissesAndSaysWhy) {
   EXPECT_EQ(store->Stats().counters.at("misses_unknown_fingerprint"), 1u);
 }
 
-TEST(MemoryStore, WhatIsPublishedIsFetchedByteForByteAtEveryBoundary) {
+TEST(MemoryStore, FetchReturnsPublishedBytesAtEveryBoundary) {
   for (const bool exact : {true, false}) {
     for (const uint32_t window : {8u, 24u, 100u, 600u}) {
       KitModel geometry;
@@ -69,7 +69,7 @@ TEST(MemoryStore, ASecondPublishOfTheSamePromptSendsNothing) {
   EXPECT_EQ(store->List("default").size(), 2u);
 }
 
-TEST(MemoryStore, NothingIsVisibleBeforeTheCommitAndNothingStaysWithoutIt) {
+TEST(MemoryStore, PublishIsInvisibleBeforeItsCommitAndGoneWithoutIt) {
   const auto store = MemoryStore();
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
@@ -256,7 +256,7 @@ TEST(MemoryStore, AFullTierEvictsTheLeastRecentlyUsedAndSparesPins) {
   EXPECT_THAT(report.boundaries.at(1).reason, HasSubstr("evicted"));
 }
 
-TEST(MemoryStore, WhatPinnedPointsShareCountsOnceAgainstTheLimit) {
+TEST(MemoryStore, BytesSharedByPinnedPointsCountOnceAgainstTheLimit) {
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
   StoreOptions options;

@@ -108,7 +108,7 @@ TEST_F(StorePromotion, AFetchThatReadsNothingEvictsNothing) {
   EXPECT_EQ(ObjectsInRam(1), kPointObjects) << "nothing was left claimed";
 }
 
-TEST_F(StorePromotion, WhatIsPartlyInRamIsDemotedLikeAnyOther) {
+TEST_F(StorePromotion, PointPartlyInRamIsDemotedLikeAnyOther) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadObjects(Fetch(1).get(), 2);
@@ -120,7 +120,7 @@ TEST_F(StorePromotion, WhatIsPartlyInRamIsDemotedLikeAnyOther) {
   EXPECT_EQ(HostBytes(), 2 * kPointBytes);
 }
 
-TEST_F(StorePromotion, WhatIsInRamAloneIsNeverRemovedForAPromotion) {
+TEST_F(StorePromotion, PromotionNeverRemovesWhatIsInRamAlone) {
   Open(2 * kPointBytes);
   Publish(1);
   executor_->SetFull(true);  // what comes now is not written behind
@@ -147,7 +147,7 @@ TEST_F(StorePromotion, RoomThatIsGoneWhenTheSlicesCameIsCountedOnce) {
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
 }
 
-TEST_F(StorePromotion, WhatWaitsForItsPlaceIsBounded) {
+TEST_F(StorePromotion, WaitingPromotionsAreBounded) {
   Open(4 * kPointBytes, 2 * 256);
   Publish(1);
   Open(4 * kPointBytes, 2 * 256);
@@ -175,7 +175,7 @@ TEST_F(StorePromotion, AQueueThatIsFullIsCounted) {
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
 }
 
-TEST_F(StorePromotion, WhatIsDroppedBeforeItsTurnStaysAway) {
+TEST_F(StorePromotion, PointDroppedBeforeItsPromotionStaysAway) {
   Open(4 * kPointBytes);
   Publish(1);
   Open(4 * kPointBytes);

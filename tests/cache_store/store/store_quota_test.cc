@@ -83,7 +83,7 @@ TEST_F(QuotaTest, ObjectsAreLimitedToo) {
   EXPECT_EQ(Usage("b").objects, unit_.objects);
 }
 
-TEST_F(QuotaTest, WhatCannotFitIsRefusedAndCostsNothing) {
+TEST_F(QuotaTest, PublishThatCannotFitIsRefusedAndCostsNothing) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   PinAll("b");
@@ -103,7 +103,7 @@ TEST_F(QuotaTest, WhatCannotFitIsRefusedAndCostsNothing) {
 }
 
 // The longer prompt brings little that is new, but names what the shorter one leaves behind.
-TEST_F(QuotaTest, WhatAPublishGoesOnFromStaysCountedWhileItIsEvicted) {
+TEST_F(QuotaTest, EvictedPredecessorOfAPublishStaysCounted) {
   OpenFor("b", {3 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   ASSERT_TRUE(Publish("b", 2).ok());
@@ -116,7 +116,7 @@ TEST_F(QuotaTest, WhatAPublishGoesOnFromStaysCountedWhileItIsEvicted) {
 
 // Of a point that went for its quota a reader may still hold the objects: a lookup that finds them
 // complete makes a point of them again, which is to fit as any other.
-TEST_F(QuotaTest, WhatReadersHoldComesBackOnlyWithinTheCeiling) {
+TEST_F(QuotaTest, PointHeldByReadersComesBackOnlyWithinTheQuota) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   KitPrompt longer = Prompt("b", 1);
@@ -135,7 +135,7 @@ TEST_F(QuotaTest, WhatReadersHoldComesBackOnlyWithinTheCeiling) {
   CheckInvariants(store_.get());
 }
 
-TEST_F(QuotaTest, WhatIsSharedCountsOnce) {
+TEST_F(QuotaTest, SharedObjectsCountOnce) {
   OpenFor("b", {unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
   ASSERT_TRUE(Publish("b", 1).ok());

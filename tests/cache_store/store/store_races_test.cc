@@ -158,7 +158,7 @@ TEST_F(StoreRaces, AFetchThatOutlivesADropHarmsNoLaterPoint) {
 }
 
 // It would become a restore point again, and stay.
-TEST_F(StoreRaces, WhatIsDroppedWhileItIsReadIsNotFoundAgain) {
+TEST_F(StoreRaces, PointDroppedWhileItIsReadIsNotFoundAgain) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
   auto fetch = store_->Fetch(KitQuery(model_, prompt_), 0, 65);

@@ -127,7 +127,7 @@ TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
 }
 
 // Bytes and uses are the same: what a token costs to compute is not.
-TEST_P(StoreRetention, OfTwoModelsTheOneThatIsDearerToComputeStays) {
+TEST_P(StoreRetention, ModelThatCostsMoreToComputeStays) {
   Open(24 * 256 * 4);
   KitModel small, large;
   small.hidden_size = 64;

@@ -85,7 +85,7 @@ TEST_F(StoreSpace, AFullDiskTierEvictsOldOnesAndGivesTheSpaceBack) {
   EXPECT_LT(FileBytes(), MostFileBytes(32 * kMiB));
 }
 
-TEST_F(StoreSpace, WhatStaysInUseAmongWhatIsEvictedDoesNotKeepItsFiles) {
+TEST_F(StoreSpace, UsedPointsDoNotKeepTheFilesOfEvictedOnes) {
   Open(32 * kMiB);
   // One in five is used again and again: every file holds something that lives.
   std::vector<uint64_t> used;
@@ -109,7 +109,7 @@ TEST_F(StoreSpace, ASmallerLimitGivesDiskBackAtTheNextStart) {
   EXPECT_LT(FileBytes(), MostFileBytes(8 * kMiB));
 }
 
-TEST_F(StoreSpace, WhatWasErasedAndNotGivenBackIsGivenBackAtTheNextStart) {
+TEST_F(StoreSpace, NextStartGivesBackTheSpaceOfErasedPoints) {
   Open(64 * kMiB);
   for (uint64_t seed = 0; seed < 20; ++seed) Publish(seed);
   ASSERT_TRUE(store_->DropAll("default", false).ok());

@@ -41,7 +41,7 @@ class StagingTest : public testing::Test {
 
 // Many publishes that are sent a part of a slice, or slices that were not asked for, each take
 // memory before anything of theirs is whole.
-TEST_F(StagingTest, WhatIsAllocatedNeverPassesTheLimit) {
+TEST_F(StagingTest, AllocatedBytesNeverPassTheLimit) {
   const uint64_t limit = WholeBytes() + SliceBytes() / 2;
   Open(limit);
   std::vector<std::unique_ptr<PublishSession>> sessions;
@@ -121,7 +121,7 @@ TEST_F(StagingTest, AQuotaIsLookedAtBeforeBytesCome) {
   EXPECT_TRUE(store_->Publish(Spec(1, "a")).ok());
 }
 
-TEST_F(StagingTest, WhatATenantStagesIsWithinItsQuota) {
+TEST_F(StagingTest, StagedBytesOfATenantStayWithinItsQuota) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_bytes = WholeBytes();
   Open(1 << 20, quotas);

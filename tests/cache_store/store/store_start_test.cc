@@ -20,7 +20,7 @@ Fingerprint GlobalModel() {
 }
 
 // As a crash between a write and the erase of what it replaced may leave it.
-TEST_F(StoreStart, OfTwoManifestsForOneBoundaryTheNewerStays) {
+TEST_F(StoreStart, NewerOfTwoManifestsForOneBoundaryStays) {
   Fill();
   DuplicateManifest(0);
   Open();
@@ -71,7 +71,7 @@ TEST_F(StoreStart, ASmallerLimitHoldsOnceAllIsLoaded) {
   EXPECT_LT(Fetch(0), kLast) << "the oldest";
 }
 
-TEST_F(StoreStart, WhatIsOverIsNotServed) {
+TEST_F(StoreStart, ExpiredPointIsNotServed) {
   const KitPrompt prompt{KitTokens(3, 100), {}};
   {
     Open();
@@ -92,7 +92,7 @@ TEST_F(StoreStart, WhatIsOverIsNotServed) {
 }
 
 // Points that have expired by now are adopted too, and must not hide points that others hold.
-TEST_F(StoreStart, WhatIsOverHidesNoBoundaryThatOthersHold) {
+TEST_F(StoreStart, ExpiredPointHidesNoBoundaryThatOthersHold) {
   const Fingerprint model = GlobalModel();
   const KitPrompt asked{KitTokens(5, 250), {}};
   KitPrompt other = asked;

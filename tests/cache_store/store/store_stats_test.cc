@@ -140,7 +140,7 @@ TEST_F(StoreStatsTest, BytesNeverReadAreCountedWhenTheyLeaveEachTier) {
   EXPECT_EQ(Of(Tier::kDisk).unread_bytes, 2 * kStatsPointBytes) << "RAM had served the reads";
 }
 
-TEST_F(StoreStatsTest, WhatAnEarlierRunWroteCountsNeitherAsWrittenNorAsUnread) {
+TEST_F(StoreStatsTest, BytesOfAnEarlierRunCountNeitherAsWrittenNorAsUnread) {
   Open(0);
   Publish(1);
   Open(0);

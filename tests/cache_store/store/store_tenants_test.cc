@@ -111,7 +111,7 @@ TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
   EXPECT_EQ(store_->Explain(QueryOfA(1, kPointTokens + 9, false))->usable_tokens, 32u);
 }
 
-TEST_F(StoreTenants, NobodyComputesWhatIsPublic) {
+TEST_F(StoreTenants, ClaimOfAPublicPrefixComputesNothing) {
   Publish("public", 1, kPointTokens);
   store_->Observe(model_, "a");
   ClaimRequest ask;

@@ -77,7 +77,7 @@ class StoreTtl : public ::testing::Test {
   SteppedStore* store_ = nullptr;
 };
 
-TEST_F(StoreTtl, WhatIsOverIsAMissAtOnceAndSaysWhy) {
+TEST_F(StoreTtl, ExpiredPointIsAMissAtOnceAndSaysWhy) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
   const WatchStart start = store_->Subscribe("default", {}, [](const StoreEvent&) {});
@@ -122,7 +122,7 @@ TEST_F(StoreTtl, UpkeepRemovesWhatNobodyAsksFor) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreTtl, NothingThatIsOverIsServedWhileMuchIsLeftToRemove) {
+TEST_F(StoreTtl, ExpiredPointsAreNotServedWhileTheyAwaitRemoval) {
   OpenInRam();
   // The boundary at 16 has no restore point; what names its object is over, or is not.
   const KitPrompt longer = Prompt(1000, 33), live = Prompt(1001, 33);
@@ -234,7 +234,7 @@ TEST_F(StoreTtl, ABoundaryWithoutAPointOfItsOwnLivesAsLongAsItsParts) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreTtl, WhatIsPublishedAsAWholeHasItsOwnEndThoughItsPartsStay) {
+TEST_F(StoreTtl, PublishedPointHasItsOwnEndThoughItsPartsStay) {
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
   const auto expires_in = [&] {
@@ -264,7 +264,7 @@ TEST_F(StoreTtl, WhatIsPublishedAsAWholeHasItsOwnEndThoughItsPartsStay) {
   }
 }
 
-TEST_F(StoreTtl, WhatIsPublishedAsAWholeDoesNotEndWithItsParts) {
+TEST_F(StoreTtl, PublishedPointDoesNotEndWithItsParts) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
   const KitPrompt shorter = UpTo(prompt, 20);
@@ -278,7 +278,7 @@ TEST_F(StoreTtl, WhatIsPublishedAsAWholeDoesNotEndWithItsParts) {
 }
 
 // One that a lookup made: the first who publishes it says when it ends, before a restart or after.
-TEST_F(StoreTtl, WhatNobodyPublishedAsAWholeIsStillThatAfterARestart) {
+TEST_F(StoreTtl, PointMadeByALookupIsStillUnpublishedAfterARestart) {
   uint64_t seed = 1;
   for (const bool restarts : {false, true}) {
     for (const absl::Duration ttl_of_parts :
@@ -359,7 +359,7 @@ TEST_F(StoreTtl, TenantsHaveADefaultAndAMaximum) {
 
 // A crash of the machine after a later end was written, and before the manifest with the earlier
 // one was erased.
-TEST_F(StoreTtl, WhatExpiredWhileTheStoreWasDownIsNotLostThoughItHasTwoManifests) {
+TEST_F(StoreTtl, PointThatExpiredWhileDownWithTwoManifestsIsNotLost) {
   Open();
   Publish(Prompt(1, 65), {64}, absl::Minutes(1));
   opened_.reset();

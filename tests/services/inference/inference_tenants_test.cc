@@ -198,7 +198,7 @@ std::string AskEverything(v1::Inference::Stub* stub) {
                       "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
 }
 
-TEST(InferenceTenants, WhatACallerHadComputedIsToAnotherAsIfNobodyHad) {
+TEST(InferenceTenants, AnotherTenantSeesNothingOfACallersComputation) {
   SecretFolder folder;
   Stack with_a(folder), without(folder);
   const auto a = with_a.StubAs("a");

@@ -55,7 +55,7 @@ TEST(Prefill, ComputesABreakpointThatWasAddedToAWarmPrompt) {
   EXPECT_EQ(again.published().note(), "");
 }
 
-TEST(Prefill, WhatIsKeptIsSaidThoughARequestThatFollowsIsRefused) {
+TEST(Prefill, AnswerNamesKeptBoundariesThoughTheRestIsRefused) {
   CachedWorker worker;
   v1::PrefillResponse answer;
   ASSERT_TRUE(Prefill(worker.server.stub(), RequestOf(200, {200}), &answer).ok());

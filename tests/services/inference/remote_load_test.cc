@@ -56,7 +56,7 @@ class RemoteLoadTest : public testing::Test {
   PrefixRequest prefix_;
 };
 
-TEST_F(RemoteLoadTest, WhatIsWorthItIsLoadedAndMeasured) {
+TEST_F(RemoteLoadTest, WorthwhileLoadIsMadeAndMeasured) {
   prefix_.load = Trial(1 << 30);
   EXPECT_EQ(Fetch().usable_tokens, kStored);
   const LoadReport report = prefix_.load->report();
@@ -68,7 +68,7 @@ TEST_F(RemoteLoadTest, WhatIsWorthItIsLoadedAndMeasured) {
   EXPECT_GT(report.took, absl::ZeroDuration());
 }
 
-TEST_F(RemoteLoadTest, WhatIsNotIsDeclinedWhenThePlanIsHere) {
+TEST_F(RemoteLoadTest, LoadNotWorthwhileIsDeclinedOnceThePlanIsHere) {
   slices_ = 0;  // none is waited for
   prefix_.load = Trial(1);
   const FetchOutcome outcome = Fetch();

@@ -89,7 +89,7 @@ TEST(Search, APrefixThatIsCachedGivesTheSameBeams) {
   EXPECT_EQ(warm.finished.samples(0).beam_score(), cold.finished.samples(0).beam_score());
 }
 
-TEST(Search, WhatIsNotPossibleIsRefusedByItsField) {
+TEST(Search, ImpossibleSearchIsRefusedByItsField) {
   WorkerServer server(SearchOptions());
   using Change = std::function<void(v1::GenerateRequest*)>;
   const std::vector<std::pair<std::string, Change>> wrong = {

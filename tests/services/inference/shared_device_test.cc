@@ -84,7 +84,7 @@ class SharedDeviceTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> cache_;
 };
 
-TEST_F(SharedDeviceTest, WhatIsFetchedOftenComesFromTheDevice) {
+TEST_F(SharedDeviceTest, PointFetchedOftenComesFromTheDevice) {
   Start();
   const uint64_t before = counters_.Read().bytes_from_device;
   const FetchOutcome outcome = Fetch(cache_.get());

@@ -155,7 +155,7 @@ TEST_F(SharedMemoryTest, TheSecondFetchTakesItsBytesFromThere) {
   EXPECT_EQ(server_->store()->Stats().counters.at("bytes_shared"), WholeBytes());
 }
 
-TEST_F(SharedMemoryTest, WhatIsLentIsNotCopiedAndHeldUntilTheObjectsAreGone) {
+TEST_F(SharedMemoryTest, LentBytesAreNotCopiedAndHeldUntilTheObjectsAreGone) {
   Start();
   Publish();
   ExpectHit(cache_.get());
@@ -211,7 +211,7 @@ TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
   }
 }
 
-TEST_F(SharedMemoryTest, WhatComesFromDiskIsSharedFromThenOn) {
+TEST_F(SharedMemoryTest, PointReadFromDiskIsSharedFromThenOn) {
   Start(StoreServer::SmallStore(folder_.path()));
   Publish();
   Start(StoreServer::SmallStore(folder_.path()));
@@ -308,7 +308,7 @@ TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
 }
 
-TEST_F(SharedMemoryTest, WhatRotsInRamTheReaderFindsAndTheStoreQuarantines) {
+TEST_F(SharedMemoryTest, ReaderFindsCorruptRamAndTheStoreQuarantinesIt) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
@@ -321,7 +321,7 @@ TEST_F(SharedMemoryTest, WhatRotsInRamTheReaderFindsAndTheStoreQuarantines) {
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
 }
 
-TEST_F(SharedMemoryTest, WhatRotsInRamIsReadFromDiskInstead) {
+TEST_F(SharedMemoryTest, CorruptRamIsReadFromDiskInstead) {
   Start(StoreServer::SmallStore(folder_.path()));
   Publish();
   ExpectHit(cache_.get());

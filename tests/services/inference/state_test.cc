@@ -137,7 +137,7 @@ TEST_F(States, MayBeSavedWhileTheyRun) {
   EXPECT_EQ(rest.ids, std::vector<uint32_t>(whole.ids.begin() + drawn, whole.ids.end()));
 }
 
-TEST_F(States, OfRequestsThatNobodyMadeAreNotFound) {
+TEST_F(States, StateOfAnUnknownRequestIsNotFound) {
   EXPECT_EQ(Save(&first_, "other").status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Save(&second_, "half").status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Save(&first_, "").status.error_code(), grpc::StatusCode::NOT_FOUND);
@@ -151,7 +151,7 @@ TEST_F(States, AreOfTheClassInvariantAlone) {
   EXPECT_THAT(saved.status.error_message(), HasSubstr("the class exact has no saved states"));
 }
 
-TEST_F(States, OfASearchThereAreNone) {
+TEST_F(States, SearchHasNoState) {
   v1::GenerateRequest search = IdsRequest({2, 9, 16, 23}, 4);
   search.set_beams(2);
   Generate(&first_, search, "search");
@@ -202,7 +202,7 @@ TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
   EXPECT_THAT(Load(&other, saved_).status.error_message(), HasSubstr("model config field"));
 }
 
-TEST_F(States, OfMoreTokensThanTheContextAreRefused) {
+TEST_F(States, StateOfMoreTokensThanTheContextIsRefused) {
   WorkerServer::Options shorter = Invariant();
   shorter.geometry.context_tokens = 60;
   WorkerServer other(shorter);
@@ -220,7 +220,7 @@ TEST_F(States, WithAFlippedBitAreRefused) {
   EXPECT_TRUE(Load(&second_, saved_).status.ok());
 }
 
-TEST_F(States, ThatAreCutOffOrTooLongAreRefused) {
+TEST_F(States, StateThatIsCutOffOrTooLongIsRefused) {
   const size_t snapshot = ParseStatePrelude(saved_)->snapshot_offset;
   for (const size_t length : {size_t{0}, size_t{1}, kStatePreludeBytes - 1, kStatePreludeBytes,
                               snapshot - 1, snapshot, snapshot + 41, saved_.size() - 1}) {
@@ -232,7 +232,7 @@ TEST_F(States, ThatAreCutOffOrTooLongAreRefused) {
   EXPECT_EQ(Load(&second_, saved_ + "x", 100).status.error_code(), grpc::StatusCode::DATA_LOSS);
 }
 
-TEST_F(States, ThatAnnounceMoreThanThereIsRoomForAreRefusedAtOnce) {
+TEST_F(States, StateTooLargeForTheRoomIsRefusedAtOnce) {
   std::string huge = saved_.substr(0, kStatePreludeBytes);
   const uint64_t bytes = uint64_t{1} << 40;
   huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
@@ -253,7 +253,7 @@ TEST(StatesOfSlowCallers, AreGivenUp) {
   EXPECT_THAT(status.error_message(), HasSubstr("state: its caller moved 0 bytes"));
 }
 
-TEST_F(States, WhatIsAnnouncedAndNotSentTakesNoRoom) {
+TEST_F(States, AnnouncedBytesTakeNoRoomBeforeTheyAreSent) {
   std::string huge = saved_.substr(0, kStatePreludeBytes);
   const uint64_t bytes = uint64_t{128} << 20;  // half of the room: it counts twice
   huge.replace(24, 8, reinterpret_cast<const char*>(&bytes), 8);
@@ -270,7 +270,7 @@ TEST_F(States, WhatIsAnnouncedAndNotSentTakesNoRoom) {
 }
 
 // The room for states is one state's.
-TEST_F(States, OfACallerWhoAnnouncesMuchAndSendsNothingKeepNobodyOut) {
+TEST_F(States, CallerThatAnnouncesMuchAndSendsNothingKeepsNoOtherOut) {
   WorkerServer::Options options = Invariant();
   options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);

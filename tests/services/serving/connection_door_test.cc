@@ -136,7 +136,7 @@ class ConnectionDoorTest : public testing::Test {
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 // Of the wall's clock, set back, it would wait for an hour more.
-TEST_F(ConnectionDoorTest, WhoSaysNothingIsClosedByTheDoorsClockAndNoOther) {
+TEST_F(ConnectionDoorTest, SilentCallerIsClosedByTheDoorsOwnClock) {
   const auto silent = Come();
   const auto talks = Come();
   talks->Say(kPreface);

@@ -48,7 +48,7 @@ class ConnectionLedgerTest : public testing::Test {
   std::map<std::string, uint64_t> received_, sent_;
 };
 
-TEST_F(ConnectionLedgerTest, WhatCallsTakeIsNotHeld) {
+TEST_F(ConnectionLedgerTest, BytesThatCallsTookAreNotCounted) {
   const auto a = Add("a");
   for (int i = 0; i < 100; ++i) {
     received_["a"] += 9 * kUnit;
@@ -87,7 +87,7 @@ TEST_F(ConnectionLedgerTest, AMessageIsWholeInTimeOrItsConnectionGoes) {
   EXPECT_THAT(named.at("slow"), HasSubstr("not whole after 30s"));
 }
 
-TEST_F(ConnectionLedgerTest, OfAllTogetherStrangersGoFirstThenWhoHasTheMost) {
+TEST_F(ConnectionLedgerTest, OverTheTotalStrangersGoFirstThenTheLargest) {
   for (const char* peer : {"a", "b", "c", "stranger"}) {
     const auto connection = Add(peer);
     if (peer != std::string("stranger")) connection->Known();
@@ -104,7 +104,7 @@ TEST_F(ConnectionLedgerTest, OfAllTogetherStrangersGoFirstThenWhoHasTheMost) {
   EXPECT_EQ(named.count("b"), 1u);
 }
 
-TEST_F(ConnectionLedgerTest, WhoHasNextToNothingDoesNotGoForThoseWhoHaveMuch) {
+TEST_F(ConnectionLedgerTest, SmallConnectionDoesNotGoForLargeOnes) {
   for (const char* peer : {"a", "b", "c", "d"}) {
     Add(peer)->Known();
     received_[peer] = 9 * kUnit;

@@ -135,7 +135,7 @@ class LocalDoor : public testing::Test {
   std::unique_ptr<ConnectionDoor> door_;
 };
 
-TEST_F(LocalDoor, WhoSaysNothingMakesRoomAndIsClosedInTime) {
+TEST_F(LocalDoor, SilentCallerMakesRoomAndIsClosedInTime) {
   const std::unique_ptr<LocalCaller> silent[] = {Come(), Come(), Come()};
   const auto newcomer = ComeAndSay(1);
   std::vector<pollfd> ends;
@@ -149,7 +149,7 @@ TEST_F(LocalDoor, WhoSaysNothingMakesRoomAndIsClosedInTime) {
 }
 
 // Whoever was let in may have calls, which nobody can tell: the newcomer goes.
-TEST_F(LocalDoor, WhoWasLetInStaysAndWhoComesIsTurnedAwayUntilOneEnds) {
+TEST_F(LocalDoor, AdmittedCallerStaysAndANewcomerIsRefusedUntilOneEnds) {
   auto first = ComeAndSay(1), second = ComeAndSay(2), third = ComeAndSay(3);
   const auto too_many = Come();
   EXPECT_TRUE(too_many->IsClosed());
@@ -167,7 +167,7 @@ TEST_F(LocalDoor, WhoWasLetInStaysAndWhoComesIsTurnedAwayUntilOneEnds) {
   EXPECT_TRUE(next->IsOpen());
 }
 
-TEST_F(LocalDoor, WhoSpeaksTlsIsTold) {
+TEST_F(LocalDoor, TlsCallerGetsAnAlert) {
   const auto caller = Come();
   caller->Say("\x16\x03\x01");
   EXPECT_FALSE(caller->IsClosed()) << "an alert";

@@ -30,7 +30,7 @@ TEST(NgramDraftTest, MoreAgreeingTokensCountMoreThanALaterPlace) {
   EXPECT_THAT(GuessOf({7, 1, 2, 3, 9, 8, 1, 2, 4, 9, 7, 1, 2}, 1), ElementsAre(3));
 }
 
-TEST(NgramDraftTest, OfPlacesThatAgreeAlikeTheLatestCounts) {
+TEST(NgramDraftTest, LatestOfEqualMatchesCounts) {
   EXPECT_THAT(GuessOf({5, 1, 2, 3, 6, 1, 2, 4, 7, 1, 2}, 1), ElementsAre(4));
 }
 
@@ -46,7 +46,7 @@ TEST(NgramDraftTest, ATextThatRepeatsItselfGoesOnRepeating) {
   EXPECT_THAT(GuessOf({1, 2, 3, 1, 2, 3, 1, 2}, 6), ElementsAre(3, 1, 2, 3, 1, 2));
 }
 
-TEST(NgramDraftTest, WhatCameInPartsIsOneText) {
+TEST(NgramDraftTest, TextAppendedInPartsIsOneText) {
   std::mt19937 random(7);
   std::vector<int32_t> text;
   NgramDraft parts;

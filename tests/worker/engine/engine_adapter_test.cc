@@ -113,7 +113,7 @@ TEST_F(EngineAdapters, AreNamedInFingerprintsAndErrors) {
               AllOf(HasSubstr("adapter: \"law\""), HasSubstr("legal, medical")));
 }
 
-TEST_F(EngineAdapters, ThatCannotBeServedAreRefusedAtTheStart) {
+TEST_F(EngineAdapters, AdapterThatCannotBeServedIsRefusedAtTheStart) {
   EngineOptions options = Options();
   options.model_dir = ModelDir(kGeometry);
   options.adapters = {{"gone", folder_.File("gone")}};

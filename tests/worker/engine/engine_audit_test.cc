@@ -45,7 +45,7 @@ void WaitForAudits(TestWorker* worker, uint64_t audits) {
   }
 }
 
-TEST(EngineAuditTest, WhatIsRightIsLeftAlone) {
+TEST(EngineAuditTest, AuditLeavesRightObjectsAlone) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   TestWorker worker(AuditDir(), Auditing(1), publisher.cache());
@@ -70,7 +70,7 @@ TEST(EngineAuditTest, ComparesQuantizedChunksAsTheyAreStored) {
   EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
 }
 
-TEST(EngineAuditTest, WhatIsWrongIsTakenOutAndNothingElse) {
+TEST(EngineAuditTest, AuditTakesOutTheWrongObjectAndNothingElse) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   const ObjectId poisoned{32, 16, LayerGroup::kGlobal};
@@ -98,7 +98,7 @@ TEST(EngineAuditTest, TakesTheShareThatItIsTold) {
   EXPECT_EQ(never.Counter("audits"), 0u);
 }
 
-TEST(EngineAuditTest, WhatIsGoneByThenIsSkipped) {
+TEST(EngineAuditTest, AuditSkipsAPrefixThatIsGone) {
   TestWorker publisher(AuditDir());
   publisher.Run(Request(Prompt(100)));
   TestWorker worker(AuditDir(), Auditing(1), publisher.cache());

@@ -140,7 +140,7 @@ TEST(EngineKv, OffloadedGivesTheSameBitsAndSharesWithDynamic) {
   }
 }
 
-TEST(EngineKv, WhatHasNoRoomIsOffloadedAndSaysSo) {
+TEST(EngineKv, LayersWithoutRoomAreOffloadedAndTheRunSaysSo) {
   TinyGeometry geometry;
   geometry.layer_types = "lggg";
   geometry.context_tokens = 2048;

@@ -150,7 +150,7 @@ TEST_P(EngineLentTest, APromptThatIsAllThereIsServedAndGivesItsLoanBack) {
   EXPECT_EQ(lender_.open, 0);
 }
 
-TEST_P(EngineLentTest, WhatIsUsedAgainBeforeItIsRestoredIsComputed) {
+TEST_P(EngineLentTest, MemoryReusedBeforeItsRestoreIsComputed) {
   lender_.answers_held = 0;
   const auto worker = Worker();
   const EngineRequest request = Asking(64);
@@ -173,7 +173,7 @@ TEST_P(EngineLentTest, ThenThePoolsShorterPointServes) {
   ExpectRight(request, *run);
 }
 
-TEST_P(EngineLentTest, WhatIsUsedAgainBeforeItIsKeptIsNotKept) {
+TEST_P(EngineLentTest, MemoryReusedBeforeItIsKeptIsNotKept) {
   lender_.answers_held = 1;  // the restore's
   const auto worker = Worker();
   const EngineRequest request = Asking(64);
@@ -189,7 +189,7 @@ TEST_P(EngineLentTest, WhatIsUsedAgainBeforeItIsKeptIsNotKept) {
 
 // A store that writes into what it lends, or RAM that does not keep its bits: perhaps before the
 // restore.
-TEST_P(EngineLentTest, NothingIsKeptThatMayHaveBegunWithOtherBytes) {
+TEST_P(EngineLentTest, RunThatMayHaveRestoredOtherBytesKeepsNothing) {
   lender_.answers_held = 1;
   lender_.denies = true;
   const auto worker = Worker();
@@ -203,7 +203,7 @@ TEST_P(EngineLentTest, NothingIsKeptThatMayHaveBegunWithOtherBytes) {
   EXPECT_EQ(lender_.open, 0);
 }
 
-TEST_P(EngineLentTest, WhatThePoolHasNoRoomForIsNotCopied) {
+TEST_P(EngineLentTest, PrefixTooLargeForThePoolIsNotCopied) {
   const auto worker = Worker(1);
   const EngineRequest request = Asking(64);
   const auto run = worker->Run(request);

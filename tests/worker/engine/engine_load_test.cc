@@ -75,7 +75,7 @@ EngineOptions Choosing(LoadChoice load, Exactness exactness) {
 }
 
 // The first load is of a byte, the second of a million of millions.
-TEST(EngineLoadTest, WhatIsNotWorthLoadingIsComputedToTheSameBits) {
+TEST(EngineLoadTest, PrefixNotWorthLoadingIsComputedToTheSameBits) {
   for (const Exactness exactness : {Exactness::kExact, Exactness::kInvariant}) {
     SCOPED_TRACE(ExactnessName(exactness));
     const EngineOptions options = Choosing(LoadChoice::kAuto, exactness);
@@ -109,7 +109,7 @@ TEST(EngineLoadTest, WhatIsNotWorthLoadingIsComputedToTheSameBits) {
   }
 }
 
-TEST(EngineLoadTest, NobodyIsAskedForTurnsWhereMoreTokensAreWantedThanThereAre) {
+TEST(EngineLoadTest, PromptBelowTheMinimumTakesNoClaim) {
   EngineOptions options = Choosing(LoadChoice::kAlways, Exactness::kInvariant);
   options.cache.compute.min_tokens = UINT32_MAX;
   const auto cache = std::make_shared<PricedCache>(TestWorker(LoadDir(), options)->layout());
@@ -141,7 +141,7 @@ TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
 
 // It looks again after its wait for another's computation, and finds what is too dear. What is
 // loaded first is of a byte, where a MiB was measured.
-TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
+TEST(EngineLoadTest, ReportOfTheFirstFetchIsNotReplacedByTheSecond) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
@@ -165,7 +165,7 @@ TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
 }
 
 // All of it is to be computed still, so that loading more spares more.
-TEST(EngineLoadTest, WhatTheFirstFetchDeclinedIsNotHereForTheSecond) {
+TEST(EngineLoadTest, SecondFetchCountsDeclinedTokensAsMissing) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
   options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);

@@ -91,7 +91,7 @@ TEST_P(EngineRestoreTest, EveryKeptPointServesPoolStoreAndSecondWorkerAlike) {
 
 // As a cache lends what lies on the worker's device: whole chunks there alone, remainders with the
 // host's bytes beside them.
-TEST_P(EngineRestoreTest, WhatIsLentOnTheDeviceServesAlikeAndIsNotKept) {
+TEST_P(EngineRestoreTest, ObjectsLentOnTheDeviceServeAlikeAndAreNotKept) {
   TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
   TestWorker lent(dir(), Options(kPoolBytes), worker.cache());

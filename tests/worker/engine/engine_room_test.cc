@@ -43,7 +43,7 @@ EngineRequest Uncached(std::vector<int32_t> prompt, uint32_t max_new_tokens) {
   return request;
 }
 
-TEST(EngineRoomTest, WhatWasAdmittedEndsAndWhatFindsNoRoomIsOvertaken) {
+TEST(EngineRoomTest, AdmittedRequestsEndAndOneWithoutRoomIsOvertaken) {
   struct Asked {
     size_t prompt, answer;
   };
@@ -105,7 +105,7 @@ TEST(EngineRoomTest, OneThatWaitsMayBeCancelledAndTheNextGoesOn) {
   EXPECT_TRUE(next.error.ok());
 }
 
-TEST(EngineRoomTest, WhatAPublishHoldsIsWaitedFor) {
+TEST(EngineRoomTest, RequestWaitsForBytesThatAPublishHolds) {
   auto slow = std::make_shared<MemoryPrefixCache>(
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
   absl::Notification release;
@@ -253,7 +253,7 @@ TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
 
 // A request that waits for others gives up neither the pool nor an audit when these would not make
 // enough room.
-TEST(EngineRoomTest, NothingIsEvictedThatWouldNotBeEnough) {
+TEST(EngineRoomTest, WaitingRequestEvictsNothingUnlessItIsEnough) {
   EngineOptions options = Room(20);
   options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
@@ -335,7 +335,7 @@ EngineOptions ExactRoom(uint64_t tokens) {
   return options;
 }
 
-TEST(EngineRoomTest, OfTheOtherClassesWhatFindsNoRoomWaitsToo) {
+TEST(EngineRoomTest, ExactRequestWithoutRoomWaitsToo) {
   TestWorker alone(RoomDir(), TestWorker::SmallOptions(), nullptr, /*with_cache=*/false);
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   Collector first, second;
@@ -362,7 +362,7 @@ TEST(EngineRoomTest, OfTheOtherClassesWhatFindsNoRoomWaitsToo) {
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }
 
-TEST(EngineRoomTest, OfTheOtherClassesWhatNeverFitsIsRefusedAndTheRestGoesOn) {
+TEST(EngineRoomTest, ExactRequestThatNeverFitsIsRefusedAndTheRestGoesOn) {
   TestWorker worker(RoomDir(), ExactRoom(200), nullptr, /*with_cache=*/false);
   EngineRequest samples = Uncached(Prompt(60), 20);
   samples.samples = 3;

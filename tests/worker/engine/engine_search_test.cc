@@ -267,7 +267,7 @@ TEST(EngineSearchTest, TheDeadlineAndADrainEndItToo) {
   EXPECT_EQ(worker->Stats().running, 0u);
 }
 
-TEST(EngineSearchTest, WhatIsNoSearchIsRefusedByNameAndLimit) {
+TEST(EngineSearchTest, InvalidSearchIsRefusedByNameAndLimit) {
   EngineOptions options = InvariantOptions();
   options.max_running = 6;
   TestWorker worker(SearchDir(), options);
@@ -305,7 +305,7 @@ TEST(EngineSearchTest, WhatIsNoSearchIsRefusedByNameAndLimit) {
 }
 
 // As four samples take: what one beam took another may hold, and all together no more than that.
-TEST(EngineSearchTest, WhatIsSetAsideIsEnoughAndNoMoreIsTaken) {
+TEST(EngineSearchTest, SearchTakesNoMoreThanItReserved) {
   TestWorker any(SearchDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const auto wanted = any.Run(Searching(4, 331, 120));
   const uint64_t chunk = ChunkBytes(any->layout());

@@ -191,7 +191,7 @@ TEST(EngineSpeculation, IsRefusedWhereRowsDependOnTheirNeighboursAndOffUnlessAsk
 }
 
 // A step may end anywhere among its guessed tokens: what is kept is what was decoded.
-TEST(EngineSpeculation, WhatIsKeptOfAnAnswerThatStopsIsWhatWasDecoded) {
+TEST(EngineSpeculation, StoppedAnswerKeepsWhatWasDecoded) {
   for (const size_t last : {20u, 21u, 22u, 23u, 24u, 25u, 26u, 27u, 28u}) {
     SCOPED_TRACE(last);
     std::unique_ptr<GuessedAnswer> kept[2], next[2];
@@ -232,7 +232,7 @@ TEST(EngineSpeculation, EndsWhereTheModelEndsTheText) {
   EXPECT_GT(worker.Counter("accepted_tokens"), 0u);
 }
 
-TEST(EngineSpeculation, WhoCancelsGetsNothingMoreOfTheStep) {
+TEST(EngineSpeculation, CancelledRequestGetsNoMoreTokensOfTheStep) {
   TestWorker worker(Dir(), Options());
   for (const size_t last : {40u, 41u, 42u, 43u}) {
     GuessedAnswer answer;

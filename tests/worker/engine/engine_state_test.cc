@@ -163,7 +163,7 @@ TEST(EngineStates, AreRefusedByTheNameOfThePartThatDiffers) {
               HasSubstr("dtype (model config field kv_dtype) differs"));
 }
 
-TEST(EngineStates, OfAnAdapterNeedTheSameOneUnderAnyName) {
+TEST(EngineStates, StateOfAnAdapterNeedsTheSameOneUnderAnyName) {
   const TinyGeometry& geometry = Geometries()[0].geometry;
   const TestFolder legal, medical;
   WriteTinyAdapter(geometry, 8, legal.path());
@@ -233,7 +233,7 @@ TEST(EngineStates, AreAsTheyWereAfterAStaticRequestWentOnFromThem) {
 }
 
 // Numbers so large that sums of them are none.
-TEST(EngineStates, ThatGiveNoNumbersAreForgotten) {
+TEST(EngineStates, StateThatGivesNoNumbersIsForgotten) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));
   const std::string forged =

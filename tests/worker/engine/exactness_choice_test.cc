@@ -112,7 +112,7 @@ std::string Refusal(const EngineOptions& options) {
   return std::string(options.Validate().message());
 }
 
-TEST(WeightsChoiceTest, WhatMakesNoSenseIsRefusedByBothNames) {
+TEST(WeightsChoiceTest, ContradictoryOptionsAreRefusedByBothNames) {
   EngineOptions options = InvariantOptions();
   options.model_dir = ChoiceDir();
   options.weights = WeightsChoice::kInt8;
@@ -139,7 +139,7 @@ TEST(WeightsChoiceTest, WhatMakesNoSenseIsRefusedByBothNames) {
 }
 
 // The checkpoint has float32.
-TEST(WeightsChoiceTest, WhatTheyTakeInMemoryIsOfTheFormTheyAreKeptIn) {
+TEST(WeightsChoiceTest, MemoryOfWeightsFollowsTheirForm) {
   const uint64_t stored = *InvariantWeightBytes(ChoiceDir(), WeightForm::kStored);
   EXPECT_GT(stored, 0u);
   EXPECT_EQ(*InvariantWeightBytes(ChoiceDir(), WeightForm::kFloat32), stored);
@@ -151,7 +151,7 @@ TEST(WeightsChoiceTest, WhatTheyTakeInMemoryIsOfTheFormTheyAreKeptIn) {
 }
 
 // Asked for with --exactness auto, on a machine that cannot have the class.
-TEST(WeightsChoiceTest, WhatWasAskedForDoesNotBecomeAnother) {
+TEST(WeightsChoiceTest, RequestedFormDoesNotBecomeAnother) {
   if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;

@@ -56,7 +56,7 @@ PrefixRequest Prefix(uint32_t tokens, std::vector<uint32_t> cuts = {}, uint32_t 
   return prefix;
 }
 
-TEST(PrefixPoolTest, WhatItHasByNowIsTakenOnlyWhereItIsMoreThanWhatWasPaidFor) {
+TEST(PrefixPoolTest, LaterPoolHitIsTakenOnlyIfLongerThanTheOnePaidFor) {
   PooledPrefix paid;
   paid.boundary = 32;
   for (const auto& [now_has, fetched_has, taken] :

@@ -73,7 +73,7 @@ TEST(SchedulerTest, HasNoStepForSequencesThatAreIdleOrQueued) {
   EXPECT_FALSE(scheduler.Next().has_value());
 }
 
-TEST(SchedulerTest, WhoIsPausedHasItsPlaceAndNoSteps) {
+TEST(SchedulerTest, PausedSequenceKeepsItsPlaceAndGetsNoSteps) {
   Scheduler scheduler(3, 4);
   for (SequenceId id : {1, 2, 3}) scheduler.Enqueue(id);
   for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
@@ -318,7 +318,7 @@ TEST(SchedulerBatchTest, EveryStepDecodesAllAndPrefillsWithTheRowsThatAreLeft) {
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 3 9");
 }
 
-TEST(SchedulerBatchTest, WhereNothingDecodesAStepIsLarge) {
+TEST(SchedulerBatchTest, StepWithoutDecodingIsLarge) {
   Scheduler scheduler = Batching(0, {{9, 1000, "a"}});
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "9:512");
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "9:488");
@@ -353,7 +353,7 @@ TEST(SchedulerBatchTest, ALongPromptIsNotStarvedByShortOnes) {
 }
 
 // Neither the oldest nor the shortest: others, in other workers too, wait for it.
-TEST(SchedulerBatchTest, WhatIsPromisedSharesTheHalfOfTheOldest) {
+TEST(SchedulerBatchTest, PromisedSequencesShareTheHalfOfTheOldest) {
   Scheduler scheduler = Batching(
       0, {{1, 999, "a"}, {2, 500, "a"}, {3, 600, "a", true}, {4, 600, "a", true}, {5, 9, "b"}});
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 265)), "1:64 2:128 3:64 5:9");

@@ -87,7 +87,7 @@ TEST_P(StagingTest, ContinuedFromAnyKeptPointTheObjectsHaveTheSameBits) {
   }
 }
 
-TEST_P(StagingTest, WhatDoesNotFitTheBudgetIsSkippedAndCounted) {
+TEST_P(StagingTest, SnapshotThatDoesNotFitTheBudgetIsSkippedAndCounted) {
   uint64_t first_bytes = 0;
   for (const ObjectId& id : NeededObjects(layout_, 23)) {
     first_bytes += layout_.ObjectBytes(id.tokens, id.group);

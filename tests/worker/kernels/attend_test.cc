@@ -189,7 +189,7 @@ TEST(Attend, ReadsKeysOfEachType) {
 }
 
 // Prefilled in steps of any size, or decoded: the same rows, at each offset of a block.
-TEST(Attend, OfARowIsTheSamePrefilledAndDecoded) {
+TEST(Attend, RowIsTheSamePrefilledAndDecoded) {
   for (const int64_t window : {0, 1, 16, 19, 40}) {
     const AttendCase test(MakeShape(2, 1, 32, 16, window), 0, 70, 4);
     ForEachTarget([&](const std::string& target) {
@@ -218,7 +218,7 @@ TEST(Attend, IsTheSameOnAnyNumberOfThreads) {
 // No key that a row sees is dropped: a NaN, or an infinity of either sign, gives the same as in the
 // reference, also where it is the only key of a split that the row sees. A tile's rows begin before
 // it, at it and behind it.
-TEST(Attend, OfWhatIsNoNumberEqualsTheReference) {
+TEST(Attend, NanAndInfinityEqualTheReference) {
   for (const float value : {std::nanf(""), kInfinity}) {
     for (const float softcap : {0.0f, 3.0f}) {
       for (const int64_t spoilt : {0, 64, 75, 79}) {
@@ -240,7 +240,7 @@ TEST(Attend, OfWhatIsNoNumberEqualsTheReference) {
 }
 
 // Several requests' rows in one call, some prefilling, some decoding.
-TEST(Attend, OfARowIsTheSameBesideOtherSequences) {
+TEST(Attend, RowIsTheSameBesideOtherSequences) {
   const AttendShape shape = MakeShape(4, 2, 32, 16, 50);
   std::vector<AttendCase> cases;
   const std::vector<int64_t> begins = {0, 77, 31, 200, 5}, rows = {9, 1, 1, 30, 1};

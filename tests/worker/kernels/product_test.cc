@@ -79,7 +79,7 @@ TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
 }
 
 // As a head has them: parts of several panels, the last of fewer.
-TEST(Product, OfManyPanelsEqualsTheReference) {
+TEST(Product, ProductOfManyPanelsEqualsTheReference) {
   Numbers numbers(11);
   const PackedWeights weights = MakeWeights({48 * 2061 + 5, 3}, ElementType::kBFloat16, &numbers);
   FencedRows x(9, 3);
@@ -150,7 +150,7 @@ TEST(Product, RunsOnACpuWithoutVectors) {
 }
 
 // The product by another path: from the matrices as they were, without panels.
-TEST(Product, OfStackedMatricesIsThatOfEach) {
+TEST(Product, ProductOfStackedMatricesIsThatOfEach) {
   Numbers numbers(7);
   const int64_t inputs = 37;
   const std::vector<std::byte> first = StoredWeights({20, inputs}, ElementType::kFloat32, &numbers);

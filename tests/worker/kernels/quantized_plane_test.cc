@@ -76,7 +76,7 @@ TEST(QuantizedPlane, GroupsLieAlongTheirAxis) {
   }
 }
 
-TEST(QuantizedPlane, WhatIsAlikeComesBackAsItWas) {
+TEST(QuantizedPlane, EqualValuesComeBackAsTheyWere) {
   const QuantizedPlane plane = PlaneOf(4, 16, 0, 16, 16);
   for (const float value : {0.0f, 1.5f, -3.25f}) {
     const std::vector<float> values(256, value);

@@ -96,7 +96,7 @@ class ForgottenRowsTest : public testing::TestWithParam<const char*> {
   std::vector<int32_t> text_;
 };
 
-TEST_P(ForgottenRowsTest, WhatFollowsHasTheBitsOfSingleSteps) {
+TEST_P(ForgottenRowsTest, RowsAfterForgottenOnesHaveTheBitsOfSingleSteps) {
   InvariantGemma::Kv single = Prefilled();
   const std::vector<float> want = Single(&single);
   for (const uint64_t seed : {1, 2, 3, 4, 5}) {

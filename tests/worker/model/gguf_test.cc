@@ -155,7 +155,7 @@ TEST_F(GgufTest, LeavesToTheArchitectureWhatItDoesNotSay) {
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1, 106));
 }
 
-TEST_F(GgufTest, OfAnotherModelOrFormIsRefusedByName) {
+TEST_F(GgufTest, FileOfAnotherModelOrFormIsRefusedByName) {
   const auto with = [](const std::string& name, const std::string& value) {
     return GgufBytes().Set(name, value);
   };

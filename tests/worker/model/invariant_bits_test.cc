@@ -86,7 +86,7 @@ std::string CheckpointOf(const WrittenDown& model) {
 }
 
 // The heads are those of 270M and 1B, of 4B, and small ones that share nothing.
-TEST(InvariantBits, OfEveryTokenAreThoseThatAreWrittenDown) {
+TEST(InvariantBits, LogitsOfEveryTokenHaveTheRecordedBits) {
   ASSERT_EQ(InvariantGemma::kKernelsVersion, 1) << "write the new bits down";
   const WrittenDown models[] = {
       {"llg", 24, 4, 1, 256, 64, 0,
@@ -119,7 +119,7 @@ InvariantGemmaOptions With(WeightForm form, int threads) {
   return options;
 }
 
-TEST(InvariantBits, OfWeightsAsFloat32AreThoseOfWeightsAsStored) {
+TEST(InvariantBits, Float32WeightsGiveTheBitsOfStoredWeights) {
   const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
   const auto stored = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));
   const auto wide = InvariantGemma::Load(dir, With(WeightForm::kFloat32, 2));
@@ -128,7 +128,7 @@ TEST(InvariantBits, OfWeightsAsFloat32AreThoseOfWeightsAsStored) {
 }
 
 // Whoever changes these changes the fingerprint's field `weights`.
-TEST(InvariantBits, OfWeightsAsInt8AreThoseThatAreWrittenDown) {
+TEST(InvariantBits, Int8WeightsGiveTheRecordedBits) {
   const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
   for (const int threads : {1, 3}) {
     const auto gemma = InvariantGemma::Load(dir, With(WeightForm::kInt8, threads));

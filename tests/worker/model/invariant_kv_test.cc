@@ -92,7 +92,7 @@ TEST(KvBlocks, MemoryOfOthersComesAndGoesOnTwoThreads) {
 }
 
 // The first leaves it while the second still has it.
-TEST(KvBlocks, WhoTakesABlockAlonePaysForItByItself) {
+TEST(KvBlocks, ReservationThatAdoptsABlockAlonePaysForIt) {
   KvBlocks arena(1000);
   KvBlocks::Reservation first, second;
   ASSERT_TRUE(arena.Reserve(500, &first).ok() && arena.Reserve(500, &second).ok());
@@ -112,7 +112,7 @@ TEST(KvBlocks, ABlockMayOutliveItsArena) {
   block[63] = std::byte{1};
 }
 
-TEST(KvBlocks, WhatIsSetAsideIsThereWhateverOthersTake) {
+TEST(KvBlocks, ReservedBytesAreThereWhateverOthersTake) {
   KvBlocks arena(1000);
   KvBlocks::Reservation mine, more;
   ASSERT_TRUE(arena.Reserve(600, &mine).ok());
@@ -146,7 +146,7 @@ TEST(KvBlocks, ATakeMayGoBeyondWhatIsSetAsideIntoWhatIsFree) {
   EXPECT_EQ(arena.used_bytes(), 0u);
 }
 
-TEST(KvBlocks, WhatIsSetAsideForTwoIsOneAndIsGivenBackWithTheLast) {
+TEST(KvBlocks, SharedReservationIsOneAndEndsWithItsLastHolder) {
   KvBlocks arena(1000);
   KvBlocks::Reservation mine;
   ASSERT_TRUE(arena.Reserve(300, &mine).ok());
@@ -222,7 +222,7 @@ class InvariantKvTest : public testing::Test {
   }
 };
 
-TEST_F(InvariantKvTest, WhatNoWindowSeesIsDropped) {
+TEST_F(InvariantKvTest, BlocksThatNoWindowSeesAreDropped) {
   const auto gemma = Load();
   InvariantGemma::Kv kv = gemma->NewKv();
   StepTo(*gemma, 160, 1, &kv);

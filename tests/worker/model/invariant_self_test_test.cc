@@ -167,7 +167,7 @@ TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
   }
 }
 
-TEST(InvariantSelfTest, WhatHeldIsRememberedAndWhatDidNotIsNot) {
+TEST(InvariantSelfTest, PassedSelfTestIsRememberedAndAFailedOneIsNot) {
   TestFolder folder;
   const auto gemma = LoadForSelfTest(), again = LoadForSelfTest();
   InvariantGemma::ReplaceProduct([](const ConstRows& x, const PackedWeights& weights, const Rows& y,

@@ -42,7 +42,7 @@ TEST(KvChoice, RefusesOptionsOfAnotherStrategyAndNamesBoth) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("quantized, and kv_cache is dynamic"));
 }
 
-TEST(KvChoice, OfAModelAlsoByNamesThatOnlySayWhatItsLayersAre) {
+TEST(KvChoice, ModelMayNameACacheThatOnlyDescribesItsLayers) {
   for (const char* name : {"", "hybrid", "sliding_window", "dynamic"}) {
     const absl::StatusOr<KvChoice> choice = ChoiceOfModel({name, ""}, Layout());
     ASSERT_TRUE(choice.ok()) << name << ": " << choice.status();
@@ -52,7 +52,7 @@ TEST(KvChoice, OfAModelAlsoByNamesThatOnlySayWhatItsLayersAre) {
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("cache_implementation: \"mamba\""));
 }
 
-TEST(KvChoice, OfAModelItsOptionsToo) {
+TEST(KvChoice, ModelMayGiveOptionsOfItsCache) {
   const absl::StatusOr<KvChoice> eight = ChoiceOfModel({"quantized", "bits=8"}, Layout());
   ASSERT_TRUE(eight.ok()) << eight.status();
   EXPECT_EQ(eight->quantization.bits, 8u);

@@ -89,7 +89,7 @@ TEST_F(LoraAdapters, AreOthersWhereTheyComputeSomethingElse) {
   EXPECT_NE(Load().value()->digest(), digest);
 }
 
-TEST_F(LoraAdapters, ThatComputeWhatNobodyWroteAreRefusedByField) {
+TEST_F(LoraAdapters, AdapterOfAnUnsupportedKindIsRefusedByField) {
   const std::pair<std::string, Json> refused[] = {{"peft_type", "LOHA"},
                                                   {"use_dora", true},
                                                   {"bias", "all"},
@@ -120,7 +120,7 @@ TEST_F(LoraAdapters, ThatComputeWhatNobodyWroteAreRefusedByField) {
   EXPECT_THAT(std::string(loaded.status().message()), HasSubstr("of a few levels"));
 }
 
-TEST_F(LoraAdapters, OfAnotherModelAreRefusedByTensor) {
+TEST_F(LoraAdapters, AdapterOfAnotherModelIsRefusedByTensor) {
   model_.hidden_size = 16;
   EXPECT_THAT(Error(), AllOf(HasSubstr("k_proj.lora_A.weight has shape [2, 8]"),
                              HasSubstr("ask for [2, 16]")));
@@ -135,7 +135,7 @@ TEST_F(LoraAdapters, OfAnotherModelAreRefusedByTensor) {
   EXPECT_THAT(Error(), HasSubstr("are of one projection"));
 }
 
-TEST_F(LoraAdapters, OfMoreTensorsThanAnyModelHasAreRefusedAtOnce) {
+TEST_F(LoraAdapters, AdapterOfTooManyTensorsIsRefusedAtOnce) {
   std::string header = "{";
   for (int i = 0; i < 300'000; ++i) {
     header += absl::StrCat(i == 0 ? "" : ",", "\"", i,
@@ -149,7 +149,7 @@ TEST_F(LoraAdapters, OfMoreTensorsThanAnyModelHasAreRefusedAtOnce) {
               AllOf(HasSubstr("adapter_model.safetensors"), HasSubstr("8388608 bytes")));
 }
 
-TEST_F(LoraAdapters, ThatArePipesAreRefused) {
+TEST_F(LoraAdapters, AdapterThatIsAPipeIsRefused) {
   for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
     ASSERT_TRUE(Load().ok());
     std::filesystem::remove(folder_.File(name));

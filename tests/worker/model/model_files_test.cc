@@ -128,7 +128,7 @@ TEST_F(CheckpointTest, WithDeepJsonIsRefusedByFile) {
 }
 
 // Opening a pipe would wait for its writer.
-TEST_F(CheckpointTest, OfPipesOrDevicesIsRefusedByFileAndOfLinksIsRead) {
+TEST_F(CheckpointTest, PipesAndDevicesAreRefusedByFileAndLinksAreRead) {
   for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
     const std::string path = absl::StrCat(dir_, "/", name), kept = path + ".kept";
     const bool is_there = std::filesystem::exists(path);

@@ -114,7 +114,7 @@ TEST_F(StaticKvTest, RoomOfAStepThatIsNotMadeIsThereForTheNext) {
   EXPECT_EQ(TakenBlocks(), taken);
 }
 
-TEST_F(StaticKvTest, WhatWasNotTakenAheadIsTakenThen) {
+TEST_F(StaticKvTest, StepTakesTheBytesThatWereNotTakenAhead) {
   uint64_t taken = 0;
   int64_t allocated = 0;
   InvariantGemma::Kv dynamic = gemma_->NewKv();

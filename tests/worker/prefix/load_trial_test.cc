@@ -50,7 +50,7 @@ class LoadTrialTest : public testing::Test {
   LoadModel model_;
 };
 
-TEST_F(LoadTrialTest, WhatIsNotKnownYetIsLoadedAsEver) {
+TEST_F(LoadTrialTest, PrefixIsLoadedWhileItsCostsAreUnknown) {
   LoadTrial unarmed;
   EXPECT_TRUE(unarmed.Accepts(Offer()));
   EXPECT_EQ(unarmed.Patience(0), std::nullopt);
@@ -79,7 +79,7 @@ TEST_F(LoadTrialTest, ALoadOfMillisecondsIsTakenWhateverComputingCosts) {
   EXPECT_TRUE(Loads(Offer(0.5, 128)));
 }
 
-TEST_F(LoadTrialTest, WhatTheWorkerHasIsNotComputedAgainEitherWay) {
+TEST_F(LoadTrialTest, TokensTheWorkerHasSpareNoComputing) {
   LearnCompute();
   LearnLink(20 * kMegabyte);  // 28 MB in 1.4 s
   EXPECT_TRUE(Loads(Offer(), Prompt(0)));
@@ -95,7 +95,7 @@ TEST_F(LoadTrialTest, OthersThatComputeMakeLoadingWorthMore) {
   EXPECT_TRUE(Loads(Offer(), busy)) << "beside another prompt it takes four";
 }
 
-TEST_F(LoadTrialTest, NobodyIsAskedWhereEvenAllOfItIsNotWorthLoading) {
+TEST_F(LoadTrialTest, StoreIsNotAskedIfEvenTheWholePrefixIsNotWorthLoading) {
   LearnCompute();
   LearnLink(1 * kMegabyte);
   LoadTrial trial;

@@ -70,7 +70,7 @@ void* AllocateWhereNothingIsKept(size_t alignment, size_t bytes) {
   return RecycledBytes() > 0 ? nullptr : std::aligned_alloc(alignment, bytes);
 }
 
-TEST(ObjectMemoryTest, WhatIsKeptIsGivenBackBeforeAnAllocationFails) {
+TEST(ObjectMemoryTest, KeptMemoryIsGivenBackBeforeAnAllocationFails) {
   constexpr size_t kBytes = 1 << 20;
   SetRecycledLimit(0);
   SetRecycledLimit(kLeastRecycledLimit);

@@ -151,7 +151,7 @@ TEST(Prompt, APrefillMayEndInASystemMessageOrAnUnfinishedUserMessage) {
       << "the end of an unfinished message may yet change: no cut there";
 }
 
-TEST(Prompt, OfAChatsBreakpointsThoseOfItsPartsAreDeclared) {
+TEST(Prompt, ChatDeclaresTheBreakpointsOfItsParts) {
   std::vector<ChatMessage> chat = {
       {"user", {{ChatPart::Kind::kText, "the keeper", true}, {ChatPart::Kind::kText, "!", false}}},
       Message("assistant", "the lamp"),

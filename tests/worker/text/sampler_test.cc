@@ -262,7 +262,7 @@ TEST(Sampler, AmongManyDrawsWhatTheWholeVocabularyInOrderGives) {
 }
 
 // Sums reach the wanted share exactly: in another order they may not, and the written one decides.
-TEST(Sampler, WhereSumsLeaveDoubtTheWrittenOrderDecides) {
+TEST(Sampler, WrittenOrderDecidesEqualSums) {
   for (const size_t count : {512u, 1024u, 4096u}) {
     for (const float temperature : {1.0F, 0.3F}) {
       for (const float top_p : {0.0F, 0.25F, 0.5F, 0.75F}) {

@@ -85,7 +85,7 @@ TEST(TextStream, StopsBeforeTheStopStringAndStaysStopped) {
   EXPECT_EQ(stream.Finish(), "");
 }
 
-TEST(TextStream, OfSeveralStopStringsTheFirstCompleteOneCounts) {
+TEST(TextStream, FirstCompleteStopStringCounts) {
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"abcd", "bc"})), "a");
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"bcd", "abcd"})), "")
       << "of those that end together, the longest";
