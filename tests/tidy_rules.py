@@ -16,10 +16,6 @@ SOURCES_MAX = 1  # .cc files that a class's methods are defined in
 ALLOWED = [
     ("tests/tidy_self_test.py", "words", "its fixtures are what the rule must find"),
     ("tests/tidy_rules.py", "words", "names what it bans"),
-] + [
-    (path, "stray", "parted from its header's file for a limit that is gone: join") for path in (
-        "cache_store/retention/unit_class.cc",
-        "proto/manifest_rule.cc", "worker/kernels/reference_attend.cc")
 ]
 
 CODE = (".cc", ".h")

@@ -9,7 +9,7 @@ GOOD = {
                   "std::vector<A::B> A::I(int x) const {\n  return {};\n}\n}\n",
     "proto/a.h": "// A.\nclass A {\n public:\n  int G() const { return 2; }\n"
                  "  struct B {\n    int x = 1;\n  };\n" + "  static int H();\n};\n"
-                 "int Stray(int x);\n",
+                 "int Stray(int x);\nclass C {\n  void Stray();\n};\n",
     "proto/b.cc": "namespace {\nclass A {\n  int x[3] = {1, 2, 3};\n};\n}\n",
     "worker/text/CMakeLists.txt": "add_library(w w.cc)\n",
     "worker/text/w.cc": '#include <ATen/ATen.h>\n#include "proto/a.h"\n',
@@ -54,6 +54,9 @@ BAD = {
     "a function that another's header declares": (
         "proto/b.cc", "namespace hearth {\nint Stray(int x) {\n  return x;\n}\n}\n",
         "Stray is declared in proto/a.h"),
+    "a class that another's header declares": (
+        "proto/b.cc", "namespace hearth {\nvoid C::Stray() {\n}\n}\n",
+        "C is declared in proto/a.h"),
     "a room looks up": (
         "cache_store/base/b.h", '#include "cache_store/catalog/c.h"\n', "may not see"),
     "a room looks aside": (

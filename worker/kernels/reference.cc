@@ -1,10 +1,14 @@
 #include "worker/kernels/reference.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
+#include "worker/kernels/attend_plan.h"
 #include "worker/kernels/function_constants.h"
+#include "worker/kernels/quantized/quantized_plane.h"
 
 namespace hearth {
 namespace reference {
@@ -43,6 +47,70 @@ uint32_t BitsOf(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
+}
+
+struct RowState {
+  float largest = -kInfinity, sum = 0;
+  std::vector<float> outputs;
+};
+
+template <typename T>
+std::vector<float> Widened(const T* from, int64_t count) {
+  std::vector<float> wide;
+  for (int64_t i = 0; i < count; ++i) wide.push_back(WidenOne(from[i]));
+  return wide;
+}
+
+// A split's keys and values of one head, and what a row sees of them.
+template <typename T>
+RowState SplitState(const AttendShape& shape, const T* keys, const T* values, const SeenKeys& seen,
+                    const float* query) {
+  RowState state;
+  state.outputs.assign(static_cast<size_t>(shape.head_dim), 0.0f);
+  std::vector<float> weights(static_cast<size_t>(shape.split), 0.0f);
+  for (int64_t key = seen.begin; key < seen.end; ++key) {
+    const std::vector<float> wide = Widened(keys + key * shape.head_dim, shape.head_dim);
+    float& score = weights[static_cast<size_t>(key)];
+    score = Dot(query, wide.data(), shape.head_dim);
+    if (shape.softcap > 0) score = Tanh(score / shape.softcap) * shape.softcap;
+    state.largest = std::max(state.largest, score);
+  }
+  float sums[16] = {};
+  for (int64_t key = seen.begin; key < seen.end; ++key) {
+    float& weight = weights[static_cast<size_t>(key)];
+    weight = Exp(weight - state.largest);
+    sums[key % 16] += weight;
+    for (int64_t d = 0; d < shape.head_dim; ++d) {
+      float& output = state.outputs[static_cast<size_t>(d)];
+      output = std::fma(weight, WidenOne(values[key * shape.head_dim + d]), output);
+    }
+  }
+  state.sum = TreeSum(sums);
+  return state;
+}
+
+template <typename T>
+void RowOf(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,
+           int64_t position, const float* query, float* out) {
+  RowState all;
+  all.outputs.assign(static_cast<size_t>(shape.head_dim), 0.0f);
+  const int64_t head = shape.split * shape.head_dim;
+  for (int64_t split = 0; split <= position / shape.split; ++split) {
+    const SeenKeys seen = KeysSeen(shape, position, split);
+    if (seen.none()) continue;
+    const T* block = reinterpret_cast<const T*>(blocks[split]);
+    const RowState one = SplitState(shape, block + kv_head * head,
+                                    block + (shape.kv_heads + kv_head) * head, seen, query);
+    const float largest = std::max(all.largest, one.largest);
+    const float before = Exp(all.largest - largest), now = Exp(one.largest - largest);
+    all.largest = largest;
+    all.sum = std::fma(all.sum, before, one.sum * now);
+    for (size_t d = 0; d < all.outputs.size(); ++d) {
+      all.outputs[d] = std::fma(all.outputs[d], before, one.outputs[d] * now);
+    }
+  }
+  const float inverse = 1.0f / all.sum;
+  for (size_t d = 0; d < all.outputs.size(); ++d) out[d] = all.outputs[d] * inverse;
 }
 
 }  // namespace
@@ -114,6 +182,52 @@ float Tanh(float x) {
 float Gelu(float x) {
   const float cubic = std::fma(x * x * kGeluCubic, x, x);
   return x / (Exp(cubic * kGeluScale) + 1.0f);
+}
+
+void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t kv_head,
+               int64_t position, const float* query, float* out) {
+  if (sequence.sealed == nullptr) {
+    return AttendRow(shape, sequence.blocks, kv_head, position, query, out);
+  }
+  const int64_t own = position / shape.split, values = shape.split * shape.head_dim;
+  std::vector<std::vector<float>> opened(static_cast<size_t>(own));
+  std::vector<const std::byte*> blocks;
+  for (int64_t split = 0; split < own; ++split) {
+    if (KeysSeen(shape, position, split).none()) {
+      blocks.push_back(nullptr);
+      continue;
+    }
+    if (!sequence.quantization.is_on()) {
+      blocks.push_back(sequence.sealed[split]);
+      continue;
+    }
+    std::vector<float>& rows = opened[static_cast<size_t>(split)];
+    rows.resize(static_cast<size_t>(2 * shape.kv_heads * values));
+    const KvQuantization& form = sequence.quantization;
+    for (int64_t number = 0; number < 2 * shape.kv_heads; ++number) {
+      const int axis = number < shape.kv_heads ? form.axis_key : form.axis_value;
+      const QuantizedPlane plane{form, axis, shape.split, shape.head_dim};
+      const auto offset = number * static_cast<int64_t>(plane.bytes());
+      DequantizePlane(plane, sequence.sealed[split] + offset, rows.data() + number * values);
+    }
+    blocks.push_back(reinterpret_cast<const std::byte*>(rows.data()));
+  }
+  blocks.push_back(sequence.blocks[own]);
+  AttendRow(shape, blocks.data(), kv_head, position, query, out);
+}
+
+void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,
+               int64_t position, const float* query, float* out) {
+  switch (shape.kv_type) {
+    case ElementType::kFloat32:
+      return RowOf<float>(shape, blocks, kv_head, position, query, out);
+    case ElementType::kBFloat16:
+      return RowOf<BFloat16>(shape, blocks, kv_head, position, query, out);
+    case ElementType::kFloat16:
+      return RowOf<Float16>(shape, blocks, kv_head, position, query, out);
+    default:
+      assert(false);  // of weights only
+  }
 }
 
 }  // namespace reference
