@@ -16,11 +16,8 @@
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/disk_tier_tables.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_seams.h"
 #include "tests/support/raw_database.h"
-#include "tests/support/stepped_seams.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
+#include "tests/support/stepped_store.h"
 
 namespace hearth {
 namespace {
@@ -29,34 +26,14 @@ namespace fs = std::filesystem;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-class Damage : public ::testing::Test {
+class Damage : public SteppedStoreFixture, public ::testing::Test {
  protected:
-  Damage() {
-    KitModel geometry;
-    geometry.head_dim = 1024;
-    geometry.layer_types = "llllg";
-    large_ = geometry.Make();
-  }
-  void Open() {
-    store_.reset();
-    StoreOptions options;
-    options.data_dir = folder_.path();
-    options.host_bytes = 0;
-    options.disk_bytes = uint64_t{1} << 30;
-    options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
-    absl::StatusOr<std::unique_ptr<TieredStore>> opened =
-        OpenStore(options, SteppedSeams(&executor_, &clock_));
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store_ = *std::move(opened);
-  }
   absl::Status Publish(uint64_t seed, bool is_large = false) {
     return KitPublish(store_.get(), is_large ? large_ : model_, Prompt(seed), {64}).status();
   }
   absl::StatusOr<uint32_t> Fetch(uint64_t seed, bool is_large = false) {
     return KitFetch(store_.get(), is_large ? large_ : model_, Prompt(seed));
   }
-  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
-  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   // Everything that is in the log becomes tables.
   void Flush() {
     store_.reset();
@@ -103,12 +80,7 @@ class Damage : public ::testing::Test {
     return found;
   }
 
-  const TestFolder folder_;
-  Fingerprint model_ = KitModel().Make(), large_ = model_;
-  std::vector<std::string> lines_;
-  FakeClock clock_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
+  const Fingerprint large_ = LargeModel();
 };
 
 TEST_F(Damage, RocksDbsOwnLogIsNoFile) {

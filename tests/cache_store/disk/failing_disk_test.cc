@@ -14,13 +14,8 @@
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/point_count.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_seams.h"
-#include "tests/support/fake_clock.h"
-#include "tests/support/faulty_disk.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -47,27 +42,17 @@ constexpr Failing kFailing[] = {
     {"OneBitInOneReadOfFifty", DiskFault::kFlippedBit, 20, 2},
 };
 
-class FailingDisk : public ::testing::TestWithParam<Failing> {
+class FailingDisk : public FaultyDiskFixture, public ::testing::TestWithParam<Failing> {
  protected:
   FailingDisk() {
     KitModel geometry;
     geometry.head_dim = GetParam().head_dim;
     model_ = geometry.Make();
   }
-  void Open() {
-    store_.reset();
-    StoreOptions options;
-    options.data_dir = folder_.path();
-    options.host_bytes = 0;
-    options.disk_bytes = uint64_t{1} << 30;
-    StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.disk_env = disk_.env();
-    store_ = OpenStore(options, std::move(seams)).value();
-  }
   // Publishes, and remembers what was acknowledged.
   absl::Status Publish(Durability durability) {
     const uint64_t seed = ++seed_;
-    absl::Status status = KitPublish(store_.get(), model_, Prompt(seed), {64}, durability).status();
+    absl::Status status = FaultyDiskFixture::Publish(seed, durability);
     if (status.ok()) acknowledged_.push_back(seed);
     return status;
   }
@@ -75,18 +60,10 @@ class FailingDisk : public ::testing::TestWithParam<Failing> {
     const absl::StatusOr<uint32_t> fetched = KitFetch(store_.get(), model_, Prompt(seed));
     return fetched.ok() ? *fetched : 0;
   }
-  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
-  SteppedStore* stepped() { return static_cast<SteppedStore*>(store_.get()); }
   void ExpectAllThere() {
     for (const uint64_t seed : acknowledged_) EXPECT_EQ(Fetch(seed), 64u) << seed;
   }
 
-  const TestFolder folder_;
-  Fingerprint model_ = KitModel().Make();
-  FaultyDisk disk_;
-  FakeClock clock_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
   uint64_t seed_ = 0;
   std::vector<uint64_t> acknowledged_;
 };
@@ -122,90 +99,66 @@ TEST_P(FailingDisk, IsTakenBackWithAllThatWasAcknowledged) {
     CheckInvariants(store_.get());
   }
   EXPECT_GT(disk_.struck(), 0);
-  EXPECT_EQ(store_->Stats().counters.at("quarantined_objects"), 0u);
+  EXPECT_EQ(Counted("quarantined_objects"), 0u);
   Open();
   ExpectAllThere();
 }
 
+// Their points lie in the log.
+class FailedWrites : public FaultyDiskFixture, public ::testing::Test {
+ protected:
+  // Closes the store.
+  void ExpectWholeFolder() {
+    store_.reset();
+    const VerifyReport verified = VerifyDataDir(folder_.path()).value();
+    EXPECT_TRUE(verified.ok()) << verified.problems[0];
+    const TestFolder to;
+    const absl::Status backed_up = BackUpDataDir(folder_.path(), to.File("backup")).status();
+    EXPECT_TRUE(backed_up.ok()) << backed_up;
+  }
+};
+
 // A write that fails half way leaves part of a record in the log, and RocksDB writes behind it.
-TEST(FailedWrites, ALogThatTheyToreIsNoDamage) {
-  const TestFolder folder;
-  KitModel geometry;
-  geometry.head_dim = 2;  // the log
-  const Fingerprint model = geometry.Make();
-  FaultyDisk disk;
-  ManualExecutor* executor = nullptr;
-  std::unique_ptr<TieredStore> store;
-  const auto open = [&] {
-    store.reset();
-    StoreOptions options;
-    options.data_dir = folder.path();
-    options.host_bytes = 0;
-    options.disk_bytes = uint64_t{1} << 30;
-    StoreSeams seams = SteppedSeams(&executor);
-    seams.disk_env = disk.env();
-    store = OpenStore(options, std::move(seams)).value();
-  };
-  const auto prompt = [](uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; };
+TEST_F(FailedWrites, ALogThatTheyToreIsNoDamage) {
   std::vector<uint64_t> acknowledged;
   const auto publish = [&](uint64_t seed) {
-    const absl::Status status = KitPublish(store.get(), model, prompt(seed), {64}).status();
+    const absl::Status status = Publish(seed);
     if (status.ok()) acknowledged.push_back(seed);
     return status;
   };
-  open();
+  Open();
   for (int nth = 1; nth <= 12; ++nth) {
-    disk.Arm(DiskFault::kShortWrite, nth);
+    disk_.Arm(DiskFault::kShortWrite, nth);
     for (uint64_t i = 0; i < 4; ++i) publish(100 * nth + i).IgnoreError();
-    disk.Disarm();
+    disk_.Disarm();
     const absl::Status taken = publish(100 * nth + 50);
     ASSERT_TRUE(taken.ok()) << nth << ": " << taken;
   }
-  disk.Arm(DiskFault::kShortWrite, 1);
+  disk_.Arm(DiskFault::kShortWrite, 1);
   EXPECT_FALSE(publish(1).ok());
-  store = nullptr;
-  const VerifyReport verified = VerifyDataDir(folder.path()).value();
-  EXPECT_TRUE(verified.ok()) << verified.problems[0];
-  const TestFolder to;
-  const absl::Status backed_up = BackUpDataDir(folder.path(), to.File("backup")).status();
-  EXPECT_TRUE(backed_up.ok()) << backed_up;
-  open();
-  EXPECT_EQ(store->Stats().counters.at("recovery_damage"), 0u);
-  for (const uint64_t seed : acknowledged) {
-    EXPECT_EQ(KitFetch(store.get(), model, prompt(seed)).value(), 64u) << seed;
-  }
+  ExpectWholeFolder();
+  Open();
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+  for (const uint64_t seed : acknowledged) EXPECT_EQ(Fetch(seed), 64u) << seed;
 }
 
 // A kill -9 in the middle of a write leaves half a record.
-TEST(FailedWrites, HalfARecordAtTheEndOfALogIsNoDamage) {
-  const TestFolder folder;
-  const auto open = [&] {
-    StoreOptions options;
-    options.data_dir = folder.path();
-    options.host_bytes = 0;
-    return TieredStore::Open(options).value();
-  };
-  const Fingerprint model = KitModel().Make();
-  const auto prompt = [](uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; };
+TEST_F(FailedWrites, HalfARecordAtTheEndOfALogIsNoDamage) {
   for (const uint64_t seed : {1, 2}) {
-    ASSERT_TRUE(KitPublish(open().get(), model, prompt(seed), {64}).ok());
-    for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/db")) {
+    Open();
+    ASSERT_TRUE(Publish(seed).ok());
+    store_.reset();
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
       if (entry.path().extension() != ".log") continue;
       // Of 1,000 bytes, whole; then the beginning of a record.
       std::ofstream(entry.path(), std::ios::app | std::ios::binary)
           << std::string("sums\xE8\x03\x01", 7) << std::string(100, 'x');
     }
-    const VerifyReport verified = VerifyDataDir(folder.path()).value();
-    EXPECT_TRUE(verified.ok()) << verified.problems[0];
-    const TestFolder to;
-    const absl::Status backed_up = BackUpDataDir(folder.path(), to.File("backup")).status();
-    EXPECT_TRUE(backed_up.ok()) << backed_up;
+    ExpectWholeFolder();
   }
-  const auto store = open();
-  EXPECT_EQ(store->Stats().counters.at("recovery_damage"), 0u);
-  for (const uint64_t seed : {1, 2}) {
-    EXPECT_EQ(KitFetch(store.get(), model, prompt(seed)).value(), 64u);
-  }
+  Open();
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+  for (const uint64_t seed : {1, 2}) EXPECT_EQ(Fetch(seed), 64u);
 }
 
 // The count is what a start finds losses by.
@@ -235,38 +188,18 @@ TEST(PointsCounted, EachOnceHoweverOftenItIsWrittenOrErased) {
   EXPECT_EQ(counted(), 1u);
 }
 
-class DamagedInUse : public ::testing::Test {
+class DamagedInUse : public FaultyDiskFixture, public ::testing::Test {
  protected:
   void Open(uint64_t host_bytes) {
-    store_ = nullptr;
-    StoreOptions options;
-    options.data_dir = folder_.path();
-    options.host_bytes = host_bytes;
-    options.disk_bytes = uint64_t{1} << 30;
-    options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
-    StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.disk_env = disk_.env();
-    store_ = OpenStore(options, std::move(seams)).value();
+    options_.host_bytes = host_bytes;
+    FaultyDiskFixture::Open();
   }
-  absl::Status Publish(uint64_t seed) {
-    return KitPublish(store_.get(), model_, Prompt(seed), {64}).status();
-  }
-  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
-  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
   std::filesystem::path Only(const char* part) {
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
       if (absl::StrContains(entry.path().filename().string(), part)) return entry.path();
     }
     return {};
   }
-
-  const TestFolder folder_;
-  const Fingerprint model_ = KitModel().Make();
-  FaultyDisk disk_;
-  FakeClock clock_;
-  ManualExecutor* executor_ = nullptr;
-  std::vector<std::string> lines_;
-  std::unique_ptr<TieredStore> store_;
 };
 
 TEST_F(DamagedInUse, DatabaseThatCannotReopenIsMendedAtTheNextStart) {
@@ -280,7 +213,7 @@ TEST_F(DamagedInUse, DatabaseThatCannotReopenIsMendedAtTheNextStart) {
   EXPECT_EQ(Fetch(1), 64u) << "from memory";
   Open(4 << 20);
   EXPECT_THAT(lines_, testing::Contains(testing::HasSubstr("it is set aside as")));
-  EXPECT_EQ(store_->Stats().counters.at("recovery_lost_restore_points"), 3u);
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 3u);
   EXPECT_TRUE(Publish(4).ok());
 }
 

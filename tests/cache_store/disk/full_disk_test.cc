@@ -3,41 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <random>
-
-#include "cache_store/store/store_seams.h"
-#include "tests/support/faulty_disk.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
 using ::testing::HasSubstr;
 
-class FullDisk : public ::testing::TestWithParam<uint32_t> {
+class FullDisk : public FaultyDiskFixture, public ::testing::TestWithParam<uint32_t> {
  protected:
   FullDisk() {
     KitModel geometry;
     geometry.head_dim = GetParam();
     model_ = geometry.Make();
-  }
-  void Open() { store_ = TryOpen().value(); }
-  absl::StatusOr<std::unique_ptr<TieredStore>> TryOpen() {
-    store_.reset();
-    StoreOptions options;
-    options.data_dir = folder_.path();
-    options.host_bytes = 0;
-    options.disk_bytes = uint64_t{1} << 30;
-    StoreSeams seams = SteppedSeams(&executor_);
-    seams.disk_env = disk_.env();
-    return OpenStore(options, std::move(seams));
-  }
-  absl::Status Publish(uint64_t seed) {
-    return KitPublish(store_.get(), model_, Prompt(seed), {64}).status();
   }
   // The point of this many tokens.
   absl::Status Drop(uint32_t tokens) {
@@ -46,14 +25,6 @@ class FullDisk : public ::testing::TestWithParam<uint32_t> {
     }
     return absl::NotFoundError("no such point");
   }
-  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
-  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
-
-  const TestFolder folder_;
-  Fingerprint model_ = KitModel().Make();
-  FaultyDisk disk_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
 };
 
 TEST_P(FullDisk, RefusesServesAndTakesAgainWhenThereIsRoom) {
@@ -114,10 +85,7 @@ TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) 
 TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
-  disk_.Die();
-  store_.reset();
-  std::mt19937_64 random(1);
-  disk_.Restart(true, &random);
+  Crash(/*machine=*/true);
   disk_.SetRoom(0);
   Open();
   EXPECT_EQ(Fetch(1), 64u);
@@ -127,15 +95,10 @@ TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
 TEST_P(FullDisk, UnsyncedBytesOfAKilledProcessTakeNoSyncedPublishWithThem) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
-  std::mt19937_64 random(1);
-  disk_.Die();
-  store_.reset();
-  disk_.Restart(/*machine=*/false, &random);
+  Crash(/*machine=*/false);
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(2), {64}, Durability::kSync).ok());
-  disk_.Die();
-  store_.reset();
-  disk_.Restart(/*machine=*/true, &random);
+  Crash(/*machine=*/true);
   Open();
   EXPECT_EQ(Fetch(1), 64u);
   EXPECT_EQ(Fetch(2), 64u);
@@ -149,10 +112,7 @@ TEST_P(FullDisk, TheRoomThatAStartTookIsKeptAgainOnceThereIsAny) {
   Open();
   disk_.SetRoom(FaultyDisk::kAmple);
   ASSERT_TRUE(Publish(2).ok());
-  disk_.Die();
-  store_.reset();
-  std::mt19937_64 random(1);
-  disk_.Restart(true, &random);
+  Crash(/*machine=*/true);
   disk_.SetRoom(0);
   Open();
   EXPECT_EQ(Fetch(1), 64u);
@@ -175,10 +135,7 @@ TEST_P(FullDisk, TheRoomIsKeptAgainOnlyWhereThereIsAmple) {
   EXPECT_GT(disk_.room(), uint64_t{3} << 20);
   disk_.SetRoom(FaultyDisk::kAmple);
   ASSERT_TRUE(Publish(2).ok());
-  disk_.Die();
-  store_.reset();
-  std::mt19937_64 random(1);
-  disk_.Restart(true, &random);
+  Crash(/*machine=*/true);
   disk_.SetRoom(0);
   Open();
   EXPECT_EQ(Fetch(1), 64u);
@@ -191,16 +148,12 @@ TEST_P(FullDisk, TheRoomThatIsKeptIsSyncedThoughTheFirstSyncsFail) {
     store_.reset();
     disk_.SetRoom(0);
     disk_.Arm(DiskFault::kFailedSync, nth);  // of the file, of its folder, of what ends the start
-    absl::StatusOr<std::unique_ptr<TieredStore>> opened = TryOpen();
+    const bool opened = TryOpen().ok();
     disk_.Disarm();
-    if (!opened.ok()) opened = TryOpen();
-    store_ = std::move(opened).value();
+    if (!opened) Open();
     disk_.SetRoom(FaultyDisk::kAmple);
     for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(Publish(100 * nth + i).ok());
-    disk_.Die();
-    store_.reset();
-    std::mt19937_64 random(nth);
-    disk_.Restart(true, &random);
+    Crash(/*machine=*/true, nth);
     disk_.SetRoom(0);
     Open();
     EXPECT_EQ(Fetch(1), 64u) << nth;
@@ -216,12 +169,9 @@ TEST_P(FullDisk, DroppedManifestIsErasedOnceThereIsRoomAndBeforeItsObjects) {
   EXPECT_FALSE(Drop(16).ok());
   disk_.SetFull(false);
   EXPECT_TRUE(Drop(32).ok());
-  disk_.Die();
-  store_.reset();
-  std::mt19937_64 random(1);
-  disk_.Restart(false, &random);
+  Crash(/*machine=*/false);
   Open();
-  EXPECT_EQ(store_->Stats().counters.at("recovery_dropped_manifests"), 0u);
+  EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u);
   EXPECT_TRUE(store_->List("default").empty());
 }
 
@@ -238,7 +188,7 @@ TEST_P(FullDisk, PointDroppedOnAFullDiskDoesNotComeBack) {
     Open();
     EXPECT_EQ(Fetch(1), 0u);
     EXPECT_EQ(store_->List("default").size(), publishes_after ? 1u : 0u);
-    EXPECT_EQ(store_->Stats().counters.at("recovery_collected_objects"), 0u);
+    EXPECT_EQ(Counted("recovery_collected_objects"), 0u);
     ASSERT_TRUE(store_->DropAll("default", true).ok());
   }
 }

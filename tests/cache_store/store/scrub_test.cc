@@ -4,43 +4,24 @@
 #include "absl/time/clock.h"
 #include "cache_store/disk/verify.h"
 #include "cache_store/store/background/scrubber.h"
-#include "cache_store/store/store_seams.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/raw_database.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
 constexpr uint64_t kSliceBytes = 128 << 10;
 
-class Scrub : public ::testing::Test {
+class Scrub : public SteppedStoreFixture, public ::testing::Test {
  protected:
   Scrub() {
-    KitModel geometry;
-    geometry.head_dim = 1024;
-    geometry.layer_types = "llllg";
-    model_ = geometry.Make();
-    options_.data_dir = folder_.path();
-    options_.host_bytes = 0;
+    model_ = LargeModel();
     options_.disk_bytes = 64 * kMiB;
     options_.scrub.bytes_per_s = kMiB;
   }
-  void Open() {
-    store_.reset();
-    StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    store_ = OpenStore(options_, std::move(seams)).value();
-  }
-  // A table of its own: 1.6 MiB in 13 slices.
-  void Publish(uint64_t seed) {
-    ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(seed), {64}).ok());
-  }
-  static KitPrompt Prompt(uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; }
-  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
-  absl::Duration Step() { return static_cast<SteppedStore*>(store_.get())->ScrubStep(); }
+  void Publish(uint64_t seed) { ASSERT_TRUE(SteppedStoreFixture::Publish(seed).ok()); }
+  absl::Duration Step() { return stepped()->ScrubStep(); }
   // Until nothing is left to read for days.
   void RunPass() {
     const uint64_t passes = Counted("scrub_passes");
@@ -51,19 +32,11 @@ class Scrub : public ::testing::Test {
     executor_->RunAll();
     CheckInvariants(store_.get());
   }
-  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   // The bytes of one slice of a prompt, as they lie on disk.
   std::string SliceOf(uint64_t seed) {
     const SliceView slice = KitSlice(model_, Prompt(seed), {48, 16, LayerGroup::kGlobal}, 4);
     return {reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size()};
   }
-
-  const TestFolder folder_;
-  Fingerprint model_ = KitModel().Make();
-  FakeClock clock_;
-  StoreOptions options_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
 };
 
 TEST_F(Scrub, FindsARottenSliceAndQuarantinesWhatItHitAlone) {

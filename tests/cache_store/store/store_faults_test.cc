@@ -2,46 +2,36 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_seams.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/faulty_tier.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
 using ::testing::HasSubstr;
 
-class StoreFaults : public ::testing::Test {
+class StoreFaults : public SteppedStoreFixture, public ::testing::Test {
  protected:
+  StoreFaults() { options_.scrub.bytes_per_s = 0; }
+  ~StoreFaults() override { store_.reset(); }
   void Open(uint64_t host_bytes) {
-    store_.reset();
-    StoreOptions options;
-    options.data_dir = folder_.path();
-    options.host_bytes = host_bytes;
-    options.disk_bytes = 64 << 20;
-    options.scrub.bytes_per_s = scrub_rate_;
-    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    options_.host_bytes = host_bytes;
+    options_.disk_bytes = 64 << 20;
+    SteppedStoreFixture::Open();
+  }
+  StoreSeams Seams() override {
+    StoreSeams seams = SteppedStoreFixture::Seams();
     seams.wrap_disk = [this](SliceTier* tier) {
       return std::make_unique<FaultyTier>(tier, &disk_faults_);
     };
-    store_ = OpenStore(options, std::move(seams)).value();
+    return seams;
   }
-  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
 
-  const TestFolder folder_;
-  const Fingerprint model_ = KitModel().Make();
   const KitPrompt prompt_{KitTokens(1, 65), {}};
   const KitPrompt other_{KitTokens(2, 65), {}};
-  uint64_t scrub_rate_ = 0;
-  FakeClock clock_;
   Faults disk_faults_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
 };
 
 TEST_F(StoreFaults, CorruptionOnDiskIsNeverServedAndOneObjectsFallTakesOnlyItsOwn) {
@@ -115,7 +105,7 @@ TEST_F(StoreFaults, ABadMomentOfTheDiskCostsTimeAndNoObject) {
 }
 
 TEST_F(StoreFaults, ScrubRewritesARottenObjectFromRam) {
-  scrub_rate_ = 1 << 20;
+  options_.scrub.bytes_per_s = 1 << 20;
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kBitFlip, 1000);

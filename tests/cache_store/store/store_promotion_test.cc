@@ -2,11 +2,8 @@
 // bounded, and never in place of objects that only RAM has.
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_seams.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -16,23 +13,18 @@ namespace {
 constexpr uint64_t kPointBytes = 8 * 256;
 constexpr size_t kPointObjects = 6;
 
-class StorePromotion : public ::testing::Test {
+class StorePromotion : public SteppedStoreFixture, public ::testing::Test {
  protected:
   void Open(uint64_t host_bytes, uint64_t max_background_bytes = 1 << 20) {
-    store_.reset();
-    StoreOptions options;
-    options.data_dir = folder_.path();
-    options.host_bytes = host_bytes;
-    options.disk_bytes = 1 << 20;
-    options.max_background_bytes = max_background_bytes;
-    StoreSeams seams = SteppedSeams(&executor_);
-    store_ = OpenStore(options, std::move(seams)).value();
+    options_.host_bytes = host_bytes;
+    options_.disk_bytes = 1 << 20;
+    options_.max_background_bytes = max_background_bytes;
+    SteppedStoreFixture::Open();
   }
   void Publish(uint64_t seed, Durability durability = Durability::kDisk) {
-    const auto result = KitPublish(store_.get(), model_, Prompt(seed), {64}, durability);
-    ASSERT_TRUE(result.ok()) << result.status();
+    const absl::Status published = SteppedStoreFixture::Publish(seed, durability);
+    ASSERT_TRUE(published.ok()) << published;
   }
-  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
   std::unique_ptr<FetchSession> Fetch(uint64_t seed) {
     return store_->Fetch(KitQuery(model_, Prompt(seed)), 0, 0).value();
   }
@@ -55,42 +47,36 @@ class StorePromotion : public ::testing::Test {
     }
     return count;
   }
-  uint64_t Count(const std::string& name) { return store_->Stats().counters.at(name); }
   uint64_t HostBytes() { return store_->Stats().tiers.at(0).bytes; }
   void RunTasksAndCheck() {
     executor_->RunAll();
     CheckInvariants(store_.get());
   }
-
-  const TestFolder folder_;
-  const Fingerprint model_ = KitModel().Make();
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
 };
 
 TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThatNeeds) {
   Open(4 * kPointBytes);
   for (uint64_t seed = 1; seed <= 5; ++seed) Publish(seed);
-  ASSERT_EQ(Count("demoted_objects"), kPointObjects);
+  ASSERT_EQ(Counted("demoted_objects"), kPointObjects);
   ASSERT_EQ(ObjectsInRam(1), 0u);
   {
     const auto session = Fetch(1);
     ReadObjects(session.get(), 2);
-    EXPECT_EQ(Count("demoted_objects"), kPointObjects) << "not on the reader's path";
+    EXPECT_EQ(Counted("demoted_objects"), kPointObjects) << "not on the reader's path";
   }
   RunTasksAndCheck();
-  EXPECT_EQ(Count("demoted_objects"), kPointObjects + 2) << "as many as made room";
+  EXPECT_EQ(Counted("demoted_objects"), kPointObjects + 2) << "as many as made room";
   EXPECT_EQ(ObjectsInRam(1), 2u);
-  EXPECT_EQ(Count("promoted_restore_points"), 0u);
+  EXPECT_EQ(Counted("promoted_restore_points"), 0u);
   // The next attempt gets those from RAM, and the disk is asked for the rest only.
-  const uint64_t before = Count("bytes_read_disk");
+  const uint64_t before = Counted("bytes_read_disk");
   ReadAll(1);
-  EXPECT_EQ(Count("bytes_read_disk") - before, kPointBytes - 2 * 256);
+  EXPECT_EQ(Counted("bytes_read_disk") - before, kPointBytes - 2 * 256);
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
-  EXPECT_EQ(Count("promoted_restore_points"), 1u);
-  EXPECT_EQ(Count("demoted_objects"), 2 * kPointObjects);
-  EXPECT_EQ(Count("promotions_skipped"), 0u);
+  EXPECT_EQ(Counted("promoted_restore_points"), 1u);
+  EXPECT_EQ(Counted("demoted_objects"), 2 * kPointObjects);
+  EXPECT_EQ(Counted("promotions_skipped"), 0u);
 }
 
 TEST_F(StorePromotion, AFetchThatReadsNothingEvictsNothing) {
@@ -129,8 +115,8 @@ TEST_F(StorePromotion, PromotionNeverRemovesWhatIsInRamAlone) {
   executor_->SetFull(false);
   ReadAll(1);
   RunTasksAndCheck();
-  EXPECT_EQ(Count("promotions_skipped"), 1u);
-  EXPECT_EQ(Count("evicted_restore_points"), 0u);
+  EXPECT_EQ(Counted("promotions_skipped"), 1u);
+  EXPECT_EQ(Counted("evicted_restore_points"), 0u);
   EXPECT_EQ(ObjectsInRam(1), 0u);
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
   EXPECT_EQ(ObjectsInRam(3), kPointObjects);
@@ -142,7 +128,7 @@ TEST_F(StorePromotion, RoomThatIsGoneWhenTheSlicesCameIsCountedOnce) {
   ReadAll(1);
   const auto second = Fetch(2), third = Fetch(3);  // in use when the job wants their room
   RunTasksAndCheck();
-  EXPECT_EQ(Count("promotions_skipped"), 1u);
+  EXPECT_EQ(Counted("promotions_skipped"), 1u);
   EXPECT_EQ(ObjectsInRam(1), 0u);
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
 }
@@ -152,7 +138,7 @@ TEST_F(StorePromotion, WaitingPromotionsAreBounded) {
   Publish(1);
   Open(4 * kPointBytes, 2 * 256);
   ReadAll(1);  // no job has run yet
-  EXPECT_EQ(Count("promotions_skipped"), 1u);
+  EXPECT_EQ(Counted("promotions_skipped"), 1u);
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), 2u);
   ReadAll(1);
@@ -167,7 +153,7 @@ TEST_F(StorePromotion, AQueueThatIsFullIsCounted) {
   executor_->SetFull(true);
   ReadAll(1);
   executor_->SetFull(false);
-  EXPECT_EQ(Count("promotions_skipped"), 1u);
+  EXPECT_EQ(Counted("promotions_skipped"), 1u);
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), 0u);
   ReadAll(1);
@@ -199,7 +185,7 @@ TEST_F(StorePromotion, ReadersOfTheSamePromoteItOnce) {
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
   EXPECT_EQ(HostBytes(), kPointBytes);
-  EXPECT_EQ(Count("promoted_restore_points"), 1u);
+  EXPECT_EQ(Counted("promoted_restore_points"), 1u);
 }
 
 TEST_F(StorePromotion, AStoreThatClosesFinishesWhatWasRead) {

@@ -7,11 +7,8 @@
 #include <utility>
 
 #include "cache_store/catalog/fingerprint_book.h"
-#include "cache_store/store/store_seams.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -49,19 +46,19 @@ class HookTier : public SliceTier {
   const std::function<absl::Status()>* const before_write_;
 };
 
-class StoreRaces : public ::testing::Test {
+class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
  protected:
-  void Open() {
-    store_.reset();
-    StoreOptions options;
-    options.data_dir = folder_.path();
-    options.host_bytes = 1 << 20;
-    options.disk_bytes = 64 << 20;
-    StoreSeams seams = SteppedSeams(&executor_);
+  StoreRaces() {
+    options_.host_bytes = 1 << 20;
+    options_.disk_bytes = 64 << 20;
+  }
+  ~StoreRaces() override { store_.reset(); }
+  StoreSeams Seams() override {
+    StoreSeams seams = SteppedStoreFixture::Seams();
     seams.wrap_disk = [this](SliceTier* tier) {
       return std::make_unique<HookTier>(tier, &before_write_);
     };
-    store_ = OpenStore(options, std::move(seams)).value();
+    return seams;
   }
   // Runs `hook` once, before the next write to the disk.
   void BeforeNextWrite(std::function<absl::Status()> hook) {
@@ -81,12 +78,8 @@ class StoreRaces : public ::testing::Test {
   }
   void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
 
-  const TestFolder folder_;
-  const Fingerprint model_ = KitModel().Make();
   const KitPrompt prompt_{KitTokens(1, 65), {}};
   std::function<absl::Status()> before_write_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
 };
 
 TEST_F(StoreRaces, AWriteBehindThatFailsAfterItsPointWasDroppedLeavesNothing) {

@@ -8,40 +8,27 @@
 
 #include "absl/synchronization/notification.h"
 #include "cache_store/store/store_core.h"
-#include "cache_store/store/store_seams.h"
-#include "tests/support/stepped_seams.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
+#include "tests/support/stepped_store.h"
 
 namespace hearth {
 namespace {
 
-class StoreSpace : public ::testing::Test {
+class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
  protected:
-  StoreSpace() {
-    KitModel geometry;
-    geometry.head_dim = 1024;  // 128 KiB slices
-    geometry.layer_types = "llllg";
-    model_ = geometry.Make();
-  }
+  StoreSpace() { model_ = LargeModel(); }
   void Open(uint64_t disk_bytes, uint64_t host_bytes = 0) {
-    Close();
-    options_.data_dir = folder_.path();
     options_.host_bytes = host_bytes;
     options_.disk_bytes = disk_bytes;
-    StoreSeams seams = SteppedSeams(&executor_);
-    store_ = OpenStore(options_, std::move(seams)).value();
+    SteppedStoreFixture::Open();
   }
   // Files that RocksDB let go are deleted by then.
   void Close() { store_.reset(); }
-  // 1.6 MiB.
   void Publish(uint64_t seed) {
-    const auto result = KitPublish(store_.get(), model_, Prompt(seed), {64});
-    ASSERT_TRUE(result.ok()) << result.status();
+    const absl::Status published = SteppedStoreFixture::Publish(seed);
+    ASSERT_TRUE(published.ok()) << published;
     ASSERT_LE(store_->Stats().tiers.at(1).bytes, options_.disk_bytes);
     executor_->RunAll();
   }
-  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
   uint64_t FileBytes() {
     uint64_t bytes = 0;
     for (const auto& file : std::filesystem::recursive_directory_iterator(folder_.path())) {
@@ -49,11 +36,9 @@ class StoreSpace : public ::testing::Test {
     }
     return bytes;
   }
-  static KitPrompt Prompt(uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; }
-
   // What is in RAM now, without keeping it alive.
   std::vector<std::weak_ptr<const std::vector<SliceView>>> RamCopies() {
-    StoreCore* const core = static_cast<SteppedStore*>(store_.get())->core();
+    StoreCore* const core = stepped()->core();
     StoreLock lock(core);
     std::vector<std::weak_ptr<const std::vector<SliceView>>> copies;
     for (const auto& [number, object] : core->objects.all()) {
@@ -61,12 +46,6 @@ class StoreSpace : public ::testing::Test {
     }
     return copies;
   }
-
-  const TestFolder folder_;
-  Fingerprint model_ = KitModel().Make();
-  StoreOptions options_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
 };
 
 // A limit and what may be on top of it: an eighth dead beside something live, a sixteenth not yet

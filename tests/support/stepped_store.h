@@ -1,0 +1,90 @@
+// SteppedStoreFixture: a store in a folder of its own whose clock and background jobs a test
+// drives. What a fixture inherits beside ::testing::Test; it sets options_ before Open.
+#ifndef HEARTH_TESTS_SUPPORT_STEPPED_STORE_H_
+#define HEARTH_TESTS_SUPPORT_STEPPED_STORE_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/faulty_disk.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+
+class SteppedStoreFixture {
+ protected:
+  SteppedStoreFixture() {
+    options_.data_dir = folder_.path();
+    options_.host_bytes = 0;
+    options_.disk_bytes = uint64_t{1} << 30;
+    options_.on_warning = [this](const std::string& line) { lines_.push_back(line); };
+  }
+  virtual ~SteppedStoreFixture() = default;
+  virtual StoreSeams Seams() { return SteppedSeams(&executor_, &clock_); }
+
+  // Slices of 128 KiB, which are written to tables of their own: a prompt has 1.6 MiB in 13 slices.
+  static Fingerprint LargeModel() {
+    KitModel geometry;
+    geometry.head_dim = 1024;
+    geometry.layer_types = "llllg";
+    return geometry.Make();
+  }
+  // Closes the store that is open.
+  absl::Status TryOpen() {
+    store_.reset();
+    auto opened = OpenStore(options_, Seams());
+    if (opened.ok()) store_ = *std::move(opened);
+    return opened.status();
+  }
+  void Open() {
+    const absl::Status opened = TryOpen();
+    ASSERT_TRUE(opened.ok()) << opened;
+  }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+  absl::Status Publish(uint64_t seed, Durability durability = Durability::kDefault) {
+    return KitPublish(store_.get(), model_, Prompt(seed), {64}, durability).status();
+  }
+  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
+  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
+  SteppedStore* stepped() { return static_cast<SteppedStore*>(store_.get()); }
+
+  const TestFolder folder_;
+  Fingerprint model_ = KitModel().Make();
+  StoreOptions options_;
+  std::vector<std::string> lines_;  // the store's warnings
+  FakeClock clock_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+// The same on a disk that a test fills up or breaks.
+class FaultyDiskFixture : public SteppedStoreFixture {
+ protected:
+  ~FaultyDiskFixture() override { store_.reset(); }
+  StoreSeams Seams() override {
+    StoreSeams seams = SteppedStoreFixture::Seams();
+    seams.disk_env = disk_.env();
+    return seams;
+  }
+  // The process dies, or the machine, which forgets what was not synced; then the disk is there
+  // again.
+  void Crash(bool machine, uint64_t seed = 1) {
+    disk_.Die();
+    store_.reset();
+    std::mt19937_64 random(seed);
+    disk_.Restart(machine, &random);
+  }
+
+  FaultyDisk disk_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_STEPPED_STORE_H_
