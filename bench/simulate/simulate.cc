@@ -5,6 +5,7 @@
 #include <cassert>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -12,7 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/retention/retention.h"
+#include "cache_store/shared/shared_lives.h"
 
 namespace hearth {
 namespace {
@@ -34,6 +39,15 @@ Retention::Key GiveUpFirst(Retention* retention) {
   retention->Erase(first.value(), true);
   return *first;
 }
+
+// A cache of some size that a trace is replayed against.
+class Cache {
+ public:
+  virtual ~Cache() = default;
+  // The blocks that are found of this prompt, the trace's `index`th; afterwards as much of it as
+  // may stay is kept.
+  virtual uint64_t Serve(uint32_t index, const TraceRequest& request) = 0;
+};
 
 // Restore points of a windowed model: global layers of the whole prefix, local layers of the tail,
 // both shared by reference. Their room is counted in layers of one block.
@@ -104,24 +118,14 @@ class PointSet {
   int64_t used_ = 0;
 };
 
-// The restore points that a request adds, ascending: where it left the known prefix, the boundary
-// before its last full block, and the one after it.
-std::vector<uint32_t> KeptEnds(const TraceRequest& request, uint32_t restored, uint32_t matched) {
-  const uint32_t full = request.tokens / kBlockTokens;
-  std::set<uint32_t> ends = {matched, full > 1 ? full - 1 : 0, full};
-  ends.erase(ends.begin(), ends.upper_bound(restored));
-  return {ends.begin(), ends.end()};
-}
-
-class PointCache {
+class PointCache : public Cache {
  public:
   PointCache(const Trace& trace, const ModelShape& model, RetentionPolicy policy, double capacity)
       : capacity_(capacity),
         points_(trace, model),
         retention_(MakeRetention(policy, Retention::Depend::kNothing)) {}
 
-  // Blocks restored for this prompt.
-  uint32_t Serve(const TraceRequest& request) {
+  uint64_t Serve(uint32_t, const TraceRequest& request) override {
     const std::vector<uint32_t>& blocks = request.blocks;
     const uint32_t full = request.tokens / kBlockTokens;
     const uint32_t restored = points_.Restorable(request);
@@ -129,9 +133,12 @@ class PointCache {
                                    absl::FromUnixMillis(request.at_ms)};
     const std::vector<Retention::Key> path(blocks.begin(), blocks.begin() + UsableBlocks(request));
     retention_->Touch(path, prompt.tokens, prompt.now);
+    // Added are where it left the known prefix, the boundary before its last full block, and the
+    // one after it.
+    const std::set<uint32_t> ends = {points_.Matched(request), full > 1 ? full - 1 : 0, full};
     std::optional<uint32_t> before;  // the last one that this request added
-    for (const uint32_t end : KeptEnds(request, restored, points_.Matched(request))) {
-      if (points_.Has(blocks[end - 1])) continue;
+    for (const uint32_t end : ends) {
+      if (end <= restored || points_.Has(blocks[end - 1])) continue;
       Keep(blocks, end, prompt, end == full && before == end - 1);
       before = end;
     }
@@ -168,40 +175,45 @@ class PointCache {
 
 constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 
-// For each request and block of it, the number of the next request with that block.
-std::vector<std::vector<uint32_t>> NextUses(const Trace& trace) {
-  std::vector<std::vector<uint32_t>> next(trace.requests.size());
-  std::vector<uint32_t> later(trace.unique_blocks, kNever);
-  for (size_t i = trace.requests.size(); i-- > 0;) {
-    for (const uint32_t block : trace.requests[i].blocks) {
-      next[i].push_back(later[block]);
-      later[block] = static_cast<uint32_t>(i);
-    }
+using Uses = std::vector<uint32_t>;  // numbers of requests, ascending
+
+// By block: the requests that have it; with `restorable`, those that could restore it.
+std::vector<Uses> UsesOf(const Trace& trace, bool restorable) {
+  std::vector<Uses> uses(trace.unique_blocks);
+  for (uint32_t i = 0; i < trace.requests.size(); ++i) {
+    const TraceRequest& request = trace.requests[i];
+    const size_t blocks = restorable ? UsableBlocks(request) : request.blocks.size();
+    for (size_t k = 0; k < blocks; ++k) uses[request.blocks[k]].push_back(i);
   }
-  return next;
+  return uses;
+}
+
+// The first of `uses` after `index` that is not one of `longer`, which is a part of them.
+uint32_t NextUse(const Uses& uses, const Uses* longer, uint32_t index) {
+  auto next = std::upper_bound(uses.begin(), uses.end(), index);
+  if (longer != nullptr) {
+    auto taken = std::upper_bound(longer->begin(), longer->end(), index);
+    while (next != uses.end() && taken != longer->end() && *next == *taken) ++next, ++taken;
+  }
+  return next == uses.end() ? kNever : *next;
 }
 
 // The future known, by Belady's rule: the restore point with the farthest next use goes, where a
 // use is a request that no longer point serves.
-class Oracle {
+class PointOptimum : public Cache {
  public:
-  Oracle(const Trace& trace, const ModelShape& model, double capacity)
+  PointOptimum(const Trace& trace, const ModelShape& model, double capacity)
       : capacity_(capacity),
         points_(trace, model),
-        uses_(trace.unique_blocks),
-        next_(trace.unique_blocks, kNever) {
-    for (uint32_t i = 0; i < trace.requests.size(); ++i) {
-      const TraceRequest& request = trace.requests[i];
-      for (uint32_t k = 0; k < UsableBlocks(request); ++k) uses_[request.blocks[k]].push_back(i);
-    }
-  }
+        uses_(UsesOf(trace, /*restorable=*/true)),
+        next_(trace.unique_blocks, kNever) {}
 
-  uint32_t Serve(uint32_t index, const TraceRequest& request) {
+  uint64_t Serve(uint32_t index, const TraceRequest& request) override {
     const std::vector<uint32_t>& blocks = request.blocks;
     const uint32_t restored = points_.Restorable(request);
     // Any boundary of the prompt could be kept. From the longest down: a shorter one serves what
     // the longer ones do not.
-    const std::vector<uint32_t>* longer = nullptr;
+    const Uses* longer = nullptr;
     for (uint32_t end = request.tokens / kBlockTokens; end > 0; --end) {
       const uint32_t last = blocks[end - 1];
       const bool held = points_.Has(last);
@@ -223,26 +235,14 @@ class Oracle {
   }
 
  private:
-  // The first of `uses` after `index` that is not one of `longer`, which is a part of them.
-  static uint32_t NextUse(const std::vector<uint32_t>& uses, const std::vector<uint32_t>* longer,
-                          uint32_t index) {
-    auto next = std::upper_bound(uses.begin(), uses.end(), index);
-    if (longer != nullptr) {
-      auto taken = std::upper_bound(longer->begin(), longer->end(), index);
-      while (next != uses.end() && taken != longer->end() && *next == *taken) ++next, ++taken;
-    }
-    return next == uses.end() ? kNever : *next;
-  }
-
   const double capacity_;
   PointSet points_;
-  std::vector<std::vector<uint32_t>> uses_;  // by block: requests that could restore it
+  const std::vector<Uses> uses_;
   std::vector<uint32_t> next_;
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> order_;  // next use, longest first, last block
 };
 
-constexpr std::array<SimulatedPolicy, 3> kPolicies = {
-    SimulatedPolicy::kDefault, SimulatedPolicy::kLru, SimulatedPolicy::kOptimum};
+constexpr const char* kPolicyNames[] = {"default", "lru", "optimum"};  // by SimulatedPolicy
 
 // Every sixth layer is global.
 constexpr std::array<ModelShape, 5> kShapes = {{{"270m", 3, 15, 512, 256},
@@ -251,114 +251,111 @@ constexpr std::array<ModelShape, 5> kShapes = {{{"270m", 3, 15, 512, 256},
                                                 {"12b", 8, 40, 1024, 2048},
                                                 {"27b", 10, 52, 1024, 2048}}};
 
-RetentionPolicy RetentionOf(SimulatedPolicy policy) {
-  return policy == SimulatedPolicy::kLru ? RetentionPolicy::kLru : RetentionPolicy::kDefault;
-}
+// Blocks, each kept or not by itself: one is worth nothing without the one before it.
+class DenseCache : public Cache {
+ public:
+  // kLru is the LRU of the published curves: blocks are moved one by one, and one may go while its
+  // children stay.
+  DenseCache(RetentionPolicy policy, uint64_t capacity_blocks)
+      : one_by_one_(policy == RetentionPolicy::kLru),
+        capacity_blocks_(capacity_blocks),
+        retention_(MakeRetention(policy, Retention::Depend::kOnParent)) {}
 
-// The optimum of a dense cache, in blocks found: the block with the farthest next use goes, of
-// equal ones the deepest; a block that is not used again is not kept at all.
-uint64_t OptimumHits(const Trace& trace, uint64_t capacity_blocks) {
-  const std::vector<std::vector<uint32_t>> next = NextUses(trace);
-  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> held;  // next use, depth, block
-  uint64_t hits = 0;
-  for (size_t i = 0; i < trace.requests.size(); ++i) {
-    const std::vector<uint32_t>& blocks = trace.requests[i].blocks;
-    bool unbroken = true;
+  bool Contains(uint32_t block) const { return retention_->Contains(block); }
+  uint64_t Serve(uint32_t, const TraceRequest& request) override {
+    const std::vector<uint32_t>& blocks = request.blocks;
+    uint64_t found = 0;
+    while (found < blocks.size() && retention_->Contains(blocks[found])) ++found;
+    const uint32_t full = request.tokens / kBlockTokens;
+    const Retention::Prompt prompt{++number_, full * kBlockTokens,
+                                   absl::FromUnixMillis(request.at_ms)};
+    if (!one_by_one_) {
+      const std::vector<Retention::Key> path(blocks.begin(), blocks.end());
+      retention_->Touch(path, prompt.tokens, prompt.now);
+    }
+    std::optional<Retention::Key> parent;
+    bool has_parent = true;
+    for (uint32_t i = 0; i < blocks.size(); ++i) {
+      const Retention::Key key = blocks[i];
+      if (retention_->Contains(key)) {
+        if (one_by_one_) retention_->Touch({key}, prompt.tokens, prompt.now);
+      } else {
+        Retention::Facts facts;
+        facts.tokens = (i + 1) * kBlockTokens;
+        facts.gain_tokens = facts.bytes = kBlockTokens;
+        facts.remainder = i >= full;
+        facts.parent = parent;
+        retention_->Insert(key, facts, prompt);
+        // Without the one before it: seen and remembered, not kept.
+        if (!has_parent && !one_by_one_) retention_->Erase(key, true);
+        while (retention_->held() > capacity_blocks_) GiveUpFirst(retention_.get());
+        has_parent = retention_->Contains(key);
+      }
+      parent = key;
+    }
+    return found;
+  }
+
+ private:
+  const bool one_by_one_;
+  const uint64_t capacity_blocks_;
+  std::unique_ptr<Retention> retention_;
+  uint64_t number_ = 0;
+};
+
+// The optimum of a dense cache: the block with the farthest next use goes, of equal ones the
+// deepest; a block that is not used again is not kept at all.
+class DenseOptimum : public Cache {
+ public:
+  DenseOptimum(const Trace& trace, uint64_t capacity_blocks)
+      : capacity_blocks_(capacity_blocks), uses_(UsesOf(trace, /*restorable=*/false)) {}
+
+  uint64_t Serve(uint32_t index, const TraceRequest& request) override {
+    const std::vector<uint32_t>& blocks = request.blocks;
+    uint64_t found = 0;
     for (uint32_t depth = 0; depth < blocks.size(); ++depth) {
       // A held block's next use is this request.
-      const bool found = held.erase({static_cast<uint32_t>(i), depth, blocks[depth]}) > 0;
-      unbroken = unbroken && found;
-      if (unbroken) ++hits;
+      const bool is_held = held_.erase({index, depth, blocks[depth]}) > 0;
+      if (is_held && found == depth) ++found;
     }
     for (uint32_t depth = 0; depth < blocks.size(); ++depth) {
-      if (next[i][depth] != kNever) held.insert({next[i][depth], depth, blocks[depth]});
+      const uint32_t next = NextUse(uses_[blocks[depth]], nullptr, index);
+      if (next != kNever) held_.insert({next, depth, blocks[depth]});
     }
-    while (held.size() > capacity_blocks) held.erase(std::prev(held.end()));
+    while (held_.size() > capacity_blocks_) held_.erase(std::prev(held_.end()));
+    return found;
   }
-  return hits;
-}
 
-double DenseHitRate(const Trace& trace, SimulatedPolicy policy, double capacity) {
+ private:
+  const uint64_t capacity_blocks_;
+  const std::vector<Uses> uses_;
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> held_;  // next use, depth, block
+};
+
+std::unique_ptr<Cache> MakeCache(const Trace& trace, const std::optional<ModelShape>& model,
+                                 SimulatedPolicy policy, double capacity) {
+  const bool is_optimum = policy == SimulatedPolicy::kOptimum;
+  const RetentionPolicy retention =
+      policy == SimulatedPolicy::kLru ? RetentionPolicy::kLru : RetentionPolicy::kDefault;
+  if (model.has_value()) {
+    const double room =
+        capacity * trace.unique_full_blocks * (model->global_layers + model->local_layers);
+    if (is_optimum) return std::make_unique<PointOptimum>(trace, *model, room);
+    return std::make_unique<PointCache>(trace, *model, retention, room);
+  }
   const auto room = std::max<uint64_t>(1, static_cast<uint64_t>(capacity * trace.unique_blocks));
-  DenseCache cache(RetentionOf(policy), room);
-  uint64_t all = 0, found = 0;
-  for (const TraceRequest& request : trace.requests) {
-    all += request.blocks.size();
-    if (policy != SimulatedPolicy::kOptimum) found += cache.Serve(request);
-  }
-  if (policy == SimulatedPolicy::kOptimum) found = OptimumHits(trace, room);
-  return static_cast<double>(found) / all;
-}
-
-double PointHitRate(const Trace& trace, const ModelShape& model, SimulatedPolicy policy,
-                    double capacity) {
-  const double room =
-      capacity * trace.unique_full_blocks * (model.global_layers + model.local_layers);
-  std::optional<PointCache> cache;
-  std::optional<Oracle> oracle;
-  if (policy == SimulatedPolicy::kOptimum)
-    oracle.emplace(trace, model, room);
-  else
-    cache.emplace(trace, model, RetentionOf(policy), room);
-  uint64_t all = 0, restored = 0;
-  for (uint32_t i = 0; i < trace.requests.size(); ++i) {
-    const TraceRequest& request = trace.requests[i];
-    all += request.tokens;
-    restored += oracle.has_value() ? oracle->Serve(i, request) : cache->Serve(request);
-  }
-  return static_cast<double>(restored * kBlockTokens) / all;
+  if (is_optimum) return std::make_unique<DenseOptimum>(trace, room);
+  return std::make_unique<DenseCache>(retention, room);
 }
 
 }  // namespace
 
-DenseCache::DenseCache(RetentionPolicy policy, uint64_t capacity_blocks)
-    : one_by_one_(policy == RetentionPolicy::kLru),
-      capacity_blocks_(capacity_blocks),
-      retention_(MakeRetention(policy, Retention::Depend::kOnParent)) {}
-
-uint64_t DenseCache::Serve(const TraceRequest& request) {
-  const std::vector<uint32_t>& blocks = request.blocks;
-  uint64_t found = 0;
-  while (found < blocks.size() && retention_->Contains(blocks[found])) ++found;
-  const uint32_t full = request.tokens / kBlockTokens;
-  const Retention::Prompt prompt{++number_, full * kBlockTokens,
-                                 absl::FromUnixMillis(request.at_ms)};
-  if (!one_by_one_) {
-    const std::vector<Retention::Key> path(blocks.begin(), blocks.end());
-    retention_->Touch(path, prompt.tokens, prompt.now);
-  }
-  std::optional<Retention::Key> parent;
-  bool has_parent = true;
-  for (uint32_t i = 0; i < blocks.size(); ++i) {
-    const Retention::Key key = blocks[i];
-    if (retention_->Contains(key)) {
-      if (one_by_one_) retention_->Touch({key}, prompt.tokens, prompt.now);
-    } else {
-      Retention::Facts facts;
-      facts.tokens = (i + 1) * kBlockTokens;
-      facts.gain_tokens = facts.bytes = kBlockTokens;
-      facts.remainder = i >= full;
-      facts.parent = parent;
-      retention_->Insert(key, facts, prompt);
-      // Without the one before it: seen and remembered, not kept.
-      if (!has_parent && !one_by_one_) retention_->Erase(key, true);
-      while (retention_->held() > capacity_blocks_) GiveUpFirst(retention_.get());
-      has_parent = retention_->Contains(key);
-    }
-    parent = key;
-  }
-  return found;
-}
-
-const char* PolicyName(SimulatedPolicy policy) {
-  constexpr const char* kNames[] = {"default", "lru", "optimum"};
-  static_assert(std::size(kNames) == kPolicies.size(), "one name a policy");
-  return kNames[static_cast<size_t>(policy)];
-}
+const char* PolicyName(SimulatedPolicy policy) { return kPolicyNames[static_cast<int>(policy)]; }
 
 absl::StatusOr<SimulatedPolicy> ParsePolicy(const std::string& name) {
-  for (const SimulatedPolicy policy : kPolicies) {
-    if (name == PolicyName(policy)) return policy;
+  const auto found = absl::c_find(kPolicyNames, name);
+  if (found != std::end(kPolicyNames)) {
+    return static_cast<SimulatedPolicy>(found - std::begin(kPolicyNames));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("policy ", name, " is not one of default, lru, optimum"));
@@ -374,67 +371,99 @@ absl::StatusOr<ModelShape> ParseModelShape(const std::string& name) {
 
 double HitRate(const Trace& trace, const std::optional<ModelShape>& model, SimulatedPolicy policy,
                double capacity) {
-  return model.has_value() ? PointHitRate(trace, *model, policy, capacity)
-                           : DenseHitRate(trace, policy, capacity);
-}
-
-void EngineShard::PutOff(uint32_t block, absl::Time end) {
-  const auto place = places_.find(block);
-  if (place == places_.end()) return;
-  absl::Time& known = values_[place->second].end;
-  known = std::max(known, end);
-}
-
-void EngineShard::Write(uint32_t block, absl::Time end) {
-  if (capacity_ == 0) return;
-  if (Contains(block)) {
-    PutOff(block, end);
-    return;
+  const std::unique_ptr<Cache> cache = MakeCache(trace, model, policy, capacity);
+  uint64_t all = 0, found = 0;
+  for (uint32_t i = 0; i < trace.requests.size(); ++i) {
+    const TraceRequest& request = trace.requests[i];
+    all += model.has_value() ? request.tokens : request.blocks.size();
+    found += cache->Serve(i, request);
   }
-  while (values_.size() >= capacity_) GiveUpOne();
-  places_[block] = values_.size();
-  values_.push_back({block, end});
+  return static_cast<double>(model.has_value() ? found * kBlockTokens : found) / all;
 }
 
-void EngineShard::GiveUpOne() {
-  for (uint32_t i = 0; i < samples_; ++i) {
-    const uint32_t block = values_[random_() % values_.size()].block;
-    if (std::find(candidates_.begin(), candidates_.end(), block) == candidates_.end()) {
-      candidates_.push_back(block);
+// One shard of the engine that a simulated fleet shares: room is made as Redis' volatile-ttl does,
+// by looking at a few values taken at random and at the best candidates of before: the one that
+// would end first goes. Equal calls give equal results.
+class Fleet::EngineShard {
+ public:
+  // `samples`: Redis' maxmemory-samples.
+  EngineShard(uint64_t capacity_blocks, uint32_t samples, uint64_t seed)
+      : capacity_(capacity_blocks), samples_(samples), random_(seed) {}
+
+  // InfinitePast: it is not there.
+  absl::Time EndOf(uint32_t block) const {
+    const auto place = places_.find(block);
+    return place == places_.end() ? absl::InfinitePast() : values_[place->second].end;
+  }
+  bool Contains(uint32_t block) const { return places_.contains(block); }
+  // Returns false for one that is gone, which stays gone; no end comes nearer.
+  bool PutOff(uint32_t block, absl::Time end) {
+    const auto place = places_.find(block);
+    if (place == places_.end()) return false;
+    absl::Time& known = values_[place->second].end;
+    known = std::max(known, end);
+    return true;
+  }
+  // Puts the end off where it is there.
+  void Write(uint32_t block, absl::Time end) {
+    if (capacity_ == 0 || PutOff(block, end)) return;
+    while (values_.size() >= capacity_) GiveUpOne();
+    places_[block] = values_.size();
+    values_.push_back({block, end});
+  }
+
+ private:
+  struct Value {
+    uint32_t block = 0;
+    absl::Time end;
+  };
+  static constexpr size_t kCandidates = 16;  // that Redis remembers between two evictions
+
+  void GiveUpOne() {
+    for (uint32_t i = 0; i < samples_; ++i) {
+      const uint32_t block = values_[random_() % values_.size()].block;
+      if (!absl::c_linear_search(candidates_, block)) candidates_.push_back(block);
     }
+    const auto gone = [this](uint32_t block) { return !Contains(block); };
+    candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), gone),
+                      candidates_.end());
+    absl::c_sort(candidates_, [this](uint32_t a, uint32_t b) { return EndOf(a) < EndOf(b); });
+    const size_t at = places_.at(candidates_.front());
+    places_[values_.back().block] = at;
+    places_.erase(candidates_.front());
+    values_[at] = values_.back();
+    values_.pop_back();
+    candidates_.erase(candidates_.begin());
+    candidates_.resize(std::min(candidates_.size(), kCandidates));
   }
-  const auto gone = [this](uint32_t block) { return !Contains(block); };
-  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), gone),
-                    candidates_.end());
-  const auto sooner = [this](uint32_t a, uint32_t b) { return EndOf(a) < EndOf(b); };
-  std::sort(candidates_.begin(), candidates_.end(), sooner);
-  const uint32_t victim = candidates_.front();
-  candidates_.erase(candidates_.begin());
-  candidates_.resize(std::min(candidates_.size(), kCandidates));
-  Erase(victim);
-}
 
-void EngineShard::Erase(uint32_t block) {
-  const size_t at = places_.at(block);
-  values_[at] = values_.back();
-  places_[values_[at].block] = at;
-  values_.pop_back();
-  places_.erase(block);
-}
+  const uint64_t capacity_;
+  const uint32_t samples_;
+  std::mt19937_64 random_;
+  std::vector<Value> values_;
+  absl::flat_hash_map<uint32_t, size_t> places_;
+  std::vector<uint32_t> candidates_;
+};
 
-absl::StatusOr<Routing> ParseRouting(const std::string& name) {
-  if (name == "random") return Routing::kRandom;
-  if (name == "affinity") return Routing::kAffinity;
-  return absl::InvalidArgumentError(
-      absl::StrCat("routing ", name, " is not one of random, affinity"));
-}
+struct Fleet::Node {
+  DenseCache memory;
+  SharedLives lives;
+};
 
 Fleet::Fleet(const FleetShape& shape) : ttl_(shape.ttl) {
   assert(shape.nodes >= 1 && shape.shards >= 1 && shape.samples >= 1);
-  for (uint32_t i = 0; i < shape.nodes; ++i) nodes_.emplace_back(shape);
+  for (uint32_t i = 0; i < shape.nodes; ++i) {
+    nodes_.push_back({{RetentionPolicy::kDefault, shape.node_blocks}, SharedLives(shape.ttl)});
+  }
   for (uint32_t i = 0; i < shape.shards; ++i) {
     shards_.emplace_back(shape.shared_blocks / shape.shards, shape.samples, i);
   }
+}
+
+Fleet::~Fleet() = default;
+
+Fleet::EngineShard& Fleet::ShardOf(uint32_t block) {
+  return shards_[block * 0x9E3779B97F4A7C15u % shards_.size()];
 }
 
 Fleet::Found Fleet::Serve(const TraceRequest& request, size_t node_number) {
@@ -443,11 +472,11 @@ Fleet::Found Fleet::Serve(const TraceRequest& request, size_t node_number) {
   Found found;
   for (const uint32_t block : blocks) {
     const bool in_memory = node.memory.Contains(block);
-    if (!in_memory && !shards_[ShardOf(block)].Contains(block)) break;
+    if (!in_memory && !ShardOf(block).Contains(block)) break;
     ++found.blocks;
     if (!in_memory) ++found.shared;
   }
-  node.memory.Serve(request);
+  node.memory.Serve(0, request);
   const absl::Time now = absl::FromUnixMillis(request.at_ms);
   const size_t whole = request.tokens / kBlockTokens;
   const auto end_of = [&](size_t depth) {
@@ -455,20 +484,17 @@ Fleet::Found Fleet::Serve(const TraceRequest& request, size_t node_number) {
   };
   if (found.blocks > 0 && node.lives.PutsOff(blocks[found.blocks - 1], now)) {
     for (size_t depth = found.blocks; depth-- > 0;) {
-      shards_[ShardOf(blocks[depth])].PutOff(blocks[depth], end_of(depth));
+      ShardOf(blocks[depth]).PutOff(blocks[depth], end_of(depth));
     }
   }
   if (found.blocks == blocks.size()) return found;
   for (size_t depth = blocks.size(); depth-- > 0;) {
-    shards_[ShardOf(blocks[depth])].Write(blocks[depth], end_of(depth));
+    ShardOf(blocks[depth]).Write(blocks[depth], end_of(depth));
   }
   return found;
 }
 
-absl::Time Fleet::EndOf(uint32_t block) const {
-  const EngineShard& shard = shards_[ShardOf(block)];
-  return shard.Contains(block) ? shard.EndOf(block) : absl::InfinitePast();
-}
+absl::Time Fleet::EndOf(uint32_t block) { return ShardOf(block).EndOf(block); }
 
 FleetRates SimulateFleet(const Trace& trace, const FleetShape& shape) {
   Fleet fleet(shape);
@@ -476,9 +502,8 @@ FleetRates SimulateFleet(const Trace& trace, const FleetShape& shape) {
   uint64_t all = 0, found = 0, shared = 0;
   for (const TraceRequest& request : trace.requests) {
     const std::vector<uint32_t>& blocks = request.blocks;
-    const uint64_t drawn = shape.routing == Routing::kRandom || blocks.empty()
-                               ? random()
-                               : blocks[0] * 0x9E3779B97F4A7C15u >> 20;
+    const uint64_t drawn =
+        shape.affinity && !blocks.empty() ? blocks[0] * 0x9E3779B97F4A7C15u >> 20 : random();
     const Fleet::Found here = fleet.Serve(request, drawn % shape.nodes);
     all += blocks.size();
     found += here.blocks;

@@ -8,19 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <istream>
-#include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cache_store/retention/retention.h"
-#include "cache_store/shared/shared_lives.h"
 
 namespace hearth {
 
@@ -86,64 +80,6 @@ absl::StatusOr<ModelShape> ParseModelShape(const std::string& name);
 double HitRate(const Trace& trace, const std::optional<ModelShape>& model, SimulatedPolicy policy,
                double capacity);
 
-// A cache of blocks, replayed: a block is worth nothing without the one before it.
-class DenseCache {
- public:
-  // kLru is the LRU of the published curves: blocks are moved one by one, and one may go while its
-  // children stay.
-  DenseCache(RetentionPolicy policy, uint64_t capacity_blocks);
-
-  bool Contains(uint32_t block) const { return retention_->Contains(block); }
-  // The blocks that are found of this prompt; afterwards as much of it as may stay is kept.
-  uint64_t Serve(const TraceRequest& request);
-
- private:
-  const bool one_by_one_;
-  const uint64_t capacity_blocks_;
-  const std::unique_ptr<Retention> retention_;
-  uint64_t number_ = 0;
-};
-
-// One shard of the engine that a simulated fleet shares: room is made as Redis' volatile-ttl does,
-// by looking at a few values taken at random and at the best candidates of before: the one that
-// would end first goes. Equal calls give equal results.
-class EngineShard {
- public:
-  // `samples`: Redis' maxmemory-samples.
-  EngineShard(uint64_t capacity_blocks, uint32_t samples, uint64_t seed)
-      : capacity_(capacity_blocks), samples_(samples), random_(seed) {}
-
-  bool Contains(uint32_t block) const { return places_.contains(block); }
-  // REQUIRES: Contains(block).
-  absl::Time EndOf(uint32_t block) const { return values_[places_.at(block)].end; }
-  // One that is gone stays gone; no end comes nearer.
-  void PutOff(uint32_t block, absl::Time end);
-  // Puts the end off where it is there.
-  void Write(uint32_t block, absl::Time end);
-
- private:
-  struct Value {
-    uint32_t block = 0;
-    absl::Time end;
-  };
-  static constexpr size_t kCandidates = 16;  // that Redis remembers between two evictions
-
-  void GiveUpOne();
-  void Erase(uint32_t block);
-
-  const uint64_t capacity_;
-  const uint32_t samples_;
-  std::mt19937_64 random_;
-  std::vector<Value> values_;
-  absl::flat_hash_map<uint32_t, size_t> places_;
-  std::vector<uint32_t> candidates_;
-};
-
-// To which store a request goes: to any, or to the one that its first block chooses.
-enum class Routing { kRandom, kAffinity };
-// "random", "affinity".
-absl::StatusOr<Routing> ParseRouting(const std::string& name);
-
 struct FleetShape {
   uint32_t nodes = 1;
   uint64_t node_blocks = 0;    // of each store's own memory
@@ -151,7 +87,7 @@ struct FleetShape {
   uint32_t shards = 3;         // of the engine, each with its share
   uint32_t samples = 64;       // Redis' maxmemory-samples
   absl::Duration ttl = absl::Hours(24);
-  Routing routing = Routing::kRandom;
+  bool affinity = false;  // a request goes to the store that its first block chooses, not to any
 };
 
 // Shares of all prompts' blocks, counted from a prompt's start to the first gap.
@@ -162,13 +98,14 @@ struct FleetRates {
 
 // Several stores that share one key-value engine.
 // A store keeps blocks in memory of its own, by the policy that stores run, and the shared engine
-// keeps them by the end of their lives (EngineShard), which the stores' own code chooses
-// (shared_lives.h). A block is found where the store that is asked has it, or the engine; what the
-// engine has comes to the store. What is not found is computed and published, and the store then
-// writes what the engine lacks of the whole prompt.
+// keeps them by the end of their lives, which the stores' own code chooses (shared_lives.h). A
+// block is found where the store that is asked has it, or the engine; what the engine has comes to
+// the store. What is not found is computed and published, and the store then writes what the engine
+// lacks of the whole prompt.
 class Fleet {
  public:
   explicit Fleet(const FleetShape& shape);
+  ~Fleet();
 
   struct Found {
     size_t blocks = 0;  // of the prompt, up to the first gap
@@ -177,20 +114,16 @@ class Fleet {
   // By store `node`. Then the prompt was computed and published, and the engine has heard of it.
   Found Serve(const TraceRequest& request, size_t node);
   // In the engine. InfinitePast: it is not there.
-  absl::Time EndOf(uint32_t block) const;
+  absl::Time EndOf(uint32_t block);
 
  private:
-  struct Node {
-    explicit Node(const FleetShape& shape)
-        : memory(RetentionPolicy::kDefault, shape.node_blocks), lives(shape.ttl) {}
-    DenseCache memory;
-    SharedLives lives;
-  };
-  size_t ShardOf(uint32_t block) const { return block * 0x9E3779B97F4A7C15u % shards_.size(); }
+  struct Node;
+  class EngineShard;
+  EngineShard& ShardOf(uint32_t block);
 
   const absl::Duration ttl_;
-  std::deque<Node> nodes_;  // none is moved
-  std::deque<EngineShard> shards_;
+  std::vector<Node> nodes_;
+  std::vector<EngineShard> shards_;
 };
 
 FleetRates SimulateFleet(const Trace& trace, const FleetShape& shape);

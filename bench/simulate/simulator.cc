@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <map>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -51,87 +53,78 @@ Policies: default, what a store runs unless told otherwise (--retention); lru, t
 used goes first; optimum, which knows the future (with --model: Belady's rule on restore points).
 )";
 
-// A fleet of stores that share one engine, against one store of its size.
-struct FleetFlags {
-  uint32_t nodes = 0;  // 0: no fleet
-  std::string routing = "random";
-  uint64_t shared_bytes = 0;  // 0: by the capacities
-  double node_share = 0;
-
-  bool is_given() const { return nodes > 0 || shared_bytes > 0 || node_share > 0; }
-};
-
 struct SimulateFlags {
   std::string trace, model, svg;
   std::vector<double> capacities = {0.01, 0.05, 0.1, 0.25, 0.5};
   std::vector<std::string> policies = {"default", "lru", "optimum"};
-  FleetFlags fleet;
   bool json = false;
+  // Of a fleet of stores that share one engine.
+  uint32_t nodes = 0;
+  std::string routing = "random";
+  uint64_t shared_bytes = 0;  // 0: by the capacities
+  double node_share = 0;
+
+  bool is_of_fleet() const { return nodes > 0 || shared_bytes > 0 || node_share > 0; }
 };
 
-struct Row {
-  SimulatedPolicy policy;
-  double capacity = 0, hit_rate = 0;
-};
+using Rates = std::map<SimulatedPolicy, std::map<double, double>>;  // hit rates, by capacity
 
-// All rows, on as many threads as there are cores. Says how far it is when that takes long.
-void Simulate(const Trace& trace, const std::optional<ModelShape>& model, std::vector<Row>* rows,
+// All rates, on as many threads as there are cores. Says how far it is when that takes long.
+void Simulate(const Trace& trace, const std::optional<ModelShape>& model, Rates* rates,
               Console& console) {
+  std::vector<std::function<void()>> runs;
+  for (auto& [policy, curve] : *rates) {
+    for (auto& [capacity, rate] : curve) {
+      runs.push_back([&, policy = policy, capacity = capacity, rate = &rate] {
+        *rate = HitRate(trace, model, policy, capacity);
+      });
+    }
+  }
   std::atomic<size_t> next{0}, done{0};
   std::vector<std::future<void>> workers;
   for (size_t i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
     workers.push_back(std::async(std::launch::async, [&] {
-      for (size_t at = next++; at < rows->size(); at = next++, ++done) {
-        Row& row = (*rows)[at];
-        row.hit_rate = HitRate(trace, model, row.policy, row.capacity);
-      }
+      for (size_t at = next++; at < runs.size(); at = next++, ++done) runs[at]();
     }));
   }
   for (std::future<void>& worker : workers) {
     while (worker.wait_for(std::chrono::seconds(5)) != std::future_status::ready) {
-      console.err << "hearth-simulate: " << done << " of " << rows->size() << " runs done"
+      console.err << "hearth-simulate: " << done << " of " << runs.size() << " runs done"
                   << std::endl;
     }
   }
 }
 
-double RateOf(const std::vector<Row>& rows, SimulatedPolicy policy, double capacity) {
-  for (const Row& row : rows) {
-    if (row.policy == policy && row.capacity == capacity) return row.hit_rate;
+double Rounded(double rate) { return std::round(rate * 1e6) / 1e6; }
+
+// A row for each of `policies` and size.
+void Print(const Rates& rates, const std::vector<SimulatedPolicy>& policies,
+           const SimulateFlags& flags, Console& console) {
+  const std::set<SimulatedPolicy> shown(policies.begin(), policies.end());
+  const bool has_gap = shown.size() == 3;
+  if (!flags.json) {
+    console.out << "  policy    capacity   hit rate"
+                << (has_gap ? "   gap from lru to optimum closed\n" : "\n");
   }
-  return NAN;
-}
-
-bool Has(const std::vector<Row>& rows, SimulatedPolicy policy) {
-  return std::any_of(rows.begin(), rows.end(),
-                     [policy](const Row& row) { return row.policy == policy; });
-}
-
-void PrintTable(const std::vector<Row>& rows, Console& console) {
-  const bool has_gap = Has(rows, SimulatedPolicy::kDefault) && Has(rows, SimulatedPolicy::kLru) &&
-                       Has(rows, SimulatedPolicy::kOptimum);
-  console.out << "  policy    capacity   hit rate"
-              << (has_gap ? "   gap from lru to optimum closed\n" : "\n");
-  for (const Row& row : rows) {
-    const double lru = RateOf(rows, SimulatedPolicy::kLru, row.capacity);
-    const double optimum = RateOf(rows, SimulatedPolicy::kOptimum, row.capacity);
-    std::string closed;
-    if (row.policy == SimulatedPolicy::kDefault && optimum - lru > 5e-4) {
-      closed = absl::StrFormat("   %5.0f %%", 100 * (row.hit_rate - lru) / (optimum - lru));
+  for (const SimulatedPolicy policy : policies) {
+    for (const double capacity : flags.capacities) {
+      const double rate = rates.at(policy).at(capacity);
+      if (flags.json) {
+        Json json{
+            {"policy", PolicyName(policy)}, {"capacity", capacity}, {"hit_rate", Rounded(rate)}};
+        if (!flags.model.empty()) json["model"] = flags.model;
+        console.out << Raw{JsonLine(json) + "\n"};
+        continue;
+      }
+      std::string closed;
+      if (has_gap && policy == SimulatedPolicy::kDefault) {
+        const double lru = rates.at(SimulatedPolicy::kLru).at(capacity);
+        const double gap = rates.at(SimulatedPolicy::kOptimum).at(capacity) - lru;
+        if (gap > 5e-4) closed = absl::StrFormat("   %5.0f %%", 100 * (rate - lru) / gap);
+      }
+      console.out << absl::StrFormat("  %-8s  %6.4g %%     %.4f%s\n", PolicyName(policy),
+                                     capacity * 100, rate, closed);
     }
-    console.out << absl::StrFormat("  %-8s  %6.4g %%     %.4f%s\n", PolicyName(row.policy),
-                                   row.capacity * 100, row.hit_rate, closed);
-  }
-  console.out << std::flush;
-}
-
-void PrintJson(const std::vector<Row>& rows, const SimulateFlags& flags, Console& console) {
-  for (const Row& row : rows) {
-    Json json{{"policy", PolicyName(row.policy)},
-              {"capacity", row.capacity},
-              {"hit_rate", std::round(row.hit_rate * 1e6) / 1e6}};
-    if (!flags.model.empty()) json["model"] = flags.model;
-    console.out << Raw{JsonLine(json) + "\n"};
   }
   console.out << std::flush;
 }
@@ -195,14 +188,12 @@ std::string Stroke(double x1, double y1, double x2, double y2, const char* kind)
 // Hit rate against capacity as SVG: one curve a policy, capacity on a log scale.
 class Picture {
  public:
-  Picture(const std::vector<Row>& rows, const Trace& trace, const SimulateFlags& flags)
-      : rows_(rows), trace_(trace), flags_(flags) {
+  // All curves have the same capacities.
+  Picture(const Rates& curves, const Trace& trace, const SimulateFlags& flags)
+      : curves_(curves), trace_(trace), flags_(flags) {
     double highest = 0;
-    for (const Row& row : rows) {
-      curves_[row.policy].push_back(&row);
-      least_ = std::min(least_, row.capacity);
-      most_ = std::max(most_, row.capacity);
-      highest = std::max(highest, row.hit_rate);
+    for (const auto& [policy, curve] : curves) {
+      for (const auto& [capacity, rate] : curve) highest = std::max(highest, rate);
     }
     for (const double step : {0.01, 0.02, 0.05, 0.1, 0.2}) {
       step_ = step;
@@ -233,8 +224,9 @@ class Picture {
 
  private:
   double X(double capacity) const {
-    if (most_ <= least_) return (kLeft + kRight) / 2;
-    const double share = std::log(capacity / least_) / std::log(most_ / least_);
+    const double least = flags_.capacities.front(), most = flags_.capacities.back();
+    if (most <= least) return (kLeft + kRight) / 2;
+    const double share = std::log(capacity / least) / std::log(most / least);
     return kLeft + 28 + share * (kRight - kLeft - 56);
   }
   double Y(double rate) const { return kBottom - rate / top_ * (kBottom - kTop); }
@@ -245,10 +237,8 @@ class Picture {
       svg += Stroke(kLeft, Y(rate), kRight, Y(rate), rate == 0 ? "axis" : "grid");
       svg += Text(kLeft - 12, Y(rate) + 4.5, Percent(rate), "soft", 13, "end");
     }
-    std::set<double> capacities;
-    for (const Row& row : rows_) capacities.insert(row.capacity);
     double last = -1e9;
-    for (const double capacity : capacities) {
+    for (const auto& [capacity, rate] : curves_.begin()->second) {
       const double x = X(capacity);
       svg += Stroke(x, kBottom, x, kBottom + 6, "axis");
       // Where sizes are close some go unnamed.
@@ -264,29 +254,27 @@ class Picture {
   }
 
   // Whether another curve passes just above a point, where its value would stand.
-  bool IsCovered(const Row& point) const {
-    return std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) {
-      const double above = Y(point.hit_rate) - Y(row.hit_rate);
-      return row.capacity == point.capacity && above > 1 && above < 30;
+  bool IsCovered(double capacity, double rate) const {
+    return absl::c_any_of(curves_, [&](const auto& curve) {
+      const double above = Y(rate) - Y(curve.second.at(capacity));
+      return above > 1 && above < 30;
     });
   }
 
   std::string Curve(SimulatedPolicy policy) const {
     const bool with_values = policy == SimulatedPolicy::kDefault;
-    const std::vector<const Row*>& points = curves_.at(policy);
     std::string path, dots, values;
-    for (const Row* point : points) {
-      const double x = X(point->capacity), y = Y(point->hit_rate);
+    for (const auto& [capacity, rate] : curves_.at(policy)) {
+      const double x = X(capacity), y = Y(rate);
       absl::StrAppend(&path, path.empty() ? "M" : "L", Number(x), " ", Number(y), " ");
       absl::StrAppend(&dots, "<circle cx=\"", Number(x), "\" cy=\"", Number(y), "\" r=\"",
                       with_values ? "4.5" : "3.5", "\" class=\"", PolicyName(policy),
                       "-fill\"/>\n");
       if (!with_values) continue;
       // To the right of the last one stand the curves' names.
-      const bool is_last = point == points.back();
-      values +=
-          Text(is_last ? x + 6 : x, IsCovered(*point) ? y + 22 : y - 12,
-               Number(point->hit_rate * 100), "ink value", 12.5, is_last ? "end" : "middle", 600);
+      const bool is_last = capacity == flags_.capacities.back();
+      values += Text(is_last ? x + 6 : x, IsCovered(capacity, rate) ? y + 22 : y - 12,
+                     Number(rate * 100), "ink value", 12.5, is_last ? "end" : "middle", 600);
     }
     return absl::StrCat("<path d=\"", path, "\" class=\"curve ", PolicyName(policy), "\"/>\n", dots,
                         values);
@@ -295,9 +283,7 @@ class Picture {
   // Names at the right end of the curves, kept apart.
   std::string Names() const {
     std::multimap<double, SimulatedPolicy> ends;
-    for (const auto& [policy, points] : curves_) {
-      ends.emplace(Y(points.back()->hit_rate), policy);
-    }
+    for (const auto& [policy, curve] : curves_) ends.emplace(Y(curve.rbegin()->second), policy);
     std::string svg;
     double least = -1e9;
     for (const auto& [wanted, policy] : ends) {
@@ -307,150 +293,113 @@ class Picture {
                                : policy == SimulatedPolicy::kLru   ? "LRU"
                                : flags_.model.empty()              ? "offline optimum"
                                                                    : "future known";
-      svg += Text(X(curves_.at(policy).back()->capacity) + 14, y + 5, name,
+      svg += Text(X(flags_.capacities.back()) + 14, y + 5, name,
                   absl::StrCat(PolicyName(policy), "-fill"), 14, "start", 600);
     }
     return svg;
   }
 
-  const std::vector<Row>& rows_;
+  const Rates& curves_;
   const Trace& trace_;
   const SimulateFlags& flags_;
-  std::map<SimulatedPolicy, std::vector<const Row*>> curves_;
-  double least_ = 1e9, most_ = 0, step_ = 0.1, top_ = 1;
+  double step_ = 0.1, top_ = 1;
 };
-
-absl::Status WritePicture(const Picture& picture, const std::string& path) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << picture.Draw();
-  file.close();
-  if (file.good()) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("--svg ", path, ": cannot be written: ", std::strerror(errno)));
-}
 
 constexpr uint32_t kMaxNodes = 1000;
 
-struct FleetRow {
-  double capacity = 0;  // of the engine, as a share of the trace's unique blocks
-  FleetRates fleet;
-  double lru = 0, learnt = 0;  // of one store of the engine's size
-};
-
-double Rounded(double rate) { return std::round(rate * 1e6) / 1e6; }
-
-Json ToJson(const FleetRow& row, const FleetFlags& flags) {
-  return Json{{"nodes", flags.nodes},
-              {"routing", flags.routing},
-              {"capacity", row.capacity},
-              {"node_share", flags.node_share},
-              {"hit_rate", Rounded(row.fleet.found)},
-              {"shared_hit_rate", Rounded(row.fleet.shared)},
-              {"lru_hit_rate", Rounded(row.lru)},
-              {"default_hit_rate", Rounded(row.learnt)}};
-}
-
-double Ratio(double part, double of) { return of > 0 ? part / of : 0; }
-
-std::string ToText(const FleetRow& row) {
-  return absl::StrFormat("  %6.4g %%     %.4f   %.4f   %.4f (%.2f)   %.4f (%.2f)\n",
-                         row.capacity * 100, row.fleet.found, row.fleet.shared, row.lru,
-                         Ratio(row.fleet.found, row.lru), row.learnt,
-                         Ratio(row.fleet.found, row.learnt));
-}
-
-absl::Status Check(const FleetFlags& flags, const std::optional<ModelShape>& model) {
+// Each size of the engine, as a share of the trace's unique blocks, beside one store of that size.
+int RunFleet(const SimulateFlags& flags, const std::optional<ModelShape>& model, Console& console) {
   if (flags.nodes < 1 || flags.nodes > kMaxNodes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--nodes ", flags.nodes, ": from 1 to ", kMaxNodes, " stores"));
+    return FailUsage(console,
+                     absl::StrCat("--nodes ", flags.nodes, ": from 1 to ", kMaxNodes, " stores"));
   }
   if (!(flags.node_share >= 0 && flags.node_share <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--node-share ", flags.node_share, " must be a share, from 0 to 1"));
+    return FailUsage(
+        console, absl::StrCat("--node-share ", flags.node_share, " must be a share, from 0 to 1"));
   }
   if (flags.shared_bytes > 0 && !model.has_value()) {
-    return absl::InvalidArgumentError("--shared-bytes: --model says what a block takes");
+    return FailUsage(console, "--shared-bytes: --model says what a block takes");
   }
-  return absl::OkStatus();
-}
-
-int RunFleet(const FleetFlags& flags, const std::string& trace_path,
-             const std::optional<ModelShape>& model, std::vector<double> capacities, bool json,
-             Console& console) {
-  const absl::Status valid = Check(flags, model);
-  if (!valid.ok()) return FailUsage(console, std::string(valid.message()));
-  FleetShape shape;
-  const absl::StatusOr<Routing> routing = ParseRouting(flags.routing);
-  if (!routing.ok()) return FailUsage(console, absl::StrCat("--", routing.status().message()));
-  shape.routing = *routing;
-  shape.nodes = flags.nodes;
-  const absl::StatusOr<Trace> trace = ReadTraceFile(trace_path);
+  if (flags.routing != "random" && flags.routing != "affinity") {
+    return FailUsage(console,
+                     absl::StrCat("--routing ", flags.routing, " is not one of random, affinity"));
+  }
+  const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
+  std::vector<double> capacities = flags.capacities;
   if (flags.shared_bytes > 0) {
     const double block = static_cast<double>(model->TokenBytes()) * Trace::kBlockTokens;
     capacities = {std::min(
         1.0, static_cast<double>(flags.shared_bytes) / block / std::max(1u, trace->unique_blocks))};
   }
-  if (!json) {
+  if (!flags.json) {
     console.out << flags.nodes << " stores, " << flags.routing << " routing, one engine\n"
                 << "  capacity   hit rate   shared   one lru store   one learnt store\n";
   }
+  FleetShape shape;
+  shape.nodes = flags.nodes;
+  shape.affinity = flags.routing == "affinity";
   for (const double capacity : capacities) {
     shape.shared_blocks = static_cast<uint64_t>(capacity * trace->unique_blocks);
     shape.node_blocks =
         static_cast<uint64_t>(flags.node_share * static_cast<double>(shape.shared_blocks));
-    const FleetRow row{capacity, SimulateFleet(*trace, shape),
-                       HitRate(*trace, std::nullopt, SimulatedPolicy::kLru, capacity),
-                       HitRate(*trace, std::nullopt, SimulatedPolicy::kDefault, capacity)};
-    console.out << Raw{json ? JsonLine(ToJson(row, flags)) + "\n" : ToText(row)} << std::flush;
+    const auto [found, shared] = SimulateFleet(*trace, shape);
+    const double lru = HitRate(*trace, std::nullopt, SimulatedPolicy::kLru, capacity);
+    const double learnt = HitRate(*trace, std::nullopt, SimulatedPolicy::kDefault, capacity);
+    const Json json{{"nodes", flags.nodes},         {"routing", flags.routing},
+                    {"capacity", capacity},         {"node_share", flags.node_share},
+                    {"hit_rate", Rounded(found)},   {"shared_hit_rate", Rounded(shared)},
+                    {"lru_hit_rate", Rounded(lru)}, {"default_hit_rate", Rounded(learnt)}};
+    const std::string text = absl::StrFormat(
+        "  %6.4g %%     %.4f   %.4f   %.4f (%.2f)   %.4f (%.2f)", capacity * 100, found, shared,
+        lru, lru > 0 ? found / lru : 0, learnt, learnt > 0 ? found / learnt : 0);
+    console.out << Raw{(flags.json ? JsonLine(json) : text) + "\n"} << std::flush;
   }
   return kExitOk;
 }
 
-int RunSimulate(const SimulateFlags& flags, Console& console) {
+int RunSimulate(SimulateFlags flags, Console& console) {
   std::optional<ModelShape> model;
   if (!flags.model.empty()) {
     auto shape = ParseModelShape(flags.model);
     if (!shape.ok()) return FailUsage(console, absl::StrCat("--", shape.status().message()));
     model = *shape;
   }
-  std::vector<double> capacities = flags.capacities;
-  std::sort(capacities.begin(), capacities.end());
-  std::vector<Row> rows;
+  absl::c_sort(flags.capacities);
+  std::vector<SimulatedPolicy> policies;
   for (const std::string& name : flags.policies) {
     auto policy = ParsePolicy(name);
     if (!policy.ok()) return FailUsage(console, absl::StrCat("--", policy.status().message()));
-    for (const double capacity : capacities) {
-      if (!(capacity > 0 && capacity <= 1)) {
-        return FailUsage(console, absl::StrCat("--capacity ", capacity,
-                                               " must be a share, above 0 and at most 1"));
-      }
-      rows.push_back(Row{*policy, capacity});
+    policies.push_back(*policy);
+    for (const double capacity : flags.capacities) {
+      if (capacity > 0 && capacity <= 1) continue;
+      return FailUsage(console, absl::StrCat("--capacity ", capacity,
+                                             " must be a share, above 0 and at most 1"));
     }
   }
-  // A picture shows them beside whatever was asked for.
-  const size_t asked = rows.size();
-  for (const SimulatedPolicy policy : {SimulatedPolicy::kLru, SimulatedPolicy::kOptimum}) {
-    if (flags.svg.empty() || Has(rows, policy)) continue;
-    for (const double capacity : capacities) rows.push_back(Row{policy, capacity});
-  }
-  if (flags.fleet.is_given()) {
+  if (flags.is_of_fleet()) {
     if (!flags.svg.empty()) return FailUsage(console, "--svg: not of a fleet, --nodes");
-    return RunFleet(flags.fleet, flags.trace, model, capacities, flags.json, console);
+    return RunFleet(flags, model, console);
   }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
-  Simulate(*trace, model, &rows, console);
-  const std::vector<Row> shown(rows.begin(), rows.begin() + static_cast<ptrdiff_t>(asked));
-  if (flags.json) {
-    PrintJson(shown, flags, console);
-  } else {
-    console.out << Subject(flags, *trace) << "\n";
-    PrintTable(shown, console);
+  std::set<SimulatedPolicy> drawn(policies.begin(), policies.end());
+  // A picture shows them beside whatever was asked for.
+  if (!flags.svg.empty()) drawn.insert({SimulatedPolicy::kLru, SimulatedPolicy::kOptimum});
+  Rates rates;
+  for (const SimulatedPolicy policy : drawn) {
+    for (const double capacity : flags.capacities) rates[policy][capacity] = 0;
   }
+  Simulate(*trace, model, &rates, console);
+  if (!flags.json) console.out << Subject(flags, *trace) << "\n";
+  Print(rates, policies, flags, console);
   if (flags.svg.empty()) return kExitOk;
-  const absl::Status written = WritePicture(Picture(rows, *trace, flags), flags.svg);
-  return written.ok() ? kExitOk : Fail(console, written);
+  std::ofstream file(flags.svg, std::ios::binary | std::ios::trunc);
+  file << Picture(rates, *trace, flags).Draw();
+  file.close();
+  if (file.good()) return kExitOk;
+  return Fail(console, absl::PermissionDeniedError(absl::StrCat(
+                           "--svg ", flags.svg, ": cannot be written: ", std::strerror(errno))));
 }
 
 void Declare(CommandFlags* command, SimulateFlags* flags) {
@@ -466,15 +415,15 @@ void Declare(CommandFlags* command, SimulateFlags* flags) {
       .Placeholder("NAME,...");
   command->Add("--model", &flags->model, "270m, 1b, 4b, 12b or 27b: restore points")
       .Placeholder("NAME");
-  command->Add("--nodes", &flags->fleet.nodes, "a fleet of so many stores that share one engine")
+  command->Add("--nodes", &flags->nodes, "a fleet of so many stores that share one engine")
       .Placeholder("N");
-  command->Add("--routing", &flags->fleet.routing, "of a fleet's requests: random, affinity")
+  command->Add("--routing", &flags->routing, "of a fleet's requests: random, affinity")
       .ShowDefault()
       .Placeholder("NAME");
-  command->Add("--shared-bytes", &flags->fleet.shared_bytes, "the engine's size; needs --model")
+  command->Add("--shared-bytes", &flags->shared_bytes, "the engine's size; needs --model")
       .Placeholder("BYTES");
   command
-      ->Add("--node-share", &flags->fleet.node_share,
+      ->Add("--node-share", &flags->node_share,
             "each store's own memory, as a share of the engine's; 0: none")
       .ShowDefault()
       .Placeholder("SHARE");

@@ -3,10 +3,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -20,28 +22,9 @@ using Json = nlohmann::json;
 constexpr unsigned char kXzMagic = 0xFD;             // no JSON line begins with it
 constexpr uint64_t kXzMemory = uint64_t{256} << 20;  // the decoder's own
 
-// Block numbers so far. A block is what its id says after the blocks before it: KV depends on all
-// of the prefix.
-class Blocks {
- public:
-  uint32_t Number(uint64_t id, int64_t parent) {
-    const auto [found, is_new] =
-        numbers_.try_emplace(std::make_pair(id, parent), static_cast<uint32_t>(full_.size()));
-    if (is_new) full_.push_back(false);
-    return found->second;
-  }
-  void SetFull(uint32_t number) {
-    if (!full_[number]) ++full_count_;
-    full_[number] = true;
-  }
-  uint32_t count() const { return static_cast<uint32_t>(full_.size()); }
-  uint32_t full_count() const { return full_count_; }
-
- private:
-  absl::flat_hash_map<std::pair<uint64_t, int64_t>, uint32_t> numbers_;
-  std::vector<bool> full_;
-  uint32_t full_count_ = 0;
-};
+// Block numbers so far. A block is what its id says after the block before it, or -1: KV depends on
+// all of the prefix.
+using BlockNumbers = absl::flat_hash_map<std::pair<uint64_t, int64_t>, uint32_t>;
 
 // A number of 0 or more, below 2^53. Errors are without the place.
 absl::StatusOr<int64_t> Field(const Json& json, const char* name) {
@@ -54,7 +37,7 @@ absl::StatusOr<int64_t> Field(const Json& json, const char* name) {
   return static_cast<int64_t>(number);
 }
 
-absl::Status ParseLine(const std::string& line, Blocks* blocks, TraceRequest* request) {
+absl::Status ParseLine(const std::string& line, BlockNumbers* numbers, TraceRequest* request) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("is not a JSON object");
   const absl::StatusOr<int64_t> at_ms = Field(json, "timestamp");
@@ -77,10 +60,9 @@ absl::Status ParseLine(const std::string& line, Blocks* blocks, TraceRequest* re
     if (!id.is_number_integer() || (!id.is_number_unsigned() && id.get<int64_t>() < 0)) {
       return absl::InvalidArgumentError("field hash_ids must hold integers, 0 or more");
     }
-    const uint32_t number = blocks->Number(id.get<uint64_t>(), parent);
-    request->blocks.push_back(number);
-    parent = number;
-    if (request->blocks.size() <= request->tokens / Trace::kBlockTokens) blocks->SetFull(number);
+    const auto next = static_cast<uint32_t>(numbers->size());
+    parent = numbers->try_emplace({id.get<uint64_t>(), parent}, next).first->second;
+    request->blocks.push_back(static_cast<uint32_t>(parent));
   }
   return absl::OkStatus();
 }
@@ -91,18 +73,16 @@ absl::StatusOr<std::string> DecodeXz(std::istream& in) {
     return absl::ResourceExhaustedError("no memory to decompress it");
   }
   const auto free_stream = absl::MakeCleanup([&stream] { lzma_end(&stream); });
+  const std::string packed(std::istreambuf_iterator<char>(in), {});
+  stream.next_in = reinterpret_cast<const uint8_t*>(packed.data());
+  stream.avail_in = packed.size();
   std::string text;
-  std::vector<uint8_t> packed(1 << 16), unpacked(1 << 20);
+  std::vector<uint8_t> unpacked(1 << 20);
   lzma_ret result = LZMA_OK;
   while (result == LZMA_OK) {
-    if (stream.avail_in == 0 && in.good()) {
-      in.read(reinterpret_cast<char*>(packed.data()), static_cast<std::streamsize>(packed.size()));
-      stream.next_in = packed.data();
-      stream.avail_in = static_cast<size_t>(in.gcount());
-    }
     stream.next_out = unpacked.data();
     stream.avail_out = unpacked.size();
-    result = lzma_code(&stream, in.good() ? LZMA_RUN : LZMA_FINISH);
+    result = lzma_code(&stream, LZMA_FINISH);
     text.append(reinterpret_cast<const char*>(unpacked.data()), unpacked.size() - stream.avail_out);
     if (text.size() > Trace::kMaxUnpackedBytes) {
       return absl::InvalidArgumentError("more than 4 GiB when decompressed: cut the trace");
@@ -116,7 +96,7 @@ absl::StatusOr<std::string> DecodeXz(std::istream& in) {
 
 absl::StatusOr<Trace> ReadTrace(std::istream& in, const std::string& name) {
   Trace trace;
-  Blocks blocks;
+  BlockNumbers numbers;
   std::string line;
   uint64_t total = 0;
   for (uint64_t number = 1; std::getline(in, line); ++number) {
@@ -126,7 +106,7 @@ absl::StatusOr<Trace> ReadTrace(std::istream& in, const std::string& name) {
     if (line.size() > Trace::kMaxLineBytes) return refuse("line is longer than 1 MiB");
     if (line.empty()) continue;
     TraceRequest request;
-    const absl::Status status = ParseLine(line, &blocks, &request);
+    const absl::Status status = ParseLine(line, &numbers, &request);
     if (!status.ok()) return refuse(std::string(status.message()));
     if (!trace.requests.empty() && request.at_ms < trace.requests.back().at_ms) {
       return refuse("field timestamp goes back: sort the trace by time");
@@ -137,8 +117,13 @@ absl::StatusOr<Trace> ReadTrace(std::istream& in, const std::string& name) {
   }
   if (in.bad()) return absl::DataLossError(absl::StrCat(name, ": cannot be read to its end"));
   if (total == 0) return absl::InvalidArgumentError(absl::StrCat(name, ": holds no block"));
-  trace.unique_blocks = blocks.count();
-  trace.unique_full_blocks = blocks.full_count();
+  trace.unique_blocks = static_cast<uint32_t>(numbers.size());
+  std::vector<bool> is_full(numbers.size());
+  for (const TraceRequest& request : trace.requests) {
+    const uint32_t full = request.tokens / Trace::kBlockTokens;
+    for (uint32_t i = 0; i < full; ++i) is_full[request.blocks[i]] = true;
+  }
+  trace.unique_full_blocks = static_cast<uint32_t>(absl::c_count(is_full, true));
   return trace;
 }
 

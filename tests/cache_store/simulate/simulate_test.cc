@@ -304,9 +304,9 @@ TEST(FleetTest, StoresOfTheirOwnFindMoreWhereTheirConversationsComeBack) {
   fleet.node_blocks = trace.unique_blocks / 100;
   const FleetRates random = SimulateFleet(trace, fleet);
   EXPECT_EQ(random.shared, 0);
-  fleet.routing = Routing::kAffinity;
+  fleet.affinity = true;
   EXPECT_GT(SimulateFleet(trace, fleet).found, 2 * random.found);
-  fleet.routing = Routing::kRandom;
+  fleet.affinity = false;
   fleet.shared_blocks = 10 * fleet.node_blocks;
   EXPECT_GT(SimulateFleet(trace, fleet).found, 2 * random.found);
 }
