@@ -31,7 +31,7 @@ struct SharedClaims::Held {
 
 SharedClaims::Taken SharedClaims::Take(const SharedSpace& space, const std::string& name,
                                        absl::Duration claim, absl::Time deadline) {
-  const absl::Time now = parts_.steady->Now();
+  const absl::Time now = core_->steady->Now();
   const absl::Duration life = absl::Floor(claim, absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return Taken::kUnknown;
   bool is_own = false;
@@ -40,9 +40,9 @@ SharedClaims::Taken SharedClaims::Take(const SharedSpace& space, const std::stri
     const auto it = own_.find(name);
     is_own = it != own_.end() && it->second.ends > now;
   }
-  const int64_t ends_ms = absl::ToUnixMillis(parts_.clock->Now() + claim);
+  const int64_t ends_ms = absl::ToUnixMillis(core_->clock->Now() + claim);
   const std::string value = space.Seal(name, absl::StrCat(ends_ms));
-  const auto set = parts_.engine->Set({SharedValue{name, value, life, !is_own}}, deadline);
+  const auto set = core_->engine->Set({SharedValue{name, value, life, !is_own}}, deadline);
   if (!set[0].ok()) return Taken::kUnknown;
   if (!*set[0]) return Look(space, name, deadline);
   absl::MutexLock lock(&mu_);
@@ -57,22 +57,22 @@ SharedClaims::Taken SharedClaims::Take(const SharedSpace& space, const std::stri
 
 SharedClaims::Taken SharedClaims::Look(const SharedSpace& space, const std::string& name,
                                        absl::Time deadline) {
-  const auto got = parts_.engine->Get({name}, kMaxClaimBytes, deadline);
+  const auto got = core_->engine->Get({name}, kMaxClaimBytes, deadline);
   if (!got[0].ok()) return Taken::kUnknown;
   const absl::StatusOr<std::string> text = space.Open(name, *got[0]);
   int64_t ends = 0;
   if (!text.ok() || !absl::SimpleAtoi(*text, &ends)) {
-    parts_.counters->Add(Counter::kSharedRejectedValues);
+    core_->Count(Counter::kSharedRejectedValues);
     return Taken::kUnknown;
   }
   // One that was put back after its end makes nobody wait.
-  return absl::FromUnixMillis(ends) > parts_.clock->Now() ? Taken::kElsewhere : Taken::kUnknown;
+  return absl::FromUnixMillis(ends) > core_->clock->Now() ? Taken::kElsewhere : Taken::kUnknown;
 }
 
 void SharedClaims::GiveBack(std::vector<std::string> names) {
   if (names.empty()) return;
   auto shared = std::make_shared<const std::vector<std::string>>(std::move(names));
-  if (parts_.run_behind([this, shared] { Erase(*shared); })) return;
+  if (writer_->RunBehind([this, shared] { Erase(*shared); })) return;
   // They end by themselves, and are this store's until then.
   absl::MutexLock lock(&mu_);
   for (const std::string& name : *shared) {
@@ -81,7 +81,7 @@ void SharedClaims::GiveBack(std::vector<std::string> names) {
 }
 
 void SharedClaims::Erase(const std::vector<std::string>& names) {
-  const absl::Time now = parts_.steady->Now();
+  const absl::Time now = core_->steady->Now();
   std::vector<std::string> last;
   {
     absl::MutexLock lock(&mu_);
@@ -93,7 +93,7 @@ void SharedClaims::Erase(const std::vector<std::string>& names) {
     }
   }
   // Known as this store's until they are gone.
-  if (!last.empty()) parts_.engine->Erase(last, parts_.clock->Now() + options_.write_timeout);
+  if (!last.empty()) core_->engine->Erase(last, core_->WriteDeadline());
   absl::MutexLock lock(&mu_);
   for (const std::string& name : names) {
     const auto it = own_.find(name);
@@ -103,8 +103,8 @@ void SharedClaims::Erase(const std::vector<std::string>& names) {
 
 ClaimDecision SharedClaims::Join(const PrefixQuery& query, const KvLayout& layout,
                                  const ClaimRequest& ask, ClaimDecision decision) {
-  const absl::Time now = parts_.clock->Now();
-  const absl::Time deadline = now + options_.fetch_budget;
+  const absl::Time now = core_->clock->Now();
+  const absl::Time deadline = now + core_->options.fetch_budget;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = ask.max_tokens == 0 ? tokens - 1 : std::min(ask.max_tokens, tokens);
   const uint32_t have = std::max(decision.usable_tokens, ask.above_tokens);
@@ -114,7 +114,7 @@ ClaimDecision SharedClaims::Join(const PrefixQuery& query, const KvLayout& layou
   if (promised.size() > kMaxBoundaries) {
     promised.erase(promised.begin() + (kMaxBoundaries - 1), promised.end() - 1);
   }
-  const auto space = parts_.spaces->Begin(query.tenant, deadline);
+  const auto space = core_->spaces.Begin(query.tenant, deadline);
   if (!space.ok() || promised.empty()) return decision;
   const ChainPtr chain =
       ChainOf(query.chains, layout, (*space)->RootOf(query.fingerprint), query.token_ids,
@@ -129,11 +129,11 @@ ClaimDecision SharedClaims::Join(const PrefixQuery& query, const KvLayout& layou
     const std::string name =
         (*space)->ClaimName(chain->EndingAt(boundary, layout.chunk_tokens)->key);
     const Taken taken = Take(**space, name, decision.until - now, deadline);
-    if (taken == Taken::kUnknown && parts_.clock->Now() >= deadline) break;
+    if (taken == Taken::kUnknown && core_->clock->Now() >= deadline) break;
     if (taken == Taken::kHere) held->names.push_back(name);
     const bool is_worth = boundary >= least && boundary <= highest && now < ask.wait_until;
     if (taken != Taken::kElsewhere || !is_worth) continue;
-    if (ask.waited_for == 0) parts_.counters->Add(Counter::kSharedLeaseWaits);
+    if (ask.waited_for == 0) core_->Count(Counter::kSharedLeaseWaits);
     // The claims are given back. Those of this store that wait for the claim are kept waiting by
     // it.
     GiveBack(std::exchange(held->names, {}));

@@ -14,22 +14,16 @@
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CLAIMS_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/base/clock.h"
-#include "cache_store/base/stats.h"
-#include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/shared_object.h"
-#include "cache_store/shared/tier/shared_options.h"
-#include "cache_store/shared/tier/shared_spaces.h"
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/shared/tier/shared_core.h"
+#include "cache_store/shared/tier/shared_writer.h"
 
 namespace hearth {
 
@@ -40,16 +34,7 @@ class SharedClaims {
   // Who waits asks again after this.
   static constexpr absl::Duration kPause = absl::Milliseconds(100);
 
-  struct Parts {
-    SharedEngine* engine = nullptr;
-    SharedSpaces* spaces = nullptr;
-    Clock *clock = nullptr, *steady = nullptr;
-    Counters* counters = nullptr;
-    // Runs a job behind what was written before. False: there is no room for it.
-    std::function<bool(std::function<void()>)> run_behind;
-  };
-  SharedClaims(Parts parts, const SharedOptions& options)
-      : parts_(std::move(parts)), options_(options) {}
+  SharedClaims(SharedCore* core, SharedWriter* writer) : core_(core), writer_(writer) {}
 
   // `decision`: the store's own, to compute. Returns it with the claims in its ticket; or to wait
   // for another store that computes some of it.
@@ -72,8 +57,8 @@ class SharedClaims {
   // Those that nobody else here holds, if they did not end before.
   void Erase(const std::vector<std::string>& names) ABSL_LOCKS_EXCLUDED(mu_);
 
-  const Parts parts_;
-  const SharedOptions options_;
+  SharedCore* const core_;
+  SharedWriter* const writer_;
   absl::Mutex mu_;
   absl::flat_hash_map<std::string, Own> own_ ABSL_GUARDED_BY(mu_);
 };

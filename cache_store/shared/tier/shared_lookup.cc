@@ -38,7 +38,7 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerp
 }
 
 void SharedLookup::CountUnanswered(const absl::Status& status) {
-  if (!absl::IsNotFound(status)) parts_.counters->Add(Counter::kSharedUnanswered);
+  if (!absl::IsNotFound(status)) core_->Count(Counter::kSharedUnanswered);
 }
 
 // A worker's lookup names its fingerprint by the digest alone, and a new store knows none.
@@ -47,13 +47,13 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQue
   if (auto known = Find(query.fingerprint); known != nullptr) return known;
   for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
     if (tenant->empty()) continue;
-    const absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(*tenant, deadline);
+    const absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Of(*tenant, deadline);
     if (!space.ok()) {
       CountUnanswered(space.status());
       continue;
     }
     const absl::StatusOr<Fingerprint> fingerprint =
-        parts_.reader->ReadFingerprint(**space, query.fingerprint, deadline);
+        reader_->ReadFingerprint(**space, query.fingerprint, deadline);
     if (!fingerprint.ok()) continue;
     Observe(*fingerprint);
     return Find(query.fingerprint);
@@ -68,18 +68,18 @@ void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
     if (!tenant->empty()) names.push_back(*tenant);
   }
   const absl::Duration patience = absl::Milliseconds(hear_patience_ms_.load());
-  if (HearWithin(names, std::min(options_.fetch_budget, patience))) return;
+  if (HearWithin(names, std::min(core_->options.fetch_budget, patience))) return;
   deaf_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
-  parts_.run_beside([this, names] { HearWithin(names, options_.write_timeout); });
+  writer_->RunBeside([this, names] { HearWithin(names, core_->options.write_timeout); });
 }
 
 bool SharedLookup::HearWithin(absl::Span<const std::string> tenants, absl::Duration most) {
-  const absl::Time deadline = parts_.clock->Now() + most;
+  const absl::Time deadline = core_->clock->Now() + most;
   for (const std::string& tenant : tenants) {
-    const absl::Time begin = parts_.steady->Now();
-    if (!parts_.spaces->Hear(tenant, deadline)) continue;
-    const bool has_told = parts_.clock->Now() < deadline;
-    const absl::Duration took = has_told ? parts_.steady->Now() - begin : absl::ZeroDuration();
+    const absl::Time begin = core_->steady->Now();
+    if (!core_->spaces.Hear(tenant, deadline)) continue;
+    const bool has_told = core_->clock->Now() < deadline;
+    const absl::Duration took = has_told ? core_->steady->Now() - begin : absl::ZeroDuration();
     hear_patience_ms_.store(absl::ToInt64Milliseconds(std::max(kHearPatience, 2 * took)));
     if (!has_told) return false;
   }
@@ -89,9 +89,9 @@ bool SharedLookup::HearWithin(absl::Span<const std::string> tenants, absl::Durat
 SharedLookup::Brought SharedLookup::Bring(PrefixQuery* query, uint32_t above_tokens,
                                           uint32_t max_tokens) {
   if (is_paused()) return {};
-  const absl::Time deadline = parts_.clock->Now() + options_.fetch_budget;
+  const absl::Time deadline = core_->clock->Now() + core_->options.fetch_budget;
   const Brought brought = BringUntil(query, above_tokens, max_tokens, deadline);
-  if (parts_.clock->Now() >= deadline && !brought.is_answered) {
+  if (core_->clock->Now() >= deadline && !brought.is_answered) {
     paused_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
   }
   return brought;
@@ -110,12 +110,12 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
   const bool has_public = !query.public_tenant.empty() && query.public_tenant != query.tenant;
-  TieredStore::Peeked here = parts_.store->Peek(query, max_tokens);
+  TieredStore::Peeked here = core_->store->Peek(query, max_tokens);
   asked->chains = std::move(here.chains);
   question.above = std::max({above_tokens, here.own, here.of_public});
   Brought brought;
   if (question.candidates.empty() || question.candidates.back() <= question.above) return brought;
-  parts_.counters->Add(Counter::kSharedLookups);
+  core_->Count(Counter::kSharedLookups);
 
   std::unique_ptr<Probed> best = Probe(question, query.tenant, here.own);
   if (best != nullptr) brought.known_tokens = best->map->KnownTokens();
@@ -130,7 +130,7 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
   if (best == nullptr || best->boundary == 0) return brought;
   best->boundary = Affordable(question, *best);
   if (best->boundary == 0) {
-    parts_.counters->Add(Counter::kSharedNotKept);
+    core_->Count(Counter::kSharedNotKept);
     return brought;
   }
   question.candidates.erase(
@@ -138,7 +138,7 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
       question.candidates.end());
   brought.is_hit = LoadOnce(question, best.get());
   brought.is_answered = best->is_answered;
-  if (brought.is_hit) parts_.counters->Add(Counter::kSharedHits);
+  if (brought.is_hit) core_->Count(Counter::kSharedHits);
   return brought;
 }
 
@@ -151,7 +151,7 @@ SharedLookup::Known SharedLookup::KnownOf(const PrefixQuery& query, uint32_t usa
   question.candidates = RestoreCandidates(tokens, query.cuts, question.model->layout.chunk_tokens);
   if (question.candidates.empty()) return {};
   question.above = usable_here;
-  question.deadline = parts_.clock->Now() + options_.fetch_budget;
+  question.deadline = core_->clock->Now() + core_->options.fetch_budget;
   const std::unique_ptr<Probed> probed = Probe(question, query.tenant, usable_here);
   Known known;
   if (probed == nullptr) return known;
@@ -165,7 +165,7 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
                                                           const std::string& tenant,
                                                           uint32_t usable_here) {
   const PrefixQuery& query = *question.query;
-  const absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Of(tenant, question.deadline);
+  const absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Of(tenant, question.deadline);
   if (!space.ok()) {
     CountUnanswered(space.status());
     return nullptr;
@@ -180,7 +180,7 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
       query.token_ids};
   if (!probed->prompt.chain->is_whole) return nullptr;
   probed->map = std::make_unique<ObjectMap>(layout, *probed->prompt.chain, usable_here);
-  parts_.reader->Probe(probed->prompt, question.deadline, probed->map.get());
+  reader_->Probe(probed->prompt, question.deadline, probed->map.get());
   probed->boundary = probed->map->Longest(question.candidates, question.above);
   return probed;
 }
@@ -196,12 +196,12 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
         mu_.AssertHeld();
         return !under_way_.contains(key);
       };
-      mu_.AwaitWithTimeout(absl::Condition(&is_done), question.deadline - parts_.clock->Now());
+      mu_.AwaitWithTimeout(absl::Condition(&is_done), question.deadline - core_->clock->Now());
       return false;
     }
   }
   // Another may have loaded it since this one looked.
-  const TieredStore::Peeked here = parts_.store->Peek(*question.query, probed->boundary);
+  const TieredStore::Peeked here = core_->store->Peek(*question.query, probed->boundary);
   const bool is_own = probed->tenant == question.query->tenant;
   const bool is_here = (is_own ? here.own : here.of_public) == probed->boundary;
   const bool is_loaded = !is_here && Load(question, probed);
@@ -211,9 +211,9 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
 }
 
 uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed) {
-  uint64_t most = options_.max_loading_bytes;
+  uint64_t most = core_->options.max_loading_bytes;
   if (const uint64_t rate = bytes_per_s_.load(); rate > 0) {
-    const double left = absl::ToDoubleSeconds(question.deadline - parts_.clock->Now());
+    const double left = absl::ToDoubleSeconds(question.deadline - core_->clock->Now());
     most = std::min(
         most, static_cast<uint64_t>(kSafeShare * std::max(0.0, left) * static_cast<double>(rate)));
   }
@@ -221,7 +221,7 @@ uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed
     return BytesOf(probed.prompt.layout, probed.map->NeededFromEngine(boundary)) <= most;
   };
   if (fits(probed.boundary)) return probed.boundary;
-  if (most < options_.max_loading_bytes && MayTry()) most = options_.max_loading_bytes;
+  if (most < core_->options.max_loading_bytes && MayTry()) most = core_->options.max_loading_bytes;
   if (fits(probed.boundary)) return probed.boundary;
   const std::vector<uint32_t> restorable =
       probed.map->Restorable(question.candidates, question.above);
@@ -241,7 +241,7 @@ void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
 // An engine that was slow for a moment, or gives small loads slowly, would never be asked again for
 // what is large.
 bool SharedLookup::MayTry() {
-  const absl::Time now = parts_.steady->Now();
+  const absl::Time now = core_->steady->Now();
   int64_t next = next_try_ms_.load();
   return absl::ToUnixMillis(now) >= next &&
          next_try_ms_.compare_exchange_strong(next, absl::ToUnixMillis(now + kTryPause));
@@ -251,20 +251,19 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   LoadedObjects loaded;
   const KvLayout& layout = probed->prompt.layout;
   const uint64_t bytes = BytesOf(layout, probed->map->NeededFromEngine(probed->boundary));
-  const absl::Time begin = parts_.steady->Now();
+  const absl::Time begin = core_->steady->Now();
   const uint64_t before = loading_bytes_.fetch_add(bytes);
-  const bool fits = before + bytes <= options_.max_loading_bytes;
-  if (!fits) parts_.counters->Add(Counter::kSharedNotKept);
+  const bool fits = before + bytes <= core_->options.max_loading_bytes;
+  if (!fits) core_->Count(Counter::kSharedNotKept);
   bool is_kept = false;
   while (fits && LoadObjects(question, probed, &loaded)) {
     ObjectId bad;
     const absl::Status kept = Keep(question, *probed, loaded, &bad);
     is_kept = kept.ok();
     if (is_kept) break;
-    parts_.counters->Add(absl::IsDataLoss(kept) ? Counter::kSharedRejectedValues
-                                                : Counter::kSharedNotKept);
+    core_->Count(absl::IsDataLoss(kept) ? Counter::kSharedRejectedValues : Counter::kSharedNotKept);
     if (!absl::IsDataLoss(kept)) break;
-    parts_.reader->Reject(probed->prompt, {bad}, question.deadline);
+    reader_->Reject(probed->prompt, {bad}, question.deadline);
     loaded.erase(bad);
     probed->map->Set(bad, ObjectMap::Place::kNowhere);
     probed->boundary = probed->map->Longest(question.candidates, question.above);
@@ -273,7 +272,7 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   loading_bytes_.fetch_sub(bytes);
   std::vector<ObjectId> ids;
   for (const auto& [id, object] : loaded) ids.push_back(id);
-  NoteSpeed(BytesOf(layout, ids), parts_.steady->Now() - begin);
+  NoteSpeed(BytesOf(layout, ids), core_->steady->Now() - begin);
   probed->is_answered = !loaded.empty();
   return is_kept;
 }
@@ -288,7 +287,7 @@ bool SharedLookup::LoadObjects(const Question& question, Probed* probed, LoadedO
     }
     if (ids.empty()) return true;
     if (round == 2) return false;
-    parts_.reader->Load(probed->prompt, ids, question.deadline, question.query->stopped, loaded);
+    reader_->Load(probed->prompt, ids, question.deadline, question.query->stopped, loaded);
     for (const ObjectId& id : ids) {
       if (loaded->count(id) == 0) probed->map->Set(id, ObjectMap::Place::kNowhere);
     }
@@ -313,7 +312,7 @@ absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const Lo
 absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
                                 const LoadedObjects& loaded, ObjectId* bad) {
   const PrefixQuery& query = *question.query;
-  const absl::Time now = parts_.clock->Now();
+  const absl::Time now = core_->clock->Now();
   PublishSpec spec;
   spec.fingerprint = question.model->fingerprint;
   spec.tenant = probed.tenant;
@@ -338,7 +337,7 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
     spec.objects.push_back(std::move(object));
   }
   const std::vector<PublishObject> objects = spec.objects;
-  auto session = parts_.store->Publish(std::move(spec));
+  auto session = core_->store->Publish(std::move(spec));
   if (!session.ok()) return session.status();
   for (const uint32_t i : (*session)->needed()) {
     const auto it = loaded.find(objects[i].id);

@@ -10,24 +10,19 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
-#include "cache_store/base/clock.h"
-#include "cache_store/base/stats.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/shared/shared_object.h"
 #include "cache_store/shared/tier/object_map.h"
-#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_core.h"
 #include "cache_store/shared/tier/shared_reader.h"
-#include "cache_store/shared/tier/shared_spaces.h"
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/shared/tier/shared_writer.h"
 
 namespace hearth {
 
@@ -42,16 +37,8 @@ class SharedLookup {
   // one in this time.
   static constexpr absl::Duration kTryPause = absl::Seconds(1);
 
-  struct Parts {
-    SharedReader* reader = nullptr;
-    SharedSpaces* spaces = nullptr;
-    TieredStore* store = nullptr;
-    Clock *clock = nullptr, *steady = nullptr;
-    Counters* counters = nullptr;
-    std::function<bool(std::function<void()>)> run_beside;  // SharedWriter::RunBeside
-  };
-  SharedLookup(Parts parts, const SharedOptions& options)
-      : parts_(std::move(parts)), options_(options) {}
+  SharedLookup(SharedCore* core, SharedReader* reader, SharedWriter* writer)
+      : core_(core), reader_(reader), writer_(writer) {}
 
   // A lookup needs the layout.
   void Observe(const Fingerprint& fingerprint);
@@ -96,7 +83,7 @@ class SharedLookup {
     uint32_t above = 0;  // lower boundaries are of no use
     absl::Time deadline;
   };
-  int64_t NowMs() const { return absl::ToUnixMillis(parts_.steady->Now()); }
+  int64_t NowMs() const { return absl::ToUnixMillis(core_->steady->Now()); }
   // False: the engine did not tell in time.
   bool HearWithin(absl::Span<const std::string> tenants, absl::Duration most);
   // Unless it said that it has nothing.
@@ -122,8 +109,9 @@ class SharedLookup {
   absl::Status Put(PublishSession* session, uint32_t index, const LoadedObject& object,
                    const KvLayout& layout);
 
-  const Parts parts_;
-  const SharedOptions options_;
+  SharedCore* const core_;
+  SharedReader* const reader_;
+  SharedWriter* const writer_;
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
   std::atomic<int64_t> deaf_until_ms_{0};    // the same, of Hear alone

@@ -36,9 +36,9 @@ absl::StatusOr<Fingerprint> SharedReader::ReadFingerprint(const SharedSpace& spa
                                                           const Digest& digest,
                                                           absl::Time deadline) {
   const std::string name = space.FingerprintName(digest);
-  const Values values = engine_->Get({name}, SharedSpace::kMaxValueBytes, deadline);
+  const Values values = core_->engine->Get({name}, SharedSpace::kMaxValueBytes, deadline);
   if (!values[0].ok()) {
-    if (!absl::IsNotFound(values[0].status())) counters_->Add(Counter::kSharedUnanswered);
+    if (!absl::IsNotFound(values[0].status())) core_->Count(Counter::kSharedUnanswered);
     return values[0].status();
   }
   const absl::StatusOr<std::string> text = space.Open(name, *values[0]);
@@ -46,7 +46,7 @@ absl::StatusOr<Fingerprint> SharedReader::ReadFingerprint(const SharedSpace& spa
     absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(*text);
     if (fingerprint.ok() && fingerprint->digest() == digest) return fingerprint;
   }
-  counters_->Add(Counter::kSharedRejectedValues);
+  core_->Count(Counter::kSharedRejectedValues);
   return absl::DataLossError("a shared fingerprint that is another one");
 }
 
@@ -56,9 +56,9 @@ void SharedReader::Probe(const SharedPrompt& prompt, absl::Time deadline, Object
   std::vector<std::string> names;
   names.reserve(ids.size());
   for (const ObjectId& id : ids) names.push_back(prompt.NameOf(id, 0));
-  const std::vector<absl::StatusOr<bool>> there = engine_->Exists(names, deadline);
+  const std::vector<absl::StatusOr<bool>> there = core_->engine->Exists(names, deadline);
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (!there[i].ok()) counters_->Add(Counter::kSharedUnanswered);
+    if (!there[i].ok()) core_->Count(Counter::kSharedUnanswered);
     if (there[i].ok() && *there[i]) map->Set(ids[i], ObjectMap::Place::kEngine);
   }
 }
@@ -79,7 +79,7 @@ void SharedReader::Load(const SharedPrompt& prompt, absl::Span<const ObjectId> i
   size_t asked = 0;
   for (;;) {
     while (asked < parts.size() && under_way.size() < kBatchesUnderWay &&
-           clock_->Now() < deadline && !(stopped && stopped())) {
+           core_->clock->Now() < deadline && !(stopped && stopped())) {
       under_way.push_back(Ask(prompt, parts, asked, deadline));
       asked = under_way.back().end;
     }
@@ -105,7 +105,7 @@ void SharedReader::Reject(const SharedPrompt& prompt, absl::Span<const ObjectId>
                           absl::Time deadline) {
   std::vector<std::string> names;
   for (const ObjectId& id : ids) names.push_back(prompt.NameOf(id, 0));
-  if (!names.empty() && clock_->Now() < deadline) engine_->Erase(names, deadline);
+  if (!names.empty() && core_->clock->Now() < deadline) core_->engine->Erase(names, deadline);
 }
 
 SharedReader::Batch SharedReader::Ask(const SharedPrompt& prompt, absl::Span<const PartOf> parts,
@@ -115,32 +115,32 @@ SharedReader::Batch SharedReader::Ask(const SharedPrompt& prompt, absl::Span<con
   for (uint64_t bytes = 0; batch.end < parts.size(); ++batch.end) {
     const PartOf& part = parts[batch.end];
     bytes += SharedSpace::kSealBytes + part.object->object.shape.TextBytes(part.part);
-    if (batch.end > begin && bytes > options_.max_in_flight_bytes / kBatchShare) break;
+    if (batch.end > begin && bytes > core_->options.max_in_flight_bytes / kBatchShare) break;
     names.push_back(prompt.NameOf(part.object->object.shape.id, part.part));
   }
-  batch.values = engine_->GetLater(std::move(names), SharedSpace::kMaxValueBytes, deadline);
+  batch.values = core_->engine->GetLater(std::move(names), SharedSpace::kMaxValueBytes, deadline);
   return batch;
 }
 
 void SharedReader::Take(const SharedPrompt& prompt, const PartOf& part,
                         absl::StatusOr<std::string> value) {
   if (value.ok()) {
-    counters_->Add(Counter::kSharedReadBytes, value->size());
+    core_->Count(Counter::kSharedReadBytes, value->size());
     if (const absl::Status taken = TakeValue(prompt, part, *value); !taken.ok()) {
       part.object->is_torn = true;
-      counters_->Add(absl::IsNotFound(taken) ? Counter::kSharedVanishedParts
-                                             : Counter::kSharedRejectedValues);
+      core_->Count(absl::IsNotFound(taken) ? Counter::kSharedVanishedParts
+                                           : Counter::kSharedRejectedValues);
     }
-    engine_->Recycle(*std::move(value));
+    core_->engine->Recycle(*std::move(value));
   } else if (absl::IsNotFound(value.status())) {
     part.object->is_torn = true;
-    counters_->Add(Counter::kSharedVanishedParts);
+    core_->Count(Counter::kSharedVanishedParts);
   } else if (absl::IsDataLoss(value.status())) {  // too long
     part.object->is_torn = true;
-    counters_->Add(Counter::kSharedRejectedValues);
+    core_->Count(Counter::kSharedRejectedValues);
   } else {
     part.object->is_unknown = true;
-    counters_->Add(Counter::kSharedUnanswered);
+    core_->Count(Counter::kSharedUnanswered);
   }
 }
 
@@ -148,7 +148,8 @@ absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& p
                                      absl::string_view value) {
   LoadedObject& object = part.object->object;
   const SharedShape& shape = object.shape;
-  while (object.slices.size() < shape.slices) object.slices.push_back(allocate_(shape.slice_bytes));
+  while (object.slices.size() < shape.slices)
+    object.slices.push_back(core_->store->AllocateSlice(shape.slice_bytes));
   std::vector<std::byte*> slices;
   for (const auto& slice : object.slices) slices.push_back(slice.get());
   std::vector<absl::Span<std::byte>> pieces = shape.PiecesOf(part.part, slices);
@@ -167,7 +168,7 @@ absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& p
     if (!facts.ok()) return facts.status();
     object.facts = *std::move(facts);
     const uint64_t ends = object.facts.expires_unix_s;
-    if (ends > 0 && absl::FromUnixSeconds(static_cast<int64_t>(ends)) <= clock_->Now()) {
+    if (ends > 0 && absl::FromUnixSeconds(static_cast<int64_t>(ends)) <= core_->clock->Now()) {
       return absl::NotFoundError("its end has come");
     }
   }

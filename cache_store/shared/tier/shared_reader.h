@@ -3,7 +3,7 @@
 // What is missing or wrong is found out here, and counted: the head of an object that is not whole
 // is erased, so that the next publisher writes it anew.
 //
-// Thread safety: all methods from any thread. Ownership: borrows engine, clock and counters.
+// Thread safety: all methods from any thread. Ownership: borrows the core.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_READER_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_READER_H_
 
@@ -17,13 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache_store/base/clock.h"
 #include "cache_store/base/slice_view.h"
-#include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/shared_object.h"
 #include "cache_store/shared/tier/object_map.h"
-#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_core.h"
 
 namespace hearth {
 
@@ -40,16 +38,7 @@ using LoadedObjects = std::map<ObjectId, LoadedObject>;
 
 class SharedReader {
  public:
-  // Memory for a slice of so many bytes.
-  using Allocate = std::function<std::shared_ptr<std::byte>(size_t)>;
-
-  SharedReader(SharedEngine* engine, Clock* clock, Counters* counters, const SharedOptions& options,
-               Allocate allocate)
-      : engine_(engine),
-        clock_(clock),
-        counters_(counters),
-        options_(options),
-        allocate_(std::move(allocate)) {}
+  explicit SharedReader(SharedCore* core) : core_(core) {}
 
   // The fields of a fingerprint of which something was written. One round trip.
   absl::StatusOr<Fingerprint> ReadFingerprint(const SharedSpace& space, const Digest& digest,
@@ -79,11 +68,7 @@ class SharedReader {
   void Take(const SharedPrompt& prompt, const PartOf& part, absl::StatusOr<std::string> value);
   absl::Status TakeValue(const SharedPrompt& prompt, const PartOf& part, absl::string_view value);
 
-  SharedEngine* const engine_;
-  Clock* const clock_;
-  Counters* const counters_;
-  const SharedOptions options_;
-  const Allocate allocate_;
+  SharedCore* const core_;
 };
 
 }  // namespace hearth

@@ -15,14 +15,6 @@ absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
       why.message()));
 }
 
-// What can have no room here is not loaded for nothing, again and again.
-SharedOptions WithRoomOf(SharedOptions options, TieredStore* store) {
-  uint64_t room = 0;
-  for (const TierUsage& tier : store->Stats().tiers) room = std::max(room, tier.capacity_bytes);
-  options.max_loading_bytes = std::min(options.max_loading_bytes, room);
-  return options;
-}
-
 }  // namespace
 
 // A publish into the store behind, and then into the engine.
@@ -90,35 +82,22 @@ class SharedStore::Session final : public PublishSession {
 
 SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
                          const std::string& secret, const SharedOptions& options, Seams seams)
-    : options_(WithRoomOf(options, store.get())),
-      clock_(seams.clock == nullptr ? &system_clock_ : seams.clock),
-      steady_(seams.steady != nullptr  ? seams.steady
-              : seams.clock != nullptr ? seams.clock
-                                       : &steady_clock_),
-      store_(std::move(store)),
-      engine_(std::move(engine)),
-      spaces_(engine_.get(), store_.get(), clock_, steady_, secret, options.generation_age),
-      reader_(engine_.get(), clock_, &counters_, options_,
-              [this](size_t bytes) { return store_->AllocateSlice(bytes); }),
-      lookup_({&reader_, &spaces_, store_.get(), clock_, steady_, &counters_,
-               [this](auto job) { return writer_.RunBeside(std::move(job)); }},
-              options_),
-      claims_({engine_.get(), &spaces_, clock_, steady_, &counters_,
-               [this](auto job) { return writer_.RunBehind(std::move(job)); }},
-              options),
-      writer_({engine_.get(), &spaces_, store_.get(), clock_, steady_, &counters_}, options_,
-              std::move(seams.executor), std::move(seams.waiting)) {}
+    : core_(std::move(store), std::move(engine), secret, options, seams.clock, seams.steady),
+      reader_(&core_),
+      lookup_(&core_, &reader_, &writer_),
+      claims_(&core_, &writer_),
+      writer_(&core_, std::move(seams.executor), std::move(seams.waiting)) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
                                                                  uint32_t max_tokens) {
   // Who asks again could not use what was found: it is here.
-  if (query.again) return store_->Fetch(query, above_tokens, max_tokens);
+  if (query.again) return core_.store->Fetch(query, above_tokens, max_tokens);
   PrefixQuery asked = query;
   const SharedLookup::Brought brought = lookup_.Bring(&asked, above_tokens, max_tokens);
   asked.known_tokens = brought.known_tokens;
   if (brought.is_hit) asked.loaded_from = Tier::kShared;
-  auto session = store_->Fetch(asked, above_tokens, max_tokens);
+  auto session = core_.store->Fetch(asked, above_tokens, max_tokens);
   if (!session.ok() || (*session)->plan().usable_tokens == 0) return session;
   const LookupPlan& plan = (*session)->plan();
   SharedWork used;
@@ -135,7 +114,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::FetchById(const Digest& id,
                                                                      const std::string& tenant) {
   lookup_.Hear({&tenant});
-  return store_->FetchById(id, tenant);
+  return core_.store->FetchById(id, tenant);
 }
 
 absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec spec) {
@@ -150,7 +129,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec
   work.layout = *std::move(layout);
   const bool waits = spec.durability == Durability::kShared;
   if (waits) spec.durability = Durability::kDisk;
-  auto session = store_->Publish(std::move(spec));
+  auto session = core_.store->Publish(std::move(spec));
   if (!session.ok()) return session;
   return std::make_unique<Session>(this, *std::move(session), std::move(work), waits);
 }
@@ -161,7 +140,7 @@ absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, Claim
   PrefixQuery known = query;
   if (ask.waited_for > 0) lookup_.Bring(&known, ask.above_tokens, ask.max_tokens);
   const ClaimRequest asked = ask;
-  absl::StatusOr<ClaimDecision> decision = store_->Claim(known, std::move(ask));
+  absl::StatusOr<ClaimDecision> decision = core_.store->Claim(known, std::move(ask));
   if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
   if (model == nullptr || lookup_.is_paused()) return decision;
@@ -170,12 +149,12 @@ absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, Claim
 
 void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
   lookup_.Observe(fingerprint);
-  store_->Observe(fingerprint, tenant);
+  core_.store->Observe(fingerprint, tenant);
 }
 
 absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
   lookup_.Hear({&query.tenant, &query.public_tenant});
-  absl::StatusOr<ExplainReport> report = store_->Explain(query);
+  absl::StatusOr<ExplainReport> report = core_.store->Explain(query);
   if (!report.ok()) return report;
   uint32_t own = 0;
   for (const BoundaryReport& boundary : report->boundaries) {
@@ -219,7 +198,8 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
                                      absl::Span<const ObjectId> ids) {
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(fingerprint);
   if (model == nullptr || ids.empty()) return absl::OkStatus();
-  const absl::StatusOr<SharedSpaces::SpacePtr> space = spaces_.Of(tenant, Deadline());
+  const absl::StatusOr<SharedSpaces::SpacePtr> space =
+      core_.spaces.Of(tenant, core_.WriteDeadline());
   if (absl::IsNotFound(space.status())) return absl::OkStatus();
   if (!space.ok()) return space.status();
   const uint32_t tokens = static_cast<uint32_t>(token_ids.size());
@@ -234,15 +214,16 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
     if (prompt.SegmentOf(id) != nullptr) names.push_back(prompt.NameOf(id, 0));
   }
   absl::Status status;
-  for (const absl::Status& erased : engine_->Erase(names, Deadline())) status.Update(erased);
+  for (const absl::Status& erased : core_.engine->Erase(names, core_.WriteDeadline()))
+    status.Update(erased);
   return status;
 }
 
 absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string& tenant,
                                              bool force) {
   LookupPlan plan;
-  if (auto session = store_->FetchById(id, tenant); session.ok()) plan = (*session)->plan();
-  absl::StatusOr<DropResult> dropped = store_->Drop(id, tenant, force);
+  if (auto session = core_.store->FetchById(id, tenant); session.ok()) plan = (*session)->plan();
+  absl::StatusOr<DropResult> dropped = core_.store->Drop(id, tenant, force);
   if (!dropped.ok() || dropped->dropped == 0 || plan.objects.empty()) return dropped;
   writer_.NoteDrop();
   // The end of its tail, which no much longer restore point needs; without local layers, its last
@@ -256,7 +237,8 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
 
 absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool force) {
   absl::Status told;
-  absl::StatusOr<DropResult> dropped = spaces_.DropAll(tenant, force, Deadline(), &told);
+  absl::StatusOr<DropResult> dropped =
+      core_.spaces.DropAll(tenant, force, core_.WriteDeadline(), &told);
   if (absl::IsFailedPrecondition(dropped.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(dropped.status().message(),
@@ -269,7 +251,7 @@ absl::StatusOr<DropResult> SharedStore::DropAll(const std::string& tenant, bool 
 
 absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& query,
                                                          absl::Span<const ObjectId> objects) {
-  absl::StatusOr<QuarantineResult> result = store_->Quarantine(query, objects);
+  absl::StatusOr<QuarantineResult> result = core_.store->Quarantine(query, objects);
   if (absl::IsCancelled(result.status()) || absl::IsInvalidArgument(result.status())) return result;
   const absl::Status erased =
       EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects);
@@ -278,9 +260,9 @@ absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& quer
 }
 
 StoreStats SharedStore::Stats() {
-  StoreStats stats = store_->Stats();
-  for (const auto& [name, count] : counters_.Snapshot()) stats.counters[name] += count;
-  const SharedEngineStats engine = engine_->Stats();
+  StoreStats stats = core_.store->Stats();
+  for (const auto& [name, count] : core_.counters.Snapshot()) stats.counters[name] += count;
+  const SharedEngineStats engine = core_.engine->Stats();
   stats.counters[CounterName(Counter::kSharedUnreachableShards)] =
       std::max<uint32_t>(engine.shards, 1) - std::min(engine.reachable, engine.shards);
   if (stats.tiers.empty() || stats.tiers.back().tier != Tier::kShared) {
@@ -292,14 +274,14 @@ StoreStats SharedStore::Stats() {
   commits.counts = commits_.Read();
   stats.latencies.push_back(std::move(commits));
   TierUsage& usage = stats.tiers.back();
-  usage.read_bytes = counters_.Get(Counter::kSharedReadBytes);
-  usage.written_bytes = counters_.Get(Counter::kSharedWrittenBytes);
+  usage.read_bytes = core_.counters.Get(Counter::kSharedReadBytes);
+  usage.written_bytes = core_.counters.Get(Counter::kSharedWrittenBytes);
   return stats;
 }
 
 absl::Status SharedStore::Flush(absl::Time deadline) {
   const bool is_idle = writer_.WaitIdle(deadline);
-  if (absl::Status status = store_->Flush(deadline); !status.ok()) return status;
+  if (absl::Status status = core_.store->Flush(deadline); !status.ok()) return status;
   return is_idle ? absl::OkStatus()
                  : absl::DeadlineExceededError("not all was written to the shared tier in time");
 }

@@ -19,15 +19,11 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
 #include "cache_store/base/latency.h"
-#include "cache_store/base/stats.h"
-#include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/tier/shared_claims.h"
+#include "cache_store/shared/tier/shared_core.h"
 #include "cache_store/shared/tier/shared_lookup.h"
-#include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_reader.h"
-#include "cache_store/shared/tier/shared_spaces.h"
 #include "cache_store/shared/tier/shared_writer.h"
-#include "cache_store/store/tiered_store.h"
 
 namespace hearth {
 
@@ -50,7 +46,7 @@ class SharedStore final : public TieredStore {
                                                       uint32_t above_tokens,
                                                       uint32_t max_tokens) override;
   Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) override {
-    return store_->Peek(query, max_tokens);
+    return core_.store->Peek(query, max_tokens);
   }
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant) override;
@@ -61,7 +57,7 @@ class SharedStore final : public TieredStore {
   // Here alone, as is a drop by force of what is pinned elsewhere.
   absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
                                          bool pinned) override {
-    return store_->SetPinned(id, tenant, pinned);
+    return core_.store->SetPinned(id, tenant, pinned);
   }
   // kUnavailable: removed here, and maybe not from the engine; call again.
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
@@ -69,33 +65,41 @@ class SharedStore final : public TieredStore {
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
                                              bool force) override {
-    return store_->RaiseDropNumber(tenant, number, force);
+    return core_.store->RaiseDropNumber(tenant, number, force);
   }
-  uint64_t DropNumber(const std::string& tenant) override { return store_->DropNumber(tenant); }
+  uint64_t DropNumber(const std::string& tenant) override {
+    return core_.store->DropNumber(tenant);
+  }
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override;
   std::vector<RestorePoint> List(const std::string& tenant) override {
-    return store_->List(tenant);
+    return core_.store->List(tenant);
   }
-  std::vector<RestorePoint> Hottest(size_t limit) override { return store_->Hottest(limit); }
+  std::vector<RestorePoint> Hottest(size_t limit) override { return core_.store->Hottest(limit); }
   StoreStats Stats() override;
-  TenantFigures StatsOf(const std::string& tenant) override { return store_->StatsOf(tenant); }
-  uint64_t incarnation() const override { return store_->incarnation(); }
-  std::optional<SharedMemory> shared_memory() const override { return store_->shared_memory(); }
-  std::optional<SharedMemory> shared_device() const override { return store_->shared_device(); }
-  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override {
-    return store_->AllocateSlice(bytes);
+  TenantFigures StatsOf(const std::string& tenant) override { return core_.store->StatsOf(tenant); }
+  uint64_t incarnation() const override { return core_.store->incarnation(); }
+  std::optional<SharedMemory> shared_memory() const override {
+    return core_.store->shared_memory();
   }
-  void WaitForMemory() override { store_->WaitForMemory(); }
+  std::optional<SharedMemory> shared_device() const override {
+    return core_.store->shared_device();
+  }
+  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override {
+    return core_.store->AllocateSlice(bytes);
+  }
+  void WaitForMemory() override { core_.store->WaitForMemory(); }
   WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                        EventCallback callback) override {
-    return store_->Subscribe(tenant, from, std::move(callback));
+    return core_.store->Subscribe(tenant, from, std::move(callback));
   }
   std::optional<ChunkRun> ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
                                    uint32_t most_tokens) override {
-    return store_->ChunksOf(id, tenant, first, most_tokens);
+    return core_.store->ChunksOf(id, tenant, first, most_tokens);
   }
-  absl::StatusOr<BackupReport> BackUp(const std::string& to) override { return store_->BackUp(to); }
+  absl::StatusOr<BackupReport> BackUp(const std::string& to) override {
+    return core_.store->BackUp(to);
+  }
   absl::Status Flush(absl::Time deadline) override;
 
  private:
@@ -105,18 +109,9 @@ class SharedStore final : public TieredStore {
   absl::Status EraseHeads(const Digest& fingerprint, const std::string& tenant,
                           absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
                           absl::Span<const ObjectId> ids);
-  absl::Time Deadline() const { return clock_->Now() + options_.write_timeout; }
 
-  const SharedOptions options_;
-  SystemClock system_clock_;
-  SteadyClock steady_clock_;
-  Clock* const clock_;
-  Clock* const steady_;
-  Counters counters_;
+  SharedCore core_;
   LatencyHistogram commits_;  // those that reached the engine
-  const std::unique_ptr<TieredStore> store_;
-  const std::unique_ptr<SharedEngine> engine_;
-  SharedSpaces spaces_;
   SharedReader reader_;
   SharedLookup lookup_;
   SharedClaims claims_;

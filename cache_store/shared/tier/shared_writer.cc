@@ -11,17 +11,17 @@ namespace hearth {
 // Values on their way: heads go after all the parts before them are there.
 class SharedWriter::Batch {
  public:
-  explicit Batch(SharedWriter* writer) : writer_(writer) {}
+  explicit Batch(SharedCore* core) : core_(core) {}
 
   absl::Status AddPart(std::string name, std::string value, absl::Duration life) {
     parts_.push_back({std::move(name), std::move(value), life});
     bytes_ += parts_.back().value.size();
-    return bytes_ > writer_->options_.max_in_flight_bytes ? SendParts() : absl::OkStatus();
+    return bytes_ > core_->options.max_in_flight_bytes ? SendParts() : absl::OkStatus();
   }
   absl::Status AddHead(std::string name, std::string value, absl::Duration life) {
     heads_.push_back({std::move(name), std::move(value), life});
     bytes_ += heads_.back().value.size();
-    return bytes_ > writer_->options_.max_in_flight_bytes ? Send() : absl::OkStatus();
+    return bytes_ > core_->options.max_in_flight_bytes ? Send() : absl::OkStatus();
   }
   absl::Status Send() {
     if (absl::Status status = SendParts(); !status.ok()) return status;
@@ -45,33 +45,32 @@ class SharedWriter::Batch {
       sets.push_back({value.name, value.value, value.life, /*only_if_absent=*/are_heads});
       bytes_ -= value.value.size();
     }
-    Counters* const counters = writer_->parts_.counters;
     absl::Status status;
-    const auto written = writer_->parts_.engine->Set(sets, writer_->Deadline());
+    const auto written = core_->engine->Set(sets, core_->WriteDeadline());
     for (size_t i = 0; i < written.size(); ++i) {
       if (!written[i].ok()) {
         status.Update(written[i].status());
-        counters->Add(Counter::kSharedWritesFailed);
+        core_->Count(Counter::kSharedWritesFailed);
       } else if (*written[i]) {
-        counters->Add(Counter::kSharedWrittenBytes, values[i].value.size());
-        if (are_heads) counters->Add(Counter::kSharedWrittenObjects);
+        core_->Count(Counter::kSharedWrittenBytes, values[i].value.size());
+        if (are_heads) core_->Count(Counter::kSharedWrittenObjects);
       }
     }
     return status;
   }
 
-  SharedWriter* const writer_;
+  SharedCore* const core_;
   std::vector<Value> parts_, heads_;
   uint64_t bytes_ = 0;
 };
 
-SharedWriter::SharedWriter(const Parts& parts, const SharedOptions& options,
-                           std::unique_ptr<Executor> executor, std::unique_ptr<Executor> waiting)
-    : parts_(parts),
-      options_(options),
-      lives_(options.ttl),
-      executor_(executor != nullptr ? std::move(executor)
-                                    : std::make_unique<ThreadExecutor>(options.max_queued_bytes)),
+SharedWriter::SharedWriter(SharedCore* core, std::unique_ptr<Executor> executor,
+                           std::unique_ptr<Executor> waiting)
+    : core_(core),
+      lives_(core->options.ttl),
+      executor_(executor != nullptr
+                    ? std::move(executor)
+                    : std::make_unique<ThreadExecutor>(core->options.max_queued_bytes)),
       waiting_(waiting != nullptr ? std::move(waiting)
                                   : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)) {}
 
@@ -83,11 +82,11 @@ SharedWriter::~SharedWriter() {
 
 absl::Duration SharedWriter::LifeOf(const ObjectId& id, const KvLayout& layout) const {
   const uint32_t depth = id.begin / layout.chunk_tokens;
-  return SharedLives::LifeOf(options_.ttl, depth, id.tokens == layout.chunk_tokens);
+  return SharedLives::LifeOf(core_->options.ttl, depth, id.tokens == layout.chunk_tokens);
 }
 
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
-  absl::StatusOr<SharedSpaces::SpacePtr> space = parts_.spaces->Begin(work.tenant, deadline);
+  absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Begin(work.tenant, deadline);
   if (!space.ok()) return space.status();
   ChainPtr chain = ChainOf({}, work.layout, (*space)->RootOf(work.fingerprint), work.token_ids,
                            work.cuts, work.boundaries.back(), work.boundaries);
@@ -96,9 +95,9 @@ absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl
 
 absl::Status SharedWriter::Write(const SharedWork& work) {
   if (work.boundaries.empty()) return absl::OkStatus();
-  const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, Deadline());
+  const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, core_->WriteDeadline());
   if (!prompt.ok()) {
-    parts_.counters->Add(Counter::kSharedWritesFailed);
+    core_->Count(Counter::kSharedWritesFailed);
     return prompt.status();
   }
   absl::Status status;
@@ -114,9 +113,9 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
                                       uint32_t boundary, std::set<ObjectId>* seen) {
   // The store behind knows its points by the same keys, unless there was a drop of all meanwhile.
   const KeyedSegment* const last = prompt.chain->EndingAt(boundary, work.layout.chunk_tokens);
-  auto session = parts_.store->FetchById(last->key, work.tenant);
+  auto session = core_->store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
-    parts_.counters->Add(Counter::kSharedWritesSkipped);
+    core_->Count(Counter::kSharedWritesSkipped);
     return session.status();
   }
   const uint64_t drops = drops_.load();
@@ -129,12 +128,13 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
     heads.push_back(prompt.NameOf(planned[i].id, 0));
   }
   if (objects.empty()) return absl::OkStatus();
-  const std::vector<absl::StatusOr<bool>> there = parts_.engine->Exists(heads, Deadline());
-  Batch batch(this);
+  const std::vector<absl::StatusOr<bool>> there =
+      core_->engine->Exists(heads, core_->WriteDeadline());
+  Batch batch(core_);
   // Before the objects, and again each time: its life is theirs.
   std::string fields = prompt.space->FingerprintName(work.fingerprint);
   std::string sealed = prompt.space->Seal(fields, (*session)->plan().fingerprint.Serialize());
-  absl::Status added = batch.AddPart(std::move(fields), std::move(sealed), options_.ttl);
+  absl::Status added = batch.AddPart(std::move(fields), std::move(sealed), core_->options.ttl);
   if (!added.ok()) return added;
   std::vector<ObjectId> kept;
   std::vector<std::string> written;
@@ -142,7 +142,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   for (size_t i = 0; i < objects.size() && sent.ok(); ++i) {
     if (stopping_) return absl::CancelledError("the store ends");
     if (!there[i].ok()) {
-      parts_.counters->Add(Counter::kSharedWritesFailed);
+      core_->Count(Counter::kSharedWritesFailed);
       sent = there[i].status();
       break;
     }
@@ -160,9 +160,9 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   if (drops_.load() == drops) return sent;
   // It may have been this point's: then its heads were erased before they were there, or are still
   // on their way.
-  const absl::Status still = parts_.store->FetchById(last->key, work.tenant).status();
+  const absl::Status still = core_->store->FetchById(last->key, work.tenant).status();
   if (!absl::IsNotFound(still)) return sent;
-  parts_.engine->Erase(written, Deadline());
+  core_->engine->Erase(written, core_->WriteDeadline());
   return still;
 }
 
@@ -178,7 +178,7 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
   }
   const absl::Time expires = session->plan().expires;
   const absl::Duration life =
-      absl::Floor(std::min(LifeOf(planned.id, prompt.layout), expires - parts_.clock->Now()),
+      absl::Floor(std::min(LifeOf(planned.id, prompt.layout), expires - core_->clock->Now()),
                   absl::Milliseconds(1));
   if (life < absl::Milliseconds(1)) return absl::OkStatus();
   SharedFacts facts{planned.slice_digests, 0};
@@ -207,14 +207,14 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
       PutOff(*shared);
     }
   });
-  if (!accepted && writes) parts_.counters->Add(Counter::kSharedWritesSkipped);
+  if (!accepted && writes) core_->Count(Counter::kSharedWritesSkipped);
 }
 
 void SharedWriter::WriteThen(SharedWork work, std::function<void(absl::Status)> done) {
   auto shared = std::make_shared<const SharedWork>(std::move(work));
   const bool accepted = waiting_->TrySchedule(1, [this, shared, done] { done(Write(*shared)); });
   if (accepted) return;
-  parts_.counters->Add(Counter::kSharedWritesSkipped);
+  core_->Count(Counter::kSharedWritesSkipped);
   done(absl::ResourceExhaustedError("too many publishes wait for it"));
 }
 
@@ -237,7 +237,7 @@ void SharedWriter::NoteUse(SharedWork work) {
   digest ^= SliceDigest(work.fingerprint.data(), work.fingerprint.size());
   digest ^= SliceDigest(work.tenant.data(), work.tenant.size()) * 3;
   {
-    const absl::Time now = parts_.steady->Now();
+    const absl::Time now = core_->steady->Now();
     absl::MutexLock lock(&mu_);
     if (!lives_.PutsOff(digest, now)) return;
   }
@@ -245,11 +245,11 @@ void SharedWriter::NoteUse(SharedWork work) {
 }
 
 void SharedWriter::PutOff(const SharedWork& work) {
-  const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, Deadline());
+  const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, core_->WriteDeadline());
   if (!prompt.ok()) return;
   const std::string fields = prompt->space->FingerprintName(work.fingerprint);
-  const SharedExpiry expiry{fields, options_.ttl};
-  parts_.engine->PutOff({expiry}, Deadline());
+  const SharedExpiry expiry{fields, core_->options.ttl};
+  core_->engine->PutOff({expiry}, core_->WriteDeadline());
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
   std::reverse(ids.begin(), ids.end());  // as they are written
   PutOffObjects(*prompt, ids);
@@ -267,7 +267,7 @@ void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const Ob
   }
   std::vector<SharedExpiry> expiries;
   for (size_t i = 0; i < names.size(); ++i) expiries.push_back({names[i], lives[i]});
-  if (!expiries.empty()) parts_.engine->PutOff(expiries, Deadline());
+  if (!expiries.empty()) core_->engine->PutOff(expiries, core_->WriteDeadline());
 }
 
 }  // namespace hearth

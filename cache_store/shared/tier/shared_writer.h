@@ -21,15 +21,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
-#include "cache_store/base/stats.h"
-#include "cache_store/shared/shared_engine.h"
 #include "cache_store/shared/shared_lives.h"
 #include "cache_store/shared/shared_object.h"
-#include "cache_store/shared/tier/shared_options.h"
-#include "cache_store/shared/tier/shared_spaces.h"
-#include "cache_store/store/tiered_store.h"
+#include "cache_store/shared/tier/shared_core.h"
 
 namespace hearth {
 
@@ -44,19 +39,12 @@ struct SharedWork {
 
 class SharedWriter {
  public:
-  struct Parts {
-    SharedEngine* engine = nullptr;
-    SharedSpaces* spaces = nullptr;
-    TieredStore* store = nullptr;
-    Clock *clock = nullptr, *steady = nullptr;
-    Counters* counters = nullptr;
-  };
   // Writes that somebody waits for: so many at a time, and so many more in turn.
   static constexpr int kWaitedFor = 4;
   static constexpr int kMaxWaiting = 32;
 
   // `executor`: null for a thread. `waiting`: of writes that are waited for; null for threads.
-  SharedWriter(const Parts& parts, const SharedOptions& options, std::unique_ptr<Executor> executor,
+  SharedWriter(SharedCore* core, std::unique_ptr<Executor> executor,
                std::unique_ptr<Executor> waiting);
   ~SharedWriter();
 
@@ -92,10 +80,8 @@ class SharedWriter {
   void PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids);
   void Schedule(SharedWork work, bool writes);
   absl::Duration LifeOf(const ObjectId& id, const KvLayout& layout) const;
-  absl::Time Deadline() const { return parts_.clock->Now() + options_.write_timeout; }
 
-  const Parts parts_;
-  const SharedOptions options_;
+  SharedCore* const core_;
   std::atomic<uint64_t> drops_{0};
   std::atomic<bool> stopping_{false};
   absl::Mutex mu_;
