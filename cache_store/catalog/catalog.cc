@@ -38,7 +38,7 @@ const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::st
     assert(object->node != nullptr && (object->in_host() || object->on_disk));
     point->object_bytes += object->bytes();
     objects_->Charge(object, point->account);
-    ChangeNames(object, point, 1);
+    objects_->ChangeNames(object, 1);
   }
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
   assert(inserted);
@@ -65,7 +65,7 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
   point->node->restore_point = nullptr;
   const std::vector<const StoredObject*> objects = std::move(Own(point)->objects);
   for (const StoredObject* object : objects) {
-    ChangeNames(object, point, -1);
+    objects_->ChangeNames(object, -1);
     objects_->DropUnneeded(object);  // with the last one its node may go
   }
   feed_.Remove(*point, MayReturn(why));
@@ -76,13 +76,6 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
   --point->account->usage.restore_points;
   objects_->ledger().RemoveIfEmpty(point->account);
   points_.erase(Digest(point->id));
-}
-
-// An object knows the only point that names it, and that point how many such objects it has.
-void Catalog::ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by) {
-  feed_.CountSole(*object, -1);
-  objects_->ChangeNames(object, point, by);
-  feed_.CountSole(*object, 1);
 }
 
 void Catalog::HoldPoint(const RestorePointEntry* point) {

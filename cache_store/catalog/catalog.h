@@ -113,7 +113,6 @@ class Catalog {
   static RestorePointEntry* Own(const RestorePointEntry* point) {
     return const_cast<RestorePointEntry*>(point);
   }
-  void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
 
   ObjectTable* const objects_;
   const OnRemoved on_removed_;

@@ -13,19 +13,12 @@ using Answer = Retention::Answer;
 // a publish is rather written to the disk at once than others looked for.
 constexpr int kLookedAt = 1024;
 
+bool MayLeave(const RestorePointEntry& point) { return point.sessions == 0 && !point.pinned; }
+
 // Whether RAM gets room when the point is removed.
 bool FreesHost(const RestorePointEntry& point) {
-  if (point.sessions > 0 || point.pinned) return false;
   return std::any_of(point.objects.begin(), point.objects.end(), [](const StoredObject* object) {
-    return object->in_host() && object->sessions == 0 && object->names.count == 1;
-  });
-}
-
-// One that shares all it has costs nothing to keep, and going would free nothing.
-bool FreesDisk(const RestorePointEntry& point) {
-  if (point.sessions > 0 || point.pinned) return false;
-  return std::any_of(point.objects.begin(), point.objects.end(), [](const StoredObject* object) {
-    return object->on_disk && object->sessions == 0 && object->names.count == 1;
+    return object->in_host() && object->sessions == 0 && object->names == 1;
   });
 }
 
@@ -34,7 +27,7 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   if (point.account->quota.floor_bytes == 0 || point.tenant == tenant) return true;
   uint64_t bytes = 0;
   for (const StoredObject* object : point.objects) {
-    if (object->names.count == 1) bytes += object->bytes();
+    if (object->names == 1) bytes += object->bytes();
   }
   return TenantLedger::IsAboveFloor(*point.account, bytes);
 }
@@ -89,10 +82,13 @@ bool Evictor::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
 }
 
 bool Evictor::EvictOneForHost(const std::string& tenant) {
-  int left = limits_.disk_bytes == 0 ? std::numeric_limits<int>::max() : kLookedAt;
+  // Where RAM is all there is, what shares all it has goes in its turn, too: a lookup makes it anew
+  // as long as the others stay.
+  const bool is_all = limits_.disk_bytes == 0;
+  int left = is_all ? std::numeric_limits<int>::max() : kLookedAt;
   const RestorePointEntry* chosen = catalog_->feed().Visit([&](const RestorePointEntry* point) {
     if (left-- == 0) return Answer::kTake;
-    if (!FreesHost(*point)) return Answer::kNext;
+    if (!MayLeave(*point) || !(is_all || FreesHost(*point))) return Answer::kNext;
     return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
   });
   if (chosen == nullptr || left < 0) return false;
@@ -102,7 +98,7 @@ bool Evictor::EvictOneForHost(const std::string& tenant) {
 
 bool Evictor::EvictOneForDisk(const std::string& tenant) {
   const RestorePointEntry* chosen = catalog_->feed().Visit([&](const RestorePointEntry* point) {
-    if (!FreesDisk(*point)) return Answer::kNext;
+    if (!MayLeave(*point)) return Answer::kNext;
     return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
   });
   if (chosen != nullptr) catalog_->Remove(chosen, Removal::kDiskFull);
@@ -126,7 +122,7 @@ bool Evictor::Promise(const std::string& tenant, const std::vector<const StoredO
 bool Evictor::EvictOneOf(const TenantAccount& account) {
   const RestorePointEntry* chosen =
       catalog_->feed().VisitOwned(account.owner, [](const RestorePointEntry* point) {
-        return point->pinned || point->sessions > 0 ? Answer::kNext : Answer::kTake;
+        return MayLeave(*point) ? Answer::kTake : Answer::kNext;
       });
   if (chosen != nullptr) catalog_->Remove(chosen, Removal::kQuota);
   return chosen != nullptr;

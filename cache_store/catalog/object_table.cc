@@ -42,7 +42,7 @@ void StorageSums::Count(const StoredObject& object, uint64_t times) {
   const bool is_pinned = object.pins > 0;
   TenantAccount& account = *object.account;
   if (is_pinned) account.usage.pinned_bytes += bytes;
-  if (object.names.count > 0) {
+  if (object.names > 0) {
     account.usage.bytes += bytes;
     account.usage.objects += times;
     if (object.sessions == 0 && !is_pinned) return;
@@ -115,14 +115,14 @@ void ObjectTable::Link(const StoredObject* object, SegmentNode* node) {
 void ObjectTable::Unlink(StoredObject* object) {
   SegmentNode* node = object->node;
   if (node == nullptr) return;
-  assert(object->names.count == 0);
+  assert(object->names == 0);
   object->node = nullptr;
   node->objects[static_cast<size_t>(object->id.group)] = nullptr;
   index_.Prune(node);
 }
 
 void ObjectTable::Retire(const StoredObject* object) {
-  assert(object->sessions > 0 && object->names.count == 0 && !object->retired);
+  assert(object->sessions > 0 && object->names == 0 && !object->retired);
   Own(object)->retired = true;
   garbage_.gone_objects.push_back(object->number);
   Unlink(Own(object));
@@ -148,14 +148,14 @@ void ObjectTable::Release(const StoredObject* object) {
 }
 
 void ObjectTable::DropUnneeded(const StoredObject* object) {
-  if (object->names.count > 0) return;
+  if (object->names > 0) return;
   Uncharge(Own(object));
   if (object->sessions == 0) Free(Own(object));
 }
 
 void ObjectTable::Free(StoredObject* object) {
   assert(object->account == nullptr && object->pins == 0);
-  assert(object->names.count == 0 && object->names.points == 0 && object->sessions == 0);
+  assert(object->names == 0 && object->sessions == 0);
   if (object->in_host()) ForgetHostCopy(object);
   if (object->on_disk) {
     garbage_.disk_objects.push_back(object->number);
@@ -225,9 +225,10 @@ void ObjectTable::DropHostCopy(const StoredObject* object) {
   if (object->in_host()) ForgetHostCopy(Own(object));
 }
 
-void ObjectTable::ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by) {
+void ObjectTable::ChangeNames(const StoredObject* object, int by) {
   const Change change(&sums_, object);
-  Own(object)->names.Change(point, by);
+  assert(by > 0 || object->names > 0);
+  Own(object)->names += static_cast<uint32_t>(by);
 }
 
 void ObjectTable::ChangePins(const StoredObject* object, int by) {
@@ -246,7 +247,7 @@ void ObjectTable::Charge(const StoredObject* object, TenantAccount* account) {
 }
 
 void ObjectTable::Uncharge(StoredObject* object) {
-  if (object->names.count > 0 || object->promised > 0) return;
+  if (object->names > 0 || object->promised > 0) return;
   TenantAccount* const account = std::exchange(object->account, nullptr);
   if (account != nullptr) ledger_.RemoveIfEmpty(account);
 }

@@ -151,7 +151,7 @@ class ObjectTable {
   void SetBegunOnDisk(const StoredObject* object) { Own(object)->disk.begun = true; }
 
   // Called as restore points come and go.
-  void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
+  void ChangeNames(const StoredObject* object, int by);
   void ChangePins(const StoredObject* object, int by);
   void KeepUntil(const StoredObject* object, absl::Time expires);
   // Frees an object that nothing refers to.

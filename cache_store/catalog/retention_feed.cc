@@ -93,16 +93,7 @@ void RetentionFeed::Remove(const RestorePointEntry& point, bool may_return) {
 void RetentionFeed::Update(const RestorePointEntry& point) {
   if (!point.listed) return;
   const Retention::Key key = KeyOf(point.id);
-  retention_->SetEvictable(key, point.sole > 0 && !point.pinned);
-}
-
-void RetentionFeed::CountSole(const StoredObject& object, int by) {
-  if (object.names.count != 1) return;
-  RestorePointEntry* const only = object.names.only();
-  const bool was = only->sole > 0;
-  assert(by > 0 || was);
-  only->sole += static_cast<uint32_t>(by);
-  if (was != (only->sole > 0)) Update(*only);
+  retention_->SetEvictable(key, !point.pinned);
 }
 
 void RetentionFeed::Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now) {

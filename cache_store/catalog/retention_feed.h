@@ -38,10 +38,6 @@ class RetentionFeed {
   // To be called when it becomes evictable, or stops being so.
   void Update(const RestorePointEntry& point);
 
-  // From now on (`by` 1), or no longer (-1), a single point names the object. Does nothing when
-  // others name it too.
-  void CountSole(const StoredObject& object, int by);
-
   // These were used, root first.
   void Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now);
   // A prompt was asked for, whatever is stored of it: its stored boundaries count as used, its

@@ -6,7 +6,6 @@
 #define HEARTH_CACHE_STORE_CATALOG_STORED_OBJECT_H_
 
 #include <atomic>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -22,26 +21,6 @@
 #include "cache_store/catalog/prefix_index.h"
 
 namespace hearth {
-
-struct RestorePointEntry;
-
-// How many restore points name an object. The only one is known without a list of them.
-struct NameCount {
-  uint32_t count = 0;
-  uintptr_t points = 0;  // their addresses, combined by xor
-
-  void Change(const RestorePointEntry* point, int by) {
-    assert(by > 0 || count > 0);
-    count += static_cast<uint32_t>(by);
-    points ^= reinterpret_cast<uintptr_t>(point);
-    assert(count > 0 || points == 0);  // only those that were added are taken off
-  }
-  // REQUIRES: count is 1.
-  RestorePointEntry* only() const {
-    assert(count == 1);
-    return reinterpret_cast<RestorePointEntry*>(points);
-  }
-};
 
 // An object's slices in RAM, in order of its layers. Who has one may read it without the lock.
 using HostCopy = std::shared_ptr<const std::vector<SliceView>>;
@@ -78,8 +57,8 @@ struct StoredObject {
   Disk disk;
   mutable Reads reads;
   std::list<const StoredObject*>::iterator spare;  // its place there, if it has a spare copy
-  NameCount names;
-  uint32_t pins = 0;  // pinned restore points among them
+  uint32_t names = 0;                              // restore points that name it
+  uint32_t pins = 0;                               // pinned ones among them
   uint32_t sessions = 0;
   uint32_t promised = 0;             // publishes under way whose restore points will name it
   TenantAccount* account = nullptr;  // set while it is named or promised
@@ -126,7 +105,6 @@ struct RestorePointEntry {
   bool pinned = false;
   bool listed = false;  // the retention policy knows of it
   uint32_t sessions = 0;
-  uint32_t sole = 0;  // objects that only this point names: what going would free
   Uses uses;
   Expiry expiry;
   uint64_t manifest_cost_bytes = 0;

@@ -152,7 +152,7 @@ void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
   for (size_t i = 0; i < count; ++i) {
     if (i == kRecordedEnds && count > 2 * kRecordedEnds) i = count - kRecordedEnds;
     const StoredObject* object = point.objects[i];
-    if (object->names.count == 1) history.Record(object->key, why, now);
+    if (object->names == 1) history.Record(object->key, why, now);
   }
   meters.AddRemoved(why);
   StoreEvent::Kind kind = StoreEvent::Kind::kEvicted;

@@ -18,7 +18,7 @@ void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
     }
   }
   for (const auto& [number, object] : objects.all()) {
-    const uint32_t names = object->names.count;
+    const uint32_t names = object->names;
     assert(number == object->number && (names > 0 || object->sessions > 0));
     assert(names == 0 || object->in_host() || object->on_disk);
     assert(names == named[object.get()]);
@@ -81,11 +81,6 @@ void CheckUses(const Catalog& catalog) {
   assert(feed.size() == catalog.points().size());
   for (const auto& [id, point] : catalog.points()) {
     assert(point->listed == feed.Contains(*point));
-    uint32_t sole = 0;
-    for (const StoredObject* object : point->objects) {
-      if (object->names.count == 1) ++sole;
-    }
-    assert(sole == point->sole);
   }
   for (const RestorePointEntry* point : catalog.used()) {
     assert(catalog.Find(point->id) == point);

@@ -74,7 +74,7 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
   bool has_room = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    if (object->names.count > 0 && !object->in_host() && !promotion->no_room) {
+    if (object->names > 0 && !object->in_host() && !promotion->no_room) {
       has_room = core_->evictor.ReserveHostByDemoting(object->bytes());
       if (!has_room) {
         promotion->no_room = true;
@@ -89,7 +89,7 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
       core_->evictor.UnreserveHost(object->bytes());
-      if (object->names.count > 0 && !object->in_host()) {
+      if (object->names > 0 && !object->in_host()) {
         core_->objects.SetInHost(object, std::move(views));
         const RestorePointEntry* point = core_->catalog.Find(promotion->point_id);
         const bool is_whole = point != nullptr && point->slowest_tier() == Tier::kHost;

@@ -227,7 +227,7 @@ bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why, bool k
   };
   const size_t count = point->objects.size();
   for (size_t i = 0; i < count; ++i) {
-    if (const StoredObject* object = point->objects[i]; object->names.count == 1) {
+    if (const StoredObject* object = point->objects[i]; object->names == 1) {
       core_->objects.Hold(object);
       freed->push_back(object);
     }
@@ -252,12 +252,12 @@ std::vector<const StoredObject*> Quarantiner::RemoveNaming(
   const absl::flat_hash_set<const StoredObject*> wrong(objects.begin(), objects.end());
   const auto first_named = [&objects] {
     return std::find_if(objects.begin(), objects.end(),
-                        [](const StoredObject* object) { return object->names.count > 0; });
+                        [](const StoredObject* object) { return object->names > 0; });
   };
   for (auto named = first_named(); named != objects.end(); named = first_named()) {
     const SegmentNode* top = (*named)->node->parent;
     for (const StoredObject* object : objects) {
-      if (object->names.count == 0 || object->node->begin >= top->end()) continue;
+      if (object->names == 0 || object->node->begin >= top->end()) continue;
       top = object->node->parent;
     }
     std::vector<Visit> left;

@@ -489,7 +489,7 @@ absl::Status PublishSessionImpl::ReserveQuota() {
       const StoredObject* object = items_[i].object;
       if (!listed.insert(object).second) continue;
       plan_.promised.push_back(object);
-      if (object->names.count > 0) continue;
+      if (object->names > 0) continue;
       ++new_objects;
       new_bytes += object->bytes();
     }

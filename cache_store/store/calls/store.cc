@@ -275,7 +275,7 @@ void Store::DropPoint(const RestorePointEntry* point, bool force, DropResult* re
   // Before others have the lock: what a session still reads would be found by the next lookup, and
   // stay for good. What a publish under way names is its.
   for (const StoredObject* object : freed) {
-    if (object->retired || object->names.count > 0 || object->promised > 0) continue;
+    if (object->retired || object->names > 0 || object->promised > 0) continue;
     core_->objects.Retire(object);
   }
   for (const StoredObject* object : freed) {

@@ -231,7 +231,7 @@ TEST_F(QuotaTest, APublishThatOnlyAGuaranteeStandsInTheWayOfIsRefused) {
   EXPECT_TRUE(Has("b", 2));
 }
 
-// A point between two others shares all it has with them, and is offered only once they are gone.
+// A point between two others shares all it has with them.
 TEST_F(QuotaTest, BesideAGuaranteeAllThatMayGoDoes) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes;
