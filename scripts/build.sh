@@ -213,7 +213,8 @@ sanitized_digest() {
 }
 
 # run_sanitized FOLDER PROGRAM...: their tests dealt out in parts, to as many processes as there are
-# jobs: many wait for the disk, and some programs are one long test. All are run, whatever fails.
+# jobs: many wait for the disk, and some programs are one long test. All are run, whatever fails;
+# what failed is said once more at the end, where a reader looks first.
 run_sanitized() {
   local folder=$1 parts=4 name part status=0 passed=() work=()
   shift
@@ -243,6 +244,9 @@ run_sanitized() {
     ((${#passed[@]} < parts)) ||
       write_stamp "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")"
   done
+  for name in "$folder"/parts/*.failed; do
+    if [[ -f $name ]]; then cat "$name"; fi
+  done
   return "$status"
 }
 
@@ -253,6 +257,10 @@ run_part() {
     timeout --foreground "$TEST_TIMEOUT_S" "$1" --gtest_brief=1 >"$4" 2>&1 || status=$?
   echo "== ${1##*/}, part $(($2 + 1)) of $3"
   cat "$4"
-  ((status == 0)) || { echo "== failed with status $status" && return 1; }
+  if ((status > 0)); then
+    echo "== ${1##*/}, part $(($2 + 1)) of $3, failed with status $status" >"$4.failed"
+    grep -aE "Failure$|FAILED|ERROR|SUMMARY" "$4" >>"$4.failed" || tail -n 12 "$4" >>"$4.failed"
+    return 1
+  fi
   touch "$4.passed"
 }

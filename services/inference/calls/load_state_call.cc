@@ -86,8 +86,8 @@ absl::Status LoadStateCall::ReadPrelude() {
   if (prelude->file_bytes > UINT64_MAX / 2) {
     return absl::DataLossError(absl::StrCat("state announces ", prelude->file_bytes, " bytes"));
   }
-  // There has to be room for all of it now, but what does not come keeps none.
-  const absl::Status fits = call_->Reserve(2 * prelude->file_bytes);
+  // There has to be room for all of it now, but what does not come keeps none, not for a moment.
+  const absl::Status fits = call_->Reserve(2 * file_.size(), 2 * prelude->file_bytes);
   if (!fits.ok()) return fits;
   file_bytes_ = prelude->file_bytes;
   try {

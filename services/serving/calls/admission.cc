@@ -123,14 +123,15 @@ absl::Status Admission::Call::BelongsTo(const std::string& tenant) {
   return absl::OkStatus();
 }
 
-absl::Status Admission::Call::Reserve(uint64_t bytes) {
+absl::Status Admission::Call::Reserve(uint64_t bytes, uint64_t most) {
   absl::MutexLock lock(&admission_->mutex_);
   assert(weight_ > 0);
   uint64_t& taken = admission_->kinds_[limit_.kind].bytes;
   assert(taken >= bytes_ && taken <= limit_.bytes);
   const uint64_t others = taken - bytes_;
-  if (bytes > limit_.bytes - others) {
-    return absl::ResourceExhaustedError(absl::StrCat(limit_.kind, ": ", bytes, " bytes; ", others,
+  most = std::max(most, bytes);
+  if (most > limit_.bytes - others) {
+    return absl::ResourceExhaustedError(absl::StrCat(limit_.kind, ": ", most, " bytes; ", others,
                                                      " of ", limit_.bytes, " are in use (",
                                                      limit_.bytes_are, ")"));
   }
