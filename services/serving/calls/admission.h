@@ -102,8 +102,8 @@ class Admission {
     // The tenant that a worker names later. kResourceExhausted when that tenant has three quarters
     // of all places.
     absl::Status BelongsTo(const std::string& tenant);
-    // It has so many bytes of its limit from now on, where there is room for as many and for `most`,
-    // which nobody keeps for it. kResourceExhausted changes nothing.
+    // It has so many bytes of its limit from now on, where there is room for as many and for
+    // `most`, which nobody keeps for it. kResourceExhausted changes nothing.
     absl::Status Reserve(uint64_t bytes, uint64_t most = 0);
 
     // Asks it to end by this function. To be called once, before the two below.
