@@ -125,6 +125,9 @@ BANNED = [
       "services/serving/log_rate*",
       "services/inference/circuit_breaker*", "services/rpc/client_access*"),
      "the wall clock is set now and then, and what waits would wait for hours: SteadyClock"),
+    (re.compile(r"^(TEST\w*\(\w+, |    def test_)"
+                r"(?i:what|who|whose|of|those|that|nobody|nothing|where)(?=[A-Z_])"), ("tests/*",),
+     "a test's name is a plain sentence: begin with its subject"),
     (re.compile(r"\bABSL_FLAG\b"), ("*.cc", "*.h"), "flags live in services/serving/flags"),
 ]
 

@@ -83,6 +83,9 @@ BAD = {
     "logging library": ("proto/a.cc", "#include <spdlog/spdlog.h>\n", "do not log"),
     "sleep in a test": ("tests/a_test.cc", "void F() { absl::SleepFor(d); }\n", "fake clock"),
     "sleep in a Python test": ("tests/b_test.py", "time.sleep(1)\n", "fake clock"),
+    "a test named as a riddle": ("tests/a_test.cc", "TEST(A, WhatIsB) {\n}\n", "plain sentence"),
+    "a Python test named as a riddle": (
+        "tests/b_test.py", "class B:\n    def test_of_b(self):\n        pass\n", "plain sentence"),
     "using namespace": ("proto/a.cc", "using namespace std;\n", "using namespace"),
     "TODO": ("proto/a.cc", "// TODO: later\n", "without an issue"),
     "environment": ("worker/text/w.cc", 'auto x = getenv("X");\n', "pass an option"),
