@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/support/faulty_disk.h"
+#include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -83,6 +84,24 @@ class FaultyDiskFixture : public SteppedStoreFixture {
   }
 
   FaultyDisk disk_;
+};
+
+// The same over a disk tier that returns errors and wrong bytes. Nothing is scrubbed unless a test
+// says so.
+class FaultyTierFixture : public SteppedStoreFixture {
+ protected:
+  FaultyTierFixture() { options_.scrub.bytes_per_s = 0; }
+  ~FaultyTierFixture() override { store_.reset(); }
+  StoreSeams Seams() override {
+    StoreSeams seams = SteppedStoreFixture::Seams();
+    seams.wrap_disk = [this](SliceTier* tier) {
+      return std::make_unique<FaultyTier>(tier, &disk_faults_);
+    };
+    return seams;
+  }
+
+  const KitPrompt prompt_ = Prompt(1), other_ = Prompt(2);
+  Faults disk_faults_;
 };
 
 }  // namespace hearth

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+from system_support import SystemTest
+
 # One program under two names; redis-tools has it without a daemon.
 REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")
 LONG_S = 60  # only a hang takes it
@@ -48,3 +50,17 @@ class Redis:
     def kill(self):
         self.popen.kill()
         self.popen.wait()
+
+
+class RedisTest(SystemTest):
+    """Each test has a Redis of its own; `shared` are the flags of a store that shares it."""
+
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.folder / "redis")
+        self.addCleanup(self.redis.kill)
+        self.secret = self.folder / "secret"
+        self.secret.write_text("5a" * 32)
+        self.secret.chmod(0o600)
+        self.shared = ("--secret-file", self.secret, "--shared",
+                       f"redis://127.0.0.1:{self.redis.port}")

@@ -20,12 +20,6 @@ class Restore(SystemTest):
         return self.cluster.generate(worker.address, ids, *marks, *flags,
                                      max_new_tokens=NEW_TOKENS)
 
-    def expect(self, warm, cold, cached_tokens, tier):
-        self.assertEqual(warm["cached_tokens"], cached_tokens)
-        self.assertEqual(warm["source_tier"], tier)
-        self.assertEqual(warm["first_logits_sha256"], cold["first_logits_sha256"])
-        self.assertEqual(warm["token_ids"], cold["token_ids"])
-
     def points(self):
         """Each kept boundary, with a prompt of its own ending behind it."""
         shared = prompt(PROMPT_TOKENS, 1)
@@ -50,17 +44,18 @@ class Restore(SystemTest):
             for boundary, ids in self.points():
                 cold[boundary] = self.ask(first, ids, "--cache", "off")
                 self.assertEqual(cold[boundary]["cached_tokens"], 0)
-                self.expect(self.ask(first, ids, "--cache", "read"), cold[boundary], boundary,
-                            "worker")
-                self.expect(self.ask(second, ids, "--cache", "read"), cold[boundary], boundary,
-                            "host")
-            self.expect(self.ask(second, shared, "--cache", "read"), stored, LAST_CHUNK, "host")
+                warm = self.ask(first, ids, "--cache", "read")
+                self.expect_restored(warm, cold[boundary], boundary, "worker")
+                warm = self.ask(second, ids, "--cache", "read")
+                self.expect_restored(warm, cold[boundary], boundary, "host")
+            warm = self.ask(second, shared, "--cache", "read")
+            self.expect_restored(warm, stored, LAST_CHUNK, "host")
             self.assertEqual(store.stop(), 0)
             store = self.cluster.store(data, "--host-bytes", "0", listen=store.address)
             third = self.worker(model, store.address, *flags)
             for boundary, ids in self.points():
-                self.expect(self.ask(third, ids, "--cache", "read"), cold[boundary], boundary,
-                            "disk")
+                warm = self.ask(third, ids, "--cache", "read")
+                self.expect_restored(warm, cold[boundary], boundary, "disk")
 
     def test_narrow_window(self):
         self.check_geometry("narrow")
@@ -80,12 +75,12 @@ class Restore(SystemTest):
         worker = self.worker(model, spec)
         shared = prompt(PROMPT_TOKENS, 1)
         stored = self.ask(worker, shared, "--wait-published")
-        self.expect(self.ask(worker, shared), stored, LAST_CHUNK, "host")
+        self.expect_restored(self.ask(worker, shared), stored, LAST_CHUNK, "host")
         stats = self.cluster.ctl("stats", "--store", worker.address)
         self.assertGreaterEqual(stats["restore_points"], 1)
         self.assertEqual(worker.stop(), 0)
         again = self.worker(model, spec)
-        self.expect(self.ask(again, shared), stored, LAST_CHUNK, "disk")
+        self.expect_restored(self.ask(again, shared), stored, LAST_CHUNK, "disk")
 
 
 assert set(GEOMETRIES) == {"narrow", "wide", "irregular"}

@@ -10,26 +10,17 @@ import time
 import redis_process
 import system_support
 from log_waits import wait_for_log
-from redis_process import LONG_S, Redis
-from system_support import ROOT, ProcessFailed, SystemTest
+from redis_process import LONG_S, Redis, RedisTest
+from system_support import ROOT, ProcessFailed
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
 
 
-class SharedTier(SystemTest):
-
-    def setUp(self):
-        super().setUp()
-        self.redis = Redis(self.folder / "redis")
-        self.addCleanup(self.redis.kill)
-        self.secret = self.folder / "secret"
-        self.secret.write_text("5a" * 32)
-        self.secret.chmod(0o600)
+class SharedTier(RedisTest):
 
     def store(self, name, *flags):
         return self.cluster.store(self.folder / name, "--host-bytes", "1MiB", "--disk-bytes",
-                                  "10MiB", "--secret-file", self.secret, "--shared",
-                                  f"redis://127.0.0.1:{self.redis.port}", *flags)
+                                  "10MiB", *self.shared, *flags)
 
     def fetched_tokens(self, store):
         fetched = subprocess.run([system_support.STORE_CLIENT, store.address, "fetch"], text=True,

@@ -5,45 +5,33 @@ import signal
 
 import redis_process
 import system_support
-from redis_process import Redis
-from system_support import CHUNK_TOKENS, SystemTest, prompt
+from redis_process import RedisTest
+from system_support import CHUNK_TOKENS, prompt
 
 PROMPT_TOKENS = 150
 LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
 
 
-class SharedWorker(SystemTest):
+class SharedWorker(RedisTest):
 
     def setUp(self):
         super().setUp()
-        self.redis = Redis(self.folder / "redis")
-        self.addCleanup(self.redis.kill)
-        self.secret = self.folder / "secret"
-        self.secret.write_text("5a" * 32)
-        self.secret.chmod(0o600)
         self.checkpoint = self.model()
 
     def host(self, name):
-        store = self.cluster.store(self.folder / name, "--secret-file", self.secret, "--shared",
-                                   f"redis://127.0.0.1:{self.redis.port}")
+        store = self.cluster.store(self.folder / name, *self.shared)
         return self.worker(self.checkpoint, store.address)
 
     def ask(self, worker, ids, *flags):
         return self.cluster.generate(worker.address, ids, *flags, max_new_tokens=4)
-
-    def expect(self, warm, cold, cached_tokens, tier):
-        self.assertEqual(warm["cached_tokens"], cached_tokens)
-        self.assertEqual(warm["source_tier"], tier)
-        self.assertEqual(warm["first_logits_sha256"], cold["first_logits_sha256"])
-        self.assertEqual(warm["token_ids"], cold["token_ids"])
 
     def test_a_prefix_of_one_worker_is_restored_by_the_other_to_the_bit(self):
         one, two = self.host("one"), self.host("two")
         ids = prompt(PROMPT_TOKENS, 1)
         cold = self.ask(one, ids, "--durability", "shared", "--wait-published")
         self.assertEqual((cold["cached_tokens"], cold["durable"]), (0, "shared"))
-        self.expect(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "shared")
-        self.expect(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "host")
+        self.expect_restored(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "shared")
+        self.expect_restored(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "host")
 
     def test_a_silent_redis_changes_no_answer(self):
         one, two = self.host("one"), self.host("two")
@@ -51,9 +39,9 @@ class SharedWorker(SystemTest):
         cold = self.ask(one, ids, "--durability", "shared", "--wait-published")
         self.redis.send(signal.SIGSTOP)
         alone = self.ask(two, ids, "--wait-published")
-        self.expect(alone, cold, 0, "none")
+        self.expect_restored(alone, cold, 0, "none")
         self.assertEqual(alone["durable"], "disk")
-        self.expect(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "host")
+        self.expect_restored(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "host")
 
 
 if __name__ == "__main__":

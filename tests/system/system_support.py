@@ -62,6 +62,13 @@ class SystemTest(unittest.TestCase):
             model, store_address, "--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads",
             "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags)
 
+    def expect_restored(self, warm, cold, cached_tokens, tier):
+        """The answer `warm` began with tokens of this tier, and is to the bit what `cold` is."""
+        self.assertEqual(warm["cached_tokens"], cached_tokens)
+        self.assertEqual(warm["source_tier"], tier)
+        self.assertEqual(warm["first_logits_sha256"], cold["first_logits_sha256"])
+        self.assertEqual(warm["token_ids"], cold["token_ids"])
+
     def fails_to_start(self, program, *flags):
         """Runs a program that must not start; returns the one line it said."""
         done = subprocess.run([str(pathlib.Path(BIN_DIR) / program), *map(str, flags)],

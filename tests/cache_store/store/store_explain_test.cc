@@ -5,13 +5,7 @@
 #include <cstring>
 
 #include "cache_store/store/calls/prompt_explainer.h"
-#include "cache_store/store/store_seams.h"
-#include "tests/support/fake_clock.h"
-#include "tests/support/faulty_tier.h"
-#include "tests/support/manual_executor.h"
-#include "tests/support/stepped_seams.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
+#include "tests/support/stepped_store.h"
 
 namespace hearth {
 namespace {
@@ -23,22 +17,13 @@ using ::testing::Not;
 constexpr char kNeverStored[] = "never stored, or longer ago than the store remembers";
 
 // C = 16, W = 24: a boundary needs the local objects of its last two chunks.
-class StoreExplain : public ::testing::Test {
+class StoreExplain : public FaultyTierFixture, public ::testing::Test {
  protected:
   void Open(uint64_t host_bytes, uint64_t disk_bytes) {
-    store_.reset();
-    StoreOptions options;
-    options.data_dir = disk_bytes > 0 ? folder_.path() : "";
-    options.host_bytes = host_bytes;
-    options.disk_bytes = disk_bytes;
-    options.scrub.bytes_per_s = 0;
-    StoreSeams seams;
-    seams.clock = &clock_;
-    seams.executor = std::make_unique<ManualExecutor>();
-    seams.wrap_disk = [this](SliceTier* tier) {
-      return std::make_unique<FaultyTier>(tier, &disk_faults_);
-    };
-    store_ = OpenStore(options, std::move(seams)).value();
+    options_.data_dir = disk_bytes > 0 ? folder_.path() : "";
+    options_.host_bytes = host_bytes;
+    options_.disk_bytes = disk_bytes;
+    FaultyTierFixture::Open();
   }
   void Publish(const KitPrompt& prompt, const std::vector<uint32_t>& boundaries) {
     const auto result = KitPublish(store_.get(), model_, prompt, boundaries);
@@ -61,14 +46,6 @@ class StoreExplain : public ::testing::Test {
     ADD_FAILURE() << "nothing is said of " << boundary;
     return {};
   }
-
-  const TestFolder folder_;
-  const Fingerprint model_ = KitModel().Make();
-  const KitPrompt prompt_{KitTokens(1, 65), {}};
-  const KitPrompt other_{KitTokens(2, 65), {}};
-  FakeClock clock_;
-  Faults disk_faults_;
-  std::unique_ptr<TieredStore> store_;
 };
 
 TEST_F(StoreExplain, NeverStored) {

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
 
@@ -11,27 +10,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class StoreFaults : public SteppedStoreFixture, public ::testing::Test {
+class StoreFaults : public FaultyTierFixture, public ::testing::Test {
  protected:
-  StoreFaults() { options_.scrub.bytes_per_s = 0; }
-  ~StoreFaults() override { store_.reset(); }
   void Open(uint64_t host_bytes) {
     options_.host_bytes = host_bytes;
     options_.disk_bytes = 64 << 20;
-    SteppedStoreFixture::Open();
-  }
-  StoreSeams Seams() override {
-    StoreSeams seams = SteppedStoreFixture::Seams();
-    seams.wrap_disk = [this](SliceTier* tier) {
-      return std::make_unique<FaultyTier>(tier, &disk_faults_);
-    };
-    return seams;
+    FaultyTierFixture::Open();
   }
   void CheckInvariants() { hearth::CheckInvariants(store_.get()); }
-
-  const KitPrompt prompt_{KitTokens(1, 65), {}};
-  const KitPrompt other_{KitTokens(2, 65), {}};
-  Faults disk_faults_;
 };
 
 TEST_F(StoreFaults, CorruptionOnDiskIsNeverServedAndOneObjectsFallTakesOnlyItsOwn) {

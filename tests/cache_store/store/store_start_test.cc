@@ -71,26 +71,6 @@ TEST_F(StoreStart, ASmallerLimitHoldsOnceAllIsLoaded) {
   EXPECT_LT(Fetch(0), kLast) << "the oldest";
 }
 
-TEST_F(StoreStart, ExpiredPointIsNotServed) {
-  const KitPrompt prompt{KitTokens(3, 100), {}};
-  {
-    Open();
-    PublishSpec spec = KitSpec(model_, prompt, {64});
-    spec.ttl = absl::Seconds(1);
-    auto session = store_->Publish(spec).value();
-    ASSERT_TRUE(KitPutAll(session.get(), spec, model_, prompt).ok());
-    ASSERT_TRUE(session->Commit().ok());
-  }
-  clock_.Advance(absl::Now() + absl::Minutes(2) - clock_.Now());
-  Open();
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(KitFetch(store_.get(), model_, prompt).value(), 0u) << i;
-    EXPECT_EQ(store_->Explain(KitQuery(model_, prompt)).value().usable_tokens, 0u) << i;
-  }
-  EXPECT_EQ(KitFetch(store_.get(), model_, prompt).value(), 0u);
-  EXPECT_EQ(store_->Stats().objects, 0u);
-}
-
 // Points that have expired by now are adopted too, and must not hide points that others hold.
 TEST_F(StoreStart, ExpiredPointHidesNoBoundaryThatOthersHold) {
   const Fingerprint model = GlobalModel();

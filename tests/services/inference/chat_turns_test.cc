@@ -11,10 +11,7 @@ namespace {
 
 // Encoded again, an answer's text may have other tokens than were drawn.
 TEST(ChatTurns, BeginWithTheTokensOfTheirAnswers) {
-  WorkerServer::Options options;
-  options.engine.exactness = ExactnessChoice::kInvariant;
-  options.engine.memory.pool_bytes = 16 << 20;
-  WorkerServer server(options);
+  WorkerServer server(WorkerServer::Invariant());
   v1::GenerateRequest request;
   v1::Chat* chat = request.mutable_prompt()->mutable_chat();
   const auto add = [&](const char* role, const std::string& text) {

@@ -15,13 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-WorkerServer::Options SearchOptions() {
-  WorkerServer::Options options;
-  options.engine.exactness = ExactnessChoice::kInvariant;
-  options.engine.memory.pool_bytes = 16 << 20;
-  return options;
-}
-
 v1::GenerateRequest Searching(uint32_t beams, uint32_t max_new_tokens) {
   v1::GenerateRequest request = TextRequest("the keeper", max_new_tokens);
   request.set_beams(beams);
@@ -35,7 +28,7 @@ int TokenMessages(const Generation& generation) {
 }
 
 TEST(Search, TheAnswerComesAtItsEndInOneMessageWithItsScore) {
-  WorkerServer server(SearchOptions());
+  WorkerServer server(WorkerServer::Invariant());
   const Generation found = server.Generate(Searching(4, 12));
   ASSERT_TRUE(found.status.ok()) << found.status.error_message();
   EXPECT_EQ(TokenMessages(found), 1);
@@ -56,7 +49,7 @@ TEST(Search, TheAnswerComesAtItsEndInOneMessageWithItsScore) {
 }
 
 TEST(Search, AStopStringEndsABeamAndIsNoPartOfTheText) {
-  WorkerServer server(SearchOptions());
+  WorkerServer server(WorkerServer::Invariant());
   const std::string text = server.Generate(Searching(4, 12)).text;
   int stopped = 0;
   for (size_t at = 1; at < text.size(); ++at) {
@@ -75,7 +68,7 @@ TEST(Search, AStopStringEndsABeamAndIsNoPartOfTheText) {
 }
 
 TEST(Search, APrefixThatIsCachedGivesTheSameBeams) {
-  WorkerServer server(SearchOptions());
+  WorkerServer server(WorkerServer::Invariant());
   MemoryPrefixCache cache(server.engine()->layout());
   server.SetCache(&cache);
   v1::GenerateRequest request = IdsRequest(CountingTokens(70), 20);
@@ -90,13 +83,10 @@ TEST(Search, APrefixThatIsCachedGivesTheSameBeams) {
 }
 
 TEST(Search, ImpossibleSearchIsRefusedByItsField) {
-  WorkerServer server(SearchOptions());
+  WorkerServer server(WorkerServer::Invariant());
   using Change = std::function<void(v1::GenerateRequest*)>;
   const std::vector<std::pair<std::string, Change>> wrong = {
       {"beams: 17; 1 to 16", [](auto* r) { r->set_beams(17); }},
-      {"n 2", [](auto* r) { r->set_n(2); }},
-      {"sampling.temperature 1", [](auto* r) { r->mutable_sampling()->set_temperature(1); }},
-      {"logprobs", [](auto* r) { r->mutable_sampling()->set_logprobs(1); }},
       {"hash_logits", [](auto* r) { r->set_hash_logits(true); }},
       {"first_draw 1", [](auto* r) { r->set_first_draw(1); }},
       {"length_penalty: is 5", [](auto* r) { r->set_length_penalty(5); }},

@@ -18,13 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-WorkerServer::Options Invariant() {
-  WorkerServer::Options options;
-  options.engine.exactness = ExactnessChoice::kInvariant;
-  options.engine.memory.pool_bytes = 16 << 20;
-  return options;
-}
-
 v1::GenerateRequest Sampled(uint32_t max_new_tokens) {
   std::vector<uint32_t> ids;
   for (uint32_t i = 0; i < 53; ++i) ids.push_back(2 + i * 7 % 90);
@@ -96,7 +89,7 @@ class States : public ::testing::Test {
     return saved.file;
   }
 
-  WorkerServer first_{Invariant()}, second_{Invariant()};
+  WorkerServer first_{WorkerServer::Invariant()}, second_{WorkerServer::Invariant()};
   Generation begun_;
   std::string saved_;
 };
@@ -196,14 +189,14 @@ TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
   EXPECT_THAT(
       refusal([](SavedState* state, SnapshotHeader*) { state->token_ids.back() = 1 << 20; }),
       HasSubstr("input tokens differs"));
-  WorkerServer::Options int8 = Invariant();
+  WorkerServer::Options int8 = WorkerServer::Invariant();
   int8.engine.weights = WeightsChoice::kInt8;
   WorkerServer other(int8);
   EXPECT_THAT(Load(&other, saved_).status.error_message(), HasSubstr("model config field"));
 }
 
 TEST_F(States, StateOfMoreTokensThanTheContextIsRefused) {
-  WorkerServer::Options shorter = Invariant();
+  WorkerServer::Options shorter = WorkerServer::Invariant();
   shorter.geometry.context_tokens = 60;
   WorkerServer other(shorter);
   EXPECT_THAT(Load(&other, saved_).status.error_message(),
@@ -242,7 +235,7 @@ TEST_F(States, StateTooLargeForTheRoomIsRefusedAtOnce) {
 }
 
 TEST(StatesOfSlowCallers, AreGivenUp) {
-  WorkerServer::Options options = Invariant();
+  WorkerServer::Options options = WorkerServer::Invariant();
   options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
   grpc::ClientContext context;
@@ -271,7 +264,7 @@ TEST_F(States, AnnouncedBytesTakeNoRoomBeforeTheyAreSent) {
 
 // The room for states is one state's.
 TEST_F(States, CallerThatAnnouncesMuchAndSendsNothingKeepsNoOtherOut) {
-  WorkerServer::Options options = Invariant();
+  WorkerServer::Options options = WorkerServer::Invariant();
   options.patience = absl::Milliseconds(50);
   WorkerServer worker(options);
   std::string huge = saved_.substr(0, kStatePreludeBytes);

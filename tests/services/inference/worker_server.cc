@@ -11,6 +11,13 @@
 
 namespace hearth {
 
+WorkerServer::Options WorkerServer::Invariant() {
+  Options options;
+  options.engine.exactness = ExactnessChoice::kInvariant;
+  options.engine.memory.pool_bytes = 16 << 20;
+  return options;
+}
+
 EngineOptions WorkerServer::SmallEngine() {
   EngineOptions options;
   options.exactness = ExactnessChoice::kExact;

@@ -48,6 +48,7 @@ class WorkerServer {
     absl::Duration patience = kStreamPatience;
     absl::Duration progress_pause = kProgressPause;
   };
+  static Options Invariant();  // class invariant, with a pool of 16 MiB
   explicit WorkerServer(Options options);
   ~WorkerServer();
   static EngineOptions SmallEngine();  // class exact, C = 16, pool off

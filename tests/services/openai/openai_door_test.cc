@@ -39,10 +39,7 @@ struct Reply {
 class OpenAiDoorTest : public ::testing::Test {
  protected:
   OpenAiDoorTest() {
-    WorkerServer::Options worker;
-    worker.engine.exactness = ExactnessChoice::kInvariant;
-    worker.engine.memory.pool_bytes = 16 << 20;
-    server_ = std::make_unique<WorkerServer>(worker);
+    server_ = std::make_unique<WorkerServer>(WorkerServer::Invariant());
     options_.http.listen = "127.0.0.1:0";
     options_.channel = server_->runner()->InProcessChannel();
     options_.model = "tiny";
