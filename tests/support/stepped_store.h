@@ -48,7 +48,9 @@ class SteppedStoreFixture {
     const absl::Status opened = TryOpen();
     ASSERT_TRUE(opened.ok()) << opened;
   }
-  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+  static KitPrompt Prompt(uint64_t seed, uint32_t tokens = 65) {
+    return {KitTokens(seed, tokens), {}};
+  }
   absl::Status Publish(uint64_t seed, Durability durability = Durability::kDefault) {
     return KitPublish(store_.get(), model_, Prompt(seed), {64}, durability).status();
   }

@@ -5,12 +5,8 @@
 #include <filesystem>
 
 #include "cache_store/catalog/fingerprint_book.h"
-#include "cache_store/store/store_seams.h"
-#include "tests/support/fake_clock.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -20,28 +16,24 @@ KitPrompt Turn(uint64_t conversation, uint32_t turn) {
   return KitPrompt{KitTokens(conversation, 32 + 32 * turn + 1), {}};
 }
 
-class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
+class StoreRetention : public SteppedStoreFixture,
+                       public ::testing::TestWithParam<RetentionPolicy> {
  protected:
   void Open(uint64_t host_bytes, uint64_t disk_bytes = 0) {
-    StoreOptions options;
-    options.retention = GetParam();
-    options.host_bytes = host_bytes;
-    options.disk_bytes = disk_bytes;
-    if (disk_bytes > 0) options.data_dir = folder_.path();
-    StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    auto opened = OpenStore(options, std::move(seams));
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    opened_ = *std::move(opened);
-    store_ = static_cast<SteppedStore*>(opened_.get());
+    options_.retention = GetParam();
+    options_.host_bytes = host_bytes;
+    options_.disk_bytes = disk_bytes;
+    options_.data_dir = disk_bytes > 0 ? folder_.path() : "";
+    SteppedStoreFixture::Open();
   }
   // As a worker would: asks, then publishes the prompt's end and the boundary before it.
   uint32_t Ask(const KitPrompt& prompt) {
     clock_.Advance(absl::Seconds(1));
-    const uint32_t found = KitFetch(store_, model_, prompt).value();
+    const uint32_t found = KitFetch(store_.get(), model_, prompt).value();
     const uint32_t end = (static_cast<uint32_t>(prompt.tokens.size()) - 1) / 16 * 16;
-    EXPECT_TRUE(KitPublish(store_, model_, prompt, {end - 16, end}).ok());
+    EXPECT_TRUE(KitPublish(store_.get(), model_, prompt, {end - 16, end}).ok());
     executor_->RunAll();
-    CheckInvariants(store_);
+    CheckInvariants(store_.get());
     return found;
   }
   // A store of twenty first turns: what they take on disk.
@@ -50,13 +42,6 @@ class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
     for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
     return store_->Stats().tiers.back().bytes;
   }
-
-  const Fingerprint model_ = KitModel().Make();
-  TestFolder folder_;
-  FakeClock clock_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> opened_;
-  SteppedStore* store_ = nullptr;
 };
 
 // Every second conversation comes back at once and then once more; the others never do.
@@ -99,12 +84,12 @@ TEST_P(StoreRetention, PinnedPointsStayAndAcknowledgedOnesAreWritten) {
   ASSERT_TRUE(store_->SetPinned(pinned, "default", true).ok());
   for (uint64_t i = 0; i < 60; ++i) {
     clock_.Advance(absl::Seconds(1));
-    const auto published = KitPublish(store_, model_, Turn(i, 1), {64}, Durability::kDisk);
+    const auto published = KitPublish(store_.get(), model_, Turn(i, 1), {64}, Durability::kDisk);
     ASSERT_TRUE(published.ok());
     EXPECT_EQ(published->durable, Durability::kDisk);
-    EXPECT_GT(KitFetch(store_, model_, Turn(i, 1)).value(), 0u) << "just acknowledged";
+    EXPECT_GT(KitFetch(store_.get(), model_, Turn(i, 1)).value(), 0u) << "just acknowledged";
     executor_->RunAll();
-    CheckInvariants(store_);
+    CheckInvariants(store_.get());
   }
   bool is_there = false;
   for (const RestorePoint& point : store_->List("default")) is_there |= point.id == pinned;
@@ -116,14 +101,14 @@ TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
   for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
   const size_t before = store_->List("default").size();
   const uint64_t used = store_->Stats().tiers.back().bytes;
-  opened_.reset();
+  store_.reset();
   Open(0, used / 2);
   const size_t after = store_->List("default").size();
   EXPECT_GT(after, 0u);
   EXPECT_LT(after, before);
-  EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
-  EXPECT_EQ(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
-  CheckInvariants(store_);
+  EXPECT_GT(KitFetch(store_.get(), model_, Turn(19, 1)).value(), 0u);
+  EXPECT_EQ(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);
+  CheckInvariants(store_.get());
 }
 
 // Bytes and uses are the same: what a token costs to compute is not.
@@ -136,7 +121,7 @@ TEST_P(StoreRetention, ModelThatCostsMoreToComputeStays) {
   size_t kept[2] = {};
   for (uint64_t i = 0; i < 40; ++i) {
     clock_.Advance(absl::Seconds(1));
-    ASSERT_TRUE(KitPublish(store_, models[i % 2], Turn(i, 1), {64}).ok());
+    ASSERT_TRUE(KitPublish(store_.get(), models[i % 2], Turn(i, 1), {64}).ok());
   }
   for (const RestorePoint& point : store_->List("default")) {
     ++kept[point.fingerprint == models[1].digest() ? 1 : 0];
@@ -186,32 +171,33 @@ TEST(ComputeCostTest, IsTheModelsOwnOrAnEstimate) {
 TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
   const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Hours(1));
-  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
-  opened_.reset();
+  EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);
+  store_.reset();
   clock_.Advance(absl::Hours(1));
   Open(0, used / 2);
   EXPECT_EQ(store_->List("default").front().age, absl::Hours(1));
-  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u) << "used last, though made first";
-  EXPECT_EQ(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
-  EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
-  CheckInvariants(store_);
+  EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u)
+      << "used last, though made first";
+  EXPECT_EQ(KitFetch(store_.get(), model_, Turn(1, 1)).value(), 0u);
+  EXPECT_GT(KitFetch(store_.get(), model_, Turn(19, 1)).value(), 0u);
+  CheckInvariants(store_.get());
 }
 
 TEST_P(StoreRetention, AKillForgetsTheUsesOfAMinuteOnly) {
   const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Minutes(2));
-  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
-  store_->UpkeepStep();
+  EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);
+  stepped()->UpkeepStep();
   // The folder as a kill would leave it, without notes of later uses.
   std::filesystem::copy(folder_.path(), folder_.path() + ".killed",
                         std::filesystem::copy_options::recursive);
-  EXPECT_GT(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
-  opened_.reset();
+  EXPECT_GT(KitFetch(store_.get(), model_, Turn(1, 1)).value(), 0u);
+  store_.reset();
   std::filesystem::remove_all(folder_.path());
   std::filesystem::rename(folder_.path() + ".killed", folder_.path());
   Open(0, used / 2);
-  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
-  EXPECT_EQ(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
+  EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);
+  EXPECT_EQ(KitFetch(store_.get(), model_, Turn(1, 1)).value(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, StoreRetention,

@@ -3,13 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_seams.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/raw_database.h"
-#include "tests/support/stepped_seams.h"
+#include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -18,22 +14,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-KitPrompt Prompt(uint64_t seed, uint32_t tokens) { return {KitTokens(seed, tokens), {}}; }
-
-class StoreTtl : public ::testing::Test {
+class StoreTtl : public SteppedStoreFixture, public ::testing::Test {
  protected:
   StoreTtl() {
     options_.host_bytes = 1 << 20;
     options_.disk_bytes = 64 << 20;
-    options_.data_dir = folder_.path();
-  }
-  void Open() {
-    opened_.reset();
-    StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    auto opened = OpenStore(options_, std::move(seams));
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    opened_ = *std::move(opened);
-    store_ = static_cast<SteppedStore*>(opened_.get());
   }
   void OpenInRam() {
     options_.disk_bytes = 0;
@@ -47,7 +32,7 @@ class StoreTtl : public ::testing::Test {
     EXPECT_TRUE(KitPutAll(session.get(), spec, model_, prompt).ok());
     const absl::StatusOr<PublishResult> result = session->Commit();
     EXPECT_TRUE(result.ok()) << result.status();
-    CheckInvariants(store_);
+    CheckInvariants(store_.get());
     return result.ok() ? *result : PublishResult();
   }
   static KitPrompt UpTo(KitPrompt prompt, uint32_t tokens) {
@@ -56,9 +41,9 @@ class StoreTtl : public ::testing::Test {
   }
   // Tokens of the prompt that can be restored.
   uint32_t Usable(const KitPrompt& prompt) {
-    const uint32_t usable = KitFetch(store_, model_, prompt).value();
+    const uint32_t usable = KitFetch(store_.get(), model_, prompt).value();
     executor_->RunAll();
-    CheckInvariants(store_);
+    CheckInvariants(store_.get());
     return usable;
   }
   uint64_t Expired() { return store_->Stats().removed.at("expired"); }
@@ -67,14 +52,6 @@ class StoreTtl : public ::testing::Test {
     EXPECT_EQ(points.size(), 1u);
     return points.empty() ? RestorePoint() : points[0];
   }
-
-  const Fingerprint model_ = KitModel().Make();
-  TestFolder folder_;
-  StoreOptions options_;
-  FakeClock clock_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> opened_;
-  SteppedStore* store_ = nullptr;
 };
 
 TEST_F(StoreTtl, ExpiredPointIsAMissAtOnceAndSaysWhy) {
@@ -89,7 +66,7 @@ TEST_F(StoreTtl, ExpiredPointIsAMissAtOnceAndSaysWhy) {
   EXPECT_EQ(Usable(prompt), 0u);
   EXPECT_THAT(store_->List("default"), IsEmpty());
   EXPECT_EQ(Expired(), 1u);
-  EXPECT_EQ(store_->Stats().counters.at("evicted_restore_points"), 0u) << "nobody needed room";
+  EXPECT_EQ(Counted("evicted_restore_points"), 0u) << "nobody needed room";
   EXPECT_EQ(store_->Stats().tiers.back().bytes, 0u);
   clock_.Advance(absl::Seconds(5));
   const ExplainReport report = store_->Explain(KitQuery(model_, prompt)).value();
@@ -107,16 +84,16 @@ TEST_F(StoreTtl, ExpiredPointIsAMissAtOnceAndSaysWhy) {
 TEST_F(StoreTtl, UpkeepRemovesWhatNobodyAsksFor) {
   OpenInRam();
   for (uint64_t i = 0; i < 200; ++i) Publish(Prompt(i, 33), {32}, absl::Seconds(10 + i % 2));
-  EXPECT_EQ(store_->UpkeepStep(), absl::Seconds(1));
+  EXPECT_EQ(stepped()->UpkeepStep(), absl::Seconds(1));
   EXPECT_EQ(Expired(), 0u);
   clock_.Advance(absl::Seconds(10));
-  EXPECT_LT(store_->UpkeepStep(), absl::Seconds(1)) << "there is more, a batch at a time";
+  EXPECT_LT(stepped()->UpkeepStep(), absl::Seconds(1)) << "there is more, a batch at a time";
   EXPECT_GT(Expired(), 0u);
   EXPECT_LT(Expired(), 100u);
-  EXPECT_EQ(store_->UpkeepStep(), absl::Seconds(1));
+  EXPECT_EQ(stepped()->UpkeepStep(), absl::Seconds(1));
   EXPECT_EQ(Expired(), 100u);
   clock_.Advance(absl::Seconds(1));
-  for (int step = 0; step < 3; ++step) store_->UpkeepStep();
+  for (int step = 0; step < 3; ++step) stepped()->UpkeepStep();
   EXPECT_EQ(Expired(), 200u);
   EXPECT_EQ(store_->Stats().tiers[0].bytes, 0u);
   EXPECT_EQ(store_->Stats().objects, 0u);
@@ -168,7 +145,7 @@ TEST_F(StoreTtl, ItSurvivesARestartAndEndsWhileTheStoreIsDown) {
   Publish(late, {64}, absl::Minutes(2));
   Publish(behind, {64}, absl::Minutes(2), Durability::kMemory);
   executor_->RunAll();
-  opened_.reset();
+  store_.reset();
   clock_.Advance(absl::Minutes(1));
   Open();
   EXPECT_EQ(Usable(early), 0u);
@@ -178,10 +155,10 @@ TEST_F(StoreTtl, ItSurvivesARestartAndEndsWhileTheStoreIsDown) {
   EXPECT_EQ(report.boundaries.back().removed, Removal::kExpired);
   clock_.Advance(absl::Minutes(1));
   EXPECT_EQ(Usable(late) + Usable(behind), 0u);
-  opened_.reset();
+  store_.reset();
   Open();
   EXPECT_EQ(store_->Stats().restore_points, 0u);
-  EXPECT_EQ(store_->Stats().counters.at("recovery_collected_objects"), 0u);
+  EXPECT_EQ(Counted("recovery_collected_objects"), 0u);
 }
 
 TEST_F(StoreTtl, APinHoldsWhatWouldBeOver) {
@@ -322,11 +299,11 @@ TEST_F(StoreTtl, APublishThatBeganBeforeTheEndKeepsWhatItWasPromised) {
   auto session = store_->Publish(spec).value();
   EXPECT_THAT(session->needed(), IsEmpty());
   clock_.Advance(absl::Minutes(1));
-  store_->UpkeepStep();
+  stepped()->UpkeepStep();
   EXPECT_EQ(Expired(), 1u);
   EXPECT_THAT(session->Commit().value().boundaries, ElementsAre(64));
   session.reset();
-  CheckInvariants(store_);
+  CheckInvariants(store_.get());
   EXPECT_EQ(Only().expires_in, absl::Minutes(1));
   EXPECT_EQ(Usable(prompt), 64u);
   Open();
@@ -362,11 +339,11 @@ TEST_F(StoreTtl, TenantsHaveADefaultAndAMaximum) {
 TEST_F(StoreTtl, PointThatExpiredWhileDownWithTwoManifestsIsNotLost) {
   Open();
   Publish(Prompt(1, 65), {64}, absl::Minutes(1));
-  opened_.reset();
+  store_.reset();
   const auto earlier = RawDatabase(folder_).All("manifests");
   Open();
   Publish(Prompt(1, 65), {64}, absl::Minutes(2));
-  opened_.reset();
+  store_.reset();
   {
     RawDatabase raw(folder_);
     for (const auto& [key, value] : earlier) raw.Put("manifests", key, value);
