@@ -278,7 +278,8 @@ class RocksDiskTier : public DiskTier {
   // All families: a log file goes only when nothing in it is waiting to be flushed.
   absl::Status Flush() {
     const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
-    return status.ok() ? absl::OkStatus() : StoppedBy(FromRocks(status, "flush"));
+    if (!status.ok()) failed_.store(true);
+    return FromRocks(status, "flush");
   }
 
   // An error of background work: the next change reopens the database. Unreadable data stops

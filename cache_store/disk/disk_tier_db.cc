@@ -36,6 +36,7 @@ constexpr int kWriteBuffers = 4;
 constexpr size_t kWriteBufferBytes = 2 * kMaxLogBytes;
 // An entry takes at most so many times the bytes in memory that it takes in a log.
 constexpr uint64_t kMemoryPerLogByte = 8;
+constexpr int kNoLimit = std::numeric_limits<int>::max();
 // RocksDB hands out a block where it lies only when that is in a cache; else it copies the value
 // once more; and whatever it hands out, cached or not, is noted in the family's cache until it is
 // let go. This one keeps nothing: a block goes with the last read of it. The process's, since what
@@ -54,6 +55,10 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = kWriteBufferBytes;
   if (family == kSlices) options.max_write_buffer_number = kWriteBuffers;
+  // Where a compaction meets rot each time, tables that none takes become ever more: they cost
+  // reads, and hold up no write.
+  options.level0_slowdown_writes_trigger = options.level0_stop_writes_trigger = kNoLimit;
+  options.soft_pending_compaction_bytes_limit = options.hard_pending_compaction_bytes_limit = 0;
   return options;
 }
 
@@ -118,13 +123,25 @@ class DatabaseLog : public rocksdb::Logger {
   std::vector<std::string> dropped_ ABSL_GUARDED_BY(mu_);
 };
 
-// A compaction that meets rot gives up and leaves everything as it is. RocksDB would refuse all
-// writes from then on, and after the next start again: one flipped bit would end the store.
-class RotIsNoReasonToStop : public rocksdb::EventListener {
+// What an error of background work means. A compaction that meets rot gives up and leaves
+// everything as it is: RocksDB would refuse all writes from then on, and after the next start
+// again, so that one flipped bit would end the store. A flush that fails is an error of the
+// database in any case: opened without paranoid checks RocksDB takes it for none, and whoever waits
+// for the flush waits for ever.
+class ErrorsOfBackgroundWork : public rocksdb::EventListener {
  public:
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override {
-    const bool only_reads = reason == rocksdb::BackgroundErrorReason::kCompaction;
-    if (only_reads && error->IsCorruption()) *error = rocksdb::Status::OK();
+    if (reason == rocksdb::BackgroundErrorReason::kCompaction) {
+      if (error->IsCorruption()) *error = rocksdb::Status::OK();
+    } else if (error->severity() == rocksdb::Status::Severity::kNoError) {
+      *error = rocksdb::Status(*error, rocksdb::Status::Severity::kFatalError);
+    }
+  }
+  // Of an error that it took for none, RocksDB waits with its closing for a recovery that never
+  // began.
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
+                            bool* recovers) override {
+    *recovers = false;
   }
 };
 
@@ -132,7 +149,7 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   rocksdb::DBOptions options;
   options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
   options.info_log_level = rocksdb::WARN_LEVEL;
-  options.listeners.push_back(std::make_shared<RotIsNoReasonToStop>());
+  options.listeners.push_back(std::make_shared<ErrorsOfBackgroundWork>());
   // A restore point's slices lie one after the other: what the system reads ahead is read next.
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;

@@ -337,6 +337,22 @@ TEST_F(Damage, ACompactionThatMeetsRotDoesNotEndWriting) {
   EXPECT_TRUE((*db)->Put({}, db->family(kObjects), "b", "x").ok());
 }
 
+// Every flush leaves one more table that no compaction takes.
+TEST_F(Damage, WritesGoOnWhereCompactionsAlwaysMeetRot) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  Flush();
+  FlipAt(TablesOf("objects").back(), 20);
+  std::unique_ptr<Database> db;
+  ASSERT_TRUE(Database::Open(folder_.path(), Database::Mode::kOwn, &db).ok());
+  for (int i = 0; i < 60; ++i) {
+    for (const char* key : {"a", "zzzzzzzz"}) {
+      ASSERT_TRUE((*db)->Put({}, db->family(kObjects), key, "x").ok());
+    }
+    ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
+  }
+}
+
 // A database whose number of drops is too low is from before a drop; one whose number has rotten is
 // not.
 TEST_F(Damage, ABitInTheNumberOfDropsCostsItsBlockAndNotTheDatabase) {

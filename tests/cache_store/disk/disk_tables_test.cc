@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rocksdb/sst_file_reader.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -86,6 +87,36 @@ TEST_F(DiskTables, AreReadableAtOnceAndAfterReopening) {
     EXPECT_FALSE(Holds(4));
     Open();
   }
+}
+
+// A start without it has RocksDB open with fewer checks, where a flush that failed is no error of
+// the database: whoever waits for it would wait for ever.
+TEST_F(DiskTables, ALostOneMakesNoFlushThatFailsLastForEver) {
+  for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
+    tier_.reset();
+    const TestFolder folder;
+    DiskTierOptions options;
+    options.env = disk_.env();
+    tier_ = DiskTier::Open(folder.path(), "secret", options).value();
+    WriteTable({1});
+    WriteTable({2});
+    tier_.reset();
+    std::vector<std::filesystem::path> tables;
+    for (const auto& file : std::filesystem::directory_iterator(folder.path() + "/db")) {
+      if (file.path().extension() == ".sst") tables.push_back(file.path());
+    }
+    ASSERT_EQ(tables.size(), 2u);
+    std::filesystem::remove(*std::min_element(tables.begin(), tables.end()));
+    tier_ = DiskTier::Open(folder.path(), "secret", options).value();
+    EXPECT_FALSE(tier_->Load().damage.empty());
+    disk_.SetShare(fault, 1000);
+    EXPECT_FALSE(tier_->SettleErases().ok());
+    disk_.SetShare(fault, 0);
+    const absl::Status settled = tier_->SettleErases();
+    EXPECT_TRUE(settled.ok()) << settled;
+    EXPECT_TRUE(Holds(2));
+  }
+  tier_.reset();
 }
 
 TEST_F(DiskTables, ADeadOneGoesAndFreesItsBytes) {
