@@ -47,8 +47,8 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   std::vector<std::string> lines;
   absl::StatusOr<DiskContents> contents = DiskContents();
   for (int attempt = 0; status.ok(); ++attempt) {
-    if (status = CheckMeta(**db, dir, secret_check); !status.ok()) return status;
-    contents = LoadContents(**db, before, boot);
+    status = CheckMeta(**db, dir, secret_check);
+    contents = status.ok() ? LoadContents(**db, before, boot) : status;
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
     *db = nullptr;
     status = SetAside(dir, std::string(contents.status().message()), &lines);

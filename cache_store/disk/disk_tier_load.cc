@@ -160,7 +160,8 @@ absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   each(kMeta,
        [&](absl::string_view key, absl::string_view value) { TakeMeta(key, value, &contents); });
   if (!status.ok()) {
-    return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
+    return absl::Status(status.code(),
+                        absl::StrCat("the data folder cannot be read: ", status.message()));
   }
   return contents;
 }

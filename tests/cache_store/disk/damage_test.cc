@@ -187,24 +187,27 @@ TEST_F(Damage, ATableThatIsGoneOrCutCostsItsOwnObjectsAndNotTheStart) {
   EXPECT_EQ(Fetch(1, true).value(), 64u);
 }
 
-// Nothing is found without it.
+// Nothing is found without objects; without the rest nobody knows which version wrote them.
 TEST_F(Damage, ADatabaseThatLostATableOfRecordsIsSetAsideAndTheLossIsCounted) {
-  Open();
-  ASSERT_TRUE(Publish(1).ok());
-  Flush();
-  fs::remove(TablesOf("objects").at(0));
-  Open();
-  EXPECT_EQ(Fetch(1).value(), 0u);
-  EXPECT_EQ(Counted("recovery_lost_restore_points"), 1u);
-  EXPECT_THAT(lines_, Contains(HasSubstr("is set aside as " + folder_.path() + "/db.damaged")));
-  EXPECT_THAT(lines_, Contains(HasSubstr("1 of 1 restore points are lost")));
-  EXPECT_EQ(Aside().size(), 1u);
-  const auto explained = store_->Explain(KitQuery(model_, Prompt(1))).value();
-  EXPECT_THAT(explained.summary, HasSubstr("its disk was damaged"));
-  EXPECT_TRUE(Publish(1).ok());
-  Open();
-  EXPECT_EQ(Fetch(1).value(), 64u);
-  EXPECT_EQ(Counted("recovery_damage"), 0u);
+  for (const char* family : {"objects", "meta"}) {
+    SCOPED_TRACE(family);
+    Open();
+    ASSERT_TRUE(Publish(1).ok());
+    Flush();
+    fs::remove(TablesOf(family).at(0));
+    Open();
+    EXPECT_EQ(Fetch(1).value(), 0u);
+    EXPECT_EQ(Counted("recovery_lost_restore_points"), 1u);
+    EXPECT_THAT(lines_, Contains(HasSubstr("is set aside as " + folder_.path() + "/db.damaged")));
+    EXPECT_THAT(lines_, Contains(HasSubstr("1 of 1 restore points are lost")));
+    EXPECT_EQ(Aside().size(), 1u);
+    const auto explained = store_->Explain(KitQuery(model_, Prompt(1))).value();
+    EXPECT_THAT(explained.summary, HasSubstr("its disk was damaged"));
+    EXPECT_TRUE(Publish(1).ok());
+    Open();
+    EXPECT_EQ(Fetch(1).value(), 64u);
+    EXPECT_EQ(Counted("recovery_damage"), 0u);
+  }
 }
 
 TEST_F(Damage, OneDatabaseThatWasSetAsideIsKeptForAWeekOrUntilRoomIsNeeded) {

@@ -91,7 +91,7 @@ TEST_F(DiskTables, AreReadableAtOnceAndAfterReopening) {
 
 // A start without it has RocksDB open with fewer checks, where a flush that failed is no error of
 // the database: whoever waits for it would wait for ever.
-TEST_F(DiskTables, ALostOneMakesNoFlushThatFailsLastForEver) {
+TEST_F(DiskTables, FailedFlushEndsAfterAStartThatLostATable) {
   for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
     tier_.reset();
     const TestFolder folder;
@@ -117,6 +117,26 @@ TEST_F(DiskTables, ALostOneMakesNoFlushThatFailsLastForEver) {
     EXPECT_TRUE(Holds(2));
   }
   tier_.reset();
+}
+
+// A start that fails is tried again: only damage has a database set aside.
+TEST_F(DiskTables, FailedReadAtAStartGivesNothingUp) {
+  Open();
+  WriteTable({1, 2});
+  ASSERT_TRUE(tier_->SettleErases().ok());
+  tier_.reset();
+  DiskTierOptions options;
+  options.env = disk_.env();
+  int failed = 0;
+  for (int nth = 1; nth <= 60; ++nth) {
+    disk_.Arm(DiskFault::kFailedRead, nth);
+    failed += DiskTier::Open(folder_.path(), "secret", options).ok() ? 0 : 1;
+    disk_.Disarm();
+    EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/db.damaged")) << nth;
+  }
+  EXPECT_GT(failed, 5);
+  Open();
+  EXPECT_TRUE(Holds(1) && Holds(2));
 }
 
 TEST_F(DiskTables, ADeadOneGoesAndFreesItsBytes) {
