@@ -1,9 +1,10 @@
-// One flipped bit anywhere in a data folder: the store starts, serves no wrong byte, and reports
-// what it lost by it: with a counter, a line, and in Explain.
+// One flipped bit anywhere in a data folder, or one of its files cut, emptied or removed: the store
+// starts, serves no wrong byte, and reports what it lost by it: with a counter, a line, and in
+// Explain.
 //
-// Flips are made one at a time, each in a fresh copy of one folder, by a child process: what ends
-// that is a failure of the flip, and the next child goes on behind it. Seeded; HEARTH_FLIPS=N makes
-// N of them, HEARTH_FLIPS_FIRST=N begins with another than the first.
+// Each is done to a fresh copy of one folder, by a child process: what ends that is a failure, and
+// the next child goes on behind it. Flips are seeded; HEARTH_FLIPS=N makes N of them,
+// HEARTH_FLIPS_FIRST=N begins with another than the first. How many points they cost is printed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -14,7 +15,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <map>
+#include <memory>
 #include <random>
 #include <sstream>
 
@@ -45,7 +48,7 @@ struct StoredPoint {
   KitPrompt prompt;
 };
 
-// Slices in the records' own blocks, in blob files, and in tables of their own.
+// Slices in the small family, and in tables of their own.
 std::vector<StoredPoint> PointsOf(uint64_t first_seed) {
   std::vector<StoredPoint> points;
   for (const auto& [head_dim, count] : std::map<uint32_t, int>{{2, 6}, {64, 3}, {512, 2}}) {
@@ -63,7 +66,7 @@ class Flips {
  public:
   explicit Flips(const TestFolder& folder) : folder_(folder) {}
 
-  // First points in tables and blob files, then points in the log.
+  // First points in tables, then points in the log.
   void MakeFolder() {
     for (const uint64_t first_seed : {1, 100}) {
       {
@@ -81,22 +84,23 @@ class Flips {
     }
   }
 
-  // Of flip number `flip`: what is wrong, a line each.
-  std::string Try(uint64_t flip, std::string* what) {
+  // Does something to a copy of the folder; what that was. Returns what is wrong then, a line each.
+  using Damage = std::function<std::string(const std::string& folder)>;
+  std::string Try(const Damage& damage, bool with_backup, std::string* what) {
     wrong_.str("");
     lines_.clear();
     fs::remove_all(Work());
     fs::copy(Base(), Work(), fs::copy_options::recursive);
-    std::mt19937_64 random(flip);
-    *what = Flip(&random, flip % 32 == 7);
+    *what = damage(Work());
     VerifyDataDir(Work()).status().IgnoreError();
-    if (flip % 8 == 0) {
+    if (with_backup) {
       fs::remove_all(Work() + ".backup");
       BackUpDataDir(Work(), Work() + ".backup").status().IgnoreError();
     }
     Check();
     return wrong_.str();
   }
+  size_t lost() const { return lost_; }  // points, by the last one
 
  private:
   std::string Base() const { return folder_.File("base"); }
@@ -116,28 +120,6 @@ class Flips {
     return nullptr;
   }
 
-  // One bit of one file; half of them where a table or a manifest has what all else hangs on.
-  std::string Flip(std::mt19937_64* random, bool in_count) {
-    std::vector<fs::path> files;
-    for (const auto& entry : fs::directory_iterator(Work() + "/db")) {
-      if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(entry.path());
-    }
-    std::sort(files.begin(), files.end());
-    fs::path path = files[(*random)() % files.size()];
-    if (in_count) path = Work() + "/points";
-    const uint64_t size = fs::file_size(path);
-    constexpr uint64_t kEnd = 1500;
-    uint64_t at = (*random)() % size;
-    if ((*random)() % 2 == 0 && size > kEnd) at = size - 1 - at % kEnd;
-    const int bit = static_cast<int>((*random)() % 8);
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(at));
-    const char byte = static_cast<char>(file.get());
-    file.seekp(static_cast<std::streamoff>(at));
-    file.put(static_cast<char>(byte ^ 1 << bit));
-    return absl::StrCat(path.filename().string(), ", byte ", at, " of ", size, ", bit ", bit);
-  }
-
   void Check() {
     std::unique_ptr<TieredStore> store = Open(Work());
     if (store == nullptr) return;
@@ -153,6 +135,7 @@ class Flips {
       clock_.Advance(pause);
     }
     executor_->RunAll();
+    lost_ = lost.size();
     if (!lost.empty()) CheckSaid(store.get(), lost);
     const StoredPoint added{all[0].model, {KitTokens(1000, 65), {}}};
     const absl::Status published =
@@ -206,34 +189,113 @@ class Flips {
   ManualExecutor* executor_ = nullptr;
   std::vector<std::string> lines_;
   std::ostringstream wrong_;
+  size_t lost_ = 0;
 };
 
-TEST(Flip, FlippedBitCostsAtMostTheObjectItHitAndIsReported) {
-  // Copies and syncs by the hundred: in memory where there is such a folder.
-  if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
-  const TestFolder folder;
-  ASSERT_EQ(RunInChild([&] { Flips(folder).MakeFolder(); }), 0);
-  const uint64_t first = NumberFrom("HEARTH_FLIPS_FIRST", 1);
-  const uint64_t end = first + NumberFrom("HEARTH_FLIPS", 500);
-  for (uint64_t next = first; next < end;) {
-    const int status = RunInChild([&] {
-      Flips flips(folder);
-      for (uint64_t flip = next; flip < end; ++flip) {
-        std::ofstream(folder.File("at")) << flip;
-        std::string what;
-        const std::string wrong = flips.Try(flip, &what);
-        if (wrong.empty()) continue;
-        std::ofstream(folder.File("wrong"), std::ios::app)
-            << "HEARTH_FLIPS_FIRST=" << flip << ": " << what << "\n"
-            << wrong;
-      }
-    });
-    if (status == 0) break;
-    const uint64_t at = std::strtoull(folder.Read("at").c_str(), nullptr, 10);
-    ADD_FAILURE() << "HEARTH_FLIPS_FIRST=" << at << ": the process ended with " << status;
-    next = at + 1;
+// Of the folder's database, in an order that stays.
+std::vector<fs::path> FilesOf(const std::string& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder + "/db")) {
+    if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(entry.path());
   }
-  EXPECT_EQ(folder.Read("wrong"), "");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// One bit of one file; half of them where a table or a manifest has what all else hangs on.
+std::string Flip(const std::string& folder, uint64_t flip) {
+  std::mt19937_64 random(flip);
+  const std::vector<fs::path> files = FilesOf(folder);
+  fs::path path = files[random() % files.size()];
+  if (flip % 32 == 7) path = folder + "/points";
+  const uint64_t size = fs::file_size(path);
+  constexpr uint64_t kEnd = 1500;
+  uint64_t at = random() % size;
+  if (random() % 2 == 0 && size > kEnd) at = size - 1 - at % kEnd;
+  const int bit = static_cast<int>(random() % 8);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(byte ^ 1 << bit));
+  return absl::StrCat(path.filename().string(), ", byte ", at, " of ", size, ", bit ", bit);
+}
+
+// Number `hit` of three for each file. None left: "".
+std::string CutEmptyOrRemove(const std::string& folder, uint64_t hit) {
+  std::vector<fs::path> files = FilesOf(folder);
+  files.emplace_back(folder + "/points");
+  if (hit / 3 >= files.size()) return "";
+  const fs::path& path = files[hit / 3];
+  constexpr const char* kHits[] = {"cut: ", "emptied: ", "removed: "};
+  if (hit % 3 == 0) fs::resize_file(path, fs::file_size(path) / 2);
+  if (hit % 3 == 1) fs::resize_file(path, 0);
+  if (hit % 3 == 2) fs::remove(path);
+  return absl::StrCat(kHits[hit % 3], path.filename().string());
+}
+
+class DamageAtRest : public ::testing::Test {
+ protected:
+  DamageAtRest() {
+    // Copies and syncs by the hundred: in memory where there is such a folder.
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
+    folder_ = std::make_unique<TestFolder>();
+    EXPECT_EQ(RunInChild([&] { Flips(*folder_).MakeFolder(); }), 0);
+  }
+
+  // Numbers from `first` to `end`, or to the first of which `damage` says "" that there is none.
+  // Returns how many cost so many points.
+  using Numbered = std::function<std::string(const std::string& folder, uint64_t number)>;
+  std::map<size_t, int> TryAll(uint64_t first, uint64_t end, const Numbered& damage) {
+    for (uint64_t next = first; next < end;) {
+      const int status = RunInChild([&] { TryFrom(next, end, damage); });
+      if (status == 0) break;
+      const uint64_t at = std::strtoull(folder_->Read("at").c_str(), nullptr, 10);
+      ADD_FAILURE() << "number " << at << ": the process ended with " << status;
+      next = at + 1;
+    }
+    EXPECT_EQ(folder_->Read("wrong"), "");
+    std::map<size_t, int> costs;
+    std::istringstream lines(folder_->Read("costs"));
+    for (size_t lost = 0; lines >> lost;) ++costs[lost];
+    for (const auto& [lost, times] : costs) {
+      std::cout << times << " cost " << lost << " of " << kPoints << " points\n";
+    }
+    return costs;
+  }
+
+  // Twice those of PointsOf: half in tables, half in the log.
+  static constexpr size_t kPoints = 22;
+
+ private:
+  void TryFrom(uint64_t first, uint64_t end, const Numbered& damage) {
+    Flips flips(*folder_);
+    for (uint64_t number = first; number < end; ++number) {
+      std::ofstream(folder_->File("at")) << number;
+      std::string what;
+      const std::string wrong =
+          flips.Try([&](const std::string& folder) { return damage(folder, number); },
+                    number % 8 == 0, &what);
+      if (what.empty()) return;
+      std::ofstream(folder_->File("costs"), std::ios::app) << flips.lost() << "\n";
+      if (wrong.empty()) continue;
+      std::ofstream(folder_->File("wrong"), std::ios::app)
+          << "number " << number << ": " << what << "\n"
+          << wrong;
+    }
+  }
+
+  std::unique_ptr<TestFolder> folder_;
+};
+
+TEST_F(DamageAtRest, FlippedBitCostsAtMostTheObjectItHitAndIsReported) {
+  const uint64_t first = NumberFrom("HEARTH_FLIPS_FIRST", 1);
+  const uint64_t flips = NumberFrom("HEARTH_FLIPS", 500);
+  EXPECT_FALSE(TryAll(first, first + flips, Flip).empty());
+}
+
+TEST_F(DamageAtRest, StartSurvivesAFileCutEmptiedOrRemovedAndReportsTheLoss) {
+  EXPECT_FALSE(TryAll(0, 1000, CutEmptyOrRemove).empty());
 }
 
 }  // namespace
