@@ -261,6 +261,8 @@ class RocksDiskTier : public DiskTier {
     WithDb([&] { return hearth::DropCached(*db_, object), absl::OkStatus(); }).IgnoreError();
   }
 
+  uint64_t losses() const override { return losses_.load(); }
+
   bool IsOpen() const override { return !closed_.load(); }
 
  private:
@@ -374,6 +376,7 @@ class RocksDiskTier : public DiskTier {
       return absl::DataLossError(contents->damage.back());
     }
     lost_points_ = 0;
+    losses_.fetch_add(1);
     count_->Begin(NumbersOf(contents->manifests), contents->drops, noted.boot);
     for (const std::string& line : contents->damage) {
       if (options_.warnings != nullptr) options_.warnings->Say("damage", line);
@@ -425,6 +428,7 @@ class RocksDiskTier : public DiskTier {
   std::atomic<bool> stopped_{false};
   std::atomic<bool> failed_{false};  // the last change, or background work
   std::atomic<bool> closed_{false};
+  std::atomic<uint64_t> losses_{0};
   std::atomic<uint64_t> begun_drops_{0};
   absl::Mutex settle_mu_;
   uint64_t settled_drops_ ABSL_GUARDED_BY(settle_mu_) = 0;

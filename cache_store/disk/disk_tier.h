@@ -115,6 +115,8 @@ class DiskTier : public SliceTier {
   virtual void DropCached(uint64_t object) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
+  // How often a damaged log was given up in use: part of what was acknowledged may not be on disk.
+  virtual uint64_t losses() const = 0;
   // False while it failed and could not be opened again: what reads say then is of no slice.
   virtual bool IsOpen() const = 0;
 };

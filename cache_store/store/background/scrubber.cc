@@ -63,6 +63,14 @@ absl::Duration Scrubber::Step() {
 
 absl::Duration Scrubber::ReadNext() {
   const absl::Time now = core_->clock->Now();
+  if (!scrub_.loaded) LoadProgress();
+  // What the disk has lost is written again from memory by a pass, which begins at once.
+  const uint64_t losses = core_->tiers.disk->losses();
+  if (std::exchange(scrub_.losses, losses) != losses) {
+    scrub_.progress.next_object = 0;
+    scrub_.progress.started_unix_s = 0;
+    scrub_.next_step = now;
+  }
   if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub.period) {
     return scrub_.next_step - now;  // later than a period: the clock was set back
   }
@@ -98,15 +106,16 @@ absl::Duration Scrubber::ReadNext() {
   return pause;
 }
 
+void Scrubber::LoadProgress() {
+  scrub_.loaded = true;
+  const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kProgressNote);
+  if (note.ok()) scrub_.progress = ScrubProgress::Parse(*note);
+  finished_unix_s_.store(scrub_.progress.finished_unix_s);
+}
+
 // False: not before next_step.
 bool Scrubber::BeginPass(absl::Time now) {
   ScrubProgress& progress = scrub_.progress;
-  if (!scrub_.loaded) {
-    scrub_.loaded = true;
-    const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kProgressNote);
-    if (note.ok()) progress = ScrubProgress::Parse(*note);
-    finished_unix_s_.store(progress.finished_unix_s);
-  }
   if (progress.next_object > 0) return true;
   const absl::Time due =
       absl::FromUnixSeconds(progress.started_unix_s) + core_->options.scrub.period;

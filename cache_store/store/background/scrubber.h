@@ -43,6 +43,7 @@ struct ScrubState {
   uint64_t unsaved_bytes = 0;
   uint64_t foreground_bytes = 0;  // what others had read and written when it last looked
   bool loaded = false;
+  uint64_t losses = 0;  // the disk's, as it last looked
   absl::Time next_step = absl::InfinitePast();
 };
 
@@ -60,6 +61,7 @@ class Scrubber {
 
  private:
   absl::Duration ReadNext() ABSL_LOCKS_EXCLUDED(core_->mu);
+  void LoadProgress();
   bool BeginPass(absl::Time now);
   const StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
