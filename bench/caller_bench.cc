@@ -77,7 +77,7 @@ class StoreCaller {
   StoreCaller(const std::shared_ptr<grpc::Channel>& channel, int mib)
       : fingerprint_(mib > 0 ? BenchFingerprint(mib) : BenchModel("g", 1, 64)),
         layout_(*fingerprint_.Layout()),
-        cache_(channel, fingerprint_, layout_, &counters_, SharedMemoryUse::kOff),
+        cache_(channel, fingerprint_, layout_, &counters_, /*shared_memory=*/false),
         spec_(BenchSpec(layout_, 0, kChunk)) {
     spec_.durability = Durability::kMemory;
   }

@@ -55,8 +55,7 @@ class HearthClient final : public Client {
   HearthClient(const std::string& address, bool shared)
       : fingerprint_(BenchFingerprint()),
         layout_(*fingerprint_.Layout()),
-        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_,
-               shared ? SharedMemoryUse::kCopy : SharedMemoryUse::kOff) {
+        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_, shared) {
     for (int i = 0; i < kPrefixes; ++i) {
       wanted_.push_back(BenchPrefix(i));
       wanted_.back().token_ids.push_back(7);

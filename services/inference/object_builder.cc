@@ -28,9 +28,6 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
       return absl::FailedPreconditionError(
           absl::StrCat("plan: object ", i, " is not what ", boundary, " tokens need there"));
     }
-    assert((announced[i].loan != nullptr) == !announced[i].lent_slices.empty());
-    assert(announced[i].loan == nullptr ||
-           (needed[i].tokens == layout.chunk_tokens && announced[i].lent_slices.size() == slices));
     Slot slot;
     slot.filled_bytes.resize(slices);
     slot.object = std::make_shared<KvObject>();
@@ -38,16 +35,11 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
     slot.object->slice_digests = std::move(announced[i].slice_digests);
     slot.object->size_bytes = slices * layout.SliceBytes(needed[i].tokens);
     slot.object->device_bytes = std::move(announced[i].device_bytes);
-    slot.object->lent_slices = std::move(announced[i].lent_slices);
-    slot.object->loan = std::move(announced[i].loan);
     builder.whole_bytes_ += slot.object->size_bytes;
-    const bool elsewhere = slot.object->device_bytes != nullptr || slot.object->loan != nullptr;
-    if (elsewhere && needed[i].tokens == layout.chunk_tokens) {
+    if (slot.object->device_bytes != nullptr && needed[i].tokens == layout.chunk_tokens) {
       slot.filled_bytes.assign(slices, layout.SliceBytes(needed[i].tokens));
       builder.bytes_added_ += slot.object->size_bytes;
-      if (slot.object->device_bytes != nullptr) {
-        builder.bytes_on_device_ += slot.object->size_bytes;
-      }
+      builder.bytes_on_device_ += slot.object->size_bytes;
     } else {
       slot.object->bytes = AllocateAligned(slot.object->size_bytes);
     }

@@ -31,17 +31,10 @@ class ObjectBuilder {
     // Its bytes on this process's device. Then no slices come, except for a remainder, whose bytes
     // the host needs too.
     std::shared_ptr<const std::byte> device_bytes = nullptr;
-    // Its verified slices in a store's memory. Then none come. Not for a remainder.
-    std::vector<const std::byte*> lent_slices = {};
-    std::shared_ptr<const Loan> loan = nullptr;
   };
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
-  // Whether the object's bytes are lent, so that none of its slices will come.
-  bool lent(uint32_t object) const {
-    return object < slots_.size() && slots_[object].object->loan != nullptr;
-  }
   // Bytes of each slice of an object. kFailedPrecondition when there is no such object.
   absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
   // The address for the `bytes` bytes of the next piece. Pieces of one slice come in ascending

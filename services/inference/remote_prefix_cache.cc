@@ -58,9 +58,6 @@ absl::Status ReadTurn(ByteCall* stream, v1::LeaseResponse* turn) {
   return failed.ok() ? absl::DataLossError("the lease ended before its answer") : failed;
 }
 
-// The longest that a store lends its memory (SharedMemoryOffer::lease).
-constexpr absl::Duration kLongestLoan = absl::Seconds(10);
-
 // A load may outlast the fetch's deadline while it is faster than computing: its trial ends it.
 constexpr absl::Duration kLongestLoad = absl::Minutes(10);
 
@@ -138,7 +135,7 @@ RemotePrefixCache::~RemotePrefixCache() {
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const ModelFingerprints& fingerprints, const KvLayout& layout,
-                                     CacheCounters* counters, SharedMemoryUse shared_memory,
+                                     CacheCounters* counters, bool shared_memory,
                                      std::unique_ptr<DeviceClient> devices, Clock* clock,
                                      bool connects)
     : counters_(counters),
@@ -166,8 +163,7 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
   LoadTrial unarmed;
   LoadTrial* const load = prefix.load == nullptr ? &unarmed : prefix.load.get();
   uint64_t bytes = 0;
-  const bool share = shared_memory_ != SharedMemoryUse::kOff;
-  Attempt attempt{prefix, above_tokens, max_tokens, deadline, load, &bytes, share};
+  Attempt attempt{prefix, above_tokens, max_tokens, deadline, load, &bytes, shared_memory_};
   absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);
   if (!attempt.share_problem.ok())
     counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
@@ -232,15 +228,12 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
     return status;
   const auto segment = attempt->share ? segments_.current() : nullptr;
   const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
-  // An early return ends the call, and the server releases the objects that it promised. A loan
-  // holds the call open until its bytes are copied, so that they are not used again.
-  const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
-  const auto call = std::make_shared<StoreStream>(
+  // An early return ends the call, and the server releases the objects that it promised.
+  StoreStream call(
       &connection_, "Fetch", attempt->prefix, attempt->deadline,
-      attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()) +
-          (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()),
+      attempt->deadline + (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()),
       attempt->prefix.stop);
-  ByteCall& stream = call->stream;
+  ByteCall& stream = call.stream;
   const absl::StatusOr<v1::FetchPlan> plan =
       StartFetch(attempt, segment.get(), device.get(), &stream);
   if (!plan.ok()) return plan.status();
@@ -263,7 +256,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
     outcome.declined_tokens = plan->usable_tokens();
     return outcome;
   }
-  auto objects = TakeObjects(attempt, *plan, segment, device.get(), call);
+  auto objects = TakeObjects(attempt, *plan, segment.get(), device.get(), &stream);
   if (!objects.ok()) return objects.status();
   attempt->load->OnArrived();
   outcome.usable_tokens = plan->usable_tokens();
@@ -275,9 +268,8 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
 
 // The objects of a checked plan, from wherever they lie.
 absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::TakeObjects(
-    Attempt* attempt, const v1::FetchPlan& plan,
-    const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
-    const std::shared_ptr<StoreStream>& call) {
+    Attempt* attempt, const v1::FetchPlan& plan, const MappedSegment* segment,
+    const MappedDevice* device, ByteCall* stream) {
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
   if (plan.has_device() && device != nullptr) {
     attempt->copied = true;
@@ -285,30 +277,22 @@ absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::
         CopyFromDevice(plan.device(), layout_, *device, devices_.get(), &announced);
     if (!attempt->share_problem.ok()) return attempt->share_problem;
   }
-  const bool shares = plan.has_shared() && segment != nullptr;
-  if (shares) {
-    attempt->copied = true;
-    if (shared_memory_ == SharedMemoryUse::kLend) {
-      attempt->share_problem = LendShared(plan.shared(), layout_, segment, call, &announced);
-    }
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
-  }
   absl::StatusOr<ObjectBuilder> builder =
       ObjectBuilder::Create(layout_, plan.usable_tokens(), std::move(announced));
   if (!builder.ok()) return builder.status();
   counters_->CountFromDevice(builder->bytes_on_device());
-  if (shares) {
+  if (plan.has_shared() && segment != nullptr) {
+    attempt->copied = true;
     attempt->share_problem = CopyShared(plan.shared(), *segment, &*builder);
     if (!attempt->share_problem.ok()) return attempt->share_problem;
     counters_->CountShared(builder->bytes_added() - builder->bytes_on_device());
   }
   *attempt->bytes = builder->bytes_added();
   const bool leased = plan.has_shared() || plan.has_device();
-  const absl::Status read =
-      ReadSlices(&call->stream, leased, attempt->load, &*builder, attempt->bytes);
+  const absl::Status read = ReadSlices(stream, leased, attempt->load, &*builder, attempt->bytes);
   if (!read.ok()) return read;
   if (!leased || !builder->complete()) {
-    if (absl::Status status = FromGrpcStatus(call->stream.Finish()); !status.ok()) return status;
+    if (absl::Status status = FromGrpcStatus(stream->Finish()); !status.ok()) return status;
   }
   return builder->Take();
 }

@@ -2,9 +2,9 @@
 //
 // A plan is checked against the request and the running model before a byte is used: token ids,
 // cuts, position, mask, fingerprint and objects; then every slice against its digest. A store on
-// the same host lends its memory (shared_fetch.h); if that fails, the same fetch goes over the
+// the same host shares its memory (shared_fetch.h); if that fails, the same fetch goes over the
 // wire. Thread safety: all methods from any thread.
-// Ownership: owns its channel; counters must outlive it, and it must outlive lent bytes and leases.
+// Ownership: owns its channel; counters must outlive it, and it must outlive leases.
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
@@ -26,21 +26,13 @@
 
 namespace hearth {
 
-// The use made of the memory that a store on the same host shares.
-enum class SharedMemoryUse {
-  kOff,   // bytes come over the wire
-  kCopy,  // copied and verified by the fetch: objects are the caller's own
-  kLend,  // verified by the fetch, copied by their user (KvObject::lent_slices)
-};
-
 class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
-  // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: how to use the store's, if
-  // it offers it. `devices`: for the store's memory on the worker's device; null: none. `clock`,
-  // `connects`: as StoreConnection.
+  // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: whether the store's is
+  // read, if it offers it. `devices`: for the store's memory on the worker's device; null: none.
+  // `clock`, `connects`: as StoreConnection.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
-                    const KvLayout& layout, CacheCounters* counters,
-                    SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
+                    const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
                     std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr,
                     bool connects = true);
   // Cancels calls in progress; afterwards no callback of an explanation runs.
@@ -68,9 +60,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
                                            const MappedDevice* device, ByteCall* stream);
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> TakeObjects(
-      Attempt* attempt, const v1::FetchPlan& plan,
-      const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
-      const std::shared_ptr<StoreStream>& call);
+      Attempt* attempt, const v1::FetchPlan& plan, const MappedSegment* segment,
+      const MappedDevice* device, ByteCall* stream);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, const LeaseTerms& terms,
@@ -78,7 +69,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
 
   CacheCounters* const counters_;
   const KvLayout layout_;
-  const SharedMemoryUse shared_memory_;
+  const bool shared_memory_;
   StoreConnection connection_;
   SegmentClient segments_;
   const std::unique_ptr<DeviceClient> devices_;

@@ -1,9 +1,8 @@
 // The worker's side of a fetch through shared memory: makes objects of a plan's ranges.
 //
-// Whole chunks are verified in place and lent to the engine, which copies them once, into its KV
-// cache; the rest is copied into the builder's objects. Takes nothing on trust: every range must be
-// a whole slice of the plan and have its digest. Thread safety: the client's is segment_client.h's;
-// one builder a thread.
+// Each slice is copied into the builder's objects, and hashed on the way. Takes nothing on trust:
+// every range must be a whole slice of the plan and have its digest. Thread safety: the client's is
+// segment_client.h's; one builder a thread.
 #ifndef HEARTH_SERVICES_INFERENCE_SHARED_FETCH_H_
 #define HEARTH_SERVICES_INFERENCE_SHARED_FETCH_H_
 
@@ -19,13 +18,7 @@
 
 namespace hearth {
 
-// Lends the whole chunks that a plan shares, and adds them to `announced`, for a new builder.
-// `lease` keeps the ranges from being used again; the objects hold it. Errors as CopyShared.
-absl::Status LendShared(const v1::SharedSlices& shared, const KvLayout& layout,
-                        std::shared_ptr<const MappedSegment> segment, std::shared_ptr<void> lease,
-                        std::vector<ObjectBuilder::Announced>* announced);
-
-// Copies the slices that were not lent. kAborted: a range was used again before it was copied;
+// Copies the slices. kAborted: a range was used again before it was copied;
 // kDataLoss: bytes with another digest; kFailedPrecondition: a plan that contradicts itself.
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder);

@@ -23,8 +23,7 @@ constexpr EngineCounter kRequests[] = {
     EngineCounter::kRequestsCancelled, EngineCounter::kRequestsExpired,
     EngineCounter::kRequestsRefused,   EngineCounter::kRequestsFailed};
 constexpr EngineCounter kErrors[] = {EngineCounter::kRequestsFailed, EngineCounter::kNondeterminism,
-                                     EngineCounter::kAuditsWrong, EngineCounter::kLentChanged,
-                                     EngineCounter::kFetchesRefused};
+                                     EngineCounter::kAuditsWrong, EngineCounter::kFetchesRefused};
 
 uint64_t Of(const Counts& counts, const std::string& name) {
   const auto it = counts.find(name);

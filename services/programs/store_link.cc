@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     link->embedded_ = std::make_unique<Embedded>(*std::move(store), admission);
     link->cache_ = std::make_unique<RemotePrefixCache>(
         link->embedded_->server->InProcessChannel(ClientTransport()), ModelFingerprints(engine),
-        engine.layout(), &link->counters_, SharedMemoryUse::kOff, nullptr, nullptr,
+        engine.layout(), &link->counters_, /*shared_memory=*/false, nullptr, nullptr,
         /*connects=*/false);
     return link;
   }
@@ -74,18 +74,13 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   }
   auto channel = ConnectToStore(spec, options.access);
   if (!channel.ok()) return channel.status();
-  // In the class invariant a sequence takes the copy itself, by reference; elsewhere it makes one.
-  const bool takes_copies = engine.layout().exactness == Exactness::kInvariant;
-  const SharedMemoryUse use = !options.shared_memory ? SharedMemoryUse::kOff
-                              : takes_copies         ? SharedMemoryUse::kCopy
-                                                     : SharedMemoryUse::kLend;
   std::unique_ptr<DeviceClient> devices;
   if (ImportDevice import = GpuImporter(options.device)) {
     devices = std::make_unique<DeviceClient>(std::move(import));
   }
-  link->cache_ =
-      std::make_unique<RemotePrefixCache>(*channel, ModelFingerprints(engine), engine.layout(),
-                                          &link->counters_, use, std::move(devices));
+  link->cache_ = std::make_unique<RemotePrefixCache>(*channel, ModelFingerprints(engine),
+                                                     engine.layout(), &link->counters_,
+                                                     options.shared_memory, std::move(devices));
   link->reachability_ = std::make_unique<Reachability>("store", spec);
   link->look_ = std::make_unique<RepeatingThread>(
       [channel = *channel, reachability = link->reachability_.get()] {

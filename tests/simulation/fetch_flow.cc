@@ -105,10 +105,7 @@ class FetchFlow final : public Flow {
     std::vector<ObjectBuilder::Announced> announced;
     for (const v1::ObjectRef& ref : plan.objects()) {
       announced.push_back({{ref.begin(), ref.tokens(), GroupOf(ref)},
-                           {ref.slice_digests().begin(), ref.slice_digests().end()},
-                           nullptr,
-                           {},
-                           nullptr});
+                           {ref.slice_digests().begin(), ref.slice_digests().end()}});
     }
     auto builder = ObjectBuilder::Create(peer_->oracle->layout(), plan.usable_tokens(), announced);
     if (!builder.ok()) return Fail(builder.status());

@@ -41,8 +41,6 @@ constexpr Named kNames[] = {
     {"load_estimated_us", "Microseconds that loads with an estimate were expected to take"},
     {"load_took_us", "Microseconds that loads with an estimate took"},
     {"restore_failures", "Prefixes whose memory was used again before they were restored"},
-    {"lent_not_kept", "Prefixes whose memory was used again before the pool had its copy"},
-    {"lent_changed", "Prefixes whose memory changed while they were lent (alert)"},
     {"pool_hits", "Prefixes found in the worker's pool"},
     {"pool_inserts", "Prefixes put into the worker's pool"},
     {"pool_too_large", "Prefixes larger than the pool"},

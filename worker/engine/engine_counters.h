@@ -45,8 +45,6 @@ enum class EngineCounter {
   kLoadEstimatedUs,
   kLoadTookUs,
   kRestoreFailures,
-  kLentNotKept,
-  kLentChanged,
   kPoolHits,
   kPoolInserts,
   kPoolTooLarge,

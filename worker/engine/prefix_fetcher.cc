@@ -118,7 +118,7 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
     outcome.declined_tokens = load.boundary;
     return fetched;
   }
-  uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
+  const uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
   // A load may have been worth more than the budget.
   if (absl::Now() > deadline) deadline = absl::Now() + terms_.fetch_budget;
   LeaseTerms terms = terms_.compute;
@@ -127,8 +127,6 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
   if (!takes_part || max_boundary < uint64_t{have} + terms.min_tokens) return fetched;
   // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
   if (!sequence->fetch.PutOff(deadline + terms.wait + terms_.fetch_budget)) return fetched;
-  // A loan is bounded in time, and the wait by its own budget.
-  if (!OwnFetched(&outcome)) have = above_tokens;
   LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
   fetched.lease = std::move(turn.lease);
   const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
@@ -151,22 +149,6 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
   }
   outcome.matched_tokens = std::max(outcome.matched_tokens, matched);
   return fetched;
-}
-
-// Copies objects whose memory is lent. False: a loan had ended, and nothing is kept.
-bool PrefixFetcher::OwnFetched(FetchOutcome* fetched) const {
-  if (fetched->usable_tokens == 0) return true;
-  // Objects that do not fit the request are refused, and counted, when they are chosen.
-  if (!CheckAndSortObjects(layout_, fetched->usable_tokens, &fetched->objects).ok()) return true;
-  absl::StatusOr<KvObjects> own = CopyLent(layout_, fetched->objects);
-  if (own.ok()) {
-    fetched->objects = *std::move(own);
-    return true;
-  }
-  counters_->Add(EngineCounter::kRestoreFailures);
-  fetched->usable_tokens = 0;
-  fetched->objects.clear();
-  return false;
 }
 
 // Records the cost of a load that has ended, and how far off its estimate was.

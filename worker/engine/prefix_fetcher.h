@@ -45,7 +45,6 @@ class PrefixFetcher {
   bool Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache);
   Fetched FetchInTurn(Sequence* sequence, PrefixCache* cache, uint32_t above_tokens,
                       absl::Time deadline);
-  bool OwnFetched(FetchOutcome* fetched) const;
 
   const CacheTerms& terms_;
   const KvLayout& layout_;

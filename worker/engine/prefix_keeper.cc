@@ -119,44 +119,11 @@ void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache*
   publisher_.Submit(cache, std::move(job));
 }
 
-// Copies lent objects into the worker's own memory where the pool has a place for them; by now
-// nobody waits for a token. kDataLoss: they changed since they were verified, perhaps before the
-// restore read them.
-absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
-  KvObjects& restored = sequence->restored.objects;
-  uint64_t lent_bytes = 0;
-  for (const auto& object : restored) {
-    if (object->loan != nullptr) lent_bytes += object->size_bytes;
-  }
-  if (lent_bytes == 0) return absl::OkStatus();
-  const bool fits = lent_bytes <= memory_.pool_bytes;
-  const uint32_t boundary = sequence->restored.boundary;
-  if (!fits || pool_.Lookup(sequence->prefix, boundary).boundary == boundary) {
-    restored = WithoutLent(restored);  // the store has it
-    return absl::OkStatus();
-  }
-  absl::StatusOr<KvObjects> own = CopyLent(layout_, restored);
-  restored = own.ok() ? *own : WithoutLent(restored);
-  if (!own.ok()) {
-    counters_->Add(EngineCounter::kLentNotKept);
-    return absl::IsDataLoss(own.status()) ? own.status() : absl::OkStatus();
-  }
-  sequence->kept.staged->OwnRestored(restored);
-  AddRestoredToPool(*sequence);
-  return absl::OkStatus();
-}
-
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
   // The sequence may have ended before its prompt was computed.
   if (sequence->kept.staged == nullptr || sequence->kept.prompt) return;
   sequence->kept.prompt = true;
-  const absl::Status owned = OwnRestored(sequence);
-  if (!owned.ok()) {
-    counters_->Add(EngineCounter::kLentChanged);
-    PublishOutcome nothing;
-    nothing.note = absl::StrCat("nothing of it is kept: ", owned.message());
-    if (sequence->kept.published != nullptr) sequence->kept.published->OnOutcome(nothing);
-  } else if (sequence->writes()) {
+  if (sequence->writes()) {
     for (uint32_t boundary : sequence->kept.staged->boundaries()) {
       AddKeptToPool(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
     }
@@ -164,7 +131,7 @@ void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
       sequence->kept.published->Expect(2);
     Publish(sequence, cache);
   }
-  if (!owned.ok() || !KeepsAnswer(*sequence, cache)) sequence->kept.staged.reset();
+  if (!KeepsAnswer(*sequence, cache)) sequence->kept.staged.reset();
   sequence->kept.lease.reset();  // the publish has its own
   sequence->restored.objects.clear();
 }

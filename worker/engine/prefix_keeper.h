@@ -60,7 +60,6 @@ class PrefixKeeper {
  private:
   absl::StatusOr<KvObjects> SnapshotOf(const Sequence& sequence);
   void KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
-  absl::Status OwnRestored(Sequence* sequence);
   void AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
   PrefixPool::InsertResult InsertIntoPool(const PrefixRequest& prefix, uint32_t boundary,
                                           const KvObjects& objects);

@@ -53,8 +53,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, sequence->restored.boundary);
   absl::Status status = Prepare(sequence, has_cache);
-  while (sequence->restored.boundary > 0 &&
-         (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
+  while (sequence->restored.boundary > 0 && absl::IsResourceExhausted(status)) {
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
@@ -119,11 +118,9 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored.boundary, layout_.chunk_tokens);
   }
-  // Lent objects may be gone before they are offered: until then the store is told that it has
-  // them.
   sequence->kept.staged = std::make_unique<StagedSnapshots>(
-      layout_, kept, sequence->restored.boundary, WithoutLent(sequence->restored.objects),
-      keeper_->staging(), layout_.exactness == Exactness::kInvariant,
+      layout_, kept, sequence->restored.boundary, sequence->restored.objects, keeper_->staging(),
+      layout_.exactness == Exactness::kInvariant,
       [&](uint64_t bytes) { return room_->ReserveShared(sequence, bytes); });
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
@@ -142,8 +139,8 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   }
 }
 
-// kAborted: memory that was lent was used again before it was copied. kResourceExhausted: what was
-// restored needs more memory than was set aside, which what the worker has itself does not.
+// kResourceExhausted: what was restored needs more memory than was set aside, which what the worker
+// has itself does not.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   PlanKept(sequence, has_cache);
   sequence->position = sequence->restored.boundary;

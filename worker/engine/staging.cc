@@ -157,10 +157,6 @@ bool StagedSnapshots::AddNow(const SequenceKv& kv, StagingBudget* budget) {
   return true;
 }
 
-void StagedSnapshots::OwnRestored(const KvObjects& restored) {
-  for (const auto& object : restored) restored_[object->id] = object;
-}
-
 KvObjects StagedSnapshots::ObjectsOf(uint32_t boundary) const {
   KvObjects objects;
   for (const ObjectId& id : NeededObjects(layout_, boundary)) {

@@ -87,9 +87,6 @@ class StagedSnapshots {
   // REQUIRES: chunks are shared; all steps of the prompt were recorded.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 
-  // The restored objects have bytes of their own now.
-  void OwnRestored(const KvObjects& restored);
-
   // The boundaries that are staged. Ascending.
   const std::vector<uint32_t>& boundaries() const { return boundaries_; }
   uint32_t skipped() const { return skipped_; }

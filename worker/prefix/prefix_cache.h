@@ -24,15 +24,6 @@
 
 namespace hearth {
 
-// Memory that a cache lends for a while. Its end gives the memory back.
-class Loan {
- public:
-  virtual ~Loan() = default;
-  // Whether all of it is still what was verified. Copy first, then ask: a loan is bounded in time,
-  // and its memory is used again after it.
-  virtual bool Holds() const = 0;
-};
-
 // One object's bytes: the slices of its group's layers, ascending by layer, back to back.
 // Immutable once shared. `bytes` is 64-byte aligned.
 struct KvObject {
@@ -40,10 +31,6 @@ struct KvObject {
   std::vector<uint64_t> slice_digests;  // XXH3-64 of each slice; verified by whoever filled `bytes`
   std::shared_ptr<std::byte[]> bytes;
   size_t size_bytes = 0;
-  // The slices where they lie in memory that is only lent, each 64-byte aligned and verified there.
-  // With them `bytes` is null; a remainder is never lent: a longer object is begun with its bytes.
-  std::vector<const std::byte*> lent_slices;
-  std::shared_ptr<const Loan> loan;  // not null exactly when there are lent slices
   // The same in the memory of the device that this worker computes on, lent while this lives. With
   // it `bytes` may be null, but not of a remainder: a longer object is begun with its bytes.
   std::shared_ptr<const std::byte> device_bytes;

@@ -80,7 +80,7 @@ class SilentStoreTest : public testing::Test {
     const absl::Time deadline = absl::Now() + absl::Hours(1);
     clock_.Advance(deadline - before - clock_.Now());
     RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
-                            &counters_, SharedMemoryUse::kOff, nullptr, &clock_);
+                            &counters_, /*shared_memory=*/false, nullptr, &clock_);
     const absl::Time start = SteadyClock().Now();
     const auto counted = counters_.Read().fetches;
     prefix_.load = {std::shared_ptr<void>(), &trial_};
@@ -96,7 +96,7 @@ class SilentStoreTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> LateCache() {
     clock_.Advance(absl::Now() + absl::Hours(2) - clock_.Now());
     return std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
-                                               SmallLayout(), &counters_, SharedMemoryUse::kOff,
+                                               SmallLayout(), &counters_, /*shared_memory=*/false,
                                                nullptr, &clock_);
   }
 
@@ -140,9 +140,9 @@ TEST_F(SilentStoreTest, ATransferGivenUpAtItsDeadlineWasLateButTheStoreIsThere) 
   EXPECT_FALSE(left_alone);
 }
 
-// A store that lends its memory holds the call open for it: its end says that it was given up, not
+// A store that shares its memory holds the call open for it: its end says that it was given up, not
 // that bytes are damaged, which would be asked for again.
-TEST_F(SilentStoreTest, ATransferBesideALoanIsNoDamageWhenItIsGivenUp) {
+TEST_F(SilentStoreTest, ATransferBesideALeaseIsNoDamageWhenItIsGivenUp) {
   plan_ = ScriptedPlan(32, 32);
   plan_.mutable_plan()->mutable_shared();
   bool left_alone = true;

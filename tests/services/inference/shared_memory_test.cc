@@ -155,58 +155,17 @@ TEST_F(SharedMemoryTest, TheSecondFetchTakesItsBytesFromThere) {
   EXPECT_EQ(server_->store()->Stats().counters.at("bytes_shared"), WholeBytes());
 }
 
-TEST_F(SharedMemoryTest, LentBytesAreNotCopiedAndHeldUntilTheObjectsAreGone) {
-  Start();
-  Publish();
-  ExpectHit(cache_.get());
-  FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
-  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
-  const auto expected = WideObjects();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(outcome.objects[i]->bytes, nullptr) << i;
-    EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
-  }
-  EXPECT_FALSE(server_->admission()->WaitIdle(absl::InfinitePast()));
-  outcome = FetchOutcome();
-  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
-}
-
-TEST_F(SharedMemoryTest, ALoanThatTheStoreEndsDoesNotHold) {
-  Start(StoreServer::SmallStore(""), absl::Milliseconds(1));
-  Publish();
-  ExpectHit(cache_.get());
-  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
-  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
-  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
-  for (const auto& object : outcome.objects) EXPECT_FALSE(object->loan->Holds());
-}
-
-TEST_F(SharedMemoryTest, AStoreThatShutsDownDoesNotWaitForLoans) {
+TEST_F(SharedMemoryTest, FetchedBytesAreTheWorkersOwnAndTheStoreMayUseItsMemoryAgain) {
   Start();
   Publish();
   ExpectHit(cache_.get());
   const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
-  server_->admission()->Close();
-  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
-}
-
-TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
-  Start();
-  Publish();
-  RemotePrefixCache copies(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
-                           &counters_, SharedMemoryUse::kCopy);
-  ExpectHit(&copies);
-  FetchOutcome outcome = copies.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
   ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
-  EXPECT_TRUE(
-      server_->admission()->WaitIdle(absl::InfiniteFuture()));  // while the objects are held
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
+  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   const auto expected = WideObjects();
   for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(outcome.objects[i]->loan, nullptr) << i;
     EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
   }
 }
@@ -226,7 +185,7 @@ TEST_F(SharedMemoryTest, AClientThatWantsNoneGetsNone) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
-                          &counters_, SharedMemoryUse::kOff);
+                          &counters_, /*shared_memory=*/false);
   ExpectHit(&plain);
   ExpectHit(&plain);
   EXPECT_EQ(counters_.Read().bytes_shared, 0u);
@@ -312,7 +271,7 @@ TEST_F(SharedMemoryTest, ReaderFindsCorruptRamAndTheStoreQuarantinesIt) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectedTo(server_->address()), WideFingerprint(), WideLayout(),
-                          &counters_, SharedMemoryUse::kOff);
+                          &counters_, /*shared_memory=*/false);
   ExpectHit(&plain);
   FlipABitInRam();
   const FetchOutcome outcome = plain.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());

@@ -29,7 +29,7 @@ struct StoreWorker {
       : server(options) {
     cache = std::make_unique<RemotePrefixCache>(
         ConnectedTo(address), server.engine()->fingerprint(), server.engine()->layout(), &counters,
-        SharedMemoryUse::kLend, std::move(devices));
+        /*shared_memory=*/true, std::move(devices));
     server.SetCache(cache.get());
   }
   CacheCounters counters;

@@ -75,16 +75,9 @@ inline std::vector<std::shared_ptr<const KvObject>> SmallObjects(uint32_t bounda
   return objects;
 }
 
-// `a` may be lent.
 inline bool SameBytes(const KvObject& a, const KvObject& b) {
-  if (!(a.id == b.id) || a.size_bytes != b.size_bytes) return false;
-  if (a.loan == nullptr) return std::memcmp(a.bytes.get(), b.bytes.get(), a.size_bytes) == 0;
-  const size_t slice_bytes = a.size_bytes / a.lent_slices.size();
-  for (size_t i = 0; i < a.lent_slices.size(); ++i) {
-    const std::byte* const slice = b.bytes.get() + i * slice_bytes;
-    if (std::memcmp(a.lent_slices[i], slice, slice_bytes) != 0) return false;
-  }
-  return a.loan->Holds();
+  return a.id == b.id && a.size_bytes == b.size_bytes &&
+         std::memcmp(a.bytes.get(), b.bytes.get(), a.size_bytes) == 0;
 }
 
 }  // namespace hearth

@@ -96,8 +96,7 @@ struct FinishedInfo {
 };
 
 // Makes a snapshot file of keys and values that it holds; takes as long as copying them does. Any
-// thread; may outlive the engine's request, not the engine. kResourceExhausted: there is no memory;
-// kAborted: what the store had lent is gone.
+// thread; may outlive the engine's request, not the engine. kResourceExhausted: there is no memory.
 using SnapshotMaker = std::function<absl::StatusOr<std::string>()>;
 
 // Exactly one of on_finished / on_error ends a request; on_published follows on_finished when the

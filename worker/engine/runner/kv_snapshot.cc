@@ -25,18 +25,13 @@ absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
                                             " bytes, expected ", expected));
   }
   const size_t layers = layout.LayersOf(object.id.group).size();
-  const bool lent = object.loan != nullptr && object.lent_slices.size() == layers;
   if (object.bytes == nullptr) {
     const bool remainder = object.id.tokens % layout.chunk_tokens != 0;
-    if ((object.device_bytes == nullptr && !lent) || remainder) {
+    if (object.device_bytes == nullptr || remainder) {
       return absl::DataLossError(absl::StrCat(ObjectName(object.id), " has no bytes"));
     }
   }
-  const auto aligned = [](const std::byte* bytes) {
-    return reinterpret_cast<uintptr_t>(bytes) % kObjectAlignment == 0;
-  };
-  if (!aligned(object.bytes.get()) ||
-      !std::all_of(object.lent_slices.begin(), object.lent_slices.end(), aligned)) {
+  if (reinterpret_cast<uintptr_t>(object.bytes.get()) % kObjectAlignment != 0) {
     return absl::DataLossError(absl::StrCat(ObjectName(object.id), " is not aligned"));
   }
   if (object.slice_digests.size() != layers) {
@@ -51,21 +46,8 @@ absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
 
 const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes) {
   if (object.device_bytes != nullptr) return object.device_bytes.get() + index * slice_bytes;
-  if (!object.lent_slices.empty()) return object.lent_slices[index];
   return object.bytes.get() + index * slice_bytes;
 }
-
-bool LoansHold(const KvObjects& objects) {
-  const Loan* asked = nullptr;  // objects of one fetch share one
-  for (const auto& object : objects) {
-    if (object->loan == nullptr || object->loan.get() == asked) continue;
-    asked = object->loan.get();
-    if (!asked->Holds()) return false;
-  }
-  return true;
-}
-
-absl::Status LoanEnded() { return absl::AbortedError("the loan ended before the copy was over"); }
 
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects) {
   for (const auto& object : *objects) {
@@ -91,7 +73,7 @@ absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvOb
   return absl::OkStatus();
 }
 
-bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                      KvCache* kv) {
   assert(boundary <= static_cast<uint32_t>(kv->capacity()));
   kv->BeginRestore(static_cast<int>(boundary));
@@ -114,48 +96,12 @@ bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects&
   }
   kv->FinishRestore(static_cast<int>(boundary));
   assert(kv->length() == static_cast<int>(boundary));
-  return LoansHold(objects);
 }
 
 bool MayBeKept(const KvObjects& objects) {
   return std::all_of(objects.begin(), objects.end(), [](const auto& object) {
     return object->bytes != nullptr && object->device_bytes == nullptr;
   });
-}
-
-KvObjects WithoutLent(const KvObjects& objects) {
-  KvObjects own = objects;
-  for (auto& object : own) {
-    if (object->loan == nullptr) continue;
-    auto absent = std::make_shared<KvObject>(*object);
-    absent->lent_slices.clear();
-    absent->loan = nullptr;
-    object = std::move(absent);
-  }
-  return own;
-}
-
-absl::StatusOr<KvObjects> CopyLent(const KvLayout& layout, const KvObjects& objects) {
-  KvObjects own = objects;
-  for (auto& object : own) {
-    if (object->loan == nullptr) continue;
-    const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
-    std::shared_ptr<KvObject> copy = NewObject(layout, object->id);
-    std::byte* to = copy->bytes.get();
-    for (const std::byte* slice : object->lent_slices) {
-      std::memcpy(to, slice, slice_bytes);
-      to += slice_bytes;
-    }
-    SealObject(layout, copy.get());
-    if (copy->slice_digests != object->slice_digests) {
-      if (!object->loan->Holds()) break;
-      return absl::DataLossError(
-          absl::StrCat(ObjectName(object->id), " changed while it was lent"));
-    }
-    object = std::move(copy);
-  }
-  if (!LoansHold(objects)) return LoanEnded();
-  return own;
 }
 
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id) {
@@ -245,7 +191,6 @@ absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, con
     }
   }
   assert(slice == header->slice_offsets.size());
-  if (!LoansHold(objects)) return LoanEnded();
   return file;
 }
 

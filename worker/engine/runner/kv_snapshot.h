@@ -31,28 +31,17 @@ using KvObjects = std::vector<std::shared_ptr<const KvObject>>;
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects);
 
 // Makes `kv` the state after `boundary` tokens, exactly as if they had just been computed: local
-// layers hold the last W-1 rows and no more. False: lent memory was used again meanwhile, and the
-// contents of `kv` are of no use.
+// layers hold the last W-1 rows and no more.
 // REQUIRES: CheckAndSortObjects passed; boundary <= kv->capacity().
-bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                      KvCache* kv);
 
-// The address of the slice of a group's layer number `index`: on the worker's device, in lent
-// memory, or in the object's own.
+// The address of the slice of a group's layer number `index`: on the worker's device, or in the
+// object's own memory.
 const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes);
-// Whether all their lent memory still has the verified bytes. Otherwise the error is LoanEnded,
-// kAborted.
-bool LoansHold(const KvObjects& objects);
-absl::Status LoanEnded();
 
-// Whether every object is whole and the worker's own, not lent.
+// Whether every object is whole and in the host's memory.
 bool MayBeKept(const KvObjects& objects);
-
-// The same objects, those with lent slices without any bytes and without their loan.
-KvObjects WithoutLent(const KvObjects& objects);
-// The same objects, those with lent slices copied to memory of their own and verified there.
-// kAborted: a loan ended meanwhile; kDataLoss: other bytes than were verified.
-absl::StatusOr<KvObjects> CopyLent(const KvLayout& layout, const KvObjects& objects);
 
 // An object with its memory, not its content.
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
@@ -80,7 +69,7 @@ inline constexpr size_t kMaxPrefaultBytes = size_t{64} << 20;
 // The format is proto/snapshot_format.h's. Thread safety: pure functions on their arguments.
 // Ownership: both directions copy.
 
-// The file of the restore point at the end of `token_ids`. kAborted: a loan ended meanwhile.
+// The file of the restore point at the end of `token_ids`.
 // REQUIRES: `objects` are whole and sealed, in NeededObjects order.
 absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, const KvLayout& layout,
                                              std::vector<uint32_t> token_ids,

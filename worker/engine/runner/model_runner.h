@@ -138,8 +138,7 @@ class ModelRunner {
   // Makes `fork` the state of `kv`, of which it is one of NewForks, or, of beams, another one.
   // Shared memory is copied before it is written. REQUIRES: `fork` is empty, unless it is a beam.
   virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
-  // Makes `kv` the state after `boundary` tokens. kAborted: lent memory was used again meanwhile,
-  // and the contents of `kv` are of no use.
+  // Makes `kv` the state after `boundary` tokens; after an error its contents are of no use.
   // REQUIRES: CheckAndSortObjects passed.
   virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                                SequenceKv* kv) = 0;
