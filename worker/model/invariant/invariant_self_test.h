@@ -29,7 +29,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "proto/fingerprint.h"
-#include "worker/model/invariant/invariant_forward.h"
+#include "worker/model/invariant/invariant_gemma.h"
 #include "worker/model/invariant/step_limits.h"
 
 namespace hearth {
