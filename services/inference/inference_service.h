@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/recent_answers.h"
+#include "services/inference/calls/request_call.h"
 #include "services/inference/explainer.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/admission.h"
