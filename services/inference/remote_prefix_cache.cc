@@ -9,11 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "cache_store/base/clock.h"
-#include "services/inference/plan_check.h"
-#include "services/inference/shared_fetch.h"
+#include "proto/restore_rule.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
@@ -126,11 +127,155 @@ absl::Status ReadSlices(ByteCall* stream, bool stays_open, LoadTrial* load, Obje
   }
 }
 
+template <typename Ours, typename Theirs>
+absl::Status Differs(const char* field, const Ours& ours, const Theirs& theirs) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("plan: ", field, " is ", theirs, "; the request has ", ours));
+}
+
+absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& segment) {
+  if (segment.layout().device.has_value()) {
+    return absl::FailedPreconditionError("plan: slices of the host in a device's segment");
+  }
+  const int slices = shared.objects_size();
+  if (shared.layers_size() == slices && shared.offsets_size() == slices &&
+      shared.generations_size() == slices) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError("plan: the shared slices' lists differ in length");
+}
+
+// Maps the segment that a store offers. OK when the next fetch can use it.
+template <typename Client>
+absl::Status TakeOffer(const v1::SharedSegment& offer, Client* client) {
+  SegmentId id;
+  if (offer.id().size() != id.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("plan: segment.id has ", offer.id().size(), " bytes"));
+  }
+  std::copy(offer.id().begin(), offer.id().end(), id.begin());
+  return client->MapOffered(offer.socket(), id);
+}
+
+// Copies the objects that a plan shares on the device to this worker's own memory there, and adds
+// them to `announced`, for a new builder. Errors as CopyShared; digests cannot be checked.
+absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
+                            const MappedDevice& device, DeviceClient* client,
+                            std::vector<ObjectBuilder::Announced>* announced) {
+  const int objects = shared.objects_size();
+  if (shared.offsets_size() != objects || shared.generations_size() != objects) {
+    return absl::FailedPreconditionError("plan: the device objects' lists differ in length");
+  }
+  std::vector<SegmentRange> ranges;
+  for (int i = 0; i < objects; ++i) {
+    if (shared.objects(i) >= announced->size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("plan: device object ", shared.objects(i), " of ", announced->size()));
+    }
+    const ObjectId& id = (*announced)[shared.objects(i)].id;
+    ranges.push_back(
+        {shared.offsets(i), layout.ObjectBytes(id.tokens, id.group), shared.generations(i)});
+  }
+  auto copies = client->Copy(device, ranges);
+  if (!copies.ok()) return copies.status();
+  for (int i = 0; i < objects; ++i) {
+    (*announced)[shared.objects(i)].device_bytes = std::move((*copies)[i]);
+  }
+  return absl::OkStatus();
+}
+
+// The name under which a fetch is counted that must use the wire instead.
+const char* FallbackReason(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kAborted:
+      return "reused";
+    case absl::StatusCode::kDataLoss:
+      return "corrupt";
+    case absl::StatusCode::kUnavailable:
+      return "unreachable";  // another host or user, or no socket there
+    default:
+      return "error";
+  }
+}
+
 }  // namespace
 
+absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
+  const v1::InferenceState& state = plan.state();
+  const absl::StatusOr<Digest> digest = DigestFromBytes(state.fingerprint().digest());
+  const PrefixRequest& prefix = *wanted.prefix;
+  const uint32_t usable = plan.usable_tokens();
+  assert(usable > 0);
+  const uint32_t most = wanted.max_tokens > 0 ? wanted.max_tokens
+                                              : static_cast<uint32_t>(prefix.token_ids.size()) - 1;
+  if (usable <= wanted.above_tokens || usable > most) {
+    return Differs("usable_tokens", absl::StrCat("(", wanted.above_tokens, ", ", most, "]"),
+                   usable);
+  }
+  if (usable > prefix.token_ids.size()) {
+    return Differs("usable_tokens", prefix.token_ids.size(), usable);
+  }
+  if (state.token_count() != usable) return Differs("token_count", usable, state.token_count());
+  if (state.next_position() != usable)
+    return Differs("next_position", usable, state.next_position());
+  if (state.attention_mask() != kCausalMask) {
+    return Differs("attention_mask", kCausalMask, state.attention_mask());
+  }
+  if (!digest.ok() || *digest != wanted.fingerprint->digest()) {
+    return Differs("fingerprint", DigestHex(wanted.fingerprint->digest()),
+                   digest.ok() ? DigestHex(*digest) : "no digest");
+  }
+  if (static_cast<uint32_t>(state.token_ids_size()) != usable) {
+    return Differs("number of token_ids", usable, state.token_ids_size());
+  }
+  for (uint32_t i = 0; i < usable; ++i) {
+    if (state.token_ids(static_cast<int>(i)) != prefix.token_ids[i]) {
+      return Differs(absl::StrCat("token_ids[", i, "]").c_str(), prefix.token_ids[i],
+                     state.token_ids(static_cast<int>(i)));
+    }
+  }
+  for (const Segment& segment : SegmentsTo(usable, wanted.layout->chunk_tokens)) {
+    // Cuts at a segment's ends change nothing, so only those inside are compared.
+    const auto ours = CutsInside(segment, prefix.cuts, wanted.layout->exactness);
+    const auto theirs = CutsInside(segment, state.cuts(), wanted.layout->exactness);
+    if (ours != theirs) {
+      return Differs(absl::StrCat("cuts inside the segment at ", segment.begin).c_str(),
+                     absl::StrCat("{", absl::StrJoin(ours, ", "), "}"),
+                     absl::StrCat("{", absl::StrJoin(theirs, ", "), "}"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome) {
+  outcome->boundaries.assign(ack.boundaries().begin(), ack.boundaries().end());
+  for (const uint32_t boundary : ack.boundaries()) {
+    outcome->published_tokens = std::max(outcome->published_tokens, boundary);
+  }
+  outcome->durable = FromProto(ack.durable()).value_or(Durability::kDefault);
+  outcome->note = absl::StrJoin(ack.notes(), "; ");
+}
+
+absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
+                        ObjectBuilder* builder) {
+  if (absl::Status status = CheckShared(shared, segment); !status.ok()) return status;
+  for (int i = 0; i < shared.objects_size(); ++i) {
+    const SliceHeader header{shared.objects(i), shared.layers(i), 0};
+    const absl::StatusOr<size_t> bytes = builder->SliceBytes(header.object);
+    if (!bytes.ok()) return bytes.status();
+    const absl::StatusOr<std::byte*> to = builder->Place(header, *bytes);
+    if (!to.ok()) return to.status();
+    absl::Status status =
+        segment.Copy({shared.offsets(i), *bytes, shared.generations(i)}, *to, builder->hasher());
+    if (status.ok()) status = builder->PutPiece();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 RemotePrefixCache::~RemotePrefixCache() {
-  connection_.calls()->CancelAll();
-  connection_.calls()->AwaitEnd();
+  calls_.CancelAll();
+  calls_.AwaitEnd();
 }
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
@@ -141,8 +286,47 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
     : counters_(counters),
       layout_(layout),
       shared_memory_(shared_memory),
-      connection_(std::move(channel), fingerprints, clock, connects),
+      channel_(std::move(channel)),
+      stub_(v1::CacheStore::NewStub(channel_)),
+      fingerprints_(fingerprints),
+      clock_(clock == nullptr ? &system_clock_ : clock),
+      connects_(connects),
       devices_(std::move(devices)) {}
+
+absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
+  if (!breaker_.Allows(SteadyClock().Now())) {
+    return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
+  }
+  if (!connects_) return absl::OkStatus();
+  // Asking also makes an idle channel connect, which is how a store that is back is noticed.
+  const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+  if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    const absl::Time enough = absl::Now() + absl::Milliseconds(kConnectWaitMs);
+    if (channel_->WaitForConnected(absl::ToChronoTime(std::min(deadline, enough)))) {
+      return absl::OkStatus();
+    }
+    if (deadline < enough)
+      return absl::UnavailableError("there is no time to connect to the store");
+    // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
+    const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
+    if (is_silent) breaker_.OnSilence(SteadyClock().Now());
+  }
+  return absl::UnavailableError("the store cannot be reached");
+}
+
+void RemotePrefixCache::PutPrefix(const PrefixRequest& prefix, bool with_fields,
+                                  v1::Prefix* out) const {
+  const Fingerprint& fingerprint = fingerprints_.Of(prefix.adapter);
+  if (with_fields) {
+    ToProto(fingerprint, out->mutable_fingerprint());
+  } else {
+    DigestToProto(fingerprint.digest(), out->mutable_fingerprint());
+  }
+  out->mutable_token_ids()->Add(prefix.token_ids.begin(), prefix.token_ids.end());
+  out->mutable_cuts()->Add(prefix.cuts.begin(), prefix.cuts.end());
+  out->set_tenant(prefix.tenant);
+}
 
 // One try of a fetch, and its outcome.
 struct RemotePrefixCache::Attempt {
@@ -186,7 +370,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
                                                             const MappedDevice* device,
                                                             ByteCall* stream) {
   v1::FetchRequest request;
-  connection_.ToProto(attempt->prefix, /*with_fields=*/false, request.mutable_prefix());
+  PutPrefix(attempt->prefix, /*with_fields=*/false, request.mutable_prefix());
   request.set_above_tokens(attempt->above_tokens);
   request.set_max_tokens(attempt->max_tokens);
   request.set_verifies(!attempt->store_verifies);
@@ -210,11 +394,11 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
     absl::Status status = FromGrpcStatus(stream->Finish());
     if (absl::IsDeadlineExceeded(status)) {
       attempt->load->OnPlan(/*late=*/true);
-      if (!attempt->load->is_hurried()) connection_.breaker()->OnSilence(SteadyClock().Now());
+      if (!attempt->load->is_hurried()) breaker_.OnSilence(SteadyClock().Now());
     }
     return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
   }
-  connection_.breaker()->OnAnswer();
+  breaker_.OnAnswer();
   attempt->load->OnPlan();
   v1::FetchResponse message;
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
@@ -224,13 +408,12 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
 }
 
 absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
-  if (absl::Status status = connection_.CheckReachable(attempt->deadline); !status.ok())
-    return status;
+  if (absl::Status status = CheckReachable(attempt->deadline); !status.ok()) return status;
   const auto segment = attempt->share ? segments_.current() : nullptr;
   const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
   // An early return ends the call, and the server releases the objects that it promised.
   StoreStream call(
-      &connection_, "Fetch", attempt->prefix, attempt->deadline,
+      &calls_, channel_, clock_, "Fetch", attempt->prefix, attempt->deadline,
       attempt->deadline + (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()),
       attempt->prefix.stop);
   ByteCall& stream = call.stream;
@@ -250,7 +433,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
     return outcome;
   }
   const PlanRequest wanted{&attempt->prefix, attempt->above_tokens, attempt->max_tokens,
-                           &connection_.fingerprints().Of(attempt->prefix.adapter), &layout_};
+                           &fingerprints_.Of(attempt->prefix.adapter), &layout_};
   if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
   if (!attempt->load->Accepts(OfferOf(*plan, layout_))) {
     outcome.declined_tokens = plan->usable_tokens();
@@ -300,10 +483,10 @@ absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::
 // An offer, what the store lacks of it, a commit.
 absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
                                                              absl::Time deadline) {
-  if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
+  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
   v1::PublishRequest message;
   v1::PublishBegin* begin = message.mutable_begin();
-  connection_.ToProto(spec.prefix, /*with_fields=*/true, begin->mutable_prefix());
+  PutPrefix(spec.prefix, /*with_fields=*/true, begin->mutable_prefix());
   begin->mutable_boundaries()->Add(spec.boundaries.begin(), spec.boundaries.end());
   begin->set_durability(ToProto(spec.durability));
   begin->set_ttl_s(spec.ttl_s);
@@ -316,7 +499,7 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   if (absl::Status status = CheckMessageBytes(message.ByteSizeLong()); !status.ok()) return status;
 
   // An early return cancels the call.
-  StoreStream call(&connection_, "Publish", spec.prefix, deadline, deadline);
+  StoreStream call(&calls_, channel_, clock_, "Publish", spec.prefix, deadline, deadline);
   ByteCall& stream = call.stream;
   const auto finish = [&](const char* ended_early) {
     absl::Status status = FromGrpcStatus(stream.Finish());
@@ -367,16 +550,16 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
                                                          const LeaseTerms& terms,
                                                          absl::Time deadline, bool* waited) {
   v1::LeaseRequest request;
-  connection_.ToProto(prefix, /*with_fields=*/true, request.mutable_prefix());
+  PutPrefix(prefix, /*with_fields=*/true, request.mutable_prefix());
   request.set_above_tokens(above_tokens);
   request.set_max_tokens(max_tokens);
   request.set_min_tokens(terms.min_tokens);
   request.set_lease_ms(WireMs(terms.lease));
   request.set_wait_ms(WireMs(terms.wait));
-  if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
+  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
   const auto lease =
-      std::make_shared<HeldLease>(&connection_, "Lease", prefix, deadline,
+      std::make_shared<HeldLease>(&calls_, channel_, clock_, "Lease", prefix, deadline,
                                   deadline + terms.wait + kWaitSlack + terms.lease, prefix.stop);
   lease->stream.WriteLast(MessageBytes(request));
   v1::LeaseResponse answer;
@@ -396,13 +579,13 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
 bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
                                    const std::vector<ObjectId>& objects, absl::Time deadline) {
   v1::QuarantineRequest request;
-  connection_.ToProto(prefix, /*with_fields=*/false, request.mutable_prefix());
+  PutPrefix(prefix, /*with_fields=*/false, request.mutable_prefix());
   for (const ObjectId& id : objects) ToProto(id, request.add_objects());
-  CallSet::Entry active(connection_.calls());
+  CallSet::Entry active(&calls_);
   active.context()->set_deadline(absl::ToChronoTime(deadline));
   v1::QuarantineResponse response;
   const absl::Status status =
-      FromGrpcStatus(connection_.stub()->Quarantine(active.context(), request, &response));
+      FromGrpcStatus(stub_->Quarantine(active.context(), request, &response));
   Log(LogLevel::kWarning, "an audit found other bytes in the store than this worker computes",
       {{"tenant", prefix.tenant},
        {"tokens", prefix.token_ids.size()},
@@ -419,17 +602,17 @@ void RemotePrefixCache::Explain(PrefixRequest prefix, absl::Time deadline, Expla
     v1::ExplainResponse response;
     ExplainCallback done;
   };
-  auto call = std::make_shared<Call>(connection_.calls());
+  auto call = std::make_shared<Call>(&calls_);
   call->done = std::move(done);
   call->active.context()->set_deadline(absl::ToChronoTime(deadline));
-  connection_.ToProto(prefix, /*with_fields=*/true, call->request.mutable_prefix());
+  PutPrefix(prefix, /*with_fields=*/true, call->request.mutable_prefix());
   grpc::ClientContext* context = call->active.context();
   const v1::ExplainRequest* request = &call->request;
   v1::ExplainResponse* response = &call->response;
-  connection_.stub()->async()->Explain(context, request, response,
-                                       [call = std::move(call)](grpc::Status status) {
-                                         call->done(FromGrpcStatus(status), call->response);
-                                       });
+  stub_->async()->Explain(context, request, response,
+                          [call = std::move(call)](grpc::Status status) {
+                            call->done(FromGrpcStatus(status), call->response);
+                          });
 }
 
 }  // namespace hearth

@@ -2,9 +2,11 @@
 //
 // A plan is checked against the request and the running model before a byte is used: token ids,
 // cuts, position, mask, fingerprint and objects; then every slice against its digest. A store on
-// the same host shares its memory (shared_fetch.h); if that fails, the same fetch goes over the
-// wire. Thread safety: all methods from any thread.
-// Ownership: owns its channel; counters must outlive it, and it must outlive leases.
+// the same host shares its memory; if that fails, the same fetch goes over the
+// wire. A store that is down costs a request nothing (the channel's state tells), one that is
+// silent costs the fetch budget once and is not asked for a while (CircuitBreaker), and one that
+// comes back is used again automatically. Thread safety: all methods from any thread. Ownership:
+// owns its channel; counters must outlive it, and it must outlive leases.
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
@@ -13,24 +15,55 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "proto/cache_store.grpc.pb.h"
 #include "proto/cache_store.pb.h"
+#include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/device_client.h"
 #include "services/inference/explainer.h"
 #include "services/inference/model_fingerprints.h"
-#include "services/inference/store_connection.h"
+#include "services/inference/object_builder.h"
+#include "services/inference/store_stream.h"
 #include "services/rpc/segment_client.h"
 
 namespace hearth {
+
+// The question that a plan answers. `max_tokens` 0: one token is left to compute.
+struct PlanRequest {
+  const PrefixRequest* prefix;
+  uint32_t above_tokens;
+  uint32_t max_tokens;
+  const Fingerprint* fingerprint;
+  const KvLayout* layout;
+};
+
+inline constexpr char kCausalMask[] = "causal";
+
+// A plan has six parts to compare with the request and the running model: ObjectBuilder checks the
+// KV objects, this the other five. kFailedPrecondition names the first field that differs, and both
+// values. REQUIRES: usable_tokens > 0.
+absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan);
+
+// Sets everything of `outcome` but bytes_sent.
+void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome);
+
+// Copies the slices that a plan shares: takes nothing on trust, every range must be a whole slice
+// of the plan and have its digest. kAborted: a range was used again before it was copied;
+// kDataLoss: bytes with another digest; kFailedPrecondition: a plan that contradicts itself.
+absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
+                        ObjectBuilder* builder);
 
 class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
   // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: whether the store's is
   // read, if it offers it. `devices`: for the store's memory on the worker's device; null: none.
-  // `clock`, `connects`: as StoreConnection.
+  // `clock`: what deadlines are compared with when a call was cancelled; null: the machine's.
+  // `connects`: not within this process, where the channel is always there.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
                     const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
                     std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr,
@@ -48,14 +81,19 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Time deadline) override;
   // Ends the fetches, publishes, leases and explanations in progress; later ones are refused.
-  void CancelCalls() override { connection_.calls()->CancelAll(); }
+  void CancelCalls() override { calls_.CancelAll(); }
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 
-  StoreConnection* connection() { return &connection_; }  // for tests
+  const CircuitBreaker& breaker() const { return breaker_; }  // for tests
 
  private:
   struct Attempt;
+  // A call waits at most this long for a connection that is being made.
+  static constexpr int kConnectWaitMs = 250;
 
+  // OK when a call may be made now.
+  absl::Status CheckReachable(absl::Time deadline);
+  void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
   absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
   absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
                                            const MappedDevice* device, ByteCall* stream);
@@ -70,7 +108,14 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   CacheCounters* const counters_;
   const KvLayout layout_;
   const bool shared_memory_;
-  StoreConnection connection_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::CacheStore::Stub> stub_;
+  const ModelFingerprints fingerprints_;
+  SystemClock system_clock_;
+  Clock* const clock_;
+  const bool connects_;
+  CircuitBreaker breaker_;
+  CallSet calls_;
   SegmentClient segments_;
   const std::unique_ptr<DeviceClient> devices_;
 };

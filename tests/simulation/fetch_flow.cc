@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/inference/object_builder.h"
-#include "services/inference/plan_check.h"
+#include "services/inference/remote_prefix_cache.h"
 #include "services/store/store_conversion.h"
 #include "tests/simulation/flow.h"
 

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "services/inference/store_connection.h"
+#include "services/inference/store_stream.h"
 #include "tests/simulation/link.h"
 #include "tests/simulation/node.h"
 #include "tests/simulation/oracle.h"

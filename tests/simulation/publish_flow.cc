@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/inference/plan_check.h"
+#include "services/inference/remote_prefix_cache.h"
 #include "services/store/store_conversion.h"
 #include "tests/simulation/flow.h"
 

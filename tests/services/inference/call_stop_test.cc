@@ -12,7 +12,6 @@
 
 #include "absl/time/clock.h"
 #include "services/inference/remote_prefix_cache.h"
-#include "services/inference/store_connection.h"
 #include "tests/services/inference/scripted_plan.h"
 #include "tests/services/inference/scripted_store.h"
 #include "tests/services/rpc/connected_to.h"
@@ -85,7 +84,7 @@ class SilentStoreTest : public testing::Test {
     const auto counted = counters_.Read().fetches;
     prefix_.load = {std::shared_ptr<void>(), &trial_};
     StopOnceAsked([&] { cache.Fetch(prefix_, 0, kTokens - 1, deadline); });
-    *left_alone = !cache.connection()->breaker()->Allows(start);
+    *left_alone = !cache.breaker().Allows(start);
     for (const auto& [outcome, count] : counters_.Read().fetches) {
       const auto before_it = counted.find(outcome);
       if (before_it == counted.end() || before_it->second < count) return outcome;

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "services/inference/store_connection.h"
+#include "services/inference/store_stream.h"
 
 namespace hearth {
 namespace {

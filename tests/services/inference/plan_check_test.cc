@@ -1,11 +1,10 @@
-#include "services/inference/plan_check.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "services/inference/remote_prefix_cache.h"
 #include "services/rpc/proto_conversion.h"
 #include "tests/services/store/small_layout.h"
 

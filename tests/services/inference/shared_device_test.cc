@@ -11,7 +11,6 @@
 #include "proto/restore_rule.h"
 #include "services/inference/object_builder.h"
 #include "services/inference/remote_prefix_cache.h"
-#include "services/inference/shared_fetch.h"
 #include "services/store/segment_server.h"
 #include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"

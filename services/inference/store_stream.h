@@ -1,10 +1,7 @@
-// StoreConnection: a worker's connection to its store, and the calls in progress on it.
-//
-// A store that is down costs a request nothing (the channel's state tells), one that is silent
-// costs the fetch budget once and is not asked for a while (CircuitBreaker), and one that comes
-// back is used again automatically. Thread safety: all methods from any thread.
-#ifndef HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
-#define HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
+// StoreStream: a streaming call of a worker to its store, and what its cache knows of all of them:
+// CircuitBreaker, whether the store answers, and CallSet, to end them together.
+#ifndef HEARTH_SERVICES_INFERENCE_STORE_STREAM_H_
+#define HEARTH_SERVICES_INFERENCE_STORE_STREAM_H_
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -18,14 +15,11 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
-#include "proto/cache_store.grpc.pb.h"
-#include "proto/fingerprint.h"
 #include "services/inference/blocking_stream.h"
-#include "services/inference/model_fingerprints.h"
+#include "services/rpc/call_metadata.h"
 #include "worker/prefix/call_stop.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -135,52 +129,23 @@ class CallSet {
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-class StoreConnection {
- public:
-  // A call waits at most this long for a connection that is being made.
-  static constexpr int kConnectWaitMs = 250;
-
-  // `fingerprints`: of the prefixes that are asked for. `clock`: what deadlines are compared
-  // with when a call was cancelled; null: the machine's. `connects`: not within this process,
-  // where the channel is always there.
-  StoreConnection(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
-                  Clock* clock = nullptr, bool connects = true);
-
-  // OK when a call may be made now.
-  absl::Status CheckReachable(absl::Time deadline);
-  void ToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
-
-  const ModelFingerprints& fingerprints() const { return fingerprints_; }
-  Clock* clock() { return clock_; }
-  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  v1::CacheStore::Stub* stub() { return stub_.get(); }
-  CircuitBreaker* breaker() { return &breaker_; }
-  CallSet* calls() { return &calls_; }
-
- private:
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::CacheStore::Stub> stub_;
-  const ModelFingerprints fingerprints_;
-  SystemClock system_clock_;
-  Clock* const clock_;
-  const bool connects_;
-  CircuitBreaker breaker_;
-  CallSet calls_;
-};
-
 using ByteCall = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // A streaming call to the store, ended with all others, or by `stop`, at the latest by `deadline`.
 // An operation that has not ended by `patience` ends it, and so does the destructor.
 struct StoreStream {
-  StoreStream(StoreConnection* connection, const std::string& method, const PrefixRequest& prefix,
-              absl::Time patience, absl::Time deadline, std::shared_ptr<CallStop> stop = nullptr)
-      : active(connection->calls(), std::move(stop)),
-        stream(connection->channel(), "/hearth.v1.CacheStore/" + method,
-               Prepared(active.context(), prefix.request_id, deadline), patience,
-               connection->clock()) {}
+  StoreStream(CallSet* calls, const std::shared_ptr<grpc::Channel>& channel, Clock* clock,
+              const std::string& method, const PrefixRequest& prefix, absl::Time patience,
+              absl::Time deadline, std::shared_ptr<CallStop> stop = nullptr)
+      : active(calls, std::move(stop)),
+        stream(channel, "/hearth.v1.CacheStore/" + method,
+               Prepared(active.context(), prefix.request_id, deadline), patience, clock) {}
   static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
-                                       absl::Time deadline);
+                                       absl::Time deadline) {
+    SendRequestId(request_id, context);
+    context->set_deadline(absl::ToChronoTime(deadline));
+    return context;
+  }
 
   CallSet::Entry active;
   ByteCall stream;
@@ -188,4 +153,4 @@ struct StoreStream {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
+#endif  // HEARTH_SERVICES_INFERENCE_STORE_STREAM_H_
