@@ -8,30 +8,39 @@
 #define HEARTH_SERVICES_HEARTHCTL_INTERRUPT_H_
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
-#include <thread>
+#include <utility>
+
+#include "services/cli/console.h"
+#include "services/cli/signal_thread.h"
 
 namespace hearth {
 
 class Interrupt {
  public:
-  Interrupt();
-  ~Interrupt();
-  Interrupt(const Interrupt&) = delete;
-  Interrupt& operator=(const Interrupt&) = delete;
-
   // The action for the next Ctrl-C; empty: end the program. Returns when no earlier action runs.
-  void SetAction(std::function<void()> action);
+  void SetAction(std::function<void()> action) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    action_ = std::move(action);
+  }
 
  private:
-  void Watch();
+  void Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (action_) return action_();
+    // Main waits in a read of standard input that nothing ends; nothing is in flight.
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+    std::_Exit(kExitInterrupted);
+  }
 
   std::mutex mutex_;
   std::function<void()> action_;
-  bool stopping_ = false;
-  sigset_t previous_mask_;
-  std::thread watcher_;
+  const BlockedSignal blocked_{SIGINT};
+  const SignalThread thread_{SIGINT, [this] { Take(); }};  // last: it uses the others
 };
 
 }  // namespace hearth

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/store/tiered_store.h"
+#include "services/cli/signal_thread.h"
 #include "services/cli/version.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/calls/call_log.h"

@@ -11,8 +11,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
+#include "services/cli/signal_thread.h"
 #include "services/serving/logging.h"
-#include "services/serving/signal_thread.h"
 
 namespace hearth {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/cli/signal_thread.h"
 #include "services/cli/version.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/serving/logging.h"
 #include "services/serving/process.h"
-#include "services/serving/signal_thread.h"
 
 namespace hearth {
 

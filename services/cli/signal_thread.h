@@ -1,9 +1,9 @@
 // SignalThread: calls a function on a thread of its own whenever the process gets a signal.
 //
-// REQUIRES: the signal is blocked in all threads (BlockSignal, before any other thread starts). The
-// destructor waits for a running call.
-#ifndef HEARTH_SERVICES_SERVING_SIGNAL_THREAD_H_
-#define HEARTH_SERVICES_SERVING_SIGNAL_THREAD_H_
+// REQUIRES: the signal is blocked in all threads (BlockSignal or BlockedSignal, before any other
+// thread starts). The destructor waits for a running call.
+#ifndef HEARTH_SERVICES_CLI_SIGNAL_THREAD_H_
+#define HEARTH_SERVICES_CLI_SIGNAL_THREAD_H_
 
 #include <pthread.h>
 #include <signal.h>
@@ -30,6 +30,21 @@ inline bool IsSignalBlocked(int signal) {
   sigset_t blocked;
   return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 && sigismember(&blocked, signal) == 1;
 }
+
+// Blocks a signal as long as it lives, in the thread that made it and those that this one starts.
+class BlockedSignal {
+ public:
+  explicit BlockedSignal(int signal) {
+    pthread_sigmask(SIG_BLOCK, nullptr, &before_);
+    BlockSignal(signal);
+  }
+  ~BlockedSignal() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignal(const BlockedSignal&) = delete;
+  BlockedSignal& operator=(const BlockedSignal&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 class SignalThread {
  public:
@@ -58,4 +73,4 @@ class SignalThread {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_SERVING_SIGNAL_THREAD_H_
+#endif  // HEARTH_SERVICES_CLI_SIGNAL_THREAD_H_
