@@ -19,7 +19,6 @@
 #include "services/serving/process.h"
 #include "services/serving/server/server_runner.h"
 #include "services/serving/server/serving.h"
-#include "services/serving/signal_thread.h"
 #include "services/store/cache_service.h"
 #include "services/store/gpu_tier.h"
 #include "services/store/segment_server.h"
@@ -182,8 +181,7 @@ int Main(int argc, char** argv) {
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
   BlockSignal(SIGUSR1);
   SetUpServer(flags.server);
-  ClaimedPorts ports;
-  if (absl::Status status = ports.Claim(flags.server); !status.ok()) {
+  if (absl::Status status = CheckPorts(flags.server); !status.ok()) {
     return FailToStart(kProgram, status);
   }
   const absl::Time start = absl::Now();

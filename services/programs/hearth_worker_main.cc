@@ -190,7 +190,7 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
 }
 
 // What is wrong already before minutes of loading.
-absl::Status CheckStart(const WorkerFlags& flags, ClaimedPorts* ports) {
+absl::Status CheckStart(const WorkerFlags& flags) {
   if (absl::Status status = flags.engine.Validate(); !status.ok()) return status;
   struct stat info {};
   const std::string& model = flags.engine.model_dir;
@@ -200,8 +200,8 @@ absl::Status CheckStart(const WorkerFlags& flags, ClaimedPorts* ports) {
         " is no folder and no GGUF file; if a hub knows a model by this id, download its files (hf "
         "download), and give the folder they are in"));
   }
-  if (absl::Status status = ports->Claim(flags.server); !status.ok()) return status;
-  return flags.http_listen.empty() ? absl::OkStatus() : ports->Claim("http-", flags.http_listen);
+  if (absl::Status status = CheckPorts(flags.server); !status.ok()) return status;
+  return flags.http_listen.empty() ? absl::OkStatus() : CheckPort("http-", flags.http_listen);
 }
 
 std::vector<std::string> NotesOf(const Engine& engine, const LoadedTokenizer& tokenizer) {
@@ -288,8 +288,7 @@ int Main(int argc, char** argv) {
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
   SetUpServer(flags.server);
   const absl::Time start = absl::Now();
-  ClaimedPorts ports;
-  if (absl::Status status = CheckStart(flags, &ports); !status.ok()) {
+  if (absl::Status status = CheckStart(flags); !status.ok()) {
     return FailToStart(kProgram, status);
   }
   const auto tokenizer = LoadTokenizer(flags.engine.model_dir);

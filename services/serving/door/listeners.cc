@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 
@@ -58,9 +57,9 @@ absl::Status Listeners::Open() {
   return OpenTcp(host, listen_.substr(colon + 1));
 }
 
-absl::Status Listeners::Claim() {
+absl::Status Listeners::Check() {
   if (absl::StartsWith(listen_, "unix:") || absl::EndsWith(listen_, ":0")) return absl::OkStatus();
-  only_claims_ = true;
+  only_checks_ = true;
   return Open();
 }
 
@@ -140,9 +139,8 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
   }
   socklen_t bytes = sizeof(storage);
   if (bind(fd, reinterpret_cast<sockaddr*>(&storage), static_cast<socklen_t>(address_bytes)) != 0 ||
-      (!only_claims_ && listen(fd, SOMAXCONN) != 0) ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0 ||
-      (only_claims_ && !ClaimName(&storage, bytes))) {
+      (!only_checks_ && listen(fd, SOMAXCONN) != 0) ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) {
     const bool is_taken = errno == EADDRINUSE;
     const std::string why = std::strerror(errno);
     close(fd);
@@ -151,25 +149,6 @@ absl::Status Listeners::ListenOn(int family, const void* address, size_t address
   port_ = ntohs(at_port);
   fds_.push_back(fd);
   return absl::OkStatus();
-}
-
-bool Listeners::ClaimName(const void* address, size_t address_bytes) {
-  sockaddr_un name;
-  std::memset(&name, 0, sizeof(name));
-  name.sun_family = AF_UNIX;
-  const absl::string_view kind = "hearth listens at ";
-  assert(1 + kind.size() + address_bytes <= sizeof(name.sun_path));
-  std::memcpy(name.sun_path + 1, kind.data(), kind.size());
-  std::memcpy(name.sun_path + 1 + kind.size(), address, address_bytes);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)) == 0) {
-    fds_.push_back(fd);
-    return true;
-  }
-  close(fd);
-  errno = EADDRINUSE;
-  return false;
 }
 
 }  // namespace hearth

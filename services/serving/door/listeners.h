@@ -31,10 +31,9 @@ class Listeners {
 
   // kUnavailable. Replaces a socket's file that a dead server left. To be called once.
   absl::Status Open();
-  // Instead of Open: binds a port without listening there. A port that somebody listens at, or
-  // claimed, is an error at once. Others of this process may Open it meanwhile. Port 0 and unix
+  // Instead of Open: only whether somebody listens there now, without listening. Port 0 and unix
   // sockets are left alone.
-  absl::Status Claim();
+  absl::Status Check();
 
   const std::vector<int>& fds() const { return fds_; }
   int port() const { return port_; }  // 0: a unix socket
@@ -46,12 +45,9 @@ class Listeners {
   absl::Status OpenTcp(const std::string& host, const std::string& port);
   absl::Status ListenOn(int family, const void* address, size_t address_bytes);
   absl::Status OpenLocal(const std::string& path);
-  // Two servers that start may both bind an address, but only one has its name in the kernel's
-  // own namespace of sockets.
-  bool ClaimName(const void* address, size_t address_bytes);
 
   const std::string listen_;
-  bool only_claims_ = false;
+  bool only_checks_ = false;
   std::vector<int> fds_;
   int port_ = 0;
   std::string path_;  // of a unix socket

@@ -42,15 +42,14 @@ void SetUpServer(const ServerFlags& flags) {
   LogWarnings(flags.mistyped_variables);
 }
 
-absl::Status ClaimedPorts::Claim(const ServerFlags& flags) {
-  const absl::Status status = Claim("", flags.listen);
+absl::Status CheckPorts(const ServerFlags& flags) {
+  const absl::Status status = CheckPort("", flags.listen);
   if (!status.ok() || flags.metrics_listen.empty()) return status;
-  return Claim("metrics-", flags.metrics_listen);
+  return CheckPort("metrics-", flags.metrics_listen);
 }
 
-absl::Status ClaimedPorts::Claim(const char* prefix, const std::string& listen) {
-  claims_.push_back(std::make_unique<Listeners>(listen));
-  const absl::Status status = claims_.back()->Claim();
+absl::Status CheckPort(const char* prefix, const std::string& listen) {
+  const absl::Status status = Listeners(listen).Check();
   return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
 }
 

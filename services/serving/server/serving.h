@@ -59,18 +59,11 @@ class StoppedLine {
 // other thread starts.
 void SetUpServer(const ServerFlags& flags);
 
-// The fixed ports of a server's addresses, taken before a model is loaded or a store opened: one
-// that is somebody else's is an error at once, and nobody is listened to before all is ready.
-class ClaimedPorts {
- public:
-  // kUnavailable names the flag and the address.
-  absl::Status Claim(const ServerFlags& flags);
-  // `prefix`: of the flag, before "listen".
-  absl::Status Claim(const char* prefix, const std::string& listen);
-
- private:
-  std::vector<std::unique_ptr<Listeners>> claims_;
-};
+// Whether the fixed ports of a server's addresses are free, before a model is loaded or a store
+// opened. kUnavailable names the flag and the address.
+absl::Status CheckPorts(const ServerFlags& flags);
+// `prefix`: of the flag, before "listen".
+absl::Status CheckPort(const char* prefix, const std::string& listen);
 
 // Another way in than gRPC's, to the same services.
 class SideDoor {
