@@ -36,6 +36,14 @@ absl::StatusOr<socklen_t> FillAddress(const std::string& name, sockaddr_un* addr
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
 }
 
+// A message of one byte and one file descriptor.
+struct OneDescriptor {
+  char byte = 'h';
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{nullptr, 0, &data, 1, control, sizeof(control), 0};
+};
+
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -79,34 +87,20 @@ absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name) {
 }
 
 bool SendDescriptor(int socket, int descriptor) {
-  char byte = 'h';
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  OneDescriptor sent;
+  cmsghdr* header = CMSG_FIRSTHDR(&sent.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+  return sendmsg(socket, &sent.message, MSG_NOSIGNAL) == 1;
 }
 
 absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  OneDescriptor received;
+  const ssize_t got = recvmsg(socket, &received.message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* header = CMSG_FIRSTHDR(&received.message);
   if (got != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int))) {
     return absl::UnavailableError(got == 0 ? "shared memory: the store refused this process's user"
