@@ -1,6 +1,7 @@
 #include "services/hearthctl/chat/conversation.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -37,22 +38,42 @@ bool NoWorkerAnswered(const GenerationResult& result) {
 
 }  // namespace
 
-Conversation::Conversation(const GenerationFlags& generation, bool json, WorkerChoice* workers,
-                           LineSource* lines, Interrupt* interrupt, Console* console,
+Conversation::Conversation(const GenerationFlags& generation, bool json, PeerFlags worker,
+                           std::vector<std::string> workers, Interrupt* interrupt, Console* console,
                            v1::Chat first, std::string file)
     : generation_(generation),
       json_(json),
-      workers_(workers),
-      lines_(lines),
+      worker_(std::move(worker)),
+      workers_(std::move(workers)),
       interrupt_(interrupt),
       console_(console),
       first_(std::move(first)),
       chat_(first_),
-      file_(std::move(file)) {}
+      file_(std::move(file)) {
+  assert(!workers_.empty());
+}
 
-int Conversation::Run() {
+absl::Status Conversation::Connect() {
+  absl::Status failure;
+  for (size_t tried = 0; tried < workers_.size(); ++tried) {
+    worker_.address = workers_[present_];
+    auto channel = hearth::Connect(worker_);
+    if (channel.ok()) {
+      stub_ = v1::Inference::NewStub(*channel);
+      return absl::OkStatus();
+    }
+    failure = failure.ok()
+                  ? channel.status()
+                  : NotReached(absl::StrCat(failure.message(), "; ", channel.status().message()));
+    if (!absl::IsUnavailable(channel.status())) return failure;
+    present_ = (present_ + 1) % workers_.size();
+  }
+  return failure;
+}
+
+int Conversation::Run(LineSource* lines) {
   Console& console = *console_;
-  while (const std::optional<std::string> line = lines_->Next()) {
+  while (const std::optional<std::string> line = lines->Next()) {
     if (!console.out) return kExitFailed;
     const std::string text(absl::StripAsciiWhitespace(*line));
     if (text.empty()) continue;
@@ -126,10 +147,11 @@ int Conversation::Answer(const std::string& text) {
   generation_.Apply(&request);
   GenerationResult result = Ask(request);
   // One that is gone is left for the next, whose answer begins again.
-  for (size_t asked = 1; asked < workers_->count() && NoWorkerAnswered(result); ++asked) {
-    if (!workers_->ConnectToNext().ok()) break;
+  for (size_t asked = 1; asked < workers_.size() && NoWorkerAnswered(result); ++asked) {
+    present_ = (present_ + 1) % workers_.size();
+    if (!Connect().ok()) break;
     if (!result.samples[0].text.empty()) console_->out << std::endl;
-    PrintDimmed(absl::StrCat("[", failure_.message(), "; asking ", workers_->peer().address, "]"),
+    PrintDimmed(absl::StrCat("[", failure_.message(), "; asking ", worker_.address, "]"),
                 console_->err);
     result = Ask(request);
   }
@@ -148,9 +170,9 @@ GenerationResult Conversation::Ask(const v1::GenerateRequest& request) {
   grpc::ClientContext context;
   interrupt_->SetAction([&context] { context.TryCancel(); });
   ProgressLine progress(console_);
-  GenerationResult result = Generate(workers_->stub(), request, &context, events, &progress);
+  GenerationResult result = Generate(stub_.get(), request, &context, events, &progress);
   interrupt_->SetAction(nullptr);
-  failure_ = RpcFailure(result.status, workers_->peer());
+  failure_ = RpcFailure(result.status, worker_);
   return result;
 }
 

@@ -4,11 +4,15 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_CONVERSATION_H_
 #define HEARTH_SERVICES_HEARTHCTL_CHAT_CONVERSATION_H_
 
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "proto/inference.grpc.pb.h"
+#include "services/cli/connection.h"
 #include "services/cli/console.h"
 #include "services/hearthctl/chat/line_source.h"
-#include "services/hearthctl/chat/worker_choice.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/interrupt.h"
 
@@ -16,14 +20,19 @@ namespace hearth {
 
 class Conversation {
  public:
-  // `file`: where `first` came from, if it came from one.
-  Conversation(const GenerationFlags& generation, bool json, WorkerChoice* workers,
-               LineSource* lines, Interrupt* interrupt, Console* console, v1::Chat first,
-               std::string file);
+  // `worker`: as for a single one; its address is not used, but those of `workers`, of which any
+  // may go away. `file`: where `first` came from, if it came from one. REQUIRES: workers is not
+  // empty.
+  Conversation(const GenerationFlags& generation, bool json, PeerFlags worker,
+               std::vector<std::string> workers, Interrupt* interrupt, Console* console,
+               v1::Chat first, std::string file);
 
-  // Until the end of input. Without a terminal it fails when no worker is left; at one, the person
-  // is told, and may ask again.
-  int Run();
+  // Connects to the first worker in turn that answers, beginning with the present one. The error
+  // names all that were tried.
+  absl::Status Connect();
+  // Until the end of input. REQUIRES: connected. Without a terminal it fails when no worker is
+  // left; at one, the person is told, and may ask again.
+  int Run(LineSource* lines);
 
  private:
   // Of a line such as "/save talk.json". False: end the conversation.
@@ -39,8 +48,10 @@ class Conversation {
 
   const GenerationFlags& generation_;
   const bool json_;
-  WorkerChoice* const workers_;
-  LineSource* const lines_;
+  PeerFlags worker_;  // the present one
+  const std::vector<std::string> workers_;
+  size_t present_ = 0;
+  std::unique_ptr<v1::Inference::Stub> stub_;
   Interrupt* const interrupt_;
   Console* const console_;
   const v1::Chat first_;

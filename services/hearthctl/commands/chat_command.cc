@@ -6,7 +6,6 @@
 #include "services/cli/connection.h"
 #include "services/hearthctl/chat/conversation.h"
 #include "services/hearthctl/chat/edited_lines.h"
-#include "services/hearthctl/chat/worker_choice.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/generation.h"
@@ -60,17 +59,16 @@ int RunChat(const ChatFlags& flags, Console& console) {
   auto first = FirstMessages(flags);
   if (!first.ok()) return Fail(console, first.status());
   Interrupt interrupt;  // before the connection's threads
-  WorkerChoice workers(flags.worker, flags.workers);
-  if (absl::Status status = workers.Connect(); !status.ok()) return Fail(console, status);
+  Conversation conversation(flags.generation, flags.json, flags.worker, flags.workers, &interrupt,
+                            &console, *std::move(first), flags.history_file);
+  if (absl::Status status = conversation.Connect(); !status.ok()) return Fail(console, status);
   std::unique_ptr<LineSource> lines;
   if (console.terminal && !flags.json) {
     lines = std::make_unique<EditedLines>(kPrompt, &interrupt);
   } else {
     lines = std::make_unique<StreamLines>(&console, flags.json ? "" : kPrompt);
   }
-  return Conversation(flags.generation, flags.json, &workers, lines.get(), &interrupt, &console,
-                      *std::move(first), flags.history_file)
-      .Run();
+  return conversation.Run(lines.get());
 }
 
 }  // namespace
