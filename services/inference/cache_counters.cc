@@ -49,7 +49,7 @@ Outcome OrNothing(absl::StatusOr<Outcome> outcome) {
 
 FetchOutcome CacheCounters::EndFetch(absl::StatusOr<FetchOutcome> outcome, LoadTrial* load,
                                      uint64_t bytes) {
-  if (!outcome.ok() || outcome->usable_tokens == 0) load->OnFailed();
+  if (!outcome.ok() || outcome->usable_tokens == 0) load->OnEnd(LoadDecision::kMiss);
   absl::MutexLock lock(&mutex_);
   ++counts_.fetches[FetchName(outcome, *load)];
   counts_.bytes_fetched += bytes;

@@ -94,7 +94,7 @@ std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan
 }
 
 absl::Status CutOff(LoadTrial* load, uint64_t bytes_received) {
-  load->OnCutOff(bytes_received);
+  load->OnEnd(LoadDecision::kAbandoned, bytes_received);
   return absl::AbortedError("the transfer became slower than computing");
 }
 
@@ -113,7 +113,7 @@ absl::Status ReadSlices(ByteCall* stream, bool stays_open, LoadTrial* load, Obje
     }
     if (!stream->Read(&bytes)) {
       if (patience.has_value() && stream->late()) return CutOff(load, *bytes_received);
-      if (stream->late()) load->OnCutOff(*bytes_received, LoadDecision::kMiss);
+      if (stream->late()) load->OnEnd(LoadDecision::kMiss, *bytes_received);
       return absl::OkStatus();
     }
     const absl::Status taken = TakeMessage(&bytes, &message, builder->hasher(),
@@ -387,19 +387,21 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
     request.set_device_segment_id("");
   }
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-  attempt->load->OnAsk();
+  const absl::Time asked = attempt->load->Now();
   stream->WriteLast(MessageBytes(request));
   grpc::ByteBuffer bytes;
   if (!stream->Read(&bytes)) {
     absl::Status status = FromGrpcStatus(stream->Finish());
     if (absl::IsDeadlineExceeded(status)) {
-      attempt->load->OnPlan(/*late=*/true);
-      if (!attempt->load->is_hurried()) breaker_.OnSilence(SteadyClock().Now());
+      attempt->load->OnPlan(attempt->load->Now() - asked, /*late=*/true);
+      // One that had less than the budget may be no silent store.
+      if (attempt->load->PlanPatience() == attempt->load->work().budget)
+        breaker_.OnSilence(SteadyClock().Now());
     }
     return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
   }
   breaker_.OnAnswer();
-  attempt->load->OnPlan();
+  attempt->load->OnPlan(attempt->load->Now() - asked);
   v1::FetchResponse message;
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
     return absl::DataLossError("the stream began without a plan");
@@ -441,7 +443,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   }
   auto objects = TakeObjects(attempt, *plan, segment.get(), device.get(), &stream);
   if (!objects.ok()) return objects.status();
-  attempt->load->OnArrived();
+  attempt->load->OnEnd(LoadDecision::kLoad);
   outcome.usable_tokens = plan->usable_tokens();
   const bool on_device = plan->device().objects_size() == plan->objects_size();
   outcome.slowest_tier = on_device ? Tier::kGpu : FromProto(plan->slowest_tier());

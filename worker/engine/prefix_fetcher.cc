@@ -136,7 +136,10 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
     } else {
       PrefixRequest again = prefix;
       // Declined objects are not here: without this fetch they are computed.
-      again.load = prefix.load->Next(std::max(above_tokens, outcome.usable_tokens));
+      LoadTrial::Work left = prefix.load->work();
+      left.have_tokens = std::max(above_tokens, outcome.usable_tokens);
+      again.load = std::make_shared<LoadTrial>();
+      again.load->Arm(&loads_, left);
       FetchOutcome now = cache->Fetch(again, have, max_boundary, absl::Now() + terms_.fetch_budget);
       const LoadReport found = again.load->report();
       if (found.decision == LoadDecision::kAbandoned) now.declined_tokens = found.boundary;
@@ -157,7 +160,7 @@ void PrefixFetcher::NoteLoad(const Sequence& sequence, absl::Duration restored_i
   if (sequence.restored.from > Tier::kWorker) {
     load->OnRestored(restored_in);
   } else {
-    load->OnFailed();  // what came was not used
+    load->OnEnd(LoadDecision::kMiss);  // what came was not used
   }
   const LoadReport report = load->report();
   switch (report.decision) {

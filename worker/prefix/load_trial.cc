@@ -1,10 +1,8 @@
 #include "worker/prefix/load_trial.h"
 
 #include <algorithm>
-#include <cassert>
 #include <chrono>
 #include <cmath>
-#include <iterator>
 
 namespace hearth {
 namespace {
@@ -22,31 +20,10 @@ constexpr absl::Duration kLeastPlanPatience = absl::Milliseconds(50);
 // A load that goes on as it should ends in time; this bounds one that nobody looks at.
 constexpr double kMaxComputeTimes = 8;
 
-constexpr const char* kSourceNames[] = {"wire",   "wire-disk", "shared-memory",
-                                        "device", "local",     "local-disk"};
-static_assert(std::size(kSourceNames) == static_cast<size_t>(LoadSource::kCount));
-constexpr const char* kDecisionNames[] = {"none", "miss", "load", "compute", "abandoned"};
-static_assert(std::size(kDecisionNames) == static_cast<size_t>(LoadDecision::kAbandoned) + 1);
-
 }  // namespace
-
-const char* LoadSourceName(LoadSource source) { return kSourceNames[static_cast<size_t>(source)]; }
-const char* LoadDecisionName(LoadDecision decision) {
-  return kDecisionNames[static_cast<size_t>(decision)];
-}
 
 absl::Time LoadModel::SteadyNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
-std::optional<absl::Duration> LoadModel::Rate::TimeOf(uint64_t more) const {
-  if (units == 0) return std::nullopt;
-  return absl::Seconds(seconds / units * static_cast<double>(more));
-}
-
-void LoadModel::Rate::Add(double kept, uint64_t more, absl::Duration took) {
-  seconds = seconds * kept + absl::ToDoubleSeconds(took);
-  units = units * kept + static_cast<double>(more);
 }
 
 void LoadModel::OnStep(uint32_t tokens, absl::Duration took) {
@@ -60,11 +37,6 @@ void LoadModel::OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, b
   Rate& rate = loads_[static_cast<size_t>(source)];
   rate.Add(alone ? 0 : kKept, bytes, took);
   rate.at = clock_();
-}
-
-std::optional<absl::Duration> LoadModel::ComputeTime(uint64_t tokens) const {
-  absl::MutexLock lock(&mu_);
-  return computing_.TimeOf(tokens);
 }
 
 std::optional<absl::Duration> LoadModel::LoadTime(LoadSource source, uint64_t bytes) const {
@@ -88,24 +60,6 @@ bool LoadModel::TriesAgain(LoadSource source) {
   return true;
 }
 
-LoadModel* LoadTrial::Always() {
-  static LoadModel* const always = new LoadModel(LoadChoice::kAlways);
-  return always;
-}
-
-void LoadTrial::Arm(LoadModel* model, Work work) {
-  assert(model_ == Always());  // once
-  model_ = model;
-  work_ = std::move(work);
-}
-
-std::shared_ptr<LoadTrial> LoadTrial::Next(uint32_t have_tokens) const {
-  auto next = std::make_shared<LoadTrial>();
-  next->Arm(model_, work_);
-  next->work_.have_tokens = have_tokens;
-  return next;
-}
-
 // The time that starting at `boundary` saves, where prompts share the steps alike.
 std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
   const uint32_t end = std::min(boundary, work_.tokens);
@@ -114,11 +68,12 @@ std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
 }
 
 bool LoadTrial::Chooses(LoadSource source, uint32_t boundary, uint64_t bytes) {
-  const auto load = model_->LoadTime(source, bytes), compute = Spares(boundary);
   report_.bytes = bytes;
+  report_.decision = LoadDecision::kLoad;
+  if (model_ == nullptr) return true;
+  const auto load = model_->LoadTime(source, bytes), compute = Spares(boundary);
   report_.load_estimate = load;
   report_.compute_estimate = compute;
-  report_.decision = LoadDecision::kLoad;
   if (!Decides() || !load.has_value() || !compute.has_value()) return true;
   if (*load <= std::max(*compute, kShortLoad)) return true;
   tries_ = tries_ || model_->TriesAgain(source);
@@ -144,17 +99,12 @@ absl::Duration LoadTrial::MostTime() const {
   return work_.budget + spares.value_or(absl::ZeroDuration()) * kMaxComputeTimes;
 }
 
-void LoadTrial::OnAsk() {
+void LoadTrial::OnPlan(absl::Duration took, bool late) {
   absl::MutexLock lock(&mu_);
-  asked_ = model_->Now();
   report_ = LoadReport();
-  report_.decision = LoadDecision::kMiss;  // until a plan says otherwise
-}
-
-void LoadTrial::OnPlan(bool late) {
-  absl::MutexLock lock(&mu_);
+  report_.decision = LoadDecision::kMiss;  // until an offer says otherwise
   report_.plan_was_late = late;
-  model_->OnPlan(model_->Now() - asked_);
+  if (model_ != nullptr) model_->OnPlan(took);
 }
 
 bool LoadTrial::Accepts(const LoadOffer& offer) {
@@ -163,7 +113,7 @@ bool LoadTrial::Accepts(const LoadOffer& offer) {
   report_.source = offer.source;
   report_.boundary = offer.boundary;
   if (!Chooses(offer.source, offer.boundary, offer.bytes)) return false;
-  accepted_ = model_->Now();
+  accepted_ = Now();
   return true;
 }
 
@@ -174,7 +124,7 @@ std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const
   if (!Decides() || !accepted_.has_value() || !report_.compute_estimate.has_value()) {
     return std::nullopt;
   }
-  const absl::Duration compute = *report_.compute_estimate, passed = model_->Now() - *accepted_;
+  const absl::Duration compute = *report_.compute_estimate, passed = Now() - *accepted_;
   const double seen = static_cast<double>(received_bytes + message_bytes_);
   const double left = static_cast<double>(report_.bytes) - seen;
   // From accepted_ on; no single message is waited for longer than computing takes.
@@ -184,43 +134,24 @@ std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const
   return std::max(until - passed, absl::ZeroDuration());
 }
 
-void LoadTrial::EndTransfer() {
-  if (!accepted_.has_value()) return;
-  report_.took = model_->Now() - *accepted_;
+void LoadTrial::OnEnd(LoadDecision decision, std::optional<uint64_t> received_bytes) {
+  absl::MutexLock lock(&mu_);
+  if (accepted_.has_value()) report_.took = Now() - *accepted_;
   accepted_.reset();
-}
-
-void LoadTrial::OnArrived() {
-  absl::MutexLock lock(&mu_);
-  EndTransfer();
-}
-
-void LoadTrial::OnCutOff(uint64_t received_bytes, LoadDecision decision) {
-  absl::MutexLock lock(&mu_);
-  EndTransfer();
-  report_.decision = decision;
+  if (report_.decision == LoadDecision::kLoad) report_.decision = decision;
+  if (!received_bytes.has_value() || model_ == nullptr) return;
   // Not more than this can have come.
-  const uint64_t seen = std::max<uint64_t>(received_bytes + message_bytes_, 1);
-  model_->OnLoad(report_.source.value_or(LoadSource::kWire), seen, report_.took, /*alone=*/true);
-}
-
-void LoadTrial::OnFailed() {
-  absl::MutexLock lock(&mu_);
-  EndTransfer();
-  if (report_.decision == LoadDecision::kLoad) report_.decision = LoadDecision::kMiss;
+  const uint64_t seen = std::max<uint64_t>(*received_bytes + message_bytes_, 1);
+  model_->OnLoad(report_.source.value_or(LoadSource::kWire), seen, report_.took,
+                 /*alone=*/true);
 }
 
 void LoadTrial::OnRestored(absl::Duration copied) {
   absl::MutexLock lock(&mu_);
-  if (report_.decision != LoadDecision::kLoad) return;
+  if (report_.decision != LoadDecision::kLoad || model_ == nullptr) return;
   report_.took += copied;
   model_->OnLoad(report_.source.value_or(LoadSource::kWire), report_.bytes, report_.took,
                  /*alone=*/tries_);
-}
-
-LoadReport LoadTrial::report() const {
-  absl::MutexLock lock(&mu_);
-  return report_;
 }
 
 }  // namespace hearth

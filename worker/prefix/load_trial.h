@@ -14,12 +14,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace hearth {
@@ -28,8 +28,7 @@ namespace hearth {
 enum class LoadChoice { kAuto, kAlways, kNever };
 
 // Where a plan's bytes come from: the slowest part of it.
-enum class LoadSource { kWire, kWireDisk, kShared, kDevice, kLocal, kLocalDisk, kCount };
-const char* LoadSourceName(LoadSource source);
+enum class LoadSource { kWire, kWireDisk, kShared, kDevice, kCount };
 
 class LoadModel {
  public:
@@ -42,25 +41,32 @@ class LoadModel {
 
   // So many tokens were computed; bytes loaded; a plan came, or was waited for no longer. `alone`:
   // what was measured before counts no more.
-  void OnStep(uint32_t tokens, absl::Duration took) ABSL_LOCKS_EXCLUDED(mu_);
-  void OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool alone = false)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  void OnStep(uint32_t tokens, absl::Duration took);
+  void OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool alone = false);
   void OnPlan(absl::Duration took) { OnLoad(LoadSource::kCount, 1, took, /*alone=*/true); }
 
   // Nullopt: nothing is known yet. Of a load, from the plan on; kCount: by the best source, with
   // the plan.
-  std::optional<absl::Duration> ComputeTime(uint64_t tokens) const ABSL_LOCKS_EXCLUDED(mu_);
-  std::optional<absl::Duration> LoadTime(LoadSource source, uint64_t bytes) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<absl::Duration> ComputeTime(uint64_t tokens) const {
+    absl::MutexLock lock(&mu_);
+    return computing_.TimeOf(tokens);
+  }
+  std::optional<absl::Duration> LoadTime(LoadSource source, uint64_t bytes) const;
   // Whether to try all the same what was too slow; kCount: any source. Once in a while.
-  bool TriesAgain(LoadSource source) ABSL_LOCKS_EXCLUDED(mu_);
+  bool TriesAgain(LoadSource source);
 
  private:
   struct Rate {
     double seconds = 0, units = 0;  // sums, in which what is older counts less
     absl::Time at;                  // of the last measurement, or trial
-    std::optional<absl::Duration> TimeOf(uint64_t more) const;
-    void Add(double kept, uint64_t more, absl::Duration took);
+    std::optional<absl::Duration> TimeOf(uint64_t more) const {
+      if (units == 0) return std::nullopt;
+      return absl::Seconds(seconds / units * static_cast<double>(more));
+    }
+    void Add(double kept, uint64_t more, absl::Duration took) {
+      seconds = seconds * kept + absl::ToDoubleSeconds(took);
+      units = units * kept + static_cast<double>(more);
+    }
   };
   const LoadChoice choice_;
   const std::function<absl::Time()> clock_;
@@ -71,13 +77,12 @@ class LoadModel {
 };
 
 enum class LoadDecision {
-  kNone,       // nothing was asked for: no store, no reads, or the worker has all of it
+  kNone,       // nothing was asked for (no store, no reads, nothing to gain), or no plan came
   kMiss,       // the store had nothing above what the worker has
   kLoad,       // what was stored was loaded
   kCompute,    // it was not, or not asked for: computing is faster
   kAbandoned,  // a load that became slower than computing
 };
-const char* LoadDecisionName(LoadDecision decision);
 
 struct LoadReport {
   LoadDecision decision = LoadDecision::kNone;
@@ -106,49 +111,49 @@ class LoadTrial {
     uint32_t others = 0;                               // as long as it, that are computed beside it
     absl::Duration budget = absl::InfiniteDuration();  // for the plan; where nothing is known, all
   };
-  void Arm(LoadModel* model, Work work) ABSL_LOCKS_EXCLUDED(mu_);
-  // For another fetch of the same request, which has more tokens by now.
-  std::shared_ptr<LoadTrial> Next(uint32_t have_tokens) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Once, before others know of it.
+  void Arm(LoadModel* model, const Work& work) {
+    model_ = model;
+    work_ = work;
+  }
+  const Work& work() const { return work_; }
 
   // The engine: whether anything, of at most `bytes`, may be worth loading; how long the plan may
-  // take; whether that is less than the budget, so that a late one does not mean a silent store;
-  // the objects were restored, which took so long.
+  // take, and all of it: a load that goes on as it should ends in time; what it took to restore the
+  // objects, beside the transfer.
   bool WorthAsking(uint32_t boundary, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Duration PlanPatience() const;
-  bool is_hurried() const { return PlanPatience() < work_.budget; }
-  // The longest that all of it may take: a load that goes on as it should ends in time.
   absl::Duration MostTime() const;
   void OnRestored(absl::Duration copied) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The cache: it asks now; the plan came, or `late` it did not; what it offers is worth loading.
-  void OnAsk() ABSL_LOCKS_EXCLUDED(mu_);
-  void OnPlan(bool late = false) ABSL_LOCKS_EXCLUDED(mu_);
+  // The cache: the plan that it asked for came after `took`, or `late` it did not; what it offers
+  // is worth loading.
+  void OnPlan(absl::Duration took, bool late = false) ABSL_LOCKS_EXCLUDED(mu_);
   bool Accepts(const LoadOffer& offer) ABSL_LOCKS_EXCLUDED(mu_);
   // How long to wait for the next message after so many bytes: zero to stop now; empty where only
   // the caller's deadline counts.
   std::optional<absl::Duration> Patience(uint64_t received_bytes) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The transfer is over. Everything came; the patience ended, or the caller's deadline passed
-  // (kMiss); it ended otherwise, or what came was not used.
-  void OnArrived() ABSL_LOCKS_EXCLUDED(mu_);
-  void OnCutOff(uint64_t received_bytes, LoadDecision decision = LoadDecision::kAbandoned)
+  // The transfer is over: all of it came (kLoad), or it failed, or what came was not used (kMiss).
+  // With a number of bytes: the patience ended (kAbandoned), or the caller's deadline passed.
+  void OnEnd(LoadDecision decision, std::optional<uint64_t> received_bytes = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void OnFailed() ABSL_LOCKS_EXCLUDED(mu_);
-  LoadReport report() const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Time Now() const { return model_ == nullptr ? absl::Now() : model_->Now(); }
+  LoadReport report() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return report_;
+  }
 
  private:
-  bool Decides() const { return model_->choice() == LoadChoice::kAuto; }
+  bool Decides() const { return model_ != nullptr && model_->choice() == LoadChoice::kAuto; }
   std::optional<absl::Duration> Spares(uint32_t boundary) const;
   // Takes down both estimates, and whether loading is chosen.
   bool Chooses(LoadSource source, uint32_t boundary, uint64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndTransfer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static LoadModel* Always();
 
   mutable absl::Mutex mu_;
-  LoadModel* model_ = Always();  // set by Arm, as work_, before others know of it
+  LoadModel* model_ = nullptr;
   Work work_;
-  bool tries_ ABSL_GUARDED_BY(mu_) = false;  // a source that was found too slow
-  absl::Time asked_ ABSL_GUARDED_BY(mu_);
+  bool tries_ ABSL_GUARDED_BY(mu_) = false;                  // a source that was found too slow
   std::optional<absl::Time> accepted_ ABSL_GUARDED_BY(mu_);  // while a transfer is under way
   uint64_t message_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   LoadReport report_ ABSL_GUARDED_BY(mu_);

@@ -1,6 +1,7 @@
 #include "services/inference/calls/inference_conversion.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,18 @@
 
 namespace hearth {
 namespace {
+
+const char* LoadDecisionName(LoadDecision decision) {
+  constexpr const char* kNames[] = {"none", "miss", "load", "compute", "abandoned"};
+  static_assert(std::size(kNames) == static_cast<size_t>(LoadDecision::kAbandoned) + 1);
+  return kNames[static_cast<size_t>(decision)];
+}
+
+const char* LoadSourceName(LoadSource source) {
+  constexpr const char* kNames[] = {"wire", "wire-disk", "shared-memory", "device"};
+  static_assert(std::size(kNames) == static_cast<size_t>(LoadSource::kCount));
+  return kNames[static_cast<size_t>(source)];
+}
 
 ChatInput ChatFromProto(const v1::Chat& proto) {
   ChatInput chat;

@@ -22,11 +22,10 @@ class PricedCache final : public MemoryPrefixCache {
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override {
-    prefix.load->OnAsk();
     const bool is_first = first_most > 0 && above_tokens == 0;
     FetchOutcome outcome = MemoryPrefixCache::Fetch(prefix, above_tokens,
                                                     is_first ? first_most : max_tokens, deadline);
-    prefix.load->OnPlan();
+    prefix.load->OnPlan(absl::ZeroDuration());
     if (outcome.usable_tokens == 0) return outcome;
     const uint64_t price = is_first ? first_bytes : bytes;
     const bool accepted =
@@ -34,10 +33,10 @@ class PricedCache final : public MemoryPrefixCache {
     judged.push_back(prefix.load->report());
     if (accepted) {
       if (!cuts_off) {
-        prefix.load->OnArrived();
+        prefix.load->OnEnd(LoadDecision::kLoad);
         return outcome;
       }
-      prefix.load->OnCutOff(1);
+      prefix.load->OnEnd(LoadDecision::kAbandoned, 1);
       return {};
     }
     FetchOutcome declined;

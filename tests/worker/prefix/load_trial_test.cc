@@ -42,7 +42,7 @@ class LoadTrialTest : public testing::Test {
     LoadTrial trial;
     trial.Arm(&model_, std::move(work));
     const bool accepted = trial.Accepts(offer);
-    if (accepted) trial.OnFailed();
+    if (accepted) trial.OnEnd(LoadDecision::kMiss);
     return accepted;
   }
 
@@ -128,14 +128,14 @@ absl::Duration Transfer(LoadTrial* trial, absl::Time* now, double rate, bool* ar
     const auto patience = trial->Patience(received);
     if (patience.has_value() && comes > *patience) {
       *now += *patience;
-      trial->OnCutOff(received);
+      trial->OnEnd(LoadDecision::kAbandoned, received);
       return *now - begin;
     }
     *now += comes;
     received += message;
   }
   *arrived = true;
-  trial->OnArrived();
+  trial->OnEnd(LoadDecision::kLoad);
   trial->OnRestored(absl::ZeroDuration());
   return *now - begin;
 }
@@ -176,7 +176,7 @@ TEST_F(LoadTrialTest, ATransferThatIsNearlyOverIsNotCutOff) {
   ASSERT_TRUE(patience.has_value());
   EXPECT_GE(*patience, absl::Seconds(1)) << "a megabyte is left, and computing takes two seconds";
   EXPECT_EQ(trial.Patience(1000 * 1000), absl::ZeroDuration());
-  trial.OnFailed();
+  trial.OnEnd(LoadDecision::kMiss);
 }
 
 TEST_F(LoadTrialTest, ALoadThatIsWorthItMayOutlastTheBudget) {
@@ -195,12 +195,10 @@ TEST_F(LoadTrialTest, APlanIsWaitedForNoLongerThanComputingTakes) {
   LoadTrial unknown;
   unknown.Arm(&model_, Prompt());
   EXPECT_EQ(unknown.PlanPatience(), absl::Seconds(2));
-  EXPECT_FALSE(unknown.is_hurried());
   LearnCompute();
   LoadTrial trial;
   trial.Arm(&model_, Prompt(0, 512));
   EXPECT_LE(trial.PlanPatience(), absl::Milliseconds(550));
-  EXPECT_TRUE(trial.is_hurried());
 }
 
 TEST_F(LoadTrialTest, AMachineThatBecomesSlowIsNoticedWithinAFewPrompts) {
@@ -219,8 +217,7 @@ TEST_F(LoadTrialTest, ALinkThatWasSlowIsTriedNowAndThenAndUsedAgainWhenItIsFast)
     trial.Arm(&model_, Prompt());
     if (!trial.WorthAsking(2048, 28 * 1000 * 1000)) return;
     ++tried;
-    trial.OnAsk();
-    trial.OnPlan();
+    trial.OnPlan(absl::ZeroDuration());
     const absl::Duration waited = Transfer(&trial, &now_, rate, &arrived);
     if (!arrived) EXPECT_LE(waited, absl::Milliseconds(110)) << "a twentieth of computing";
   };
@@ -252,9 +249,7 @@ TEST_F(LoadTrialTest, ASilentStoreIsNotWaitedForAgainAndAgain) {
   LearnCompute();
   LoadTrial trial;
   trial.Arm(&model_, Prompt());
-  trial.OnAsk();
-  Pass(3);
-  trial.OnPlan(/*late=*/true);
+  trial.OnPlan(absl::Seconds(3), /*late=*/true);
   LoadTrial next;
   next.Arm(&model_, Prompt());
   EXPECT_FALSE(next.WorthAsking(2048, 28 * 1000 * 1000));
@@ -270,7 +265,7 @@ TEST_F(LoadTrialTest, ToldToLoadItLoadsAndOnlyMeasures) {
   EXPECT_TRUE(trial.Accepts(Offer()));
   EXPECT_EQ(trial.Patience(0), std::nullopt);
   EXPECT_TRUE(trial.report().load_estimate.has_value());
-  trial.OnFailed();
+  trial.OnEnd(LoadDecision::kMiss);
 }
 
 // Why two boundaries are enough: with windows bytes grow slower and slower, and computing faster
