@@ -137,7 +137,9 @@ TEST_F(StoreLongPrompts, APointThatIsPinnedWhileItIsDroppedStays) {
     for (const int nth : {1, 2, 3}) {  // along its objects, and before it goes
       int left = nth;
       core.let_others_in = [&] {
-        if (--left == 0) EXPECT_TRUE(store_->SetPinned(id, "default", true).ok());
+        if (--left == 0) {
+          EXPECT_TRUE(store_->SetPinned(id, "default", true).ok());
+        }
       };
       const auto dropped =
           all ? store_->DropAll("default", false) : store_->Drop(id, "default", false);

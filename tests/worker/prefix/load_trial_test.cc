@@ -219,7 +219,9 @@ TEST_F(LoadTrialTest, ALinkThatWasSlowIsTriedNowAndThenAndUsedAgainWhenItIsFast)
     ++tried;
     trial.OnPlan(absl::ZeroDuration());
     const absl::Duration waited = Transfer(&trial, &now_, rate, &arrived);
-    if (!arrived) EXPECT_LE(waited, absl::Milliseconds(110)) << "a twentieth of computing";
+    if (!arrived) {
+      EXPECT_LE(waited, absl::Milliseconds(110)) << "a twentieth of computing";
+    }
   };
   for (int second = 0; second < 300; ++second, Pass(1)) ask(1 * kMegabyte);
   EXPECT_GE(tried, 5);
