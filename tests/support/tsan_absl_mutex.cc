@@ -58,6 +58,23 @@ void Mutex::Unlock() {
   next(this);
 }
 
+// Readers are ordered among themselves as well, which hides nothing: they write nothing.
+void Mutex::ReaderLock() {
+  static const auto next = Next<void (*)(Mutex*)>("_ZN4absl7debian35Mutex10ReaderLockEv");
+  {
+    IgnoreReads ignore;
+    next(this);
+  }
+  __tsan_acquire(this);
+}
+
+void Mutex::ReaderUnlock() {
+  static const auto next = Next<void (*)(Mutex*)>("_ZN4absl7debian35Mutex12ReaderUnlockEv");
+  __tsan_release(this);
+  IgnoreReads ignore;
+  next(this);
+}
+
 void Mutex::Await(const Condition& condition) {
   static const auto next =
       Next<void (*)(Mutex*, const Condition&)>("_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE");
