@@ -38,21 +38,27 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Learn(const Fingerprint
                                                                const std::string& tenant) {
   std::shared_ptr<const KnownFingerprint> known = Find(fingerprint.digest(), tenant);
   if (known == nullptr) known = MakeKnown(fingerprint);
-  if (known != nullptr) Remember(known, tenant);
-  return known;
+  return known == nullptr ? nullptr : Remember(std::move(known), tenant);
 }
 
-void FingerprintBook::Remember(std::shared_ptr<const KnownFingerprint> known,
-                               const std::string& tenant) {
+std::shared_ptr<const KnownFingerprint> FingerprintBook::Remember(
+    std::shared_ptr<const KnownFingerprint> known, const std::string& tenant) {
   assert(known != nullptr);
   absl::MutexLock lock(&mu_);
   if (by_tenant_.size() >= kMaxTenants && by_tenant_.count(tenant) == 0) ForgetOneTenant();
   Known& of_tenant = by_tenant_[tenant];
   of_tenant.used = ++uses_;
   auto& list = of_tenant.list;
-  list.remove(known);
-  list.push_back(std::move(known));
+  const auto held = std::find_if(list.begin(), list.end(), [&](const auto& other) {
+    return other->fingerprint.digest() == known->fingerprint.digest();
+  });
+  if (held != list.end()) {  // maybe since the caller looked
+    known = *held;
+    list.erase(held);
+  }
+  list.push_back(known);
   Trim(&list);
+  return known;
 }
 
 // The last one stays: somebody is about to use it.

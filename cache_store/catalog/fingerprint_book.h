@@ -34,7 +34,9 @@ class FingerprintBook {
   // Marks as just used. Null when the fingerprint describes no valid layout.
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
                                                 const std::string& tenant) ABSL_LOCKS_EXCLUDED(mu_);
-  void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant)
+  // Marks as just used. Returns what it holds of this fingerprint: each is held once.
+  std::shared_ptr<const KnownFingerprint> Remember(std::shared_ptr<const KnownFingerprint> known,
+                                                   const std::string& tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Forgets entries above the limits that were in use until now.
   void Trim() ABSL_LOCKS_EXCLUDED(mu_);

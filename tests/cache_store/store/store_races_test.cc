@@ -205,5 +205,14 @@ TEST(FingerprintBookTest, ForgetsTheOneNotUsedForLongest) {
   EXPECT_THAT(book.Of("other"), IsEmpty());
 }
 
+// As two calls do that looked for it at once.
+TEST(FingerprintBookTest, HoldsWhatTwoMadeAtOnceOnlyOnce) {
+  FingerprintBook book;
+  const Fingerprint model = KitModel().Make();
+  const auto first = book.Remember(MakeKnown(model), "default");
+  EXPECT_EQ(book.Remember(MakeKnown(model), "default"), first);
+  EXPECT_EQ(book.Of("default").size(), 1u);
+}
+
 }  // namespace
 }  // namespace hearth
