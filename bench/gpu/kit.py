@@ -181,10 +181,10 @@ def probes(kit, name):
                 7, limit=40)
 
 
-def of_parts(command, limit):
+def of_parts(command, limit, *more):
     def part(kit, name):
         kit.command(name, *kit.python("bench/gpu/parts.py"), command, kit.small(), kit.device,
-                    kit.folder, limit=limit)
+                    kit.folder, *more, limit=limit)
     return part
 
 
@@ -241,7 +241,7 @@ def sanitizers(kit, name):
 
 # In the order of their worth: what is cut off by the end of the time stands last.
 PARTS = {"probes": probes, "tokens": of_parts("tokens", 90), "tests": tests,
-         "service": of_parts("service", 90),
+         "service": of_parts("service", 90), "service-512": of_parts("service", 90, "512"),
          "steps": steps(None), "steps-float32": steps(None, "float32"),
          "eager": peers(None, "eager"), "compiled": peers(None, "compiled"),
          "steps-4b": steps("4b"), "eager-4b": peers("4b", "eager"),

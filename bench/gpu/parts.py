@@ -1,7 +1,8 @@
 """Two parts of a GPU kit that compare answers, each with a line of JSON for a row.
 
     parts.py tokens MODEL_DIR DEVICE KIT     64 greedy tokens in float32, beside transformers'
-    parts.py service MODEL_DIR DEVICE KIT    two real workers, and the store between them
+    parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS]
+                                             two real workers, and the store between them
 """
 
 import json
@@ -44,13 +45,14 @@ def tokens(folder, device, kit):
     row("other logits after a restore", "restores", other)
 
 
-def service(folder, device, kit):
+def service(folder, device, kit, chunk="128"):
     sys.path.insert(0, str(kit / "scripts"))
     from hearth_procs import Cluster
     draw = random.Random(11)
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     prefix = 2048 if device == "cuda" else 1024
-    flags = ["--device", device, "--load", "always", "--pool-bytes", "0"]
+    flags = ["--device", device, "--load", "always", "--pool-bytes", "0",
+             "--chunk-tokens", chunk]
     gpu = ["--gpu-bytes", "1GiB"] if device == "cuda" else []
     cut = ["--breakpoint", prefix]
 
@@ -77,10 +79,10 @@ def service(folder, device, kit):
                 taken.setdefault(kind, []).append(got["ttft_ms"])
             other += answers[0] != answers[1]
         for kind, times in taken.items():
-            row(f"first token behind {prefix} tokens, {kind}", "ms", *times)
+            row(f"first token behind {prefix} tokens, chunks of {chunk}, {kind}", "ms", *times)
         row("other logits after a restore", "requests", other)
 
 
 if __name__ == "__main__":
     {"tokens": tokens, "service": service}[sys.argv[1]](
-        pathlib.Path(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4]))
+        pathlib.Path(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4]), *sys.argv[5:])

@@ -15,7 +15,8 @@
 namespace hearth {
 namespace {
 
-constexpr int kChunk = 128;  // a step's tokens, as the engine prefills
+constexpr int kChunk = 128;  // a step's tokens, as the engine prefills: its default, and with
+constexpr int kLargeChunk = 512;  // --chunk-tokens 512
 constexpr int kDecoded = 16;
 
 class StepBench {
@@ -25,9 +26,12 @@ class StepBench {
 
   void Run() {
     KvCache kv = NewKv();
-    Row("prefill of " + std::to_string(prefix_) + " tokens", "ms", 1e3, [&] { Prefill(&kv); });
-    for (const int sequences : {1, 8, 32}) Decode(sequences);
+    for (const int chunk : {kLargeChunk, kChunk}) {
+      Row("prefill of " + std::to_string(prefix_) + " tokens in steps of " + std::to_string(chunk),
+          "ms", 1e3, turns_, [&] { Prefill(&kv, chunk); });
+    }
     Restore(kv);
+    for (const int sequences : {1, 8, 32}) Decode(sequences);
   }
 
  private:
@@ -38,28 +42,28 @@ class StepBench {
   }
 
   // The last token's logits come to the host, so that all of it has been computed.
-  void Prefill(KvCache* kv) {
+  void Prefill(KvCache* kv, int chunk) {
     kv->Reset();
-    for (int at = 0; at < prefix_; at += kChunk) {
+    for (int at = 0; at < prefix_; at += chunk) {
       std::vector<int32_t> tokens;
-      for (int i = at; i < std::min(prefix_, at + kChunk); ++i) {
+      for (int i = at; i < std::min(prefix_, at + chunk); ++i) {
         tokens.push_back(
             static_cast<int32_t>((int64_t{i} * 7919 + 300) % gemma_.config().vocab_size));
       }
-      RequireOk(gemma_.Step(kv, tokens, at + kChunk >= prefix_ ? &logits_ : nullptr));
+      RequireOk(gemma_.Step(kv, tokens, at + chunk >= prefix_ ? &logits_ : nullptr));
     }
   }
 
-  // Of today's path: a step has one sequence.
+  // Of today's path: a step has one sequence, so that one turn says what several take.
   void Decode(int sequences) {
     std::vector<KvCache> kvs;
     for (int i = 0; i < sequences; ++i) {
       kvs.push_back(NewKv());
-      Prefill(&kvs.back());
+      Prefill(&kvs.back(), kLargeChunk);
     }
     const std::vector<int32_t> token = {42};
     Row("a token of " + std::to_string(sequences) + " sequences", "ms",
-        1e3 / (kDecoded * sequences), [&] {
+        1e3 / (kDecoded * sequences), sequences == 1 ? turns_ : 1, [&] {
           for (int i = 0; i < kDecoded; ++i) {
             for (KvCache& kv : kvs) RequireOk(gemma_.Step(&kv, token, &logits_));
           }
@@ -85,15 +89,15 @@ class StepBench {
     };
     restore();
     gigabytes = static_cast<double>(kv.held_bytes(0)) / 1e9;
-    Row("restore of " + std::to_string(prefix_) + " tokens from the host", "ms", 1e3, restore);
-    Row("restore from the host", "GB/s", -gigabytes, restore);
+    Row("restore of " + std::to_string(prefix_) + " tokens from the host", "ms", 1e3, turns_, restore);
+    Row("restore from the host", "GB/s", -gigabytes, turns_, restore);
   }
 
   // Seconds times `scale`; below 0: its amount over the seconds. After a turn that is not counted.
-  void Row(const std::string& row, const char* unit, double scale,
+  void Row(const std::string& row, const char* unit, double scale, int turns,
            const std::function<void()>& work) {
     std::printf("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [", row.c_str(), unit);
-    for (int turn = -1; turn < turns_; ++turn) {
+    for (int turn = -1; turn < turns; ++turn) {
       const auto begin = std::chrono::steady_clock::now();
       work();
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
