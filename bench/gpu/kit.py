@@ -230,7 +230,9 @@ def sanitizers(kit, name):
         raise NotRun("compute-sanitizer is not installed")
     for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
         try:
-            kit.command(name, "compute-sanitizer", "--error-exitcode", 9, "--tool", tool,
+            # A test asks for more memory than there is: a call's error is its own to judge.
+            more = ["--report-api-errors", "no"] if tool == "memcheck" else []
+            kit.command(name, "compute-sanitizer", "--error-exitcode", 9, "--tool", tool, *more,
                         kit.folder / "bin/hearth_gpu_test", limit=20)
             works = 1
         except Failed as why:
