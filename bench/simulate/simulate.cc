@@ -1,7 +1,6 @@
 #include "bench/simulate/simulate.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <iterator>
 #include <limits>
@@ -244,13 +243,6 @@ class PointOptimum : public Cache {
 
 constexpr const char* kPolicyNames[] = {"default", "lru", "optimum"};  // by SimulatedPolicy
 
-// Every sixth layer is global.
-constexpr std::array<ModelShape, 5> kShapes = {{{"270m", 3, 15, 512, 256},
-                                                {"1b", 4, 22, 512, 256},
-                                                {"4b", 5, 29, 1024, 1024},
-                                                {"12b", 8, 40, 1024, 2048},
-                                                {"27b", 10, 52, 1024, 2048}}};
-
 // Blocks, each kept or not by itself: one is worth nothing without the one before it.
 class DenseCache : public Cache {
  public:
@@ -332,12 +324,12 @@ class DenseOptimum : public Cache {
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> held_;  // next use, depth, block
 };
 
-std::unique_ptr<Cache> MakeCache(const Trace& trace, const std::optional<ModelShape>& model,
+std::unique_ptr<Cache> MakeCache(const Trace& trace, const ModelShape* model,
                                  SimulatedPolicy policy, double capacity) {
   const bool is_optimum = policy == SimulatedPolicy::kOptimum;
   const RetentionPolicy retention =
       policy == SimulatedPolicy::kLru ? RetentionPolicy::kLru : RetentionPolicy::kDefault;
-  if (model.has_value()) {
+  if (model != nullptr) {
     const double room =
         capacity * trace.unique_full_blocks * (model->global_layers + model->local_layers);
     if (is_optimum) return std::make_unique<PointOptimum>(trace, *model, room);
@@ -361,24 +353,16 @@ absl::StatusOr<SimulatedPolicy> ParsePolicy(const std::string& name) {
       absl::StrCat("policy ", name, " is not one of default, lru, optimum"));
 }
 
-absl::StatusOr<ModelShape> ParseModelShape(const std::string& name) {
-  for (const ModelShape& shape : kShapes) {
-    if (name == shape.name) return shape;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("model ", name, " is not one of 270m, 1b, 4b, 12b, 27b"));
-}
-
-double HitRate(const Trace& trace, const std::optional<ModelShape>& model, SimulatedPolicy policy,
+double HitRate(const Trace& trace, const ModelShape* model, SimulatedPolicy policy,
                double capacity) {
   const std::unique_ptr<Cache> cache = MakeCache(trace, model, policy, capacity);
   uint64_t all = 0, found = 0;
   for (uint32_t i = 0; i < trace.requests.size(); ++i) {
     const TraceRequest& request = trace.requests[i];
-    all += model.has_value() ? request.tokens : request.blocks.size();
+    all += model != nullptr ? request.tokens : request.blocks.size();
     found += cache->Serve(i, request);
   }
-  return static_cast<double>(model.has_value() ? found * kBlockTokens : found) / all;
+  return static_cast<double>(model != nullptr ? found * kBlockTokens : found) / all;
 }
 
 // One shard of the engine that a simulated fleet shares: room is made as Redis' volatile-ttl does,

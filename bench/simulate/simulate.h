@@ -6,10 +6,10 @@
 #ifndef HEARTH_BENCH_SIMULATE_SIMULATE_H_
 #define HEARTH_BENCH_SIMULATE_SIMULATE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <istream>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,10 +65,14 @@ struct ModelShape {
     return uint64_t{2} * sizeof(float) * kv_width * (global_layers + local_layers);
   }
 };
-// "270m", "1b", "4b", "12b", "27b": Gemma 3 as published.
-absl::StatusOr<ModelShape> ParseModelShape(const std::string& name);
+// Gemma 3 as published: every sixth layer is global.
+constexpr std::array<ModelShape, 5> kModelShapes = {{{"270m", 3, 15, 512, 256},
+                                                     {"1b", 4, 22, 512, 256},
+                                                     {"4b", 5, 29, 1024, 1024},
+                                                     {"12b", 8, 40, 1024, 2048},
+                                                     {"27b", 10, 52, 1024, 2048}}};
 
-// Without a model: blocks of all layers, each kept or not by itself. `capacity` is a share of the
+// Null `model`: blocks of all layers, each kept or not by itself. `capacity` is a share of the
 // trace's unique blocks; the result is the share of all prompts' blocks that were found, counted
 // from a prompt's start to the first gap.
 //
@@ -77,7 +81,7 @@ absl::StatusOr<ModelShape> ParseModelShape(const std::string& name);
 // branched off. `capacity` is a share of the bytes of all full blocks, stored dense; the result is
 // the share of all tokens that were restored. kOptimum is then Belady's rule on restore points: a
 // very good choice with the future known, but not proven the best.
-double HitRate(const Trace& trace, const std::optional<ModelShape>& model, SimulatedPolicy policy,
+double HitRate(const Trace& trace, const ModelShape* model, SimulatedPolicy policy,
                double capacity);
 
 struct FleetShape {

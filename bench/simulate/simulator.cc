@@ -8,7 +8,6 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -54,13 +53,14 @@ used goes first; optimum, which knows the future (with --model: Belady's rule on
 )";
 
 struct SimulateFlags {
-  std::string trace, model, svg;
+  std::string trace, svg;
+  const ModelShape* model = nullptr;
   std::vector<double> capacities = {0.01, 0.05, 0.1, 0.25, 0.5};
   std::vector<std::string> policies = {"default", "lru", "optimum"};
   bool json = false;
   // Of a fleet of stores that share one engine.
   uint32_t nodes = 0;
-  std::string routing = "random";
+  bool affinity = false;
   uint64_t shared_bytes = 0;  // 0: by the capacities
   double node_share = 0;
 
@@ -70,8 +70,7 @@ struct SimulateFlags {
 using Rates = std::map<SimulatedPolicy, std::map<double, double>>;  // hit rates, by capacity
 
 // All rates, on as many threads as there are cores. Says how far it is when that takes long.
-void Simulate(const Trace& trace, const std::optional<ModelShape>& model, Rates* rates,
-              Console& console) {
+void Simulate(const Trace& trace, const ModelShape* model, Rates* rates, Console& console) {
   std::vector<std::function<void()>> runs;
   for (auto& [policy, curve] : *rates) {
     for (auto& [capacity, rate] : curve) {
@@ -112,7 +111,7 @@ void Print(const Rates& rates, const std::vector<SimulatedPolicy>& policies,
       if (flags.json) {
         Json json{
             {"policy", PolicyName(policy)}, {"capacity", capacity}, {"hit_rate", Rounded(rate)}};
-        if (!flags.model.empty()) json["model"] = flags.model;
+        if (flags.model != nullptr) json["model"] = flags.model->name;
         console.out << Raw{JsonLine(json) + "\n"};
         continue;
       }
@@ -143,8 +142,7 @@ std::string Subject(const SimulateFlags& flags, const Trace& trace) {
 }
 
 constexpr double kWidth = 940, kHeight = 560;
-constexpr double kLeft = 76, kRight = 804, kTop = 132, kBottom = 470;
-constexpr double kLabelStep = 19;  // least distance of two lines' names
+constexpr double kLeft = 76, kRight = 908, kTop = 132, kBottom = 470;
 
 constexpr char kStyle[] = R"(
   .page { fill: #ffffff } .ink { fill: #1d2430 } .soft { fill: #667085 }
@@ -209,17 +207,19 @@ class Picture {
         "against capacity</title>\n<style>", kStyle, "</style>\n<rect class=\"page\" width=\"",
         kWidth, "\" height=\"", kHeight, "\" rx=\"12\"/>\n");
     svg += Text(32, 46, "Hit rate against capacity", "ink", 22, "start", 650);
-    const std::string kept =
-        flags_.model.empty() ? ", each kept by itself"
-                             : ", restore points of Gemma 3 " + absl::AsciiStrToUpper(flags_.model);
+    const std::string kept = flags_.model == nullptr
+                                 ? ", each kept by itself"
+                                 : absl::StrCat(", restore points of Gemma 3 ",
+                                                absl::AsciiStrToUpper(flags_.model->name));
     svg += Text(32, 72, Subject(flags_, trace_) + kept, "soft", 14);
     svg += Axes();
     // The store's own on top.
-    for (const auto policy :
-         {SimulatedPolicy::kLru, SimulatedPolicy::kOptimum, SimulatedPolicy::kDefault}) {
-      if (curves_.count(policy) > 0) svg += Curve(policy);
+    for (const auto& [policy, at] : {std::pair(SimulatedPolicy::kLru, 1),
+                                     {SimulatedPolicy::kOptimum, 2},
+                                     {SimulatedPolicy::kDefault, 0}}) {
+      if (curves_.count(policy) > 0) svg += Curve(policy, at);
     }
-    return svg + Names() + "</svg>\n";
+    return svg + "</svg>\n";
   }
 
  private:
@@ -245,7 +245,7 @@ class Picture {
       if (x - last >= 44) svg += Text(x, kBottom + 24, Percent(capacity), "soft", 13, "middle");
       last = x;
     }
-    const bool points = !flags_.model.empty();
+    const bool points = flags_.model != nullptr;
     svg += Text((kLeft + kRight) / 2, kBottom + 54,
                 points ? "capacity, as a share of all blocks' bytes with every layer"
                        : "capacity, as a share of the unique blocks",
@@ -253,50 +253,24 @@ class Picture {
     return svg + Text(kLeft, kTop - 18, points ? "tokens restored" : "blocks found", "ink", 14);
   }
 
-  // Whether another curve passes just above a point, where its value would stand.
-  bool IsCovered(double capacity, double rate) const {
-    return absl::c_any_of(curves_, [&](const auto& curve) {
-      const double above = Y(rate) - Y(curve.second.at(capacity));
-      return above > 1 && above < 30;
-    });
-  }
-
-  std::string Curve(SimulatedPolicy policy) const {
-    const bool with_values = policy == SimulatedPolicy::kDefault;
+  std::string Curve(SimulatedPolicy policy, int name_at) const {
+    const bool is_ours = policy == SimulatedPolicy::kDefault;
+    const std::string fill = absl::StrCat(PolicyName(policy), "-fill");
     std::string path, dots, values;
     for (const auto& [capacity, rate] : curves_.at(policy)) {
       const double x = X(capacity), y = Y(rate);
       absl::StrAppend(&path, path.empty() ? "M" : "L", Number(x), " ", Number(y), " ");
       absl::StrAppend(&dots, "<circle cx=\"", Number(x), "\" cy=\"", Number(y), "\" r=\"",
-                      with_values ? "4.5" : "3.5", "\" class=\"", PolicyName(policy),
-                      "-fill\"/>\n");
-      if (!with_values) continue;
-      // To the right of the last one stand the curves' names.
-      const bool is_last = capacity == flags_.capacities.back();
-      values += Text(is_last ? x + 6 : x, IsCovered(capacity, rate) ? y + 22 : y - 12,
-                     Number(rate * 100), "ink value", 12.5, is_last ? "end" : "middle", 600);
+                      is_ours ? "4.5" : "3.5", "\" class=\"", fill, "\"/>\n");
+      if (is_ours) values += Text(x, y - 12, Number(rate * 100), "ink value", 12.5, "middle", 600);
     }
-    return absl::StrCat("<path d=\"", path, "\" class=\"curve ", PolicyName(policy), "\"/>\n", dots,
-                        values);
-  }
-
-  // Names at the right end of the curves, kept apart.
-  std::string Names() const {
-    std::multimap<double, SimulatedPolicy> ends;
-    for (const auto& [policy, curve] : curves_) ends.emplace(Y(curve.rbegin()->second), policy);
-    std::string svg;
-    double least = -1e9;
-    for (const auto& [wanted, policy] : ends) {
-      const double y = std::max(wanted, least);
-      least = y + kLabelStep;
-      const char* const name = policy == SimulatedPolicy::kDefault ? "Hearth"
-                               : policy == SimulatedPolicy::kLru   ? "LRU"
-                               : flags_.model.empty()              ? "offline optimum"
-                                                                   : "future known";
-      svg += Text(X(flags_.capacities.back()) + 14, y + 5, name,
-                  absl::StrCat(PolicyName(policy), "-fill"), 14, "start", 600);
-    }
-    return svg;
+    const char* const name = is_ours                           ? "Hearth"
+                             : policy == SimulatedPolicy::kLru ? "LRU"
+                             : flags_.model == nullptr         ? "offline optimum"
+                                                               : "future known";
+    return absl::StrCat(
+        "<path d=\"", path, "\" class=\"curve ", PolicyName(policy), "\"/>\n", dots, values,
+        Text(kRight - 290.0 + 90 * name_at, kTop - 18, name, fill, 14, "start", 600));
   }
 
   const Rates& curves_;
@@ -305,48 +279,36 @@ class Picture {
   double step_ = 0.1, top_ = 1;
 };
 
-constexpr uint32_t kMaxNodes = 1000;
-
 // Each size of the engine, as a share of the trace's unique blocks, beside one store of that size.
-int RunFleet(const SimulateFlags& flags, const std::optional<ModelShape>& model, Console& console) {
-  if (flags.nodes < 1 || flags.nodes > kMaxNodes) {
-    return FailUsage(console,
-                     absl::StrCat("--nodes ", flags.nodes, ": from 1 to ", kMaxNodes, " stores"));
-  }
-  if (!(flags.node_share >= 0 && flags.node_share <= 1)) {
-    return FailUsage(
-        console, absl::StrCat("--node-share ", flags.node_share, " must be a share, from 0 to 1"));
-  }
-  if (flags.shared_bytes > 0 && !model.has_value()) {
+int RunFleet(const SimulateFlags& flags, Console& console) {
+  if (flags.nodes == 0) return FailUsage(console, "--nodes: how many stores share the engine?");
+  if (flags.shared_bytes > 0 && flags.model == nullptr) {
     return FailUsage(console, "--shared-bytes: --model says what a block takes");
-  }
-  if (flags.routing != "random" && flags.routing != "affinity") {
-    return FailUsage(console,
-                     absl::StrCat("--routing ", flags.routing, " is not one of random, affinity"));
   }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
   std::vector<double> capacities = flags.capacities;
   if (flags.shared_bytes > 0) {
-    const double block = static_cast<double>(model->TokenBytes()) * Trace::kBlockTokens;
+    const double block = static_cast<double>(flags.model->TokenBytes()) * Trace::kBlockTokens;
     capacities = {std::min(
         1.0, static_cast<double>(flags.shared_bytes) / block / std::max(1u, trace->unique_blocks))};
   }
-  if (!flags.json) {
-    console.out << flags.nodes << " stores, " << flags.routing << " routing, one engine\n"
-                << "  capacity   hit rate   shared   one lru store   one learnt store\n";
-  }
   FleetShape shape;
   shape.nodes = flags.nodes;
-  shape.affinity = flags.routing == "affinity";
+  shape.affinity = flags.affinity;
+  const char* const routing = flags.affinity ? "affinity" : "random";
+  if (!flags.json) {
+    console.out << shape.nodes << " stores, " << routing << " routing, one engine\n"
+                << "  capacity   hit rate   shared   one lru store   one learnt store\n";
+  }
   for (const double capacity : capacities) {
     shape.shared_blocks = static_cast<uint64_t>(capacity * trace->unique_blocks);
     shape.node_blocks =
         static_cast<uint64_t>(flags.node_share * static_cast<double>(shape.shared_blocks));
     const auto [found, shared] = SimulateFleet(*trace, shape);
-    const double lru = HitRate(*trace, std::nullopt, SimulatedPolicy::kLru, capacity);
-    const double learnt = HitRate(*trace, std::nullopt, SimulatedPolicy::kDefault, capacity);
-    const Json json{{"nodes", flags.nodes},         {"routing", flags.routing},
+    const double lru = HitRate(*trace, nullptr, SimulatedPolicy::kLru, capacity);
+    const double learnt = HitRate(*trace, nullptr, SimulatedPolicy::kDefault, capacity);
+    const Json json{{"nodes", shape.nodes},         {"routing", routing},
                     {"capacity", capacity},         {"node_share", flags.node_share},
                     {"hit_rate", Rounded(found)},   {"shared_hit_rate", Rounded(shared)},
                     {"lru_hit_rate", Rounded(lru)}, {"default_hit_rate", Rounded(learnt)}};
@@ -359,12 +321,6 @@ int RunFleet(const SimulateFlags& flags, const std::optional<ModelShape>& model,
 }
 
 int RunSimulate(SimulateFlags flags, Console& console) {
-  std::optional<ModelShape> model;
-  if (!flags.model.empty()) {
-    auto shape = ParseModelShape(flags.model);
-    if (!shape.ok()) return FailUsage(console, absl::StrCat("--", shape.status().message()));
-    model = *shape;
-  }
   absl::c_sort(flags.capacities);
   std::vector<SimulatedPolicy> policies;
   for (const std::string& name : flags.policies) {
@@ -379,7 +335,7 @@ int RunSimulate(SimulateFlags flags, Console& console) {
   }
   if (flags.is_of_fleet()) {
     if (!flags.svg.empty()) return FailUsage(console, "--svg: not of a fleet, --nodes");
-    return RunFleet(flags, model, console);
+    return RunFleet(flags, console);
   }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
@@ -390,7 +346,7 @@ int RunSimulate(SimulateFlags flags, Console& console) {
   for (const SimulatedPolicy policy : drawn) {
     for (const double capacity : flags.capacities) rates[policy][capacity] = 0;
   }
-  Simulate(*trace, model, &rates, console);
+  Simulate(*trace, flags.model, &rates, console);
   if (!flags.json) console.out << Subject(flags, *trace) << "\n";
   Print(rates, policies, flags, console);
   if (flags.svg.empty()) return kExitOk;
@@ -413,18 +369,23 @@ void Declare(CommandFlags* command, SimulateFlags* flags) {
   command->Add("--policy", &flags->policies, "default, lru, optimum")
       .SplitAtCommas()
       .Placeholder("NAME,...");
-  command->Add("--model", &flags->model, "270m, 1b, 4b, 12b or 27b: restore points")
-      .Placeholder("NAME");
+  std::map<std::string, int> models;
+  for (const ModelShape& shape : kModelShapes) models.emplace(shape.name, models.size());
+  command->AddChoice(
+      "--model", models, [flags](int at) { flags->model = &kModelShapes[at]; },
+      "restore points of this Gemma 3");
   command->Add("--nodes", &flags->nodes, "a fleet of so many stores that share one engine")
+      .Between(1, 1000)
       .Placeholder("N");
-  command->Add("--routing", &flags->routing, "of a fleet's requests: random, affinity")
-      .ShowDefault()
-      .Placeholder("NAME");
+  command->AddChoice(
+      "--routing", {{"random", 0}, {"affinity", 1}}, [flags](int at) { flags->affinity = at == 1; },
+      "of a fleet's requests; default random");
   command->Add("--shared-bytes", &flags->shared_bytes, "the engine's size; needs --model")
       .Placeholder("BYTES");
   command
       ->Add("--node-share", &flags->node_share,
             "each store's own memory, as a share of the engine's; 0: none")
+      .Between(0, 1)
       .ShowDefault()
       .Placeholder("SHARE");
   command->Add("--svg", &flags->svg, "also draw hit rate against capacity, beside lru and optimum")
