@@ -344,8 +344,9 @@ struct RemotePrefixCache::Attempt {
 
 FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                       uint32_t max_tokens, absl::Time deadline) {
-  LoadTrial unarmed;
-  LoadTrial* const load = prefix.load == nullptr ? &unarmed : prefix.load.get();
+  LoadModel always(LoadChoice::kAlways);
+  LoadTrial unasked(&always, LoadTrial::Work());
+  LoadTrial* const load = prefix.load == nullptr ? &unasked : prefix.load.get();
   uint64_t bytes = 0;
   Attempt attempt{prefix, above_tokens, max_tokens, deadline, load, &bytes, shared_memory_};
   absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);

@@ -253,24 +253,23 @@ absl::Status EngineImpl::TryBegin(const SequencePtr& sequence) {
   sequence->StopWaiting();  // where it took longer than it may
   FetchOutcome& fetched = taken.outcome;
   sequence->kept.lease = std::move(taken.lease);
-  LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
   if (taken.pool_again) {
     OfferPooled(keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary()), sequence->pooled,
                 &fetched);
   }
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));
-  const absl::Time chosen_at = fetcher_.loads()->Now();
   const absl::Status status =
       restorer_.Restore(sequence.get(), std::move(fetched), planner_.cache() != nullptr);
   if (!status.ok()) return status;
-  fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
+  const auto& trial = taken.load != nullptr ? taken.load : sequence->load;
+  const LoadReport load = fetcher_.NoteLoad(*sequence, trial.get());
   keeper_.AddRestoredToPool(*sequence);
   audit_.Offer(*sequence);
   sequence->times.restored_at = absl::Now();
   if (sequence->callbacks.on_started != nullptr) {
     sequence->callbacks.on_started({sequence->tokens(), sequence->restored.boundary, matched,
-                                    sequence->restored.from, load.report()});
+                                    sequence->restored.from, load});
   }
   if (sequence->step_ends.empty()) return FinishPrefill(sequence);
   planner_.StartPrefill(*sequence);

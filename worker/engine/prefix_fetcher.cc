@@ -45,10 +45,9 @@ bool PrefixFetcher::MayHaveMore(const Sequence& sequence) const {
 
 bool PrefixFetcher::LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache,
                            LoadTrial::Work work) {
-  LoadTrial& trial = *sequence->prefix.load;
-  trial.Arm(&loads_, work);
+  sequence->load = std::make_shared<LoadTrial>(&loads_, work);
   const uint32_t best = BestBoundary(*sequence);
-  if (trial.WorthAsking(best, BytesTo(best))) return Fetch(sequence, cache);
+  if (sequence->load->WorthAsking(best, BytesTo(best))) return Fetch(sequence, cache);
   counters_->Add(EngineCounter::kLoadsUnasked);
   return false;
 }
@@ -81,7 +80,7 @@ bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache
   counters_->Add(EngineCounter::kFetches);
   const uint32_t above_tokens = sequence->pooled.boundary;
   const absl::Time deadline = sequence->times.admitted_at + terms_.fetch_budget;
-  sequence->fetch.Begin(sequence->times.admitted_at + sequence->prefix.load->MostTime());
+  sequence->fetch.Begin(sequence->times.admitted_at + sequence->load->MostTime());
   const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
     Fetched fetched;
     try {
@@ -104,7 +103,8 @@ bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache
 // On a fetch thread: what the cache has, after a wait for what another is computing.
 Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint32_t above_tokens,
                                    absl::Time deadline) {
-  const PrefixRequest& prefix = sequence->prefix;
+  PrefixRequest prefix = sequence->prefix;
+  prefix.load = sequence->load;
   const uint32_t max_boundary = sequence->max_boundary();
   Fetched fetched;
   fetched.load = prefix.load;
@@ -138,8 +138,7 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
       // Declined objects are not here: without this fetch they are computed.
       LoadTrial::Work left = prefix.load->work();
       left.have_tokens = std::max(above_tokens, outcome.usable_tokens);
-      again.load = std::make_shared<LoadTrial>();
-      again.load->Arm(&loads_, left);
+      again.load = std::make_shared<LoadTrial>(&loads_, left);
       FetchOutcome now = cache->Fetch(again, have, max_boundary, absl::Now() + terms_.fetch_budget);
       const LoadReport found = again.load->report();
       if (found.decision == LoadDecision::kAbandoned) now.declined_tokens = found.boundary;
@@ -154,14 +153,10 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
   return fetched;
 }
 
-// Records the cost of a load that has ended, and how far off its estimate was.
-void PrefixFetcher::NoteLoad(const Sequence& sequence, absl::Duration restored_in,
-                             LoadTrial* load) {
-  if (sequence.restored.from > Tier::kWorker) {
-    load->OnRestored(restored_in);
-  } else {
-    load->OnEnd(LoadDecision::kMiss);  // what came was not used
-  }
+LoadReport PrefixFetcher::NoteLoad(const Sequence& sequence, LoadTrial* load) {
+  if (load == nullptr) return LoadReport();
+  // What came was not used.
+  if (sequence.restored.from <= Tier::kWorker) load->OnEnd(LoadDecision::kMiss);
   const LoadReport report = load->report();
   switch (report.decision) {
     case LoadDecision::kLoad:
@@ -181,6 +176,7 @@ void PrefixFetcher::NoteLoad(const Sequence& sequence, absl::Duration restored_i
     case LoadDecision::kNone:
       break;
   }
+  return report;
 }
 
 }  // namespace hearth

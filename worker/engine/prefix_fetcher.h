@@ -32,8 +32,8 @@ class PrefixFetcher {
   // True: the result arrives at sequence->fetch. False: nothing will, go on without. `work`: the
   // prefills to be computed, its own and others'.
   bool LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache, LoadTrial::Work work);
-  // Records the cost of a load that ended in a restore, and how far off its estimate was.
-  void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);
+  // Counts what was chosen, and how far off the estimate of a load was. Null: nobody looked.
+  LoadReport NoteLoad(const Sequence& sequence, LoadTrial* load);
   // The estimate for a prefix of so many tokens.
   LoadReport Estimate(uint32_t boundary) const;
   LoadModel* loads() { return &loads_; }

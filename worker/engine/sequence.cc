@@ -18,7 +18,6 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   prefix.adapter = request.adapter;
   prefix.request_id = request.request_id;
   prefix.stop = std::make_shared<CallStop>();
-  prefix.load = std::make_shared<LoadTrial>();
   return prefix;
 }
 

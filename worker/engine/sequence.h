@@ -170,6 +170,7 @@ struct Sequence {
   const std::shared_ptr<const Sequence> first;  // null: this is the first sample, or beam
   const uint32_t sample = 0;
 
+  std::shared_ptr<LoadTrial> load;  // once the cache was looked at; written before its fetch
   FetchWait fetch;
 
   // The engine's thread only, from here on.

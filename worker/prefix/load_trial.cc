@@ -1,7 +1,6 @@
 #include "worker/prefix/load_trial.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 namespace hearth {
@@ -11,10 +10,9 @@ namespace {
 constexpr double kKept = 0.5, kMemoryTokens = 8192;
 constexpr absl::Duration kTryAgain = absl::Seconds(30);
 // Loads this short are taken whatever computing would cost: they spare others the computing.
-constexpr absl::Duration kShortLoad = absl::Milliseconds(10);
-// A transfer is judged when a twentieth of the computing time has passed: that may be lost by it.
+constexpr absl::Duration kShortLoad = absl::Milliseconds(20);
+// Others are judged when a twentieth of the computing time has passed: that may be lost by it.
 constexpr double kGraceShare = 0.05;
-constexpr absl::Duration kLeastGrace = absl::Milliseconds(20);
 // A plan has at least this long: a busy machine is not a silent store.
 constexpr absl::Duration kLeastPlanPatience = absl::Milliseconds(50);
 // A load that goes on as it should ends in time; this bounds one that nobody looks at.
@@ -22,14 +20,9 @@ constexpr double kMaxComputeTimes = 8;
 
 }  // namespace
 
-absl::Time LoadModel::SteadyNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
 void LoadModel::OnStep(uint32_t tokens, absl::Duration took) {
-  const double kept = std::exp(-static_cast<double>(tokens) / kMemoryTokens);
   absl::MutexLock lock(&mu_);
-  computing_.Add(kept, tokens, took);
+  computing_.Add(std::exp(-static_cast<double>(tokens) / kMemoryTokens), tokens, took);
 }
 
 void LoadModel::OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool alone) {
@@ -70,7 +63,6 @@ std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
 bool LoadTrial::Chooses(LoadSource source, uint32_t boundary, uint64_t bytes) {
   report_.bytes = bytes;
   report_.decision = LoadDecision::kLoad;
-  if (model_ == nullptr) return true;
   const auto load = model_->LoadTime(source, bytes), compute = Spares(boundary);
   report_.load_estimate = load;
   report_.compute_estimate = compute;
@@ -104,7 +96,7 @@ void LoadTrial::OnPlan(absl::Duration took, bool late) {
   report_ = LoadReport();
   report_.decision = LoadDecision::kMiss;  // until an offer says otherwise
   report_.plan_was_late = late;
-  if (model_ != nullptr) model_->OnPlan(took);
+  model_->OnPlan(took);
 }
 
 bool LoadTrial::Accepts(const LoadOffer& offer) {
@@ -128,30 +120,23 @@ std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const
   const double seen = static_cast<double>(received_bytes + message_bytes_);
   const double left = static_cast<double>(report_.bytes) - seen;
   // From accepted_ on; no single message is waited for longer than computing takes.
-  absl::Duration until = passed + std::max(compute, kLeastGrace);
+  absl::Duration until = passed + std::max(compute, kShortLoad);
   if (left > 0) until = std::min(until, compute * (seen / left));
-  until = std::max({until, compute * kGraceShare, kLeastGrace});
+  until = std::max({until, compute * kGraceShare, kShortLoad});
   return std::max(until - passed, absl::ZeroDuration());
 }
 
 void LoadTrial::OnEnd(LoadDecision decision, std::optional<uint64_t> received_bytes) {
   absl::MutexLock lock(&mu_);
-  if (accepted_.has_value()) report_.took = Now() - *accepted_;
-  accepted_.reset();
   if (report_.decision == LoadDecision::kLoad) report_.decision = decision;
-  if (!received_bytes.has_value() || model_ == nullptr) return;
-  // Not more than this can have come.
-  const uint64_t seen = std::max<uint64_t>(*received_bytes + message_bytes_, 1);
-  model_->OnLoad(report_.source.value_or(LoadSource::kWire), seen, report_.took,
-                 /*alone=*/true);
-}
-
-void LoadTrial::OnRestored(absl::Duration copied) {
-  absl::MutexLock lock(&mu_);
-  if (report_.decision != LoadDecision::kLoad || model_ == nullptr) return;
-  report_.took += copied;
-  model_->OnLoad(report_.source.value_or(LoadSource::kWire), report_.bytes, report_.took,
-                 /*alone=*/tries_);
+  if (!accepted_.has_value()) return;
+  report_.took = Now() - *std::exchange(accepted_, std::nullopt);
+  if (decision == LoadDecision::kMiss && !received_bytes.has_value()) return;
+  const uint64_t came = received_bytes.has_value()  // not more than this can have come
+                            ? std::max<uint64_t>(*received_bytes + message_bytes_, 1)
+                            : report_.bytes;
+  model_->OnLoad(report_.source.value_or(LoadSource::kWire), came, report_.took,
+                 /*alone=*/tries_ || received_bytes.has_value());
 }
 
 }  // namespace hearth

@@ -12,6 +12,7 @@
 #define HEARTH_WORKER_PREFIX_LOAD_TRIAL_H_
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,7 +20,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace hearth {
@@ -32,7 +32,10 @@ enum class LoadSource { kWire, kWireDisk, kShared, kDevice, kCount };
 
 class LoadModel {
  public:
-  static absl::Time SteadyNow();
+  static absl::Time SteadyNow() {
+    const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
+    return absl::UnixEpoch() + absl::FromChrono(since_start);
+  }
   explicit LoadModel(LoadChoice choice = LoadChoice::kAuto,
                      std::function<absl::Time()> clock = SteadyNow)
       : choice_(choice), clock_(std::move(clock)) {}
@@ -91,7 +94,7 @@ struct LoadReport {
   uint64_t bytes = 0;                // offered, or where nobody asked the most that would come
   // Empty where unknown. The compute estimate is the time that a load saves.
   std::optional<absl::Duration> load_estimate, compute_estimate;
-  absl::Duration took = absl::ZeroDuration();  // from the plan until it was restored or cut off
+  absl::Duration took = absl::ZeroDuration();  // from the plan until all was there or cut off
   bool plan_was_late = false;
 };
 
@@ -103,7 +106,6 @@ struct LoadOffer {
   uint64_t message_bytes = 0;  // the most that comes at once
 };
 
-// One that was not armed loads everything.
 class LoadTrial {
  public:
   struct Work {
@@ -111,20 +113,14 @@ class LoadTrial {
     uint32_t others = 0;                               // as long as it, that are computed beside it
     absl::Duration budget = absl::InfiniteDuration();  // for the plan; where nothing is known, all
   };
-  // Once, before others know of it.
-  void Arm(LoadModel* model, const Work& work) {
-    model_ = model;
-    work_ = work;
-  }
+  LoadTrial(LoadModel* model, const Work& work) : model_(model), work_(work) {}
   const Work& work() const { return work_; }
 
   // The engine: whether anything, of at most `bytes`, may be worth loading; how long the plan may
-  // take, and all of it: a load that goes on as it should ends in time; what it took to restore the
-  // objects, beside the transfer.
+  // take, and all of it: a load that goes on as it should ends in time.
   bool WorthAsking(uint32_t boundary, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Duration PlanPatience() const;
   absl::Duration MostTime() const;
-  void OnRestored(absl::Duration copied) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The cache: the plan that it asked for came after `took`, or `late` it did not; what it offers
   // is worth loading.
@@ -137,22 +133,22 @@ class LoadTrial {
   // With a number of bytes: the patience ended (kAbandoned), or the caller's deadline passed.
   void OnEnd(LoadDecision decision, std::optional<uint64_t> received_bytes = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Time Now() const { return model_ == nullptr ? absl::Now() : model_->Now(); }
+  absl::Time Now() const { return model_->Now(); }
   LoadReport report() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return report_;
   }
 
  private:
-  bool Decides() const { return model_ != nullptr && model_->choice() == LoadChoice::kAuto; }
+  bool Decides() const { return model_->choice() == LoadChoice::kAuto; }
   std::optional<absl::Duration> Spares(uint32_t boundary) const;
   // Takes down both estimates, and whether loading is chosen.
   bool Chooses(LoadSource source, uint32_t boundary, uint64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  LoadModel* const model_;
+  const Work work_;
   mutable absl::Mutex mu_;
-  LoadModel* model_ = nullptr;
-  Work work_;
   bool tries_ ABSL_GUARDED_BY(mu_) = false;                  // a source that was found too slow
   std::optional<absl::Time> accepted_ ABSL_GUARDED_BY(mu_);  // while a transfer is under way
   uint64_t message_bytes_ ABSL_GUARDED_BY(mu_) = 0;

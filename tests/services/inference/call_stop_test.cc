@@ -50,9 +50,6 @@ class SilentStoreTest : public testing::Test {
     store_.publish = [this](grpc::ServerContext* context, auto*) { return UntilGivenUp(context); };
     prefix_.token_ids = CountingTokens(kTokens);
     prefix_.tenant = "default";
-    LoadTrial::Work work;
-    work.tokens = kTokens;
-    trial_.Arm(&model_, work);
   }
 
   grpc::Status UntilGivenUp(grpc::ServerContext* context) {
@@ -106,7 +103,7 @@ class SilentStoreTest : public testing::Test {
   CacheCounters counters_;
   FakeClock clock_;
   LoadModel model_{LoadChoice::kAlways};
-  LoadTrial trial_;
+  LoadTrial trial_{&model_, {0, kTokens}};
   PrefixRequest prefix_;
 };
 

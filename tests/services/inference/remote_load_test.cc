@@ -38,11 +38,7 @@ class RemoteLoadTest : public testing::Test {
   std::shared_ptr<LoadTrial> Trial(uint64_t bytes_per_second) {
     model_.OnStep(kPromptTokens, absl::Seconds(1));
     model_.OnLoad(LoadSource::kWire, bytes_per_second, absl::Seconds(1));
-    auto trial = std::make_shared<LoadTrial>();
-    LoadTrial::Work work;
-    work.tokens = kPromptTokens;
-    trial->Arm(&model_, std::move(work));
-    return trial;
+    return std::make_shared<LoadTrial>(&model_, LoadTrial::Work{0, kPromptTokens});
   }
   FetchOutcome Fetch() {
     return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Now() + absl::Seconds(60));

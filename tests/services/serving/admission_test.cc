@@ -204,7 +204,7 @@ TEST_F(AdmissionPlacesTest, TheLastPlaceIsForATenantThatHasNone) {
   const auto c = Enter(Tenant("c"));
   EXPECT_NE(c, nullptr) << refusal_;
   EXPECT_EQ(Enter(Identity()), nullptr);
-  first->call->Finish(absl::OkStatus());
+  EXPECT_TRUE(first->call->Finish(absl::OkStatus()).ok());
   EXPECT_NE(Enter(Identity()), nullptr) << "one who is asked for no identity is no tenant";
 }
 
@@ -252,7 +252,7 @@ TEST(Admission, BytesOfAKindAreTakenAndGivenBackWithTheirCalls) {
   EXPECT_TRUE(second->Reserve(20).ok());
   EXPECT_TRUE(first->Reserve(10).ok()) << "fewer";
   EXPECT_TRUE(second->Reserve(90).ok());
-  second->Finish(absl::OkStatus());
+  EXPECT_TRUE(second->Finish(absl::OkStatus()).ok());
   EXPECT_TRUE(first->Reserve(100).ok());
 }
 

@@ -39,8 +39,7 @@ class LoadTrialTest : public testing::Test {
     return offer;
   }
   bool Loads(const LoadOffer& offer, LoadTrial::Work work = Prompt()) {
-    LoadTrial trial;
-    trial.Arm(&model_, std::move(work));
+    LoadTrial trial(&model_, std::move(work));
     const bool accepted = trial.Accepts(offer);
     if (accepted) trial.OnEnd(LoadDecision::kMiss);
     return accepted;
@@ -51,9 +50,6 @@ class LoadTrialTest : public testing::Test {
 };
 
 TEST_F(LoadTrialTest, PrefixIsLoadedWhileItsCostsAreUnknown) {
-  LoadTrial unarmed;
-  EXPECT_TRUE(unarmed.Accepts(Offer()));
-  EXPECT_EQ(unarmed.Patience(0), std::nullopt);
   EXPECT_TRUE(Loads(Offer()));
   LearnCompute();
   EXPECT_TRUE(Loads(Offer())) << "of the link nothing is known";
@@ -98,13 +94,11 @@ TEST_F(LoadTrialTest, OthersThatComputeMakeLoadingWorthMore) {
 TEST_F(LoadTrialTest, StoreIsNotAskedIfEvenTheWholePrefixIsNotWorthLoading) {
   LearnCompute();
   LearnLink(1 * kMegabyte);
-  LoadTrial trial;
-  trial.Arm(&model_, Prompt());
+  LoadTrial trial(&model_, Prompt());
   EXPECT_FALSE(trial.WorthAsking(2111, 29 * 1000 * 1000));
   EXPECT_EQ(trial.report().decision, LoadDecision::kCompute);
   LearnLink(500 * kMegabyte, LoadSource::kShared);
-  LoadTrial shared;
-  shared.Arm(&model_, Prompt());
+  LoadTrial shared(&model_, Prompt());
   EXPECT_TRUE(shared.WorthAsking(2111, 29 * 1000 * 1000)) << "it may come by shared memory";
 }
 
@@ -136,15 +130,13 @@ absl::Duration Transfer(LoadTrial* trial, absl::Time* now, double rate, bool* ar
   }
   *arrived = true;
   trial->OnEnd(LoadDecision::kLoad);
-  trial->OnRestored(absl::ZeroDuration());
   return *now - begin;
 }
 
 TEST_F(LoadTrialTest, ATransferThatIsFarTooSlowCostsATwentiethOfComputing) {
   LearnCompute();
   LearnLink(100 * kMegabyte);
-  LoadTrial trial;
-  trial.Arm(&model_, Prompt());
+  LoadTrial trial(&model_, Prompt());
   bool arrived = true;
   const absl::Duration waited = Transfer(&trial, &now_, 0.2 * kMegabyte, &arrived);
   EXPECT_FALSE(arrived);
@@ -156,8 +148,7 @@ TEST_F(LoadTrialTest, ATransferThatIsFarTooSlowCostsATwentiethOfComputing) {
 TEST_F(LoadTrialTest, ATransferThatIsSlowerThanForeseenButFasterThanComputingGoesOn) {
   LearnCompute();
   LearnLink(100 * kMegabyte);
-  LoadTrial trial;
-  trial.Arm(&model_, Prompt());
+  LoadTrial trial(&model_, Prompt());
   bool arrived = false;
   Transfer(&trial, &now_, 20 * kMegabyte, &arrived);
   EXPECT_TRUE(arrived);
@@ -168,8 +159,7 @@ TEST_F(LoadTrialTest, ATransferThatIsSlowerThanForeseenButFasterThanComputingGoe
 TEST_F(LoadTrialTest, ATransferThatIsNearlyOverIsNotCutOff) {
   LearnCompute();
   LearnLink(20 * kMegabyte);
-  LoadTrial trial;
-  trial.Arm(&model_, Prompt());
+  LoadTrial trial(&model_, Prompt());
   ASSERT_TRUE(trial.Accepts(Offer()));
   Pass(5);
   const auto patience = trial.Patience(27 * 1000 * 1000);
@@ -182,22 +172,18 @@ TEST_F(LoadTrialTest, ATransferThatIsNearlyOverIsNotCutOff) {
 TEST_F(LoadTrialTest, ALoadThatIsWorthItMayOutlastTheBudget) {
   LoadTrial::Work work = Prompt();
   work.budget = absl::Milliseconds(100);
-  LoadTrial unknown;
-  unknown.Arm(&model_, work);
+  LoadTrial unknown(&model_, work);
   EXPECT_EQ(unknown.MostTime(), work.budget);
   LearnCompute();
-  LoadTrial trial;
-  trial.Arm(&model_, work);
+  LoadTrial trial(&model_, work);
   EXPECT_GE(trial.MostTime(), absl::Milliseconds(1400));
 }
 
 TEST_F(LoadTrialTest, APlanIsWaitedForNoLongerThanComputingTakes) {
-  LoadTrial unknown;
-  unknown.Arm(&model_, Prompt());
+  LoadTrial unknown(&model_, Prompt());
   EXPECT_EQ(unknown.PlanPatience(), absl::Seconds(2));
   LearnCompute();
-  LoadTrial trial;
-  trial.Arm(&model_, Prompt(0, 512));
+  LoadTrial trial(&model_, Prompt(0, 512));
   EXPECT_LE(trial.PlanPatience(), absl::Milliseconds(550));
 }
 
@@ -213,8 +199,7 @@ TEST_F(LoadTrialTest, ALinkThatWasSlowIsTriedNowAndThenAndUsedAgainWhenItIsFast)
   int tried = 0;
   bool arrived = false;
   const auto ask = [&](double rate) {
-    LoadTrial trial;
-    trial.Arm(&model_, Prompt());
+    LoadTrial trial(&model_, Prompt());
     if (!trial.WorthAsking(2048, 28 * 1000 * 1000)) return;
     ++tried;
     trial.OnPlan(absl::ZeroDuration());
@@ -249,11 +234,9 @@ TEST_F(LoadTrialTest, ASlowDiskIsTriedAgainWhileTheRamBesideItIsFast) {
 
 TEST_F(LoadTrialTest, ASilentStoreIsNotWaitedForAgainAndAgain) {
   LearnCompute();
-  LoadTrial trial;
-  trial.Arm(&model_, Prompt());
+  LoadTrial trial(&model_, Prompt());
   trial.OnPlan(absl::Seconds(3), /*late=*/true);
-  LoadTrial next;
-  next.Arm(&model_, Prompt());
+  LoadTrial next(&model_, Prompt());
   EXPECT_FALSE(next.WorthAsking(2048, 28 * 1000 * 1000));
 }
 
@@ -261,8 +244,7 @@ TEST_F(LoadTrialTest, ToldToLoadItLoadsAndOnlyMeasures) {
   LoadModel always(LoadChoice::kAlways, [this] { return now_; });
   always.OnStep(512, absl::Milliseconds(1));
   always.OnLoad(LoadSource::kWire, 1000, absl::Seconds(10));
-  LoadTrial trial;
-  trial.Arm(&always, Prompt());
+  LoadTrial trial(&always, Prompt());
   EXPECT_TRUE(trial.WorthAsking(2048, 28 * 1000 * 1000));
   EXPECT_TRUE(trial.Accepts(Offer()));
   EXPECT_EQ(trial.Patience(0), std::nullopt);
