@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-constexpr int kChunk = 128;  // a step's tokens, as the engine prefills: its default, and with
+constexpr int kChunk = 128;       // a step's tokens, as the engine prefills: its default, and with
 constexpr int kLargeChunk = 512;  // --chunk-tokens 512
 constexpr int kDecoded = 16;
 
@@ -89,7 +89,8 @@ class StepBench {
     };
     restore();
     gigabytes = static_cast<double>(kv.held_bytes(0)) / 1e9;
-    Row("restore of " + std::to_string(prefix_) + " tokens from the host", "ms", 1e3, turns_, restore);
+    Row("restore of " + std::to_string(prefix_) + " tokens from the host", "ms", 1e3, turns_,
+        restore);
     Row("restore from the host", "GB/s", -gigabytes, turns_, restore);
   }
 
