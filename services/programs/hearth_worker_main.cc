@@ -79,9 +79,9 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
                  "with the cache as without, shared by equal machines; portable: within rounding, "
                  "shared by all; auto: invariant on a CPU where it holds, else exact");
-  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8"},
+  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8", "q8_0"},
                  "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
-                 "answers; int8: half of 16 bits, other answers, shared with int8 only; auto: "
+                 "answers; q8_0: 8 bits, other answers, shared with q8_0 only; int8: q8_0; auto: "
                  "stored");
   set->AddText("kv-cache", &engine->kv.cache,
                "How keys and values are kept of requests that do not say: dynamic; static: all "

@@ -69,9 +69,15 @@ absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here
 }
 
 WeightForm FormOf(WeightsChoice weights) {
-  return weights == WeightsChoice::kFloat32 ? WeightForm::kFloat32
-         : weights == WeightsChoice::kInt8  ? WeightForm::kInt8
-                                            : WeightForm::kStored;
+  switch (weights) {
+    case WeightsChoice::kFloat32:
+      return WeightForm::kFloat32;
+    case WeightsChoice::kInt8:
+    case WeightsChoice::kQ8_0:
+      return WeightForm::kQ8_0;
+    default:
+      return WeightForm::kStored;
+  }
 }
 
 struct KvMemory {

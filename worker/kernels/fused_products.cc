@@ -78,18 +78,8 @@ void GeluProductOf(const GeluProductCall& call) {
 }  // namespace
 
 void GeluProductForTarget(const GeluProductCall& call) {
-  switch (call.gate->type()) {
-    case ElementType::kFloat32:
-      return GeluProductOf<float>(call);
-    case ElementType::kBFloat16:
-      return GeluProductOf<BFloat16>(call);
-    case ElementType::kFloat16:
-      return GeluProductOf<Float16>(call);
-    case ElementType::kInt8:
-      return GeluProductOf<Int8>(call);
-    default:
-      assert(false);
-  }
+  product::WithElement(call.gate->type(),
+                       [&call](auto element) { GeluProductOf<decltype(element)>(call); });
 }
 
 #else  // no FMA in vectors

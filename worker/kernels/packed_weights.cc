@@ -1,9 +1,7 @@
 #include "worker/kernels/packed_weights.h"
 
 #include <cassert>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "worker/kernels/float_mode.h"
@@ -12,18 +10,25 @@
 namespace hearth {
 namespace {
 
-// One output's weights, in a stack of matrices, as `type`; where they are of another, widened into
-// `wide`.
+constexpr int64_t kMaxBlockBytes = 210, kMaxBlockValues = 256;
+
+// One output's weights, in a stack of matrices, as `type`; where they are of another, in `made`.
 const std::byte* RowAs(ElementType type, absl::Span<const WeightRows> matrices, int64_t output,
-                       int64_t inputs, std::vector<float>* wide) {
+                       int64_t inputs, std::vector<std::byte>* made) {
   auto matrix = matrices.begin();
   for (; output >= matrix->outputs; ++matrix) output -= matrix->outputs;
   const auto* row = static_cast<const std::byte*>(matrix->data) +
                     static_cast<size_t>(output) * RowBytes(matrix->type, inputs);
   if (matrix->type == type) return row;
-  wide->resize(static_cast<size_t>(inputs));
-  WidenRow(matrix->type, row, inputs, wide->data());
-  return reinterpret_cast<const std::byte*>(wide->data());
+  std::vector<float> wide(static_cast<size_t>(inputs));
+  WidenRow(matrix->type, row, inputs, wide.data());
+  made->resize(RowBytes(type, inputs));
+  if (type == ElementType::kFloat32) {
+    std::memcpy(made->data(), wide.data(), made->size());
+  } else {
+    QuantizeRow(type, wide.data(), inputs, made->data());
+  }
+  return made->data();
 }
 
 // Inputs of one panel, [count][width]; `rows` are at the first of them.
@@ -48,63 +53,56 @@ void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64
   FillPanel<uint16_t>(rows, real, width, inputs % 2, panel + pairs * width * 4);
 }
 
-// One group of one output: what each value is a multiple of.
-float ScaleOf(const float* weights, int64_t count) {
-  float most = 0;
-  bool is_finite = true;
-  for (int64_t i = 0; i < count; ++i) {
-    is_finite &= std::isfinite(weights[i]);
-    most = std::max(most, std::abs(weights[i]));
+// A block's float16 numbers first, then its other bytes.
+void FillPanelOfBlocks(ElementType type, const std::byte** rows, int64_t real, int64_t width,
+                       int64_t blocks, std::byte* panel) {
+  const int64_t bytes = static_cast<int64_t>(FormOf(type).bytes);
+  const BlockHalves halves = HalvesOf(type);
+  const int64_t others_at = halves.at == 0 ? 2 * halves.count : 0;
+  const int64_t others = bytes - 2 * halves.count;
+  for (int64_t block = 0; block < blocks; ++block, panel += bytes * width) {
+    for (int64_t i = 0; i < real; ++i) rows[i] += halves.at;
+    FillPanel<uint16_t>(rows, real, width, halves.count, panel);
+    for (int64_t i = 0; i < real; ++i) rows[i] += others_at - halves.at;
+    FillPanel<uint8_t>(rows, real, width, others, panel + 2 * halves.count * width);
+    for (int64_t i = 0; i < real; ++i) rows[i] += bytes - others_at;
   }
-  if (!is_finite) return std::numeric_limits<float>::quiet_NaN();
-  return most < PackedWeights::kLeastMagnitude ? 0.0f : most / 127;
 }
 
-int8_t NearestMultiple(float weight, float scale) {
-  if (!(scale > 0)) return 0;  // NaN, too
-  // The nearest integer, as the sum has no room for fractions.
-  constexpr float kNoFractions = 12582912.0f;
-  const float nearest = (weight / scale + kNoFractions) - kNoFractions;
-  return static_cast<int8_t>(nearest);
-}
-
-// Rows of floats, [real][inputs], as a panel of groups.
-void FillPanelOfGroups(const std::byte* const* rows, int64_t real, int64_t width, int64_t inputs,
-                       std::byte* panel) {
-  constexpr int64_t kGroup = PackedWeights::kGroupInputs;
-  for (int64_t begin = 0; begin < inputs; begin += kGroup) {
-    const int64_t count = std::min(kGroup, inputs - begin);
-    std::memset(panel, 0, static_cast<size_t>(width * (count + 4)));
-    std::byte* scales = panel + width * count;
-    for (int64_t n = 0; n < real; ++n) {
-      const float* row = reinterpret_cast<const float*>(rows[n]) + begin;
-      const float scale = ScaleOf(row, count);
-      std::memcpy(scales + n * 4, &scale, 4);
-      for (int64_t i = 0; i < count; ++i) {
-        panel[i * width + n] = static_cast<std::byte>(NearestMultiple(row[i], scale));
-      }
-    }
-    panel = scales + width * 4;
-  }
+// One output's block, as a file has it.
+void GatherBlock(ElementType type, const std::byte* panel, int64_t width, int64_t n,
+                 std::byte* block) {
+  const int64_t bytes = static_cast<int64_t>(FormOf(type).bytes);
+  const BlockHalves halves = HalvesOf(type);
+  std::memcpy(block + halves.at, panel + 2 * n, 2);
+  if (halves.count > 1) std::memcpy(block + halves.at + 2, panel + 2 * (width + n), 2);
+  panel += 2 * halves.count * width + n;
+  std::byte* others = block + (halves.at == 0 ? 2 * halves.count : 0);
+  for (int64_t i = 0; i < bytes - 2 * halves.count; ++i) others[i] = panel[i * width];
 }
 
 }  // namespace
 
 const char* WeightFormName(WeightForm form) {
-  return form == WeightForm::kFloat32 ? "float32" : form == WeightForm::kInt8 ? "int8" : "stored";
+  return form == WeightForm::kFloat32 ? "float32" : form == WeightForm::kQ8_0 ? "q8_0" : "stored";
 }
 
-float PackedWeights::Scale(int64_t panel, int64_t input, int64_t n) const {
-  const int64_t begin = input / kGroupInputs * kGroupInputs;
-  const int64_t count = std::min(kGroupInputs, inputs_ - begin);
-  float scale;
-  std::memcpy(&scale, Panel<std::byte>(panel, begin) + PanelWidth(panel) * count + n * 4, 4);
-  return scale;
-}
+bool IsPacked(ElementType type) { return !IsOfBlocks(type) || type == ElementType::kQ8_0; }
 
 void PackedWeights::WidenOutput(int64_t output, float* to) const {
-  assert(type_ != ElementType::kInt8 && output >= 0 && output < outputs_);
+  assert(output >= 0 && output < outputs_);
   const int64_t panel = output / kPanelOutputs, n = output % kPanelOutputs;
+  if (IsOfBlocks(type_)) {
+    const int64_t values = FormOf(type_).values;
+    std::byte block[kMaxBlockBytes];
+    float wide[kMaxBlockValues];
+    for (int64_t input = 0; input < inputs_; input += values) {
+      GatherBlock(type_, Panel<std::byte>(panel, input), PanelWidth(panel), n, block);
+      WidenRow(type_, block, values, wide);
+      std::copy_n(wide, std::min(values, inputs_ - input), to + input);
+    }
+    return;
+  }
   const auto* weights = Panel<std::byte>(panel);
   const int64_t bytes = static_cast<int64_t>(ElementBytes(type_));
   for (int64_t input = 0; input < inputs_; ++input) {
@@ -113,10 +111,10 @@ void PackedWeights::WidenOutput(int64_t output, float* to) const {
 }
 
 ElementType PackedType(absl::Span<const ElementType> types, WeightForm form) {
-  if (form == WeightForm::kInt8) return ElementType::kInt8;
+  if (form == WeightForm::kQ8_0) return ElementType::kQ8_0;
   const bool is_one = std::count(types.begin(), types.end(), types[0]) == int64_t(types.size());
-  return form == WeightForm::kStored && is_one && !IsOfBlocks(types[0]) ? types[0]
-                                                                        : ElementType::kFloat32;
+  return form == WeightForm::kStored && is_one && IsPacked(types[0]) ? types[0]
+                                                                     : ElementType::kFloat32;
 }
 
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,
@@ -132,13 +130,12 @@ PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, Element
   packed.bytes_ = arena != nullptr
                       ? arena->Take(packed.bytes())
                       : std::shared_ptr<std::byte>(AllocateKernelBytes(packed.bytes()));
-  const ElementType from = type == ElementType::kInt8 ? ElementType::kFloat32 : type;
   parallel(packed.panels(), [&](int64_t panel) {
     const FloatMode mode;
     const std::byte* rows[kPanelOutputs] = {};
-    std::vector<float> wide[kPanelOutputs];
+    std::vector<std::byte> made[kPanelOutputs];
     for (int64_t i = 0; i < packed.PanelReal(panel); ++i) {
-      rows[i] = RowAs(from, matrices, panel * kPanelOutputs + i, inputs, &wide[i]);
+      rows[i] = RowAs(type, matrices, panel * kPanelOutputs + i, inputs, &made[i]);
     }
     packed.FillFrom(rows, panel);
   });
@@ -149,16 +146,16 @@ void PackedWeights::FillFrom(const std::byte** rows, int64_t panel) {
   const int64_t real = PanelReal(panel), width = PanelWidth(panel);
   std::byte* out = const_cast<std::byte*>(Panel<std::byte>(panel));
   switch (type_) {
-    case ElementType::kInt8:
-      return FillPanelOfGroups(rows, real, width, inputs_, out);
     case ElementType::kBFloat16:
       return FillPanelOfPairs(rows, real, width, inputs_, out);
     case ElementType::kFloat32:
       return FillPanel<uint32_t>(rows, real, width, inputs_, out);
     case ElementType::kFloat16:
       return FillPanel<uint16_t>(rows, real, width, inputs_, out);
-    default:
-      assert(false);
+    default: {
+      const size_t blocks = RowBytes(type_, inputs_) / FormOf(type_).bytes;
+      return FillPanelOfBlocks(type_, rows, real, width, static_cast<int64_t>(blocks), out);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // PackedWeights: a matrix of weights [outputs][inputs] as the product reads it: in panels, in its
-// stored bits, or as float32 or int8.
+// stored bits, or as float32 or in blocks of 8 bits.
 //
 // A panel holds kPanelOutputs outputs, input after input: [inputs][kPanelOutputs], so that a vector
 // of weights is one load and memory is read in one stream. Of bfloat16 two inputs lie side by side:
@@ -7,11 +7,10 @@
 // each widened by one operation, a shift or a mask. The last panel is as wide as what is left,
 // rounded up to kPanelGrain; what is added are zeros.
 //
-// Of int8 kGroupInputs inputs of an output are one group, whose values are multiples of one float:
-// behind the group's [inputs][kPanelOutputs] in a panel are its outputs' scales, as floats. A value
-// is the nearest to weight / scale, the even one of two, and the scale is the group's largest
-// magnitude / 127; a group of less than kLeastMagnitude is of zeros, and one with an infinity or a
-// NaN has a NaN for its scale.
+// Of a type in blocks (weight_blocks.h) a panel is [blocks of an output][bytes of a block], and
+// each of these bytes is the panel's outputs side by side; a float16, of which the block's come
+// first, is one element of 2 bytes. The last block of an output may have fewer inputs: what is
+// behind them are zeros, which nothing reads.
 //
 // Thread safety: as const. Owns its bytes, or holds its arena's; moved, never copied.
 #ifndef HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
@@ -35,9 +34,14 @@ struct WeightRows {
   ElementType type = ElementType::kFloat32;
 };
 
-// The form in which weights are kept. kFloat32 gives the bits of kStored, as widening is exact.
-enum class WeightForm { kStored, kFloat32, kInt8 };
+// The form in which weights are kept. kFloat32 gives the bits of kStored, as widening is exact;
+// kQ8_0 is other weights, by QuantizeRow (weight_blocks.h).
+enum class WeightForm { kStored, kFloat32, kQ8_0 };
 const char* WeightFormName(WeightForm form);  // as --weights has it
+// Raised when a quantized form may give other weights.
+constexpr int kQuantizerVersion = 1;
+// Whether products read weights of a type in its own bits.
+bool IsPacked(ElementType type);
 // What matrices of these types, stacked, are packed as: their own one where they have one and it
 // is packed, else float32.
 ElementType PackedType(absl::Span<const ElementType> types, WeightForm form);
@@ -45,14 +49,13 @@ ElementType PackedType(absl::Span<const ElementType> types, WeightForm form);
 class PackedWeights {
  public:
   static constexpr int64_t kPanelOutputs = 48, kPanelGrain = 16;
-  static constexpr int64_t kGroupInputs = 64;          // of int8
-  static constexpr float kLeastMagnitude = 0x1p-100f;  // its scale is no subnormal number
 
   PackedWeights() = default;
   PackedWeights(PackedWeights&&) = default;
   PackedWeights& operator=(PackedWeights&&) = default;
 
-  // The matrices on top of each other (q, k and v), as `type`.
+  // The matrices on top of each other (q, k and v), as `type`: those of another are widened, and
+  // quantized again where `type` is of blocks.
   // In a piece of `arena`, or where that is null in memory of its own.
   // REQUIRES: inputs >= 1, whole blocks of each matrix; each has outputs >= 1; PackedType gives
   // `type` for them, or it is kFloat32.
@@ -72,36 +75,29 @@ class PackedWeights {
   int64_t PanelReal(int64_t panel) const {
     return std::min(kPanelOutputs, outputs_ - panel * kPanelOutputs);
   }
-  // Where a panel, or of kInt8 a group, has the weight of an input and its output number n.
+  // Where a panel has the weight of an input and its output number n. REQUIRES: not of blocks.
   int64_t IndexInPanel(int64_t panel, int64_t input, int64_t n) const {
     const bool paired = type_ == ElementType::kBFloat16 && (input | 1) < inputs_;
-    if (type_ == ElementType::kInt8) input %= kGroupInputs;
     return paired ? (input & ~int64_t{1}) * PanelWidth(panel) + 2 * n + (input & 1)
                   : input * PanelWidth(panel) + n;
   }
   // A panel from one of its inputs on.
-  // REQUIRES: T is the type's element; an input of kInt8 is the first of a group, one of kBFloat16
-  // the first of a pair.
+  // REQUIRES: T is the type's element; an input is the first of a block, one of kBFloat16 the first
+  // of a pair.
   template <typename T>
   const T* Panel(int64_t panel, int64_t input = 0) const {
     const size_t bytes = static_cast<size_t>(panel * kPanelOutputs) * OutputBytes(inputs_) +
                          static_cast<size_t>(PanelWidth(panel)) * OutputBytes(input);
     return reinterpret_cast<const T*>(bytes_.get() + bytes);
   }
-  // One output's weights as floats: inputs() of them. REQUIRES: not kInt8.
+  // One output's weights as floats: inputs() of them. REQUIRES: as WidenRow (weight_blocks.h).
   void WidenOutput(int64_t output, float* to) const;
-  // Of kInt8: the scale of the group that an input is in, and of output number n of a panel.
-  float Scale(int64_t panel, int64_t input, int64_t n) const;
 
  private:
   // A panel from its rows, of type_; moves `rows`.
   void FillFrom(const std::byte** rows, int64_t panel);
-  // Of one output: its weights of the first inputs, with their scales.
-  size_t OutputBytes(int64_t inputs) const {
-    const int64_t groups = (inputs + kGroupInputs - 1) / kGroupInputs;
-    return static_cast<size_t>(inputs) * ElementBytes(type_) +
-           (type_ == ElementType::kInt8 ? static_cast<size_t>(groups) * sizeof(float) : 0);
-  }
+  // Of one output: its weights of the first inputs.
+  size_t OutputBytes(int64_t inputs) const { return RowBytes(type_, inputs); }
   int64_t padded() const { return (outputs_ + kPanelGrain - 1) / kPanelGrain * kPanelGrain; }
 
   ElementType type_ = ElementType::kFloat32;

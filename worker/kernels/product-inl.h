@@ -4,8 +4,9 @@
 //
 // Rows are packed by tiles [input][row of the tile], so that a row's value is one broadcast from
 // one stream. Weights are widened in registers, from the second-level cache for all tiles but the
-// first: a block of a panel stays there while each tile goes over it. A chain that ends with the
-// block waits in memory, as the float32 that it is, and goes on with the next.
+// first: a piece of a panel stays there while each tile goes over it. A chain that ends with the
+// piece waits in memory, as the float32 that it is, and goes on with the next. Weights in blocks
+// take more work to widen, and where there are several tiles a piece is widened once for all.
 #if defined(HEARTH_WORKER_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
 #undef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
@@ -31,18 +32,48 @@ constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr int kGrainVectors = static_cast<int>(PackedWeights::kPanelGrain) / kLanes;
 constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights::kPanelGrain;
-// Inputs of a block, where there are several tiles: 96 KiB of a panel in 16 bits, and so much of a
+// Inputs of a piece, where there are several tiles: 96 KiB of a panel in 16 bits, and so much of a
 // tile's rows as a first-level cache has.
-constexpr int64_t kBlockInputs = 1024;
-static_assert(kBlockInputs % PackedWeights::kGroupInputs == 0, "a block is of whole groups");
+constexpr int64_t kPieceInputs = 1024;
+// Of one that is widened, to 48 KiB of floats.
+constexpr int64_t kWidePieceInputs = 256;
 // Inputs between a weight's prefetch and its use.
 constexpr int64_t kAhead = 64;
-template <typename T>
-constexpr int64_t kAheadOf = sizeof(T) == 1 ? 2 * kAhead : kAhead;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-// The work of one tile of rows on one panel's block of inputs.
+// The element of weights in blocks: a byte.
+template <ElementType kOfType>
+struct Blocks {
+  static constexpr ElementType kType = kOfType;
+  static constexpr int64_t kValues = FormOf(kType).values;
+  static constexpr int64_t kBytes = static_cast<int64_t>(FormOf(kType).bytes);
+
+  std::byte byte;
+};
+template <typename T>
+constexpr bool kInBlocks = false;
+template <ElementType kType>
+constexpr bool kInBlocks<Blocks<kType>> = true;
+
+// body(T()), with the element of a type that is packed.
+template <class Body>
+void WithElement(ElementType type, const Body& body) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return body(float());
+    case ElementType::kBFloat16:
+      return body(BFloat16());
+    case ElementType::kFloat16:
+      return body(Float16());
+    case ElementType::kQ8_0:
+      return body(Blocks<ElementType::kQ8_0>());
+    default:
+      assert(false);
+  }
+}
+
+// The work of one tile of rows on one panel's piece of inputs.
 struct Tile {
   const float* x;  // [inputs][rows]
   int64_t inputs;
@@ -93,7 +124,7 @@ template <bool kPrefetches, int R, int N, typename T>
 HWY_INLINE void OneByOne(const float* x, const T* weights, int64_t width, int64_t inputs,
                          V (&sums)[R][N]) {
   for (int64_t k = 0; k < inputs; ++k, weights += width, x += R) {
-    if (kPrefetches) PrefetchAhead(weights, kAheadOf<T> * width);
+    if (kPrefetches) PrefetchAhead(weights, kAhead * width);
     Step(
         x, [weights](int n) HWY_ATTR { return Widen(D(), weights + n * kLanes); }, sums);
   }
@@ -131,6 +162,71 @@ HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V 
   OneByOne<false>(x, weights + done * width + at, width, inputs - done, sums);
 }
 
+// Visits each of a panel's inputs, with what gives vector n of its N from output `at` on.
+template <bool kPrefetches, int N, class Visitor>
+HWY_INLINE void VisitBlocks(const Blocks<ElementType::kQ8_0>* block, int64_t width, int64_t inputs,
+                            int64_t at, Visitor visitor) {
+  using B = Blocks<ElementType::kQ8_0>;
+  const D d;
+  const hn::Rebind<int8_t, D> narrow;
+  const hn::RebindToSigned<D> whole;
+  for (int64_t k = 0; k < inputs; k += B::kValues, block += B::kBytes * width) {
+    alignas(kKernelAlignBytes) float scales[N * kLanes];
+    for (int n = 0; n < N; ++n) {
+      const Float16* half = reinterpret_cast<const Float16*>(block) + at + n * kLanes;
+      hn::Store(Widen(d, half), d, scales + n * kLanes);
+    }
+    const int8_t* row = reinterpret_cast<const int8_t*>(block + 2 * width) + at;
+    for (int64_t i = 0; i < std::min(B::kValues, inputs - k); ++i, row += width) {
+      if (kPrefetches) PrefetchAhead(row, 2 * kAhead * width);
+      visitor([=, &scales](int n) HWY_ATTR {
+        const auto q = hn::PromoteTo(whole, hn::LoadU(narrow, row + n * kLanes));
+        return hn::Mul(hn::ConvertTo(d, q), hn::Load(d, scales + n * kLanes));
+      });
+    }
+  }
+}
+
+template <int R, int N>
+struct ToChains {
+  template <class Weight>
+  HWY_INLINE void operator()(const Weight& weight) {
+    Step(x, weight, sums);
+    x += R;
+  }
+  const float* x;
+  V (&sums)[R][N];
+};
+template <bool kPrefetches, int R, int N, ElementType kType>
+HWY_INLINE void Inputs(const Tile& tile, const Blocks<kType>* weights, int64_t at,
+                       V (&sums)[R][N]) {
+  VisitBlocks<kPrefetches, N>(weights, tile.width, tile.inputs, at, ToChains<R, N>{tile.x, sums});
+}
+
+template <int N>
+struct ToFloats {
+  template <class Weight>
+  HWY_INLINE void operator()(const Weight& weight) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) hn::StoreU(weight(n), D(), to + n * kLanes);
+    to += width;
+  }
+  float* to;
+  int64_t width;
+};
+// [inputs][width], as a panel of float32 has them.
+template <typename T>
+HWY_NOINLINE void WidenPiece(const T* weights, int64_t width, int64_t inputs, float* to) {
+  constexpr int kAll = 3 * kGrainVectors;
+  if (width == kWidth) {
+    return VisitBlocks<true, kAll>(weights, width, inputs, 0, ToFloats<kAll>{to, width});
+  }
+  for (int64_t at = 0; at < width; at += kGrain) {
+    VisitBlocks<false, kGrainVectors>(weights, width, inputs, at,
+                                      ToFloats<kGrainVectors>{to + at, width});
+  }
+}
+
 // R rows by N vectors of outputs: R * N chains, in registers.
 template <int R, int N, bool kPrefetches, typename T>
 HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
@@ -149,40 +245,6 @@ HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) hn::StoreU(sums[r][n], d, chains + r * kWidth + n * kLanes);
-  }
-}
-
-// Of int8 each group is R * N chains from +0; a group's scale joins its chain to the sum of those
-// before, which waits in memory.
-template <int R, int N, bool kPrefetches>
-HWY_INLINE void Chains(const Tile& tile, const Int8* weights, int64_t at) {
-  const D d;
-  const int64_t width = tile.width;
-  const float* x = tile.x;
-  for (int64_t k = 0; k < tile.inputs; k += PackedWeights::kGroupInputs) {
-    const int64_t inputs = std::min(PackedWeights::kGroupInputs, tile.inputs - k);
-    V sums[R][N];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) sums[r][n] = hn::Zero(d);
-    }
-    OneByOne<kPrefetches>(x, weights + at, width, inputs, sums);
-    x += inputs * R;
-    weights += inputs * width;
-    const float* scales = reinterpret_cast<const float*>(weights) + at;
-    weights += width * static_cast<int64_t>(sizeof(float));
-    const bool begins = tile.begins && k == 0;
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      const V scale = hn::LoadU(d, scales + n * kLanes);
-      float* chains = tile.chains + at + n * kLanes;
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r, chains += kWidth) {
-        const V before = begins ? hn::Zero(d) : hn::LoadU(d, chains);
-        hn::StoreU(hn::MulAdd(sums[r][n], scale, before), d, chains);
-      }
-    }
   }
 }
 
@@ -233,14 +295,24 @@ template <typename T>
 void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
   const int64_t inputs = weights.inputs(), width = weights.PanelWidth(panel);
-  const int64_t block = end - first > 1 ? kBlockInputs : inputs;
-  for (int64_t k = 0; k < inputs; k += block) {
+  const bool is_widened = kInBlocks<T> && end - first > 1;
+  const int64_t most = is_widened ? kWidePieceInputs : end - first > 1 ? kPieceInputs : inputs;
+  alignas(kKernelAlignBytes) float wide[kInBlocks<T> ? kWidePieceInputs * kWidth : 1];
+  for (int64_t k = 0; k < inputs; k += most) {
+    const int64_t count = std::min(most, inputs - k);
+    const T* piece = weights.Panel<T>(panel, k);
+    if constexpr (kInBlocks<T>) {
+      if (is_widened) WidenPiece(piece, width, count, wide);
+    }
     for (int64_t tile = first; tile < end; ++tile) {
       const int64_t row = x.FirstRow(tile), rows = x.FirstRow(tile + 1) - row;
-      TileOf(rows,
-             Tile{x.data + row * inputs + k * rows, std::min(block, inputs - k), k == 0,
-                  chains + (row - x.FirstRow(first)) * kWidth, width},
-             weights.Panel<T>(panel, k));
+      const Tile work{x.data + row * inputs + k * rows, count, k == 0,
+                      chains + (row - x.FirstRow(first)) * kWidth, width};
+      if (is_widened) {
+        TileOf(rows, work, wide);
+      } else {
+        TileOf(rows, work, piece);
+      }
     }
   }
 }
@@ -279,7 +351,7 @@ inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t in
   }
 }
 
-// Tiles of one part, at most `most`: as many as a second-level cache has room for beside a block of
+// Tiles of one part, at most `most`: as many as a second-level cache has room for beside a piece of
 // a panel, and enough that the panel need not come from memory for each of them.
 inline int64_t PartTiles(int64_t inputs, int64_t most) {
   constexpr int64_t kRowBytes = 512 << 10, kLeast = 4;

@@ -79,18 +79,8 @@ void ProductOf(const ProductCall& call) {
 }  // namespace
 
 void ProductForTarget(const ProductCall& call) {
-  switch (call.weights->type()) {
-    case ElementType::kFloat32:
-      return ProductOf<float>(call);
-    case ElementType::kBFloat16:
-      return ProductOf<BFloat16>(call);
-    case ElementType::kFloat16:
-      return ProductOf<Float16>(call);
-    case ElementType::kInt8:
-      return ProductOf<Int8>(call);
-    default:
-      assert(false);
-  }
+  product::WithElement(call.weights->type(),
+                       [&call](auto element) { ProductOf<decltype(element)>(call); });
 }
 
 #else  // no FMA in vectors

@@ -14,35 +14,6 @@ namespace hearth {
 namespace reference {
 namespace {
 
-template <typename T>
-float OneOutput(const float* x, const PackedWeights& weights, int64_t output) {
-  const int64_t panel = output / PackedWeights::kPanelOutputs;
-  const T* from = weights.Panel<T>(panel);
-  float sum = 0;
-  for (int64_t k = 0; k < weights.inputs(); ++k) {
-    const int64_t at = weights.IndexInPanel(panel, k, output % PackedWeights::kPanelOutputs);
-    sum = std::fma(x[k], WidenOne(from[at]), sum);
-  }
-  return sum;
-}
-
-// A chain for each group, which its scale joins to the sum.
-float OneInt8Output(const float* x, const PackedWeights& weights, int64_t output) {
-  constexpr int64_t kGroup = PackedWeights::kGroupInputs;
-  const int64_t panel = output / PackedWeights::kPanelOutputs;
-  const int64_t n = output % PackedWeights::kPanelOutputs;
-  float sum = 0;
-  for (int64_t begin = 0; begin < weights.inputs(); begin += kGroup) {
-    const Int8* from = weights.Panel<Int8>(panel, begin);
-    float chain = 0;
-    for (int64_t k = begin; k < std::min(begin + kGroup, weights.inputs()); ++k) {
-      chain = std::fma(x[k], WidenOne(from[weights.IndexInPanel(panel, k, n)]), chain);
-    }
-    sum = std::fma(chain, weights.Scale(panel, begin, n), sum);
-  }
-  return sum;
-}
-
 uint32_t BitsOf(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -117,12 +88,14 @@ void RowOf(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_
 
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end,
                 float* y) {
+  std::vector<float> wide(static_cast<size_t>(weights.inputs()));
   for (int64_t output = begin; output < end; ++output) {
-    y[output - begin] =
-        weights.type() == ElementType::kInt8       ? OneInt8Output(x, weights, output)
-        : weights.type() == ElementType::kFloat32  ? OneOutput<float>(x, weights, output)
-        : weights.type() == ElementType::kBFloat16 ? OneOutput<BFloat16>(x, weights, output)
-                                                   : OneOutput<Float16>(x, weights, output);
+    weights.WidenOutput(output, wide.data());
+    float sum = 0;
+    for (int64_t k = 0; k < weights.inputs(); ++k) {
+      sum = std::fma(x[k], wide[static_cast<size_t>(k)], sum);
+    }
+    y[output - begin] = sum;
   }
 }
 

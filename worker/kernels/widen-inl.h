@@ -39,13 +39,6 @@ HWY_INLINE hn::Vec<D> Widen(D d, const Float16* from) {
   const hn::Rebind<hwy::float16_t, D> narrow;
   return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(from)));
 }
-template <class D>
-HWY_INLINE hn::Vec<D> Widen(D d, const Int8* from) {
-  const hn::Rebind<int8_t, D> narrow;
-  const hn::Rebind<int32_t, D> wide;
-  const auto values = hn::LoadU(narrow, reinterpret_cast<const int8_t*>(from));
-  return hn::ConvertTo(d, hn::PromoteTo(wide, values));
-}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace hearth

@@ -143,11 +143,9 @@ TEST(WeightsChoiceTest, MemoryOfWeightsFollowsTheirForm) {
   const uint64_t stored = *InvariantWeightBytes(ChoiceDir(), WeightForm::kStored);
   EXPECT_GT(stored, 0u);
   EXPECT_EQ(*InvariantWeightBytes(ChoiceDir(), WeightForm::kFloat32), stored);
-  const uint64_t int8 = *InvariantWeightBytes(ChoiceDir(), WeightForm::kInt8);
-  const TinyGeometry geometry;
-  const uint64_t embedding = uint64_t{4} * geometry.vocab_size * geometry.hidden_size;
-  EXPECT_GT(int8, stored / 4 + embedding) << "of which rows are read as they are stored";
-  EXPECT_LT(int8, stored / 3 + embedding);
+  const uint64_t narrow = *InvariantWeightBytes(ChoiceDir(), WeightForm::kQ8_0);
+  EXPECT_GT(narrow, stored / 4);
+  EXPECT_LT(narrow, stored / 3) << "no second copy of the embedding";
 }
 
 // Asked for with --exactness auto, on a machine that cannot have the class.
@@ -166,7 +164,7 @@ TEST(WeightsChoiceTest, RequestedFormDoesNotBecomeAnother) {
               testing::AllOf(HasSubstr("weights: int8"), HasSubstr("M = 5 ")));
 }
 
-TEST(WeightsChoiceTest, Int8HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
+TEST(WeightsChoiceTest, Q8_0HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
   EngineOptions options = InvariantOptions();
   TestWorker automatic(ChoiceDir(), options);
   EXPECT_EQ(automatic->weights(), "stored");
@@ -176,12 +174,12 @@ TEST(WeightsChoiceTest, Int8HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
   EXPECT_TRUE(Compare(automatic->fingerprint(), wide->fingerprint()).empty());
   options.weights = WeightsChoice::kInt8;
   TestWorker narrow(ChoiceDir(), options);
-  EXPECT_EQ(narrow->weights(), "int8");
+  EXPECT_EQ(narrow->weights(), "q8_0");
   EXPECT_EQ(narrow->layout().exactness, Exactness::kInvariant);
   const auto differences = Compare(automatic->fingerprint(), narrow->fingerprint());
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].field, "weights");
-  EXPECT_EQ(differences[0].theirs, "int8 in groups of 64");
+  EXPECT_EQ(differences[0].theirs, "q8_0 by quantizer 1");
   // Other weights: other logits.
   const auto request = Request(Prompt(40));
   EXPECT_EQ(automatic.Run(request)->finished.first_logits_sha256,

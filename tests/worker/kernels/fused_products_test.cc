@@ -43,8 +43,9 @@ void ExpectGeluProduct(const FencedRows& x, int64_t rows, const PackedWeights& g
 
 TEST(GeluProduct, EqualsTheReferencesAtEachNumberOfRows) {
   for (const ElementType type :
-       {ElementType::kFloat32, ElementType::kBFloat16, ElementType::kFloat16, ElementType::kInt8}) {
-    const ProductShape shape{type == ElementType::kBFloat16 ? 111 : 49, 35};
+       {ElementType::kFloat32, ElementType::kBFloat16, ElementType::kFloat16, ElementType::kQ8_0}) {
+    const ProductShape shape{type == ElementType::kBFloat16 ? 111 : 49,
+                             IsOfBlocks(type) ? 2 * FormOf(type).values : 35};
     Numbers numbers(9);
     const PackedWeights gate = MakeWeights(shape, type, &numbers);
     const PackedWeights up = MakeWeights(shape, type, &numbers);

@@ -1,6 +1,7 @@
-// The forms of weights: float32 with the same products, int8 by the written rule.
+// The forms of weights: float32 with the same products, Q8_0 by the written rule.
 #include "worker/kernels/packed_weights.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,23 +10,10 @@
 
 #include "tests/worker/kernels/kernel_kit.h"
 #include "tests/worker/model/weights_kit.h"
+#include "worker/kernels/quantized/weight_blocks.h"
 
 namespace hearth {
 namespace {
-
-constexpr int64_t kGroup = PackedWeights::kGroupInputs;
-
-PackedWeights Int8Of(const std::vector<float>& stored, int64_t inputs) {
-  const int64_t outputs = static_cast<int64_t>(stored.size()) / inputs;
-  return PackedWeights::Pack({{stored.data(), outputs}}, ElementType::kInt8, inputs, InThisThread);
-}
-
-int ValueOf(const PackedWeights& weights, int64_t output, int64_t input) {
-  const int64_t panel = output / PackedWeights::kPanelOutputs;
-  const int64_t n = output % PackedWeights::kPanelOutputs;
-  const Int8* group = weights.Panel<Int8>(panel, input / kGroup * kGroup);
-  return group[weights.IndexInPanel(panel, input, n)].value;
-}
 
 // Subnormal numbers of float16 among them.
 TEST(PackedWeights, AsFloat32GiveTheBitsOfWhatIsStored) {
@@ -67,59 +55,69 @@ TEST(PackedWeights, AsFloat32GiveTheBitsOfWhatIsStored) {
   }
 }
 
-// Each value is the nearest multiple of its group's scale, in panels of each width.
-TEST(PackedWeights, AsInt8AreTheNearestMultiplesOfTheirGroupsScale) {
+// Panels of each width; the last block is not full.
+TEST(PackedWeights, AsQ8_0AreTheNearestMultiplesOfTheirBlocksScale) {
   Numbers numbers(4);
-  const int64_t outputs = 48 + 17, inputs = 2 * kGroup + 5;
+  const int64_t outputs = 48 + 17, inputs = 2 * 32 + 5;
   std::vector<float> stored(static_cast<size_t>(outputs * inputs));
   for (float& weight : stored) weight = numbers.Value() * 3;
-  const PackedWeights weights = Int8Of(stored, inputs);
-  EXPECT_EQ(weights.type(), ElementType::kInt8);
-  EXPECT_EQ(weights.bytes(), static_cast<size_t>(80 * (inputs + 3 * 4)));
+  const PackedWeights weights =
+      PackedWeights::Pack({{stored.data(), outputs}}, ElementType::kQ8_0, inputs, InThisThread);
+  EXPECT_EQ(weights.bytes(), size_t{80} * 3 * 34);
+  std::vector<float> wide(static_cast<size_t>(inputs));
   for (int64_t output = 0; output < outputs; ++output) {
     const float* row = stored.data() + output * inputs;
+    weights.WidenOutput(output, wide.data());
     for (int64_t input = 0; input < inputs; ++input) {
-      const int64_t begin = input / kGroup * kGroup, end = std::min(begin + kGroup, inputs);
+      const int64_t begin = input / 32 * 32, end = std::min<int64_t>(begin + 32, inputs);
       float most = 0;
       for (int64_t i = begin; i < end; ++i) most = std::max(most, std::abs(row[i]));
-      const float scale = weights.Scale(output / 48, input, output % 48);
-      ASSERT_EQ(scale, most / 127) << output << ", " << input;
-      ASSERT_EQ(ValueOf(weights, output, input), std::nearbyint(row[input] / scale))
-          << output << ", " << input;
+      const float step = most / 127 * (1 + 0x1p-11f);  // the scale has 11 bits
+      ASSERT_NEAR(wide[input], row[input], step * 0.501f) << output << ", " << input;
     }
   }
-}
-
-// Groups of zeros, of next to nothing, of what is no number, and ties.
-TEST(PackedWeights, AsInt8TakeWhatACheckpointMayHold) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float tiny = std::numeric_limits<float>::denorm_min();
-  const float most = std::numeric_limits<float>::max();
-  //                                   zeros, subnormal, infinite, NaN, largest, ties
-  const std::vector<float> stored = {0,   -0.0f, tiny, -tiny, 1,   -inf,
-                                     nan, 1,     most, -most, 127, 2.5f};
-  const PackedWeights weights = Int8Of(stored, 2);
-  EXPECT_EQ(weights.Scale(0, 0, 0), 0);
-  EXPECT_EQ(weights.Scale(0, 0, 1), 0);
-  EXPECT_TRUE(std::isnan(weights.Scale(0, 0, 2)));
-  EXPECT_TRUE(std::isnan(weights.Scale(0, 0, 3)));
-  EXPECT_EQ(ValueOf(weights, 4, 0), 127);
-  EXPECT_EQ(ValueOf(weights, 4, 1), -127);
-  EXPECT_EQ(weights.Scale(0, 0, 5), 1);
-  EXPECT_EQ(ValueOf(weights, 5, 1), 2);
-  const float x[2] = {1, 1};
-  std::vector<float> y(6);
+  FencedRows x(9, inputs), y(9, outputs);
+  x.Fill(&numbers);
+  const std::vector<float> want = ReferenceRows(x, 9, weights);
   Workspace workspace;
   ForEachTarget([&](const std::string& target) {
-    Product({x, 1, 2}, weights, {y.data(), 1, 6}, &workspace, InThisThread);
-    EXPECT_EQ(y[0], 0) << target;
-    EXPECT_EQ(y[1], 0) << target;
-    EXPECT_TRUE(std::isnan(y[2])) << target;
-    EXPECT_TRUE(std::isnan(y[3])) << target;
-    EXPECT_EQ(y[4], 0) << target;
-    EXPECT_EQ(y[5], 129) << target;
+    for (const int64_t rows : {1, 9}) {
+      Product({x.Row(0), rows, x.stride()}, weights, {y.Row(0), rows, y.stride()}, &workspace,
+              InThisThread);
+      for (int64_t row = 0; row < rows; ++row) {
+        EXPECT_EQ(FirstDifference(y.Row(row), want.data() + row * outputs, outputs), "")
+            << target << ", row " << row << " of " << rows;
+      }
+    }
   });
+}
+
+// The bytes of a block: its scale, and its values.
+std::vector<int> BlockOf(std::vector<float> values) {
+  std::vector<std::byte> block(34);
+  QuantizeRow(ElementType::kQ8_0, values.data(), static_cast<int64_t>(values.size()), block.data());
+  std::vector<int> numbers = {static_cast<int>(block[0]) | static_cast<int>(block[1]) << 8};
+  for (size_t i = 0; i < values.size(); ++i) numbers.push_back(static_cast<int8_t>(block[2 + i]));
+  return numbers;
+}
+
+// Blocks of zeros, of next to nothing, of what is no number or more than float16 has, and ties.
+TEST(PackedWeights, AsQ8_0TakeWhatACheckpointMayHold) {
+  using testing::ElementsAre;
+  constexpr int kOne = 0x3c00, kNan = 0x7e00;
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(BlockOf({0, -0.0f}), ElementsAre(0, 0, 0));
+  EXPECT_THAT(BlockOf({0x1p-149f, -1e-7f}), ElementsAre(0, 0, 0));
+  EXPECT_THAT(BlockOf({127 * 0x1p-24f, 0x1p-24f, -0x1p-23f}), ElementsAre(1, 127, 1, -2));
+  EXPECT_THAT(BlockOf({-190 * 0x1p-24f, 0x1p-24f}), ElementsAre(1, -127, 1));
+  EXPECT_THAT(BlockOf({1, -kInf}), ElementsAre(kNan, 0, 0));
+  EXPECT_THAT(BlockOf({std::numeric_limits<float>::quiet_NaN(), 1}), ElementsAre(kNan, 0, 0));
+  EXPECT_THAT(BlockOf({127 * 65504.0f, -1e6f}), ElementsAre(0x7bff, 127, -15));
+  EXPECT_THAT(BlockOf({127 * 65536.0f, 1}), ElementsAre(kNan, 0, 0));
+  EXPECT_THAT(BlockOf({127, 2.5f, -3.5f, -127}), ElementsAre(kOne, 127, 2, -4, -127));
+  // The scale's own ties: 127 times a number between two of float16.
+  EXPECT_THAT(BlockOf({127 * (1 + 0x1p-11f)}), ElementsAre(kOne, 127));
+  EXPECT_THAT(BlockOf({127 * (1 + 3 * 0x1p-11f)}), ElementsAre(kOne + 2, 127));
 }
 
 }  // namespace

@@ -46,15 +46,41 @@ class ProductOfType : public testing::TestWithParam<ElementType> {};
 
 // Panels of every width, whole and not; inputs in pairs, and an odd one.
 TEST_P(ProductOfType, EqualsTheReferenceAtEachNumberOfRows) {
+  const int64_t block = FormOf(GetParam()).values;
   for (const ProductShape& shape :
        {ProductShape{48, 128}, {16, 1}, {1, 7}, {47, 129}, {49, 300}, {80, 256}, {111, 127}}) {
-    SCOPED_TRACE(testing::Message() << shape.outputs << " x " << shape.inputs);
-    ExpectProductsOfAllRowCounts(shape, GetParam());
+    const int64_t inputs = (shape.inputs + block - 1) / block * block;
+    SCOPED_TRACE(testing::Message() << shape.outputs << " x " << inputs);
+    ExpectProductsOfAllRowCounts({shape.outputs, inputs}, GetParam());
   }
 }
 INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
                          testing::Values(ElementType::kFloat32, ElementType::kBFloat16,
-                                         ElementType::kFloat16, ElementType::kInt8));
+                                         ElementType::kFloat16, ElementType::kQ8_0));
+
+// By another path: the row as its file has it, widened and multiplied.
+TEST_P(ProductOfType, IsThatOfTheRowsWidened) {
+  const ElementType type = GetParam();
+  Numbers numbers(12);
+  const ProductShape shape{53, 2 * FormOf(type).values};
+  const std::vector<std::byte> stored = StoredWeights(shape, type, &numbers);
+  const PackedWeights weights =
+      PackedWeights::Pack({{stored.data(), shape.outputs, type}}, type, shape.inputs, InThisThread);
+  FencedRows x(9, shape.inputs);
+  x.Fill(&numbers);
+  std::vector<float> want, wide(static_cast<size_t>(shape.inputs));
+  for (int64_t row = 0; row < 9; ++row) {
+    for (int64_t output = 0; output < shape.outputs; ++output) {
+      WidenRow(type, stored.data() + output * RowBytes(type, shape.inputs), shape.inputs,
+               wide.data());
+      float sum = 0;
+      for (int64_t k = 0; k < shape.inputs; ++k) sum = std::fma(x.Row(row)[k], wide[k], sum);
+      want.push_back(sum);
+    }
+  }
+  ForEachTarget(
+      [&](const std::string& target) { ExpectProduct(x, 9, weights, want, InThisThread, target); });
+}
 
 // The inputs of each Gemma's products (hidden, heads * head_dim, feed-forward), a slice of outputs.
 TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {

@@ -128,17 +128,17 @@ TEST(InvariantBits, Float32WeightsGiveTheBitsOfStoredWeights) {
 }
 
 // Whoever changes these changes the fingerprint's field `weights`.
-TEST(InvariantBits, Int8WeightsGiveTheRecordedBits) {
+TEST(InvariantBits, Q8_0WeightsGiveTheRecordedBits) {
   const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
   for (const int threads : {1, 3}) {
-    const auto gemma = InvariantGemma::Load(dir, With(WeightForm::kInt8, threads));
+    const auto gemma = InvariantGemma::Load(dir, With(WeightForm::kQ8_0, threads));
     ASSERT_TRUE(gemma.ok()) << gemma.status();
     EXPECT_TRUE((*gemma)->SelfTest("").ok());
     ForEachTarget([&](const std::string& target) {
       for (const int step : {1, 7, 130}) {
         if ((step == 1 || target == "plain") && (threads > 1 || step == 130)) continue;
         EXPECT_EQ(AllLogitsSha256(**gemma, 130, step),
-                  "07af2c7947187565447f9b2a52155564e3930a2a64ea04ed201e7a2b4f27a2ce")
+                  "af6cd00c9adc2356cfae7107479495f065504ae0ffd2f22c080c384bec148a98")
             << target << ", " << threads << " threads, steps of " << step;
       }
     });

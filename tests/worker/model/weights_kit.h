@@ -8,6 +8,7 @@
 
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/kernels/packed_weights.h"
+#include "worker/kernels/quantized/weight_blocks.h"
 #include "worker/kernels/reference.h"
 
 namespace hearth {
@@ -16,9 +17,26 @@ struct ProductShape {
   int64_t outputs, inputs;
 };
 
-// Weights as a checkpoint has them, of any type; some of float16 are subnormal.
+inline std::vector<std::byte> StoredBlocks(const ProductShape& shape, ElementType type,
+                                           Numbers* numbers) {
+  std::vector<std::byte> stored(static_cast<size_t>(shape.outputs) * RowBytes(type, shape.inputs));
+  for (std::byte& byte : stored) byte = static_cast<std::byte>(numbers->Next());
+  const BlockHalves halves = HalvesOf(type);
+  const size_t bytes = FormOf(type).bytes;
+  for (size_t block = 0; block < stored.size(); block += bytes) {
+    for (int64_t half = 0; half < halves.count; ++half) {  // of both signs, up to 1
+      const uint16_t bits = numbers->Next() & 0xbbff;
+      std::memcpy(stored.data() + block + halves.at + 2 * half, &bits, sizeof bits);
+    }
+  }
+  return stored;
+}
+
+// Weights as a checkpoint has them, of any type; some of float16 are subnormal. Of blocks they are
+// bits at random, but for the scales, which are finite.
 inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementType type,
                                             Numbers* numbers) {
+  if (IsOfBlocks(type)) return StoredBlocks(shape, type, numbers);
   const int64_t count = shape.outputs * shape.inputs;
   std::vector<std::byte> stored(static_cast<size_t>(count) * ElementBytes(type));
   for (int64_t i = 0; i < count; ++i) {
@@ -38,12 +56,7 @@ inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementTy
   return stored;
 }
 
-// Of kInt8: from float32.
 inline PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers) {
-  if (type == ElementType::kInt8) {
-    const std::vector<std::byte> stored = StoredWeights(shape, ElementType::kFloat32, numbers);
-    return PackedWeights::Pack({{stored.data(), shape.outputs}}, type, shape.inputs, InThisThread);
-  }
   const std::vector<std::byte> stored = StoredWeights(shape, type, numbers);
   return PackedWeights::Pack({{stored.data(), shape.outputs, type}}, type, shape.inputs,
                              InThisThread);

@@ -122,8 +122,8 @@ absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout
   identity.device_kind = device_kind_;
   identity.compute_version = absl::StrCat("hearth kernels ", InvariantGemma::kKernelsVersion,
                                           ", splits of ", layout.chunk_tokens);
-  if (gemma_->weights() == WeightForm::kInt8) {
-    identity.weights = absl::StrCat("int8 in groups of ", PackedWeights::kGroupInputs);
+  if (gemma_->weights() == WeightForm::kQ8_0) {
+    identity.weights = absl::StrCat("q8_0 by quantizer ", kQuantizerVersion);
   }
   return identity;
 }

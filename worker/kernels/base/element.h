@@ -1,6 +1,5 @@
-// Elements of weights: float32, or 16 or 8 bits that a kernel widens in registers. Widening is
-// exact; what an int8 is worth is its group's to say (packed_weights.h). The types behind it are
-// those of ggml's blocks, as a GGUF file has them (weight_blocks.h).
+// Elements of weights: float32, or 16 bits that a kernel widens in registers, which is exact. The
+// types behind them are those of ggml's blocks, as a GGUF file has them (weight_blocks.h).
 #ifndef HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 #define HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 
@@ -14,7 +13,6 @@ enum class ElementType {
   kFloat32,
   kBFloat16,
   kFloat16,
-  kInt8,
   kQ8_0,
   kQ4_0,
   kQ4_1,
@@ -31,9 +29,6 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
-struct Int8 {
-  int8_t value;
-};
 
 // How a type's values lie in a file: so many of a row in so many bytes.
 struct ElementForm {
@@ -42,18 +37,19 @@ struct ElementForm {
   size_t bytes;
 };
 constexpr ElementForm FormOf(ElementType type) {
-  constexpr ElementForm kForms[] = {{"F32", 1, 4},      {"BF16", 1, 2},     {"F16", 1, 2},
-                                    {"int8", 1, 1},     {"Q8_0", 32, 34},   {"Q4_0", 32, 18},
-                                    {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
-                                    {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
+  constexpr ElementForm kForms[] = {{"F32", 1, 4},      {"BF16", 1, 2},    {"F16", 1, 2},
+                                    {"Q8_0", 32, 34},   {"Q4_0", 32, 18},  {"Q4_1", 32, 20},
+                                    {"Q5_0", 32, 22},   {"Q5_1", 32, 24},  {"Q4_K", 256, 144},
+                                    {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
   return kForms[static_cast<int>(type)];
 }
 constexpr bool IsOfBlocks(ElementType type) { return FormOf(type).values > 1; }
 // REQUIRES: not of blocks.
 constexpr size_t ElementBytes(ElementType type) { return FormOf(type).bytes; }
-// REQUIRES: a whole number of blocks.
+// With a last block that is not full, where they are no whole number of blocks.
 constexpr size_t RowBytes(ElementType type, int64_t values) {
-  return static_cast<size_t>(values / FormOf(type).values) * FormOf(type).bytes;
+  const ElementForm form = FormOf(type);
+  return static_cast<size_t>((values + form.values - 1) / form.values) * form.bytes;
 }
 
 inline float FloatOfBits(uint32_t bits) {
@@ -63,7 +59,6 @@ inline float FloatOfBits(uint32_t bits) {
 }
 
 inline float WidenOne(float value) { return value; }
-inline float WidenOne(Int8 value) { return static_cast<float>(value.value); }
 inline float WidenOne(BFloat16 value) { return FloatOfBits(uint32_t{value.bits} << 16); }
 inline float WidenOne(Float16 value) {
   const uint32_t sign = uint32_t{value.bits & 0x8000u} << 16, rest = value.bits & 0x7fffu;

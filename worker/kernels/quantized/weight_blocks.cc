@@ -1,5 +1,6 @@
 #include "worker/kernels/quantized/weight_blocks.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <cstring>
@@ -114,7 +115,6 @@ void WidenBlock(ElementType type, const std::byte* block, float* to) {
 }
 
 void WidenPlain(ElementType type, const std::byte* row, int64_t values, float* to) {
-  assert(type != ElementType::kInt8);
   if (type == ElementType::kFloat32) {
     std::memcpy(to, row, static_cast<size_t>(values) * sizeof(float));
     return;
@@ -126,7 +126,45 @@ void WidenPlain(ElementType type, const std::byte* row, int64_t values, float* t
   }
 }
 
+// The integer nearest to a number below 2^22: the sum has no room for fractions.
+float Nearest(float value) {
+  constexpr float kNoFractions = 0x1.8p+23f;
+  return (value + kNoFractions) - kNoFractions;
+}
+
+// The float16 nearest to a number that is not negative; where that is infinite, or it is none, NaN.
+Float16 NearestHalf(float value) {
+  if (!(value < 65520)) return {0x7e00};
+  if (value < 0x1p-14f) return {static_cast<uint16_t>(Nearest(value * 0x1p+24f))};
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  bits += 0xfff + (bits >> 13 & 1);
+  return {static_cast<uint16_t>((bits >> 13) - (112 << 10))};
+}
+
+void QuantizeQ8_0(const float* from, int64_t values, std::byte* block) {
+  float most = 0;
+  for (int64_t i = 0; i < values; ++i) {
+    if (!(std::abs(from[i]) <= most)) most = std::abs(from[i]);
+    if (std::isnan(most)) break;
+  }
+  const Float16 half = NearestHalf(most / 127);
+  const float d = WidenOne(half);
+  std::memcpy(block, &half, sizeof half);
+  for (int64_t i = 0; i < 32; ++i) {
+    const float q = i < values && d > 0 ? Nearest(from[i] / d) : 0;
+    block[2 + i] = static_cast<std::byte>(static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
+  }
+}
+
 }  // namespace
+
+void QuantizeRow(ElementType type, const float* row, int64_t values, std::byte* to) {
+  assert(type == ElementType::kQ8_0);
+  for (int64_t i = 0; i < values; i += 32, to += FormOf(type).bytes) {
+    QuantizeQ8_0(row + i, std::min<int64_t>(32, values - i), to);
+  }
+}
 
 void WidenRow(ElementType type, const std::byte* row, int64_t values, float* to) {
   if (!IsOfBlocks(type)) return WidenPlain(type, row, values, to);
@@ -139,13 +177,11 @@ void WidenRow(ElementType type, const std::byte* row, int64_t values, float* to)
 
 bool ScalesAreFinite(ElementType type, const std::byte* row, int64_t values) {
   if (!IsOfBlocks(type)) return true;
-  const bool has_least = type == ElementType::kQ4_1 || type == ElementType::kQ5_1 ||
-                         type == ElementType::kQ4_K || type == ElementType::kQ5_K;
-  const int64_t at = type == ElementType::kQ6_K ? 208 : 0;
+  const BlockHalves halves = HalvesOf(type);
   const ElementForm form = FormOf(type);
   for (int64_t i = 0; i < values; i += form.values, row += form.bytes) {
-    if (!std::isfinite(Half(row + at)) || (has_least && !std::isfinite(Half(row + 2)))) {
-      return false;
+    for (int64_t half = 0; half < halves.count; ++half) {
+      if (!std::isfinite(Half(row + halves.at + 2 * half))) return false;
     }
   }
   return true;

@@ -1,4 +1,4 @@
-// Weights in blocks, as GGUF files have them, one value after the other as float32.
+// Weights in blocks, as GGUF files have them: one value after the other as float32, and back.
 //
 // What a block's values are (d and m are float16; all else are small integers):
 //   Q8_0, Q4_0, Q5_0   32 values   d * q
@@ -7,7 +7,7 @@
 //   Q6_K               256 values  (d * scale) * q, a scale for each 16
 // Every product is exact in float32, so that a value is rounded once at most, at the sum.
 //
-// Thread safety: pure functions. REQUIRES of all: whole blocks.
+// Thread safety: pure functions. REQUIRES of all: whole blocks; the mode that float_mode.h sets.
 #ifndef HEARTH_WORKER_KERNELS_QUANTIZED_WEIGHT_BLOCKS_H_
 #define HEARTH_WORKER_KERNELS_QUANTIZED_WEIGHT_BLOCKS_H_
 
@@ -18,8 +18,25 @@
 
 namespace hearth {
 
-// Of any type but kInt8.
+// Of any type.
 void WidenRow(ElementType type, const std::byte* row, int64_t values, float* to);
+
+// The float16 numbers of a block: d, and of some types m behind it.
+struct BlockHalves {
+  int64_t at, count;  // from the block's first byte
+};
+constexpr BlockHalves HalvesOf(ElementType type) {
+  const bool has_least = type == ElementType::kQ4_1 || type == ElementType::kQ5_1 ||
+                         type == ElementType::kQ4_K || type == ElementType::kQ5_K;
+  return {type == ElementType::kQ6_K ? 208 : 0, has_least ? 2 : 1};
+}
+
+// Floats to whole blocks of Q8_0, with zeros behind the last value:
+//   d = the largest magnitude / 127, as the nearest float16
+//   q = value / d, as the nearest integer, -127 to 127; 0 where d is 0
+// In both, the even one of two that are as near. d is a NaN of a block with a value that is not
+// finite, or greater than float16 can tell.
+void QuantizeRow(ElementType type, const float* row, int64_t values, std::byte* to);
 
 // Whether all of d and m are finite; true of a type that is none of blocks.
 bool ScalesAreFinite(ElementType type, const std::byte* row, int64_t values);

@@ -90,7 +90,7 @@ struct InvariantGemmaOptions {
   int chunk = 128;                        // C, a multiple of 16 up to 1024
   uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
   std::string digest_cache_dir = "";      // of weight digests; empty: none
-  // Of layers and head; the embedding's rows have the bits that are stored.
+  // Of layers and head; an embedding that is not the head has the bits that are stored.
   WeightForm weights = WeightForm::kStored;
   uint64_t offload_bytes = uint64_t{1} << 40;  // the second arena
 };

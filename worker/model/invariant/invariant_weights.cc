@@ -82,7 +82,7 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
   }
   head_ = pack({tensors.tied ? embedding : head});
   final_norm_ = NormScaleOf(final_norm);
-  if (!tensors.tied || form_ == WeightForm::kInt8) embedding_ = embedding;
+  if (!tensors.tied) embedding_ = embedding;
   head.data = embedding.data = nullptr;
   const float query_scale =
       static_cast<float>(1.0 / std::sqrt(config_.attention.query_pre_attn_scalar));
@@ -149,17 +149,14 @@ absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, Weig
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
   if (!tensors.ok()) return tensors.status();
-  uint64_t bytes = !tensors->tied || form == WeightForm::kInt8 ? tensors->embedding.bytes : 0;
+  uint64_t bytes = tensors->tied ? 0 : tensors->embedding.bytes;
   for (const TensorView& tensor : tensors->used) {
     if (!tensors->tied && tensor.name == tensors->embedding.name) continue;  // as stored
-    const auto elements = static_cast<uint64_t>(tensor.elements());
     const ElementType packed = PackedTypeOf({tensor}, form);
     if (tensor.shape.size() == 1) {  // norms are widened
-      bytes += elements * sizeof(float);
-    } else if (packed == ElementType::kInt8) {
-      bytes += elements + elements / PackedWeights::kGroupInputs * sizeof(float);
+      bytes += static_cast<uint64_t>(tensor.elements()) * sizeof(float);
     } else {
-      bytes += elements * ElementBytes(packed);
+      bytes += static_cast<uint64_t>(tensor.shape[0]) * RowBytes(packed, tensor.shape[1]);
     }
   }
   return bytes;

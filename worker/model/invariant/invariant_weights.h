@@ -1,5 +1,6 @@
 // InvariantWeights: a checkpoint as the class invariant computes with it: matrices packed for the
-// kernels, norms widened, the embedding in the head's panels or as it was stored.
+// kernels, norms widened, the embedding in the head's panels or, where that is another, as it was
+// stored.
 //
 // Thread safety: const use from any thread. Ownership: owns all it gives. Once loaded, nothing of
 // the files is read again.
