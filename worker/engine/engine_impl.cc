@@ -268,8 +268,8 @@ absl::Status EngineImpl::TryBegin(const SequencePtr& sequence) {
   audit_.Offer(*sequence);
   sequence->times.restored_at = absl::Now();
   if (sequence->callbacks.on_started != nullptr) {
-    sequence->callbacks.on_started({sequence->tokens(), sequence->restored.boundary, matched,
-                                    sequence->restored.from, load});
+    sequence->callbacks.on_started(
+        {sequence->tokens(), sequence->restored.boundary, matched, sequence->restored.from, load});
   }
   if (sequence->step_ends.empty()) return FinishPrefill(sequence);
   planner_.StartPrefill(*sequence);
