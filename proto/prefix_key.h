@@ -9,7 +9,6 @@
 #define HEARTH_PROTO_PREFIX_KEY_H_
 
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"

@@ -6,7 +6,6 @@
 // Starts three servers of its own; --tls: everything through TLS. Each turn reads the values of one
 // prompt's objects with hiredis, then with the engine's client, and then has a new store restore
 // the prompt.
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>

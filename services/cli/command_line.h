@@ -7,7 +7,6 @@
 #ifndef HEARTH_SERVICES_CLI_COMMAND_LINE_H_
 #define HEARTH_SERVICES_CLI_COMMAND_LINE_H_
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>

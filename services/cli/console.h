@@ -9,7 +9,6 @@
 #define HEARTH_SERVICES_CLI_CONSOLE_H_
 
 #include <functional>
-#include <iostream>
 #include <ostream>
 #include <streambuf>
 #include <string>

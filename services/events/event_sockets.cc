@@ -9,7 +9,6 @@
 #include <cassert>
 #include <cerrno>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"

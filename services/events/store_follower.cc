@@ -1,8 +1,6 @@
 #include "services/events/store_follower.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
 #include "services/cli/connection.h"
 #include "services/events/event_feed.h"
 

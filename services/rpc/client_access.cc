@@ -11,7 +11,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "cache_store/base/reread_file.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/tls_files.h"

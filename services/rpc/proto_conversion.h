@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "proto/cache_store.pb.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"

@@ -1,6 +1,5 @@
 #include "services/store/cache_service.h"
 
-#include <memory>
 #include <utility>
 
 #include "absl/time/clock.h"

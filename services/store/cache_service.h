@@ -12,7 +12,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 

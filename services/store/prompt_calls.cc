@@ -1,5 +1,4 @@
 // The unary calls that compute a key for each chunk and cut of a prompt: Explain and Quarantine.
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/kv_layout.h"
 #include "services/rpc/slice_wire.h"

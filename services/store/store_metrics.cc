@@ -1,6 +1,5 @@
 #include "services/store/store_metrics.h"
 
-#include <map>
 #include <string>
 #include <utility>
 

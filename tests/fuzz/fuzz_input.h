@@ -2,7 +2,6 @@
 #ifndef HEARTH_TESTS_FUZZ_FUZZ_INPUT_H_
 #define HEARTH_TESTS_FUZZ_FUZZ_INPUT_H_
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,7 +1,5 @@
 // Requests as a stranger may send them, against a store in RAM: parsed, looked up, published.
-#include <cstring>
 #include <memory>
-#include <vector>
 
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"

@@ -1,5 +1,4 @@
 // The checks of a world beside its own course: at its end, after a start, of a backup.
-#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"

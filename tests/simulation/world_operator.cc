@@ -1,6 +1,4 @@
 // The operator of a world: pins, drops, looks, quarantines, backs up.
-#include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"

@@ -15,8 +15,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/shared/shared_engine.h"
 #include "tests/support/fake_clock.h"

@@ -29,7 +29,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/restore_rule.h"
-#include "proto/snapshot_format.h"
 
 namespace hearth {
 namespace {

@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {

@@ -4,7 +4,6 @@
 #define HEARTH_TESTS_SUPPORT_TINY_ADAPTER_H_
 
 #include <cstdint>
-#include <cstring>
 #include <fstream>
 #include <string>
 

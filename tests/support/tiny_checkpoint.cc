@@ -1,6 +1,5 @@
 #include "tests/support/tiny_checkpoint.h"
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

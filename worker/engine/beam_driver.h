@@ -7,7 +7,6 @@
 #define HEARTH_WORKER_ENGINE_BEAM_DRIVER_H_
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "worker/engine/answer_writer.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/round_planner.h"

@@ -2,7 +2,6 @@
 
 #include <cassert>
 #include <utility>
-#include <vector>
 
 namespace hearth {
 

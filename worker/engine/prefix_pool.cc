@@ -4,7 +4,6 @@
 #include <cassert>
 #include <iterator>
 #include <unordered_set>
-#include <utility>
 
 #include "proto/restore_rule.h"
 

@@ -21,7 +21,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/types/span.h"
 #include "proto/kv_layout.h"
 #include "worker/engine/runner/kv_snapshot.h"
 #include "worker/prefix/prefix_cache.h"

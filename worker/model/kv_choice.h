@@ -7,9 +7,7 @@
 
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "proto/kv_layout.h"
 #include "proto/kv_quantization.h"
 #include "worker/model/model_config.h"

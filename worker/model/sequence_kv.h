@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/strings/string_view.h"
 #include "proto/kv_layout.h"
 
 namespace hearth {

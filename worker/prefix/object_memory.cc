@@ -5,8 +5,6 @@
 #include <cassert>
 #include <cstdlib>
 #include <map>
-#include <new>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/prefix/call_stop.h"

@@ -12,7 +12,6 @@
 #ifndef HEARTH_WORKER_TEXT_PIECE_JOINS_H_
 #define HEARTH_WORKER_TEXT_PIECE_JOINS_H_
 
-#include <array>
 #include <bitset>
 #include <cstdint>
 #include <vector>

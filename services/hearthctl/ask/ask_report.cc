@@ -4,7 +4,6 @@
 #include <cassert>
 #include <cmath>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 

@@ -1,6 +1,5 @@
 // ls, pin, unpin, drop.
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

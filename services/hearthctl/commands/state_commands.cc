@@ -2,7 +2,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "services/cli/connection.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/generation.h"

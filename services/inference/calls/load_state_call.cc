@@ -1,8 +1,6 @@
 #include "services/inference/calls/load_state_call.h"
 
-#include <algorithm>
 #include <new>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"

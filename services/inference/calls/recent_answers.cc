@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <map>
-#include <utility>
 
 #include "proto/restore_rule.h"
 

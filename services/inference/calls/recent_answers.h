@@ -8,7 +8,6 @@
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_RECENT_ANSWERS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>

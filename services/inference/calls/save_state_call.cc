@@ -4,7 +4,6 @@
 #include <cassert>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "proto/state_format.h"

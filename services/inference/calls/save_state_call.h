@@ -9,11 +9,9 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
 #include "services/inference/calls/recent_answers.h"

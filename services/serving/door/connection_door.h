@@ -14,10 +14,8 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"

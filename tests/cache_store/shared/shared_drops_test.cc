@@ -8,7 +8,6 @@
 
 #include "tests/cache_store/shared/shared_kit.h"
 #include "tests/cache_store/store/store_start_kit.h"
-#include "tests/support/store_checks.h"
 
 namespace hearth {
 namespace {

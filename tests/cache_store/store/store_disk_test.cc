@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/verify.h"
-#include "proto/byte_codec.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"

@@ -6,8 +6,6 @@
 #include <random>
 #include <set>
 
-#include "absl/strings/str_cat.h"
-
 namespace hearth {
 namespace {
 

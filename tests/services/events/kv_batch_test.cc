@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <iterator>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 
 namespace hearth {

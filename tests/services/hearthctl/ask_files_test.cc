@@ -8,7 +8,6 @@
 
 #include "services/hearthctl/ask/answer_file.h"
 #include "services/hearthctl/ask/question_file.h"
-#include "services/hearthctl/json_text.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {

@@ -1,5 +1,4 @@
 // Whom hearthctl waits for, and for how long.
-#include "services/cli/connection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,7 @@
 #include "tests/services/hearthctl/fake_worker.h"
 
 #include "absl/strings/match.h"
-#include "absl/time/clock.h"
 #include "proto/restore_rule.h"
-#include "services/rpc/call_metadata.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/status_conversion.h"
 #include "tests/proto/tiny_snapshot.h"

@@ -1,6 +1,5 @@
 #include "services/hearthctl/snapshot_writer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/proto/tiny_snapshot.h"

@@ -4,11 +4,9 @@
 
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "proto/error_details.pb.h"
 #include "tests/services/inference/worker_server.h"

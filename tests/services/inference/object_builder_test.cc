@@ -5,7 +5,6 @@
 #include <cstring>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "tests/services/store/small_layout.h"
 
 namespace hearth {

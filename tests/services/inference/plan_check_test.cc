@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <string>
 
 #include "absl/strings/match.h"
 #include "services/inference/remote_prefix_cache.h"

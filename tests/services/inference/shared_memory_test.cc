@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "cache_store/memory/host_arena.h"
 #include "proto/kv_layout.h"
 #include "proto/slice_hasher.h"

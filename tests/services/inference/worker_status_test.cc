@@ -3,13 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 
-#include "absl/synchronization/notification.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"

@@ -2,7 +2,6 @@
 // read into their place.
 #include "services/rpc/slice_wire.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>

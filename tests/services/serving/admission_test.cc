@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "services/serving/calls/call_log.h"
 #include "tests/support/fake_clock.h"

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <future>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "proto/cache_store.grpc.pb.h"

@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/status_conversion.h"
 #include "tests/services/store/small_layout.h"

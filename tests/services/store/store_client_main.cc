@@ -8,7 +8,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
-#include <memory>
 #include <string>
 
 #include "proto/cache_store.grpc.pb.h"

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "tests/services/store/store_server.h"
-#include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {

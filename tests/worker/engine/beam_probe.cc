@@ -6,11 +6,9 @@
 //    "ignore_eos": true, "stop_below": 0}
 // With "stop_below" a token ends a beam, like a stop string, whose id modulo 5 is below it.
 //     -> {"tokens": [..], "reason": "eos", "score": -1.5, "cached_tokens": 0, "ms": 10.5}
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // Guesses of what a text goes on with: where they come from, and how long they are.
 
-#include <map>
 #include <random>
 #include <vector>
 

@@ -4,14 +4,12 @@
 #include "worker/engine/engine_audit.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/restore_rule.h"
 #include "tests/worker/engine/engine_harness.h"
 #include "worker/engine/runner/model_fingerprint.h"
 #include "worker/model/torch/gemma.h"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/engine/engine_harness.h"
 

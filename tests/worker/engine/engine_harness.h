@@ -4,11 +4,9 @@
 #define HEARTH_TESTS_WORKER_ENGINE_ENGINE_HARNESS_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "tests/support/memory_prefix_cache.h"
 #include "tests/support/tiny_checkpoint.h"

@@ -1,6 +1,5 @@
 // A prefix that is larger than the worker's pool and than what may wait to be published.
 
-#include <memory>
 #include <string>
 
 #include "gtest/gtest.h"

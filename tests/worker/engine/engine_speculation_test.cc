@@ -2,7 +2,6 @@
 // are those of a worker that guesses nothing, whatever it decodes beside.
 
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>

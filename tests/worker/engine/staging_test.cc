@@ -1,8 +1,5 @@
 #include "worker/engine/staging.h"
 
-#include <cstring>
-#include <map>
-
 #include "gtest/gtest.h"
 #include "proto/restore_rule.h"
 #include "tests/worker/engine/engine_harness.h"

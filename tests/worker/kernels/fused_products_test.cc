@@ -2,13 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "tests/worker/kernels/kernel_kit.h"
 #include "tests/worker/model/weights_kit.h"
-#include "worker/kernels/product.h"
 #include "worker/kernels/reference.h"
-#include "worker/kernels/row_kernels.h"
 
 namespace hearth {
 namespace {

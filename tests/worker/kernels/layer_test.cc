@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
-
 #include "tests/worker/kernels/kernel_kit.h"
 #include "tests/worker/model/weights_kit.h"
 #include "worker/kernels/reference.h"

@@ -1,5 +1,4 @@
 // What a GGUF header becomes, and that a broken or hostile one is one error.
-#include "worker/model/gguf.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

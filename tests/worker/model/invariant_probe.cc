@@ -9,7 +9,6 @@
 // prompt's on each instruction set, and on 1, 2 and 3 threads.
 //   invariant_probe MODEL_DIR [float32]
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <map>

@@ -1,7 +1,6 @@
 // Keys and values whose memory is taken before the sequence begins: none is taken while it decodes.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>

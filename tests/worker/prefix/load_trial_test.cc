@@ -3,7 +3,6 @@
 #include "worker/prefix/load_trial.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "gtest/gtest.h"
 

@@ -2,7 +2,6 @@
 // JSON answer a line on stdout. A malformed request ends the program: the oracle is at fault.
 #include <cstdint>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

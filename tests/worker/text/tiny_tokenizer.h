@@ -3,7 +3,6 @@
 #define HEARTH_TESTS_WORKER_TEXT_TINY_TOKENIZER_H_
 
 #include <cassert>
-#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <memory>

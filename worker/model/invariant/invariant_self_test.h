@@ -17,7 +17,6 @@
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_SELF_TEST_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_SELF_TEST_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <set>

@@ -1,6 +1,5 @@
 #include "worker/model/invariant/lora_adapter.h"
 
-#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <cstring>

@@ -10,7 +10,6 @@
 #define HEARTH_WORKER_MODEL_TORCH_GEMMA_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

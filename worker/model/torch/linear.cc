@@ -5,7 +5,6 @@
 
 #include <cassert>
 #include <optional>
-#include <string>
 
 namespace hearth {
 namespace {
