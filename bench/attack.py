@@ -71,9 +71,12 @@ RATES = {
     "tokenize-words": (5, True), "tokenize-word": (5, True), "prefill-ids": (5, True),
 }
 # These are callers as ours: caller_bench's first number, pause and more. `neighbour` publishes and
-# fetches 4 MiB, `pin-flood` publishes and pins all that it may, each as fast as it is answered.
+# fetches 4 MiB, `pin-flood` publishes and pins all that it may, each as fast as it is answered;
+# `generates` keeps 100 requests of a token at a worker, of which most are refused.
 CALLERS = {"neighbour": (1000000, 40, {"mib": 4}),
            "pin-flood": (1000000, 5, {"mib": 1, "pins": "yes"})}
+WORKER_CALLERS = {"generates": (1000000, 0, {"threads": 100})}
+ALL_CALLERS = {**CALLERS, **WORKER_CALLERS}
 
 
 def percentile(values, share):
@@ -173,8 +176,8 @@ class Attacker:
 
     def __init__(self, server, name, nice, turn):
         kind = "worker" if server.kind == "worker" else "store"
-        if name in CALLERS:
-            first, pause_ms, more = CALLERS[name]
+        if name in ALL_CALLERS:
+            first, pause_ms, more = ALL_CALLERS[name]
             # Others than in the turn before: what is stored and pinned already is no work.
             argv = server.caller(100000, pause_ms, "other", first=first + 100001 * turn, **more)
         else:
@@ -192,7 +195,7 @@ class Attacker:
     def stop(self):
         """Its own account, whether it was an attack, and its share of a core."""
         is_attack = self.popen.poll() is None
-        if self.name in CALLERS:
+        if self.name in ALL_CALLERS:
             self.popen.kill()
         self.popen.stdin.close()
         text = self.popen.stdout.read()
@@ -201,9 +204,9 @@ class Attacker:
             return {"is_attack": False, "share": 0.0}
         _, status, usage = os.wait4(self.popen.pid, 0)
         self.popen.returncode = 0
-        if self.name not in CALLERS and (status or not text.startswith("{")):
+        if self.name not in ALL_CALLERS and (status or not text.startswith("{")):
             raise RuntimeError(f"{self.name}: the attacker ended with status {status}")
-        said = json.loads(text) if self.name not in CALLERS else {}
+        said = json.loads(text) if self.name not in ALL_CALLERS else {}
         if said and 2 * said["unconnected"] >= said["units"]:
             is_attack = False
         share = (usage.ru_utime + usage.ru_stime) / seconds
@@ -336,6 +339,7 @@ def all_attacks(behind_proxy):
     names += [("store", name) for name in CALLERS]
     names += [("store-tls", name) for name in ("tls-abandoned", "tls-half-hello", "garbage")]
     names += [("worker", name) for name in hostile_calls.WORKER_ATTACKS]
+    names += [("worker", name) for name in WORKER_CALLERS]
     return [each for each in names if behind_proxy or each[1] not in hostile_calls.BEHIND_PROXY]
 
 

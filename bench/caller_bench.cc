@@ -4,6 +4,7 @@
 //     first=N     number of the first prompt; others then have other tokens
 //     mib=N       of a prompt's keys and values; 0, the default: 64 KiB in one slice
 //     pins=yes    a store's caller who publishes, and pins all that it has, again and again
+//     threads=N   of a worker's caller who generates a token in each, again and again, for ever
 //     token=FILE  ca=FILE  its token; TLS, and the authority of the server's certificate
 //
 // At a store: health, a publish of a prompt, a fetch of it. At a worker: health, a short text
@@ -17,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -153,6 +155,17 @@ std::string Generate(const std::shared_ptr<grpc::Channel>& channel, int number) 
   return WhyNot(reader->Finish());
 }
 
+// As many requests at once as there are threads, answered or refused. Never returns.
+void GenerateForEver(const std::shared_ptr<grpc::Channel>& channel, int threads, int first) {
+  std::vector<std::thread> busy;
+  for (int i = 0; i < threads; ++i) {
+    busy.emplace_back([&channel, number = first + i]() mutable {
+      for (;; number += 1000) Generate(channel, number);
+    });
+  }
+  for (std::thread& each : busy) each.join();
+}
+
 int Run(std::vector<Kind> kinds, int first, int calls, absl::Duration pause) {
   int failed = 0;
   std::string why;
@@ -204,6 +217,9 @@ int Main(int argc, char** argv) {
   if (!channel.ok()) {
     std::fprintf(stderr, "caller_bench: %s\n", std::string(channel.status().message()).c_str());
     return 2;
+  }
+  if (const int threads = std::atoi(more["threads"].c_str()); threads > 0) {
+    GenerateForEver(*channel, threads, std::atoi(more["first"].c_str()));
   }
   StoreCaller store(*channel, std::atoi(more["mib"].c_str()));
   std::vector<Kind> kinds = {{"health", [&](int) { return AskHealth(*channel); }, {}}};
