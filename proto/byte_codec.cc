@@ -11,9 +11,14 @@ namespace {
 
 // Byte by byte, so that the host's byte order never shows; compilers make one load or store of it.
 template <typename T>
+void StoreLittle(char* bytes, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+}
+
+template <typename T>
 void AppendLittle(std::string* out, T value) {
   char bytes[sizeof(T)];
-  for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  StoreLittle(bytes, value);
   out->append(bytes, sizeof(T));
 }
 
@@ -29,8 +34,10 @@ T LoadLittle(const char* bytes) {
 template <typename T>
 std::vector<T> LoadArray(absl::string_view bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = LoadLittle<T>(bytes.data() + i * sizeof(T));
+  const char* next = bytes.data();
+  for (T& value : values) {
+    value = LoadLittle<T>(next);
+    next += sizeof(T);
   }
   return values;
 }
@@ -41,8 +48,12 @@ void AppendU32(std::string* out, uint32_t value) { AppendLittle(out, value); }
 void AppendU64(std::string* out, uint64_t value) { AppendLittle(out, value); }
 
 void AppendU32Array(std::string* out, absl::Span<const uint32_t> values) {
-  out->reserve(out->size() + values.size() * sizeof(uint32_t));
-  for (uint32_t value : values) AppendLittle(out, value);
+  size_t end = out->size();
+  out->resize(end + values.size() * sizeof(uint32_t));
+  for (const uint32_t value : values) {
+    StoreLittle(out->data() + end, value);
+    end += sizeof(uint32_t);
+  }
 }
 
 void AppendField(std::string* out, FieldType type, absl::string_view payload) {
@@ -77,9 +88,9 @@ void AppendBytesField(std::string* out, absl::string_view bytes) {
 }
 
 void AppendIdsField(std::string* out, absl::Span<const uint32_t> ids) {
-  std::string payload;
-  AppendU32Array(&payload, ids);
-  AppendField(out, FieldType::kIds, payload);
+  out->push_back(static_cast<char>(FieldType::kIds));
+  AppendU32(out, static_cast<uint32_t>(ids.size() * sizeof(uint32_t)));
+  AppendU32Array(out, ids);
 }
 
 absl::StatusOr<absl::string_view> ByteReader::Bytes(size_t count, absl::string_view what) {

@@ -40,10 +40,12 @@ absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
 }
 
 Digest Sha256(absl::string_view bytes) {
+  // EVP_sha256() has it looked up in a table behind a lock, each time.
+  static const EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   Digest digest;
   unsigned int size = 0;
-  const int ok =
-      EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr);
+  const int ok = sha256 != nullptr &&
+                 EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, sha256, nullptr);
   // Fails only when OpenSSL cannot provide SHA-256 at all; a zero digest must never be used.
   if (ok != 1 || size != digest.size()) std::abort();
   return digest;

@@ -65,8 +65,8 @@ absl::StatusOr<absl::string_view> StripDigest(absl::string_view bytes, absl::str
   return body;
 }
 
-absl::StatusOr<ManifestObject> ReadObject(ByteReader* reader, size_t index) {
-  const std::string what = absl::StrCat("manifest objects[", index, "]");
+absl::StatusOr<ManifestObject> ReadObject(ByteReader* reader) {
+  constexpr absl::string_view what = "manifest object";
   auto begin = reader->U32(what);
   if (!begin.ok()) return begin.status();
   auto tokens = reader->U32(what);
@@ -267,8 +267,9 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
     return absl::DataLossError(absl::StrCat("manifest names ", object_count, " objects; ",
                                             manifest.token_count, " tokens have at most ", most));
   }
+  manifest.objects.reserve(object_count);
   for (uint32_t i = 0; i < object_count; ++i) {
-    auto object = ReadObject(&reader, i);
+    auto object = ReadObject(&reader);
     if (!object.ok()) return object.status();
     manifest.objects.push_back(*std::move(object));
   }
