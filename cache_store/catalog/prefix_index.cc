@@ -36,6 +36,12 @@ bool SegmentNode::ByTokens::operator()(Tokens a, const SegmentNode* b) const {
   return Less(a, b->token_ids);
 }
 
+bool SegmentNode::Is(const KeyedSegment& segment, Tokens prompt) const {
+  return begin == segment.segment.begin &&
+         Tokens(token_ids) == prompt.subspan(begin, segment.segment.tokens) &&
+         segment.HasCutOffsets(cut_offsets);
+}
+
 SegmentNode* PrefixIndex::Find(const Digest& key) const {
   ++finds_;
   const auto it = nodes_.find(key);
@@ -44,10 +50,7 @@ SegmentNode* PrefixIndex::Find(const Digest& key) const {
 
 SegmentNode* PrefixIndex::Find(const KeyedSegment& segment, Tokens prompt) const {
   SegmentNode* node = Find(segment.key);
-  if (node == nullptr || node->begin != segment.segment.begin) return nullptr;
-  const Tokens wanted = prompt.subspan(segment.segment.begin, segment.segment.tokens);
-  return Tokens(node->token_ids) == wanted && segment.HasCutOffsets(node->cut_offsets) ? node
-                                                                                       : nullptr;
+  return node != nullptr && node->Is(segment, prompt) ? node : nullptr;
 }
 
 SegmentNode* PrefixIndex::EnsureRoot(const Digest& root) {

@@ -43,6 +43,8 @@ struct SegmentNode {
   std::set<SegmentNode*, ByTokens> children;
 
   uint32_t end() const { return begin + static_cast<uint32_t>(token_ids.size()); }
+  // It has the segment's tokens and cuts, whatever is before them.
+  bool Is(const KeyedSegment& segment, absl::Span<const uint32_t> prompt) const;
 };
 
 class PrefixIndex {

@@ -26,12 +26,6 @@ constexpr size_t kPinBytes = 4096;
 // Of erased objects at once in the log: a KiB or two an object.
 constexpr size_t kEraseBytes = size_t{256} << 10;
 
-absl::flat_hash_set<uint64_t> NumbersOf(const std::vector<ManifestNames>& manifests) {
-  absl::flat_hash_set<uint64_t> numbers;
-  for (const ManifestNames& manifest : manifests) numbers.insert(manifest.number);
-  return numbers;
-}
-
 // A database that is from before a drop that was answered is set aside, as one that cannot be
 // mended.
 absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
@@ -57,7 +51,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   }
   if (!status.ok()) return status;
   if (!contents.ok()) return contents.status();
-  (*count)->Begin(NumbersOf(contents->manifests), contents->drops, boot);
+  (*count)->Begin(contents->manifests, contents->drops, boot);
   if (contents->drops < before.drops) {  // an empty one, which has seen all drops
     const rocksdb::Status noted = (**db)->Put(rocksdb::WriteOptions(), (*db)->family(kManifests),
                                               kDropsKey, absl::StrCat(before.drops));
@@ -377,7 +371,7 @@ class RocksDiskTier : public DiskTier {
     }
     lost_points_ = 0;
     losses_.fetch_add(1);
-    count_->Begin(NumbersOf(contents->manifests), contents->drops, noted.boot);
+    count_->Begin(contents->manifests, contents->drops, noted.boot);
     for (const std::string& line : contents->damage) {
       if (options_.warnings != nullptr) options_.warnings->Say("damage", line);
     }

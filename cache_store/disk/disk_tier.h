@@ -35,10 +35,10 @@ class Env;
 namespace hearth {
 
 // The contents of a folder, read once at start: records only, no slice bytes, and of manifests only
-// the numbers of their objects.
+// their numbers.
 struct DiskContents {
-  std::vector<ObjectRecord> objects;     // ascending by number
-  std::vector<ManifestNames> manifests;  // ascending by number
+  std::vector<ObjectRecord> objects;  // ascending by number
+  std::vector<uint64_t> manifests;    // ascending
   std::vector<FingerprintRecord> fingerprints;
   std::vector<uint64_t> pinned;                     // manifest numbers
   std::vector<std::pair<uint64_t, uint64_t>> uses;  // manifest number, unix seconds of its last use
@@ -78,7 +78,7 @@ class DiskTier : public SliceTier {
   // The records, as they were read when it was opened. The first call, once.
   virtual DiskContents Load() = 0;
   // Each of these as it is on disk now; none where it is absent or damaged. An error says nothing
-  // about them: read again.
+  // about them: read again. Fastest for ascending numbers.
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) = 0;
 

@@ -103,8 +103,8 @@ absl::Status FindFingerprints(const Database& db, DiskContents* contents) {
   for (const FingerprintRecord& record : contents->fingerprints) {
     tried.insert(FingerprintKey(record));
   }
-  for (const ManifestNames& manifest : contents->manifests) {
-    const auto read = LoadManifests(db, {&manifest.number, 1});
+  for (const uint64_t number : contents->manifests) {
+    const auto read = LoadManifests(db, {number});
     if (!read.ok()) return read.status();
     if (!(*read)[0].has_value()) continue;
     const ManifestRecord& record = *(*read)[0];
@@ -148,9 +148,9 @@ absl::StatusOr<DiskContents> ReadContents(const Database& db) {
       contents.unreadable_objects.push_back(*number);
     }
   });
-  each(kManifests, [&](absl::string_view key, absl::string_view value) {
+  each(kManifests, [&](absl::string_view key, absl::string_view) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
-    if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
+    if (number.ok()) contents.manifests.push_back(*number);
   });
   const size_t before = contents.damage.size();
   each(kFingerprints, [&](absl::string_view key, absl::string_view value) {
@@ -244,21 +244,24 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers) {
   std::vector<std::optional<ManifestRecord>> records;
-  // An iterator, not reads: numbers that lie together are mostly in one block.
+  // An iterator, not reads: mostly the next one is the next.
   const std::unique_ptr<rocksdb::Iterator> it(
       db->NewIterator(VerifiedReads(), db.family(kManifests)));
   for (const uint64_t number : numbers) {
     std::optional<ManifestRecord>& read = records.emplace_back();
     const std::string key = NumberKey(number);
-    it->Seek(key);
+    if (it->Valid()) it->Next();
+    if (!it->Valid() || ToView(it->key()) != key) it->Seek(key);
     absl::Status status = FromRocks(it->status(), "read of manifests");
     if (!status.ok() && !absl::IsDataLoss(status)) return status;
-    std::string value;
+    std::string again;
+    absl::string_view value;
     if (!status.ok()) {
       // It may have been written again, elsewhere than in the block that is damaged.
-      if (!db->Get(VerifiedReads(), db.family(kManifests), key, &value).ok()) continue;
+      if (!db->Get(VerifiedReads(), db.family(kManifests), key, &again).ok()) continue;
+      value = again;
     } else if (it->Valid() && ToView(it->key()) == key) {
-      value = it->value().ToString();
+      value = ToView(it->value());
     } else {
       continue;
     }

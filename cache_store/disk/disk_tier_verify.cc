@@ -60,15 +60,15 @@ class Verifier {
     }
   }
 
-  absl::Status CheckManifests(const std::vector<ManifestNames>& manifests) {
-    for (const ManifestNames& manifest : manifests) {
-      const auto read = LoadManifests(db_, {&manifest.number, 1});
+  absl::Status CheckManifests(absl::Span<const uint64_t> manifests) {
+    for (const uint64_t number : manifests) {
+      const auto read = LoadManifests(db_, {number});
       if (!read.ok()) return read.status();
       if ((*read)[0].has_value()) {
         CheckManifest(*(*read)[0]);
         ++report_.restore_points;
       } else {
-        Problem(absl::StrCat("restore point ", manifest.number, ": manifest unreadable"));
+        Problem(absl::StrCat("restore point ", number, ": manifest unreadable"));
       }
     }
     return absl::OkStatus();

@@ -53,9 +53,9 @@ absl::StatusOr<std::unique_ptr<PointCount>> PointCount::Open(const std::string& 
 
 PointCount::~PointCount() { ::close(file_); }
 
-void PointCount::Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, BootId boot) {
+void PointCount::Begin(absl::Span<const uint64_t> numbers, uint64_t drops, BootId boot) {
   const absl::MutexLock lock(&mu_);
-  numbers_ = std::move(numbers);
+  numbers_ = {numbers.begin(), numbers.end()};
   now_.boot = boot;
   now_.drops = std::max(now_.drops, drops);
   Write().IgnoreError();

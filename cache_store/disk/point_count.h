@@ -41,7 +41,7 @@ class PointCount {
 
   Noted noted() const;
   // What an opening of the database found; the number of drops that is noted may be higher.
-  void Begin(absl::flat_hash_set<uint64_t> numbers, uint64_t drops, BootId boot);
+  void Begin(absl::Span<const uint64_t> numbers, uint64_t drops, BootId boot);
   // After points were committed: those that were there before count once.
   void Add(absl::Span<const uint64_t> numbers);
   // Before points are erased. Which of them counted.

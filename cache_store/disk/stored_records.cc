@@ -34,8 +34,8 @@ class RecordReader {
     return value == 1;
   }
   uint64_t U64(const char* what) { return Keep(reader_.U64(what)); }
-  std::string Text(size_t count, const char* what) {
-    return std::string(Keep(reader_.Bytes(count, what)));
+  absl::string_view Text(size_t count, const char* what) {
+    return Keep(reader_.Bytes(count, what));
   }
   std::vector<uint32_t> U32s(size_t count, const char* what) {
     return Keep(reader_.U32Array(count, what));
@@ -59,24 +59,6 @@ class RecordReader {
   ByteReader reader_;
   absl::Status status_;
 };
-
-// Up to the manifest.
-absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
-  if (reader->U32("manifest tag") != kManifestTag) reader->Refuse("manifest record: unknown tag");
-  record->number = reader->U64("manifest number");
-  record->created_unix_s = reader->U64("time of creation");
-  record->expires_unix_s = reader->U64("time of expiry");
-  record->inherited = reader->Flag("manifest record: whether it was inherited");
-  const uint32_t tenant_bytes = reader->U32("tenant length");
-  if (tenant_bytes > kMaxTenantBytes) reader->Refuse("manifest record: tenant too long");
-  if (!reader->status().ok()) return reader->status();
-  record->tenant = reader->Text(tenant_bytes, "tenant");
-  const uint32_t objects = reader->U32("object count");
-  if (uint64_t{objects} * 8 > reader->remaining()) reader->Refuse("manifest record: torn");
-  if (!reader->status().ok()) return reader->status();
-  record->objects = reader->U64s(objects, "object numbers");
-  return reader->status();
-}
 
 }  // namespace
 
@@ -104,7 +86,7 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   ObjectRecord object;
   if (reader.U32("object tag") != kObjectTag) reader.Refuse("object record: unknown tag");
   object.number = reader.U64("object number");
-  const std::string key = reader.Text(object.key.size(), "object key");
+  const absl::string_view key = reader.Text(object.key.size(), "object key");
   if (key.size() == object.key.size()) std::copy(key.begin(), key.end(), object.key.begin());
   object.id.begin = reader.U32("object begin");
   object.id.tokens = reader.U32("object tokens");
@@ -144,8 +126,20 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
   if (!body.ok()) return body.status();
   RecordReader reader(*body);
   ManifestRecord record;
-  if (absl::Status head = ReadHead(&reader, &record); !head.ok()) return head;
-  const std::string rest = reader.Text(reader.remaining(), "manifest");
+  if (reader.U32("manifest tag") != kManifestTag) reader.Refuse("manifest record: unknown tag");
+  record.number = reader.U64("manifest number");
+  record.created_unix_s = reader.U64("time of creation");
+  record.expires_unix_s = reader.U64("time of expiry");
+  record.inherited = reader.Flag("manifest record: whether it was inherited");
+  const uint32_t tenant_bytes = reader.U32("tenant length");
+  if (tenant_bytes > kMaxTenantBytes) reader.Refuse("manifest record: tenant too long");
+  if (!reader.status().ok()) return reader.status();
+  record.tenant = std::string(reader.Text(tenant_bytes, "tenant"));
+  const uint32_t objects = reader.U32("object count");
+  if (uint64_t{objects} * 8 > reader.remaining()) reader.Refuse("manifest record: torn");
+  if (!reader.status().ok()) return reader.status();
+  record.objects = reader.U64s(objects, "object numbers");
+  const absl::string_view rest = reader.Text(reader.remaining(), "manifest");
   if (!reader.status().ok()) return reader.status();
   absl::StatusOr<Manifest> manifest = ParseManifest(rest);
   if (!manifest.ok()) return manifest.status();
@@ -154,20 +148,6 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
     return absl::DataLossError("manifest record: object numbers do not match the manifest");
   }
   return record;
-}
-
-bool IsObjectNamed(const ObjectRecord& object, const ManifestObject& named,
-                   const KvLayout& layout) {
-  return object.id == named.id && object.slice_digests == named.slice_digests &&
-         object.layers == layout.LayersOf(named.id.group) &&
-         object.slice_bytes == layout.SliceBytes(named.id.tokens);
-}
-
-ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes) {
-  RecordReader reader(bytes);
-  ManifestRecord record;
-  if (!ReadHead(&reader, &record).ok()) record.objects.clear();
-  return {number, record.created_unix_s, record.expires_unix_s, std::move(record.objects)};
 }
 
 std::string NumberKey(uint64_t number) {

@@ -41,14 +41,6 @@ struct ManifestRecord {
   Manifest manifest;
 };
 
-// The beginning of a manifest's record: all that a start needs of every one at once.
-struct ManifestNames {
-  uint64_t number = 0;
-  uint64_t created_unix_s = 0;
-  uint64_t expires_unix_s = 0;  // 0: lives until room is needed
-  std::vector<uint64_t> objects;
-};
-
 struct FingerprintRecord {
   Fingerprint fingerprint;
   std::string tenant;
@@ -72,12 +64,6 @@ std::string SerializeObject(const ObjectRecord& object);
 absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);
 std::string SerializeManifestRecord(const ManifestRecord& record);
 absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes);
-
-// Whether the record is that of the object that a manifest names.
-bool IsObjectNamed(const ObjectRecord& object, const ManifestObject& named, const KvLayout& layout);
-
-// Not verified: a hint of the whole record. Names no object when it cannot be parsed.
-ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes);
 
 // Big-endian, so that keys sort by number.
 std::string NumberKey(uint64_t number);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,8 +22,8 @@
 namespace hearth {
 namespace {
 
-// A megabyte or two, for the longest prompts.
-constexpr size_t kManifestsAtOnce = 8;
+// 4 MB each for the longest prompts.
+constexpr size_t kManifestsAtOnce = 64;
 
 class Recovery {
  public:
@@ -30,18 +31,33 @@ class Recovery {
   absl::Status Run() ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
-  struct Object {
-    ObjectRecord record;
-    const StoredObject* adopted = nullptr;  // null until a manifest names it
+  struct Model {
+    std::shared_ptr<const KnownFingerprint> known;
+    Digest root;  // of the tenant's keys
+  };
+  // A manifest's way along the index.
+  struct Path {
+    struct Step {
+      KeyedSegment segment;
+      SegmentNode* node;  // null: not there yet
+    };
+    std::vector<Step> steps;
+    std::vector<const StoredObject*> objects;  // as the manifest names them; null: not there
   };
 
-  absl::Status Load(absl::Span<const uint64_t> manifests) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Whether all objects are as the manifest has them, and none of their keys is another's.
-  bool FitsObjects(const ManifestRecord& record, const KvLayout& layout,
-                   const PromptChain& chain) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  // Held, and not visible until a manifest names them.
+  void AddObjects() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  using Records = absl::StatusOr<std::vector<std::optional<ManifestRecord>>>;
+  void TakeAll(absl::Span<const uint64_t> manifests,
+               const std::vector<std::optional<ManifestRecord>>& records)
+      ABSL_LOCKS_EXCLUDED(core_->mu);
+  void Take(const ManifestRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  Path PathOf(const ManifestRecord& record, const Model& model)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  static bool Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path);
   // Rebuilds the path and the restore point.
-  void Adopt(ManifestRecord record, std::shared_ptr<const KnownFingerprint> model,
-             const PromptChain& chain) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void Adopt(const ManifestRecord& record, const Model& model, Path path)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Drop(uint64_t number, const std::string& tenant, const Digest& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void SayWhatIsLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
@@ -51,12 +67,12 @@ class Recovery {
   StoreCore* const core_;
   DiskContents contents_;
   uint64_t next_number_ = 1;  // above every number in use on disk
-  std::map<std::pair<std::string, Digest>, std::shared_ptr<const KnownFingerprint>> models_;
+  std::map<std::pair<std::string, Digest>, Model> models_;
   const absl::flat_hash_set<uint64_t> pinned_;
   const absl::flat_hash_map<uint64_t, uint64_t> uses_;
-  absl::flat_hash_map<uint64_t, Object> objects_;  // by number
-  std::vector<Digest> lost_;                       // ids of dropped points; zeros: unknown
-  size_t unread_ = 0;                              // manifests
+  std::vector<const StoredObject*> objects_;
+  std::vector<Digest> lost_;  // ids of dropped points; zeros: unknown
+  size_t unread_ = 0;         // manifests
 };
 
 Recovery::Recovery(StoreCore* core, DiskContents contents)
@@ -67,48 +83,59 @@ Recovery::Recovery(StoreCore* core, DiskContents contents)
   for (const FingerprintRecord& record : contents_.fingerprints) {
     auto model = MakeKnown(record.fingerprint);
     if (model == nullptr) continue;
-    models_[{record.tenant, record.fingerprint.digest()}] = std::move(model);
+    const Digest& digest = record.fingerprint.digest();
+    models_[{record.tenant, digest}] = {std::move(model), core->RootOf(digest, record.tenant)};
   }
   const auto above = [this](uint64_t number) { next_number_ = std::max(next_number_, number + 1); };
   above(contents_.last_number);
-  for (const ManifestNames& manifest : contents_.manifests) above(manifest.number);
+  std::for_each(contents_.manifests.begin(), contents_.manifests.end(), above);
   for (const auto& [number, used] : contents_.uses) above(number);
   std::for_each(contents_.pinned.begin(), contents_.pinned.end(), above);
   std::for_each(contents_.unreadable_objects.begin(), contents_.unreadable_objects.end(), above);
-  objects_.reserve(contents_.objects.size());
-  for (ObjectRecord& record : contents_.objects) {
-    const uint64_t number = record.number;
-    above(number);
-    objects_.emplace(number, Object{std::move(record)});
-  }
+  for (const ObjectRecord& record : contents_.objects) above(record.number);
 }
 
 absl::Status Recovery::Run() {
   core_->Count(Counter::kRecoveryLostRestorePoints, contents_.lost_points);
-  // A crash between a write and the erase of what it replaced may leave two of one key: the newest
-  // comes first, and stays.
-  std::vector<uint64_t> manifests;
-  for (auto it = contents_.manifests.rbegin(); it != contents_.manifests.rend(); ++it) {
-    manifests.push_back(it->number);
-  }
   {
     StoreLock lock(core_);
     core_->objects.ReserveNumbersBelow(next_number_);
     // All of them: the book forgets entries above its limit that no restore point refers to.
-    for (const auto& [name, model] : models_) core_->fingerprints.Remember(model, name.first);
+    for (const auto& [name, model] : models_) core_->fingerprints.Remember(model.known, name.first);
     core_->catalog.BeginAdopting();
+    AddObjects();
   }
   std::vector<uint64_t> again;
-  const absl::Span<const uint64_t> all(manifests);
-  for (size_t i = 0; i < all.size(); i += kManifestsAtOnce) {
-    const absl::Span<const uint64_t> some = all.subspan(i, kManifestsAtOnce);
-    if (!Load(some).ok()) again.insert(again.end(), some.begin(), some.end());
+  // The next ones are read, by another thread, while some are put into the index.
+  absl::Span<const uint64_t> left(contents_.manifests);
+  absl::Span<const uint64_t> coming;
+  std::future<Records> records;
+  const auto read_next = [&] {
+    coming = left.last(std::min(left.size(), kManifestsAtOnce));
+    left.remove_suffix(coming.size());
+    if (coming.empty()) return;
+    records = std::async(std::launch::async, [disk = core_->tiers.disk.get(), numbers = coming] {
+      return disk->ReadManifests(numbers);
+    });
+  };
+  for (read_next(); !coming.empty();) {
+    const absl::Span<const uint64_t> numbers = coming;
+    const Records read = records.get();
+    read_next();
+    if (read.ok()) {
+      TakeAll(numbers, *read);
+    } else {
+      again.insert(again.end(), numbers.rbegin(), numbers.rend());
+    }
   }
   // One that cannot be read keeps no other back.
   for (const uint64_t number : again) {
-    absl::Status status = Load({number});
-    if (status.ok()) continue;
-    if (!core_->tiers.disk->IsOpen()) return status;
+    const Records read = core_->tiers.disk->ReadManifests({number});
+    if (read.ok()) {
+      TakeAll({number}, *read);
+      continue;
+    }
+    if (!core_->tiers.disk->IsOpen()) return read.status();
     core_->Count(Counter::kTierErrors);
     ++unread_;
   }
@@ -118,98 +145,125 @@ absl::Status Recovery::Run() {
   return absl::OkStatus();
 }
 
-absl::Status Recovery::Load(absl::Span<const uint64_t> manifests) {
-  auto records = core_->tiers.disk->ReadManifests(manifests);
-  if (!records.ok()) return records.status();
-  for (size_t i = 0; i < manifests.size(); ++i) {
-    std::optional<ManifestRecord>& record = (*records)[i];
-    StoreLock lock(core_);
-    if (!record.has_value()) {
-      Drop(manifests[i], "", {});
-      continue;
-    }
-    const Manifest& manifest = record->manifest;
-    const auto model = models_.find({record->tenant, manifest.fingerprint});
-    if (model == models_.end() || !ValidateManifest(manifest, model->second->layout).ok()) {
-      Drop(manifests[i], record->tenant, {});
-      continue;
-    }
-    const KvLayout& layout = model->second->layout;
-    const PromptChain chain =
-        MakeChain(layout, core_->RootOf(manifest.fingerprint, record->tenant), manifest.token_ids,
-                  manifest.cuts, manifest.token_count, {&manifest.token_count, 1});
-    const KeyedSegment* last = chain.EndingAt(manifest.token_count, layout.chunk_tokens);
-    if (last != nullptr && FitsObjects(*record, layout, chain)) {
-      Adopt(*std::move(record), model->second, chain);
-    } else {
-      Drop(manifests[i], record->tenant, last == nullptr ? Digest{} : last->key);
-    }
+void Recovery::AddObjects() {
+  objects_.reserve(contents_.objects.size());
+  for (ObjectRecord& record : contents_.objects) {
+    const StoredObject* object = objects_.emplace_back(core_->objects.NewObject(
+        record.number, record.key, record.id, std::move(record.slice_digests),
+        std::move(record.layers), record.slice_bytes));
+    object->in_table.store(record.in_table);
+    core_->objects.AdoptOnDisk(object);
   }
-  return absl::OkStatus();
+  contents_.objects = {};
 }
 
-bool Recovery::FitsObjects(const ManifestRecord& record, const KvLayout& layout,
-                           const PromptChain& chain) const {
-  const Manifest& manifest = record.manifest;
-  const PrefixIndex& index = core_->catalog.index();
-  if (core_->catalog.Find(chain.EndingAt(manifest.token_count, layout.chunk_tokens)->key) !=
-      nullptr) {
-    return false;
+// A crash between a write and the erase of what it replaced may leave two of one key: the newest
+// comes first, and stays.
+void Recovery::TakeAll(absl::Span<const uint64_t> manifests,
+                       const std::vector<std::optional<ManifestRecord>>& records) {
+  StoreLock lock(core_);
+  for (size_t i = manifests.size(); i-- > 0;) {
+    records[i].has_value() ? Take(*records[i]) : Drop(manifests[i], "", {});
   }
-  for (size_t i = 0; i < record.objects.size(); ++i) {
-    const auto it = objects_.find(record.objects[i]);
-    if (it == objects_.end()) return false;
-    const ObjectRecord& object = it->second.record;
-    const ObjectId& id = manifest.objects[i].id;
-    const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
-    if (segment == nullptr || object.key != segment->key ||
-        !IsObjectNamed(object, manifest.objects[i], layout)) {
+}
+
+void Recovery::Take(const ManifestRecord& record) {
+  const Manifest& manifest = record.manifest;
+  const auto model = models_.find({record.tenant, manifest.fingerprint});
+  if (model == models_.end() || !ValidateManifest(manifest, model->second.known->layout).ok()) {
+    return Drop(record.number, record.tenant, {});
+  }
+  Path path = PathOf(record, model->second);
+  if (Fits(record, model->second.known->layout, path)) {
+    Adopt(record, model->second, std::move(path));
+  } else {
+    Drop(record.number, record.tenant, path.steps.back().segment.key);
+  }
+}
+
+// Most segments were brought by a manifest before, with their objects: a node with the same tokens
+// and cuts, behind the same others, has the key that hashing would give.
+Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model) {
+  const Manifest& manifest = record.manifest;
+  const KvLayout& layout = model.known->layout;
+  const PrefixIndex& index = core_->catalog.index();
+  Path path;
+  path.objects.reserve(record.objects.size());
+  Digest parent = model.root;
+  SegmentNode* node = index.Find(parent);
+  for (const Segment& segment : SegmentsTo(manifest.token_count, layout.chunk_tokens)) {
+    KeyedSegment keyed{segment, {}, CutsBetween(segment, manifest.cuts, layout.exactness)};
+    SegmentNode* known = nullptr;
+    for (size_t i = path.objects.size();
+         i < record.objects.size() && manifest.objects[i].id.begin == segment.begin; ++i) {
+      const StoredObject* object = core_->objects.Find(record.objects[i]);
+      path.objects.push_back(object);
+      if (object != nullptr && object->node != nullptr) known = object->node;
+    }
+    if (node != nullptr && known != nullptr && known->parent == node &&
+        known->Is(keyed, manifest.token_ids)) {
+      node = known;
+      keyed.key = known->key;
+    } else {
+      keyed.key = SegmentKey(
+          parent, absl::MakeSpan(manifest.token_ids).subspan(segment.begin, segment.tokens),
+          keyed.CutOffsets());
+      node = index.Find(keyed.key);
+    }
+    parent = keyed.key;
+    path.steps.push_back({keyed, node});
+  }
+  return path;
+}
+
+// Whether all objects are as the manifest has them, and none of their keys is another's. REQUIRES:
+// a valid manifest.
+bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path) {
+  const SegmentNode* const end = path.steps.back().node;
+  if (end != nullptr && end->restore_point != nullptr) return false;
+  for (size_t i = 0; i < path.objects.size(); ++i) {
+    const StoredObject* const object = path.objects[i];
+    const ManifestObject& named = record.manifest.objects[i];
+    const Path::Step& step = path.steps[named.id.begin / layout.chunk_tokens];
+    if (object == nullptr || object->key != step.segment.key || !(object->id == named.id) ||
+        object->slice_digests != named.slice_digests ||
+        object->layers != layout.LayersOf(named.id.group) ||
+        object->slice_bytes != layout.SliceBytes(named.id.tokens)) {
       return false;
     }
-    if (it->second.adopted != nullptr) continue;
     // Of two objects of one key the first adopted stays, and a manifest that names the other goes.
-    const SegmentNode* node = index.Find(segment->key);
-    if (node != nullptr && node->objects[static_cast<size_t>(id.group)] != nullptr) return false;
+    if (object->node == nullptr && step.node != nullptr &&
+        step.node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
+      return false;
+    }
   }
   return true;
 }
 
-void Recovery::Adopt(ManifestRecord record, std::shared_ptr<const KnownFingerprint> model,
-                     const PromptChain& chain) {
+void Recovery::Adopt(const ManifestRecord& record, const Model& model, Path path) {
   const Manifest& manifest = record.manifest;
-  const uint32_t chunk_tokens = model->layout.chunk_tokens;
-  SegmentNode* node = core_->catalog.index().EnsureRoot(chain.root);
-  std::vector<const StoredObject*> objects, made;
-  for (const Segment& segment : SegmentsTo(manifest.token_count, chunk_tokens)) {
-    const KeyedSegment& keyed = *chain.EndingAt(segment.end(), chunk_tokens);
-    node = core_->catalog.index().Ensure(node, keyed, manifest.token_ids);
+  SegmentNode* node = core_->catalog.index().EnsureRoot(model.root);
+  size_t next = 0;
+  for (const Path::Step& step : path.steps) {
+    const KeyedSegment& segment = step.segment;
+    node = step.node != nullptr ? step.node
+                                : core_->catalog.index().Ensure(node, segment, manifest.token_ids);
     assert(node != nullptr);
-    while (objects.size() < record.objects.size() &&
-           manifest.objects[objects.size()].id.begin == segment.begin) {
-      Object& recovered = objects_.at(record.objects[objects.size()]);
-      if (recovered.adopted == nullptr) {
-        const ObjectRecord& object = recovered.record;
-        recovered.adopted = made.emplace_back(
-            core_->objects.NewObject(object.number, object.key, object.id, object.slice_digests,
-                                     object.layers, object.slice_bytes));
-        core_->objects.Link(recovered.adopted, node);
-        recovered.adopted->in_table.store(object.in_table);
-        core_->objects.AdoptOnDisk(recovered.adopted);
-      }
-      objects.push_back(recovered.adopted);
+    for (; next < path.objects.size() && path.objects[next]->id.begin == segment.segment.begin;
+         ++next) {
+      if (path.objects[next]->node == nullptr) core_->objects.Link(path.objects[next], node);
     }
   }
   const auto noted = uses_.find(record.number);
   const uint64_t used_unix_s =
       std::max(record.created_unix_s, noted == uses_.end() ? 0 : noted->second);
   const RestorePointEntry* point = core_->catalog.AddRestorePoint(
-      record.number, record.tenant, std::move(model), node, std::move(objects), manifest.cuts,
+      record.number, record.tenant, model.known, node, std::move(path.objects), manifest.cuts,
       absl::FromUnixSeconds(static_cast<int64_t>(used_unix_s)));
   core_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
   core_->catalog.SetDurable(point, record.number);
   core_->catalog.SetPinned(point, pinned_.contains(record.number));
   core_->Count(Counter::kRecoveredRestorePoints);
-  for (const StoredObject* object : made) core_->objects.Release(object);
 }
 
 void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& point) {
@@ -247,22 +301,20 @@ void Recovery::SayWhatIsLost() {
 }
 
 void Recovery::Collect() {
+  for (const StoredObject* object : objects_) core_->objects.Release(object);
+  if (unread_ > 0) core_->objects.TakeGarbage();  // what was not read may name them: they stay
   core_->catalog.EndAdopting(core_->clock->Now());
   while (core_->Expire(1)) {
   }
   // Opened with a smaller limit than it was filled under.
   if (!core_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
   Garbage garbage = core_->objects.TakeGarbage();
-  if (unread_ == 0) {  // else what was not read may name it
+  if (unread_ == 0) {
     garbage.disk_objects.insert(garbage.disk_objects.end(), contents_.unreadable_objects.begin(),
                                 contents_.unreadable_objects.end());
-    for (const auto& [number, object] : objects_) {
-      if (object.adopted == nullptr) garbage.disk_objects.push_back(number);
-    }
   }
   // Of manifests that went while their use was noted.
-  absl::flat_hash_set<uint64_t> known;
-  for (const ManifestNames& manifest : contents_.manifests) known.insert(manifest.number);
+  const absl::flat_hash_set<uint64_t> known(contents_.manifests.begin(), contents_.manifests.end());
   for (const auto& [number, used] : uses_) {
     if (!known.contains(number)) garbage.manifests.push_back(number);
   }
