@@ -87,8 +87,6 @@ const char* WeightFormName(WeightForm form) {
   return form == WeightForm::kFloat32 ? "float32" : form == WeightForm::kQ8_0 ? "q8_0" : "stored";
 }
 
-bool IsPacked(ElementType type) { return !IsOfBlocks(type) || type == ElementType::kQ8_0; }
-
 void PackedWeights::WidenOutput(int64_t output, float* to) const {
   assert(output >= 0 && output < outputs_);
   const int64_t panel = output / kPanelOutputs, n = output % kPanelOutputs;
@@ -113,8 +111,7 @@ void PackedWeights::WidenOutput(int64_t output, float* to) const {
 ElementType PackedType(absl::Span<const ElementType> types, WeightForm form) {
   if (form == WeightForm::kQ8_0) return ElementType::kQ8_0;
   const bool is_one = std::count(types.begin(), types.end(), types[0]) == int64_t(types.size());
-  return form == WeightForm::kStored && is_one && IsPacked(types[0]) ? types[0]
-                                                                     : ElementType::kFloat32;
+  return form == WeightForm::kStored && is_one ? types[0] : ElementType::kFloat32;
 }
 
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,

@@ -40,10 +40,8 @@ enum class WeightForm { kStored, kFloat32, kQ8_0 };
 const char* WeightFormName(WeightForm form);  // as --weights has it
 // Raised when a quantized form may give other weights.
 constexpr int kQuantizerVersion = 1;
-// Whether products read weights of a type in its own bits.
-bool IsPacked(ElementType type);
-// What matrices of these types, stacked, are packed as: their own one where they have one and it
-// is packed, else float32.
+// What matrices of these types, stacked, are packed as: their own one where they have one, else
+// float32.
 ElementType PackedType(absl::Span<const ElementType> types, WeightForm form);
 
 class PackedWeights {

@@ -6,7 +6,7 @@
 // one stream. Weights are widened in registers, from the second-level cache for all tiles but the
 // first: a piece of a panel stays there while each tile goes over it. A chain that ends with the
 // piece waits in memory, as the float32 that it is, and goes on with the next. Weights in blocks
-// take more work to widen, and where there are several tiles a piece is widened once for all.
+// take more work to widen: where there are several tiles a piece is widened once for all.
 #if defined(HEARTH_WORKER_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
 #undef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
@@ -18,6 +18,7 @@
 
 #include "worker/kernels/base/packed_rows.h"
 #include "worker/kernels/base/phases.h"
+#include "worker/kernels/blocks-inl.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/widen-inl.h"
 
@@ -35,28 +36,18 @@ constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights:
 // Inputs of a piece, where there are several tiles: 96 KiB of a panel in 16 bits, and so much of a
 // tile's rows as a first-level cache has.
 constexpr int64_t kPieceInputs = 1024;
-// Of one that is widened, to 48 KiB of floats.
-constexpr int64_t kWidePieceInputs = 256;
+// Of one that is widened: 24 KiB of floats, or a whole block.
+template <typename T>
+constexpr int64_t kWidePieceInputs = 0;
+template <ElementType kType>
+constexpr int64_t kWidePieceInputs<blocks::Blocks<kType>> = std::max<int64_t>(128,
+                                                                              FormOf(kType).values);
 // Inputs between a weight's prefetch and its use.
 constexpr int64_t kAhead = 64;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-// The element of weights in blocks: a byte.
-template <ElementType kOfType>
-struct Blocks {
-  static constexpr ElementType kType = kOfType;
-  static constexpr int64_t kValues = FormOf(kType).values;
-  static constexpr int64_t kBytes = static_cast<int64_t>(FormOf(kType).bytes);
-
-  std::byte byte;
-};
-template <typename T>
-constexpr bool kInBlocks = false;
-template <ElementType kType>
-constexpr bool kInBlocks<Blocks<kType>> = true;
-
-// body(T()), with the element of a type that is packed.
+// body(T()), with the element of a type.
 template <class Body>
 void WithElement(ElementType type, const Body& body) {
   switch (type) {
@@ -67,10 +58,23 @@ void WithElement(ElementType type, const Body& body) {
     case ElementType::kFloat16:
       return body(Float16());
     case ElementType::kQ8_0:
-      return body(Blocks<ElementType::kQ8_0>());
-    default:
-      assert(false);
+      return body(blocks::Blocks<ElementType::kQ8_0>());
+    case ElementType::kQ4_0:
+      return body(blocks::Blocks<ElementType::kQ4_0>());
+    case ElementType::kQ4_1:
+      return body(blocks::Blocks<ElementType::kQ4_1>());
+    case ElementType::kQ5_0:
+      return body(blocks::Blocks<ElementType::kQ5_0>());
+    case ElementType::kQ5_1:
+      return body(blocks::Blocks<ElementType::kQ5_1>());
+    case ElementType::kQ4_K:
+      return body(blocks::Blocks<ElementType::kQ4_K>());
+    case ElementType::kQ5_K:
+      return body(blocks::Blocks<ElementType::kQ5_K>());
+    case ElementType::kQ6_K:
+      return body(blocks::Blocks<ElementType::kQ6_K>());
   }
+  assert(false);
 }
 
 // The work of one tile of rows on one panel's piece of inputs.
@@ -162,31 +166,6 @@ HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V 
   OneByOne<false>(x, weights + done * width + at, width, inputs - done, sums);
 }
 
-// Visits each of a panel's inputs, with what gives vector n of its N from output `at` on.
-template <bool kPrefetches, int N, class Visitor>
-HWY_INLINE void VisitBlocks(const Blocks<ElementType::kQ8_0>* block, int64_t width, int64_t inputs,
-                            int64_t at, Visitor visitor) {
-  using B = Blocks<ElementType::kQ8_0>;
-  const D d;
-  const hn::Rebind<int8_t, D> narrow;
-  const hn::RebindToSigned<D> whole;
-  for (int64_t k = 0; k < inputs; k += B::kValues, block += B::kBytes * width) {
-    alignas(kKernelAlignBytes) float scales[N * kLanes];
-    for (int n = 0; n < N; ++n) {
-      const Float16* half = reinterpret_cast<const Float16*>(block) + at + n * kLanes;
-      hn::Store(Widen(d, half), d, scales + n * kLanes);
-    }
-    const int8_t* row = reinterpret_cast<const int8_t*>(block + 2 * width) + at;
-    for (int64_t i = 0; i < std::min(B::kValues, inputs - k); ++i, row += width) {
-      if (kPrefetches) PrefetchAhead(row, 2 * kAhead * width);
-      visitor([=, &scales](int n) HWY_ATTR {
-        const auto q = hn::PromoteTo(whole, hn::LoadU(narrow, row + n * kLanes));
-        return hn::Mul(hn::ConvertTo(d, q), hn::Load(d, scales + n * kLanes));
-      });
-    }
-  }
-}
-
 template <int R, int N>
 struct ToChains {
   template <class Weight>
@@ -198,9 +177,10 @@ struct ToChains {
   V (&sums)[R][N];
 };
 template <bool kPrefetches, int R, int N, ElementType kType>
-HWY_INLINE void Inputs(const Tile& tile, const Blocks<kType>* weights, int64_t at,
+HWY_INLINE void Inputs(const Tile& tile, const blocks::Blocks<kType>* weights, int64_t at,
                        V (&sums)[R][N]) {
-  VisitBlocks<kPrefetches, N>(weights, tile.width, tile.inputs, at, ToChains<R, N>{tile.x, sums});
+  blocks::VisitInputs<kPrefetches, N>(weights, tile.width, tile.inputs, at,
+                                      ToChains<R, N>{tile.x, sums});
 }
 
 template <int N>
@@ -219,11 +199,11 @@ template <typename T>
 HWY_NOINLINE void WidenPiece(const T* weights, int64_t width, int64_t inputs, float* to) {
   constexpr int kAll = 3 * kGrainVectors;
   if (width == kWidth) {
-    return VisitBlocks<true, kAll>(weights, width, inputs, 0, ToFloats<kAll>{to, width});
+    return blocks::VisitInputs<true, kAll>(weights, width, inputs, 0, ToFloats<kAll>{to, width});
   }
   for (int64_t at = 0; at < width; at += kGrain) {
-    VisitBlocks<false, kGrainVectors>(weights, width, inputs, at,
-                                      ToFloats<kGrainVectors>{to + at, width});
+    blocks::VisitInputs<false, kGrainVectors>(weights, width, inputs, at,
+                                              ToFloats<kGrainVectors>{to + at, width});
   }
 }
 
@@ -295,13 +275,13 @@ template <typename T>
 void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
   const int64_t inputs = weights.inputs(), width = weights.PanelWidth(panel);
-  const bool is_widened = kInBlocks<T> && end - first > 1;
-  const int64_t most = is_widened ? kWidePieceInputs : end - first > 1 ? kPieceInputs : inputs;
-  alignas(kKernelAlignBytes) float wide[kInBlocks<T> ? kWidePieceInputs * kWidth : 1];
+  const bool is_widened = blocks::kIn<T> && end - first > 1;
+  const int64_t most = is_widened ? kWidePieceInputs<T> : end - first > 1 ? kPieceInputs : inputs;
+  alignas(kKernelAlignBytes) float wide[std::max(kWidePieceInputs<T> * kWidth, int64_t{1})];
   for (int64_t k = 0; k < inputs; k += most) {
     const int64_t count = std::min(most, inputs - k);
     const T* piece = weights.Panel<T>(panel, k);
-    if constexpr (kInBlocks<T>) {
+    if constexpr (blocks::kIn<T>) {
       if (is_widened) WidenPiece(piece, width, count, wide);
     }
     for (int64_t tile = first; tile < end; ++tile) {

@@ -56,13 +56,16 @@ TEST_P(ProductOfType, EqualsTheReferenceAtEachNumberOfRows) {
 }
 INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
                          testing::Values(ElementType::kFloat32, ElementType::kBFloat16,
-                                         ElementType::kFloat16, ElementType::kQ8_0));
+                                         ElementType::kFloat16, ElementType::kQ8_0,
+                                         ElementType::kQ4_0, ElementType::kQ4_1, ElementType::kQ5_0,
+                                         ElementType::kQ5_1, ElementType::kQ4_K, ElementType::kQ5_K,
+                                         ElementType::kQ6_K));
 
 // By another path: the row as its file has it, widened and multiplied.
 TEST_P(ProductOfType, IsThatOfTheRowsWidened) {
   const ElementType type = GetParam();
   Numbers numbers(12);
-  const ProductShape shape{53, 2 * FormOf(type).values};
+  const ProductShape shape{53, 3 * FormOf(type).values};
   const std::vector<std::byte> stored = StoredWeights(shape, type, &numbers);
   const PackedWeights weights =
       PackedWeights::Pack({{stored.data(), shape.outputs, type}}, type, shape.inputs, InThisThread);

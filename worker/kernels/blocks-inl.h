@@ -1,0 +1,210 @@
+// Weights in blocks (quantized/weight_blocks.h) as a panel has them (packed_weights.h), widened to
+// float32 in registers. Private to worker/kernels; included once for each target, after Highway.
+#if defined(HEARTH_WORKER_KERNELS_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEARTH_WORKER_KERNELS_BLOCKS_INL_H_
+#undef HEARTH_WORKER_KERNELS_BLOCKS_INL_H_
+#else
+#define HEARTH_WORKER_KERNELS_BLOCKS_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "worker/kernels/base/kernel_memory.h"
+#include "worker/kernels/quantized/weight_blocks.h"
+#include "worker/kernels/widen-inl.h"
+
+#if HEARTH_KERNELS_VECTORS
+HWY_BEFORE_NAMESPACE();
+namespace hearth {
+namespace HWY_NAMESPACE {
+namespace blocks {
+
+constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
+using D = hn::FixedTag<float, kLanes>;
+using V = hn::Vec<D>;
+using Whole = hn::RebindToSigned<D>;
+
+// The element of weights in blocks, a byte, and how the bits of a value lie.
+template <ElementType kOfType>
+struct Blocks {
+  static constexpr ElementType kType = kOfType;
+  static constexpr int64_t kValues = FormOf(kType).values;
+  static constexpr int64_t kBytes = static_cast<int64_t>(FormOf(kType).bytes);
+  static constexpr int64_t kHalves = HalvesOf(kType).count;
+  static constexpr bool kIsK = kValues == 256, kHasLeast = kHalves == 2;
+  static constexpr int kBits =
+      kType == ElementType::kQ8_0   ? 8
+      : kType == ElementType::kQ6_K ? 6
+      : kType == ElementType::kQ5_0 || kType == ElementType::kQ5_1 || kType == ElementType::kQ5_K
+          ? 5
+          : 4;
+  // What is taken from a number, where there is no least.
+  static constexpr int kZero = kHasLeast || kBits == 8 ? 0 : 1 << (kBits - 1);
+  // Inputs with one scale, whose low bits are in adjacent rows of bytes, in the same half of each.
+  static constexpr int64_t kRunInputs = kBits == 8 || (kIsK && kHasLeast) ? 32 : 16;
+  static constexpr int64_t kRuns = kValues / kRunInputs;
+
+  std::byte byte;
+};
+template <typename T>
+constexpr bool kIn = false;
+template <ElementType kType>
+constexpr bool kIn<Blocks<kType>> = true;
+
+// Where the bits of a run's inputs are: rows of bytes behind the float16 numbers.
+struct RunPlace {
+  int64_t low = 0;        // of its first input; the next one's row is the next
+  bool is_upper = false;  // of these bytes the upper half, not the lower one
+  int64_t high = 0;       // of fifth and sixth bits, which begin at bit `high_bit` of a byte
+  int high_bit = 0;
+};
+template <class B>
+HWY_INLINE RunPlace PlaceOf(int64_t run) {
+  const int number = static_cast<int>(run);
+  if (B::kBits == 6) {  // halves of 128 values
+    return {run / 8 * 64 + run % 4 * 16, run % 8 >= 4, 128 + run / 8 * 32 + run % 2 * 16,
+            number % 8 / 2 * 2};
+  }
+  if (B::kIsK) {  // 12 bytes of scales, then a fifth bit of each group of 32
+    return {(B::kBits == 5 ? 44 : 12) + run / 2 * 32, run % 2 == 1, 12, number};
+  }
+  return {B::kBits == 5 ? 4 : 0, run == 1, 2 * run, 0};
+}
+// The row of an input's high bits, and which of the byte's bits is their first.
+template <class B>
+HWY_INLINE RunPlace HighOf(RunPlace place, int64_t input) {
+  const bool is_byte_of_eight = B::kBits == 5 && !B::kIsK;
+  place.high += is_byte_of_eight ? input / 8 : input;
+  place.high_bit += is_byte_of_eight ? static_cast<int>(input % 8) : 0;
+  return place;
+}
+
+HWY_INLINE hn::Vec<Whole> Row(const uint8_t* row) {
+  return hn::PromoteTo(Whole(), hn::LoadU(hn::Rebind<uint8_t, D>(), row));
+}
+
+// The weights of one input: vector n of them.
+template <class B, bool kIsUpper>
+struct InputWeights {
+  HWY_INLINE V operator()(int n) const {
+    const D d;
+    const int at = n * kLanes;
+    hn::Vec<Whole> q;
+    if constexpr (B::kBits == 8) {
+      const int8_t* row = reinterpret_cast<const int8_t*>(low) + at;
+      q = hn::PromoteTo(Whole(), hn::LoadU(hn::Rebind<int8_t, D>(), row));
+    } else {
+      q = kIsUpper ? hn::ShiftRight<4>(Row(low + at))
+                   : hn::And(Row(low + at), hn::Set(Whole(), 15));
+    }
+    if constexpr (B::kBits == 5 || B::kBits == 6) {
+      const auto bits = hn::ShiftRightSame(Row(high + at), high_bit);
+      const auto mask = hn::Set(Whole(), (1 << (B::kBits - 4)) - 1);
+      q = hn::Or(q, hn::ShiftLeft<4>(hn::And(bits, mask)));
+    }
+    if constexpr (B::kZero != 0) q = hn::Sub(q, hn::Set(Whole(), B::kZero));
+    const V value = hn::ConvertTo(d, q), scale = hn::Load(d, scales + at);
+    return B::kHasLeast ? hn::MulAdd(value, scale, hn::Load(d, leasts + at))
+                        : hn::Mul(value, scale);
+  }
+
+  const uint8_t *low, *high;
+  int high_bit;
+  const float *scales, *leasts;
+};
+
+// Of Q4_K and Q5_K: a group's scale and least, of 6 bits each.
+HWY_INLINE void GroupScale(const uint8_t* rows, int64_t width, int64_t group, hn::Vec<Whole>* scale,
+                           hn::Vec<Whole>* least) {
+  const auto low = [](hn::Vec<Whole> q, int mask)
+                       HWY_ATTR { return hn::And(q, hn::Set(Whole(), mask)); };
+  const auto both = Row(rows + (group + 4) * width);
+  if (group < 4) {
+    *scale = low(Row(rows + group * width), 63);
+    *least = low(both, 63);
+    return;
+  }
+  const auto of_scale = hn::ShiftRight<6>(Row(rows + (group - 4) * width));
+  const auto of_least = hn::ShiftRight<6>(Row(rows + group * width));
+  *scale = hn::Or(low(both, 15), hn::ShiftLeft<4>(of_scale));
+  *least = hn::Or(hn::ShiftRight<4>(both), hn::ShiftLeft<4>(of_least));
+}
+
+// What a run's numbers are multiplied by, and what is added then.
+template <class B, int N>
+HWY_INLINE void LoadScales(const B* block, const uint8_t* rows, int64_t width, int64_t at,
+                           int64_t run, float* scales, float* leasts) {
+  const D d;
+  const Float16* halves = reinterpret_cast<const Float16*>(block) + at;
+  for (int to = 0; to < N * kLanes; to += kLanes, halves += kLanes, rows += kLanes) {
+    V scale = Widen(d, halves);
+    V least = B::kHasLeast ? Widen(d, halves + width) : hn::Zero(d);
+    if constexpr (B::kBits == 6) {
+      const int8_t* of_run = reinterpret_cast<const int8_t*>(rows + (192 + run) * width);
+      const auto q = hn::PromoteTo(Whole(), hn::LoadU(hn::Rebind<int8_t, D>(), of_run));
+      scale = hn::Mul(scale, hn::ConvertTo(d, q));
+    } else if constexpr (B::kIsK) {
+      hn::Vec<Whole> of_scale, of_least;
+      GroupScale(rows, width, run, &of_scale, &of_least);
+      scale = hn::Mul(scale, hn::ConvertTo(d, of_scale));
+      least = hn::Neg(hn::Mul(least, hn::ConvertTo(d, of_least)));
+    }
+    hn::Store(scale, d, scales + to);
+    if (B::kHasLeast) hn::Store(least, d, leasts + to);
+  }
+}
+
+template <bool kIsUpper, class B, class Visitor>
+HWY_INLINE void VisitRun(const uint8_t* rows, int64_t width, const RunPlace& place, int64_t count,
+                         const float* scales, const float* leasts, Visitor& visitor) {
+  const uint8_t* low = rows + place.low * width;
+  for (int64_t i = 0; i < count; ++i, low += width) {
+    const RunPlace high = HighOf<B>(place, i);
+    visitor(
+        InputWeights<B, kIsUpper>{low, rows + high.high * width, high.high_bit, scales, leasts});
+  }
+}
+
+// A run's share of what comes some steps later, which is in memory still: the whole block, for its
+// rows are not used in the order in which they lie.
+template <class B>
+HWY_INLINE void PrefetchAhead(const B* block, int64_t width, int64_t run) {
+  constexpr int64_t kAheadBytes = 6 << 10, kLine = 64;
+  const int64_t share = B::kBytes * width / B::kRuns;
+  const B* ahead = block + kAheadBytes + run * share;
+  for (int64_t at = 0; at < share; at += kLine) hwy::Prefetch(ahead + at);
+}
+
+// Visits inputs one by one, with the InputWeights of N vectors of a panel's outputs, from `at` on.
+template <bool kPrefetches, int N, class B, class Visitor>
+HWY_INLINE void VisitInputs(const B* block, int64_t width, int64_t inputs, int64_t at,
+                            Visitor visitor) {
+  alignas(kKernelAlignBytes) float scales[N * kLanes];
+  alignas(kKernelAlignBytes) float leasts[B::kHasLeast ? N * kLanes : 1];
+  for (int64_t k = 0; k < inputs; k += B::kValues, block += B::kBytes * width) {
+    const uint8_t* rows = reinterpret_cast<const uint8_t*>(block + 2 * B::kHalves * width) + at;
+    for (int64_t run = 0; run < B::kRuns && k + run * B::kRunInputs < inputs; ++run) {
+      // Scales of others than K types are the block's.
+      if (B::kIsK || run == 0) LoadScales<B, N>(block, rows, width, at, run, scales, leasts);
+      if (kPrefetches) PrefetchAhead(block, width, run);
+      const RunPlace place = PlaceOf<B>(run);
+      const int64_t count = std::min(B::kRunInputs, inputs - k - run * B::kRunInputs);
+      if (B::kBits < 8 && place.is_upper) {
+        VisitRun<true, B>(rows, width, place, count, scales, leasts, visitor);
+      } else {
+        VisitRun<false, B>(rows, width, place, count, scales, leasts, visitor);
+      }
+    }
+  }
+}
+
+}  // namespace blocks
+}  // namespace HWY_NAMESPACE
+}  // namespace hearth
+HWY_AFTER_NAMESPACE();
+#endif  // HEARTH_KERNELS_VECTORS
+
+#endif  // HEARTH_WORKER_KERNELS_BLOCKS_INL_H_
