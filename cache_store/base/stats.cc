@@ -81,7 +81,6 @@ constexpr Named kNames[] = {
     {"shared_written_objects", "Objects written to the shared engine"},
     {"shared_writes_skipped",
      "Restore points not written to the shared engine: queue full, or gone before"},
-    {"shared_lease_waits", "Callers that waited for another store's computation"},
     {"shared_writes_failed", "Values that the shared engine did not take"},
     {"host_growths_failed", "Times that the system had no more memory for RAM's tier"},
     {"gpu_evicted_objects", "Objects that left the gpu tier to make room"},

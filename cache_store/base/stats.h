@@ -79,7 +79,6 @@ enum class Counter {
   kSharedWrittenBytes,
   kSharedWrittenObjects,
   kSharedWritesSkipped,
-  kSharedLeaseWaits,
   kSharedWritesFailed,
   // Not counted: set when somebody asks.
   kHostGrowthsFailed,

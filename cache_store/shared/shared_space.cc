@@ -119,10 +119,6 @@ std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
   return absl::StrCat(SegmentName(segment_key), kind, part);
 }
 
-std::string SharedSpace::ClaimName(const Digest& segment_key) const {
-  return absl::StrCat(SegmentName(segment_key), ":w");
-}
-
 std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {
   std::string what;
   AppendU64(&what, numbers_.generation);

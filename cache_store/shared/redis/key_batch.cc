@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kWordsBytes = 128;  // of a command's own words, and of a short answer
-constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // of a value: a claim, a generation
+constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // of a value: the numbers, a fingerprint
 
 }  // namespace
 

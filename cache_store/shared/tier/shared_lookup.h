@@ -49,9 +49,6 @@ class SharedLookup {
     uint32_t known_tokens = 0;  // of the prompt, by the engine
     bool is_answered = false;   // the engine gave something, or gives it to another lookup
   };
-  // A lookup ran out of its budget a moment ago without any answer: who does without the engine
-  // now waits less.
-  bool is_paused() const { return NowMs() < paused_until_ms_.load(); }
   // Before what is here is answered with: asks whether all of these tenants was dropped. Empty
   // names are none.
   void Hear(absl::Span<const std::string* const> tenants);
@@ -83,6 +80,9 @@ class SharedLookup {
     uint32_t above = 0;  // lower boundaries are of no use
     absl::Time deadline;
   };
+  // A lookup ran out of its budget a moment ago without any answer: who does without the engine
+  // now waits less.
+  bool is_paused() const { return NowMs() < paused_until_ms_.load(); }
   int64_t NowMs() const { return absl::ToUnixMillis(core_->steady->Now()); }
   // False: the engine did not tell in time.
   bool HearWithin(absl::Span<const std::string> tenants, absl::Duration most);

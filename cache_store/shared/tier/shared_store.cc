@@ -85,7 +85,6 @@ SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<Sha
     : core_(std::move(store), std::move(engine), secret, options, seams.clock, seams.steady),
       reader_(&core_),
       lookup_(&core_, &reader_, &writer_),
-      claims_(&core_, &writer_),
       writer_(&core_, std::move(seams.executor), std::move(seams.waiting)) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
@@ -136,15 +135,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec
 
 absl::StatusOr<ClaimDecision> SharedStore::Claim(const PrefixQuery& query, ClaimRequest ask) {
   lookup_.Hear({&query.tenant, &query.public_tenant});
-  // Who comes back from a wait: what another store computed is in the engine.
-  PrefixQuery known = query;
-  if (ask.waited_for > 0) lookup_.Bring(&known, ask.above_tokens, ask.max_tokens);
-  const ClaimRequest asked = ask;
-  absl::StatusOr<ClaimDecision> decision = core_.store->Claim(known, std::move(ask));
-  if (!decision.ok() || decision->role != ClaimRole::kCompute) return decision;
-  const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(query.fingerprint);
-  if (model == nullptr || lookup_.is_paused()) return decision;
-  return claims_.Join(known, model->layout, asked, *std::move(decision));
+  return core_.store->Claim(query, std::move(ask));
 }
 
 void SharedStore::Observe(const Fingerprint& fingerprint, const std::string& tenant) {

@@ -19,7 +19,6 @@
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
 #include "cache_store/base/latency.h"
-#include "cache_store/shared/tier/shared_claims.h"
 #include "cache_store/shared/tier/shared_core.h"
 #include "cache_store/shared/tier/shared_lookup.h"
 #include "cache_store/shared/tier/shared_reader.h"
@@ -114,7 +113,6 @@ class SharedStore final : public TieredStore {
   LatencyHistogram commits_;  // those that reached the engine
   SharedReader reader_;
   SharedLookup lookup_;
-  SharedClaims claims_;
   SharedWriter writer_;  // last: its jobs use all else
 };
 

@@ -220,12 +220,6 @@ void SharedWriter::WriteThen(SharedWork work, std::function<void(absl::Status)> 
 
 void SharedWriter::WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
 
-bool SharedWriter::RunBehind(std::function<void()> job) {
-  return executor_->TrySchedule(0, [this, job = std::move(job)] {
-    if (!stopping_) job();
-  });
-}
-
 bool SharedWriter::RunBeside(std::function<void()> job) {
   return waiting_->TrySchedule(1, [this, job = std::move(job)] {
     if (!stopping_) job();

@@ -54,8 +54,6 @@ class SharedWriter {
   // The same on a thread of the writer's, which then calls `done`.
   void WriteThen(SharedWork work, std::function<void(absl::Status)> done);
   void WriteBehind(SharedWork work);
-  // After all that was written behind before, unless the writer ends. False: the queue is full.
-  bool RunBehind(std::function<void()> job);
   // Beside what is written behind. False: too much waits already.
   bool RunBeside(std::function<void()> job);
   // The last of the work's boundaries served somebody.

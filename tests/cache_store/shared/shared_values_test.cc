@@ -120,8 +120,6 @@ TEST(SharedValues, EachObjectPartTenantSecretAndGenerationHasANameOfItsOwn) {
       for (const uint64_t generation : {0, 1}) {
         const SharedSpace space(Secret(secret), tenant, generation);
         for (const uint64_t key : {1, 2}) {
-          names.insert(space.ClaimName(Key(key)));
-          ++count;
           for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
             for (const uint32_t part : {0, 1}) {
               names.insert(space.PartName(Key(key), group, part));
@@ -247,7 +245,6 @@ TEST(SharedValues, ValuesOfAChunkAreOnOneShard) {
   const std::string shard = shard_of(space.PartName(Key(1), LayerGroup::kGlobal, 0));
   EXPECT_EQ(shard, shard_of(space.PartName(Key(1), LayerGroup::kGlobal, 1)));
   EXPECT_EQ(shard, shard_of(space.PartName(Key(1), LayerGroup::kLocal, 7)));
-  EXPECT_EQ(shard, shard_of(space.ClaimName(Key(1))));
   EXPECT_NE(shard, shard_of(space.PartName(Key(2), LayerGroup::kGlobal, 0)));
 }
 
@@ -256,7 +253,6 @@ TEST(SharedValues, AreTheBytesOfTheGoldenFile) {
   const SharedShape shape = Shape(16);
   std::string found;
   absl::StrAppend(&found, "numbers ", space.NumbersName(), "\n");
-  absl::StrAppend(&found, "lease ", space.ClaimName(Key(1)), "\n");
   absl::StrAppend(&found, "fingerprint ", space.FingerprintName(Key(1)), "\n");
   absl::StrAppend(&found, "global ", space.PartName(Key(1), LayerGroup::kGlobal, 12), "\n");
   const std::string name = space.PartName(Key(1), LayerGroup::kLocal, 0);
