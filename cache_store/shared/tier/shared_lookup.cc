@@ -133,9 +133,6 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
     core_->Count(Counter::kSharedNotKept);
     return brought;
   }
-  question.candidates.erase(
-      std::upper_bound(question.candidates.begin(), question.candidates.end(), best->boundary),
-      question.candidates.end());
   brought.is_hit = LoadOnce(question, best.get());
   brought.is_answered = best->is_answered;
   if (brought.is_hit) core_->Count(Counter::kSharedHits);
@@ -248,52 +245,24 @@ bool SharedLookup::MayTry() {
 }
 
 bool SharedLookup::Load(const Question& question, Probed* probed) {
-  LoadedObjects loaded;
   const KvLayout& layout = probed->prompt.layout;
-  const uint64_t bytes = BytesOf(layout, probed->map->NeededFromEngine(probed->boundary));
-  const absl::Time begin = core_->steady->Now();
-  const uint64_t before = loading_bytes_.fetch_add(bytes);
-  const bool fits = before + bytes <= core_->options.max_loading_bytes;
-  if (!fits) core_->Count(Counter::kSharedNotKept);
-  bool is_kept = false;
-  while (fits && LoadObjects(question, probed, &loaded)) {
-    ObjectId bad;
-    const absl::Status kept = Keep(question, *probed, loaded, &bad);
-    is_kept = kept.ok();
-    if (is_kept) break;
-    core_->Count(absl::IsDataLoss(kept) ? Counter::kSharedRejectedValues : Counter::kSharedNotKept);
-    if (!absl::IsDataLoss(kept)) break;
-    reader_->Reject(probed->prompt, {bad}, question.deadline);
-    loaded.erase(bad);
-    probed->map->Set(bad, ObjectMap::Place::kNowhere);
-    probed->boundary = probed->map->Longest(question.candidates, question.above);
-    if (probed->boundary == 0) break;
+  const std::vector<ObjectId> ids = probed->map->NeededFromEngine(probed->boundary);
+  const uint64_t bytes = BytesOf(layout, ids);
+  LoadedObjects loaded;
+  const bool fits = loading_bytes_.fetch_add(bytes) + bytes <= core_->options.max_loading_bytes;
+  if (fits) {
+    const absl::Time begin = core_->steady->Now();
+    reader_->Load(probed->prompt, ids, question.deadline, question.query->stopped, &loaded);
+    std::vector<ObjectId> came;
+    for (const auto& [id, object] : loaded) came.push_back(id);
+    NoteSpeed(BytesOf(layout, came), core_->steady->Now() - begin);
   }
+  const bool came_whole = fits && loaded.size() == ids.size();
+  const bool is_kept = came_whole && Keep(question, *probed, loaded).ok();
   loading_bytes_.fetch_sub(bytes);
-  std::vector<ObjectId> ids;
-  for (const auto& [id, object] : loaded) ids.push_back(id);
-  NoteSpeed(BytesOf(layout, ids), core_->steady->Now() - begin);
+  if (!is_kept && (came_whole || !fits)) core_->Count(Counter::kSharedNotKept);
   probed->is_answered = !loaded.empty();
   return is_kept;
-}
-
-// What is planned lower needs little that was not loaded for the first plan: it is not counted
-// anew.
-bool SharedLookup::LoadObjects(const Question& question, Probed* probed, LoadedObjects* loaded) {
-  for (int round = 0;; ++round) {
-    std::vector<ObjectId> ids;
-    for (const ObjectId& id : probed->map->NeededFromEngine(probed->boundary)) {
-      if (loaded->count(id) == 0) ids.push_back(id);
-    }
-    if (ids.empty()) return true;
-    if (round == 2) return false;
-    reader_->Load(probed->prompt, ids, question.deadline, question.query->stopped, loaded);
-    for (const ObjectId& id : ids) {
-      if (loaded->count(id) == 0) probed->map->Set(id, ObjectMap::Place::kNowhere);
-    }
-    probed->boundary = probed->map->Longest(question.candidates, question.above);
-    if (probed->boundary == 0) return false;
-  }
 }
 
 absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const LoadedObject& object,
@@ -310,7 +279,7 @@ absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const Lo
 }
 
 absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
-                                const LoadedObjects& loaded, ObjectId* bad) {
+                                const LoadedObjects& loaded) {
   const PrefixQuery& query = *question.query;
   const absl::Time now = core_->clock->Now();
   PublishSpec spec;
@@ -342,7 +311,6 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
   for (const uint32_t i : (*session)->needed()) {
     const auto it = loaded.find(objects[i].id);
     if (it == loaded.end()) return BeginningLeft();
-    *bad = objects[i].id;
     absl::Status status = Put(session->get(), i, it->second, probed.prompt.layout);
     if (!status.ok()) return status;
   }

@@ -2,7 +2,9 @@
 // before the store looks for it.
 //
 //   what is here -> Exists for all that a longer boundary may need -> the restore rule -> Get
-//   -> missing or bad: the longest without it, once -> a publish into the store's RAM
+//   -> a publish into the store's RAM
+//
+// A boundary of which anything is missing or bad by then is a miss; the next lookup knows of it.
 //
 // Thread safety: all methods from any thread. Ownership: borrows all its parts.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
@@ -102,10 +104,7 @@ class SharedLookup {
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
-  bool LoadObjects(const Question& question, Probed* probed, LoadedObjects* loaded);
-  // Where an object's slices are not what its head says: kDataLoss, and `bad` is which.
-  absl::Status Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded,
-                    ObjectId* bad);
+  absl::Status Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded);
   absl::Status Put(PublishSession* session, uint32_t index, const LoadedObject& object,
                    const KvLayout& layout);
 

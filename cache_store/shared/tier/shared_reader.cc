@@ -94,9 +94,14 @@ void SharedReader::Load(const SharedPrompt& prompt, absl::Span<const ObjectId> i
   std::vector<ObjectId> torn;
   for (Reading& reading : readings) {
     const ObjectId id = reading.object.shape.id;
+    const bool is_whole = reading.parts_left == 0 && !reading.is_torn && !reading.is_unknown;
+    // Parts of two publishers, each sealed, need not be of the same bytes in every class.
+    if (is_whole && reading.object.digests != reading.object.facts.slice_digests) {
+      reading.is_torn = true;
+      core_->Count(Counter::kSharedRejectedValues);
+    }
     if (reading.is_torn) torn.push_back(id);
-    if (reading.parts_left > 0 || reading.is_torn || reading.is_unknown) continue;
-    loaded->emplace(id, std::move(reading.object));
+    if (is_whole && !reading.is_torn) loaded->emplace(id, std::move(reading.object));
   }
   Reject(prompt, torn, deadline);
 }

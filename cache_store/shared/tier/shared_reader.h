@@ -25,14 +25,12 @@
 
 namespace hearth {
 
-// An object from the engine, its parts opened. The digests of its slices are still to be compared
-// with those of its head: parts of two publishers, each sealed, need not be of the same bytes in
-// every class of exactness.
+// An object from the engine.
 struct LoadedObject {
   SharedShape shape;
   SharedFacts facts;
   std::vector<std::shared_ptr<std::byte>> slices;  // in the ascending order of layers
-  std::vector<uint64_t> digests;                   // of these bytes
+  std::vector<uint64_t> digests;                   // of these bytes; those of its head, once whole
 };
 using LoadedObjects = std::map<ObjectId, LoadedObject>;
 
@@ -48,8 +46,6 @@ class SharedReader {
   // Adds to `loaded` those of `ids` that came whole and in time. `stopped` as PrefixQuery's.
   void Load(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, absl::Time deadline,
             const std::function<bool()>& stopped, LoadedObjects* loaded);
-  // Erases heads of objects that are not what they have to be.
-  void Reject(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, absl::Time deadline);
 
  private:
   struct Reading;
@@ -63,6 +59,8 @@ class SharedReader {
     SharedEngine::Later values;
     size_t begin = 0, end = 0;
   };
+  // Erases heads of objects that are not what they have to be.
+  void Reject(const SharedPrompt& prompt, absl::Span<const ObjectId> ids, absl::Time deadline);
   Batch Ask(const SharedPrompt& prompt, absl::Span<const PartOf> parts, size_t begin,
             absl::Time deadline);
   void Take(const SharedPrompt& prompt, const PartOf& part, absl::StatusOr<std::string> value);

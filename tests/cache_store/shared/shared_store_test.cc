@@ -92,7 +92,7 @@ TEST_F(SharedStoreTest, TheLongestBoundaryIsThatOfTheRestoreRule) {
   EXPECT_GT(lower, 5);
 }
 
-TEST_F(SharedStoreTest, APartThatVanishesLowersThePlanOnce) {
+TEST_F(SharedStoreTest, APartThatVanishesIsAMissAndTheNextLookupGoesWithoutIt) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   const KitPrompt prompt = Prompt(1, 129);
@@ -103,10 +103,11 @@ TEST_F(SharedStoreTest, APartThatVanishesLowersThePlanOnce) {
     // The first two are of the generation and the fingerprint.
     if (number > 1) kit_.memory.entries.erase(name);
   });
+  EXPECT_EQ(Fetch(&other, prompt), 0);
+  EXPECT_EQ(other.Of(Counter::kSharedVanishedParts), 1);
   Tier tier = Tier::kNone;
   EXPECT_EQ(Fetch(&other, prompt, &tier), 64);
   EXPECT_EQ(tier, Tier::kShared);
-  EXPECT_EQ(other.Of(Counter::kSharedVanishedParts), 1);
 }
 
 TEST_F(SharedStoreTest, WhenAllVanishesItIsAMiss) {
@@ -147,7 +148,7 @@ TEST_F(SharedStoreTest, NoChangedOrMisplacedValueIsServed) {
       restored += *found > 0;
     }
   }
-  EXPECT_GT(restored, 60);
+  EXPECT_GT(restored, 40);
 }
 
 TEST_F(SharedStoreTest, AFingerprintThatSomebodyChangedIsAMiss) {
@@ -199,9 +200,10 @@ TEST_F(SharedStoreTest, SlicesAreComparedWithTheirDigests) {
   const std::string name = Name(prompt, tail);
   ASSERT_EQ(kit_.memory.entries.count(name), 1);
   kit_.memory.entries[name].value = space.Seal(name, shape.TextOf(0, facts, views));
-  EXPECT_EQ(Fetch(&other, prompt), 64);
+  EXPECT_EQ(Fetch(&other, prompt), 0);
   EXPECT_EQ(other.Of(Counter::kSharedRejectedValues), 1);
   EXPECT_EQ(kit_.memory.entries.count(name), 0);
+  EXPECT_EQ(Fetch(&other, prompt), 64);
 }
 
 // What the budget is too short for is not begun again each time: a part of it comes.
