@@ -14,8 +14,6 @@ namespace {
 constexpr absl::Duration kLookPause = absl::Milliseconds(100);
 // An idle node is asked whether it is there, so that no caller is the first to notice its loss.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-// A silent connection that may yet answer is kept for so long.
-constexpr absl::Duration kDoubt = absl::Seconds(1);
 // A node that never served is probed ever more seldom: a map may name hundreds that are not there.
 constexpr uint32_t kLongestPause = 8;  // times the first one
 
@@ -76,7 +74,7 @@ void ClusterNode::OnClosed(const absl::Status& why) {
   const absl::Duration pause = parts_->options.probe_pause;
   // One that served until now may be back at once; one that did not is not asked without a pause.
   const bool served = connection_->opened() > absl::InfinitePast() &&
-                      Now() - connection_->opened() >= pause && !refuses_;
+                      Now() - connection_->opened() >= pause && !IsSilent();
   has_served_ |= connection_->opened() > absl::InfinitePast();
   const uint32_t times =
       has_served_ ? 1 : std::min(kLongestPause, 1u << std::min(attempts_ - 1, 8u));
@@ -89,16 +87,10 @@ void ClusterNode::OnClosed(const absl::Status& why) {
 void ClusterNode::Refuse(const absl::Status& why) {
   const bool is_new = !std::exchange(refuses_, true);
   why_refuses_ = why;
-  if (is_new) refused_since_ = Now();
   std::deque<KeyRequest> waiting;
   waiting.swap(waiting_);
   for (const KeyRequest& request : waiting) observer_->OnAnswer(this, request, why);
   if (is_new) observer_->OnNodeDown(this);
-}
-
-void ClusterNode::LetIn() {
-  refuses_ = false;
-  observer_->OnNodeUp(this);
 }
 
 void ClusterNode::Send(const KeyRequest& request) {
@@ -137,9 +129,8 @@ void ClusterNode::AskForSlots(NodeConnection::Done done) {
   connection_->Send(FormatCommand(kSlots), kSlotMapLimits, 0, std::move(done));
 }
 
-void ClusterNode::OnMoved() {
-  if (refuses_ && connection_->last_progress() > refused_since_) LetIn();
-  Pump();
+bool ClusterNode::IsSilent() const {
+  return quiet_looks_ * kLookPause >= parts_->options.silence;
 }
 
 // Of a connection that is open: is it still alive? Silence is counted in looks, not by the clock: a
@@ -156,14 +147,7 @@ void ClusterNode::Look() {
     }
     return;
   }
-  const absl::Duration quiet = quiet_looks_ * kLookPause;
-  const absl::Duration silence = parts_->options.silence;
-  if (refuses_ && quiet >= silence + kDoubt) return connection_->Close(why_refuses_);
-  if (refuses_ || quiet < silence) return;
-  const absl::Status silent =
-      absl::UnavailableError(absl::StrCat("redis ", address_.Text(), ": it does not answer"));
-  Refuse(silent);
-  connection_->GiveUp(silent);
+  if (IsSilent()) connection_->Close(absl::UnavailableError("it does not answer"));
 }
 
 }  // namespace hearth

@@ -45,7 +45,7 @@ class ClusterNode : public NodeConnection::Owner {
 
   const NodeAddress& address() const { return address_; }
   Lane lane() const { return lane_; }
-  bool IsUp() const { return !refuses_ && connection_ != nullptr && connection_->is_open(); }
+  bool IsUp() const { return connection_ != nullptr && connection_->is_open(); }
   // It failed, and did not answer since.
   bool IsDown() const { return refuses_; }
   const absl::Status& why_down() const { return why_refuses_; }
@@ -58,7 +58,7 @@ class ClusterNode : public NodeConnection::Owner {
   void AskForSlots(NodeConnection::Done done);
 
   void OnOpen() override;
-  void OnMoved() override;
+  void OnMoved() override { Pump(); }
   void OnClosed(const absl::Status& why) override;
 
  private:
@@ -69,7 +69,7 @@ class ClusterNode : public NodeConnection::Owner {
   void SendNow(const KeyRequest& request);
   void Look();
   void Refuse(const absl::Status& why);
-  void LetIn();
+  bool IsSilent() const;
   absl::Time Now() { return parts_->loop.Now(); }
 
   RedisParts* const parts_;
@@ -80,7 +80,6 @@ class ClusterNode : public NodeConnection::Owner {
   std::deque<KeyRequest> waiting_;
   bool refuses_ = false;
   absl::Status why_refuses_;
-  absl::Time refused_since_ = absl::InfinitePast();
   absl::Time last_used_;
   uint32_t attempts_ = 0;
   bool has_served_ = false;

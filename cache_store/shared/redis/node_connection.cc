@@ -132,14 +132,6 @@ void NodeConnection::Later(bool* is_to_be, void (NodeConnection::*task)()) {
   });
 }
 
-void NodeConnection::GiveUp(const absl::Status& why) {
-  std::vector<Done> all;
-  for (Awaited& awaited : awaited_) {
-    if (awaited.done != nullptr) all.push_back(std::exchange(awaited.done, nullptr));
-  }
-  for (const Done& done : all) done(why);
-}
-
 void NodeConnection::Close(const absl::Status& why) {
   if (phase_ == Phase::kClosed) return;
   phase_ = Phase::kClosed;
@@ -148,9 +140,11 @@ void NodeConnection::Close(const absl::Status& why) {
     transport_.reset();
   }
   const absl::Status named(why.code(), absl::StrCat("redis ", node_.Text(), ": ", why.message()));
-  GiveUp(named);
-  awaited_.clear();
+  const std::deque<Awaited> awaited = std::exchange(awaited_, {});
   bytes_in_flight_ = 0;
+  for (const Awaited& each : awaited) {
+    if (each.done != nullptr) each.done(named);
+  }
   owner_->OnClosed(named);
 }
 

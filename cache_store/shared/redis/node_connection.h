@@ -68,8 +68,6 @@ class NodeConnection : public EventLoop::Watcher {
   bool is_open() const { return phase_ == Phase::kOpen; }
   // `cost`: its bytes under way, and those of its answer. REQUIRES: is_open(), from others.
   void Send(std::string command, const ReplyLimits& limits, uint64_t cost, Done done);
-  // Says `why` to all who wait for an answer. What still comes for them is thrown away.
-  void GiveUp(const absl::Status& why);
   // Says `why` to all who wait, then to the owner.
   void Close(const absl::Status& why);
 
@@ -90,7 +88,7 @@ class NodeConnection : public EventLoop::Watcher {
   struct Awaited {
     ReplyLimits limits;
     uint64_t cost = 0;
-    Done done;  // null: nobody waits any more
+    Done done;  // null: nobody waits
   };
 
   void Connect(absl::StatusOr<HostResolver::Addresses> addresses);

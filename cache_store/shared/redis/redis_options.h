@@ -52,8 +52,8 @@ struct RedisOptions {
 
   // From a host's name to a connection that answers.
   absl::Duration connect_wait = absl::Seconds(1);
-  // A node that owes an answer, and of which nothing came for so long, is left alone: half a second
-  // is longer than the stalls of a healthy Redis (a fork, a sync of its log).
+  // A connection to a node that owes an answer, and of which nothing came for so long, is closed:
+  // half a second is longer than the stalls of a healthy Redis (a fork, a sync of its log).
   absl::Duration silence = absl::Milliseconds(500);
   // Between two attempts to reach a node; up to eight times as long for one that never served. With
   // connect_wait it is the time to find it again.
