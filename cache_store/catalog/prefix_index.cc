@@ -112,68 +112,45 @@ std::vector<SegmentNode*> PrefixIndex::RemaindersOf(const SegmentNode* chunk, To
   return found;
 }
 
-PromptMatch::PromptMatch(const PrefixIndex* index, const Digest& root, Tokens prompt,
-                         uint32_t chunk_tokens)
-    : index_(index),
-      prompt_(prompt),
-      chunk_tokens_(chunk_tokens),
-      level_keys_({root}),
-      has_root_(index->Find(root) != nullptr) {
-  Resume();
-}
-
-void PromptMatch::Resume() {
-  level_.clear();
-  for (const Digest& key : level_keys_) {
-    if (const SegmentNode* node = index_->Find(key); node != nullptr) level_.push_back(node);
-  }
-}
-
-uint32_t PromptMatch::tokens() const {
-  return std::min<uint32_t>(tokens_, static_cast<uint32_t>(prompt_.size()));
-}
-
-const SegmentNode* PromptMatch::point() const {
-  const SegmentNode* node = point_end_ == 0 ? nullptr : index_->Find(point_key_);
-  return node == nullptr || node->restore_point == nullptr ? nullptr : node;
-}
-
-void PromptMatch::Consider(const SegmentNode* node) {
-  if (node->restore_point == nullptr || node->end() >= prompt_.size()) return;
-  if (node->end() <= point_end_) return;
-  point_end_ = node->end();
-  point_key_ = node->key;
-}
-
-bool PromptMatch::Next() {
-  std::vector<const SegmentNode*> next;
-  for (const SegmentNode* node : level_) {
-    tokens_ = std::max(tokens_, node->end());
-    Consider(node);
-    if (node->end() >= prompt_.size()) continue;
-    const Tokens rest = prompt_.subspan(node->end());
-    const Tokens chunk = rest.subspan(0, std::min<size_t>(rest.size(), chunk_tokens_));
-    // Neighbours of the place where `chunk` would be inserted share the most with it.
-    auto it = node->children.lower_bound(chunk);
-    if (it != node->children.begin()) {
-      const SegmentNode* before = *std::prev(it);
-      tokens_ = std::max(tokens_, node->end() + CommonPrefix(before->token_ids, chunk));
-    }
-    if (it != node->children.end()) {
-      tokens_ = std::max(tokens_, node->end() + CommonPrefix((*it)->token_ids, chunk));
-    }
-    for (const SegmentNode* end : PrefixIndex::RemaindersOf(node, rest, chunk_tokens_)) {
-      Consider(end);
-    }
-    for (; it != node->children.end() && next.size() < kMaxCutVariants; ++it) {
-      if (chunk.size() < chunk_tokens_ || Tokens((*it)->token_ids) != chunk) break;
-      next.push_back(*it);
+PromptMatch MatchPrompt(const PrefixIndex& index, const Digest& root, Tokens prompt,
+                        uint32_t chunk_tokens) {
+  PromptMatch match;
+  const auto consider = [&](const SegmentNode* node) {
+    if (node->restore_point == nullptr || node->end() >= prompt.size()) return;
+    if (match.point == nullptr || node->end() > match.point->end()) match.point = node;
+  };
+  std::vector<const SegmentNode*> level, next;  // ends of the same tokens under different cuts
+  if (const SegmentNode* node = index.Find(root); node != nullptr) level.push_back(node);
+  match.has_root = !level.empty();
+  for (; !level.empty(); level.swap(next)) {
+    next.clear();
+    for (const SegmentNode* node : level) {
+      match.tokens = std::max(match.tokens, node->end());
+      consider(node);
+      if (node->end() >= prompt.size()) continue;
+      const Tokens rest = prompt.subspan(node->end());
+      const Tokens chunk = rest.subspan(0, std::min<size_t>(rest.size(), chunk_tokens));
+      // Neighbours of the place where `chunk` would be inserted share the most with it.
+      auto it = node->children.lower_bound(chunk);
+      if (it != node->children.begin()) {
+        const uint32_t common = CommonPrefix((*std::prev(it))->token_ids, chunk);
+        match.tokens = std::max(match.tokens, node->end() + common);
+      }
+      if (it != node->children.end()) {
+        const uint32_t common = CommonPrefix((*it)->token_ids, chunk);
+        match.tokens = std::max(match.tokens, node->end() + common);
+      }
+      for (const SegmentNode* end : PrefixIndex::RemaindersOf(node, rest, chunk_tokens)) {
+        consider(end);
+      }
+      for (; it != node->children.end() && next.size() < kMaxCutVariants; ++it) {
+        if (chunk.size() < chunk_tokens || Tokens((*it)->token_ids) != chunk) break;
+        next.push_back(*it);
+      }
     }
   }
-  level_ = std::move(next);
-  level_keys_.clear();
-  for (const SegmentNode* node : level_) level_keys_.push_back(node->key);
-  return !level_.empty();
+  match.tokens = std::min<uint32_t>(match.tokens, static_cast<uint32_t>(prompt.size()));
+  return match;
 }
 
 }  // namespace hearth

@@ -74,37 +74,16 @@ class PrefixIndex {
   absl::flat_hash_map<Digest, std::unique_ptr<SegmentNode>> nodes_;
 };
 
-// How far a prompt goes along what is stored below a root, whatever its cuts: a chunk at a time, so
-// that the store's lock can be let go in between. Borrows the index and the prompt.
-class PromptMatch {
- public:
-  PromptMatch(const PrefixIndex* index, const Digest& root, absl::Span<const uint32_t> prompt,
-              uint32_t chunk_tokens);
-
-  // False: at the end.
-  bool Next();
-  // To be called after others may have changed the index.
-  void Resume();
-
-  bool has_root() const { return has_root_; }
-  // The longest common token prefix so far.
-  uint32_t tokens() const;
-  // Ends the deepest restore point so far whose tokens begin the prompt, and which leaves a token
-  // to compute. Null when there is none.
-  const SegmentNode* point() const;
-
- private:
-  void Consider(const SegmentNode* node);
-
-  const PrefixIndex* const index_;
-  const absl::Span<const uint32_t> prompt_;
-  const uint32_t chunk_tokens_;
-  std::vector<const SegmentNode*> level_;  // ends of the same tokens under different cuts
-  std::vector<Digest> level_keys_;
-  const bool has_root_;
-  uint32_t tokens_ = 0, point_end_ = 0;
-  Digest point_key_{};
+// How far a prompt goes along what is stored below a root, whatever its cuts.
+struct PromptMatch {
+  bool has_root = false;
+  uint32_t tokens = 0;  // the longest common token prefix
+  // Ends the deepest restore point whose tokens begin the prompt, and which leaves a token to
+  // compute. Null when there is none.
+  const SegmentNode* point = nullptr;
 };
+PromptMatch MatchPrompt(const PrefixIndex& index, const Digest& root,
+                        absl::Span<const uint32_t> prompt, uint32_t chunk_tokens);
 
 }  // namespace hearth
 

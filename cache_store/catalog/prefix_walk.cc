@@ -29,12 +29,6 @@ PromptWalk::PromptWalk(const PrefixIndex* index, const KvLayout* layout, const P
       has_local_(!layout->LayersOf(LayerGroup::kLocal).empty()),
       parent_(index->Find(chain->root)) {}
 
-void PromptWalk::Resume() {
-  parent_ = begin_ == 0
-                ? index_->Find(chain_->root)
-                : index_->Find(chain_->chunks[begin_ / layout_->chunk_tokens - 1], token_ids_);
-}
-
 PromptWalk::Local PromptWalk::Count(const StoredObject* object, uint32_t end) const {
   const bool is_off_device = on_device_ == nullptr || !on_device_(object);
   return {end, {object->bytes(), !object->in_host(), is_off_device}, InheritedEnd(*object, now_)};

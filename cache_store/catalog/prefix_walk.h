@@ -2,8 +2,8 @@
 //
 // The walk tracks whether every global object so far is readable, from which token on the local
 // ones have no gap, and sums of both. A boundary is usable when the first holds and the second
-// covers its window, whether a manifest was ever written for it or not. It reads the index, a chunk
-// at a time, so that the store's lock can be let go in between.
+// covers its window, whether a manifest was ever written for it or not. Nothing changes the index
+// during it.
 #ifndef HEARTH_CACHE_STORE_CATALOG_PREFIX_WALK_H_
 #define HEARTH_CACHE_STORE_CATALOG_PREFIX_WALK_H_
 
@@ -43,8 +43,6 @@ class PromptWalk {
   // Puts the candidate boundaries of the next chunk there, ascending: remainders of the chain, or
   // in the portable class all that are stored, and the chunk's own end. False: at the end.
   bool Next(std::vector<BoundaryState>* states);
-  // To be called after others may have changed the index.
-  void Resume();
 
  private:
   struct Sums {

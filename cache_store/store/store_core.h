@@ -13,6 +13,7 @@
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cassert>
 #include <cstddef>
@@ -52,6 +53,12 @@ namespace hearth {
 
 // kInvalidArgument names the field.
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts);
+// A walk along a prompt is made under one hold of the lock, in some milliseconds. Of a longer one
+// the beginning is stored: with the smallest chunks 131,072 tokens, the longest of Gemma 3.
+inline constexpr uint32_t kMaxChunks = 8192;
+inline uint32_t StoredTokens(uint32_t tokens, const KvLayout& layout) {
+  return std::min(tokens, kMaxChunks * layout.chunk_tokens);
+}
 // kNotFound, for an id that FindOwned does not find.
 absl::Status NoSuchPoint();
 

@@ -35,10 +35,12 @@ absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects,
 
 }  // namespace
 
-bool Quarantiner::HoldObjects(const PrefixQuery& query, const PromptChain& chain,
-                              const KvLayout& layout, absl::Span<const ObjectId> objects,
-                              std::vector<const StoredObject*>* found) {
+std::vector<const StoredObject*> Quarantiner::HoldObjects(const PrefixQuery& query,
+                                                          const PromptChain& chain,
+                                                          const KvLayout& layout,
+                                                          absl::Span<const ObjectId> objects) {
   core_->mu.AssertHeld();
+  std::vector<const StoredObject*> found;
   absl::flat_hash_set<const StoredObject*> held;
   for (const ObjectId& id : objects) {
     const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
@@ -49,11 +51,10 @@ bool Quarantiner::HoldObjects(const PrefixQuery& query, const PromptChain& chain
     if (object != nullptr && object->id == id && held.insert(object).second) {
       // One may be there only because another's restore points are.
       core_->objects.Hold(object);
-      found->push_back(object);
+      found.push_back(object);
     }
-    if (core_->Yield(1) && query.stopped && query.stopped()) return false;
   }
-  return true;
+  return found;
 }
 
 void Quarantiner::Release(const std::vector<const StoredObject*>& held) {
@@ -73,7 +74,6 @@ void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
     ++result->objects;
     std::vector<std::string>& names = result->publishers;
     if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
-    core_->Yield(1);
   }
   Release(freed);
 }
@@ -94,11 +94,9 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   QuarantineResult result;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    std::vector<const StoredObject*> found;
-    const bool is_whole = HoldObjects(query, chain, layout, objects, &found);
-    if (is_whole) TakeOut(found, &result);
+    const std::vector<const StoredObject*> found = HoldObjects(query, chain, layout, objects);
+    TakeOut(found, &result);
     Release(found);
-    if (!is_whole) return CallerGone();
   }
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
   result.on_disk = core_->EraseForGood();
@@ -218,24 +216,15 @@ bool Quarantiner::QuarantineLocked(const StoredObject* object) {
   return is_new;
 }
 
-bool Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why, bool keeps_pinned,
+void Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why,
                              std::vector<const StoredObject*>* freed) {
   core_->mu.AssertHeld();
-  const auto may_go = [this, keeps_pinned, id = point->id, number = point->number] {
-    const RestorePointEntry* known = core_->catalog.Find(id);
-    return known != nullptr && known->number == number && !(keeps_pinned && known->pinned);
-  };
-  const size_t count = point->objects.size();
-  for (size_t i = 0; i < count; ++i) {
-    if (const StoredObject* object = point->objects[i]; object->names == 1) {
-      core_->objects.Hold(object);
-      freed->push_back(object);
-    }
-    if (core_->Yield(1) && !may_go()) return false;
+  for (const StoredObject* object : point->objects) {
+    if (object->names > 1) continue;
+    core_->objects.Hold(object);
+    freed->push_back(object);
   }
-  if (core_->Yield(count) && !may_go()) return false;
   core_->catalog.Remove(point, why);
-  return true;
 }
 
 // Each of these lies on one path or at its ends. A restore point names the global ones above it,
@@ -279,7 +268,7 @@ std::vector<const StoredObject*> Quarantiner::RemoveNaming(
         const uint32_t tail_begin = LocalTailBegin(point->model->layout, node->end());
         if (at.below_global || at.local_end > tail_begin) {
           const size_t count = point->objects.size();
-          RemoveHeld(point, Removal::kQuarantined, false, &freed);
+          RemoveHeld(point, Removal::kQuarantined, &freed);
           core_->Yield(count);
         }
       }

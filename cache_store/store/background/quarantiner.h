@@ -38,10 +38,10 @@ class Quarantiner {
   // Reads the suspects that are due. Returns how many are left. By one thread at a time.
   size_t ReadSuspects() ABSL_LOCKS_EXCLUDED(core_->mu);
 
-  // Removes a restore point, others have the lock in between before; false: it left by itself, or
-  // is pinned by then and `keeps_pinned`. Adds the objects that only it named, to be released.
-  bool RemoveHeld(const RestorePointEntry* point, Removal why, bool keeps_pinned,
+  // Removes a restore point. Adds the objects that only it named, to be released.
+  void RemoveHeld(const RestorePointEntry* point, Removal why,
                   std::vector<const StoredObject*>* freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  // Others have the lock in between.
   void Release(const std::vector<const StoredObject*>& held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
@@ -57,12 +57,12 @@ class Quarantiner {
   // With what RAM has of it.
   absl::Status WriteAgain(const StoredObject* object);
   bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Others have the lock in between, as in the next ones. False: the query's `stopped` says so.
-  bool HoldObjects(const PrefixQuery& query, const PromptChain& chain, const KvLayout& layout,
-                   absl::Span<const ObjectId> objects, std::vector<const StoredObject*>* found)
+  std::vector<const StoredObject*> HoldObjects(const PrefixQuery& query, const PromptChain& chain,
+                                               const KvLayout& layout,
+                                               absl::Span<const ObjectId> objects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Removes all restore points that name one of these. Returns objects that nothing names any more,
-  // to be released. REQUIRES: all held, and of one prompt.
+  // Removes all restore points that name one of these; others have the lock in between. Returns
+  // objects that nothing names any more, to be released. REQUIRES: all held, and of one prompt.
   std::vector<const StoredObject*> RemoveNaming(const std::vector<const StoredObject*>& objects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,10 +13,6 @@ namespace hearth {
 namespace {
 
 constexpr char kUnknownFingerprint[] = "nothing stored for this fingerprint";
-constexpr size_t kMaxUsableKept = 16;
-// A boundary without a restore point of its own gets one under one hold of the lock, within a few
-// milliseconds: up to 131,072 tokens in the smallest chunks.
-constexpr uint32_t kMaxChunksOfNew = 8192;
 
 }  // namespace
 
@@ -51,10 +46,11 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   if (spaces.empty()) {
     return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
   }
-  std::unique_ptr<FetchSessionImpl> session, dropped;  // they end without the lock
+  std::unique_ptr<FetchSessionImpl> session;  // ends without the lock
   std::vector<Digest> new_points;
   {
     StoreLock lock(core_);
+    core_->ExpireFew();
     Found best;
     bool is_known = false;
     for (const Namespace& space : spaces) {
@@ -76,10 +72,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     }
     if (query.stopped && query.stopped()) return CallerGone();
     if (best.boundary > above_tokens) {
-      // After the search in the first namespace it may be gone.
-      SegmentNode* node = core_->catalog.index().Find(best.key);
-      if (node != nullptr) session = BeginFetch(*best.space, node, &new_points);
-      if (session != nullptr && session->plan().usable_tokens == 0) std::swap(session, dropped);
+      session = BeginFetch(*best.space, best.node, &new_points);
     }
     if (session == nullptr && best.boundary > 0 && best.boundary <= above_tokens) {
       return Miss(query, Counter::kMissNotAbove, "no restore point above what the caller has",
@@ -114,6 +107,7 @@ TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens)
   const absl::StatusOr<std::vector<Namespace>> spaces = NamespacesOf(query, highest);
   if (!spaces.ok()) return peeked;
   StoreLock lock(core_);
+  core_->ExpireFew();
   for (const Namespace& space : *spaces) {
     uint32_t& usable = space.tenant == query.tenant ? peeked.own : peeked.of_public;
     usable = Search(query, space, highest).boundary;
@@ -132,7 +126,6 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
     core_->Count(Counter::kExports);
     session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
   }
-  if (session->plan().usable_tokens == 0) return NoSuchPoint();
   session->SetExport();
   session->mutable_plan()->matched_tokens = session->plan().usable_tokens;
   return session;
@@ -185,73 +178,46 @@ absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const Pref
     auto model = core_->fingerprints.Find(query.fingerprint, *tenant);
     if (model == nullptr) continue;
     ChainPtr chain = ChainOf(query.chains, model->layout, core_->RootOf(query.fingerprint, *tenant),
-                             query.token_ids, query.cuts, highest, query.cuts, query.stopped);
+                             query.token_ids, query.cuts, StoredTokens(highest, model->layout),
+                             query.cuts, query.stopped);
     if (!chain->is_whole) return CallerGone();
     spaces.push_back({*tenant, std::move(model), std::move(chain)});
   }
   return spaces;
 }
 
-void Fetcher::Match(const PrefixQuery& query, PromptMatch* match) {
-  core_->mu.AssertHeld();
-  while (match->Next()) {
-    if (!core_->Yield(1)) continue;
-    if (query.stopped && query.stopped()) return;
-    match->Resume();
-  }
-}
-
 Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) {
   core_->mu.AssertHeld();
-  core_->ExpireFew();
   Found found;
   const PrefixIndex& index = core_->catalog.index();
   const KvLayout& layout = space.model->layout;
-  PromptMatch match(&index, space.chain->root, query.token_ids, layout.chunk_tokens);
-  found.is_known = match.has_root();
-  Match(query, &match);
-  found.matched_tokens = match.tokens();
+  const PromptMatch match =
+      MatchPrompt(index, space.chain->root, query.token_ids, layout.chunk_tokens);
+  found.is_known = match.has_root;
+  found.matched_tokens = match.tokens;
+  found.space = &space;
   const absl::Time now = core_->clock->Now();
-  PromptWalk walk(&index, &layout, space.chain.get(), query.token_ids, highest, now);
-  std::deque<std::pair<Digest, uint32_t>> usable;  // the longest ones, by key and boundary
+  PromptWalk walk(&index, &layout, space.chain.get(), query.token_ids,
+                  std::min(highest, space.chain->max_boundary), now);
   std::vector<BoundaryState> states;
   while (found.matched_tokens > 0 && walk.Next(&states)) {
     for (const BoundaryState& state : states) {
-      if (!IsUsable(state, layout, now)) continue;
-      usable.emplace_back(state.node->key, state.boundary);
-      if (usable.size() > kMaxUsableKept) usable.pop_front();
+      if (!IsUsable(state, now)) continue;
+      found.node = state.node;
+      found.boundary = state.boundary;
     }
-    if (!core_->Yield(states.size())) continue;
-    if (query.stopped && query.stopped()) return found;
-    walk.Resume();
-  }
-  for (; !usable.empty(); usable.pop_back()) {
-    const auto& [key, boundary] = usable.back();
-    SegmentNode* node = index.Find(key);
-    if (node == nullptr) continue;
-    // What was seen under an earlier hold of the lock may be gone.
-    if (node->restore_point == nullptr) {
-      const std::vector<const StoredObject*> objects = ObjectsOf(layout, node);
-      if (objects.empty() || InheritedExpiry(objects, now) <= now) continue;
-    }
-    found.space = &space;
-    found.key = key;
-    found.boundary = boundary;
-    return found;
   }
   return found;
 }
 
-bool Fetcher::IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const {
+bool Fetcher::IsUsable(const BoundaryState& state, absl::Time now) const {
   if (!state.usable()) return false;
   const bool any_has_expired = core_->catalog.expiry().next() <= now;
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     return !any_has_expired || !HasExpired(*point, now);
   }
-  if (any_has_expired) return false;
-  if (state.boundary > kMaxChunksOfNew * layout.chunk_tokens) return false;
   // Objects may outlive all restore points that named them: a session holds them.
-  return state.until > now;
+  return !any_has_expired && state.until > now;
 }
 
 FetchSessionImpl::FetchSessionImpl(StoreCore* core, const char* miss_reason,
@@ -270,49 +236,31 @@ FetchSessionImpl::FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Pr
       point_number_(point->number) {
   core_->mu.AssertHeld();
   core_->catalog.HoldPoint(point);
-  if (HoldObjects(point)) return;
-  plan_ = LookupPlan();
-  plan_.miss_reason = "it was dropped meanwhile";
+  HoldObjects(*point);
 }
 
-const RestorePointEntry* FetchSessionImpl::Point() const {
-  const RestorePointEntry* point = core_->catalog.Find(point_id_);
-  return point != nullptr && point->number == point_number_ ? point : nullptr;
-}
-
-bool FetchSessionImpl::HoldObjects(const RestorePointEntry* point) {
+void FetchSessionImpl::HoldObjects(const RestorePointEntry& point) {
   core_->mu.AssertHeld();
-  plan_.fingerprint = point->model->fingerprint;
-  plan_.layout = point->model->layout;
-  plan_.cuts = point->cuts;
-  plan_.total_bytes = point->bytes();
-  plan_.expires = point->expiry.at;
-  plan_.token_ids.resize(point->tokens());
-  plan_.slowest_tier = Tier::kHost;
-  plan_.on_device = core_->tiers.device != nullptr;
-  objects_.reserve(point->objects.size());
-  copies_.reserve(point->objects.size());
-  plan_.objects.reserve(point->objects.size());
-  for (const SegmentNode* node = point->node; node->parent != nullptr; node = node->parent) {
-    std::copy(node->token_ids.begin(), node->token_ids.end(),
-              plan_.token_ids.begin() + node->begin);
-    if (core_->Yield(1) && Point() == nullptr) return false;
-  }
-  while (objects_.size() < point->objects.size()) {
-    const StoredObject* object = point->objects[objects_.size()];
+  plan_.fingerprint = point.model->fingerprint;
+  plan_.layout = point.model->layout;
+  plan_.cuts = point.cuts;
+  plan_.usable_tokens = point.tokens();
+  plan_.token_ids = TokensOf(point.node);
+  plan_.total_bytes = point.bytes();
+  plan_.expires = point.expiry.at;
+  plan_.slowest_tier = point.slowest_tier();
+  plan_.on_device = core_->tiers.AreOnDevice(point.objects);
+  objects_ = point.objects;
+  served_.resize(objects_.size());
+  copies_.reserve(objects_.size());
+  plan_.objects.reserve(objects_.size());
+  for (const StoredObject* object : objects_) {
     core_->objects.Hold(object);
-    objects_.push_back(object);
     copies_.push_back(object->host);
     plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
                                           object->in_host() ? Tier::kHost : Tier::kDisk});
-    if (!object->in_host()) plan_.slowest_tier = Tier::kDisk;
-    plan_.on_device = plan_.on_device && core_->tiers.device->Has(object->number);
     unserved_slices_ += object->layers.size();
-    if (core_->Yield(1) && Point() == nullptr) return false;
   }
-  served_.resize(objects_.size());
-  plan_.usable_tokens = point->tokens();
-  return true;
 }
 
 void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
@@ -333,12 +281,10 @@ FetchSessionImpl::~FetchSessionImpl() {
   for (size_t i = 0; i < kept_.size(); ++i) {
     if (!kept_[i].slices.empty()) promoter_->Unclaim(objects_[i]);
   }
-  if (const RestorePointEntry* point = Point(); point != nullptr) {
-    core_->catalog.ReleasePoint(point);
-  }
-  served_.resize(objects_.size());
-  for (size_t i = objects_.size();
-       i-- > 0;) {  // of a prompt's copies in RAM the last ones go first
+  const RestorePointEntry* point = core_->catalog.Find(point_id_);
+  if (point != nullptr && point->number == point_number_) core_->catalog.ReleasePoint(point);
+  // Of a prompt's copies in RAM the last ones go first.
+  for (size_t i = objects_.size(); i-- > 0;) {
     const Served& served = served_[i];
     if (!is_export_) core_->objects.NoteUse(objects_[i]);
     objects_[i]->reads.from_host |= served.from_host;
@@ -347,7 +293,6 @@ FetchSessionImpl::~FetchSessionImpl() {
       promoter_->NoteFetched(objects_[i]);
     }
     core_->objects.Release(objects_[i]);
-    core_->Yield(1);
   }
 }
 

@@ -31,8 +31,7 @@ class FetchSessionImpl : public FetchSession {
  public:
   // A session for a miss.
   FetchSessionImpl(StoreCore* core, const char* miss_reason, uint32_t matched_tokens);
-  // Holds the point and all it names. Others have the lock in between where that is much: a miss,
-  // should the point be dropped then.
+  // Holds the point and all it names.
   FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
                    const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->mu);
   ~FetchSessionImpl() override;
@@ -62,10 +61,8 @@ class FetchSessionImpl : public FetchSession {
     size_t count = 0;
   };
 
-  // Null: it was dropped.
-  const RestorePointEntry* Point() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Holds the point's objects and describes them. False: it was dropped meanwhile.
-  bool HoldObjects(const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  // Holds the point's objects and describes them.
+  void HoldObjects(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // One more slice went out.
   void NoteServed(size_t object, Tier from);
   void NoteFromHost(size_t object, size_t bytes, const Stopwatch& stopwatch);
@@ -107,8 +104,8 @@ class Fetcher {
     bool is_known = false;  // something of this fingerprint is stored
     uint32_t matched_tokens = 0;
     const Namespace* space = nullptr;
-    Digest key{};           // of the segment that ends the longest restore point
-    uint32_t boundary = 0;  // 0: none
+    SegmentNode* node = nullptr;  // ends the longest restore point
+    uint32_t boundary = 0;        // 0: none
   };
 
   Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, DiskWriter* writer)
@@ -129,15 +126,11 @@ class Fetcher {
   // query's `stopped`.
   absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Others have the lock in between where a prompt has many chunks. What was found is there when
-  // this returns. Finds nothing once the query's `stopped` says so.
   Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // False for a boundary that is there only because something expired is still held.
-  bool IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const
+  bool IsUsable(const BoundaryState& state, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Walks `match` to its end, as Search walks.
-  void Match(const PrefixQuery& query, PromptMatch* match) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
   absl::StatusOr<std::unique_ptr<FetchSession>> Lookup(const PrefixQuery& query,

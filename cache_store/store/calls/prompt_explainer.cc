@@ -103,19 +103,9 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
   if (state.node == nullptr) {
     if (gone != nullptr) {
       report->miss = MissReason::kRemoved;
-    } else if (state.boundary > prompt_.matched_tokens) {
-      report->miss = MissReason::kNeverStored;
-      report->reason = kNeverStored;
-      if (prompt_.drop_number > 0) {
-        const absl::Time when = absl::FromUnixMicros(static_cast<int64_t>(prompt_.drop_number));
-        report->reason = absl::StrCat("not stored since all that the tenant had was dropped, ",
-                                      AgoText(prompt_.now - when));
-      }
     } else {
-      report->miss = MissReason::kOtherCuts;
-      report->reason = CutsAreKeyed(layout.exactness)
-                           ? "these tokens are stored with other cuts, or were not kept up to here"
-                           : "not kept up to here";
+      report->miss = state.boundary > prompt_.matched_tokens ? MissReason::kNeverStored
+                                                             : MissReason::kOtherCuts;
     }
   } else if (!state.globals_present) {
     report->miss = MissReason::kGlobalsGone;
@@ -199,13 +189,15 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
     return report;
   }
   const KvLayout& layout = model->layout;
-  const PromptChain chain =
-      MakeChain(layout, root, query.token_ids, query.cuts, tokens, query.cuts, query.stopped);
+  const PromptChain chain = MakeChain(layout, root, query.token_ids, query.cuts,
+                                      StoredTokens(tokens, layout), query.cuts, query.stopped);
   if (!chain.is_whole) return report;  // nobody reads it
+  report.boundaries.reserve(chain.chunks.size() + chain.remainders.size());
   {
     StoreLock lock(core_);
     WalkOwn(query, layout, chain, &report);
   }
+  SayCommonReasons(query.tenant, layout, &report);
   if (report.usable_tokens > 0) {
     report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
                                   " tokens can be restored, ", report.matched_tokens, " match");
@@ -228,30 +220,48 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   return report;
 }
 
+// The reasons of thousands of boundaries, without the lock.
+void PromptExplainer::SayCommonReasons(const std::string& tenant, const KvLayout& layout,
+                                       ExplainReport* report) {
+  const uint64_t drop_number = core_->drop_numbers.Of(tenant);
+  const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
+  const std::string never =
+      drop_number == 0 ? kNeverStored
+                       : absl::StrCat("not stored since all that the tenant had was dropped, ",
+                                      AgoText(core_->clock->Now() - dropped));
+  const std::string otherwise =
+      CutsAreKeyed(layout.exactness)
+          ? "these tokens are stored with other cuts, or were not kept up to here"
+          : "not kept up to here";
+  for (BoundaryReport& boundary : report->boundaries) {
+    if (boundary.miss == MissReason::kNeverStored) boundary.reason = never;
+    if (boundary.miss == MissReason::kOtherCuts) boundary.reason = otherwise;
+  }
+}
+
 void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
                               const PromptChain& chain, ExplainReport* report) {
   core_->mu.AssertHeld();
   core_->ExpireFew();
   const PrefixIndex& index = core_->catalog.index();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  PromptMatch match(&index, chain.root, query.token_ids, layout.chunk_tokens);
-  finder_->Match(query, &match);
-  report->matched_tokens = match.tokens();
+  report->matched_tokens =
+      MatchPrompt(index, chain.root, query.token_ids, layout.chunk_tokens).tokens;
   const absl::Time now = core_->clock->Now();
-  MissExplainer misses({&core_->history, &layout, &chain, report->matched_tokens, now,
-                        &core_->options, core_->drop_numbers.Of(query.tenant)});
+  MissExplainer misses(
+      {&core_->history, &layout, &chain, report->matched_tokens, now, &core_->options});
   PromptWalk::OnDevice on_device;
   if (core_->tiers.device != nullptr) {
     on_device = [this](const StoredObject* object) {
       return core_->tiers.device->Has(object->number);
     };
   }
-  PromptWalk walk(&index, &layout, &chain, query.token_ids, tokens, now, on_device);
+  PromptWalk walk(&index, &layout, &chain, query.token_ids, chain.max_boundary, now, on_device);
   size_t silent = 0, silent_declared = 0;
   std::vector<BoundaryState> states;
   while (walk.Next(&states)) {
     for (const BoundaryState& state : states) {
-      BoundaryReport boundary = ReportOn(state, layout, now, &misses);
+      BoundaryReport boundary = ReportOn(state, now, &misses);
       // At least one token is always left to compute.
       if (boundary.usable && state.boundary < tokens) report->usable_tokens = state.boundary;
       if (boundary.miss == MissReason::kNeverStored) {
@@ -266,24 +276,20 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
       }
       report->boundaries.push_back(std::move(boundary));
     }
-    if (!core_->Yield(states.size())) continue;
-    if (query.stopped && query.stopped()) return;
-    walk.Resume();
   }
 }
 
-BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, const KvLayout& layout,
-                                         absl::Time now, MissExplainer* misses) {
+BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, absl::Time now,
+                                         MissExplainer* misses) {
   core_->mu.AssertHeld();
   BoundaryReport report;
   report.boundary = state.boundary;
   misses->Explain(state, &report);
   if (!state.usable()) return report;
-  if (!finder_->IsUsable(state, layout, now)) {
-    const bool is_kept = state.node->restore_point == nullptr && state.until > now;
-    report.miss = is_kept ? MissReason::kOtherCuts : MissReason::kRemoved;
-    if (!is_kept) report.removed = Removal::kExpired;
-    report.reason = is_kept ? "no restore point of its own, and too long to get one" : "expired";
+  if (!finder_->IsUsable(state, now)) {
+    report.miss = MissReason::kRemoved;
+    report.removed = Removal::kExpired;
+    report.reason = "expired";
     return report;
   }
   report.usable = true;
@@ -302,10 +308,10 @@ void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerpri
                                   ExplainReport* report) {
   if (!CutsAreKeyed(model.layout.exactness)) return;
   StoreLock lock(core_);
-  PromptMatch match(&core_->catalog.index(), core_->RootOf(query.fingerprint, query.tenant),
-                    query.token_ids, model.layout.chunk_tokens);
-  finder_->Match(query, &match);
-  const SegmentNode* stored = match.point();
+  const SegmentNode* const stored =
+      MatchPrompt(core_->catalog.index(), core_->RootOf(query.fingerprint, query.tenant),
+                  query.token_ids, model.layout.chunk_tokens)
+          .point;
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
   const std::string cuts = absl::StrJoin(CutsOf(stored, model.layout), ", ");
   absl::StrAppend(&report->summary, "; the same tokens are stored to ", stored->end(),
@@ -322,11 +328,10 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
     {
       StoreLock lock(core_);
       const Digest root_key = core_->RootOf(other->fingerprint.digest(), query.tenant);
-      PromptMatch match(&core_->catalog.index(), root_key, query.token_ids,
-                        other->layout.chunk_tokens);
-      finder_->Match(query, &match);
-      matched = match.tokens();
-      if (const SegmentNode* deepest = match.point(); deepest != nullptr) usable = deepest->end();
+      const PromptMatch match = MatchPrompt(core_->catalog.index(), root_key, query.token_ids,
+                                            other->layout.chunk_tokens);
+      matched = match.tokens;
+      if (match.point != nullptr) usable = match.point->end();
     }
     // Of a miss every token more says something; of a hit only what could be restored.
     const bool matches_more = report->usable_tokens == 0 && matched > report->matched_tokens;

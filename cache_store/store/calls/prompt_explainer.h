@@ -30,12 +30,11 @@ class MissExplainer {
     uint32_t matched_tokens;  // common with anything the tenant stored
     absl::Time now;
     const StoreOptions* options;  // limits, for the words
-    uint64_t drop_number;         // of the tenant's last drop of all
   };
   explicit MissExplainer(const Prompt& prompt) : prompt_(prompt) {}
 
   // Learns of the next boundary of a walk, and where it cannot be used fills miss, removed,
-  // removed_ago and reason.
+  // removed_ago and reason; but of kNeverStored and kOtherCuts no reason.
   void Explain(const BoundaryState& state, BoundaryReport* report);
 
  private:
@@ -68,11 +67,12 @@ class PromptExplainer {
   void ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);
+  void SayCommonReasons(const std::string& tenant, const KvLayout& layout, ExplainReport* report);
   // Fills in the tokens that match, and the boundaries.
   void WalkOwn(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                ExplainReport* report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  BoundaryReport ReportOn(const BoundaryState& state, const KvLayout& layout, absl::Time now,
-                          MissExplainer* misses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  BoundaryReport ReportOn(const BoundaryState& state, absl::Time now, MissExplainer* misses)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
   Fetcher* const finder_;

@@ -59,9 +59,10 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
           "boundaries: ", spec.boundaries.size(), " of them name more than ", kMaxNamedObjects,
           " objects together; keep fewer, or choose a larger chunk"));
     }
-    if (boundary <= previous || boundary > tokens) {
+    if (boundary <= previous || boundary > StoredTokens(tokens, layout)) {
       return absl::InvalidArgumentError(absl::StrCat("boundaries: ", boundary, " must be above ",
-                                                     previous, " and at most ", tokens));
+                                                     previous, " and at most ",
+                                                     StoredTokens(tokens, layout)));
     }
     if (CutsAreKeyed(layout.exactness) && !std::binary_search(ends.begin(), ends.end(), boundary)) {
       return absl::InvalidArgumentError(
@@ -264,7 +265,6 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     }
     item.object = object;
     core_->objects.Hold(object);
-    core_->Yield(1);
   }
   // Objects that only boundaries need which cannot be completed are not asked for.
   std::vector<bool> useful(items_.size(), false);
@@ -319,7 +319,6 @@ void PublishSessionImpl::ReleaseItems() {
   for (Item& item : items_) {
     if (item.object == nullptr) continue;
     core_->objects.Release(std::exchange(item.object, nullptr));
-    core_->Yield(1);
   }
 }
 
@@ -380,13 +379,14 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
 void PublishSessionImpl::EndWrite(const absl::Status& written) {
   core_->mu.AssertHeld();
   core_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
-  if (written.ok()) Place();
+  if (written.ok()) Reveal();
   core_->evictor.UnreserveHost(plan_.host_reserved_bytes);
   EndPlan();
   if (written.ok()) {
-    Reveal();
     std::vector<Digest> keys;
-    for (const Boundary& kept : plan_.boundaries) keys.push_back(kept.segment->key);
+    for (const Boundary& kept : plan_.boundaries) {
+      if (kept.shown) keys.push_back(kept.segment->key);
+    }
     claims_->NotePublished(keys, &plan_.wakes);
     core_->flight.Release(plan_.claims);
     ReleaseItems();
@@ -398,7 +398,9 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
 PublishResult PublishSessionImpl::Result() {
   PublishResult result;
   result.durable = plan_.level;
-  for (const Boundary& kept : plan_.boundaries) result.boundaries.push_back(kept.boundary);
+  for (const Boundary& kept : plan_.boundaries) {
+    if (kept.shown) result.boundaries.push_back(kept.boundary);
+  }
   result.bytes_received = received_bytes_;
   result.notes = std::move(plan_.notes);
   core_->Count(Counter::kPublishedBytes, result.bytes_received);
@@ -441,7 +443,6 @@ absl::Status PublishSessionImpl::AdoptStaged() {
       item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key, id,
                                              spec_.objects[i].slice_digests, item.layers,
                                              item.slice_bytes, publisher);
-      core_->Yield(1);
       continue;
     }
     // Portable points agree within rounding: the first stays.
@@ -453,7 +454,6 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     }
     core_->objects.Hold(object);
     item.object = object;
-    core_->Yield(1);
   }
   return absl::OkStatus();
 }
@@ -643,10 +643,11 @@ absl::Time PublishSessionImpl::ExpiryOf(absl::Time now) {
   return ttl == absl::ZeroDuration() ? absl::InfiniteFuture() : now + ttl;
 }
 
-void PublishSessionImpl::Place() {
+void PublishSessionImpl::Reveal() {
   core_->mu.AssertHeld();
   for (const StoredObject* object : plan_.work.objects) core_->objects.SetOnDisk(object);
-  for (const Boundary& kept : plan_.boundaries) {
+  core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
+  for (Boundary& kept : plan_.boundaries) {
     for (const size_t i : kept.items) {
       // RAM is its only home, and was reserved.
       const Item& item = items_[i];
@@ -654,54 +655,52 @@ void PublishSessionImpl::Place() {
       PutInHost(item, &plan_.host_reserved_bytes);
     }
     AdmitToHost(kept);
-    LinkBoundary(kept, true);
-  }
-}
-
-void PublishSessionImpl::Reveal() {
-  core_->mu.AssertHeld();
-  core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
-  std::vector<Boundary> shown;
-  for (Boundary& kept : plan_.boundaries) {
     // A point that was there already is left out when it was dropped while this wrote.
     const RestorePointEntry* known = core_->catalog.Find(kept.segment->key);
     const bool is_gone = kept.held && (known == nullptr || known->number != kept.number);
     const bool is_dropped = is_gone || IsDropped();
-    if (is_dropped || !IsWhole(kept)) {
+    kept.shown = !is_dropped && IsWhole(kept);
+    if (kept.shown) {
+      Show(kept);
+    } else {
       plan_.notes.push_back(absl::StrCat(
           "boundary ", kept.boundary,
           " left out: ", is_dropped ? "it was dropped meanwhile" : "an object was lost meanwhile"));
       if (kept.write) core_->objects.DiscardManifest(kept.manifest);
-      continue;
     }
-    SegmentNode* end = LinkBoundary(kept, false);
-    std::vector<const StoredObject*> objects;
-    for (const size_t i : kept.items) objects.push_back(items_[i].object);
-    const RestorePointEntry* point = end->restore_point;
-    const bool is_new = point == nullptr;
-    if (is_new) {
-      point =
-          core_->catalog.AddRestorePoint(kept.number, spec_.tenant, model_, end, std::move(objects),
-                                         CutsUpTo(kept.boundary), core_->clock->Now());
-      core_->catalog.Renew(point, kept.expires);
-      core_->Count(Counter::kPublishedRestorePoints);
+    if (core_->Yield(kept.items.size())) {
+      core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
     }
-    const bool is_renewed = !is_new && EndsEarlier(*point, kept);
-    if (is_renewed) core_->catalog.Renew(point, kept.expires);
-    const bool is_made_durable = kept.write && !point->durable;
-    // A lookup may have made the point meanwhile: this manifest is its.
-    if (kept.write) core_->catalog.SetDurable(point, kept.manifest);
-    if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id);
-    core_->catalog.Touch(point, core_->clock->Now());
-    // Only now is the record what a list would show.
-    if (is_new) {
-      core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
-    } else if (is_made_durable) {
-      core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
-    }
-    shown.push_back(std::move(kept));
   }
-  plan_.boundaries = std::move(shown);
+}
+
+void PublishSessionImpl::Show(const Boundary& kept) {
+  core_->mu.AssertHeld();
+  SegmentNode* end = LinkBoundary(kept);
+  std::vector<const StoredObject*> objects;
+  for (const size_t i : kept.items) objects.push_back(items_[i].object);
+  const RestorePointEntry* point = end->restore_point;
+  const bool is_new = point == nullptr;
+  if (is_new) {
+    point =
+        core_->catalog.AddRestorePoint(kept.number, spec_.tenant, model_, end, std::move(objects),
+                                       CutsUpTo(kept.boundary), core_->clock->Now());
+    core_->catalog.Renew(point, kept.expires);
+    core_->Count(Counter::kPublishedRestorePoints);
+  }
+  const bool is_renewed = !is_new && EndsEarlier(*point, kept);
+  if (is_renewed) core_->catalog.Renew(point, kept.expires);
+  const bool is_made_durable = kept.write && !point->durable;
+  // A lookup may have made the point meanwhile: this manifest is its.
+  if (kept.write) core_->catalog.SetDurable(point, kept.manifest);
+  if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id);
+  core_->catalog.Touch(point, core_->clock->Now());
+  // Only now is the record what a list would show.
+  if (is_new) {
+    core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
+  } else if (is_made_durable) {
+    core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
+  }
 }
 
 bool PublishSessionImpl::IsWhole(const Boundary& kept) const {
@@ -709,32 +708,22 @@ bool PublishSessionImpl::IsWhole(const Boundary& kept) const {
                      [&](const size_t i) { return IsThere(*items_[i].object); });
 }
 
-SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept, bool in_steps) {
+SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
   core_->mu.AssertHeld();
   PrefixIndex& index = core_->catalog.index();
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
-  const bool is_linked = std::all_of(kept.items.begin(), kept.items.end(), [&](const size_t i) {
-    return items_[i].object->node != nullptr;
-  });
-  SegmentNode* node = is_linked ? index.Find(kept.segment->key) : nullptr;
-  if (node != nullptr) return node;  // with all of the path
-  node = index.EnsureRoot(chain_->root);
+  SegmentNode* node = index.EnsureRoot(chain_->root);
   size_t next = 0;  // items come in order of their segments
   for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
-    const KeyedSegment& keyed = *chain_->EndingAt(segment.end(), chunk_tokens);
-    node = index.Ensure(node, keyed, spec_.token_ids);
+    node = index.Ensure(node, *chain_->EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
     assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
     for (; next < kept.items.size(); ++next) {
       const StoredObject* object = items_[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
-      if (object->node == nullptr && IsThere(*object)) core_->objects.Link(object, node);
+      if (object->node == nullptr) core_->objects.Link(object, node);
     }
-    if (!in_steps || !core_->Yield(1)) continue;
-    node = index.Find(keyed.key);
-    if (node == nullptr) return nullptr;
   }
   assert(next == kept.items.size());
-  if (in_steps) index.Prune(node);
   return node;
 }
 
@@ -744,7 +733,6 @@ void PublishSessionImpl::PutInHost(const Item& item, uint64_t* reserved_bytes) {
   core_->evictor.UnreserveHost(bytes);
   *reserved_bytes -= bytes;
   core_->objects.SetInHost(item.object, item.staged);
-  core_->Yield(1);
 }
 
 void PublishSessionImpl::AdmitToHost(const Boundary& kept) {

@@ -61,7 +61,7 @@ class PublishSessionImpl : public PublishSession {
   };
 
  private:
-  // A boundary that the commit will show.
+  // A boundary that the commit is to show.
   struct Boundary {
     uint32_t boundary = 0;
     const KeyedSegment* segment = nullptr;
@@ -70,6 +70,7 @@ class PublishSessionImpl : public PublishSession {
     uint64_t manifest = 0;      // its number on disk
     bool held = false;          // a restore point exists already, and is kept from eviction
     bool write = false;         // its manifest is to be written
+    bool shown = false;
     absl::Time expires;
   };
   // The decisions of the commit, made between its two turns under the lock.
@@ -116,11 +117,10 @@ class PublishSessionImpl : public PublishSession {
   absl::Status FindViews();  // of the work's objects
   void ReleaseItems() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Puts the objects into their tiers and the index, others have the lock in between.
-  void Place() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Makes points visible; nothing here can fail. Leaves in the plan the boundaries that are
-  // visible.
+  // Puts the objects into their tiers and makes the points visible; nothing here can fail. Others
+  // have the lock between two boundaries.
   void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void Show(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   static bool EndsEarlier(const RestorePointEntry& point, const Boundary& kept) {
     return point.expiry.inherited || kept.expires > point.expiry.at;
   }
@@ -128,15 +128,13 @@ class PublishSessionImpl : public PublishSession {
     return !object.retired && (object.in_host() || object.on_disk);
   }
   bool IsWhole(const Boundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Makes the path of a boundary and puts its new objects into it. `in_steps`: others have the lock
-  // in between, and what leaves meanwhile is left out.
-  SegmentNode* LinkBoundary(const Boundary& kept, bool in_steps)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Others have the lock behind it. REQUIRES: room for it is reserved.
+  // Makes the path of a boundary and puts its new objects into it.
+  SegmentNode* LinkBoundary(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  // REQUIRES: room for it is reserved.
   void PutInHost(const Item& item, uint64_t* reserved_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Puts what this publish brought into RAM, if the whole restore point can then be read from
-  // there; in steps.
+  // there.
   void AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   PublishResult Result();
 

@@ -200,10 +200,11 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
     const RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
-    if (!point->pinned || force) DropPoint(point, force, &result);
-    point = core_->FindOwned(id, tenant);
-    result.kept_pinned = !force && point != nullptr && point->pinned;
-    if (result.kept_pinned > 0) return result;
+    if (point->pinned && !force) {
+      result.kept_pinned = 1;
+      return result;
+    }
+    DropPoint(point, &result);
   }
   if (absl::Status status = core_->EraseForGood(); !status.ok()) return status;
   return result;
@@ -268,22 +269,19 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
                    count > ids.size() ? ", ..." : "", "; unpin them first, or drop by force"));
 }
 
-void Store::DropPoint(const RestorePointEntry* point, bool force, DropResult* result) {
+void Store::DropPoint(const RestorePointEntry* point, DropResult* result) {
   core_->mu.AssertHeld();
   std::vector<const StoredObject*> freed;
-  result->dropped += quarantiner_.RemoveHeld(point, Removal::kDropped, !force, &freed);
-  // Before others have the lock: what a session still reads would be found by the next lookup, and
-  // stay for good. What a publish under way names is its.
+  quarantiner_.RemoveHeld(point, Removal::kDropped, &freed);
+  ++result->dropped;
+  const uint64_t before = core_->objects.bytes();
   for (const StoredObject* object : freed) {
-    if (object->retired || object->names > 0 || object->promised > 0) continue;
-    core_->objects.Retire(object);
-  }
-  for (const StoredObject* object : freed) {
-    const uint64_t before = core_->objects.bytes();
+    // What a session still reads would be found by the next lookup, and stay for good. What a
+    // publish under way names is its.
+    if (object->promised == 0) core_->objects.Retire(object);
     core_->objects.Release(object);
-    result->freed_bytes += before - core_->objects.bytes();
-    core_->Yield(1);
   }
+  result->freed_bytes += before - core_->objects.bytes();
 }
 
 DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool force) {
@@ -296,7 +294,9 @@ DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool for
       // Later ones, too, that a lookup made of what was left meanwhile.
       if (point->number >= end && !point->expiry.inherited) continue;
       any = true;
-      DropPoint(point, force, &result);
+      const size_t count = point->objects.size();
+      DropPoint(point, &result);
+      core_->Yield(count);
     }
   }
   return result;

@@ -1,9 +1,11 @@
-// Prompts of many chunks: whatever walks along one lets others have the store's lock in between.
+// Prompts of many chunks, and many of them: who goes through them lets others have the store's lock
+// between two. And a prompt of more chunks than a store keeps.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "cache_store/store/store_core.h"
 #include "cache_store/store/store_seams.h"
@@ -17,7 +19,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kChunks = 2 * StoreCore::kStepsAHold + 100, kLong = 16 * kChunks;
+constexpr uint32_t kChunks = StoreCore::kStepsAHold + 100, kLong = 16 * kChunks;
 
 class StoreLongPrompts : public ::testing::Test {
  protected:
@@ -30,15 +32,16 @@ class StoreLongPrompts : public ::testing::Test {
   }
   SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
   // In zeros: the kit's bytes take time in proportion to all tokens before them.
-  void PublishLong() {
+  void PublishLong() { Publish(long_, kLong); }
+  void Publish(const KitPrompt& prompt, uint32_t boundary) {
     const KvLayout layout = model_.Layout().value();
     const std::vector<std::byte> zeros(layout.SliceBytes(16));
     PublishSpec spec;
     spec.fingerprint = model_;
-    spec.tenant = long_.tenant;
-    spec.token_ids = long_.tokens;
-    spec.boundaries = {kLong};
-    for (const ObjectId& id : NeededObjects(layout, kLong)) {
+    spec.tenant = prompt.tenant;
+    spec.token_ids = prompt.tokens;
+    spec.boundaries = {boundary};
+    for (const ObjectId& id : NeededObjects(layout, boundary)) {
       spec.objects.push_back({id, std::vector<uint64_t>(layout.LayersOf(id.group).size(),
                                                         SliceDigest(zeros.data(), zeros.size()))});
     }
@@ -57,47 +60,56 @@ class StoreLongPrompts : public ::testing::Test {
   }
 
   const Fingerprint model_ = KitModel().Make();
-  const KitPrompt long_{KitTokens(1, kLong + 1), {}}, short_{KitTokens(2, 65), {}, "other"};
+  const KitPrompt long_{KitTokens(1, kLong + 1), {}};
   const PrefixQuery query_ = KitQuery(model_, long_);
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
 
-TEST_F(StoreLongPrompts, OthersHaveTheLockWhileOneIsLookedAt) {
-  ASSERT_TRUE(KitPublish(store_.get(), model_, short_, {64}).ok());
-  EXPECT_GE(YieldsOf([&] {
+TEST_F(StoreLongPrompts, OthersHaveTheLockBetweenTwoPoints) {
+  EXPECT_EQ(YieldsOf([&] {
               EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
+              EXPECT_EQ(store_->Explain(query_)->usable_tokens, kLong);
             }),
-            4u)
-      << "twice along the prompt, then over all objects, there and back";
-  EXPECT_GE(YieldsOf([&] { EXPECT_EQ(store_->Explain(query_)->usable_tokens, kLong); }), 4u);
+            0u);
   EXPECT_EQ(YieldsOf([&] { EXPECT_EQ(store_->List("default").size(), 1u); }), 1u);
   EXPECT_GE(YieldsOf([&] {
               EXPECT_TRUE(store_->Quarantine(query_, {{0, 16, LayerGroup::kGlobal}}).ok());
             }),
-            4u);
+            1u);
   EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, 0u);
+  EXPECT_EQ(YieldsOf([&] { PublishLong(); }), 1u);
+  EXPECT_EQ(YieldsOf([&] { EXPECT_EQ(store_->DropAll("default", false)->dropped, 1u); }), 1u);
   CheckInvariants(store());
-  EXPECT_EQ(YieldsOf([&] {
-              EXPECT_EQ(KitFetch(store_.get(), model_, short_).value(), 64u);
-              EXPECT_TRUE(store_->Explain(KitQuery(model_, short_)).ok());
-            }),
-            0u);
+}
+
+// As long as the longest context of the models, in the smallest chunks.
+TEST_F(StoreLongPrompts, TheFirst8192ChunksOfALongerPromptAreStored) {
+  constexpr uint32_t kMost = 16 * kMaxChunks;
+  const KitPrompt longer{KitTokens(3, kMost + 33), {}};
+  PublishSpec beyond;
+  beyond.fingerprint = model_;
+  beyond.tenant = longer.tenant;
+  beyond.token_ids = longer.tokens;
+  beyond.boundaries = {kMost + 16};
+  const absl::Status refused = store_->Publish(beyond).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_EQ(refused.message(), "boundaries: 131088 must be above 0 and at most 131072");
+  Publish(longer, kMost);
+  const PrefixQuery query = KitQuery(model_, longer);
+  EXPECT_EQ(store_->Fetch(query, 0, 0).value()->plan().usable_tokens, kMost);
+  EXPECT_EQ(store_->Explain(query)->usable_tokens, kMost);
+  ClaimRequest ask;
+  ask.compute_time = absl::Seconds(1);
+  EXPECT_EQ(store_->Claim(query, ask)->usable_tokens, kMost);
+  EXPECT_EQ(store_->Quarantine(query, {{0, 16, LayerGroup::kGlobal}})->objects, 1u);
+  CheckInvariants(store());
 }
 
 TEST_F(StoreLongPrompts, AnExplanationLooksEachChunkUpTwice) {
   const uint64_t before = IndexFinds(store());
   ASSERT_TRUE(store_->Explain(query_).ok());
   EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);
-}
-
-TEST_F(StoreLongPrompts, CancelledExplainStopsEarly) {
-  PrefixQuery query = query_;
-  int asked = 0;
-  query.stopped = [&asked] { return ++asked > 1; };
-  const uint64_t before = IndexFinds(store());
-  EXPECT_TRUE(absl::IsCancelled(store_->Explain(query).status()));
-  EXPECT_LT(IndexFinds(store()) - before, kChunks);
 }
 
 // Whatever others do with it while the lock is theirs.
@@ -130,30 +142,21 @@ TEST_F(StoreLongPrompts, APointThatIsDroppedOrQuarantinedDuringALookupIsAMiss) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-TEST_F(StoreLongPrompts, APointThatIsPinnedWhileItIsDroppedStays) {
-  const Digest id = store_->List("default").at(0).id;
+TEST_F(StoreLongPrompts, APointThatIsPinnedWhileOthersAreDroppedStays) {
+  Publish({KitTokens(2, kLong + 1), {}}, kLong);
   StoreCore& core = *store()->core();
-  for (const bool all : {false, true}) {
-    for (const int nth : {1, 2, 3}) {  // along its objects, and before it goes
-      int left = nth;
-      core.let_others_in = [&] {
-        if (--left == 0) {
-          EXPECT_TRUE(store_->SetPinned(id, "default", true).ok());
-        }
-      };
-      const auto dropped =
-          all ? store_->DropAll("default", false) : store_->Drop(id, "default", false);
-      ASSERT_TRUE(dropped.ok()) << dropped.status();
-      EXPECT_LE(left, 0) << nth;
-      EXPECT_EQ(dropped->dropped, 0u) << nth;
-      EXPECT_EQ(dropped->kept_pinned, all ? 0u : 1u);
-      EXPECT_EQ(store_->Fetch(query_, 0, 0).value()->plan().usable_tokens, kLong);
-      ASSERT_TRUE(store_->SetPinned(id, "default", false).ok());
+  bool is_first = true;
+  core.let_others_in = [&] {
+    if (!std::exchange(is_first, false)) return;
+    for (const RestorePoint& point : store_->List("default")) {
+      EXPECT_TRUE(store_->SetPinned(point.id, "default", true).ok());
     }
-  }
+  };
+  EXPECT_EQ(store_->DropAll("default", false)->dropped, 1u);
   core.let_others_in = LetOthersIn;
+  EXPECT_EQ(store_->List("default").size(), 1u);
+  EXPECT_EQ(store_->DropAll("default", true)->dropped, 1u);
   CheckInvariants(store());
-  EXPECT_EQ(store_->Drop(id, "default", false)->dropped, 1u);
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
