@@ -44,10 +44,10 @@ void PromptWalk::Leave(uint32_t end) {
 
 // Of a chunk's end, what lies before begin_ is then before the next chunk.
 BoundaryState PromptWalk::StateAt(SegmentNode* node, uint32_t end, bool is_chunk) {
-  const auto object_of = [node](LayerGroup group) -> const StoredObject* {
+  const auto object_of = [this, node](LayerGroup group) -> const StoredObject* {
     const StoredObject* object =
         node == nullptr ? nullptr : node->objects[static_cast<size_t>(group)];
-    return object == nullptr || object->hidden() ? nullptr : object;
+    return object == nullptr || object->hidden(now_) ? nullptr : object;
   };
   const StoredObject* const global = object_of(LayerGroup::kGlobal);
   const StoredObject* const local = object_of(LayerGroup::kLocal);

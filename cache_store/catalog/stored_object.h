@@ -26,6 +26,8 @@ namespace hearth {
 using HostCopy = std::shared_ptr<const std::vector<SliceView>>;
 
 struct StoredObject {
+  static constexpr absl::Duration kLongestHidden = absl::Seconds(16);
+
   struct Disk {
     bool begun = false;  // a write of it failed and may have left something
   };
@@ -33,7 +35,8 @@ struct StoredObject {
   struct Reads {
     // Read since its copy came to the tier: whether writing it there was of any use.
     bool from_host = false, from_disk = false;
-    bool suspect = false;            // one from disk failed: hidden until it is read again
+    int failures = 0;                // of reads from disk, in all
+    absl::Time hidden_until = absl::InfinitePast();  // after the last one
     uint32_t fetches = 0;            // since it was last copied to the device
     bool queued_for_device = false;  // to be copied there
     bool promoting = false;          // a reader keeps its slices for RAM
@@ -68,7 +71,10 @@ struct StoredObject {
   bool in_host() const { return host != nullptr; }
   // A copy in RAM of what the disk has, too: dropping it loses nothing.
   bool has_spare() const { return in_host() && on_disk; }
-  bool hidden() const { return reads.suspect && !in_host(); }
+  // A read of it failed a moment ago. Not for long, whatever becomes of the clock.
+  bool hidden(absl::Time now) const {
+    return !in_host() && now < reads.hidden_until && reads.hidden_until <= now + kLongestHidden;
+  }
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;
   // These are the bytes of the slice, by length and digest.

@@ -5,9 +5,11 @@
 #include <memory>
 #include <utility>
 
+#include "cache_store/catalog/stored_object.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/manual_executor.h"
+#include "tests/support/store_kit.h"
 
 namespace hearth {
 
@@ -22,8 +24,16 @@ inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr
   return seams;
 }
 
-// Has the store read again what could not be read from disk, until it can be or is given up.
-inline void ReadSuspects(TieredStore* store, FakeClock* clock) {
+// Fetches a prompt some more times, each when nothing of it is hidden any more.
+inline void FetchAgain(TieredStore* store, const Fingerprint& model, const KitPrompt& prompt,
+                       FakeClock* clock, int times) {
+  for (int i = 0; i < times; ++i) {
+    clock->Advance(StoredObject::kLongestHidden);
+    KitFetch(store, model, prompt).status().IgnoreError();
+  }
+}
+
+inline void ScrubForAWhile(TieredStore* store, FakeClock* clock) {
   for (int second = 0; second < 40; ++second) {
     clock->Advance(absl::Seconds(1));
     static_cast<SteppedStore*>(store)->ScrubStep();

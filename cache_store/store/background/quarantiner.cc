@@ -13,10 +13,10 @@
 namespace hearth {
 namespace {
 
-// Bytes that stay wrong are given up after half a minute. Errors say nothing about the bytes, and a
-// disk may be away for longer: after five minutes.
+// Reads of one object. Bytes that stay wrong are given up after half a minute. Errors say nothing
+// about the bytes, and a disk may be away for longer: after five minutes.
 constexpr int kMaxWrongReads = 5, kMaxFailedReads = 22;
-constexpr absl::Duration kFirstPause = absl::Seconds(1), kLongestPause = absl::Seconds(16);
+constexpr absl::Duration kFirstPause = absl::Seconds(1);
 
 // Where the objects end; kInvalidArgument: not in the prompt.
 absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
@@ -106,77 +106,26 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
 void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
   // A lack of file descriptors or memory says nothing about the object.
   if (absl::IsResourceExhausted(why)) return;
-  bool is_on_disk = false;
+  core_->tiers.disk->DropCached(object->number);
+  const int counts = core_->tiers.disk->IsOpen() ? 1 : 0;
+  const int most = absl::IsDataLoss(why) ? kMaxWrongReads : kMaxFailedReads;
+  absl::Duration pause;
   {
     StoreLock lock(core_);
-    if (object->retired || object->reads.suspect) return;
-    is_on_disk = object->on_disk;
-    if (is_on_disk) {
-      object->reads.suspect = true;
-      suspects_.push_back({nullptr, object->number, core_->clock->Now() + kFirstPause, 0});
+    const absl::Time now = core_->clock->Now();
+    if (object->retired || object->hidden(now)) return;
+    object->reads.failures += counts;
+    if (object->on_disk && object->reads.failures < most) {
+      pause = kFirstPause * (1 << std::min(object->reads.failures, 5)) / 2;
+      pause = std::clamp(pause, kFirstPause, StoredObject::kLongestHidden);
+      object->reads.hidden_until = now + pause;
     }
   }
-  if (!is_on_disk) return QuarantineObject(object, why);
-  core_->warnings.Say("damage",
-                      absl::StrCat("object ", object->number,
-                                   " is not served until it can be read again: ", why.message()));
-}
-
-std::vector<Quarantiner::Suspected> Quarantiner::TakeDue() {
-  const absl::Time now = core_->clock->Now();
-  std::vector<Suspected> due, later;
-  StoreLock lock(core_);
-  for (Suspected& suspect : suspects_) {
-    if (suspect.due > now) {
-      later.push_back(suspect);
-      continue;
-    }
-    suspect.object = core_->objects.Find(suspect.number);
-    if (suspect.object == nullptr || suspect.object->retired) continue;  // dropped meanwhile
-    core_->objects.Hold(suspect.object);
-    due.push_back(suspect);
-  }
-  suspects_ = std::move(later);
-  return due;
-}
-
-size_t Quarantiner::ReadSuspects() {
-  for (Suspected& suspect : TakeDue()) {
-    core_->tiers.disk->DropCached(suspect.number);
-    absl::Status read = ReadFromDisk(suspect.object);
-    const int most = absl::IsDataLoss(read) ? kMaxWrongReads : kMaxFailedReads;
-    const bool counts = read.ok() || core_->tiers.disk->IsOpen();
-    const bool is_last = counts && ++suspect.reads >= most;
-    if (!read.ok() && is_last && WriteAgain(suspect.object).ok()) read = absl::OkStatus();
-    if (!read.ok() && is_last) QuarantineObject(suspect.object, read);
-    StoreLock lock(core_);
-    if (read.ok() || is_last) {
-      suspect.object->reads.suspect = false;
-    } else {
-      suspect.due =
-          core_->clock->Now() + std::min(kLongestPause, kFirstPause * (1 << suspect.reads));
-      suspects_.push_back(suspect);
-    }
-    core_->objects.Release(suspect.object);
-  }
-  StoreLock lock(core_);
-  return suspects_.size();
-}
-
-absl::Status Quarantiner::ReadFromDisk(const StoredObject* object) {
-  for (size_t i = 0; i < object->layers.size(); ++i) {
-    absl::Status read = core_->tiers.ReadFromDisk(*object, i).status();
-    if (!read.ok()) return read;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Quarantiner::WriteAgain(const StoredObject* object) {
-  std::vector<SliceView> views;
-  if (!core_->HostViews(object, &views)) return absl::NotFoundError("it is not in RAM");
-  std::vector<SliceWrite> slices;
-  for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
-  return core_->tiers.disk_slices->WriteAll(slices);
+  if (pause == absl::ZeroDuration()) return QuarantineObject(object, why);
+  if (pause > kFirstPause) return;  // said before
+  core_->warnings.Say(
+      "damage", absl::StrCat("object ", object->number,
+                             " cannot be read, and is not served for a moment: ", why.message()));
 }
 
 void Quarantiner::QuarantineHostCopy(const StoredObject* object) {

@@ -31,12 +31,10 @@ class Quarantiner {
       ABSL_LOCKS_EXCLUDED(core_->mu);
   // Its copy in RAM is broken: only that copy goes when there is another on disk.
   void QuarantineHostCopy(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // A read of it from disk failed, or gave wrong bytes, which may pass. It is hidden, and read
-  // again past the page cache after a second and at longer intervals. It counts as lost when that
-  // does not help. REQUIRES: the caller holds it.
+  // A read of it from disk failed, or gave wrong bytes, which may pass. It is hidden for a second,
+  // and for longer each time; who reads it then reads past the page cache. It counts as lost when
+  // that does not help. REQUIRES: the caller holds it.
   void Suspect(const StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Reads the suspects that are due. Returns how many are left. By one thread at a time.
-  size_t ReadSuspects() ABSL_LOCKS_EXCLUDED(core_->mu);
 
   // Removes a restore point. Adds the objects that only it named, to be released.
   void RemoveHeld(const RestorePointEntry* point, Removal why,
@@ -46,16 +44,6 @@ class Quarantiner {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
-  struct Suspected {
-    const StoredObject* object = nullptr;  // held while it is read
-    uint64_t number = 0;
-    absl::Time due;
-    int reads = 0;
-  };
-  std::vector<Suspected> TakeDue() ABSL_LOCKS_EXCLUDED(core_->mu);
-  absl::Status ReadFromDisk(const StoredObject* object);
-  // With what RAM has of it.
-  absl::Status WriteAgain(const StoredObject* object);
   bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   std::vector<const StoredObject*> HoldObjects(const PrefixQuery& query, const PromptChain& chain,
                                                const KvLayout& layout,
@@ -69,7 +57,6 @@ class Quarantiner {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  std::vector<Suspected> suspects_ ABSL_GUARDED_BY(core_->mu);
 };
 
 }  // namespace hearth

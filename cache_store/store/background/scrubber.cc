@@ -13,8 +13,6 @@ namespace {
 
 // Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
 constexpr uint64_t kNumbersAtOnce = 4096;
-constexpr size_t kManySuspects = 8;
-constexpr absl::Duration kAfterSuspects = absl::Seconds(1);
 constexpr char kProgressNote[] = "scrub";
 
 bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
@@ -48,20 +46,9 @@ absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use) {
 }
 
 absl::Duration Scrubber::Step() {
-  if (core_->tiers.disk == nullptr) return absl::InfiniteDuration();
-  const size_t suspects = quarantiner_->ReadSuspects();
-  if (suspects >= kManySuspects) {
-    core_->warnings.Say(
-        "scrub",
-        absl::StrCat("stopped: ", suspects, " objects at once cannot be read; is the disk well?"));
-    return kAfterSuspects;
+  if (core_->tiers.disk == nullptr || core_->options.scrub.bytes_per_s == 0) {
+    return absl::InfiniteDuration();
   }
-  const absl::Duration pause =
-      core_->options.scrub.bytes_per_s == 0 ? absl::InfiniteDuration() : ReadNext();
-  return suspects == 0 ? pause : std::min(pause, kAfterSuspects);
-}
-
-absl::Duration Scrubber::ReadNext() {
   const absl::Time now = core_->clock->Now();
   if (!scrub_.loaded) LoadProgress();
   // What the disk has lost is written again from memory by a pass, which begins at once.
@@ -139,7 +126,6 @@ const StoredObject* Scrubber::HoldNext(bool* at_end) {
   for (; number < stop; ++number, scrub_.next_slice = 0) {
     const StoredObject* object = core_->objects.Find(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
-    if (object->reads.suspect) continue;
     core_->objects.Hold(object);
     return object;
   }
@@ -148,13 +134,26 @@ const StoredObject* Scrubber::HoldNext(bool* at_end) {
 }
 
 void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
-  const absl::Status read = core_->tiers.ReadFromDisk(*object, slice).status();
+  absl::Status read = core_->tiers.ReadFromDisk(*object, slice).status();
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
   if (read.ok()) return;
   core_->Count(Counter::kTierErrors);
-  if (absl::IsDataLoss(read)) core_->Count(Counter::kScrubCorrupt);
-  quarantiner_->Suspect(object, read);
   scrub_.next_slice = object->layers.size() - 1;  // on with the next
+  // An error is rather the disk's or its cable's than rot: the next reader will see.
+  if (!absl::IsDataLoss(read)) return;
+  core_->Count(Counter::kScrubCorrupt);
+  core_->tiers.disk->DropCached(object->number);
+  read = core_->tiers.ReadFromDisk(*object, slice).status();
+  if (!absl::IsDataLoss(read) || WriteAgain(object).ok()) return;
+  quarantiner_->QuarantineObject(object, read);
+}
+
+absl::Status Scrubber::WriteAgain(const StoredObject* object) {
+  std::vector<SliceView> views;
+  if (!core_->HostViews(object, &views)) return absl::NotFoundError("it is not in RAM");
+  std::vector<SliceWrite> slices;
+  for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
+  return core_->tiers.disk_slices->WriteAll(slices);
 }
 
 // A record's contents are in memory too: it is written again, and nothing is lost.

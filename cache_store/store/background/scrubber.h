@@ -1,5 +1,5 @@
-// Scrubber: reads everything on disk again, object by object, and hands over what has rotted. Reads
-// suspects, too, whether it is on or off.
+// Scrubber: reads everything on disk again, object by object. What has rotted is written again from
+// memory, or handed over.
 //
 // Thread safety: Step by one thread at a time; finished_unix_s from any. Ownership: borrows the
 // rest.
@@ -60,11 +60,12 @@ class Scrubber {
   int64_t finished_unix_s() const { return finished_unix_s_.load(); }  // the last complete pass
 
  private:
-  absl::Duration ReadNext() ABSL_LOCKS_EXCLUDED(core_->mu);
   void LoadProgress();
   bool BeginPass(absl::Time now);
   const StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
+  // With what RAM has of it.
+  absl::Status WriteAgain(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   bool IsDiskInUse();

@@ -81,7 +81,8 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
   };
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     if (lacks(group)) continue;
-    has_hidden_ = has_hidden_ || state.node->objects[static_cast<size_t>(group)]->hidden();
+    const StoredObject& object = *state.node->objects[static_cast<size_t>(group)];
+    has_hidden_ = has_hidden_ || object.hidden(prompt_.now);
   }
   const uint32_t tail_begin = LocalTailBegin(layout, state.boundary);
   while (!tail_.empty() && tail_.front().end <= tail_begin) tail_.pop_front();

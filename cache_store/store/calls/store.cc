@@ -14,7 +14,8 @@
 namespace hearth {
 namespace {
 
-constexpr absl::Duration kReadSuspectsEvery = absl::Seconds(1);
+// What the disk has lost in use is written again soon.
+constexpr absl::Duration kLookAtDiskEvery = absl::Seconds(1);
 // Expired points removed under one hold of the lock, and how long they may stay where nobody looks
 // anything up. Between two batches others get the lock.
 constexpr int kExpiredAtOnce = 64;
@@ -93,7 +94,7 @@ void Store::StartThreads() {
   };
   start([this] { return UpkeepStep(); });
   if (core_->tiers.disk == nullptr) return;
-  start([this] { return std::min(scrubber_.Step(), kReadSuspectsEvery); });
+  start([this] { return std::min(scrubber_.Step(), kLookAtDiskEvery); });
 }
 
 absl::Duration Store::UpkeepStep() {

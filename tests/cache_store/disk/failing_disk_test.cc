@@ -235,7 +235,7 @@ TEST_F(DamagedInUse, LogLossIsReportedAndTheScrubRewritesItFromMemory) {
   for (int i = 0; i < 2 && absl::IsDataLoss(taken); ++i) taken = Publish(4);
   EXPECT_TRUE(taken.ok()) << taken;
   EXPECT_THAT(lines_, testing::Contains(testing::HasSubstr("restore points are lost")));
-  for (int i = 0; i < 10; ++i) ReadSuspects(store_.get(), &clock_);
+  for (int i = 0; i < 10; ++i) ScrubForAWhile(store_.get(), &clock_);
   executor_->RunAll();
   Open(0);
   for (const uint64_t seed : {1, 2, 3, 4}) EXPECT_EQ(Fetch(seed), 64u) << seed;

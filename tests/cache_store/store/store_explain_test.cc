@@ -136,7 +136,7 @@ TEST_F(StoreExplain, Quarantined) {
   EXPECT_TRUE(absl::IsDataLoss(KitFetch(store_.get(), model_, prompt_).status()));
   EXPECT_THAT(At(prompt_, 64).reason, HasSubstr("a read of it failed, and it is read again"));
   disk_faults_.Arm(Fault::kBitFlip, 1000);
-  ReadSuspects(store_.get(), &clock_);
+  FetchAgain(store_.get(), model_, prompt_, &clock_, 4);
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.removed, Removal::kQuarantined);
   EXPECT_THAT(report.reason, HasSubstr("bytes of it failed verification"));
@@ -177,7 +177,7 @@ TEST_F(StoreExplain, GlobalObjectsThatAreGoneBeforeIt) {
   EXPECT_TRUE(absl::IsDataLoss(reading->ReadSlice(0, layer).status()));
   EXPECT_EQ(At(prompt_, 64).miss, MissReason::kGlobalsGone);
   disk_faults_.Arm(Fault::kBitFlip, 1000);
-  ReadSuspects(store_.get(), &clock_);
+  FetchAgain(store_.get(), model_, prompt_, &clock_, 4);
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.miss, MissReason::kGlobalsGone);
   EXPECT_EQ(report.removed, Removal::kQuarantined);

@@ -33,7 +33,9 @@ TEST_F(StoreFaults, CorruptionOnDiskIsNeverServedAndOneObjectsFallTakesOnlyItsOw
     EXPECT_THAT(report.boundaries.at(3).reason, HasSubstr("it is read again"));
     EXPECT_EQ(KitFetch(store_.get(), model_, other_).value(), 64u);
     disk_faults_.Arm(fault, 1000);
-    ReadSuspects(store_.get(), &clock_);
+    FetchAgain(store_.get(), model_, prompt_, &clock_, 3);
+    EXPECT_EQ(Counted("quarantined_objects"), 0u);
+    FetchAgain(store_.get(), model_, prompt_, &clock_, 1);
     disk_faults_.Arm(fault, 0);
     EXPECT_EQ(Counted("quarantined_objects"), 1u);
     report = store_->Explain(KitQuery(model_, prompt_)).value();
@@ -72,7 +74,7 @@ TEST_F(StoreFaults, AReadErrorIsAnErrorAndNotAMissNorALoss) {
   const absl::Status failed = KitFetch(store_.get(), model_, prompt_).status();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(failed.message()), HasSubstr("disk tier: disk on fire"));
-  ReadSuspects(store_.get(), &clock_);
+  clock_.Advance(absl::Seconds(1));
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
@@ -83,7 +85,9 @@ TEST_F(StoreFaults, ABadMomentOfTheDiskCostsTimeAndNoObject) {
     disk_faults_.Arm(fault, 3);
     EXPECT_FALSE(KitFetch(store_.get(), model_, prompt_).ok());
     EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u) << "hidden";
-    ReadSuspects(store_.get(), &clock_);
+    FetchAgain(store_.get(), model_, prompt_, &clock_, 2);
+    EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u) << "hidden";
+    clock_.Advance(absl::Seconds(4));
     EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
     EXPECT_EQ(Counted("quarantined_objects"), 0u);
     CheckInvariants();
@@ -95,7 +99,7 @@ TEST_F(StoreFaults, ScrubRewritesARottenObjectFromRam) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kBitFlip, 1000);
-  ReadSuspects(store_.get(), &clock_);  // the scrub finds them
+  ScrubForAWhile(store_.get(), &clock_);
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u) << "from RAM";
   EXPECT_EQ(Counted("quarantined_objects"), 0u);
   disk_faults_.Arm(Fault::kBitFlip, 0);
@@ -108,10 +112,9 @@ TEST_F(StoreFaults, AnObjectThatCannotBeReadForMinutesIsLostAndMayBePublishedAne
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kReadError, 1000);
   EXPECT_TRUE(absl::IsUnavailable(KitFetch(store_.get(), model_, prompt_).status()));
-  for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(Counted("quarantined_objects"), 0u) << i;
-    ReadSuspects(store_.get(), &clock_);
-  }
+  FetchAgain(store_.get(), model_, prompt_, &clock_, 20);
+  EXPECT_EQ(Counted("quarantined_objects"), 0u);
+  FetchAgain(store_.get(), model_, prompt_, &clock_, 1);
   disk_faults_.Arm(Fault::kReadError, 0);
   EXPECT_EQ(Counted("quarantined_objects"), 1u);
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
