@@ -149,7 +149,7 @@ class MadeUpLayer {
                   static_cast<size_t>(inputs) * sizeof(uint16_t));
     }
     const ElementType type = ElementType::kBFloat16;
-    return PackedWeights::Pack({{stored.data(), outputs, type}}, PackedType({type}, form), inputs,
+    return PackedWeights::Pack({{stored.data(), outputs, type}}, PackedType(type, form), inputs,
                                InThisThread);
   }
 
@@ -160,7 +160,7 @@ class MadeUpLayer {
 
   LayerWeights View(bool local) const {
     LayerWeights weights;
-    weights.qkv = &qkv_;
+    weights.qkv = {&qkv_, 1};
     weights.out = &out_;
     weights.gate = &gate_;
     weights.up = &up_;

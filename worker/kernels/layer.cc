@@ -28,19 +28,20 @@ class LayerList {
             absl::Span<const AdapterRows> adapters = {})
       : workspace_(workspace), phases_(phases), seams_(seams), adapters_(adapters) {}
 
-  void Product(const char* operation, const Rows& x, const PackedWeights& weights,
+  // `weights`: of outputs side by side.
+  void Product(const char* operation, const Rows& x, absl::Span<const PackedWeights> weights,
                LowRanks low_ranks, const Rows& y) {
-    AddBoth(x, weights, low_ranks, y);
-    Show(operation, y, weights.outputs());
+    const int64_t outputs = AddBoth(x, weights, low_ranks, y);
+    Show(operation, y, outputs);
   }
 
   void GeluProduct(const char* operation, const Rows& x, const PackedWeights& gate,
                    const PackedWeights& up, const Rows& y) {
-    if (IsReplaced() || !adapters_.empty()) {
+    if (IsReplaced() || !adapters_.empty() || gate.type() != up.type()) {
       const int64_t width = up.outputs();
       const auto other = std::make_shared<OwnedRows>(y.rows, width);
-      AddBoth(x, gate, &AdapterLayer::gate, y);
-      AddBoth(x, up, &AdapterLayer::up, other->view);
+      AddBoth(x, {&gate, 1}, &AdapterLayer::gate, y);
+      AddBoth(x, {&up, 1}, &AdapterLayer::up, other->view);
       phases_->AddRows(y.rows, [y, other, width](int64_t row) {
         const Rows one = Some(y, row, 1);
         GeluTimes(In(one), In(Some(other->view, row, 1)), width, one);
@@ -80,11 +81,18 @@ class LayerList {
   }
 
  private:
-  void AddBoth(const Rows& x, const PackedWeights& weights, LowRanks low_ranks, const Rows& y) {
-    if (IsReplaced()) {
-      AddReplaced(In(x), weights, y);
-    } else {
-      AddProduct(In(x), weights, y, workspace_, phases_);
+  // The products, and what adapters add to them; gives the number of outputs.
+  int64_t AddBoth(const Rows& x, absl::Span<const PackedWeights> all, LowRanks low_ranks,
+                  const Rows& y) {
+    int64_t outputs = 0;
+    for (const PackedWeights& weights : all) {
+      const Rows own{y.data + outputs, y.rows, y.stride};
+      outputs += weights.outputs();
+      if (IsReplaced()) {
+        AddReplaced(In(x), weights, own);
+      } else {
+        AddProduct(In(x), weights, own, workspace_, phases_);
+      }
     }
     for (const AdapterRows& adapter : adapters_) {
       const Rows from = Some(x, adapter.first, adapter.rows);
@@ -93,6 +101,7 @@ class LayerList {
         AddLowRank(In(from), delta, to, workspace_, phases_);
       }
     }
+    return outputs;
   }
   bool IsReplaced() const { return seams_ != nullptr && seams_->product != nullptr; }
   void AddReplaced(const ConstRows& x, const PackedWeights& weights, const Rows& y) {
@@ -113,7 +122,7 @@ void AddQueriesKeysValues(const LayerWeights& weights, const LayerRows& rows, Wo
                           KernelPhases* phases, const LayerSeams* seams) {
   assert(static_cast<int64_t>(rows.tokens.size()) == rows.qkv.rows);
   LayerList list(workspace, phases, seams, rows.adapters);
-  list.Product("product q, k, v", rows.normed, *weights.qkv, &AdapterLayer::qkv, rows.qkv);
+  list.Product("product q, k, v", rows.normed, weights.qkv, &AdapterLayer::qkv, rows.qkv);
   phases->AddRows(rows.qkv.rows,
                   [heads = weights.heads, qkv = rows.qkv, tokens = rows.tokens](int64_t row) {
                     NormRotateAppend(heads, tokens[static_cast<size_t>(row)], qkv.Row(row));
@@ -129,12 +138,12 @@ void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_n
   LayerList list(workspace, phases, seams, rows.adapters);
   AddAttend(weights.attend, rows.sequences, In(rows.qkv), rows.attended, workspace, phases);
   list.Show("attention", rows.attended, weights.out->inputs());
-  list.Product("product out", rows.attended, *weights.out, &AdapterLayer::out, rows.projected);
+  list.Product("product out", rows.attended, {weights.out, 1}, &AdapterLayer::out, rows.projected);
   list.SumAndNorms("norms after attention", rows, weights.post_attention_norm,
                    weights.pre_feedforward_norm, epsilon, hidden);
   list.GeluProduct("product gate, up with GELU", rows.normed, *weights.gate, *weights.up,
                    rows.gated);
-  list.Product("product down", rows.gated, *weights.down, &AdapterLayer::down, rows.projected);
+  list.Product("product down", rows.gated, {weights.down, 1}, &AdapterLayer::down, rows.projected);
   list.SumAndNorms("norms after feed-forward", rows, weights.post_feedforward_norm, next_norm,
                    epsilon, hidden);
 }

@@ -23,8 +23,8 @@ namespace hearth {
 
 // A layer's weights and shapes. Not owned; norms are scales as RmsNorm takes them.
 struct LayerWeights {
-  const PackedWeights *qkv = nullptr, *out = nullptr, *gate = nullptr, *up = nullptr,
-                      *down = nullptr;
+  absl::Span<const PackedWeights> qkv;  // one, or where types differ several, side by side
+  const PackedWeights *out = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;
   const float *post_attention_norm = nullptr, *pre_feedforward_norm = nullptr,
               *post_feedforward_norm = nullptr;
   QkvShape heads;

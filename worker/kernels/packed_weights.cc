@@ -108,10 +108,10 @@ void PackedWeights::WidenOutput(int64_t output, float* to) const {
   }
 }
 
-ElementType PackedType(absl::Span<const ElementType> types, WeightForm form) {
-  if (form == WeightForm::kQ8_0) return ElementType::kQ8_0;
-  const bool is_one = std::count(types.begin(), types.end(), types[0]) == int64_t(types.size());
-  return form == WeightForm::kStored && is_one ? types[0] : ElementType::kFloat32;
+ElementType PackedType(ElementType type, WeightForm form) {
+  return form == WeightForm::kQ8_0      ? ElementType::kQ8_0
+         : form == WeightForm::kFloat32 ? ElementType::kFloat32
+                                        : type;
 }
 
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,

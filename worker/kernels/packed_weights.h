@@ -40,9 +40,8 @@ enum class WeightForm { kStored, kFloat32, kQ8_0 };
 const char* WeightFormName(WeightForm form);  // as --weights has it
 // Raised when a quantized form may give other weights.
 constexpr int kQuantizerVersion = 1;
-// What matrices of these types, stacked, are packed as: their own one where they have one, else
-// float32.
-ElementType PackedType(absl::Span<const ElementType> types, WeightForm form);
+// What weights of a type are packed as.
+ElementType PackedType(ElementType type, WeightForm form);
 
 class PackedWeights {
  public:

@@ -33,7 +33,7 @@ struct TinyLayer {
   }
   LayerWeights view() const {
     LayerWeights weights;
-    weights.qkv = &qkv;
+    weights.qkv = {&qkv, 1};
     weights.out = &out;
     weights.gate = &gate;
     weights.up = &up;

@@ -163,8 +163,10 @@ InvariantForward::InvariantForward(const InvariantWeights* weights, int64_t chun
       local_rope_(TableOf(config_.rope.local, config_)) {}
 
 void InvariantForward::Begin(Parts parts) {
-  step_.Begin(parts, {config_.hidden_size, weights_->layer(0).qkv.outputs(),
-                      weights_->layer(0).out.inputs(), weights_->layer(0).down.inputs()});
+  const AttentionConfig& attention = config_.attention;
+  const int64_t qkv = (attention.num_heads + 2 * attention.num_kv_heads) * attention.head_dim;
+  step_.Begin(parts, {config_.hidden_size, qkv, weights_->layer(0).out.inputs(),
+                      weights_->layer(0).down.inputs()});
   local_rope_.Extend(step_.end());
   global_rope_.Extend(step_.end());
 }
@@ -184,7 +186,7 @@ void InvariantForward::AddEmbedding(const std::vector<float>& first_norm, Kernel
 
 LayerWeights InvariantForward::WeightsOf(const InvariantLayer& layer) const {
   LayerWeights weights;
-  weights.qkv = &layer.qkv;
+  weights.qkv = layer.qkv;
   weights.out = &layer.out;
   weights.gate = &layer.gate;
   weights.up = &layer.up;

@@ -29,19 +29,19 @@ absl::Status CheckScales(const TensorView& tensor) {
                                           " has a block whose scale is no finite number"));
 }
 
-ElementType PackedTypeOf(const std::vector<TensorView>& parts, WeightForm form) {
-  std::vector<ElementType> types;
-  for (const TensorView& part : parts) types.push_back(*part.type);
-  return PackedType(types, form);
-}
-
-PackedWeights PackStacked(const std::vector<TensorView>& parts, ElementType type,
-                          ParallelFor parallel, KernelArena* arena) {
+// Tensors on top of each other, as one matrix for all that follow one another with one type.
+std::vector<PackedWeights> PackStacked(const std::vector<TensorView>& parts, WeightForm form,
+                                       ParallelFor parallel, KernelArena* arena) {
+  std::vector<PackedWeights> packed;
   std::vector<WeightRows> matrices;
-  for (const TensorView& part : parts) {
-    matrices.push_back({part.data.get(), part.shape[0], *part.type});
+  for (size_t i = 0; i < parts.size(); ++i) {
+    matrices.push_back({parts[i].data.get(), parts[i].shape[0], *parts[i].type});
+    const ElementType type = PackedType(*parts[i].type, form);
+    if (i + 1 < parts.size() && PackedType(*parts[i + 1].type, form) == type) continue;
+    packed.push_back(PackedWeights::Pack(matrices, type, parts[i].shape[1], parallel, arena));
+    matrices.clear();
   }
-  return PackedWeights::Pack(matrices, type, parts[0].shape[1], parallel, arena);
+  return packed;
 }
 
 // Of a GGUF file's tensors of each type: how many, and their bytes.
@@ -70,8 +70,8 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
     pool->Run(parts, [&](int64_t part, int) { body(part); });
   };
   KernelArena arena;
-  const auto pack = [&](const std::vector<TensorView>& parts) {
-    return PackStacked(parts, PackedTypeOf(parts, form_), parallel, &arena);
+  const auto pack = [&](const TensorView& tensor) {
+    return std::move(PackStacked({tensor}, form_, parallel, &arena)[0]);
   };
   TensorView embedding = tensors.embedding, head = tensors.head, final_norm = tensors.final_norm;
   if (absl::Status s = reader->Read({&embedding, &final_norm}); !s.ok()) return s;
@@ -80,7 +80,7 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
     if (tensor->data == nullptr) continue;
     if (absl::Status s = CheckScales(*tensor); !s.ok()) return s;
   }
-  head_ = pack({tensors.tied ? embedding : head});
+  head_ = pack(tensors.tied ? embedding : head);
   final_norm_ = NormScaleOf(final_norm);
   if (!tensors.tied) embedding_ = embedding;
   head.data = embedding.data = nullptr;
@@ -100,12 +100,11 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
     for (const TensorView* tensor : from.All()) {
       if (absl::Status s = CheckScales(*tensor); !s.ok()) return s;
     }
-    layer.qkv = pack({from.q, from.k, from.v});
-    layer.out = pack({from.o});
-    const ElementType both = PackedTypeOf({from.gate, from.up}, form_);  // one fused product
-    layer.gate = PackStacked({from.gate}, both, parallel, &arena);
-    layer.up = PackStacked({from.up}, both, parallel, &arena);
-    layer.down = pack({from.down});
+    layer.qkv = PackStacked({from.q, from.k, from.v}, form_, parallel, &arena);
+    layer.out = pack(from.o);
+    layer.gate = pack(from.gate);
+    layer.up = pack(from.up);
+    layer.down = pack(from.down);
     layers_.push_back(std::move(layer));
   }
   return absl::OkStatus();
@@ -152,11 +151,11 @@ absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, Weig
   uint64_t bytes = tensors->tied ? 0 : tensors->embedding.bytes;
   for (const TensorView& tensor : tensors->used) {
     if (!tensors->tied && tensor.name == tensors->embedding.name) continue;  // as stored
-    const ElementType packed = PackedTypeOf({tensor}, form);
-    if (tensor.shape.size() == 1) {  // norms are widened
+    if (tensor.shape.size() == 1) {                                          // norms are widened
       bytes += static_cast<uint64_t>(tensor.elements()) * sizeof(float);
     } else {
-      bytes += static_cast<uint64_t>(tensor.shape[0]) * RowBytes(packed, tensor.shape[1]);
+      bytes += static_cast<uint64_t>(tensor.shape[0]) *
+               RowBytes(PackedType(*tensor.type, form), tensor.shape[1]);
     }
   }
   return bytes;

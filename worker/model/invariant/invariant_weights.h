@@ -29,7 +29,8 @@ struct InvariantLayer {
   bool local = false;
   std::vector<float> input_norm, post_attention_norm, pre_feedforward_norm, post_feedforward_norm;
   std::vector<float> q_norm, k_norm;  // q_norm with the queries' scale
-  PackedWeights qkv, out, gate, up, down;
+  std::vector<PackedWeights> qkv;     // one matrix, or where types differ several
+  PackedWeights out, gate, up, down;
 };
 
 class InvariantWeights {
