@@ -35,7 +35,7 @@ std::string HostOf(absl::string_view authority) {
 
 // Numbers cannot be pointed elsewhere by whoever owns a name.
 bool IsAddress(const std::string& host) {
-  return !host.empty() && host.find_first_not_of("0123456789.") == std::string::npos ||
+  return (!host.empty() && host.find_first_not_of("0123456789.") == std::string::npos) ||
          host.find(':') != std::string::npos;
 }
 
@@ -43,7 +43,8 @@ bool IsAddress(const std::string& host) {
 std::string TokenOf(const HttpRequest& request) {
   if (const std::string* key = request.Header("x-api-key"); key != nullptr) return *key;
   const std::string* authorization = request.Header("authorization");
-  absl::string_view text = authorization == nullptr ? "" : *authorization;
+  if (authorization == nullptr) return "";
+  const absl::string_view text(*authorization);
   const size_t space = text.find(' ');
   if (space == text.npos || !absl::EqualsIgnoreCase(text.substr(0, space), "bearer")) return "";
   return std::string(absl::StripAsciiWhitespace(text.substr(space)));
