@@ -35,11 +35,11 @@ struct StoredObject {
   struct Reads {
     // Read since its copy came to the tier: whether writing it there was of any use.
     bool from_host = false, from_disk = false;
-    int failures = 0;                // of reads from disk, in all
+    int failures = 0;                                // of reads from disk, in all
     absl::Time hidden_until = absl::InfinitePast();  // after the last one
-    uint32_t fetches = 0;            // since it was last copied to the device
-    bool queued_for_device = false;  // to be copied there
-    bool promoting = false;          // a reader keeps its slices for RAM
+    uint32_t fetches = 0;                            // since it was last copied to the device
+    bool queued_for_device = false;                  // to be copied there
+    bool promoting = false;                          // a reader keeps its slices for RAM
   };
 
   // Never change once made: sessions that hold a reference read them without the lock.

@@ -79,10 +79,10 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
                  "with the cache as without, shared by equal machines; portable: within rounding, "
                  "shared by all; auto: invariant on a CPU where it holds, else exact");
-  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8", "q8_0"},
+  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8", "q8_0", "q4_0"},
                  "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
-                 "answers; q8_0: 8 bits, other answers, shared with q8_0 only; int8: q8_0; auto: "
-                 "stored");
+                 "answers; q8_0, q4_0: 8 or 4 bits, other answers, shared with the same form only; "
+                 "int8: q8_0; auto: stored");
   set->AddText("kv-cache", &engine->kv.cache,
                "How keys and values are kept of requests that do not say: dynamic; static: all "
                "memory is taken before a request begins; quantized: whole chunks in fewer bits, "

@@ -75,6 +75,8 @@ WeightForm FormOf(WeightsChoice weights) {
     case WeightsChoice::kInt8:
     case WeightsChoice::kQ8_0:
       return WeightForm::kQ8_0;
+    case WeightsChoice::kQ4_0:
+      return WeightForm::kQ4_0;
     default:
       return WeightForm::kStored;
   }

@@ -84,7 +84,8 @@ void GatherBlock(ElementType type, const std::byte* panel, int64_t width, int64_
 }  // namespace
 
 const char* WeightFormName(WeightForm form) {
-  return form == WeightForm::kFloat32 ? "float32" : form == WeightForm::kQ8_0 ? "q8_0" : "stored";
+  constexpr const char* kNames[] = {"stored", "float32", "q8_0", "q4_0"};
+  return kNames[static_cast<int>(form)];
 }
 
 void PackedWeights::WidenOutput(int64_t output, float* to) const {
@@ -109,9 +110,8 @@ void PackedWeights::WidenOutput(int64_t output, float* to) const {
 }
 
 ElementType PackedType(ElementType type, WeightForm form) {
-  return form == WeightForm::kQ8_0      ? ElementType::kQ8_0
-         : form == WeightForm::kFloat32 ? ElementType::kFloat32
-                                        : type;
+  const ElementType types[] = {type, ElementType::kFloat32, ElementType::kQ8_0, ElementType::kQ4_0};
+  return types[static_cast<int>(form)];
 }
 
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,

@@ -1,5 +1,5 @@
 // PackedWeights: a matrix of weights [outputs][inputs] as the product reads it: in panels, in its
-// stored bits, or as float32 or in blocks of 8 bits.
+// stored bits, or as float32 or in blocks of 8 or 4 bits.
 //
 // A panel holds kPanelOutputs outputs, input after input: [inputs][kPanelOutputs], so that a vector
 // of weights is one load and memory is read in one stream. Of bfloat16 two inputs lie side by side:
@@ -35,8 +35,8 @@ struct WeightRows {
 };
 
 // The form in which weights are kept. kFloat32 gives the bits of kStored, as widening is exact;
-// kQ8_0 is other weights, by QuantizeRow (weight_blocks.h).
-enum class WeightForm { kStored, kFloat32, kQ8_0 };
+// kQ8_0 and kQ4_0 are other weights, by QuantizeRow (weight_blocks.h).
+enum class WeightForm { kStored, kFloat32, kQ8_0, kQ4_0 };
 const char* WeightFormName(WeightForm form);  // as --weights has it
 // Raised when a quantized form may give other weights.
 constexpr int kQuantizerVersion = 1;

@@ -129,9 +129,7 @@ void ClusterNode::AskForSlots(NodeConnection::Done done) {
   connection_->Send(FormatCommand(kSlots), kSlotMapLimits, 0, std::move(done));
 }
 
-bool ClusterNode::IsSilent() const {
-  return quiet_looks_ * kLookPause >= parts_->options.silence;
-}
+bool ClusterNode::IsSilent() const { return quiet_looks_ * kLookPause >= parts_->options.silence; }
 
 // Of a connection that is open: is it still alive? Silence is counted in looks, not by the clock: a
 // loop that was held up itself has looked once.

@@ -127,8 +127,8 @@ TEST(WeightsChoiceTest, ContradictoryOptionsAreRefusedByBothNames) {
   for (const auto& [exactness, name] : {std::pair(ExactnessChoice::kExact, "exactness is exact"),
                                         {ExactnessChoice::kPortable, "exactness is portable"}}) {
     options.exactness = exactness;
-    for (const WeightsChoice weights :
-         {WeightsChoice::kInt8, WeightsChoice::kFloat32, WeightsChoice::kStored}) {
+    for (const WeightsChoice weights : {WeightsChoice::kInt8, WeightsChoice::kQ4_0,
+                                        WeightsChoice::kFloat32, WeightsChoice::kStored}) {
       options.weights = weights;
       EXPECT_THAT(Refusal(options),
                   testing::AllOf(HasSubstr(WeightsChoiceName(weights)), HasSubstr(name)));

@@ -92,7 +92,7 @@ TEST(PackedWeights, AsQ8_0AreTheNearestMultiplesOfTheirBlocksScale) {
   });
 }
 
-// The bytes of a block: its scale, and its values.
+// Of the bytes of a block in Q8_0: its scale, and its values.
 std::vector<int> BlockOf(std::vector<float> values) {
   std::vector<std::byte> block(34);
   QuantizeRow(ElementType::kQ8_0, values.data(), static_cast<int64_t>(values.size()), block.data());
@@ -118,6 +118,29 @@ TEST(PackedWeights, AsQ8_0TakeWhatACheckpointMayHold) {
   // The scale's own ties: 127 times a number between two of float16.
   EXPECT_THAT(BlockOf({127 * (1 + 0x1p-11f)}), ElementsAre(kOne, 127));
   EXPECT_THAT(BlockOf({127 * (1 + 3 * 0x1p-11f)}), ElementsAre(kOne + 2, 127));
+}
+
+// In 4 bits the value furthest from 0 is -8 steps; -0 and a negative scale are kept.
+TEST(PackedWeights, AsQ4_0TakeTheirScaleFromTheValueFurthestFromZero) {
+  const auto block = [](const std::vector<float>& values) {
+    std::vector<std::byte> bytes(18);
+    QuantizeRow(ElementType::kQ4_0, values.data(), static_cast<int64_t>(values.size()),
+                bytes.data());
+    std::vector<float> wide(32);
+    WidenRow(ElementType::kQ4_0, bytes.data(), 32, wide.data());
+    wide.resize(values.size() + 1);  // with one that is behind them
+    return wide;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(block({8, -7, 3.5f, -2.5f, 0, -8}), ElementsAre(8, -7, 4, -2, 0, -7, 0));
+  EXPECT_THAT(block({-4, 4, 0.26f}), ElementsAre(-4, 3.5f, 0.5f, 0));
+  EXPECT_THAT(block({0, -0.0f}), ElementsAre(0, 0, 0));
+  EXPECT_THAT(block({std::numeric_limits<float>::infinity(), 1}), testing::Each(testing::IsNan()));
+  std::vector<float> all;
+  for (int i = 0; i < 32; ++i) all.push_back(static_cast<float>(i % 16 - 8) / 4);
+  std::vector<float> want = all;
+  want.resize(33);
+  EXPECT_EQ(block(all), want) << "both halves of each byte";
 }
 
 }  // namespace

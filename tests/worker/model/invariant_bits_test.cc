@@ -127,21 +127,24 @@ TEST(InvariantBits, Float32WeightsGiveTheBitsOfStoredWeights) {
 }
 
 // Whoever changes these changes the fingerprint's field `weights`.
-TEST(InvariantBits, Q8_0WeightsGiveTheRecordedBits) {
+void ExpectBits(WeightForm form, const std::string& sha256) {
   const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
   for (const int threads : {1, 3}) {
-    const auto gemma = InvariantGemma::Load(dir, With(WeightForm::kQ8_0, threads));
+    const auto gemma = InvariantGemma::Load(dir, With(form, threads));
     ASSERT_TRUE(gemma.ok()) << gemma.status();
     EXPECT_TRUE((*gemma)->SelfTest("").ok());
     ForEachTarget([&](const std::string& target) {
       for (const int step : {1, 7, 130}) {
         if ((step == 1 || target == "plain") && (threads > 1 || step == 130)) continue;
-        EXPECT_EQ(AllLogitsSha256(**gemma, 130, step),
-                  "af6cd00c9adc2356cfae7107479495f065504ae0ffd2f22c080c384bec148a98")
+        EXPECT_EQ(AllLogitsSha256(**gemma, 130, step), sha256)
             << target << ", " << threads << " threads, steps of " << step;
       }
     });
   }
+}
+TEST(InvariantBits, QuantizedWeightsGiveTheRecordedBits) {
+  ExpectBits(WeightForm::kQ8_0, "af6cd00c9adc2356cfae7107479495f065504ae0ffd2f22c080c384bec148a98");
+  ExpectBits(WeightForm::kQ4_0, "ac69e891bae84afe0b30b62a20032be7a8dd79405242c9194bf5de0ffe293092");
 }
 
 }  // namespace

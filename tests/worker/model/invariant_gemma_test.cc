@@ -195,7 +195,8 @@ TEST(InvariantGemma, SaysOfAStepOfSeveralHowMuchMemoryIsLacking) {
 TEST(InvariantGemma, ComputesTheSameWhateverBecomesOfItsFiles) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "overwritten");
   const std::string file = dir + "/model.safetensors";
-  for (const WeightForm form : {WeightForm::kStored, WeightForm::kFloat32, WeightForm::kQ8_0}) {
+  for (const WeightForm form :
+       {WeightForm::kStored, WeightForm::kFloat32, WeightForm::kQ8_0, WeightForm::kQ4_0}) {
     InvariantGemmaOptions options;
     options.chunk = 16;
     options.weights = form;

@@ -16,7 +16,7 @@ enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
 
 // The form of the weights in the class invariant; kAuto: each class's default; kInt8: another name
 // of kQ8_0. In the order of the flag's names.
-enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8, kQ8_0, kCount };
+enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8, kQ8_0, kQ4_0, kCount };
 const char* WeightsChoiceName(WeightsChoice weights);
 
 // Whether the class `invariant` has these options; the error names the one that it lacks.

@@ -122,8 +122,9 @@ absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout
   identity.device_kind = device_kind_;
   identity.compute_version = absl::StrCat("hearth kernels ", InvariantGemma::kKernelsVersion,
                                           ", splits of ", layout.chunk_tokens);
-  if (gemma_->weights() == WeightForm::kQ8_0) {
-    identity.weights = absl::StrCat("q8_0 by quantizer ", kQuantizerVersion);
+  const WeightForm form = gemma_->weights();
+  if (form == WeightForm::kQ8_0 || form == WeightForm::kQ4_0) {
+    identity.weights = absl::StrCat(WeightFormName(form), " by quantizer ", kQuantizerVersion);
   }
   return identity;
 }

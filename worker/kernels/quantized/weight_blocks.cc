@@ -132,37 +132,55 @@ float Nearest(float value) {
   return (value + kNoFractions) - kNoFractions;
 }
 
-// The float16 nearest to a number that is not negative; where that is infinite, or it is none, NaN.
+// The float16 nearest to a number; where that is infinite, or it is none, NaN.
 Float16 NearestHalf(float value) {
-  if (!(value < 65520)) return {0x7e00};
-  if (value < 0x1p-14f) return {static_cast<uint16_t>(Nearest(value * 0x1p+24f))};
+  const float size = std::abs(value);
+  if (!(size < 65520)) return {0x7e00};
   uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  bits += 0xfff + (bits >> 13 & 1);
-  return {static_cast<uint16_t>((bits >> 13) - (112 << 10))};
+  std::memcpy(&bits, &size, sizeof bits);
+  bits = size < 0x1p-14f ? static_cast<uint32_t>(Nearest(size * 0x1p+24f))
+                         : ((bits + 0xfff + (bits >> 13 & 1)) >> 13) - (112 << 10);
+  return {static_cast<uint16_t>(bits | (std::signbit(value) ? 0x8000 : 0))};
 }
 
-void QuantizeQ8_0(const float* from, int64_t values, std::byte* block) {
+// Of the largest magnitude; a NaN where there is one.
+float Extreme(const float* from, int64_t values) {
   float most = 0;
-  for (int64_t i = 0; i < values; ++i) {
-    if (!(std::abs(from[i]) <= most)) most = std::abs(from[i]);
-    if (std::isnan(most)) break;
+  for (int64_t i = 0; i < values && !std::isnan(most); ++i) {
+    if (!(std::abs(from[i]) <= std::abs(most))) most = from[i];
   }
-  const Float16 half = NearestHalf(most / 127);
+  return most;
+}
+
+// A block's scale, and its numbers from `least` to `most`.
+void Quantize(const float* from, int64_t values, float scale, float least, float most,
+              std::byte* block, int (&numbers)[32]) {
+  const Float16 half = NearestHalf(scale);
   const float d = WidenOne(half);
   std::memcpy(block, &half, sizeof half);
   for (int64_t i = 0; i < 32; ++i) {
-    const float q = i < values && d > 0 ? Nearest(from[i] / d) : 0;
-    block[2 + i] = static_cast<std::byte>(static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
+    const bool is_number = i < values && std::abs(d) > 0;
+    numbers[i] = is_number ? static_cast<int>(std::clamp(Nearest(from[i] / d), least, most)) : 0;
   }
 }
 
 }  // namespace
 
 void QuantizeRow(ElementType type, const float* row, int64_t values, std::byte* to) {
-  assert(type == ElementType::kQ8_0);
+  assert(type == ElementType::kQ8_0 || type == ElementType::kQ4_0);
+  int numbers[32];
   for (int64_t i = 0; i < values; i += 32, to += FormOf(type).bytes) {
-    QuantizeQ8_0(row + i, std::min<int64_t>(32, values - i), to);
+    const int64_t count = std::min<int64_t>(32, values - i);
+    const float extreme = Extreme(row + i, count);
+    if (type == ElementType::kQ8_0) {
+      Quantize(row + i, count, std::abs(extreme) / 127, -127, 127, to, numbers);
+      for (int n = 0; n < 32; ++n) to[2 + n] = static_cast<std::byte>(numbers[n]);
+    } else {
+      Quantize(row + i, count, extreme / -8, -8, 7, to, numbers);
+      for (int n = 0; n < 16; ++n) {
+        to[2 + n] = static_cast<std::byte>((numbers[n] + 8) | (numbers[n + 16] + 8) << 4);
+      }
+    }
   }
 }
 

@@ -31,11 +31,12 @@ constexpr BlockHalves HalvesOf(ElementType type) {
   return {type == ElementType::kQ6_K ? 208 : 0, has_least ? 2 : 1};
 }
 
-// Floats to whole blocks of Q8_0, with zeros behind the last value:
-//   d = the largest magnitude / 127, as the nearest float16
-//   q = value / d, as the nearest integer, -127 to 127; 0 where d is 0
-// In both, the even one of two that are as near. d is a NaN of a block with a value that is not
-// finite, or greater than float16 can tell.
+// Floats to whole blocks of Q8_0 or Q4_0, with zeros behind the last value:
+//   Q8_0   d = the largest magnitude / 127     q = value / d, -127 to 127
+//   Q4_0   d = the value that has it / -8      q = value / d, -8 to 7; the first of equal
+//   magnitudes
+// d is the nearest float16 and q the nearest integer, 0 where d is 0; of two as near the even one.
+// d is a NaN of a block with a value that is not finite, or greater than float16 can tell.
 void QuantizeRow(ElementType type, const float* row, int64_t values, std::byte* to);
 
 // Whether all of d and m are finite; true of a type that is none of blocks.
