@@ -19,7 +19,7 @@ namespace hearth {
 
 // The scrub: reading everything on disk again to find rot.
 struct ScrubOptions {
-  // A quarter while others use the disk. 0: off.
+  // 0: off.
   uint64_t bytes_per_s = uint64_t{16} << 20;
   // A pass begins at most this often, however small the store.
   absl::Duration period = absl::Hours(24 * 7);

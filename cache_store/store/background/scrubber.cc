@@ -40,11 +40,6 @@ ScrubProgress ScrubProgress::Parse(absl::string_view text) {
   return {};
 }
 
-absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use) {
-  return absl::Seconds(static_cast<double>(bytes) * (disk_in_use ? kScrubYield : 1) /
-                       static_cast<double>(rate));
-}
-
 absl::Duration Scrubber::Step() {
   if (core_->tiers.disk == nullptr || core_->options.scrub.bytes_per_s == 0) {
     return absl::InfiniteDuration();
@@ -76,8 +71,8 @@ absl::Duration Scrubber::Step() {
   if (scrub_.next_slice == 0) CheckObjectRecord(object);
   CheckSlice(object, scrub_.next_slice);
   scrub_.unsaved_bytes += object->slice_bytes;
-  const absl::Duration pause =
-      ScrubPause(object->slice_bytes, core_->options.scrub.bytes_per_s, IsDiskInUse());
+  const absl::Duration pause = absl::Seconds(static_cast<double>(object->slice_bytes) /
+                                             static_cast<double>(core_->options.scrub.bytes_per_s));
   if (++scrub_.next_slice == object->layers.size()) {
     CheckManifest(object);
     core_->Count(Counter::kScrubbedObjects);
@@ -189,12 +184,6 @@ void Scrubber::CheckManifest(const StoredObject* object) {
     core_->Count(Counter::kScrubRepairedRecords);
     writer_->Schedule({id}, 0);
   }
-}
-
-bool Scrubber::IsDiskInUse() {
-  const uint64_t bytes = core_->meters.counters().Get(Counter::kBytesReadDisk) +
-                         core_->meters.counters().Get(Counter::kPublishedBytes);
-  return std::exchange(scrub_.foreground_bytes, bytes) != bytes;
 }
 
 void Scrubber::SaveProgress() {

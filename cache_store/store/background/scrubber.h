@@ -20,8 +20,6 @@
 
 namespace hearth {
 
-// While others use the disk, the rate is divided by this.
-inline constexpr uint64_t kScrubYield = 4;
 // Progress is saved this often: a restart reads at most so much again.
 inline constexpr uint64_t kScrubSaveBytes = uint64_t{256} << 20;
 
@@ -41,14 +39,10 @@ struct ScrubState {
   ScrubProgress progress;
   size_t next_slice = 0;  // of the object
   uint64_t unsaved_bytes = 0;
-  uint64_t foreground_bytes = 0;  // what others had read and written when it last looked
   bool loaded = false;
   uint64_t losses = 0;  // the disk's, as it last looked
   absl::Time next_step = absl::InfinitePast();
 };
-
-// How long to wait after `bytes` were read at `rate` bytes a second.
-absl::Duration ScrubPause(uint64_t bytes, uint64_t rate, bool disk_in_use);
 
 class Scrubber {
  public:
@@ -68,7 +62,6 @@ class Scrubber {
   absl::Status WriteAgain(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
-  bool IsDiskInUse();
   void SaveProgress();
 
   StoreCore* const core_;
