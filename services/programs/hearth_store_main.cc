@@ -1,5 +1,6 @@
 // hearth-store: the cache node.
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -171,7 +172,10 @@ void BackUp(TieredStore* store, const std::string& folder) {
 absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
   absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return store.status();
-  return AddSharedTier(flags.shared, flags.store.secret_file, *std::move(store));
+  SharedFlags shared = flags.shared;
+  uint64_t& most = shared.options.max_loading_bytes;
+  most = std::min(most, std::max(flags.store.host_bytes, flags.store.capacity_bytes()));
+  return AddSharedTier(shared, flags.store.secret_file, *std::move(store));
 }
 
 int Main(int argc, char** argv) {

@@ -6,7 +6,6 @@
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,7 +25,7 @@ struct SharedCore {
   SharedCore(std::unique_ptr<TieredStore> behind, std::unique_ptr<SharedEngine> shared,
              const std::string& secret, const SharedOptions& given, Clock* test_clock,
              Clock* test_steady)
-      : options(WithRoomOf(given, behind.get())),
+      : options(given),
         clock(test_clock != nullptr ? test_clock : &system_clock),
         steady(test_steady != nullptr  ? test_steady
                : test_clock != nullptr ? test_clock
@@ -48,15 +47,6 @@ struct SharedCore {
   const std::unique_ptr<TieredStore> store;
   const std::unique_ptr<SharedEngine> engine;
   SharedSpaces spaces;
-
- private:
-  // What can have no room here is not loaded for nothing, again and again.
-  static SharedOptions WithRoomOf(SharedOptions options, TieredStore* store) {
-    uint64_t room = 0;
-    for (const TierUsage& tier : store->Stats().tiers) room = std::max(room, tier.capacity_bytes);
-    options.max_loading_bytes = std::min(options.max_loading_bytes, room);
-    return options;
-  }
 };
 
 }  // namespace hearth

@@ -20,7 +20,8 @@ struct SharedOptions {
   absl::Duration write_timeout = absl::Seconds(5);
   // Written in one round trip. A sixteenth of it is asked for in one, and six are under way.
   uint64_t max_in_flight_bytes = uint64_t{32} << 20;
-  // Read from the engine and not yet in RAM, all lookups together.
+  // Read from the engine and not yet in RAM, all lookups together. What the store behind has no
+  // room for is not to be loaded again and again.
   uint64_t max_loading_bytes = uint64_t{1} << 30;
   // Prompts whose objects wait to be written: their token ids, not their keys and values.
   uint64_t max_queued_bytes = uint64_t{64} << 20;

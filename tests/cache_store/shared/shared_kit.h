@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -64,8 +65,10 @@ struct SharedKit {
     node.writes = writes.get();
     auto waits = std::make_unique<ManualExecutor>();
     node.waits = waits.get();
+    SharedOptions options = shared_options;
+    options.max_loading_bytes = std::min(options.max_loading_bytes, store_options.host_bytes);
     node.store = std::make_unique<SharedStore>(
-        *std::move(behind), std::move(engine), secret, shared_options,
+        *std::move(behind), std::move(engine), secret, options,
         SharedStore::Seams{&clock, steady, std::move(writes), std::move(waits)});
     return node;
   }
