@@ -69,17 +69,6 @@ bool StorageSums::SameInTiers(const StorageSums& other) const {
   return all(sums_) == all(other.sums_);
 }
 
-void Garbage::Add(Garbage other) {
-  const auto append = [](auto* to, const auto& from) {
-    to->insert(to->end(), from.begin(), from.end());
-  };
-  append(&host_copies, other.host_copies);
-  append(&disk_objects, other.disk_objects);
-  append(&manifests, other.manifests);
-  append(&gone_objects, other.gone_objects);
-  disk_bytes += other.disk_bytes;
-}
-
 void ObjectTable::ReserveNumbersBelow(uint64_t number) {
   next_number_ = std::max(next_number_, number);
 }

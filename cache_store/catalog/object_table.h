@@ -90,8 +90,6 @@ struct Garbage {
   std::vector<uint64_t> manifests;
   std::vector<uint64_t> gone_objects;  // altogether, or retired
   uint64_t disk_bytes = 0;             // of the disk objects
-
-  void Add(Garbage other);
 };
 
 // Traffic of a tier since the store opened.
