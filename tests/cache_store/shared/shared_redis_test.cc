@@ -3,11 +3,21 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
 #include <random>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/shared/tier/shared_store.h"
+#include "tests/cache_store/shared/fake_redis.h"
 #include "tests/cache_store/shared/redis_kit.h"
 #include "tests/cache_store/shared/redis_servers.h"
 #include "tests/support/store_kit.h"
@@ -25,12 +35,11 @@ class SharedRedisTest : public testing::Test {
   }
   std::unique_ptr<SharedStore> Store(const std::string& addresses) {
     StoreOptions options;
-    options.host_bytes = 64 * kMiB;
+    options.host_bytes = host_bytes_;
     options.secret_file = folder_.path() + "/secret";
     const std::string secret = ReadOrMakeSecret(options.secret_file).value();
-    RedisOptions redis = ParseRedisUrl("redis://" + addresses).value();
-    redis.user = redis_.user;
-    redis.password_file = redis_.password_file;
+    RedisOptions redis = redis_;
+    redis.addresses = ParseRedisUrl("redis://" + addresses)->addresses;
     return std::make_unique<SharedStore>(TieredStore::Open(options).value(),
                                          RedisCluster::Open(redis).value(), secret, shared_);
   }
@@ -54,9 +63,10 @@ class SharedRedisTest : public testing::Test {
   }
 
   const TestFolder folder_;
+  uint64_t host_bytes_ = 64 * kMiB;
   SharedOptions shared_;
-  RedisOptions redis_;  // whose user and password are used
-  const Fingerprint model_ = [] {
+  RedisOptions redis_;  // all but the addresses
+  Fingerprint model_ = [] {
     KitModel model;
     model.head_dim = 128;
     return model.Make();
@@ -143,6 +153,226 @@ TEST_F(SharedRedisTest, AServerThatIsTooSmallForgetsAndNoWrongByteComesOfIt) {
     if (i % 3 == 0) Publish(one.get(), 1000 + i, 1);
     Fetch(other.get(), 1 + random() % 1150);
   }
+}
+
+// A Redis that keeps what it is given, and lies about one command in `kHonest`.
+class LyingRedis {
+ public:
+  static constexpr int kHonest = 1000;
+
+  LyingRedis() : server_([this](const FakeRedis::Words& words) { return AnswerTo(words); }) {}
+  std::string address() const { return server_.address().Text(); }
+  int lies() {
+    absl::MutexLock lock(&mutex_);
+    return lies_;
+  }
+  void Lie() {
+    absl::MutexLock lock(&mutex_);
+    is_honest_ = false;
+  }
+
+ private:
+  using Answer = FakeRedis::Answer;
+
+  Answer AnswerTo(const FakeRedis::Words& words) {
+    absl::MutexLock lock(&mutex_);
+    const std::string honest = Honest(words);
+    if (is_honest_ || random_() % kHonest != 0) return {honest};
+    ++lies_;
+    return Lie(words, honest);
+  }
+  std::string Honest(const FakeRedis::Words& words) {
+    if (words[0] == "CLUSTER") return kNoCluster;
+    if (words[0] == "ASKING") return "+OK\r\n";
+    const bool has = values_.count(words[1]) > 0;
+    if (words[0] == "SET") {
+      if (has && words.back() == "NX") return "$-1\r\n";
+      values_[words[1]] = words[2];
+      return "+OK\r\n";
+    }
+    if (words[0] == "UNLINK") return absl::StrCat(":", values_.erase(words[1]), "\r\n");
+    if (words[0] != "GETRANGE") return has ? ":1\r\n" : ":0\r\n";
+    const std::string& value = values_[words[1]];
+    const std::string text = Text(value);
+    if (!has) values_.erase(words[1]);
+    return text;
+  }
+  static std::string Text(const std::string& value) {
+    return absl::StrCat("$", value.size(), "\r\n", value, "\r\n");
+  }
+  std::string Another() {
+    if (values_.empty()) return "";
+    auto it = values_.begin();
+    std::advance(it, random_() % std::min<size_t>(values_.size(), 64));
+    return it->second;
+  }
+  Answer Lie(const FakeRedis::Words& words, const std::string& honest) {
+    std::string changed = honest;
+    changed[random_() % changed.size()] ^= static_cast<char>(1 << random_() % 8);
+    const std::function<Answer()> lies[] = {
+        [&] { return Answer{changed}; },
+        [&] { return Answer{Text(Another())}; },
+        [&] { return Answer{Text(Another().substr(0, random_() % 100))}; },
+        [&] { return Answer{Text(std::string(random_() % (4 << 20), 'x'))}; },
+        [&] {
+          return Answer{honest.substr(0, random_() % honest.size()), true};
+        },
+        [&] { return Answer{honest + honest}; },
+        [&] { return Answer{honest + Text(Another())}; },
+        [&] { return Answer{honest + ":1\r\n+OK\r\n-ERR\r\n"}; },
+        [&] { return Answer{"$1000000000\r\n" + std::string(100'000, 'x')}; },
+        [&] { return Answer{"*1000000000\r\n"}; },
+        [&] { return Answer{"*3\r\n$1\r\na\r\n*1\r\n:1\r\n$-1\r\n"}; },
+        [&] { return Answer{"!9\r\n"}; },
+        [&] { return Answer{std::string(200, '\0')}; },
+        [&] { return Answer{"$-1\r\n"}; },
+        [&] { return Answer{":1\r\n"}; },
+        [&] { return Answer{":0\r\n"}; },
+        [&] { return Answer{"+OK\r\n"}; },
+        [&] { return Answer{"-OOM command not allowed\r\n"}; },
+        [&] { return Answer{"-NOPERM no permissions\r\n"}; },
+        [&] { return Answer{"-LOADING Redis is loading\r\n"}; },
+        [&] { return Answer{"-CLUSTERDOWN The cluster is down\r\n"}; },
+        [&] { return Answer{"-READONLY replica\r\n"}; },
+        [&] { return Answer{"-TRYAGAIN\r\n"}; },
+        [&] { return Answer{absl::StrCat("-MOVED 1 ", address(), "\r\n")}; },
+        [&] { return Answer{"-MOVED 1 127.0.0.1:1\r\n"}; },
+        [&] { return Answer{"-MOVED 99999 nowhere.invalid:70000\r\n"}; },
+        [&] { return Answer{absl::StrCat("-ASK 1 ", address(), "\r\n")}; },
+        [&] { return Answer{"-ASK 1 127.1.1.1:1\r\n"}; },
+        [&] {
+          return Answer{"", true};
+        },
+        [&] { return Answer{""}; },  // every later answer is another command's
+        [&] {
+          return Answer{honest, false, true};
+        },
+        [&] {
+          return Answer{"", false, false, true};
+        },
+        // What it was given is gone, or is another's.
+        [&] {
+          values_.erase(words.back());
+          return Answer{honest};
+        },
+        [&] {
+          values_[words[1 % words.size()]] = Another();
+          return Answer{honest};
+        },
+        [&] {
+          values_.clear();
+          return Answer{honest};
+        },
+    };
+    return lies[random_() % std::size(lies)]();
+  }
+
+  absl::Mutex mutex_;
+  bool is_honest_ ABSL_GUARDED_BY(mutex_) = true;
+  int lies_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_){5};
+  FakeRedis server_;  // last: its thread uses all else
+};
+
+uint64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * 4096;
+}
+
+// HEARTH_HOSTILE_FETCHES: so many, for a measurement.
+TEST_F(SharedRedisTest, FetchesThroughAServerThatLiesAreRightOrMisses) {
+  const char* const given = std::getenv("HEARTH_HOSTILE_FETCHES");
+  const int fetches = given == nullptr ? 1200 : std::atoi(given);
+  constexpr uint64_t kPrompts = 600;  // of 2 KiB, twice what RAM has room for
+  LyingRedis redis;
+  shared_.fetch_budget = absl::Milliseconds(400);
+  redis_.silence = absl::Milliseconds(200);  // sooner than a lookup gives up
+  redis_.probe_pause = absl::Milliseconds(5);
+  host_bytes_ = kMiB / 2;
+  model_ = KitModel().Make();
+  const auto one = Store(redis.address());
+  Publish(one.get(), 1, kPrompts);
+  const auto other = Store(redis.address());
+  std::mt19937_64 random(3);
+  uint64_t hits = 0, most = 0, before = 0;
+  redis.Lie();
+  for (int i = 0; i < fetches; ++i) {
+    if (i == 1000) before = ResidentBytes();
+    const uint64_t seed = 1 + random() % kPrompts;
+    const bool is_hit = Fetch(other.get(), seed) > 0;
+    hits += is_hit;
+    if (!is_hit) {
+      // Who misses computes, and publishes. The next one finds a connection.
+      Publish(one.get(), seed, 1);
+      while (other->Stats().Of(Counter::kSharedUnreachableShards) > 0) std::this_thread::yield();
+    }
+    if (i % 100 == 0) most = std::max(most, ResidentBytes());
+  }
+  EXPECT_GT(hits, fetches / 4);
+  EXPECT_GT(redis.lies(), 0);
+  EXPECT_LT(most, before + 64 * kMiB);
+  if (given == nullptr) return;
+  std::cerr << fetches << " fetches, " << hits << " hits, " << redis.lies() << " lies, "
+            << other->Stats().Of(Counter::kSharedHits) << " from the engine, "
+            << other->Stats().Of(Counter::kSharedRejectedValues) << " values rejected, resident "
+            << before / kMiB << " MiB after 1,000, " << most / kMiB << " at most\n";
+}
+
+// One of three stores is cut off, and loads are under way.
+TEST_F(SharedRedisTest, ADropOfAllReachesEachStoreBeforeItsFirstAnswerAfterASecond) {
+  const TestFolder data;
+  RedisProcess server(data.path(), {});
+  server.Ask({"ACL", "SETUSER", "cut", "on", ">word", "~*", "+@all"});
+  const std::string password_file = folder_.path() + "/password";
+  std::ofstream(password_file) << "word";
+  ASSERT_EQ(chmod(password_file.c_str(), 0600), 0);
+  const auto one = Store(server.address()), other = Store(server.address());
+  redis_.user = "cut";
+  redis_.password_file = password_file;
+  const auto cut = Store(server.address());
+  constexpr uint64_t kOld = 20;
+  Publish(one.get(), 1, kOld);
+  const absl::Time until = Soon();
+  for (TieredStore* store : {other.get(), cut.get()}) {
+    while (Hits(store, 1, kOld) < kOld) ASSERT_LT(absl::Now(), until);
+  }
+  server.Ask({"ACL", "SETUSER", "cut", "off"});
+  server.Ask({"CLIENT", "KILL", "USER", "cut"});
+  EXPECT_EQ(Hits(cut.get(), 1, kOld), kOld) << "what is there is served";
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> loads;
+  for (TieredStore* store : {one.get(), other.get(), cut.get()}) {
+    loads.emplace_back([this, store, &stop, first = 1000 * (loads.size() + 1)] {
+      for (uint64_t i = 0; !stop; ++i) {
+        EXPECT_TRUE(KitPublish(store, model_, Prompt(first + i % 50), {64}).ok());
+        Fetch(store, 1000 + i % 3 * 1000 + i % 50);
+      }
+    });
+  }
+  ASSERT_TRUE(one->DropAll("default", false).ok());
+  const absl::Time dropped = absl::Now();
+  EXPECT_EQ(Hits(one.get(), 1, kOld), 0u);
+  while (Hits(other.get(), 1, kOld) > 0) ASSERT_LT(absl::Now(), dropped + absl::Seconds(1));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Hits(other.get(), 1, kOld), 0u);
+  do {
+    EXPECT_EQ(Hits(cut.get(), 1, kOld), kOld) << "it cannot know";
+  } while (absl::Now() < dropped + absl::Seconds(1));
+  server.Ask({"ACL", "SETUSER", "cut", "on"});
+  const auto reaches = [&] { return cut->Stats().Of(Counter::kSharedUnreachableShards) == 0; };
+  while (!reaches()) ASSERT_LT(absl::Now(), until);
+  EXPECT_EQ(Hits(cut.get(), 1, kOld), 0u) << "its first answers";
+  stop = true;
+  for (std::thread& load : loads) load.join();
+  // What is here is none of a restart's business.
+  Publish(other.get(), 5000, 20);
+  server.Kill();
+  server.Start();
+  EXPECT_EQ(Hits(other.get(), 5000, 20), 20u);
+  ASSERT_TRUE(other->Flush(Soon()).ok());
+  EXPECT_EQ(Hits(other.get(), 5000, 20), 20u);
 }
 
 }  // namespace
