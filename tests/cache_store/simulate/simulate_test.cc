@@ -227,10 +227,6 @@ TEST(SimulateTest, EqualInputGivesEqualRates) {
                    HitRate(Scan(), Gemma4b(), kDefault, 0.05));
 }
 
-TEST(SimulateTest, AnUnknownPolicyIsToldWhichThereAre) {
-  EXPECT_THAT(std::string(ParsePolicy("fifo").status().message()), HasSubstr("default, lru"));
-}
-
 absl::Status Refusal(const std::string& text) {
   std::istringstream lines(text);
   return ReadTrace(lines, "t.jsonl").status();
