@@ -11,8 +11,9 @@
 // resumed from then on. With a retryable error the decision is ours (disk_tier.cc).
 //
 // Tables on their way into the database, in kTablesFolder, are written past the page cache where
-// the file system can do that (disk_tier_direct.h); RocksDB's reads before it links them go past it
-// too.
+// the file system can do that: a table is seldom read soon, since RAM has its slices, and copying
+// it into fresh pages would be the most expensive part of a publish. RocksDB's reads before it
+// links them go past it too.
 // Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
@@ -32,7 +33,6 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/disk/files/disk_tier_blocks.h"
-#include "cache_store/disk/files/disk_tier_direct.h"
 #include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
@@ -61,16 +61,25 @@ class RetryableFile : public rocksdb::FSWritableFile {
 
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            Context* dbg) override {
-    rocksdb::IOStatus status;
-    if (has_failed_) status = rocksdb::IOStatus::IOError("the file could not be written before");
-    if (status.ok() && file_ == nullptr) status = make_(&file_);
-    if (status.ok()) status = file_->Append(data, options, dbg);
-    has_failed_ = !status.ok();
-    return Retryable(status);
+    return Write([&] { return file_->Append(data, options, dbg); });
   }
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            const rocksdb::DataVerificationInfo&, Context* dbg) override {
     return Append(data, options, dbg);
+  }
+  // A file past the page cache is written this way alone.
+  rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
+                                     const Options& options, Context* dbg) override {
+    return Write([&] { return file_->PositionedAppend(data, offset, options, dbg); });
+  }
+  rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
+                                     const Options& options, const rocksdb::DataVerificationInfo&,
+                                     Context* dbg) override {
+    return PositionedAppend(data, offset, options, dbg);
+  }
+  bool use_direct_io() const override { return file_ != nullptr && file_->use_direct_io(); }
+  size_t GetRequiredBufferAlignment() const override {
+    return file_ == nullptr ? rocksdb::kDefaultPageSize : file_->GetRequiredBufferAlignment();
   }
   // Without a file there is nothing to lose.
   rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
@@ -96,9 +105,28 @@ class RetryableFile : public rocksdb::FSWritableFile {
   }
 
  private:
+  template <typename F>
+  rocksdb::IOStatus Write(F write) {
+    rocksdb::IOStatus status;
+    if (has_failed_) status = rocksdb::IOStatus::IOError("the file could not be written before");
+    if (status.ok() && file_ == nullptr) status = make_(&file_);
+    if (status.ok()) status = write();
+    has_failed_ = !status.ok();
+    return Retryable(status);
+  }
+
   File file_;
   const Make make_;
   bool has_failed_ = false;
+};
+
+// A table that is not linked yet is synced once it has its name in the database: RocksDB's
+// ingestion does it before its manifest may name the file.
+class NewTableFile : public RetryableFile {
+ public:
+  using RetryableFile::RetryableFile;
+  rocksdb::IOStatus Sync(const Options&, Context*) override { return rocksdb::IOStatus::OK(); }
+  rocksdb::IOStatus Fsync(const Options&, Context*) override { return rocksdb::IOStatus::OK(); }
 };
 
 // The folder of tables that are not linked yet, inside the data folder.
@@ -238,12 +266,8 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     direct.use_direct_writes = true;
     std::unique_ptr<rocksdb::FSWritableFile> file;
     rocksdb::IOStatus status = target()->NewWritableFile(path, direct, &file, dbg);
-    if (status.ok() && DirectFile::kAlignment % file->GetRequiredBufferAlignment() == 0) {
-      file = std::make_unique<DirectFile>(std::move(file));
-    } else {
-      status = target()->NewWritableFile(path, options, &file, dbg);  // not on this file system
-    }
-    if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(file));
+    if (!status.ok()) status = target()->NewWritableFile(path, options, &file, dbg);
+    if (status.ok()) *out = std::make_unique<NewTableFile>(std::move(file));
     return Retryable(status);
   }
 
