@@ -10,10 +10,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <system_error>
@@ -170,11 +168,6 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   return options;
 }
 
-// The process is out of something; the disk is not to blame. RocksDB keeps only errno's text.
-bool LacksRoom(const rocksdb::Status& status) {
-  return status.IsNoSpace() || absl::StrContains(status.ToString(), std::strerror(ENOSPC));
-}
-
 std::vector<std::string> LogsIn(rocksdb::FileSystem* files, const std::string& path) {
   std::vector<std::string> names, logs;
   files->GetChildren(path, kPlain, &names, nullptr).PermitUncheckedError();
@@ -329,7 +322,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, bool mends,
       return rocksdb::Status::Corruption("CURRENT is gone");
     }
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
-    if (!LacksRoom(opened) || !reserve_->GiveUp()) return opened;
+    if (!absl::IsResourceExhausted(FromRocks(opened, "")) || !reserve_->GiveUp()) return opened;
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
   rocksdb::Status status = open();
