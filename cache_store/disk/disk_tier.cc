@@ -380,8 +380,8 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status Put(const char* what, Family family, const std::string& key,
                    const rocksdb::Slice& value) {
-    return Change(what, [&] {
-      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(family), key, value);
+    return WriteBatch(what, false, [&](rocksdb::WriteBatch* batch) {
+      batch->Put(db_->family(family), key, value);
     });
   }
 

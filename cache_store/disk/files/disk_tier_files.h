@@ -95,10 +95,6 @@ class RetryableFile : public rocksdb::FSWritableFile {
   rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
     return file_ == nullptr ? rocksdb::IOStatus::OK() : Retryable(file_->Sync(options, dbg));
   }
-  rocksdb::IOStatus RangeSync(uint64_t offset, uint64_t bytes, const Options& options,
-                              Context* dbg) override {
-    return Retryable(file_->RangeSync(offset, bytes, options, dbg));
-  }
   bool IsSyncThreadSafe() const override { return file_ == nullptr || file_->IsSyncThreadSafe(); }
   uint64_t GetFileSize(const Options& options, Context* dbg) override {
     return file_ == nullptr ? 0 : file_->GetFileSize(options, dbg);
