@@ -49,7 +49,9 @@ class Finder {
   void TakeFull(const std::string& full, const std::string& canonical, std::vector<int64_t> shape,
                 TensorView* out) {
     auto it = files_.tensors().find(full);
-    if (it == files_.tensors().end()) return Refuse(absl::StrCat("tensor ", full, " is missing"));
+    if (it == files_.tensors().end()) {
+      return Refuse(absl::StrCat(files_.files().front()->path, ": tensor ", full, " is missing"));
+    }
     const TensorView& view = it->second;
     if (view.shape != shape) {
       return Refuse(absl::StrCat(view.file, ": tensor ", full, " has shape ", view.ShapeText(),

@@ -208,6 +208,15 @@ TEST_F(GgufTest, NamesWhatDoesNotFitTheFile) {
   EXPECT_THAT(ErrorOf(GgufBytes().Set("general.alignment", U32(24))), HasSubstr("alignment is 24"));
 }
 
+TEST_F(GgufTest, NamesTheFileThatLacksATensor) {
+  const GgufBytes file;
+  const ModelConfig config = ConfigOf(file);
+  const auto files = TensorFiles::Open(Write(file.Bytes()));
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(std::string(FindTensors(*files, config).status().message()),
+              AllOf(HasSubstr(path_ + ": tensor model.layers.0."), HasSubstr("is missing")));
+}
+
 TEST_F(GgufTest, SurvivesEveryCutAndEveryFlippedBitOfTheHeader) {
   const std::string whole = GgufBytes().Bytes();
   const size_t header = GgufBytes().Header().size();
