@@ -71,6 +71,7 @@ class Moment {
     EXPECT_EQ(store_->Stats().counters.at("recovery_damage"), 0u);
     EXPECT_EQ(store_->Stats().counters.at("recovery_lost_restore_points"), 0u);
     store_.reset();
+    EXPECT_TRUE(std::filesystem::is_empty(disk_->path() + kTablesFolder)) << "a table is left";
   }
 
  private:

@@ -79,6 +79,48 @@ TEST_F(StoreSpace, UsedPointsDoNotKeepTheFilesOfEvictedOnes) {
   for (const uint64_t old : used) EXPECT_EQ(Fetch(old), 64u) << "moved, and still there";
 }
 
+// 100 prompts of six chunks behind one system prompt of two, each asked for again: with room for
+// all every one is whole; with room for 20 the last ones are, and what all share stays.
+TEST_F(StoreSpace, PromptsBehindOneSystemPromptKeepItOnADiskForAFewOfThem) {
+  constexpr uint64_t kPrompts = 100;
+  const uint32_t chunk = model_.Layout()->chunk_tokens;
+  const uint32_t system = 2 * chunk, whole = 8 * chunk;
+  const auto prompt_of = [&](uint64_t seed) {
+    KitPrompt prompt{KitTokens(1, system), {}};
+    const std::vector<uint32_t> own = KitTokens(100 + seed, whole + 1 - system);
+    prompt.tokens.insert(prompt.tokens.end(), own.begin(), own.end());
+    return prompt;
+  };
+  const auto run = [&](uint64_t disk_bytes) {
+    Open(disk_bytes);
+    for (uint64_t seed = 0; seed < kPrompts; ++seed) {
+      const absl::Status stored =
+          KitPublish(store_.get(), model_, prompt_of(seed), {system, whole}, Durability::kDisk)
+              .status();
+      EXPECT_TRUE(stored.ok()) << stored;
+      executor_->RunAll();
+    }
+    std::pair<uint64_t, uint64_t> hits;  // whole, of the system prompt
+    for (uint64_t seed = 0; seed < kPrompts; ++seed) {
+      const uint32_t usable = KitFetch(store_.get(), model_, prompt_of(seed)).value_or(0);
+      hits.first += usable == whole ? 1 : 0;
+      hits.second += usable >= system ? 1 : 0;
+    }
+    return hits;
+  };
+  const auto all = run(uint64_t{1} << 30);
+  EXPECT_EQ(all, std::make_pair(kPrompts, kPrompts));
+  const uint64_t all_bytes = store_->Stats().tiers.at(1).bytes;
+  Close();
+  std::filesystem::remove_all(folder_.path() + "/db");
+  const uint64_t disk_bytes = all_bytes / 5;
+  const auto some = run(disk_bytes);
+  EXPECT_GE(some.first, 18u);
+  EXPECT_EQ(some.second, kPrompts) << "the system prompt went";
+  Close();
+  EXPECT_LT(FileBytes(), MostFileBytes(disk_bytes));
+}
+
 TEST_F(StoreSpace, ASmallerLimitGivesDiskBackAtTheNextStart) {
   Open(64 * kMiB);
   for (uint64_t seed = 0; seed < 20; ++seed) Publish(seed);
