@@ -25,7 +25,6 @@ namespace hearth {
 class StoreMeters {
  public:
   Counters& counters() { return counters_; }
-  const Counters& counters() const { return counters_; }
 
   void ObserveLookup(std::chrono::nanoseconds took) { lookups_.Observe(took); }
   void ObserveSliceRead(Tier tier, std::chrono::nanoseconds took) {

@@ -1,7 +1,6 @@
 #include "cache_store/shared/tier/shared_options.h"
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/shared/shared_space.h"
 
 namespace hearth {
 
@@ -14,11 +13,6 @@ absl::Status SharedOptions::Validate() const {
   if (ttl < absl::Seconds(1) || ttl > absl::Hours(24 * 366)) {
     return absl::InvalidArgumentError(
         absl::StrCat("ttl: ", absl::FormatDuration(ttl), ", must be 1s to 8784h"));
-  }
-  if (max_in_flight_bytes < SharedSpace::kMaxValueBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("max_in_flight_bytes: ", max_in_flight_bytes,
-                                                   ", must be ", SharedSpace::kMaxValueBytes,
-                                                   " or more"));
   }
   return absl::OkStatus();
 }

@@ -70,7 +70,6 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     if (best.matched_tokens == 0) {
       return Miss(query, Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
     }
-    if (query.stopped && query.stopped()) return CallerGone();
     if (best.boundary > above_tokens) {
       session = BeginFetch(*best.space, best.node, &new_points);
     }
