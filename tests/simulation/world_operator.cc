@@ -80,21 +80,28 @@ PrefixQuery World::QueryOf(const std::string& tenant, size_t prompt) const {
   return query;
 }
 
-// A lookup finds the boundaries that are explained as usable.
+// A lookup finds the boundaries that are explained as usable. Each of both first removes a few of the
+// points that have expired, and of a boundary without a point nothing is usable before all are gone:
+// after a night the two agree once they are.
 void World::Explain(const std::string& tenant, size_t prompt) {
+  constexpr int kLookups = 64;
   const PrefixQuery query = QueryOf(tenant, prompt);
-  const auto report = node_.store()->Explain(query);
-  const auto fetch = node_.store()->Fetch(query, 0, 0);
-  if (!report.ok() || !fetch.ok()) {
-    if (node_.is_damaged() || node_.was_struck()) return;
-    return time_.Violated(8, absl::StrCat("a lookup failed: ", report.status().ToString(), ", ",
-                                          fetch.status().ToString()));
+  uint32_t explained = 0, usable = 0;
+  for (int lookup = 0; lookup < kLookups && (lookup == 0 || explained != usable); ++lookup) {
+    const auto report = node_.store()->Explain(query);
+    const auto fetch = node_.store()->Fetch(query, 0, 0);
+    if (!report.ok() || !fetch.ok()) {
+      if (node_.is_damaged() || node_.was_struck()) return;
+      return time_.Violated(8, absl::StrCat("a lookup failed: ", report.status().ToString(), ", ",
+                                            fetch.status().ToString()));
+    }
+    node_.ledger()->CheckPlan(query, 0, (*fetch)->plan());
+    explained = report->usable_tokens;
+    usable = (*fetch)->plan().usable_tokens;
   }
-  const uint32_t usable = (*fetch)->plan().usable_tokens;
-  node_.ledger()->CheckPlan(query, 0, (*fetch)->plan());
-  time_.Note(absl::StrCat("explains prompt ", prompt, " of ", tenant, ": ", report->usable_tokens));
-  if (report->usable_tokens != usable) {
-    time_.Violated(3, absl::StrCat("explained as ", report->usable_tokens, ", found ", usable));
+  time_.Note(absl::StrCat("explains prompt ", prompt, " of ", tenant, ": ", explained));
+  if (explained != usable) {
+    time_.Violated(3, absl::StrCat("explained as ", explained, ", found ", usable));
   }
 }
 
