@@ -63,9 +63,8 @@ std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
 bool LoadTrial::Chooses(LoadSource source, uint32_t boundary, uint64_t bytes) {
   report_.bytes = bytes;
   report_.decision = LoadDecision::kLoad;
-  const auto load = model_->LoadTime(source, bytes), compute = Spares(boundary);
-  report_.load_estimate = load;
-  report_.compute_estimate = compute;
+  const auto& load = report_.load_estimate = model_->LoadTime(source, bytes);
+  const auto& compute = report_.compute_estimate = Spares(boundary);
   if (!Decides() || !load.has_value() || !compute.has_value()) return true;
   if (*load <= std::max(*compute, kShortLoad)) return true;
   tries_ = tries_ || model_->TriesAgain(source);
@@ -93,8 +92,7 @@ absl::Duration LoadTrial::MostTime() const {
 
 void LoadTrial::OnPlan(absl::Duration took, bool late) {
   absl::MutexLock lock(&mu_);
-  report_ = LoadReport();
-  report_.decision = LoadDecision::kMiss;  // until an offer says otherwise
+  report_ = LoadReport{LoadDecision::kMiss};  // until an offer says otherwise
   report_.plan_was_late = late;
   model_->OnPlan(took);
 }
