@@ -80,8 +80,8 @@ PrefixQuery World::QueryOf(const std::string& tenant, size_t prompt) const {
   return query;
 }
 
-// A lookup finds the boundaries that are explained as usable. Each of both first removes a few of the
-// points that have expired, and of a boundary without a point nothing is usable before all are gone:
+// A lookup finds the boundaries that are explained as usable. Each of both first removes a few of
+// the points that have expired, and a boundary without a point is not usable before all are gone:
 // after a night the two agree once they are.
 void World::Explain(const std::string& tenant, size_t prompt) {
   constexpr int kLookups = 64;
