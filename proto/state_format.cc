@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -17,11 +18,13 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kMagic = "HRTHSTAT";
-constexpr uint32_t kVersion = 1;
+// With rules, and without.
+constexpr uint32_t kVersion = 2, kVersionWithoutRules = 1;
+constexpr size_t kMaxListed = 1024;  // tokens of a list of the rules
 constexpr absl::string_view kDomain = "hearth.state.v1";
 constexpr size_t kDigestBytes = 8;
 constexpr uint64_t kAlignment = 64;  // the snapshot's own, so that its slices stay aligned
-constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 4096;
+constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 32768;
 
 uint64_t AlignUp(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -52,8 +55,25 @@ absl::Status CheckState(const SavedState& state) {
       !(state.top_p >= 0 && state.top_p <= 1)) {
     return absl::InvalidArgumentError("temperature or top_p: out of range");
   }
-  return absl::OkStatus();
+  const SavedState::Rules& rules = state.rules;
+  for (const double number :
+       {rules.min_p, rules.repetition_penalty, rules.presence_penalty, rules.frequency_penalty}) {
+    if (!(number >= -1e6 && number <= 1e6)) {
+      return absl::InvalidArgumentError("min_p or a penalty: out of range");
+    }
+  }
+  for (const auto* ids : {&rules.bias_ids, &rules.stop_ids, &rules.bad_ids}) {
+    if (ids->size() > kMaxListed) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rules: ", ids->size(), " tokens in a list; at most ", kMaxListed));
+    }
+  }
+  if (rules.biases.size() == rules.bias_ids.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("biases: ", rules.biases.size(), " of ", rules.bias_ids.size(), " tokens"));
 }
+
+bool HasRules(const SavedState& state) { return !(state.rules == SavedState::Rules()); }
 
 std::string BodyOf(const SavedState& state) {
   std::string body;
@@ -67,12 +87,23 @@ std::string BodyOf(const SavedState& state) {
   AppendIntegerField(&body, state.top_k);
   AppendNumberField(&body, state.top_p);
   AppendIntegerField(&body, state.seed);
+  if (!HasRules(state)) return body;
+  const SavedState::Rules& rules = state.rules;
+  for (const double number :
+       {rules.min_p, rules.repetition_penalty, rules.presence_penalty, rules.frequency_penalty}) {
+    AppendNumberField(&body, number);
+  }
+  for (const auto* ids : {&rules.bias_ids, &rules.biases, &rules.stop_ids, &rules.bad_ids}) {
+    AppendIdsField(&body, *ids);
+  }
+  AppendIntegerField(&body, rules.min_tokens);
   return body;
 }
 
-std::string PreludeOf(uint64_t body_bytes, uint64_t snapshot_offset, uint64_t file_bytes) {
+std::string PreludeOf(uint32_t version, uint64_t body_bytes, uint64_t snapshot_offset,
+                      uint64_t file_bytes) {
   std::string out(kMagic);
-  AppendU32(&out, kVersion);
+  AppendU32(&out, version);
   AppendU32(&out, static_cast<uint32_t>(body_bytes));
   AppendU64(&out, snapshot_offset);
   AppendU64(&out, file_bytes);
@@ -127,6 +158,7 @@ class BodyReader {
     }
     return status_.ok() ? *std::move(read) : std::vector<uint32_t>();
   }
+  bool is_at_end() const { return !status_.ok() || reader_.remaining() == 0; }
   // Of all reads, and of what is left.
   absl::Status End() const {
     if (!status_.ok() || reader_.remaining() == 0) return status_;
@@ -151,6 +183,18 @@ absl::StatusOr<SavedState> ParseBody(absl::string_view body) {
   state.top_k = static_cast<uint32_t>(reader.Integer("top_k", UINT32_MAX));
   state.top_p = reader.Number("top_p");
   state.seed = reader.Integer("seed");
+  if (!reader.is_at_end()) {
+    SavedState::Rules& rules = state.rules;
+    rules.min_p = reader.Number("min_p");
+    rules.repetition_penalty = reader.Number("repetition_penalty");
+    rules.presence_penalty = reader.Number("presence_penalty");
+    rules.frequency_penalty = reader.Number("frequency_penalty");
+    rules.bias_ids = reader.Ids("bias ids");
+    rules.biases = reader.Ids("biases");
+    rules.stop_ids = reader.Ids("stop ids");
+    rules.bad_ids = reader.Ids("bad ids");
+    rules.min_tokens = reader.Integer("min_tokens");
+  }
   if (absl::Status ended = reader.End(); !ended.ok()) return ended;
   const absl::Status possible = CheckState(state);
   if (!possible.ok()) return absl::DataLossError(absl::StrCat("state ", possible.message()));
@@ -183,6 +227,15 @@ absl::Status CheckTokens(const SavedState& state, const Manifest& manifest) {
 
 }  // namespace
 
+bool SavedState::Rules::operator==(const Rules& other) const {
+  const auto all = [](const Rules& rules) {
+    return std::tie(rules.min_p, rules.repetition_penalty, rules.presence_penalty,
+                    rules.frequency_penalty, rules.bias_ids, rules.biases, rules.stop_ids,
+                    rules.bad_ids, rules.min_tokens);
+  };
+  return all(*this) == all(other);
+}
+
 absl::Status CheckHasStates(const KvLayout& layout) {
   if (layout.exactness != Exactness::kInvariant) {
     return absl::FailedPreconditionError(
@@ -205,9 +258,9 @@ absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
   }
   const absl::StatusOr<uint32_t> version = reader.U32("state version");
   if (!version.ok()) return version.status();
-  if (*version != kVersion) {
-    return absl::DataLossError(
-        absl::StrCat("state has version ", *version, ", known is ", kVersion));
+  if (*version != kVersion && *version != kVersionWithoutRules) {
+    return absl::DataLossError(absl::StrCat("state has version ", *version, ", known are ",
+                                            kVersionWithoutRules, " and ", kVersion));
   }
   const absl::StatusOr<uint32_t> body_bytes = reader.U32("state body_bytes");
   if (!body_bytes.ok()) return body_bytes.status();
@@ -221,14 +274,15 @@ absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
                                             " bytes, its snapshot at ", *offset, " and ",
                                             *file_bytes, " bytes in all"));
   }
-  return StatePrelude{*body_bytes, *offset, *file_bytes};
+  return StatePrelude{*version, *body_bytes, *offset, *file_bytes};
 }
 
 absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t snapshot_bytes) {
   if (absl::Status status = CheckState(state); !status.ok()) return status;
   const std::string body = BodyOf(state);
   const uint64_t offset = SnapshotOffset(body.size());
-  std::string out = PreludeOf(body.size(), offset, offset + snapshot_bytes);
+  const uint32_t version = HasRules(state) ? kVersion : kVersionWithoutRules;
+  std::string out = PreludeOf(version, body.size(), offset, offset + snapshot_bytes);
   out += body;
   AppendU64(&out, SliceDigest(out.data(), out.size()));
   assert(out.size() <= offset);
@@ -257,6 +311,11 @@ absl::StatusOr<StateFile> ParseStateFile(absl::string_view file) {
   }
   absl::StatusOr<SavedState> state = ParseBody(sealed.substr(kStatePreludeBytes));
   if (!state.ok()) return state.status();
+  if (HasRules(*state) != (prelude->version == kVersion)) {
+    return absl::DataLossError(absl::StrCat("state of version ", prelude->version,
+                                            HasRules(*state) ? " has" : " lacks",
+                                            " rules of tokens"));
+  }
   StateFile parsed{*std::move(state), file.substr(prelude->snapshot_offset)};
   const absl::StatusOr<SnapshotHeader> snapshot = ParseSnapshotHeader(parsed.snapshot);
   if (!snapshot.ok()) return snapshot.status();

@@ -30,6 +30,15 @@ struct SavedState {
   uint32_t top_k = 0;
   double top_p = 0;
   uint64_t seed = 0;
+  // Rules of single tokens' logits, and min_p; a state without any is of version 1.
+  struct Rules {
+    double min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+    std::vector<uint32_t> bias_ids, biases;  // the bits of float32
+    std::vector<uint32_t> stop_ids, bad_ids;
+    uint64_t min_tokens = 0;
+    bool operator==(const Rules& other) const;
+  };
+  Rules rules;
 };
 
 // kFailedPrecondition: sequences of this layout have no saved states, and why.
@@ -43,6 +52,7 @@ inline constexpr size_t kStatePreludeBytes = 32;
 inline constexpr size_t kMaxStateTextBytes = 256;  // of a request id, of an adapter's name
 
 struct StatePrelude {
+  uint32_t version = 0;
   uint32_t body_bytes = 0;
   uint64_t snapshot_offset = 0;
   uint64_t file_bytes = 0;

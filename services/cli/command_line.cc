@@ -122,6 +122,12 @@ template CommandFlag CommandFlags::Add(const std::string&, uint32_t*, const std:
 template CommandFlag CommandFlags::Add(const std::string&, uint64_t*, const std::string&);
 template CommandFlag CommandFlags::Add(const std::string&, float*, const std::string&);
 template CommandFlag CommandFlags::Add(const std::string&, double*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::optional<float>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::optional<uint32_t>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::optional<uint64_t>*,
+                                       const std::string&);
 template CommandFlag CommandFlags::Add(const std::string&, std::vector<std::string>*,
                                        const std::string&);
 template CommandFlag CommandFlags::Add(const std::string&, std::vector<uint32_t>*,

@@ -71,8 +71,8 @@ class CommandFlags {
 
   // `name`: "--flag", "--flag,-f", or a plain word for a positional argument. The variable gets the
   // value, and is unchanged without the flag. `T`: std::string, int, uint32_t, uint64_t, float,
-  // double; a list of strings, uint32_t or double, which may be given more than once;
-  // absl::Duration, as "250ms", "2s", "1m" or seconds.
+  // double, or an optional one of uint32_t, uint64_t, float; a list of strings, uint32_t or double,
+  // which may be given more than once; absl::Duration, as "250ms", "2s", "1m" or seconds.
   template <typename T>
   CommandFlag Add(const std::string& name, T* value, const std::string& help);
   // A flag without a value.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "services/cli/command_line.h"
 #include "services/hearthctl/chat_file.h"
@@ -42,6 +44,17 @@ void AddLogitsDigest(const v1::SampleEnd& end, Json* json) {
   if (!end.logits_sha256().empty()) (*json)["logits_sha256"] = HexText(end.logits_sha256());
 }
 
+// "5=-1.5"; nullopt: it is none.
+std::optional<std::pair<uint32_t, float>> BiasFrom(const std::string& text) {
+  const size_t equals = text.find('=');
+  std::pair<uint32_t, float> bias;
+  if (equals == text.npos || !absl::SimpleAtoi(text.substr(0, equals), &bias.first) ||
+      !absl::SimpleAtof(text.substr(equals + 1), &bias.second)) {
+    return std::nullopt;
+  }
+  return bias;
+}
+
 double MsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
       .count();
@@ -78,10 +91,16 @@ void GenerationFlags::DeclareEnd(CommandFlags* command, uint32_t default_max_new
 
 void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens) {
   DeclareEnd(command, default_max_new_tokens);
+  command->AddChoice(
+      "--generation-config", {{"none", 0}, {"auto", 1}},
+      [this](int choice) { server_defaults_ = choice == 1; },
+      "auto: temperature, top-k and top-p are the model's own where they are not given (see "
+      "hearthctl model); none (the default): greedy");
   command->Add("--temperature", &temperature_, "0 is greedy (the default)");
   command->Add("--top-k", &top_k_, "sample from the k likeliest; 0 is off");
   command->Add("--top-p", &top_p_, "sample from the likeliest that sum to p; 0 is off");
-  command->Add("--seed", &seed_, "the same seed gives the same answer");
+  command->Add("--seed", &seed_, "the same seed gives the same answer; without one it is drawn");
+  DeclareRules(command);
   DeclareAdapter(command, &adapter_);
   command->AddChoice(
       "--cache", kCacheModes, [this](int mode) { cache_ = static_cast<v1::CacheMode>(mode); },
@@ -98,7 +117,30 @@ void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_
       "of what is published: memory, disk or sync");
 }
 
+void GenerationFlags::DeclareRules(CommandFlags* command) {
+  command->Add("--min-p", &min_p_,
+               "sample none that is less than p times as likely as the likeliest");
+  command->Add("--repetition-penalty", &repetition_penalty_,
+               "divide logits of tokens that stand in prompt or answer; 1 is off");
+  command->Add("--presence-penalty", &presence_penalty_,
+               "take this off the logits of tokens that stand in the answer");
+  command->Add("--frequency-penalty", &frequency_penalty_, "likewise, each time that they do");
+  command->Add("--logit-bias", &logit_bias_, "ID=BIAS: add to a token's logit; may be repeated")
+      .OneValueEach();
+  command->Add("--stop-token-id", &stop_token_ids_, "end before this token; may be repeated")
+      .OneValueEach();
+  command->Add("--bad-token-id", &bad_token_ids_, "never draw this token; may be repeated")
+      .OneValueEach();
+  command->Add("--min-tokens", &min_tokens_, "do not end before so many tokens");
+}
+
 absl::Status GenerationFlags::Check() const {
+  for (const std::string& bias : logit_bias_) {
+    if (!BiasFrom(bias).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--logit-bias: ", bias, " is no token id, \"=\" and number"));
+    }
+  }
   for (size_t i = 0; i < stop_.size(); ++i) {
     const std::string what = absl::StrCat("--stop number ", i + 1);
     if (absl::Status status = CheckUtf8(stop_[i], what); !status.ok()) return status;
@@ -114,13 +156,29 @@ void GenerationFlags::ApplyEnd(v1::GenerateRequest* request) const {
   request->set_ignore_eos(ignore_eos_);
 }
 
+void GenerationFlags::ApplyRules(v1::SamplingParams* sampling) const {
+  sampling->set_min_p(min_p_);
+  if (repetition_penalty_ != 1) sampling->set_repetition_penalty(repetition_penalty_);
+  sampling->set_presence_penalty(presence_penalty_);
+  sampling->set_frequency_penalty(frequency_penalty_);
+  for (const std::string& text : logit_bias_) {
+    if (const auto bias = BiasFrom(text))
+      (*sampling->mutable_logit_bias())[bias->first] = bias->second;
+  }
+  sampling->mutable_stop_token_ids()->Add(stop_token_ids_.begin(), stop_token_ids_.end());
+  sampling->mutable_bad_token_ids()->Add(bad_token_ids_.begin(), bad_token_ids_.end());
+  sampling->set_min_tokens(min_tokens_);
+}
+
 void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   ApplyEnd(request);
   v1::SamplingParams* sampling = request->mutable_sampling();
-  sampling->set_temperature(temperature_);
-  sampling->set_top_k(top_k_);
-  sampling->set_top_p(top_p_);
-  sampling->set_seed(seed_);
+  sampling->set_server_defaults(server_defaults_);
+  if (temperature_) sampling->set_temperature(*temperature_);
+  if (top_k_) sampling->set_top_k(*top_k_);
+  if (top_p_) sampling->set_top_p(*top_p_);
+  if (seed_) sampling->set_seed(*seed_);
+  ApplyRules(sampling);
   if (logprobs_ >= 0) {
     sampling->set_report_logprobs(true);
     sampling->set_logprobs(static_cast<uint32_t>(logprobs_));
@@ -191,6 +249,7 @@ Json GenerationResult::ToJson() const {
     if (load.took_ms() > 0) json["load_ms"] = load.took_ms();
     if (!load.source().empty()) json["load_source"] = load.source();
   }
+  if (started.has_seed()) json["seed"] = started.seed();
   json["ttft_ms"] = ttft_ms;
   json["total_ms"] = total_ms;
   json["first_logits_sha256"] = HexText(finished.first_logits_sha256());

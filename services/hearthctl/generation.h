@@ -39,11 +39,17 @@ class GenerationFlags {
   void ApplyEnd(v1::GenerateRequest* request) const;
 
  private:
+  void DeclareRules(CommandFlags* command);
+  void ApplyRules(v1::SamplingParams* sampling) const;
   uint32_t max_new_tokens_ = 0;
-  float temperature_ = 0;
-  uint32_t top_k_ = 0;
-  float top_p_ = 0;
-  uint64_t seed_ = 0;
+  bool server_defaults_ = false;
+  std::optional<float> temperature_, top_p_;
+  std::optional<uint32_t> top_k_;
+  std::optional<uint64_t> seed_;
+  float min_p_ = 0, repetition_penalty_ = 1, presence_penalty_ = 0, frequency_penalty_ = 0;
+  std::vector<std::string> logit_bias_;  // ID=BIAS
+  std::vector<uint32_t> stop_token_ids_, bad_token_ids_;
+  uint32_t min_tokens_ = 0;
   int logprobs_ = -1;
   std::vector<std::string> stop_;
   bool ignore_eos_ = false;

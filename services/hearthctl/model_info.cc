@@ -41,6 +41,10 @@ int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console
             {"has_tokenizer", model.has_tokenizer()},
             {"why_no_tokenizer", model.why_no_tokenizer()},
             {"notes", model.notes()},
+            {"default_temperature", model.default_sampling().temperature()},
+            {"default_top_k", model.default_sampling().top_k()},
+            {"default_top_p", model.default_sampling().top_p()},
+            {"default_sampling_from", model.default_sampling_from()},
             {"fingerprint", HexText(model.fingerprint().digest())},
             {"adapters", Json::array()}};
   for (const v1::Adapter& adapter : model.adapters()) {

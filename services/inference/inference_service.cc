@@ -86,10 +86,21 @@ absl::Status InferenceService::AddPrompt(const v1::PromptInput& input, PromptPur
   return absl::OkStatus();
 }
 
+SamplingParams InferenceService::OpenSampling() const {
+  SamplingParams open;
+  open.temperature = 1;
+  if (!options_.generation_config) return open;
+  const GenerationDefaults& model = engine_->config().generation;
+  open.temperature = static_cast<float>(model.temperature);
+  open.top_k = static_cast<uint32_t>(model.top_k);
+  open.top_p = static_cast<float>(model.top_p);
+  return open;
+}
+
 absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& request,
                                                    EngineRequest* converted,
                                                    GenerateOptions* options) const {
-  absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
+  absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling(), OpenSampling());
   if (!sampling.ok()) return sampling.status();
   absl::StatusOr<BeamOptions> search = SearchFromProto(request);
   if (!search.ok()) return search.status();
@@ -129,6 +140,7 @@ absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& re
   options->tokenizer = options_.tokenizer;
   options->stop = stop;
   options->wait_published = request.wait_published();
+  options->report_writes = request.report_writes();
   if (request.report_progress()) options->progress_pause = options_.progress_pause;
   options->writes =
       converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
@@ -278,6 +290,12 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
       out->set_bytes(adapter.bytes);
       ToProto(adapter.fingerprint, out->mutable_fingerprint());
     }
+    const SamplingParams open = OpenSampling();
+    made.mutable_default_sampling()->set_temperature(open.temperature);
+    made.mutable_default_sampling()->set_top_k(open.top_k);
+    made.mutable_default_sampling()->set_top_p(open.top_p);
+    made.set_default_sampling_from(
+        options_.generation_config ? "generation_config.json, else OpenAI's" : "OpenAI's");
     made.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
     *response = MessageBytes(made);
     answer->Finish(absl::OkStatus());

@@ -38,8 +38,9 @@ struct InferenceOptions {
   const Reachability* reachability = nullptr;  // of a store in another process
   std::string model_dir;
   std::string version;
-  bool strict_chats = false;                             // whatever a request says
-  absl::Duration progress_pause = kProgressPause;        // between messages with progress
+  bool strict_chats = false;                       // whatever a request says
+  bool generation_config = true;                   // the model's file says what OpenSampling has
+  absl::Duration progress_pause = kProgressPause;  // between messages with progress
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
@@ -77,6 +78,8 @@ class InferenceService final : public InferenceServiceBase {
                                     const grpc::CallbackServerContext* context) const;
   absl::Status AddPrompt(const v1::PromptInput& input, PromptPurpose purpose,
                          const grpc::CallbackServerContext* context, EngineRequest* request) const;
+  // Of a request that leaves it to the server.
+  SamplingParams OpenSampling() const;
   // Everything but the prompt and the tenant; fills in `options`.
   absl::Status GenerateRequestFrom(const v1::GenerateRequest& request, EngineRequest* converted,
                                    GenerateOptions* options) const;

@@ -518,10 +518,15 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   }
   PublishOutcome outcome;
   const v1::PublishPlan plan = response.plan();
+  std::vector<ObjectId> lacked;
   for (uint32_t index : plan.needed()) {
     if (index >= spec.objects.size() || spec.objects[index]->bytes == nullptr) {
       return absl::DataLossError("publish: the store asked for an object that was not offered");
     }
+    lacked.push_back(spec.objects[index]->id);
+  }
+  if (spec.on_plan != nullptr) spec.on_plan(lacked);
+  for (uint32_t index : plan.needed()) {
     if (!SendObject(spec.objects[index], layout_, index, &stream)) {
       return finish("publish: the stream ended before the commit");
     }

@@ -2,12 +2,16 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "services/rpc/call_metadata.h"
@@ -50,6 +54,7 @@ struct Choice {
   json content = json::array();  // logprobs, of chats
   json tokens = json::array(), token_logprobs = json::array(), top_logprobs = json::array(),
        text_offset = json::array();  // of completions
+  size_t told_bytes = 0;             // of its prompt's tokens
   const char* finish_reason = nullptr;
 };
 
@@ -64,6 +69,10 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
         choices_(request_.generations.size() * n_) {
     for (size_t i = 0; request_.echo && i < choices_.size(); ++i) {
       choices_[i].text = request_.prompts[i / n_];
+      if (!choices_[i].text.empty()) continue;
+      for (const uint32_t id : request_.generations[i / n_].prompt().token_ids().ids()) {
+        choices_[i].text += Text(static_cast<int32_t>(id));
+      }
     }
   }
 
@@ -100,14 +109,18 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   void Take(size_t prompt, const v1::PrefillResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeToken(size_t prompt, const v1::GeneratedToken& token)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakePrompt(size_t prompt, const v1::PromptTokens& tokens)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeEnd(size_t prompt, const v1::Finished& finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  json TopMap(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& top) const;
   json TakeLogprobs(const v1::GeneratedToken& token, Choice* choice) const;
   void OnCallDone(const absl::Status& status, const grpc::ClientContext& context)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
 
   HttpHeaders Headers(const char* type) const;
-  json Envelope(const char* chat, const char* completion) const;
+  json Envelope(const char* chat, const char* completion) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   json Chunk(size_t choice) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,10 +142,12 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mutex_);
   size_t open_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status failed_ ABSL_GUARDED_BY(mutex_);  // the first to fail
+  std::optional<uint64_t> seed_ ABSL_GUARDED_BY(mutex_);  // of the last prompt that began
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);           // the first to fail
   uint32_t retry_after_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t cached_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t written_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generated_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -190,9 +205,12 @@ void CompletionCall::Take(size_t prompt, const v1::GenerateResponse& message) {
   if (message.has_started()) {
     prompt_tokens_ += message.started().prompt_tokens();
     cached_tokens_ += message.started().cached_tokens();
+    if (message.started().has_seed()) seed_ = message.started().seed();
     if (request_.stream) BeginStream();
   } else if (message.has_token()) {
     TakeToken(prompt, message.token());
+  } else if (message.has_prompt()) {
+    TakePrompt(prompt, message.prompt());
   } else if (message.has_finished()) {
     TakeEnd(prompt, message.finished());
   }
@@ -202,6 +220,41 @@ void CompletionCall::Take(size_t, const v1::PrefillResponse& message) {
   absl::MutexLock lock(&mutex_);
   prompt_tokens_ += message.prompt_tokens();
   cached_tokens_ += message.cached_tokens();
+  written_tokens_ += message.cache_write_tokens();
+}
+
+// Of an echo with logprobs: the prompt's tokens come before the answer's.
+void CompletionCall::TakePrompt(size_t prompt, const v1::PromptTokens& tokens) {
+  mutex_.AssertHeld();
+  for (size_t s = 0; s < n_; ++s) {
+    Choice& choice = choices_[prompt * n_ + s];
+    const size_t first = choice.tokens.size();
+    for (const v1::PromptTokens::Token& token : tokens.tokens()) {
+      const std::string text = Text(static_cast<int32_t>(token.id()));
+      choice.tokens.push_back(text);
+      choice.token_logprobs.push_back(token.has_logprob() ? json(token.logprob()) : json());
+      choice.top_logprobs.push_back(token.has_logprob() ? TopMap(token.top()) : json());
+      choice.text_offset.push_back(std::min(choice.told_bytes, choice.text.size()));
+      choice.told_bytes += text.size();
+    }
+    if (!streaming_) continue;
+    json chunk = Chunk(prompt * n_ + s);
+    json& flat = chunk["choices"][0]["logprobs"] = json::object();
+    const auto rest = [first](const json& list) {
+      return json(json::array_t(list.begin() + static_cast<std::ptrdiff_t>(first), list.end()));
+    };
+    flat["tokens"] = rest(choice.tokens);
+    flat["token_logprobs"] = rest(choice.token_logprobs);
+    flat["top_logprobs"] = rest(choice.top_logprobs);
+    flat["text_offset"] = rest(choice.text_offset);
+    SendEvent(chunk);
+  }
+}
+
+json CompletionCall::TopMap(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& top) const {
+  json map = json::object();
+  for (const v1::TokenLogprob& one : top) map[Text(static_cast<int32_t>(one.id()))] = one.logprob();
+  return map;
 }
 
 void CompletionCall::TakeToken(size_t prompt, const v1::GeneratedToken& token) {
@@ -238,9 +291,9 @@ json CompletionCall::TakeLogprobs(const v1::GeneratedToken& token, Choice* choic
   for (int i = 0; i < token.logprobs_size(); ++i) {
     json one = entry(token.logprobs(i));
     json list = json::array(), map = json::object();
-    for (int t = 0; i + 1 == token.logprobs_size() && t < token.top_size(); ++t) {
-      list.push_back(entry(token.top(t)));
-      map[Text(static_cast<int32_t>(token.top(t).id()))] = token.top(t).logprob();
+    if (i + 1 == token.logprobs_size()) {
+      for (const v1::TokenLogprob& one : token.top()) list.push_back(entry(one));
+      map = TopMap(token.top());
     }
     flat["tokens"].push_back(one["token"]);
     flat["token_logprobs"].push_back(one["logprob"]);
@@ -263,6 +316,7 @@ json CompletionCall::TakeLogprobs(const v1::GeneratedToken& token, Choice* choic
 void CompletionCall::TakeEnd(size_t prompt, const v1::Finished& finished) {
   mutex_.AssertHeld();
   generated_tokens_ += finished.generated_tokens();
+  written_tokens_ += finished.cache_write_tokens();
   for (size_t s = 0; s < n_; ++s) {
     const size_t index = prompt * n_ + s;
     const bool is_known = static_cast<int>(s) < finished.samples_size();
@@ -306,6 +360,7 @@ json CompletionCall::Envelope(const char* chat, const char* completion) const {
                {"created", created_},
                {"model", terms_.model}};
   if (!request_.cache_key.empty()) made["prompt_cache_key"] = request_.cache_key;
+  if (seed_.has_value()) made["seed"] = *seed_;
   return made;
 }
 
@@ -326,7 +381,8 @@ json CompletionCall::Usage() const {
   return {{"prompt_tokens", prompt_tokens_},
           {"completion_tokens", generated_tokens_},
           {"total_tokens", prompt_tokens_ + generated_tokens_},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+          {"prompt_tokens_details",
+           {{"cached_tokens", cached_tokens_}, {"cache_write_tokens", written_tokens_}}}};
 }
 
 void CompletionCall::BeginStream() {
@@ -412,7 +468,9 @@ void SendError(const absl::Status& status, uint32_t retry_after_ms, const HttpHe
     all.emplace_back("Retry-After", absl::StrCat((retry_after_ms + 999) / 1000));
   }
   if (http == 401) all.emplace_back("WWW-Authenticate", "Bearer");
-  answer->Send(http, all, HttpErrorBody(http, status.message(), FieldOf(status.message())));
+  absl::string_view message = status.message();
+  absl::ConsumePrefix(&message, "sampling.");  // fields of the body itself, here
+  answer->Send(http, all, HttpErrorBody(http, message, FieldOf(message)));
 }
 
 }  // namespace hearth

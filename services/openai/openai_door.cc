@@ -68,6 +68,15 @@ void SendJson(const json& value, HttpHeaders headers, HttpAnswer* answer) {
   answer->Send(200, headers, JsonText(value));
 }
 
+// One seed for all prompts, so that the answer can name it; 53 bits, which every JSON reader has.
+void SetSeeds(OpenAiRequest* request) {
+  static thread_local std::mt19937_64 seeds{std::random_device{}()};
+  const uint64_t seed = seeds() >> 11;
+  for (v1::GenerateRequest& made : request->generations) {
+    if (!made.sampling().has_seed()) made.mutable_sampling()->set_seed(seed);
+  }
+}
+
 // The tokens of one text, by the worker's own pool.
 class TokenizeCall {
  public:
@@ -76,6 +85,8 @@ class TokenizeCall {
   void Start(v1::Inference::StubInterface* stub) {
     stub->async()->Tokenize(&context, &request, &response, [this](const grpc::Status& status) {
       if (status.ok()) {
+        auto* ids = response.mutable_token_ids();
+        if (drops_bos && !ids->empty()) ids->erase(ids->begin());
         SendJson({{"count", response.token_ids_size()},
                   {"max_model_len", context_tokens_},
                   {"tokens", response.token_ids()}},
@@ -90,6 +101,7 @@ class TokenizeCall {
   grpc::ClientContext context;
   v1::TokenizeRequest request;
   v1::TokenizeResponse response;
+  bool drops_bos = false;  // which the tokens begin with
 
  private:
   const std::shared_ptr<HttpAnswer> answer_;
@@ -200,8 +212,20 @@ void OpenAiDoor::Handle(HttpRequest request, const Answer& answer) {
     headers.emplace_back("Content-Type", "application/json");
     return answer->Send(200, headers, models);
   }
+  if (gets && path == "/tokenizer_info") return SendJson(TokenizerInfo(), headers, answer.get());
   if (posts && path == "/detokenize") return Detokenize(request, answer.get());
   error(404, absl::StrCat("there is no ", path));
+}
+
+// What lm-eval asks of a server whose tokenizer it uses.
+json OpenAiDoor::TokenizerInfo() const {
+  json info = {{"tokenizer_class", "GemmaTokenizer"},
+               {"model_max_length", options_.context_tokens},
+               {"bos_token", "<bos>"},
+               {"eos_token", "<eos>"},
+               {"pad_token", "<pad>"}};
+  if (options_.tokenizer == nullptr) info = json::object();
+  return info;
 }
 
 std::string OpenAiDoor::Models(const std::string& only) const {
@@ -226,13 +250,11 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, const
   terms.request_id = RequestIdOf(request);
   const HttpHeaders headers = {{"Content-Type", "application/json"},
                                {"X-Request-Id", terms.request_id}};
-  static thread_local std::mt19937_64 seeds{std::random_device{}()};
-  const uint64_t seed = seeds() >> 1;
   const absl::StatusOr<json> body = ParseBody(request.body);
   if (!body.ok()) return SendError(body.status(), 0, headers, answer.get());
-  absl::StatusOr<OpenAiRequest> parsed =
-      is_chat ? ParseChat(*body, seed) : ParseCompletion(*body, seed);
+  absl::StatusOr<OpenAiRequest> parsed = is_chat ? ParseChat(*body) : ParseCompletion(*body);
   if (!parsed.ok()) return SendError(parsed.status(), 0, headers, answer.get());
+  SetSeeds(&*parsed);
   terms.model = parsed->model.empty() ? options_.model : parsed->model;
   const auto& adapters = options_.adapters;
   if (std::find(adapters.begin(), adapters.end(), terms.model) != adapters.end()) {
@@ -261,7 +283,7 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, const Answer& answer) {
   absl::StatusOr<json> body = ParseBody(request.body);
   if (!body.ok()) return SendError(body.status(), 0, headers, answer.get());
   const absl::StatusOr<OpenAiRequest> parsed =
-      body->contains("messages") ? ParseChat(*body, 0) : ParseCompletion(*body, 0);
+      body->contains("messages") ? ParseChat(*body) : ParseCompletion(*body);
   absl::Status status = parsed.status();
   if (status.ok() && parsed->generations.size() != 1) {
     status = absl::InvalidArgumentError("prompt: one text is wanted");
@@ -269,6 +291,10 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, const Answer& answer) {
   if (!status.ok()) return SendError(status, 0, headers, answer.get());
   auto* call = new TokenizeCall(answer, options_.context_tokens);
   *call->request.mutable_prompt() = parsed->generations[0].prompt();
+  const auto special = body->find("add_special_tokens");
+  call->drops_bos = special != body->end() && *special == false &&
+                    parsed->generations[0].prompt().has_text() &&
+                    !absl::StartsWith(parsed->generations[0].prompt().text(), "<bos>");
   const std::string token = TokenOf(request);
   if (!token.empty()) call->context.AddMetadata("authorization", "Bearer " + token);
   call->Start(stub_.get());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
 #include "proto/inference.grpc.pb.h"
 #include "services/serving/http/http_server.h"
 #include "services/serving/server/serving.h"
@@ -55,6 +56,7 @@ class OpenAiDoor final : public SideDoor {
   void StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer);
   void Tokenize(const HttpRequest& request, const Answer& answer);
   void Detokenize(const HttpRequest& request, HttpAnswer* answer) const;
+  nlohmann::json TokenizerInfo() const;
   std::string Models(const std::string& only) const;
 
   const OpenAiOptions options_;

@@ -83,23 +83,13 @@ absl::Status RefuseLacking(const json& body) {
   for (const char* name :
        {"tools", "functions", "tool_choice", "function_call", "audio", "modalities", "prediction",
         "web_search_options", "suffix", "guided_json", "guided_regex", "structured_outputs",
-        "logit_bias", "prompt_logprobs"}) {
+        "prompt_logprobs"}) {
     const json* found = Find(body, name);
     if (found == nullptr || found->empty() || *found == "none" || *found == "auto" ||
         *found == json{"text"}) {
       continue;
     }
     return Lacking(name);
-  }
-  for (const char* name : {"presence_penalty", "frequency_penalty", "min_p", "min_tokens"}) {
-    const json* found = Find(body, name);
-    if (found != nullptr && *found != 0) {
-      return Lacking(name);
-    }
-  }
-  const json* penalty = Find(body, "repetition_penalty");
-  if (penalty != nullptr && *penalty != 1) {
-    return Lacking("repetition_penalty");
   }
   const json* format = Find(body, "response_format");
   if (format != nullptr && format->value("type", "") != "text") {
@@ -151,21 +141,83 @@ absl::Status ReadCacheOptions(const json& body, bool* is_explicit, OpenAiRequest
              : absl::InvalidArgumentError(absl::StrCat("prompt_cache_options.", status.message()));
 }
 
+// A list of token ids, or of one.
+absl::Status ReadIds(const json& body, const char* name,
+                     google::protobuf::RepeatedField<uint32_t>* ids) {
+  const json* found = Find(body, name);
+  if (found == nullptr) return absl::OkStatus();
+  if (!found->is_array()) return Bad(name, "is no list of token ids");
+  for (const json& id : *found) {
+    if (!id.is_number_unsigned() || id > std::numeric_limits<uint32_t>::max()) {
+      return Bad(name, absl::StrCat(id.dump(), " is no token id"));
+    }
+    ids->Add(id.get<uint32_t>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadBiases(const json& body, v1::SamplingParams* sampling) {
+  const json* found = Find(body, "logit_bias");
+  if (found == nullptr) return absl::OkStatus();
+  if (!found->is_object()) return Bad("logit_bias", "is no object of token ids and numbers");
+  for (const auto& [text, bias] : found->items()) {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(text, &id) || !bias.is_number()) {
+      return Bad("logit_bias",
+                 absl::StrCat("\"", text, "\": ", bias.dump(), " is no token id and number"));
+    }
+    (*sampling->mutable_logit_bias())[id] = bias.get<float>();
+  }
+  return absl::OkStatus();
+}
+
+// What is said of how tokens are drawn; the rest is the server's.
+absl::Status ReadSampling(const json& body, v1::SamplingParams* sampling) {
+  sampling->set_server_defaults(true);
+  const auto number = [&](const char* name, double least, double most, const auto& set) {
+    float value = 0;
+    absl::Status status = ReadNumber(body, name, least, most, &value);
+    if (status.ok() && Find(body, name) != nullptr) set(value);
+    return status;
+  };
+  const auto count = [&](const char* name, uint64_t most, const auto& set) {
+    uint64_t value = 0;
+    absl::Status status = ReadCount(body, name, 0, most, &value);
+    if (status.ok() && Find(body, name) != nullptr) set(value);
+    return status;
+  };
+  constexpr uint64_t kMaxInt = std::numeric_limits<int32_t>::max();
+  v1::SamplingParams& to = *sampling;
+  for (const absl::Status& status :
+       {number("temperature", 0, 2, [&](float value) { to.set_temperature(value); }),
+        number("top_p", 0, 1, [&](float value) { to.set_top_p(value); }),
+        number("min_p", 0, 1, [&](float value) { to.set_min_p(value); }),
+        number("presence_penalty", -2, 2, [&](float value) { to.set_presence_penalty(value); }),
+        number("frequency_penalty", -2, 2, [&](float value) { to.set_frequency_penalty(value); }),
+        number("repetition_penalty", 0.1, 10,
+               [&](float value) { to.set_repetition_penalty(value); }),
+        count("top_k", kMaxInt, [&](uint64_t value) { to.set_top_k(value); }),
+        count("min_tokens", kMaxInt, [&](uint64_t value) { to.set_min_tokens(value); }),
+        count("seed", std::numeric_limits<int64_t>::max(),
+              [&](uint64_t value) { to.set_seed(value); }),
+        ReadBiases(body, sampling), ReadIds(body, "stop_token_ids", to.mutable_stop_token_ids()),
+        ReadIds(body, "bad_token_ids", to.mutable_bad_token_ids())}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 // What chats and completions have in common, into `made`.
-absl::Status ReadCommon(const json& body, uint64_t default_seed, uint32_t max_tokens,
-                        OpenAiRequest* request, v1::GenerateRequest* made) {
+absl::Status ReadCommon(const json& body, uint32_t max_tokens, OpenAiRequest* request,
+                        v1::GenerateRequest* made) {
   if (absl::Status status = RefuseLacking(body); !status.ok()) return status;
-  uint64_t n = 1, seed = default_seed, top_k = 0, tokens = max_tokens;
-  float temperature = 1, top_p = 1;
+  uint64_t n = 1, tokens = max_tokens;
   for (const absl::Status& status :
        {ReadText(body, "model", &request->model), ReadBool(body, "stream", &request->stream),
         ReadCount(body, "n", 1, 16, &n),
-        ReadCount(body, "seed", 0, std::numeric_limits<int64_t>::max(), &seed),
-        ReadCount(body, "top_k", 0, std::numeric_limits<int32_t>::max(), &top_k),
         ReadCount(body, "max_tokens", 1, std::numeric_limits<uint32_t>::max(), &tokens),
         ReadCount(body, "max_completion_tokens", 1, std::numeric_limits<uint32_t>::max(), &tokens),
-        ReadNumber(body, "temperature", 0, 2, &temperature),
-        ReadNumber(body, "top_p", 0, 1, &top_p), ReadStops(body, made),
+        ReadSampling(body, made->mutable_sampling()), ReadStops(body, made),
         ReadBool(body, "ignore_eos", &request->echo)}) {
     if (!status.ok()) return status;
   }
@@ -180,10 +232,7 @@ absl::Status ReadCommon(const json& body, uint64_t default_seed, uint32_t max_to
   made->set_n(static_cast<uint32_t>(n));
   made->set_max_new_tokens(static_cast<uint32_t>(tokens));
   made->set_fits_context(true);
-  made->mutable_sampling()->set_temperature(temperature);
-  made->mutable_sampling()->set_top_k(static_cast<uint32_t>(top_k));
-  made->mutable_sampling()->set_top_p(top_p);
-  made->mutable_sampling()->set_seed(seed);
+  made->set_report_writes(true);
   return absl::OkStatus();
 }
 
@@ -311,13 +360,13 @@ absl::StatusOr<uint32_t> ParseCacheTtl(const json& ttl) {
   return static_cast<uint32_t>(seconds);
 }
 
-absl::StatusOr<OpenAiRequest> ParseChat(const json& body, uint64_t default_seed) {
+absl::StatusOr<OpenAiRequest> ParseChat(const json& body) {
   OpenAiRequest request;
   request.is_chat = true;
   v1::GenerateRequest made;
   bool has_breakpoint = false, logprobs = false;
   uint64_t alternatives = 0;
-  absl::Status status = ReadCommon(body, default_seed, kChatTokens, &request, &made);
+  absl::Status status = ReadCommon(body, kChatTokens, &request, &made);
   if (status.ok()) status = ReadCacheOptions(body, &has_breakpoint, &request);
   if (status.ok()) status = ReadBool(body, "logprobs", &logprobs);
   if (status.ok()) status = ReadCount(body, "top_logprobs", 0, 20, &alternatives);
@@ -343,20 +392,20 @@ absl::StatusOr<OpenAiRequest> ParseChat(const json& body, uint64_t default_seed)
   return request;
 }
 
-absl::StatusOr<OpenAiRequest> ParseCompletion(const json& body, uint64_t default_seed) {
+absl::StatusOr<OpenAiRequest> ParseCompletion(const json& body) {
   OpenAiRequest request;
   v1::GenerateRequest made;
   bool is_explicit = false;
   uint64_t alternatives = 0;
-  absl::Status status = ReadCommon(body, default_seed, kCompletionTokens, &request, &made);
+  absl::Status status = ReadCommon(body, kCompletionTokens, &request, &made);
   if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request);
   if (status.ok()) status = ReadBool(body, "echo", &request.echo);
   if (status.ok()) status = ReadCount(body, "logprobs", 0, 20, &alternatives);
   if (status.ok() && Find(body, "logprobs") != nullptr) {
     status = AskLogprobs(alternatives, &request, &made);
   }
-  if (status.ok() && request.echo && request.logprobs) {
-    status = Bad("echo", "with logprobs is not supported by this server");
+  if (request.echo && request.logprobs) {
+    made.mutable_sampling()->set_prompt_logprobs(static_cast<uint32_t>(alternatives));
   }
   if (!status.ok()) return status;
   made.set_ttl_s(request.ttl_s);

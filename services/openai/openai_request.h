@@ -37,9 +37,8 @@ std::string JsonText(const nlohmann::json& value);
 // JSON of a request's body. kInvalidArgument: no object, nested deeper than any request is.
 absl::StatusOr<nlohmann::json> ParseBody(const std::string& body);
 // The body of /v1/chat/completions, /v1/completions. An error begins with the field's name.
-// `default_seed`: of a request without one.
-absl::StatusOr<OpenAiRequest> ParseChat(const nlohmann::json& body, uint64_t default_seed);
-absl::StatusOr<OpenAiRequest> ParseCompletion(const nlohmann::json& body, uint64_t default_seed);
+absl::StatusOr<OpenAiRequest> ParseChat(const nlohmann::json& body);
+absl::StatusOr<OpenAiRequest> ParseCompletion(const nlohmann::json& body);
 // "30m", "1h", "90s" or a number of seconds.
 absl::StatusOr<uint32_t> ParseCacheTtl(const nlohmann::json& ttl);
 

@@ -56,6 +56,7 @@ struct WorkerFlags {
   ClientAccess store_access{"", "", "", "", false, "store-", true};
   uint32_t threads = 0;
   bool strict_chats = false;
+  bool ignores_generation_config = false;
   std::string http_listen, http_address_file, http_model, http_hosts, http_origins;
 };
 
@@ -146,6 +147,11 @@ void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddText("http-address-file", &flags->http_address_file, "Write that address to this file");
   set->AddText("http-model", &flags->http_model,
                "The model's name there; empty: that of its folder");
+  set->AddChoice(
+      "generation-config", &flags->ignores_generation_config, {"auto", "none"},
+      "Temperature, top_k and top_p of requests over HTTP that leave them open: auto: as "
+      "the model's generation_config.json says, else OpenAI's; none: OpenAI's; over "
+      "gRPC, unless a request asks for the same, 0: greedy");
   set->AddText("http-hosts", &flags->http_hosts,
                "Names, parted by commas, by which callers reach it, besides localhost, addresses "
                "and the name in --http-listen");
@@ -325,6 +331,7 @@ int Main(int argc, char** argv) {
   options.model_dir = flags.engine.model_dir;
   options.version = kVersion;
   options.strict_chats = flags.strict_chats;
+  options.generation_config = !flags.ignores_generation_config;
   options.on_finished = [&metrics, &status](const FinishedInfo& info) {
     RecordTimes(info, &metrics);
     status.RecordTimes(info);

@@ -62,6 +62,33 @@ TEST(StateFormatTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(prelude->snapshot_offset % 64, 0u);
 }
 
+TEST(StateFormatTest, HasItsVersionByItsRules) {
+  SavedState state = TinyState();
+  state.rules.min_p = 0.25;
+  state.rules.repetition_penalty = 1.5;
+  state.rules.bias_ids = {4};
+  state.rules.biases = {0x3f800000};
+  state.rules.bad_ids = {7, 8};
+  state.rules.min_tokens = 3;
+  const std::string snapshot = TinyFile();
+  const std::string file = *BuildStateHeader(state, snapshot.size()) + snapshot;
+  const auto parsed = ParseStateFile(file);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_TRUE(parsed->state.rules == state.rules);
+  EXPECT_EQ(ParseStatePrelude(file)->version, 2u);
+  EXPECT_EQ(ParseStatePrelude(TinyStateFile())->version, 1u);
+  std::string forged = file;
+  forged[8] = 1;
+  EXPECT_THAT(std::string(ParseStateFile(Resealed(forged)).status().message()),
+              HasSubstr("state of version 1 has rules of tokens"));
+  forged = TinyStateFile();
+  forged[8] = 2;
+  EXPECT_THAT(std::string(ParseStateFile(Resealed(forged)).status().message()),
+              HasSubstr("state of version 2 lacks rules of tokens"));
+  state.rules.biases.clear();
+  EXPECT_FALSE(BuildStateHeader(state, 1).ok());
+}
+
 TEST(StateFormatTest, RefusesTokensThatAreNotTheSnapshotsByName) {
   const absl::Status token = ParsedAs([](SavedState* state) { state->token_ids[5] = 9; });
   EXPECT_EQ(token.code(), absl::StatusCode::kFailedPrecondition);

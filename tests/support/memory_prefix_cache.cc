@@ -103,7 +103,14 @@ PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::
     outcome.note = "refused";
     return outcome;
   }
+  std::vector<ObjectId> lacked;
+  for (const auto& object : spec.objects) {
+    const bool is_new = objects_.count(ObjectKey(spec.prefix, object->id)) == 0;
+    if (object->bytes != nullptr && is_new) lacked.push_back(object->id);
+  }
+  if (spec.on_plan != nullptr) spec.on_plan(lacked);
   published_.push_back(spec);
+  published_.back().on_plan = nullptr;
   for (auto& object : published_.back().objects) {  // their memory may be reused after this call
     if (object->bytes != nullptr) object = CopyOf(*object);
   }

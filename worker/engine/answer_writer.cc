@@ -18,15 +18,17 @@ double Milliseconds(absl::Time begin, absl::Time end) {
 }  // namespace
 
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
-  return EmitFrom(sequence->answer.logits, sequence);
+  return EmitFrom(absl::MakeSpan(sequence->answer.logits), sequence);
 }
 
-absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<const float> logits,
+absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<float> logits,
                                                                    Sequence* sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
-  absl::StatusOr<SampledToken> token =
-      sequence->answer.sampler.Sample(logits, sequence->request.sampling,
-                                      sequence->request.first_draw + sequence->answer.generated);
+  const std::vector<int32_t>& eos = model_->config().eos_token_ids;
+  const SamplingParams& sampling = sequence->request.sampling;
+  absl::StatusOr<SampledToken> token = sequence->answer.sampler.Sample(
+      logits, sampling, sequence->request.first_draw + sequence->answer.generated,
+      sequence->RulesOfNext(eos));
   if (!token.ok()) {
     // Logits that are no numbers: perhaps what it was restored from is not what it was.
     const uint32_t boundary = sequence->restored.boundary;
@@ -35,10 +37,11 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<co
   }
   token->sample = sequence->sample;
   if (sequence->answer.generated == 0) sequence->times.first_token_at = absl::Now();
-  const std::vector<int32_t>& eos = model_->config().eos_token_ids;
   if (!sequence->request.ignore_eos && std::binary_search(eos.begin(), eos.end(), token->id)) {
     return FinishReason::kEos;
   }
+  const std::vector<int32_t>& stops = sampling.rules.stop_ids;
+  if (std::find(stops.begin(), stops.end(), token->id) != stops.end()) return FinishReason::kStop;
   if (!PassOn(sequence, *token)) return FinishReason::kStop;
   if (sequence->answer.generated == sequence->request.max_new_tokens) return FinishReason::kLength;
   return std::optional<FinishReason>();
@@ -85,8 +88,8 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* seq
   uint32_t used = 0;
   bool goes_on = true;
   while (goes_on) {
-    const absl::Span<const float> row =
-        absl::MakeConstSpan(answer.logits).subspan(used * vocabulary, vocabulary);
+    const absl::Span<float> row =
+        absl::MakeSpan(answer.logits).subspan(used * vocabulary, vocabulary);
     finished = EmitFrom(row, sequence);
     if (!finished.ok()) return finished.status();
     HashRow(row, sequence);

@@ -52,7 +52,7 @@ class AnswerWriter {
   void Fail(const SequencePtr& sequence, const absl::Status& status);
 
  private:
-  absl::StatusOr<std::optional<FinishReason>> EmitFrom(absl::Span<const float> logits,
+  absl::StatusOr<std::optional<FinishReason>> EmitFrom(absl::Span<float> logits,
                                                        Sequence* sequence);
   void HashRow(absl::Span<const float> logits, Sequence* sequence);
   void NoteStep(Sequence* sequence, uint32_t drafted, uint32_t accepted);

@@ -52,6 +52,7 @@ enum class EngineCounter {
   kPublishesStored,
   kPublishesDropped,
   kPublishBytes,
+  kCacheWriteTokens,
   kStagingSkips,
   kNondeterminism,
   kAudits,

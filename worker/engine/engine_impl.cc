@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -311,13 +313,61 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
   return absl::OkStatus();
 }
 
+// Logits of every row, a few rows at a time: each has a megabyte of them.
+absl::Status EngineImpl::StepTold(const SequencePart& part) {
+  constexpr uint32_t kRows = 64;
+  Sequence& sequence = *part.sequence;
+  const absl::Span<const int32_t> prompt = sequence.request.token_ids;
+  for (uint32_t done = 0; done < part.tokens; done += kRows) {
+    const uint32_t begin = sequence.position + done, rows = std::min(kRows, part.tokens - done);
+    const StepPart step{sequence.kv.get(), prompt.subspan(begin, rows), &sequence.answer.logits,
+                        rows};
+    const absl::Status stepped = room_.With([&] { return model_->Step({&step, 1}); });
+    if (!stepped.ok()) return StepError(stepped);
+    counters_.Add(EngineCounter::kSteps);
+    counters_.Add(EngineCounter::kStepRows, rows);
+    if (absl::Status told = TellPrompt(&sequence, begin, rows); !told.ok()) return told;
+  }
+  return absl::OkStatus();
+}
+
+// Row i has the logits of the token behind it; those of the last row are left.
+absl::Status EngineImpl::TellPrompt(Sequence* sequence, uint32_t begin, uint32_t rows) {
+  std::vector<float>& logits = sequence->answer.logits;
+  const std::vector<int32_t>& prompt = sequence->request.token_ids;
+  const size_t vocabulary = logits.size() / rows;
+  std::vector<SampledToken> told(begin == 0 ? 1 : 0);
+  if (begin == 0) told[0].id = prompt[0];
+  for (uint32_t row = 0; row < rows && begin + row + 1 < prompt.size(); ++row) {
+    SampledToken& token = told.emplace_back();
+    token.id = prompt[begin + row + 1];
+    const absl::Status added = sequence->answer.sampler.AddLogprobs(
+        absl::MakeConstSpan(logits).subspan(row * vocabulary, vocabulary),
+        *sequence->request.sampling.prompt_logprobs, &token);
+    if (!added.ok()) return added;
+  }
+  logits.erase(logits.begin(), logits.end() - static_cast<std::ptrdiff_t>(vocabulary));
+  if (sequence->callbacks.on_prompt != nullptr) sequence->callbacks.on_prompt(told);
+  return absl::OkStatus();
+}
+
 // Of a step that fails each part is tried alone: only what is at fault ends.
 void EngineImpl::Step(const std::vector<SequencePart>& parts) {
-  const absl::Status together = StepModel(parts);
+  std::vector<SequencePart> joint;
+  const auto is_told = [](const SequencePart& part) {
+    return part.kind == StepKind::kPrefill &&
+           part.sequence->request.sampling.prompt_logprobs.has_value();
+  };
+  std::copy_if(parts.begin(), parts.end(), std::back_inserter(joint), std::not_fn(is_told));
+  const absl::Status together = joint.empty() ? absl::OkStatus() : StepModel(joint);
   for (const SequencePart& part : parts) {
     if (part.sequence->state->failed) continue;  // its turn to end comes
     absl::Status status = together;
-    if (!together.ok() && parts.size() > 1) status = StepModel({&part, 1});
+    if (is_told(part)) {
+      status = Caught([&] { return StepTold(part); });
+    } else if (!together.ok() && joint.size() > 1) {
+      status = StepModel({&part, 1});
+    }
     if (status.ok()) status = Caught([&] { return AfterPart(part); });
     if (!status.ok()) answers_.Fail(part.sequence, status);
   }

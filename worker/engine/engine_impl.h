@@ -92,6 +92,9 @@ class EngineImpl : public Engine {
 
   // Steps.
   void Step(const std::vector<SequencePart>& parts);
+  // A prefill step whose tokens' own log probabilities are to be told.
+  absl::Status StepTold(const SequencePart& part);
+  absl::Status TellPrompt(Sequence* sequence, uint32_t begin, uint32_t rows);
   absl::Status StepModel(absl::Span<const SequencePart> parts);
   absl::Status AfterPart(const SequencePart& part);
   absl::Status AfterPrefill(const SequencePart& part);

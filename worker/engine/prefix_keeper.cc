@@ -116,7 +116,15 @@ void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache*
   job.spec =
       SpecFor(*sequence, sequence->prefix, {boundary}, sequence->kept.staged->ObjectsOf(boundary));
   job.done = [](const PublishOutcome&) {};
+  job.spec.on_plan = CountWrites(*sequence);
   publisher_.Submit(cache, std::move(job));
+}
+
+std::function<void(const std::vector<ObjectId>&)> PrefixKeeper::CountWrites(
+    const Sequence& sequence) {
+  return [counters = counters_, written = sequence.kept.written](const auto& lacked) {
+    counters->Add(EngineCounter::kCacheWriteTokens, written->Add(lacked));
+  };
 }
 
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
@@ -164,7 +172,12 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::shared_ptr<PublishedNotice> notice = sequence->kept.published;
   const uint32_t skipped = sequence->kept.staged->skipped();
   const bool in_blocks = layout_.exactness == Exactness::kInvariant;
-  const auto done = [notice, skipped, in_blocks](PublishOutcome outcome) {
+  const auto planned = [written = sequence->kept.written,
+                        on_planned = sequence->callbacks.on_planned] {
+    if (on_planned != nullptr) on_planned(written->count());
+  };
+  const auto done = [notice, skipped, in_blocks, planned](PublishOutcome outcome) {
+    planned();
     if (skipped > 0) {
       AddNote(absl::StrCat(skipped, " boundaries were left out: staging-bytes",
                            in_blocks ? " or kv-bytes" : "", " is in use"),
@@ -205,6 +218,10 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   }
   PublishJob job;
   job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
+  job.spec.on_plan = [count = CountWrites(*sequence), planned](const auto& lacked) {
+    count(lacked);
+    planned();
+  };
   job.done = done;
   if (sequence->generates()) {  // what a Prefill lacks its caller has computed
     job.done = [below, done](PublishOutcome outcome) {

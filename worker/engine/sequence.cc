@@ -76,6 +76,7 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
   state->kv = request.kv;
   state->unfinished = request.samples;
   state->ends.resize(request.samples);
+  if (writes()) kept.written = std::make_shared<WrittenTokens>(request.token_ids.size());
   if (writes() && callbacks.on_published != nullptr) {
     kept.published = std::make_shared<PublishedNotice>(callbacks.on_published);
   }
@@ -104,6 +105,18 @@ void Sequence::Speculate() {
   speculation.Append(absl::MakeConstSpan(answer.tokens).subspan(known));
   // The answer's last token is decoded, and never computed.
   speculation.Guess(request.max_new_tokens - answer.generated - 1);
+}
+
+LogitRules* Sequence::RulesOfNext(const std::vector<int32_t>& eos) {
+  const TokenRules& rules = request.sampling.rules;
+  if (!rules.are_on()) return nullptr;
+  if (!answer.rules.has_value()) {
+    const EngineRequest& begun = (first == nullptr ? *this : *first).request;
+    const auto ends = absl::MakeConstSpan(eos).subspan(0, request.ignore_eos ? 0 : eos.size());
+    answer.rules.emplace(rules, ends, begun.token_ids, begun.first_draw);
+  }
+  answer.rules->Follow(answer.tokens);
+  return &*answer.rules;
 }
 
 absl::Span<const int32_t> Sequence::NextTokens(uint32_t tokens) const {
@@ -172,6 +185,23 @@ bool FetchWait::GiveUp() {
   if (state_ != State::kWaiting && state_ != State::kGivenUp) return false;
   state_ = State::kGivenUp;
   return true;
+}
+
+uint32_t WrittenTokens::Add(const std::vector<ObjectId>& lacked) {
+  absl::MutexLock lock(&mu_);
+  const uint32_t before = count_;
+  for (const ObjectId& id : lacked) {
+    for (size_t at = id.begin; at < std::min<size_t>(id.begin + id.tokens, written_.size()); ++at) {
+      count_ += written_[at] ? 0 : 1;
+      written_[at] = true;
+    }
+  }
+  return count_ - before;
+}
+
+uint32_t WrittenTokens::count() const {
+  absl::MutexLock lock(&mu_);
+  return count_;
 }
 
 void PublishedNotice::Expect(int outcomes) {

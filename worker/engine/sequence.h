@@ -45,6 +45,20 @@ class PublishedNotice {
   PublishOutcome outcome_ ABSL_GUARDED_BY(mu_);
 };
 
+// WrittenTokens: the tokens of a prompt that the cache lacked and was offered. Thread safe.
+class WrittenTokens {
+ public:
+  explicit WrittenTokens(size_t tokens) : written_(tokens) {}
+  // Returns how many of the objects' tokens are new.
+  uint32_t Add(const std::vector<ObjectId>& lacked) ABSL_LOCKS_EXCLUDED(mu_);
+  uint32_t count() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<bool> written_ ABSL_GUARDED_BY(mu_);
+  uint32_t count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
 // The note of a publish that had nothing to offer.
 inline constexpr char kNothingToKeep[] = "no boundary to keep";
 
@@ -114,6 +128,7 @@ struct KeptPrefix {
   bool prompt = false;                  // its part of it is handed over
   std::shared_ptr<ComputeLease> lease;  // as long
   std::shared_ptr<PublishedNotice> published;
+  std::shared_ptr<WrittenTokens> written;
 };
 
 // The answer that a sequence decodes.
@@ -122,6 +137,7 @@ struct GrowingAnswer {
   explicit GrowingAnswer(uint32_t speculate) : speculation(speculate) {}
 
   Sampler sampler;
+  std::optional<LogitRules> rules;  // once a token was drawn, if there are any
   std::vector<float> logits;
   std::unique_ptr<Sha256Stream> logits_digest;  // of all tokens', if asked for
   int32_t last_token = 0;
@@ -150,6 +166,9 @@ struct Sequence {
   uint32_t tokens() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
   // The highest boundary to restore: what generates must compute its last token.
   uint32_t max_boundary() const { return generates() ? tokens() - 1 : tokens(); }
+
+  // The rules of the next token's logits; null: there are none.
+  LogitRules* RulesOfNext(const std::vector<int32_t>& eos);
 
   // Stops waiting for its fetch, whose thread is then free for another.
   void StopWaiting();

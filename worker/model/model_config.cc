@@ -61,6 +61,15 @@ class Reader {
     }
     *out = value->get<double>();
   }
+  void Within(const char* name, double low, double high, double* out) {
+    const Json* value = Find(name);
+    if (value == nullptr) return;
+    if (!value->is_number() || !(*value >= low && *value <= high)) {
+      return Refuse(name, value->dump(),
+                    absl::StrCat("must be a number in [", low, ", ", high, "]"));
+    }
+    *out = value->get<double>();
+  }
   void Bool(const char* name, bool* out) {
     const Json* value = Find(name);
     if (value == nullptr) return;
@@ -393,6 +402,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
     reader.Text("cache_implementation", &config.generation.cache_implementation);
     reader.Bool("use_cache", &config.generation.use_cache);
+    reader.Within("temperature", 0, 100, &config.generation.temperature);
+    reader.Int("top_k", 0, std::numeric_limits<int>::max(), &config.generation.top_k);
+    reader.Within("top_p", 0, 1, &config.generation.top_p);
     if (const Json* cache = reader.Find("cache_config")) {
       ReadCacheConfig(*cache, &reader, &config.generation);
     }

@@ -45,12 +45,14 @@ struct AttentionConfig {
   double logit_softcap = 0.0;  // 0: none
 };
 
-// What generation_config.json says of how to keep keys and values.
+// What generation_config.json says of how to keep keys and values, and of how to draw tokens.
 struct GenerationDefaults {
   std::string cache_implementation;  // empty: nothing
   // Its cache_config's options of quantized ones, by our names (kv_quantization.h); empty: none.
   std::string kv_quantization;
   bool use_cache = true;  // false: off for requests that say nothing
+  double temperature = 1, top_p = 1;
+  int top_k = 0;  // 0: all
 };
 
 struct ModelConfig {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -83,6 +84,9 @@ struct PublishRequestSpec {
   std::vector<std::shared_ptr<const KvObject>> objects;
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;  // 0: as long as the store's default says
+  // Called once the cache has said which objects it lacks, before these are sent; never of a
+  // publish that it refuses. May be null.
+  std::function<void(const std::vector<ObjectId>& lacked)> on_plan = nullptr;
 };
 
 struct PublishOutcome {

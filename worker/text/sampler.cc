@@ -78,17 +78,48 @@ absl::Status SamplingParams::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("sampling.top_p: is ", top_p, "; must be 0 (off) or in (0, 1]"));
   }
+  if (!(min_p >= 0 && min_p <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.min_p: is ", min_p, "; must be in [0, 1]"));
+  }
   if (logprobs > kMaxTopLogprobs) {
     return absl::InvalidArgumentError(absl::StrCat("sampling.logprobs: is ", logprobs,
                                                    "; must be in [0, ", kMaxTopLogprobs, "]"));
   }
-  return absl::OkStatus();
+  if (prompt_logprobs.value_or(0) > kMaxTopLogprobs) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.prompt_logprobs: is ",
+                                                   *prompt_logprobs, "; must be in [0, ",
+                                                   kMaxTopLogprobs, "]"));
+  }
+  return rules.Validate();
 }
 
 double UniformAt(uint64_t seed, uint64_t step) {
   // The seed is mixed first: the streams of neighbouring seeds share nothing.
   const uint64_t bits = Mix(Mix(seed + kGolden) + (step + 1) * kGolden);
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
+}
+
+absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<float> logits, const SamplingParams& params,
+                                             uint64_t step, LogitRules* rules) {
+  if (rules == nullptr) return Sample(absl::Span<const float>(logits), params, step);
+  SamplingParams silent = params;
+  silent.logprobs = 0;
+  silent.report_logprobs = false;
+  rules->Apply(logits);
+  absl::StatusOr<SampledToken> token = Sample(absl::Span<const float>(logits), silent, step);
+  rules->Restore(logits);
+  if (!token.ok() || (!params.report_logprobs && params.logprobs == 0)) return token;
+  if (absl::Status added = AddLogprobs(logits, params.logprobs, &*token); !added.ok()) return added;
+  return token;
+}
+
+absl::Status Sampler::AddLogprobs(absl::Span<const float> logits, uint32_t count,
+                                  SampledToken* token) {
+  const LogitScan scan = ScanLogits(logits.data(), static_cast<int64_t>(logits.size()));
+  if (!scan.all_finite) return NotFinite(logits);
+  FillLogprobs(logits, logits[static_cast<size_t>(scan.greatest)], count, token);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits,
@@ -123,14 +154,16 @@ int32_t Sampler::Draw(absl::Span<const float> logits, double greatest, const Sam
   const double share = UniformAt(params.seed, step);
   const bool top_k = params.top_k > 0 && params.top_k < logits.size();
   const bool top_p = params.top_p > 0 && params.top_p < 1;
-  if (top_p && !top_k && few_) few_ = KeepTopPOf(logits, greatest, params);
+  const bool min_p = params.min_p > 0;
+  if (top_p && !top_k && (few_ || min_p)) few_ = KeepTopPOf(logits, greatest, params);
   const bool kept_few = top_p && !top_k && few_;
-  if (!top_k && !kept_few) {
+  if (!top_k && !kept_few && !min_p) {
     const std::optional<int32_t> drawn = top_p ? DrawOfMany(logits, greatest, params, share)
                                                : DrawOf(logits, greatest, params, share);
     if (drawn.has_value()) return *drawn;
   }
   if (!kept_few) KeepAll(logits, greatest, params);
+  if (min_p) KeepMinP(params.min_p);
   int32_t id = 0;
   double sum = 0, reached = 0;
   const absl::Span<const Candidate> kept = candidates_;
@@ -263,15 +296,38 @@ absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
   const bool top_k = params.top_k > 0 && params.top_k < logits.size();
   const bool top_p = params.top_p > 0 && params.top_p < 1;
   if (top_k || !top_p || !KeepTopPOf(logits, greatest, params)) KeepAll(logits, greatest, params);
+  if (params.min_p > 0) KeepMinP(params.min_p);
   return candidates_;
 }
 
 // Keeps the candidates that the filters leave, in order.
 void Sampler::KeepAll(absl::Span<const float> logits, double greatest,
                       const SamplingParams& params) {
-  KeepTopK(logits, params.top_k);
+  const bool top_p = params.top_p > 0 && params.top_p < 1;
+  if (params.min_p > 0 && params.top_k == 0 && !top_p) {
+    const double least = greatest + params.temperature * std::log(params.min_p);
+    KeepAbove(logits, static_cast<float>(least - 1e-6 * (std::fabs(least) + 1)));
+  } else {
+    KeepTopK(logits, params.top_k);
+  }
   WeighCandidates(greatest, params.temperature);
-  if (params.top_p > 0 && params.top_p < 1) KeepTopP(params.top_p);
+  if (top_p) KeepTopP(params.top_p);
+}
+
+void Sampler::KeepAbove(absl::Span<const float> logits, float bound) {
+  const auto count = static_cast<int64_t>(logits.size());
+  candidates_.clear();
+  for (int64_t i = NextGreater(logits.data(), 0, count, bound); i < count;
+       i = NextGreater(logits.data(), i + 1, count, bound)) {
+    candidates_.push_back({static_cast<int32_t>(i), logits[static_cast<size_t>(i)], 0});
+  }
+}
+
+// The likeliest one weighs 1, whatever was kept.
+void Sampler::KeepMinP(double min_p) {
+  const auto is_less = [min_p](const Candidate& one) { return one.weight < min_p; };
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_less),
+                    candidates_.end());
 }
 
 void Sampler::KeepTopK(absl::Span<const float> logits, uint32_t k) {

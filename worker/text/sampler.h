@@ -1,7 +1,9 @@
 // Sampler: one token from the last position's logits.
 //
 // Order of the filters, as in transformers: temperature, then top-k, then top-p over what top-k
-// left. Equal logits rank by id, lowest first, so that exactly k tokens pass top-k.
+// left, then min-p: tokens at least min_p times as likely as the likeliest. Equal logits rank by
+// id, lowest first, so that exactly k tokens pass top-k. LogitRules change the logits before all
+// this.
 //
 // Randomness is counter based: the draw for new token number `step` depends on (seed, step) and the
 // logits only, not on what was drawn before; a resumed sequence goes on as if nothing had happened.
@@ -24,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/text/logit_rules.h"
 
 namespace hearth {
 
@@ -36,9 +39,13 @@ struct SamplingParams {
   float temperature = 0;  // 0 is greedy: the other filters then change nothing
   uint32_t top_k = 0;     // 0 is off
   float top_p = 0;        // 0 is off, else in (0, 1]
+  float min_p = 0;        // in [0, 1]; 0 is off
   uint64_t seed = 0;
   uint32_t logprobs = 0;         // alternatives reported with each token; 0 is off
   bool report_logprobs = false;  // report the chosen token's logprob
+  // Report the prompt's tokens' logprobs, with so many alternatives.
+  std::optional<uint32_t> prompt_logprobs;
+  TokenRules rules;
 
   // kInvalidArgument naming the field, its value and the limit.
   absl::Status Validate() const;
@@ -49,7 +56,7 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// Logprobs are those of the model: of the raw logits, before temperature and filters.
+// Logprobs are those of the model: of the raw logits, before rules, temperature and filters.
 struct SampledToken {
   int32_t id = 0;
   float logprob = 0;              // 0 unless report_logprobs or logprobs was asked for
@@ -67,23 +74,31 @@ struct Candidate {
 class Sampler {
  public:
   // kInternal when a logit is not a finite number: a broken model must not pass for a creative one.
+  // `rules`: what changes the logits, on a mutable row that is as it was afterwards; null: nothing.
   // REQUIRES: logits is not empty; params.Validate() is OK.
+  absl::StatusOr<SampledToken> Sample(absl::Span<float> logits, const SamplingParams& params,
+                                      uint64_t step, LogitRules* rules);
   absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
                                       uint64_t step);
+
+  // Sets the log probability of token->id, and the `count` likeliest tokens. kInternal as above.
+  absl::Status AddLogprobs(absl::Span<const float> logits, uint32_t count, SampledToken* token);
 
   // The `count` likeliest tokens, or all there are, the likeliest first. kInternal as above.
   // REQUIRES: logits is not empty.
   absl::StatusOr<std::vector<TokenLogprob>> Likeliest(absl::Span<const float> logits,
                                                       uint32_t count);
 
-  // The tokens among which Sample would draw. Valid until the next call. In descending order when a
-  // filter is on, else by id. REQUIRES: as above; temperature > 0; logits finite.
+  // The tokens among which Sample would draw. Valid until the next call. In descending order when
+  // top-k or top-p is on, else by id. REQUIRES: as above; temperature > 0; logits finite.
   absl::Span<const Candidate> Filter(absl::Span<const float> logits, const SamplingParams& params);
 
  private:
   void KeepAll(absl::Span<const float> logits, double greatest, const SamplingParams& params);
   void KeepTopK(absl::Span<const float> logits, uint32_t k);
   void KeepTopP(double top_p);
+  void KeepMinP(double min_p);
+  void KeepAbove(absl::Span<const float> logits, float bound);
   void WeighCandidates(double greatest, double temperature);
   // The same without a look at each logit. False: there is doubt, and nothing is of use.
   bool KeepTopPOf(absl::Span<const float> logits, double greatest, const SamplingParams& params);

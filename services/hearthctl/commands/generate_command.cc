@@ -15,13 +15,14 @@ constexpr char kGenerateExamples[] =
       (chat.json: [{"role": "user", "content": "Hello"}]; a content may also be a list of parts
       {"text": ..., "cache_breakpoint": true})
   hearthctl generate --prompt "Once" --temperature 1 --n 4 --max-new-tokens 32
+  hearthctl generate "Once" --generation-config auto --min-p 0.05 --repetition-penalty 1.1
   hearthctl generate "The capital of France is" --beams 4 --max-new-tokens 16
       (the likeliest answer that 4 beams find; nothing of it can be shown before the search ends)
   hearthctl generate --token-ids 2,3,4,5 --breakpoint 4 --max-new-tokens 8 --json --wait-published
 With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
-ttft_ms (from the RPC's start to the first token, by this clock), total_ms, first_logits_sha256,
-finish_reason, computed_tokens, kv_bytes (held at the end), kv_cache (how), exactness,
-decode_steps, drafted_tokens (guessed), accepted_tokens (of these: right),
+seed (unless greedy), ttft_ms (from the RPC's start to the first token, by this clock), total_ms,
+first_logits_sha256, finish_reason, computed_tokens, kv_bytes (held at the end), kv_cache (how),
+exactness, decode_steps, drafted_tokens (guessed), accepted_tokens (of these: right),
 load_decision (none, miss, load, compute or abandoned) with load_estimate_ms, compute_estimate_ms,
 load_ms and load_source where these are known; with --logprobs also logprobs, one a token; with
 --logits-sha256 also logits_sha256; with --n also samples, each with its token_ids, text and

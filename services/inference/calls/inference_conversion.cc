@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,12 @@ const char* LoadSourceName(LoadSource source) {
   constexpr const char* kNames[] = {"wire", "wire-disk", "shared-memory", "device"};
   static_assert(std::size(kNames) == static_cast<size_t>(LoadSource::kCount));
   return kNames[static_cast<size_t>(source)];
+}
+
+// JSON readers hold 53 bits.
+uint64_t NewSeed() {
+  static thread_local std::mt19937_64 seeds{std::random_device{}()};
+  return seeds() >> 11;
 }
 
 ChatInput ChatFromProto(const v1::Chat& proto) {
@@ -77,14 +84,30 @@ absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto) {
   return source;
 }
 
-absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto) {
-  SamplingParams sampling;
-  sampling.temperature = proto.temperature();
-  sampling.top_k = proto.top_k();
-  sampling.top_p = proto.top_p();
-  sampling.seed = proto.seed();
+absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto,
+                                                 const SamplingParams& open) {
+  SamplingParams sampling = proto.server_defaults() ? open : SamplingParams();
+  if (proto.has_temperature()) sampling.temperature = proto.temperature();
+  if (proto.has_top_k()) sampling.top_k = proto.top_k();
+  if (proto.has_top_p()) sampling.top_p = proto.top_p();
+  sampling.min_p = proto.min_p();
+  sampling.seed = proto.has_seed() || sampling.temperature == 0 ? proto.seed() : NewSeed();
   sampling.logprobs = proto.logprobs();
   sampling.report_logprobs = proto.report_logprobs();
+  TokenRules& rules = sampling.rules;
+  if (proto.has_repetition_penalty()) rules.repetition_penalty = proto.repetition_penalty();
+  rules.presence_penalty = proto.presence_penalty();
+  rules.frequency_penalty = proto.frequency_penalty();
+  // Ids above any vocabulary become such that none has.
+  const auto id_of = [](uint32_t id) {
+    return static_cast<int32_t>(std::min<uint32_t>(id, INT32_MAX));
+  };
+  for (const auto& [id, bias] : proto.logit_bias()) rules.logit_bias.emplace_back(id_of(id), bias);
+  std::sort(rules.logit_bias.begin(), rules.logit_bias.end());
+  for (const uint32_t id : proto.stop_token_ids()) rules.stop_ids.push_back(id_of(id));
+  for (const uint32_t id : proto.bad_token_ids()) rules.bad_ids.push_back(id_of(id));
+  rules.min_tokens = proto.min_tokens();
+  if (proto.has_prompt_logprobs()) sampling.prompt_logprobs = proto.prompt_logprobs();
   if (absl::Status status = sampling.Validate(); !status.ok()) return status;
   return sampling;
 }
@@ -170,6 +193,19 @@ void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
     v1::TokenLogprob* top = out->add_top();
     top->set_id(alternative.id);
     top->set_logprob(alternative.logprob);
+  }
+}
+
+void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out) {
+  for (const SampledToken& token : prompt) {
+    v1::PromptTokens::Token* made = out->add_tokens();
+    made->set_id(token.id);
+    if (!std::exchange(is_first, false)) made->set_logprob(token.logprob);
+    for (const TokenLogprob& alternative : token.top) {
+      v1::TokenLogprob* top = made->add_top();
+      top->set_id(alternative.id);
+      top->set_logprob(alternative.logprob);
+    }
   }
 }
 

@@ -16,7 +16,9 @@
 namespace hearth {
 
 absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto);
-absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto);
+// `open`: what a request gets that leaves it to the server.
+absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto,
+                                                 const SamplingParams& open);
 absl::StatusOr<BeamOptions> SearchFromProto(const v1::GenerateRequest& proto);
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
 
@@ -25,6 +27,8 @@ void StartedToProto(const StartedInfo& info, v1::Started* out);
 std::string LoadSentence(const LoadReport& load);
 void NoteStart(const StartedInfo& info, CallNote* note);
 // Everything but the text.
+// `is_first`: the first of them has no logprob.
+void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out);
 void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
                   v1::GeneratedToken* out);
 void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out);

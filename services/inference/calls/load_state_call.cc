@@ -1,5 +1,6 @@
 #include "services/inference/calls/load_state_call.h"
 
+#include <cstring>
 #include <new>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,21 @@ absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
 // Of one message: gRPC's own thread parses it.
 constexpr uint64_t kMaxChunkElements = 16;
 
+void RulesToProto(const SavedState::Rules& rules, v1::SamplingParams* out) {
+  out->set_min_p(static_cast<float>(rules.min_p));
+  out->set_repetition_penalty(static_cast<float>(rules.repetition_penalty));
+  out->set_presence_penalty(static_cast<float>(rules.presence_penalty));
+  out->set_frequency_penalty(static_cast<float>(rules.frequency_penalty));
+  for (size_t i = 0; i < rules.bias_ids.size(); ++i) {
+    float bias = 0;
+    std::memcpy(&bias, &rules.biases[i], sizeof(bias));
+    (*out->mutable_logit_bias())[rules.bias_ids[i]] = bias;
+  }
+  out->mutable_stop_token_ids()->Add(rules.stop_ids.begin(), rules.stop_ids.end());
+  out->mutable_bad_token_ids()->Add(rules.bad_ids.begin(), rules.bad_ids.end());
+  out->set_min_tokens(static_cast<uint32_t>(rules.min_tokens));
+}
+
 void StateToProto(const SavedState& state, const std::string& adapter, v1::LoadStateResponse* out) {
   out->set_request_id(state.request_id);
   out->mutable_token_ids()->Add(state.token_ids.begin(), state.token_ids.end());
@@ -29,6 +45,7 @@ void StateToProto(const SavedState& state, const std::string& adapter, v1::LoadS
   out->mutable_sampling()->set_top_k(state.top_k);
   out->mutable_sampling()->set_top_p(static_cast<float>(state.top_p));
   out->mutable_sampling()->set_seed(state.seed);
+  RulesToProto(state.rules, out->mutable_sampling());
   out->set_adapter(adapter);
   out->set_computed_tokens(static_cast<uint32_t>(state.token_ids.size() - 1));
 }

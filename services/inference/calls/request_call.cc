@@ -11,6 +11,12 @@
 #include "services/rpc/slice_wire.h"
 
 namespace hearth {
+namespace {
+
+// For the store's plan, of an answer that ended before it.
+constexpr absl::Duration kPlanWait = absl::Milliseconds(50);
+
+}  // namespace
 
 void RequestCall::Follow(Engine* engine, FairPool* pool, const std::string& tenant, uint64_t bytes,
                          Make make) {
@@ -66,6 +72,10 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> GenerateCall::Submit(Engine
   callbacks.on_finished = [self](const FinishedInfo& info) { self->OnFinished(info); };
   callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
   callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
+  if (options_.report_writes) {
+    callbacks.on_planned = [self](uint32_t written) { self->OnPlanned(written); };
+  }
+  callbacks.on_prompt = [self](absl::Span<const SampledToken> tokens) { self->OnPrompt(tokens); };
   // Whether an answer of these tokens ends with a stop string.
   callbacks.stops = [self](absl::Span<const int32_t> ids) {
     const GenerateOptions& options = self->options_;
@@ -82,6 +92,8 @@ void GenerateCall::OnStarted(const StartedInfo& info) {
   }
   v1::GenerateResponse message;
   StartedToProto(info, message.mutable_started());
+  const SamplingParams& sampling = options_.sampling;
+  if (sampling.temperature > 0) message.mutable_started()->set_seed(sampling.seed);
   Send(message);
 }
 
@@ -89,6 +101,12 @@ void GenerateCall::OnProgress(uint32_t ready_tokens) {
   if (!pace_->IsDue()) return;
   v1::GenerateResponse message;
   message.mutable_progress()->set_ready_tokens(ready_tokens);
+  Send(message);
+}
+
+void GenerateCall::OnPrompt(absl::Span<const SampledToken> tokens) {
+  v1::GenerateResponse message;
+  PromptToProto(tokens, !std::exchange(tells_prompt_, true), message.mutable_prompt());
   Send(message);
 }
 
@@ -119,9 +137,38 @@ void GenerateCall::OnFinished(const FinishedInfo& info) {
     Send(message);
   }
   if (answer_.has_token()) Send(answer_);
-  v1::GenerateResponse message;
-  FinishedToProto(info, prompt_tokens_, message.mutable_finished());
-  Send(message);
+  {
+    absl::MutexLock lock(&mutex_);
+    end_.emplace();
+    FinishedToProto(info, prompt_tokens_, end_->mutable_finished());
+    if (options_.report_writes && options_.writes && !written_.has_value() && !ended()) {
+      alarm_ = std::make_unique<grpc::Alarm>();
+      alarm_->Set(absl::ToChronoTime(absl::Now() + kPlanWait), [weak = Weak(this)](bool) {
+        if (const auto self = weak.lock()) self->SendEnd();
+      });
+      return;
+    }
+  }
+  SendEnd();
+}
+
+void GenerateCall::OnPlanned(uint32_t written) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!written_.has_value()) written_ = written;
+  }
+  SendEnd();
+}
+
+void GenerateCall::SendEnd() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!end_.has_value()) return;
+    end_->mutable_finished()->set_cache_write_tokens(written_.value_or(0));
+    PushLocked(MessageBytes(*end_));
+    WriteNext();
+    end_.reset();
+  }
   if (!options_.wait_published) return End(absl::OkStatus());
   if (options_.writes) return;
   PublishOutcome nothing;
@@ -144,7 +191,8 @@ bool GenerateCall::Send(const v1::GenerateResponse& message) {
     if (!ended()) call()->note()->generated += static_cast<uint64_t>(message.token().ids_size());
     PushLocked(std::move(bytes));
     WriteNext();
-    if (message.token().ids_size() == 0 || ready_bytes() <= kMaxWaitingBytes) return true;
+    const bool may_wait = message.token().ids_size() == 0 && !message.has_prompt();
+    if (may_wait || ready_bytes() <= kMaxWaitingBytes) return true;
   }
   End(absl::ResourceExhaustedError(
       absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
@@ -165,6 +213,10 @@ EngineCallbacks PrefillCall::Callbacks() {
     self->answer_.set_computed_tokens(self->answer_.computed_tokens() + info.computed_tokens);
   };
   callbacks.on_error = [self](const absl::Status& status) { self->OnError(status); };
+  callbacks.on_planned = [self](uint32_t written) {
+    absl::MutexLock lock(&self->mutex_);
+    self->written_ = written;
+  };
   callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
   return callbacks;
 }
@@ -207,6 +259,7 @@ void PrefillCall::OnProgress(uint32_t ready_tokens) {
 
 // A first request says what the store lacks below the boundary that it restored, if it has a store.
 bool PrefillCall::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
+  answer_.set_cache_write_tokens(answer_.cache_write_tokens() + std::exchange(written_, 0));
   const auto has = [&outcome](uint32_t boundary) {
     return std::binary_search(outcome.boundaries.begin(), outcome.boundaries.end(), boundary);
   };

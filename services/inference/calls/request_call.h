@@ -8,6 +8,7 @@
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_REQUEST_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_REQUEST_CALL_H_
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
@@ -102,6 +103,7 @@ struct GenerateOptions {
   const Tokenizer* tokenizer = nullptr;  // null: tokens without text
   std::vector<std::string> stop;         // validated
   bool wait_published = false;
+  bool report_writes = false;  // Finished says what the store lacked, and may wait for that
   absl::Duration progress_pause = absl::InfiniteDuration();  // between messages with progress
   bool writes = true;  // the request may publish, so the engine reports an outcome
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
@@ -123,7 +125,11 @@ class GenerateCall final : public RequestCall {
   bool OnToken(const SampledToken& token) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnFinished(const FinishedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnPrompt(absl::Span<const SampledToken> tokens) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnPlanned(uint32_t written) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Send(const v1::GenerateResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sends the last message but `published`, if it was kept back until now.
+  void SendEnd() ABSL_LOCKS_EXCLUDED(mutex_);
 
   GenerateOptions options_;
   // Of the events alone, from Submit on.
@@ -132,6 +138,11 @@ class GenerateCall final : public RequestCall {
   v1::GenerateResponse answer_;
   std::optional<ProgressPace> pace_;
   std::vector<std::unique_ptr<TextStream>> texts_;  // of each sample; none without a tokenizer
+  bool tells_prompt_ = false;
+
+  std::optional<uint32_t> written_ ABSL_GUARDED_BY(mutex_);          // once the store's plan came
+  std::optional<v1::GenerateResponse> end_ ABSL_GUARDED_BY(mutex_);  // kept back
+  std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
 // PrefillCall: one Prefill call, answered when its prefix was published, or could not be. A
@@ -164,6 +175,7 @@ class PrefillCall final : public RequestCall {
   std::optional<EngineRequest> first_;  // set before anything is called back
   v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
   PublishOutcome published_ ABSL_GUARDED_BY(mutex_);       // by all requests so far
+  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;           // of the request under way
   std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);  // descending; the last is computed next
   uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;         // the one that is
   bool is_first_ ABSL_GUARDED_BY(mutex_) = true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -45,6 +46,20 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
   state.top_k = rest.sampling.top_k;
   state.top_p = rest.sampling.top_p;
   state.seed = rest.sampling.seed;
+  const TokenRules& rules = rest.sampling.rules;
+  state.rules.min_p = rest.sampling.min_p;
+  state.rules.repetition_penalty = rules.repetition_penalty;
+  state.rules.presence_penalty = rules.presence_penalty;
+  state.rules.frequency_penalty = rules.frequency_penalty;
+  for (const auto& [id, bias] : rules.logit_bias) {
+    state.rules.bias_ids.push_back(static_cast<uint32_t>(id));
+    uint32_t bits = 0;
+    std::memcpy(&bits, &bias, sizeof(bits));
+    state.rules.biases.push_back(bits);
+  }
+  state.rules.stop_ids.assign(rules.stop_ids.begin(), rules.stop_ids.end());
+  state.rules.bad_ids.assign(rules.bad_ids.begin(), rules.bad_ids.end());
+  state.rules.min_tokens = rules.min_tokens;
   return BuildStateHeader(state, snapshot_bytes);
 }
 

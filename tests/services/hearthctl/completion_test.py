@@ -62,7 +62,8 @@ class Offers:
         self.assertEqual(self.completed("completion", "z"), ["zsh"])
 
     def test_a_flag_that_may_be_repeated_is_offered_again(self):
-        self.assertEqual(self.completed("generate", "--stop", "a", "--sto"), ["--stop"])
+        self.assertEqual(self.completed("generate", "--stop", "a", "--sto"),
+                         ["--stop", "--stop-token-id"])
 
     def test_commands_of_two_words(self):
         self.assertEqual(sorted(self.completed("state", "")), ["load", "save"])

@@ -70,6 +70,7 @@ class OpenAiDoorTest : public ::testing::Test {
   }
   Reply Get(const std::string& path) { return Ask("GET " + path, "Host: localhost\r\n"); }
 
+  std::unique_ptr<MemoryPrefixCache> cache_;  // outlives the engine
   std::unique_ptr<WorkerServer> server_;
   OpenAiOptions options_;
   std::unique_ptr<OpenAiDoor> door_;
@@ -136,6 +137,73 @@ TEST_F(OpenAiDoorTest, CompletesSeveralPromptsWithLogprobs) {
     EXPECT_EQ(choice["finish_reason"], "length");
   }
   EXPECT_EQ(made["usage"]["completion_tokens"], 12);
+}
+
+TEST_F(OpenAiDoorTest, EchoesAPromptWithItsLogprobsAndReadsNoCacheForThem) {
+  const std::string body = R"({"prompt": "the keeper of the lamp", "max_tokens": 1, "echo": true,
+                               "temperature": 0, "logprobs": 1, "ignore_eos": true)";
+  for (int round = 0; round < 2; ++round) {
+    const json made = Post("/v1/completions", body + "}").parsed();
+    const json& flat = made["choices"][0]["logprobs"];
+    const size_t prompt = made["usage"]["prompt_tokens"];
+    EXPECT_EQ(made["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    ASSERT_EQ(flat["token_logprobs"].size(), prompt + 1);
+    ASSERT_EQ(flat["tokens"].size(), prompt + 1);
+    ASSERT_EQ(flat["text_offset"].size(), prompt + 1);
+    EXPECT_TRUE(flat["token_logprobs"][0].is_null() && flat["top_logprobs"][0].is_null());
+    for (size_t i = 1; i <= prompt; ++i) {
+      EXPECT_LE(flat["token_logprobs"][i], 0);
+      EXPECT_EQ(flat["top_logprobs"][i].size(), 1u);
+    }
+    // One token less: the token behind it is as likely as the echo said.
+    const json all =
+        Post("/tokenize", R"({"prompt": "the keeper of the lamp"})").parsed()["tokens"];
+    json ids = all;
+    ids.erase(ids.size() - 1);
+    json one = {
+        {"prompt", ids},      {"max_tokens", 1},
+        {"temperature", 0},   {"logprobs", 1},
+        {"ignore_eos", true}, {"logit_bias", {{std::to_string(all.back().get<int>()), 100}}}};
+    const json next = Post("/v1/completions", one.dump()).parsed();
+    EXPECT_EQ(next["choices"][0]["logprobs"]["token_logprobs"][0],
+              flat["token_logprobs"][prompt - 1]);
+  }
+  const Reply stream = Post("/v1/completions", body + R"(, "stream": true})");
+  size_t told = 0;
+  for (const std::string& event : stream.events()) {
+    const json parsed = json::parse(event, nullptr, false);
+    if (!parsed.is_object() || parsed["choices"].empty()) continue;
+    const json& logprobs = parsed["choices"][0]["logprobs"];
+    if (logprobs.is_object()) told += logprobs["tokens"].size();
+  }
+  EXPECT_EQ(
+      told,
+      Post("/v1/completions", body + "}").parsed()["choices"][0]["logprobs"]["tokens"].size());
+}
+
+TEST_F(OpenAiDoorTest, DrawsASeedAndGivesItBack) {
+  const std::string open = R"({"prompt": "the keeper", "max_tokens": 12, "ignore_eos": true)";
+  const json drawn = Post("/v1/completions", open + "}").parsed();
+  ASSERT_TRUE(drawn["seed"].is_number()) << drawn;
+  const json again =
+      Post("/v1/completions", open + ", \"seed\": " + drawn["seed"].dump() + "}").parsed();
+  EXPECT_EQ(again["choices"][0]["text"], drawn["choices"][0]["text"]);
+  EXPECT_FALSE(Post("/v1/completions", open + R"(, "temperature": 0})").parsed().contains("seed"));
+}
+
+TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
+  cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
+  server_->SetCache(cache_.get());
+  const std::string body =
+      R"({"prompt": "the keeper of the light climbs the stairs and 12 barrels, 340 nails",
+      "max_tokens": 1, "temperature": 0})";
+  const auto usage = [&] { return Post("/v1/completions", body).parsed()["usage"]; };
+  const json cold = usage();
+  const json& written = cold["prompt_tokens_details"]["cache_write_tokens"];
+  EXPECT_GT(written, 0) << cold;
+  EXPECT_LE(written, cold["prompt_tokens"]);
+  EXPECT_EQ(server_->engine()->Stats().counters.at("cache_write_tokens"), written);
+  EXPECT_EQ(usage()["prompt_tokens_details"]["cache_write_tokens"], 0);
 }
 
 TEST_F(OpenAiDoorTest, PrewarmsWithoutAnAnswer) {
@@ -221,6 +289,12 @@ TEST_F(OpenAiDoorTest, SpeaksOfItselfAndItsModels) {
   EXPECT_THAT(Get("/").body, EndsWith("</html>\n"));
   const Reply tokens = Post("/tokenize", R"({"prompt": "the lamp"})");
   EXPECT_GT(tokens.parsed()["count"], 1) << tokens.body;
+  json plain = tokens.parsed()["tokens"];
+  plain.erase(0);
+  EXPECT_EQ(Post("/tokenize", R"({"prompt": "the lamp", "add_special_tokens": false})")
+                .parsed()["tokens"],
+            plain);
+  EXPECT_EQ(Get("/tokenizer_info").status, 200);
   EXPECT_EQ(Get("/health").status, 200);
   door_->Drain();
 }

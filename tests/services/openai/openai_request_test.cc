@@ -14,7 +14,7 @@ using ::testing::StartsWith;
 OpenAiRequest Chat(const std::string& text) {
   const auto body = ParseBody(text);
   EXPECT_TRUE(body.ok()) << body.status();
-  auto request = ParseChat(*body, 7);
+  auto request = ParseChat(*body);
   EXPECT_TRUE(request.ok()) << request.status();
   return *std::move(request);
 }
@@ -23,7 +23,7 @@ std::string ChatError(const std::string& fields) {
   const auto body =
       ParseBody(R"({"messages": [{"role": "user", "content": "a"}], )" + fields + "}");
   EXPECT_TRUE(body.ok()) << body.status();
-  return std::string(ParseChat(*body, 7).status().message());
+  return std::string(ParseChat(*body).status().message());
 }
 
 TEST(OpenAiRequest, ReadsAChatWithWhatItLeavesOpen) {
@@ -34,9 +34,9 @@ TEST(OpenAiRequest, ReadsAChatWithWhatItLeavesOpen) {
   const v1::GenerateRequest& made = request.generations[0];
   EXPECT_EQ(request.model, "m");
   EXPECT_FALSE(request.stream);
-  EXPECT_EQ(made.sampling().temperature(), 1);
-  EXPECT_EQ(made.sampling().top_p(), 1);
-  EXPECT_EQ(made.sampling().seed(), 7u);
+  EXPECT_TRUE(made.sampling().server_defaults());
+  EXPECT_FALSE(made.sampling().has_temperature() || made.sampling().has_top_p() ||
+               made.sampling().has_top_k() || made.sampling().has_seed());
   EXPECT_EQ(made.n(), 1u);
   EXPECT_EQ(made.max_new_tokens(), 4096u);
   EXPECT_TRUE(made.fits_context());
@@ -49,6 +49,9 @@ TEST(OpenAiRequest, ReadsWhatAChatSays) {
       R"({"messages": [{"role": "developer", "content": "s"}, {"role": "user", "content": "a"}],
           "stream": true, "stream_options": {"include_usage": true}, "n": 2, "seed": 3,
           "temperature": 0, "top_p": 0.5, "max_completion_tokens": 5, "stop": ["x", "y"],
+          "top_k": 9, "min_p": 0.25, "presence_penalty": -1, "frequency_penalty": 0.5,
+          "repetition_penalty": 1.25, "logit_bias": {"7": -100, "8": 1.5}, "min_tokens": 4,
+          "stop_token_ids": [5], "bad_token_ids": [6, 7],
           "logprobs": true, "top_logprobs": 4})");
   const v1::GenerateRequest& made = request.generations[0];
   EXPECT_TRUE(request.stream && request.include_usage && request.logprobs);
@@ -57,6 +60,16 @@ TEST(OpenAiRequest, ReadsWhatAChatSays) {
   EXPECT_EQ(made.sampling().temperature(), 0);
   EXPECT_EQ(made.sampling().top_p(), 0.5f);
   EXPECT_EQ(made.sampling().logprobs(), 4u);
+  EXPECT_EQ(made.sampling().top_k(), 9u);
+  EXPECT_EQ(made.sampling().min_p(), 0.25f);
+  EXPECT_EQ(made.sampling().presence_penalty(), -1);
+  EXPECT_EQ(made.sampling().frequency_penalty(), 0.5f);
+  EXPECT_EQ(made.sampling().repetition_penalty(), 1.25f);
+  EXPECT_EQ(made.sampling().logit_bias().at(7), -100);
+  EXPECT_EQ(made.sampling().logit_bias().at(8), 1.5f);
+  EXPECT_EQ(made.sampling().min_tokens(), 4u);
+  EXPECT_EQ(made.sampling().stop_token_ids(0), 5u);
+  EXPECT_EQ(made.sampling().bad_token_ids_size(), 2);
   EXPECT_EQ(made.max_new_tokens(), 5u);
   EXPECT_EQ(made.stop_size(), 2);
   EXPECT_EQ(made.prompt().chat().messages(0).role(), "system");
@@ -101,7 +114,7 @@ TEST(OpenAiRequest, ReadsLifetimes) {
 TEST(OpenAiRequest, ReadsPromptsOfAllForms) {
   const auto read = [](const std::string& prompt) {
     const auto body = ParseBody(R"({"prompt": )" + prompt + "}");
-    return ParseCompletion(*body, 7);
+    return ParseCompletion(*body);
   };
   EXPECT_EQ(read(R"("a")")->generations[0].prompt().text(), "a");
   EXPECT_EQ(read(R"("a")")->generations[0].max_new_tokens(), 16u);
@@ -117,8 +130,6 @@ TEST(OpenAiRequest, RefusesByNameWhatThisServerLacks) {
   EXPECT_THAT(ChatError(R"("tools": [{"type": "function"}])"), StartsWith("tools: "));
   EXPECT_THAT(ChatError(R"("response_format": {"type": "json_object"})"),
               StartsWith("response_format: "));
-  EXPECT_THAT(ChatError(R"("logit_bias": {"5": 1})"), StartsWith("logit_bias: "));
-  EXPECT_THAT(ChatError(R"("frequency_penalty": 0.5)"), StartsWith("frequency_penalty: "));
   EXPECT_THAT(ChatError(R"("cache_salt": "x")"), HasSubstr("--identities-file"));
   EXPECT_THAT(ChatError(R"("messages": [{"role": "user", "content": [{"type": "image_url"}]}])"),
               StartsWith(R"(messages[0].content: a part of type "image_url")"));
@@ -127,6 +138,11 @@ TEST(OpenAiRequest, RefusesByNameWhatThisServerLacks) {
 TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ChatError(R"("temperature": "hot")"), StartsWith("temperature: "));
   EXPECT_THAT(ChatError(R"("n": 1.5)"), StartsWith("n: is 1.5"));
+  EXPECT_THAT(ChatError(R"("logit_bias": {"a": 1})"), StartsWith("logit_bias: \"a\": 1 is no"));
+  EXPECT_THAT(ChatError(R"("logit_bias": [1])"), StartsWith("logit_bias: "));
+  EXPECT_THAT(ChatError(R"("bad_token_ids": [-1])"), StartsWith("bad_token_ids: -1 is no"));
+  EXPECT_THAT(ChatError(R"("min_p": 2)"), StartsWith("min_p: is 2"));
+  EXPECT_THAT(ChatError(R"("presence_penalty": 3)"), StartsWith("presence_penalty: is 3"));
   EXPECT_THAT(ChatError(R"("n": 17)"), StartsWith("n: is 17"));
   EXPECT_THAT(ChatError(R"("seed": -1)"), StartsWith("seed: "));
   EXPECT_THAT(ChatError(R"("stream": 1)"), StartsWith("stream: "));

@@ -167,6 +167,22 @@ TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
   EXPECT_EQ(wrong.status().message(), "g.json: field use_cache = \"no\": must be true or false");
 }
 
+TEST(ModelConfig, ReadsHowTokensAreToBeDrawn) {
+  const auto plain = ParseModelConfig("{}", "f.json", R"({"top_k": null})", "g.json");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->generation.temperature, 1);
+  EXPECT_EQ(plain->generation.top_k, 0);
+  EXPECT_EQ(plain->generation.top_p, 1);
+  const auto said = ParseModelConfig(
+      "{}", "f.json", R"({"temperature": 0.6, "top_k": 64, "top_p": 0.95})", "g.json");
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->generation.temperature, 0.6);
+  EXPECT_EQ(said->generation.top_k, 64);
+  EXPECT_EQ(said->generation.top_p, 0.95);
+  const auto wrong = ParseModelConfig("{}", "f.json", R"({"top_p": 2})", "g.json");
+  EXPECT_EQ(wrong.status().message(), "g.json: field top_p = 2: must be a number in [0, 1]");
+}
+
 TEST(ModelConfig, ReadsSoftcapsAndTakesNullForNone) {
   const auto capped = ParseModelConfig(
       R"({"attn_logit_softcapping": 50, "final_logit_softcapping": 30.5})", "f.json");

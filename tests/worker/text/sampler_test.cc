@@ -186,6 +186,11 @@ WrittenDown SampleAsWritten(const std::vector<float>& logits, const SamplingPara
     }
     made.kept.resize(kept);
   }
+  std::vector<Candidate> likely;
+  for (const Candidate& candidate : made.kept) {
+    if (candidate.weight >= params.min_p) likely.push_back(candidate);
+  }
+  made.kept = likely;
   sum = 0;
   for (const Candidate& candidate : made.kept) sum += candidate.weight;
   const double point = UniformAt(params.seed, step) * sum;
@@ -217,6 +222,7 @@ TEST(Sampler, GivesTheTokenThatTheWholeVocabularyInOrderGives) {
       for (SamplingParams params : {Params(1), Params(0.3F), Params(7), Params(1, 0, 0.4F),
                                     Params(0.2F, 0, 0.95F), Params(1, 40), Params(2, 300, 0.8F)}) {
         params.report_logprobs = true;
+        params.min_p = kind == 2 ? 0.1F : 0;
         Sampler sampler;
         for (uint64_t step = 0; step < (count < 1000 ? 12 : 2); ++step) {
           const WrittenDown wanted = SampleAsWritten(logits, params, step);
@@ -246,6 +252,7 @@ TEST(Sampler, AmongManyDrawsWhatTheWholeVocabularyInOrderGives) {
                                                  static_cast<int>(pick(4, 2)), round);
     SamplingParams params = Params(kTemperature[pick(std::size(kTemperature), 3)], 0,
                                    kTopP[pick(std::size(kTopP), 4)], round * 977);
+    if (pick(4, 7) == 0) params.min_p = kTopP[pick(5, 8)];
     if (pick(5, 5) == 0) params.top_k = static_cast<uint32_t>(1 + pick(logits.size(), 6));
     params.report_logprobs = true;
     for (uint64_t step = 0; step < 2; ++step) {
@@ -327,6 +334,9 @@ TEST(SamplingParams, NameTheFieldTheValueAndTheLimit) {
   EXPECT_THAT(message(Params(1, 0, -0.1F)), HasSubstr("sampling.top_p"));
   EXPECT_THAT(message(Params(1, 0, std::nanf(""))), HasSubstr("sampling.top_p"));
   SamplingParams params;
+  params.min_p = 1.5F;
+  EXPECT_EQ(message(params), "sampling.min_p: is 1.5; must be in [0, 1]");
+  params.min_p = 0;
   params.logprobs = 21;
   EXPECT_EQ(message(params), "sampling.logprobs: is 21; must be in [0, 20]");
 }

@@ -71,6 +71,7 @@ Json Filtered(const Json& request) {
   params.temperature = request.at("temperature");
   params.top_k = request.at("top_k");
   params.top_p = request.at("top_p");
+  params.min_p = request.at("min_p");
   Sampler sampler;
   Json ids = Json::array(), weights = Json::array();
   for (const Candidate& candidate : sampler.Filter(logits, params)) {
@@ -78,6 +79,25 @@ Json Filtered(const Json& request) {
     weights.push_back(candidate.weight);
   }
   return {{"ids", ids}, {"weights", weights}};
+}
+
+Json Ruled(const Json& request) {
+  std::vector<float> logits = request.at("logits");
+  const std::vector<float> raw = logits;
+  const std::vector<int32_t> prompt = request.at("prompt"), answer = request.at("answer");
+  TokenRules rules;
+  rules.repetition_penalty = request.at("repetition_penalty");
+  rules.presence_penalty = request.at("presence_penalty");
+  rules.frequency_penalty = request.at("frequency_penalty");
+  for (const Json& bias : request.at("logit_bias")) rules.logit_bias.emplace_back(bias[0], bias[1]);
+  rules.bad_ids = request.at("bad_ids").get<std::vector<int32_t>>();
+  rules.min_tokens = request.at("min_tokens");
+  LogitRules applied(rules, request.at("eos").get<std::vector<int32_t>>(), prompt, 0);
+  applied.Follow(answer);
+  applied.Apply(absl::MakeSpan(logits));
+  const Json changed = logits;
+  applied.Restore(absl::MakeSpan(logits));
+  return {{"logits", changed}, {"restored", logits == raw}};
 }
 
 Json Logprobs(const Json& request) {
@@ -102,6 +122,7 @@ Json Answer(const Json& request, const Tokenizer& tokenizer) {
   if (op == "stream") return Streamed(request, tokenizer);
   if (op == "chat") return Chat(request, tokenizer);
   if (op == "filter") return Filtered(request);
+  if (op == "rules") return Ruled(request);
   if (op == "logprobs") return Logprobs(request);
   return {{"error", "unknown op " + op}};
 }

@@ -106,7 +106,7 @@ struct EngineCallbacks {
   // After each step of the prompt but its last: how many of its tokens are restored or computed.
   std::function<void(uint32_t)> on_progress;
   // Returns false to end the token's sample now with kStop (a stop string was seen). The token that
-  // ends a sample with kEos is not passed on.
+  // ends a sample with kEos, or is one of the rules' stop_ids (kStop), is not passed on.
   std::function<bool(const SampledToken&)> on_token;
   // Of a request with several beams: whether an answer of these tokens ends with the last of them
   // (a stop string is complete). Null: none does.
@@ -114,6 +114,12 @@ struct EngineCallbacks {
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
   std::function<void(const PublishOutcome&)> on_published;
+  // Of a request that writes, once the cache has said what it lacks of the prompt, or cannot be
+  // asked: how many of the prompt's tokens that is. May come twice, before on_published.
+  std::function<void(uint32_t)> on_planned;
+  // Of a request for prompt_logprobs: the prompt's next tokens, in order. The first of all has no
+  // logprob.
+  std::function<void(absl::Span<const SampledToken>)> on_prompt;
   // Before on_finished: keys and values of the whole prompt, for a request that generates nothing
   // and does not write, in the class invariant; null: not wanted.
   std::function<void(SnapshotMaker)> on_snapshot;

@@ -20,6 +20,10 @@ absl::Status CheckSearch(const EngineRequest& request) {
     other = absl::StrCat("sampling.temperature ", request.sampling.temperature, ", but only 0");
   }
   if (request.sampling.logprobs > 0 || request.sampling.report_logprobs) other = "logprobs";
+  const TokenRules& rules = request.sampling.rules;
+  if (rules.are_on() || !rules.stop_ids.empty()) other = "penalties, biases or lists of tokens";
+  if (request.sampling.min_p > 0) other = "sampling.min_p";
+  if (request.sampling.prompt_logprobs.has_value()) other = "sampling.prompt_logprobs";
   if (request.hash_logits) other = "hash_logits";
   if (request.first_draw > 0) other = absl::StrCat("first_draw ", request.first_draw);
   if (other.empty()) return absl::OkStatus();
@@ -66,7 +70,9 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
         absl::StrCat("n: ", request.samples, " samples; 1 to ", kMaxSamples, " are possible"));
   }
   if (absl::Status search = CheckSearch(request); !search.ok()) return search;
-  return request.sampling.Validate();
+  absl::Status sampling = request.sampling.Validate();
+  sampling.Update(request.sampling.rules.CheckIds(config.vocab_size, config.eos_token_ids.size()));
+  return sampling;
 }
 
 absl::Status CheckPlaces(const EngineRequest& request, uint32_t max_running) {
@@ -111,6 +117,13 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   if (kv->strategy != KvStrategy::kDynamic && !invariant)
     return not_here(absl::StrCat("kv_cache: ", KvStrategyName(kv->strategy)));
   request->kv = *kv;
+  if (request->sampling.prompt_logprobs.has_value()) {
+    if (!invariant) return not_here("sampling.prompt_logprobs");
+    // Of restored tokens there are no logits.
+    const bool writes =
+        request->cache == CacheMode::kDefault || request->cache == CacheMode::kWrite;
+    request->cache = writes ? CacheMode::kWrite : CacheMode::kOff;
+  }
   // What the worker keeps is of its own class.
   if (!SameBits(*kv, model.kv())) request->cache = CacheMode::kOff;
   // A prefill was asked to fill the cache.

@@ -1,0 +1,151 @@
+// What a request says of single tokens: the answer depends on the prompt, the seed and the settings
+// alone, whatever is guessed, cached, decoded beside it or was drawn elsewhere before.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/engine/engine_harness.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Ne;
+
+const std::string& Dir() { return ModelDir(Geometries()[1].geometry); }
+
+EngineRequest Ruled(uint64_t number, uint32_t answer = 40) {
+  EngineRequest request =
+      Request(Prompt(20 + 23 * static_cast<size_t>(number), number), {}, answer);
+  request.hash_logits = true;
+  request.sampling.report_logprobs = true;
+  if (number % 2 == 0) request.sampling.temperature = 1.5F;
+  request.sampling.min_p = 0.01F;
+  request.sampling.seed = number;
+  TokenRules& rules = request.sampling.rules;
+  rules.repetition_penalty = 1.3F;
+  rules.presence_penalty = 0.3F;
+  rules.frequency_penalty = 0.2F;
+  rules.logit_bias = {{3, 2.5F}, {9, -100}};
+  rules.bad_ids = {11, 12};
+  return request;
+}
+
+TEST(EngineRules, AnswersAreTheSameGuessedCachedBesideOthersAndGoingOn) {
+  EngineOptions plain_options = InvariantOptions();
+  plain_options.speculate = 0;
+  TestWorker plain(Dir(), plain_options, nullptr, /*with_cache=*/false);
+  std::vector<std::unique_ptr<Collector>> wanted;
+  for (uint64_t i = 1; i <= 4; ++i) wanted.push_back(plain.Run(Ruled(i)));
+  TestWorker busy(Dir(), InvariantOptions());
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::unique_ptr<Collector>> got;
+    for (uint64_t i = 1; i <= 4; ++i) {
+      got.push_back(std::make_unique<Collector>());
+      busy.Submit(Ruled(i), got.back().get());
+    }
+    for (size_t i = 0; i < got.size(); ++i) {
+      got[i]->WaitAll();
+      EXPECT_EQ(got[i]->tokens, wanted[i]->tokens) << i;
+      EXPECT_EQ(got[i]->finished.samples[0].logits_sha256,
+                wanted[i]->finished.samples[0].logits_sha256);
+    }
+  }
+  for (uint64_t i = 1; i <= 4; ++i) {
+    const std::vector<int32_t>& whole = wanted[i - 1]->tokens;
+    EngineRequest rest = Ruled(i, 20);
+    rest.token_ids.insert(rest.token_ids.end(), whole.begin(), whole.begin() + 20);
+    rest.first_draw = 20;
+    EXPECT_EQ(busy.Run(rest)->tokens, std::vector<int32_t>(whole.begin() + 20, whole.end())) << i;
+  }
+}
+
+TEST(EngineRules, EachOfSeveralAnswersCountsItsOwnTokens) {
+  TestWorker worker(Dir(), InvariantOptions());
+  EngineRequest several = Ruled(2);
+  several.samples = 3;
+  Collector run;
+  std::vector<std::vector<int32_t>> answers(3);
+  EngineCallbacks callbacks = run.Callbacks();
+  callbacks.on_token = [&](const SampledToken& token) {
+    answers[token.sample].push_back(token.id);
+    return true;
+  };
+  ASSERT_TRUE(worker->Submit(several, std::move(callbacks)).ok());
+  run.WaitEnd();
+  for (uint32_t i = 0; i < 3; ++i) {
+    EngineRequest one = Ruled(2);
+    one.sampling.seed = SeedOfSample(2, i);
+    EXPECT_EQ(answers[i], worker.Run(one)->tokens) << i;
+  }
+}
+
+TEST(EngineRules, PenaltiesAndBansDecideWhatAnAnswerHas) {
+  TestWorker worker(Dir(), InvariantOptions());
+  const auto plain = worker.Run(Request(Prompt(30), {}, 40));
+  EngineRequest request = Request(Prompt(30), {}, 40);
+  request.sampling.rules.bad_ids = {plain->tokens[0]};
+  EXPECT_THAT(worker.Run(request)->tokens, Each(Ne(plain->tokens[0])));
+  request.sampling.rules.bad_ids = {};
+  request.sampling.rules.logit_bias = {{77, 100}};
+  EXPECT_THAT(worker.Run(request)->tokens, Each(77));
+  request.sampling.rules.logit_bias = {};
+  request.sampling.rules.frequency_penalty = 2;
+  const auto varied = worker.Run(request)->tokens;
+  const auto kinds = [](std::vector<int32_t> ids) {
+    std::sort(ids.begin(), ids.end());
+    return std::unique(ids.begin(), ids.end()) - ids.begin();
+  };
+  EXPECT_GT(kinds(varied), kinds(plain->tokens));
+}
+
+TEST(EngineRules, AnAnswerEndsBeforeAStopTokenButNotBeforeTheLeastTokens) {
+  TestWorker worker(Dir(), InvariantOptions());
+  const std::vector<int32_t> plain = worker.Run(Request(Prompt(30), {}, 40))->tokens;
+  const int32_t stop = plain[20];
+  const auto first = std::find(plain.begin(), plain.end(), stop);
+  EngineRequest request = Request(Prompt(30), {}, 40);
+  request.sampling.rules.stop_ids = {stop};
+  const auto stopped = worker.Run(request);
+  EXPECT_EQ(stopped->tokens, std::vector<int32_t>(plain.begin(), first));
+  EXPECT_EQ(stopped->finished.reason, FinishReason::kStop);
+  request.sampling.rules.min_tokens = 30;
+  const auto longer = worker.Run(request);
+  EXPECT_GE(longer->tokens.size(), 30u);
+  EXPECT_THAT(longer->tokens, Each(Ne(stop)));
+}
+
+TEST(EngineRules, RefuseWhatCannotBeByName) {
+  TestWorker worker(Dir(), InvariantOptions());
+  const auto refusal = [&](void (*change)(EngineRequest*)) {
+    EngineRequest request = Request(Prompt(30), {}, 4);
+    change(&request);
+    Collector unused;
+    return std::string((*&worker)->Submit(request, {}).status().message());
+  };
+  EXPECT_THAT(refusal([](EngineRequest* r) {
+                r->sampling.rules.logit_bias = {{1 << 20, 1}};
+              }),
+              HasSubstr("sampling.logit_bias: 1048576 is not in [0, "));
+  EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids = {-1}; }),
+              HasSubstr("sampling.bad_token_ids: -1 is not in"));
+  EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids.resize(1025); }),
+              HasSubstr("sampling.bad_token_ids: has 1025 tokens; at most 1024"));
+  EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.bad_ids.resize(1000); }),
+              HasSubstr("no token is left to draw"));
+  EXPECT_THAT(refusal([](EngineRequest* r) { r->sampling.rules.repetition_penalty = 0; }),
+              HasSubstr("sampling.repetition_penalty: is 0; must be in [0.1, 10]"));
+  EXPECT_THAT(refusal([](EngineRequest* r) {
+                r->search.beams = 2;
+                r->sampling.rules.min_tokens = 3;
+              }),
+              HasSubstr("beams are not possible with penalties, biases or lists of tokens"));
+}
+
+}  // namespace
+}  // namespace hearth
