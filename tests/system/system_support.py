@@ -49,11 +49,11 @@ class SystemTest(unittest.TestCase):
         self.cluster = Cluster(BIN_DIR, self.folder / "processes")
         self.addCleanup(self.cluster.__exit__)
 
-    def model(self, name="wide", seed=1, context_tokens=2048):
+    def model(self, name="wide", seed=1, context_tokens=2048, vocabulary=VOCABULARY):
         folder = self.folder / f"model-{name}-{seed}"
         folder.mkdir()
         subprocess.run([WRITE_CHECKPOINT, folder, *map(str, GEOMETRIES[name]),
-                        str(context_tokens), str(seed)], check=True)
+                        str(context_tokens), str(seed), str(vocabulary)], check=True)
         return folder
 
     def worker(self, model, store_address, *flags, pool_bytes=0):

@@ -1,0 +1,79 @@
+"""The chat page of a worker, as a browser shows it.
+
+Run as: python chat_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Without a browser it
+ends with 77, which ctest shows as skipped.
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+import system_support
+from browser_page import Page
+from http_worker import MODEL, HttpWorker
+from status_page_test import PICTURES, SKIPPED, browser
+
+LIMIT = 24  # tokens of an answer
+FIELD = "document.getElementById('%s')"
+
+
+class ChatPageInBrowser(HttpWorker):
+
+    def say(self, page, text):
+        page.value(f"{FIELD % 'temperature'}.value = 0; {FIELD % 'limit'}.value = {LIMIT}; "
+                   f"{FIELD % 'ask'}.value = "
+                   f"{json.dumps(text)}; {FIELD % 'form'}.requestSubmit()")
+
+    def expect_turn(self, page, messages, number):
+        """The answer to `messages` is shown as the API gives it. Returns its text and the tokens
+        that were cached."""
+        tokens = self.post("/tokenize", {"messages": messages})["count"]
+        note = page.wait_for(f"note{number}", f"{tokens} tokens in, ")
+        whole = self.post("/v1/chat/completions", {"messages": messages, "temperature": 0,
+                                                   "max_tokens": LIMIT})
+        answer = page.value(f"{FIELD % f'text{number}'}.textContent")
+        self.assertEqual(answer, whole["choices"][0]["message"]["content"])
+        return answer, int(re.search(r"in, (\d+) cached", note).group(1))
+
+    def test_a_chat_streams_and_a_later_turn_finds_the_earlier_ones(self):
+        with Page(browser(), self.url + "/") as page:
+            page.wait_for("model", MODEL)
+            first = [{"role": "user", "content": "the keeper"}]
+            self.say(page, first[0]["content"])
+            answer, _ = self.expect_turn(page, first, 1)
+            second = first + [{"role": "assistant", "content": answer},
+                              {"role": "user", "content": "a lamp"}]
+            self.say(page, "a lamp")
+            _, cached = self.expect_turn(page, second, 3)
+            self.assertGreater(cached, 0)
+
+    def test_it_fits_small_and_large_windows_light_and_dark(self):
+        with Page(browser(), self.url + "/") as page:
+            page.wait_for("model", MODEL)
+            self.say(page, "the keeper of the light " * 4)
+            page.wait_for("send", "Send")
+            grounds = set()
+            for width in (1280, 400):
+                for dark in (False, True):
+                    page.size(width, 800, dark)
+                    self.assertEqual(page.value("document.documentElement.scrollWidth - "
+                                                "document.documentElement.clientWidth"), 0, width)
+                    grounds.add(page.value("getComputedStyle(document.body).backgroundColor"))
+                    if PICTURES:
+                        page.picture(pathlib.Path(PICTURES) / f"chat-{width}-{dark}.png")
+            self.assertEqual(len(grounds), 2)
+
+    def test_an_error_is_shown_and_the_message_may_be_sent_again(self):
+        with Page(browser(), self.url + "/") as page:
+            page.wait_for("model", MODEL)
+            self.say(page, "lamp " * 400)
+            page.wait_for("note1", "prompt: has more than 256 tokens")
+            self.assertEqual(page.value("turns.length"), 0)
+
+
+if __name__ == "__main__":
+    if browser() is None:
+        print("skipped, there is no browser: apt-get install chromium-headless-shell")
+        sys.exit(SKIPPED)
+    system_support.main()

@@ -1,0 +1,198 @@
+"""OpenAI's API of a worker in another process: its counts, callers who hang up, hostile requests.
+
+Run as: python http_door_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. HEARTH_DOOR_SCALE
+multiplies the numbers of requests: 50 makes 10,000 hang-ups, and as many hostile requests.
+"""
+
+import os
+import pathlib
+import random
+import socket
+
+import system_support
+from http_worker import HttpWorker, request_bytes
+
+SCALE = int(os.environ.get("HEARTH_DOOR_SCALE", "1"))
+SEED = int(os.environ.get("HEARTH_DOOR_SEED", "1"))
+MIB = 1 << 20
+COMPLETIONS = "/v1/completions"
+WORDS = "the keeper of the light climbs stairs before evening comes and trims lamp wind sea".split()
+
+
+def texts(source, count):
+    """Prompts of which many begin alike."""
+    made = [" ".join(source.choices(WORDS, k=20)) for _ in range(4)]
+    while len(made) < count:
+        begin = source.choice(made).split()[:source.randrange(1, 30)]
+        made.append(" ".join(begin + source.choices(WORDS, k=source.randrange(1, 20))))
+    return made
+
+
+def random_request(source, prompt):
+    body = {"prompt": prompt, "max_tokens": source.randrange(1, 12), "ignore_eos": True,
+            "seed": source.randrange(1 << 40), "temperature": source.choice((0, 0.7, 1.3))}
+    for name, value in (("top_p", 0.9), ("top_k", 20), ("min_p", 0.02),
+                        ("repetition_penalty", 1.3), ("presence_penalty", 0.5),
+                        ("frequency_penalty", 0.25)):
+        if source.random() < 0.3:
+            body[name] = value
+    return body
+
+
+class Counts(HttpWorker):
+
+    def test_random_requests_add_up_and_get_what_grpc_gives(self):
+        source = random.Random(SEED)
+        cached = written = 0
+        bodies = []
+        for prompt in texts(source, 40 * SCALE):
+            bodies.append(random_request(source, prompt))
+            answer = self.post(COMPLETIONS, bodies[-1])
+            bodies[-1]["answer"] = answer["choices"][0]["text"]
+            details = answer["usage"]["prompt_tokens_details"]
+            cached += details["cached_tokens"]
+            written += details["cache_write_tokens"]
+        self.assertGreater(cached, 0)
+        self.assertEqual(self.metric("hearth_worker_cache_write_tokens_total"), written)
+        self.assertEqual(self.metric("hearth_worker_cached_tokens_total"), cached)
+        for body in bodies[::10]:
+            flags = [f"--{name.replace('_', '-')}={body[name]}" for name in
+                     ("seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+                      "presence_penalty", "frequency_penalty") if name in body]
+            same = self.cluster.ctl("generate", "--worker", self.node.address, "--wait", "10",
+                                    "--prompt", body["prompt"], "--max-new-tokens",
+                                    body["max_tokens"], "--ignore-eos", *flags)
+            self.assertEqual(same["text"], body["answer"], body)
+
+
+def memory(process, field):
+    status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1])
+
+
+def open_files(process):
+    return len(os.listdir(f"/proc/{process.popen.pid}/fd"))
+
+
+class HangUps(HttpWorker):
+    CONTEXT_TOKENS = 1024
+
+    def wait_idle(self):
+        """Until nothing of the callers who left is under way."""
+        while (self.metric("hearth_worker_running_requests") +
+               self.metric("hearth_worker_queued_requests")) > 0:
+            pass
+
+    def hang_up(self, source, clients):
+        """So many callers, each of whom leaves at some point of its request."""
+        prompt = " ".join(source.choices(WORDS, k=150))
+        callers = []
+        for _ in range(clients):
+            streams = source.random() < 0.5
+            body = {"prompt": f"{source.randrange(1 << 30)} {prompt}", "max_tokens": 600,
+                    "ignore_eos": True, "stream": streams}
+            caller = self.connect()
+            caller.sendall(request_bytes(COMPLETIONS, body))
+            callers.append((caller, streams))
+        # The first of them decode, the next ones are computed, the rest wait.
+        for caller, streams in callers:
+            if streams and source.random() < 0.2:
+                caller.recv(64)
+        source.shuffle(callers)
+        for caller, _ in callers:
+            caller.close()
+
+    def test_leave_nothing_behind(self):
+        source = random.Random(SEED)
+        self.hang_up(source, 32)
+        self.wait_idle()
+        files, size, threads = (open_files(self.node), memory(self.node, "VmRSS"),
+                                memory(self.node, "Threads"))
+        rounds = max(2, 200 * SCALE // 32)
+        for _ in range(rounds):
+            self.hang_up(source, 32)
+        self.wait_idle()
+        self.assertEqual(self.metric("hearth_worker_requests_total"),
+                         self.metric("hearth_worker_requests_cancelled_total") +
+                         self.metric("hearth_worker_requests_finished_total"))
+        self.assertGreater(self.metric("hearth_worker_requests_cancelled_total"), 16 * rounds)
+        self.assertLessEqual(open_files(self.node), files + 8)
+        self.assertLessEqual(memory(self.node, "Threads"), threads + 8)
+        self.assertLessEqual(memory(self.node, "VmRSS"), size + 64 * 1024)
+        self.assertEqual(len(self.post(COMPLETIONS, {"prompt": "the"})["choices"]), 1)
+
+
+def hostile(source):
+    """A request of some kind, and the statuses that answer it; none: the connection just ends."""
+    good = request_bytes(COMPLETIONS, {"prompt": "a", "max_tokens": 1})
+    junk = bytes(source.randrange(256) for _ in range(source.randrange(1, 200)))
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    body = '{"prompt": "a", "max_tokens": 1}'
+
+    def with_head(more, text=body):
+        return (head + more + "\r\n" + text).encode()
+
+    kinds = {
+        "junk": (junk + b"\r\n\r\n", {400, 413, 431}),
+        "half": (good[:source.randrange(1, len(good))], set()),
+        "no colon": (b"GET /health HTTP/1.1\r\nHost\r\n\r\n", {400}),
+        "nul": (b"GET /health HTTP/1.1\r\nHost: local\0host\r\n\r\n", {400}),
+        "two lengths": (with_head("Content-Length: 5\r\nContent-Length: 32\r\n"), {400}),
+        "smuggled": (with_head("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                               "0\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"), {400}),
+        "length": (with_head("Content-Length: " + source.choice(
+            ("-1", "+5", "0x10", "99999999999999999999", "5 5", "a"))), {400, 413}),
+        "chunks": (with_head("Transfer-Encoding: chunked\r\n",
+                             source.choice(("xyz\r\n", "-1\r\n", "fffffffffffffffff\r\n"))),
+                   {400, 413}),
+        "huge headers": (with_head(f"X: {'a' * source.randrange(17000, 40000)}\r\n"), {431}),
+        "many headers": (with_head("A: b\r\n" * source.randrange(4000, 8000)), {431}),
+        "huge body": (with_head(f"Content-Length: {source.randrange(4 * MIB, 1 << 40)}\r\n"),
+                      {413}),
+        "no json": (request_bytes(COMPLETIONS, source.choice(([], "a", 3, None))), {400}),
+        "deep": (with_head("Content-Length: 100000\r\n", "[" * 100000), {400}),
+        "wrong types": (request_bytes(COMPLETIONS, {
+            source.choice(("prompt", "n", "stop", "seed", "logprobs", "logit_bias")):
+            source.choice(([{}], {"a": []}, -1.5, 1e300))}), {400}),
+        "no utf-8": (with_head("Content-Length: 16\r\n", "").replace(b"\r\n\r\n", b"\r\n\r\n") +
+                     b'{"prompt":"\xff\xfe"}', {400}),
+        "method": (f"{source.choice(('PUT', 'PATCH', 'TRACE', 'X'))} {COMPLETIONS} HTTP/1.1\r\n"
+                   "Host: localhost\r\n\r\n".encode(), {400, 405, 415}),
+        "path": (f"GET /{'../' * source.randrange(9)}etc/passwd?{'a' * 99} HTTP/1.1\r\n"
+                 "Host: localhost\r\n\r\n".encode(), {404}),
+        "pipelined": (good + request_bytes("/v1/nothing", {}) + good, {200}),
+    }
+    name = source.choice(sorted(kinds))
+    return name, *kinds[name]
+
+
+class Hostile(HttpWorker):
+
+    def ask(self, sent):
+        """The status of the first answer; None: there was none."""
+        caller = self.connect()
+        try:
+            caller.sendall(sent)
+            caller.shutdown(socket.SHUT_WR)
+            answer = caller.recv(64)
+        except ConnectionError:
+            answer = b""
+        caller.close()
+        return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else None
+
+    def test_requests_are_answered_as_they_deserve_and_others_are_served(self):
+        source = random.Random(SEED)
+        self.post(COMPLETIONS, {"prompt": "the keeper"})
+        before = memory(self.node, "VmRSS")
+        for number in range(200 * SCALE):
+            name, sent, allowed = hostile(source)
+            status = self.ask(sent)
+            if status is not None:
+                self.assertIn(status, allowed, f"{name}, request {number} of seed {SEED}")
+            if number % 50 == 0:
+                self.assertEqual(len(self.post(COMPLETIONS, {"prompt": "a"})["choices"]), 1)
+        self.assertLessEqual(memory(self.node, "VmHWM"), before + 64 * 1024 + 3 * 1024)
+
+
+if __name__ == "__main__":
+    system_support.main()

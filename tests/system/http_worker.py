@@ -1,0 +1,62 @@
+"""A worker with a tokenizer, on a store, that serves OpenAI's API: for tests of its door."""
+
+import json
+import shutil
+import socket
+import urllib.request
+
+from system_support import ROOT, SystemTest
+
+TOKENIZER = ROOT / "tests" / "data" / "tiny_tokenizer" / "tokenizer.model"
+VOCABULARY = 700  # the tokenizer's
+MODEL = "lighthouse"
+
+
+class HttpWorker(SystemTest):
+    CONTEXT_TOKENS = 256
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.cluster.store(self.folder / "data")
+        model = self.model(context_tokens=self.CONTEXT_TOKENS, vocabulary=VOCABULARY)
+        shutil.copy(TOKENIZER, model)
+        http, page = self.folder / "http.address", self.folder / "page.address"
+        self.node = self.worker(
+            model, self.store.address, "--http-listen", "127.0.0.1:0", "--http-address-file", http,
+            "--http-model", MODEL, "--metrics-listen", "127.0.0.1:0", "--metrics-address-file",
+            page, "--max-queue", "1024", pool_bytes=16 << 20)
+        self.url = "http://" + http.read_text().strip()
+        self.page = "http://" + page.read_text().strip()
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(),
+                                         headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    def status(self):
+        with urllib.request.urlopen(self.page + "/status.json", timeout=20) as answer:
+            return json.loads(answer.read())
+
+    def metric(self, name):
+        """The sum of a metric's values, whatever labels they have."""
+        with urllib.request.urlopen(self.page + "/metrics", timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines
+                   if line.split("{")[0].split(" ")[0] == name)
+
+    def connect(self):
+        host, port = self.url.removeprefix("http://").rsplit(":", 1)
+        made = socket.create_connection((host, int(port)), timeout=60)
+        self.addCleanup(made.close)
+        return made
+
+
+def request_bytes(path, body, version="1.1", *headers):
+    text = json.dumps(body)
+    lines = [f"POST {path} HTTP/{version}", "Host: localhost", "Content-Type: application/json",
+             f"Content-Length: {len(text)}", *headers, "", text]
+    return "\r\n".join(lines).encode()
+
+
+__all__ = ["HttpWorker", "MODEL", "request_bytes"]
