@@ -1,0 +1,120 @@
+"""OpenAI's API of a worker, called by the clients that people have, as they come from PyPI.
+
+Run as: python clients_test.py BIN_DIR [unittest arguments]. The clients are those that
+scripts/clients.sh installed into .clients; without them it ends with 77, which ctest shows as
+skipped. Each test is a program of docs/clients.md, or a command of it.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+import urllib.request
+
+import system_support
+from system_support import ROOT, SystemTest
+
+CLIENTS = pathlib.Path(os.environ.get("HEARTH_CLIENTS", ROOT / ".clients"))
+MODEL = ROOT / "models" / "gemma-3-270m"
+PAGE = ROOT / "docs" / "clients.md"
+SKIPPED = 77
+TOLERANCE = 1e-4
+
+
+class Clients(SystemTest):
+
+    def setUp(self):
+        super().setUp()
+        at = self.folder / "http.address"
+        self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}", "--http-listen",
+                            "127.0.0.1:0", "--http-address-file", at)
+        self.url = f"http://{at.read_text().strip()}/v1"
+
+    def run_client(self, name, *argv):
+        """A client's own Python, or a program beside it; returns what it printed."""
+        done = subprocess.run([str(CLIENTS / name / "bin" / argv[0]), *map(str, argv[1:])],
+                              cwd=self.folder, capture_output=True, text=True, timeout=600,
+                              check=False, env={"PATH": os.environ["PATH"],
+                                                "HOME": str(self.folder),
+                                                "OPENAI_API_KEY": "none"})
+        self.assertEqual(done.returncode, 0, done.stdout[-4000:] + done.stderr[-4000:])
+        return done.stdout
+
+    def example(self, name):
+        """The page's example of a client, at this worker; returns its last line, of JSON."""
+        section = PAGE.read_text().split(f"## {name}\n")[1].split("\n## ")[0]
+        text = re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1)
+        program = self.folder / "example.py"
+        program.write_text(text.replace("http://127.0.0.1:8000/v1", self.url))
+        folder = re.search(r"`\.clients/(\w+)`", section).group(1)
+        return json.loads(self.run_client(folder, "python", program).splitlines()[-1])
+
+    def tokens(self, text):
+        request = urllib.request.Request(
+            self.url.replace("/v1", "/tokenize"), headers={"Content-Type": "application/json"},
+            data=json.dumps({"prompt": text, "add_special_tokens": False}).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())["tokens"]
+
+    def test_openai(self):
+        said = self.example("openai")
+        self.assertEqual(said["streamed"], said["whole"])
+        self.assertEqual(said["asynchronous"], said["whole"])
+        self.assertGreater(said["cached"], 0)
+        self.assertEqual(len(said["choices"]), 2)
+        self.assertLessEqual(max(said["logprobs"]), 0)
+
+    def test_langchain(self):
+        said = self.example("LangChain")
+        self.assertEqual(said["streamed"], said["whole"])
+        self.assertGreater(said["cached"], 0)
+
+    def test_llamaindex(self):
+        said = self.example("LlamaIndex")
+        self.assertEqual(said["streamed"], said["whole"])
+
+    def test_litellm(self):
+        said = self.example("litellm")
+        self.assertEqual(said["streamed"], said["whole"])
+        self.assertGreater(said["cached"], 0)
+
+    def test_lm_eval(self):
+        said = self.example("lm-eval")
+        for (context, continuation), (logprob, greedy) in zip(said["texts"], said["likelihoods"]):
+            want, is_greedy = likelihood(self.tokens(context + continuation),
+                                         len(self.tokens(context)))
+            self.assertLess(abs(logprob - want), TOLERANCE * max(1, abs(want)),
+                            (context, continuation))
+            self.assertEqual(greedy, is_greedy)
+
+    def test_aiperf(self):
+        command = re.search(r"```console\n\$ (\.clients/aiperf/.*?)```", PAGE.read_text(),
+                            re.DOTALL).group(1)
+        words = command.replace("\\\n", " ").replace("http://127.0.0.1:8000",
+                                                      self.url.removesuffix("/v1")).split()
+        said = self.run_client("aiperf", "aiperf", *[
+            str(MODEL) if word == "models/gemma-3-270m" else word for word in words[1:]])
+        self.assertIn("Time to First Token", said)
+
+
+def likelihood(whole, begin):
+    """Of the tokens from `begin` on, as transformers computes it; whether each is the likeliest."""
+    import torch  # pylint: disable=import-outside-toplevel
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(torch.tensor([whole])).logits[0].double(), -1)
+    own = [logprobs[i - 1, whole[i]].item() for i in range(begin, len(whole))]
+    return sum(own), all(int(logprobs[i - 1].argmax()) == whole[i]
+                         for i in range(begin, len(whole)))
+
+
+if __name__ == "__main__":
+    if not CLIENTS.is_dir():
+        print("skipped, the clients are not installed: scripts/clients.sh")
+        sys.exit(SKIPPED)
+    system_support.BIN_DIR = sys.argv.pop(1)
+    unittest.main()
