@@ -101,7 +101,7 @@ def main():
             for temperature in (0.3, 1.0, 1.7):
                 for top_k in (0, 1, 7, 30):
                     for top_p in (0, 0.1, 0.5, 0.9, 0.99, 1.0):
-                        for min_p in (0, 0.02, 0.3):
+                        for min_p in (0, 0.02, 0.3) if temperature == 1.7 else (0,):
                             kept += check_filter(probe, logits, temperature, top_k, top_p, min_p)
                             cases += 1
     probe.close()
