@@ -1,0 +1,88 @@
+"""A plain chat client of OpenAI's API, whose worker and store are started anew between its turns.
+
+    .venv/bin/python bench/http_chat.py MODEL_DIR [--history 2048] [--turns 4]
+
+The client names no field about caching. Printed for each turn: tokens of its prompt, those that
+were cached, the time to its first token, and that of the same prompt at a worker without a store.
+Exits with 1 where a whole chunk of an earlier turn was computed again.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from hearth_procs import Cluster  # noqa: E402  (path set above)
+
+CHUNK = 128
+WORDS = "the keeper of the light climbs the stairs before the evening comes and trims the lamp "
+
+
+def ask(url, messages):
+    """Text, seconds to its first part, usage."""
+    body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}}
+    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    text, first, usage = "", None, None
+    start = time.monotonic()
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        for line in answer:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            usage = event["usage"] or usage
+            for choice in event["choices"]:
+                if choice["delta"].get("content"):
+                    first = first or time.monotonic() - start
+                    text += choice["delta"]["content"]
+    return text, first, usage
+
+
+class Servers:
+    def __init__(self, model, folder, name, with_store=True):
+        at = folder / f"{name}.address"
+        self.cluster = Cluster(ROOT / "build/bin", folder / name)
+        store = self.cluster.store(folder / "data").address if with_store else "none"
+        self.cluster.worker(model, store, "--http-listen", "127.0.0.1:0", "--http-address-file", at)
+        self.url = "http://" + at.read_text().strip()
+
+    def __enter__(self):
+        return self.url
+
+    def __exit__(self, *unused):
+        self.cluster.__exit__()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--history", type=int, default=2048)
+    parser.add_argument("--turns", type=int, default=4)
+    args = parser.parse_args()
+    wrong = False
+    with tempfile.TemporaryDirectory() as name:
+        folder, messages, before = pathlib.Path(name), [], 0
+        for turn in range(args.turns):
+            words = args.history // 16 if turn == 0 else 1
+            messages.append({"role": "user", "content": f"{turn}. " + WORDS * words})
+            with Servers(args.model, folder, f"cold{turn}", with_store=False) as url:
+                _, cold, _ = ask(url, messages)
+            with Servers(args.model, folder, f"turn{turn}") as url:
+                text, first, usage = ask(url, messages)
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            print(f"turn {turn}: {usage['prompt_tokens']} tokens, {cached} cached; first token "
+                  f"after {first * 1e3:.0f} ms, cold {cold * 1e3:.0f} ms: {cold / first:.1f} x")
+            wrong |= cached < before // CHUNK * CHUNK
+            before = usage["prompt_tokens"]
+            messages.append({"role": "assistant", "content": text})
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
