@@ -41,8 +41,9 @@ struct Blocks {
       : kType == ElementType::kQ5_0 || kType == ElementType::kQ5_1 || kType == ElementType::kQ5_K
           ? 5
           : 4;
-  // What is taken from a number, where there is no least.
+  // What is taken from a number, where there is no least: so many scales, which is exact.
   static constexpr int kZero = kHasLeast || kBits == 8 ? 0 : 1 << (kBits - 1);
+  static constexpr bool kAdds = kHasLeast || kZero != 0;
   // Inputs with one scale, whose low bits are in adjacent rows of bytes, in the same half of each.
   static constexpr int64_t kRunInputs = kBits == 8 || (kIsK && kHasLeast) ? 32 : 16;
   static constexpr int64_t kRuns = kValues / kRunInputs;
@@ -86,8 +87,11 @@ HWY_INLINE hn::Vec<Whole> Row(const uint8_t* row) {
   return hn::PromoteTo(Whole(), hn::LoadU(hn::Rebind<uint8_t, D>(), row));
 }
 
+// Which half of their bytes low bits are in, where that is known when it is compiled.
+enum class Half { kLower, kUpper, kEither };
+
 // The weights of one input: vector n of them.
-template <class B, bool kIsUpper>
+template <class B, Half kHalf, bool kIsTight>
 struct InputWeights {
   HWY_INLINE V operator()(int n) const {
     const D d;
@@ -97,22 +101,25 @@ struct InputWeights {
       const int8_t* row = reinterpret_cast<const int8_t*>(low) + at;
       q = hn::PromoteTo(Whole(), hn::LoadU(hn::Rebind<int8_t, D>(), row));
     } else {
-      q = kIsUpper ? hn::ShiftRight<4>(Row(low + at))
-                   : hn::And(Row(low + at), hn::Set(Whole(), 15));
+      q = Row(low + at);
+      if (kHalf == Half::kUpper) q = hn::ShiftRight<4>(q);
+      if (kHalf == Half::kEither) q = hn::Shr(q, hn::Set(Whole(), low_bit));
+      if (kHalf != Half::kUpper) q = hn::And(q, hn::Set(Whole(), 15));
     }
     if constexpr (B::kBits == 5 || B::kBits == 6) {
       const auto bits = hn::ShiftRightSame(Row(high + at), high_bit);
       const auto mask = hn::Set(Whole(), (1 << (B::kBits - 4)) - 1);
       q = hn::Or(q, hn::ShiftLeft<4>(hn::And(bits, mask)));
     }
-    if constexpr (B::kZero != 0) q = hn::Sub(q, hn::Set(Whole(), B::kZero));
     const V value = hn::ConvertTo(d, q), scale = hn::Load(d, scales + at);
-    return B::kHasLeast ? hn::MulAdd(value, scale, hn::Load(d, leasts + at))
-                        : hn::Mul(value, scale);
+    if (!B::kAdds) return hn::Mul(value, scale);
+    const V least = hn::Load(d, leasts + at);
+    // The same, for the product is exact; both numbers are operands in memory then.
+    return kIsTight ? hn::Add(hn::Mul(value, scale), least) : hn::MulAdd(value, scale, least);
   }
 
   const uint8_t *low, *high;
-  int high_bit;
+  int low_bit, high_bit;
   const float *scales, *leasts;
 };
 
@@ -152,19 +159,20 @@ HWY_INLINE void LoadScales(const B* block, const uint8_t* rows, int64_t width, i
       scale = hn::Mul(scale, hn::ConvertTo(d, of_scale));
       least = hn::Neg(hn::Mul(least, hn::ConvertTo(d, of_least)));
     }
+    if (B::kZero != 0) least = hn::Mul(scale, hn::Set(d, -static_cast<float>(B::kZero)));
     hn::Store(scale, d, scales + to);
-    if (B::kHasLeast) hn::Store(least, d, leasts + to);
+    if (B::kAdds) hn::Store(least, d, leasts + to);
   }
 }
 
-template <bool kIsUpper, class B, class Visitor>
+template <Half kHalf, class B, class Visitor>
 HWY_INLINE void VisitRun(const uint8_t* rows, int64_t width, const RunPlace& place, int64_t count,
                          const float* scales, const float* leasts, Visitor& visitor) {
   const uint8_t* low = rows + place.low * width;
   for (int64_t i = 0; i < count; ++i, low += width) {
     const RunPlace high = HighOf<B>(place, i);
-    visitor(
-        InputWeights<B, kIsUpper>{low, rows + high.high * width, high.high_bit, scales, leasts});
+    visitor(InputWeights<B, kHalf, Visitor::kIsTight>{
+        low, rows + high.high * width, place.is_upper ? 4 : 0, high.high_bit, scales, leasts});
   }
 }
 
@@ -179,23 +187,27 @@ HWY_INLINE void PrefetchAhead(const B* block, int64_t width, int64_t run) {
 }
 
 // Visits inputs one by one, with the InputWeights of N vectors of a panel's outputs, from `at` on.
-template <bool kPrefetches, int N, class B, class Visitor>
+// A visitor that kIsLong is compiled once for both halves of bytes; one that kIsTight has no
+// register to spare.
+template <int N, class B, class Visitor>
 HWY_INLINE void VisitInputs(const B* block, int64_t width, int64_t inputs, int64_t at,
-                            Visitor visitor) {
+                            bool prefetches, Visitor visitor) {
   alignas(kKernelAlignBytes) float scales[N * kLanes];
-  alignas(kKernelAlignBytes) float leasts[B::kHasLeast ? N * kLanes : 1];
+  alignas(kKernelAlignBytes) float leasts[B::kAdds ? N * kLanes : 1];
   for (int64_t k = 0; k < inputs; k += B::kValues, block += B::kBytes * width) {
     const uint8_t* rows = reinterpret_cast<const uint8_t*>(block + 2 * B::kHalves * width) + at;
     for (int64_t run = 0; run < B::kRuns && k + run * B::kRunInputs < inputs; ++run) {
       // Scales of others than K types are the block's.
       if (B::kIsK || run == 0) LoadScales<B, N>(block, rows, width, at, run, scales, leasts);
-      if (kPrefetches) PrefetchAhead(block, width, run);
+      if (prefetches) PrefetchAhead(block, width, run);
       const RunPlace place = PlaceOf<B>(run);
       const int64_t count = std::min(B::kRunInputs, inputs - k - run * B::kRunInputs);
-      if (B::kBits < 8 && place.is_upper) {
-        VisitRun<true, B>(rows, width, place, count, scales, leasts, visitor);
+      if constexpr (Visitor::kIsLong && B::kBits < 8) {
+        VisitRun<Half::kEither, B>(rows, width, place, count, scales, leasts, visitor);
+      } else if (B::kBits < 8 && place.is_upper) {
+        VisitRun<Half::kUpper, B>(rows, width, place, count, scales, leasts, visitor);
       } else {
-        VisitRun<false, B>(rows, width, place, count, scales, leasts, visitor);
+        VisitRun<Half::kLower, B>(rows, width, place, count, scales, leasts, visitor);
       }
     }
   }

@@ -49,8 +49,9 @@ HWY_INLINE void GeluTimesPanel(float* gate, const float* up, int64_t width) {
   }
 }
 
-template <typename T>
-void GeluProductOf(const GeluProductCall& call) {
+}  // namespace
+
+void GeluProductForTarget(const GeluProductCall& call) {
   const int64_t inputs = call.gate->inputs(), panels = call.gate->panels();
   const int64_t tiles = product::Tiles(call.x.rows);
   const int64_t part_tiles = product::PartTiles(inputs, kGeluPartTiles);
@@ -63,8 +64,8 @@ void GeluProductOf(const GeluProductCall& call) {
     const int64_t end = std::min(first + part_tiles, tiles);
     constexpr int64_t kFloats = kGeluPartTiles * product::kTileRows * product::kWidth;
     alignas(kKernelAlignBytes) float gate[kFloats], up[kFloats];
-    product::PanelOfRows<T>(x, *call.gate, panel, first, end, gate);
-    product::PanelOfRows<T>(x, *call.up, panel, first, end, up);
+    product::PanelOfRows(x, *call.gate, panel, first, end, gate);
+    product::PanelOfRows(x, *call.up, panel, first, end, up);
     const int64_t width = call.gate->PanelWidth(panel);
     const size_t real_bytes = static_cast<size_t>(call.gate->PanelReal(panel)) * sizeof(float);
     for (int64_t row = x.FirstRow(first); row < x.FirstRow(end); ++row) {
@@ -73,13 +74,6 @@ void GeluProductOf(const GeluProductCall& call) {
       std::memcpy(call.y.Row(row) + panel * product::kWidth, gate + at, real_bytes);
     }
   });
-}
-
-}  // namespace
-
-void GeluProductForTarget(const GeluProductCall& call) {
-  product::WithElement(call.gate->type(),
-                       [&call](auto element) { GeluProductOf<decltype(element)>(call); });
 }
 
 #else  // no FMA in vectors

@@ -11,9 +11,11 @@
 // Highway compiles this file once for each target.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "worker/kernels/product.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "worker/kernels/blocks-inl.h"
 #include "worker/kernels/product-inl.h"
 
 #ifndef HEARTH_WORKER_KERNELS_PRODUCT_CALL_
@@ -47,10 +49,295 @@ namespace hearth {
 namespace HWY_NAMESPACE {
 
 #if HEARTH_KERNELS_VECTORS
+namespace product {
 namespace {
 
+// Inputs of a piece, where there are several tiles: 96 KiB of a panel in 16 bits, and so much of a
+// tile's rows as a first-level cache has.
+constexpr int64_t kPieceInputs = 1024;
+// Of one that is widened: 24 KiB of floats, or a whole block.
 template <typename T>
-void ProductOf(const ProductCall& call) {
+constexpr int64_t kWidePieceInputs = 0;
+template <ElementType kType>
+constexpr int64_t kWidePieceInputs<blocks::Blocks<kType>> = std::max<int64_t>(128,
+                                                                              FormOf(kType).values);
+// Vectors of a whole panel.
+constexpr int kAll = 3 * kGrainVectors;
+// Inputs between a weight's prefetch and its use.
+constexpr int64_t kAhead = 64;
+using D = hn::FixedTag<float, kLanes>;
+using V = hn::Vec<D>;
+
+// The work of one tile of rows on one panel's piece of inputs.
+struct Tile {
+  const float* x;  // [inputs][rows]
+  int64_t inputs;
+  bool begins;    // its chains, at +0; else they go on from `chains`
+  float* chains;  // [rows][kWidth]
+  int64_t width;  // of the panel: from one input's weights to the next
+};
+
+// One input: its weights' vectors, weight(n), and each row's value. The smaller set is kept in
+// registers, the other passes through them.
+template <int R, int N, class Weight>
+HWY_INLINE void Step(const float* x, const Weight& weight, V (&sums)[R][N]) {
+  if (R < N) {
+    V rows[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) rows[r] = hn::Set(D(), x[r]);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const V w = weight(n);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sums[r][n] = hn::MulAdd(rows[r], w, sums[r][n]);
+    }
+    return;
+  }
+  V w[N];
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n) w[n] = weight(n);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const V row = hn::Set(D(), x[r]);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) sums[r][n] = hn::MulAdd(row, w[n], sums[r][n]);
+  }
+}
+
+// All of a later step's weights, also where only a grain of them is computed now: memory is read in
+// one stream.
+template <typename T>
+HWY_INLINE void PrefetchAhead(const T* step, int64_t ahead) {
+  constexpr int kLines = static_cast<int>((kWidth * int64_t{sizeof(T)} + 63) / 64);
+#pragma GCC unroll 8
+  for (int line = 0; line < kLines; ++line) {
+    hwy::Prefetch(reinterpret_cast<const char*>(step + ahead) + line * 64);
+  }
+}
+
+template <bool kPrefetches, int R, int N, typename T>
+HWY_INLINE void OneByOne(const float* x, const T* weights, int64_t width, int64_t inputs,
+                         V (&sums)[R][N]) {
+  for (int64_t k = 0; k < inputs; ++k, weights += width, x += R) {
+    if (kPrefetches) PrefetchAhead(weights, kAhead * width);
+    Step(
+        x, [weights](int n) HWY_ATTR { return Widen(D(), weights + n * kLanes); }, sums);
+  }
+}
+
+// `at`: the first of the panel's outputs that are computed.
+template <bool kPrefetches, int R, int N, typename T>
+HWY_INLINE void Inputs(const Tile& tile, const T* weights, int64_t at, V (&sums)[R][N]) {
+  OneByOne<kPrefetches>(tile.x, weights + at, tile.width, tile.inputs, sums);
+}
+// Inputs in pairs, and the odd one.
+template <bool kPrefetches, int R, int N>
+HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V (&sums)[R][N]) {
+  const D d;
+  const hn::RebindToUnsigned<D> bits;
+  const float* HWY_RESTRICT x = tile.x;
+  const BFloat16* pair = weights + 2 * at;
+  const int64_t inputs = tile.inputs, width = tile.width;
+  uint32_t high = 0xffff0000u;
+  for (int64_t k = 0; k + 1 < inputs; k += 2, pair += 2 * width, x += 2 * R) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(pair);
+    if (kPrefetches) PrefetchAhead(words, kAhead / 2 * width);
+    const auto even = [=](int n) HWY_ATTR {
+      return hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(bits, words + n * kLanes)));
+    };
+    Step(x, even, sums);
+    // Words and mask are loaded again: registers are few, and loads are not.
+    asm volatile("" : "+m"(high) : : "memory");
+    const auto odd = [=](int n) HWY_ATTR {
+      return hn::BitCast(d, hn::And(hn::LoadU(bits, words + n * kLanes), hn::Set(bits, high)));
+    };
+    Step(x + R, odd, sums);
+  }
+  const int64_t done = inputs & ~int64_t{1};
+  OneByOne<false>(x, weights + done * width + at, width, inputs - done, sums);
+}
+
+template <int R, int N>
+struct ToChains {
+  // Where there are registers for it.
+  static constexpr bool kIsLong = R > 2 && kLanes == 16;
+  static constexpr bool kIsTight = R > 5 && kLanes == 8;
+
+  template <class Weight>
+  HWY_INLINE void operator()(const Weight& weight) {
+    Step(x, weight, sums);
+    x += R;
+  }
+  const float* x;
+  V (&sums)[R][N];
+};
+template <bool kPrefetches, int R, int N, ElementType kType>
+HWY_INLINE void Inputs(const Tile& tile, const blocks::Blocks<kType>* weights, int64_t at,
+                       V (&sums)[R][N]) {
+  blocks::VisitInputs<N>(weights, tile.width, tile.inputs, at, kPrefetches && at == 0,
+                         ToChains<R, N>{tile.x, sums});
+}
+
+template <int N>
+struct ToFloats {
+  static constexpr bool kIsLong = false, kIsTight = false;
+
+  template <class Weight>
+  HWY_INLINE void operator()(const Weight& weight) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) hn::StoreU(weight(n), D(), to + n * kLanes);
+    to += width;
+  }
+  float* to;
+  int64_t width;
+};
+// [inputs][width], as a panel of float32 has them.
+template <typename T>
+HWY_NOINLINE void WidenPiece(const T* weights, int64_t width, int64_t inputs, float* to) {
+  if (width == kWidth) {
+    return blocks::VisitInputs<kAll>(weights, width, inputs, 0, true, ToFloats<kAll>{to, width});
+  }
+  for (int64_t at = 0; at < width; at += kGrain) {
+    blocks::VisitInputs<kGrainVectors>(weights, width, inputs, at, false,
+                                       ToFloats<kGrainVectors>{to + at, width});
+  }
+}
+
+// R rows by N vectors of outputs: R * N chains, in registers.
+template <int R, int N, bool kPrefetches, typename T>
+HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
+  const D d;
+  V sums[R][N];
+  float* chains = tile.chains + at;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      sums[r][n] = tile.begins ? hn::Zero(d) : hn::LoadU(d, chains + r * kWidth + n * kLanes);
+    }
+  }
+  Inputs<kPrefetches>(tile, weights, at, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) hn::StoreU(sums[r][n], d, chains + r * kWidth + n * kLanes);
+  }
+}
+
+// A panel, in as few goes as the registers allow; a narrow one grain by grain, which is widened
+// where it is of blocks.
+template <int R, typename T>
+HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
+  constexpr int kRowsOfHalf = blocks::kIn<T> ? 3 : 4;  // to widen in
+  constexpr int kWhole = kLanes == 16 || R <= 2 ? kAll
+                         : R <= kRowsOfHalf     ? kAll / 2
+                                                : kGrainVectors;
+  if constexpr (blocks::kIn<T>) {
+    for (int64_t at = 0; at < kWidth; at += kWhole * kLanes) {
+      Chains<R, kWhole, true>(tile, weights, at);
+    }
+  } else if (tile.width == kWidth) {
+    Chains<R, kWhole, true>(tile, weights, 0);
+    for (int64_t at = kWhole * kLanes; at < kWidth; at += kWhole * kLanes) {
+      Chains<R, kWhole, false>(tile, weights, at);
+    }
+  } else {
+    for (int64_t at = 0; at < tile.width; at += kGrain) {
+      Chains<R, kGrainVectors, false>(tile, weights, at);
+    }
+  }
+}
+
+template <typename T>
+void TileOf(int64_t rows, const Tile& tile, const T* weights) {
+  switch (rows) {
+    case 1:
+      return TileOfPanel<1>(tile, weights);
+    case 2:
+      return TileOfPanel<2>(tile, weights);
+    case 3:
+      return TileOfPanel<3>(tile, weights);
+    case 4:
+      return TileOfPanel<4>(tile, weights);
+    case 5:
+      return TileOfPanel<5>(tile, weights);
+    case 6:
+      return TileOfPanel<6>(tile, weights);
+#if HWY_TARGET == HWY_AVX3
+    case 7:
+      return TileOfPanel<7>(tile, weights);
+    case 8:
+      return TileOfPanel<8>(tile, weights);
+#endif
+  }
+  assert(false);
+}
+
+// Tiles [first, end) of the rows by one panel: chains[row - first row][kWidth].
+template <typename T>
+void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
+                 int64_t end, float* chains) {
+  const int64_t inputs = weights.inputs(), width = weights.PanelWidth(panel);
+  const int64_t first_row = x.FirstRow(first), all_rows = x.FirstRow(end) - first_row;
+  const bool is_widened = blocks::kIn<T> && (end - first > 1 || width != kWidth);
+  const int64_t most = is_widened ? kWidePieceInputs<T> : end - first > 1 ? kPieceInputs : inputs;
+  alignas(kKernelAlignBytes) float wide[std::max(kWidePieceInputs<T> * kWidth, int64_t{1})];
+  for (int64_t k = 0; k < inputs; k += most) {
+    const int64_t count = std::min(most, inputs - k);
+    const T* piece = weights.Panel<T>(panel, k);
+    if constexpr (blocks::kIn<T>) {
+      if (is_widened) WidenPiece(piece, width, count, wide);
+    }
+    for (int64_t tile = first; tile < end; ++tile) {
+      const int64_t row = x.FirstRow(tile), rows = x.FirstRow(tile + 1) - row;
+      const Tile work{x.data + row * inputs + k * rows, count, k == 0,
+                      chains + (row - first_row) * kWidth, width};
+      if (is_widened) {
+        TileOf(rows, work, wide);
+      } else {
+        TileOf(rows, work, piece);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
+                 int64_t end, float* chains) {
+  const auto of = [&](auto element) {
+    PanelOfType<decltype(element)>(x, weights, panel, first, end, chains);
+  };
+  switch (weights.type()) {
+    case ElementType::kFloat32:
+      return of(float());
+    case ElementType::kBFloat16:
+      return of(BFloat16());
+    case ElementType::kFloat16:
+      return of(Float16());
+    case ElementType::kQ8_0:
+      return of(blocks::Blocks<ElementType::kQ8_0>());
+    case ElementType::kQ4_0:
+      return of(blocks::Blocks<ElementType::kQ4_0>());
+    case ElementType::kQ4_1:
+      return of(blocks::Blocks<ElementType::kQ4_1>());
+    case ElementType::kQ5_0:
+      return of(blocks::Blocks<ElementType::kQ5_0>());
+    case ElementType::kQ5_1:
+      return of(blocks::Blocks<ElementType::kQ5_1>());
+    case ElementType::kQ4_K:
+      return of(blocks::Blocks<ElementType::kQ4_K>());
+    case ElementType::kQ5_K:
+      return of(blocks::Blocks<ElementType::kQ5_K>());
+    case ElementType::kQ6_K:
+      return of(blocks::Blocks<ElementType::kQ6_K>());
+  }
+  assert(false);
+}
+
+}  // namespace product
+
+void ProductForTarget(const ProductCall& call) {
   const int64_t panels = call.weights->panels(), tiles = product::Tiles(call.x.rows);
   const int64_t part_tiles = product::PartTiles(call.weights->inputs(), kPartTiles);
   const int64_t groups = (tiles + part_tiles - 1) / part_tiles;
@@ -66,7 +353,7 @@ void ProductOf(const ProductCall& call) {
     alignas(kKernelAlignBytes) float chains[kPartTiles * product::kTileRows * product::kWidth];
     const int64_t begin = part % runs * run;
     for (int64_t panel = begin; panel < std::min(begin + run, panels); ++panel) {
-      product::PanelOfRows<T>(x, weights, panel, first, end, chains);
+      product::PanelOfRows(x, weights, panel, first, end, chains);
       const size_t real_bytes = static_cast<size_t>(weights.PanelReal(panel)) * sizeof(float);
       for (int64_t row = x.FirstRow(first); row < x.FirstRow(end); ++row) {
         std::memcpy(call.Out(row) + panel * product::kWidth,
@@ -74,13 +361,6 @@ void ProductOf(const ProductCall& call) {
       }
     }
   });
-}
-
-}  // namespace
-
-void ProductForTarget(const ProductCall& call) {
-  product::WithElement(call.weights->type(),
-                       [&call](auto element) { ProductOf<decltype(element)>(call); });
 }
 
 #else  // no FMA in vectors

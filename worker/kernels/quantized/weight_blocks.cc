@@ -32,7 +32,7 @@ void WidenQ8_0(const std::byte* block, float* to) {
 
 void WidenQ4_0(const std::byte* block, float* to) {
   const float d = Half(block);
-  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(Nibble(block + 2, i) - 8);
+  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(Nibble(block + 2, i)) - d * 8;
 }
 
 void WidenQ4_1(const std::byte* block, float* to) {
@@ -43,7 +43,7 @@ void WidenQ4_1(const std::byte* block, float* to) {
 void WidenQ5_0(const std::byte* block, float* to) {
   const float d = Half(block);
   for (int64_t i = 0; i < 32; ++i) {
-    to[i] = d * static_cast<float>((Nibble(block + 6, i) | Bit(block + 2, i) << 4) - 16);
+    to[i] = d * static_cast<float>(Nibble(block + 6, i) | Bit(block + 2, i) << 4) - d * 16;
   }
 }
 
@@ -87,7 +87,8 @@ void WidenQ6K(const std::byte* block, float* to) {
     const int byte = Byte(block, half * 64 + i % 64);
     const int low = quarter < 2 ? byte & 15 : byte >> 4;
     const int q = low | (Byte(high, half * 32 + i % 32) >> (2 * quarter) & 3) << 4;
-    to[i] = d * static_cast<float>(SignedByte(scales, i / 16)) * static_cast<float>(q - 32);
+    const float scale = d * static_cast<float>(SignedByte(scales, i / 16));
+    to[i] = scale * static_cast<float>(q) - scale * 32;
   }
 }
 
