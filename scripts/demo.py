@@ -1,6 +1,6 @@
 """The demonstration: one prefix, computed once, restored everywhere.
 
-    .venv/bin/python scripts/demo.py [--model DIR] [--keep]
+    .venv/bin/python scripts/demo.py [--model PATH] [--keep]
 
 Starts one store and two workers on loopback, sends a long shared prefix with two different endings,
 then restarts the store, kills and replaces a worker, and compares every answer with a cold one.
@@ -208,8 +208,8 @@ def write_results(out_dir, demo, model, ok):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "gemma-3-270m",
-                        help="a Hugging Face Gemma 3 checkpoint folder")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "gemma-3-270m.gguf",
+                        help="Gemma 3: a Hugging Face checkpoint folder or a GGUF file")
     parser.add_argument("--keep", action="store_true", help="keep logs and data, and say where")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "bin")
     parser.add_argument("--out-dir", type=pathlib.Path, default=ROOT / "build")
@@ -222,8 +222,9 @@ def main():
     for name in ("hearth-store", "hearth-worker", "hearthctl"):
         if not (arguments.bin_dir / name).exists():
             sys.exit(f"demo: {arguments.bin_dir / name} is missing: run ./hearth build first")
-    if not (arguments.model / "config.json").exists():
-        sys.exit(f"demo: {arguments.model} holds no config.json: pass --model DIR")
+    if not arguments.model.is_file() and not (arguments.model / "config.json").is_file():
+        sys.exit(f"demo: {arguments.model} is neither a GGUF file nor a folder with a config.json: "
+                 "pass --model PATH")
     # An ended demo ends its processes: SIGTERM unwinds like Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *unused: sys.exit("demo: terminated"))
     work_dir = pathlib.Path(tempfile.mkdtemp(prefix="hearth-demo-"))

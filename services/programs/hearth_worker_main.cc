@@ -42,9 +42,9 @@ constexpr char kExamples[] =
     "--config (model = \"DIR\"); the command line wins over the environment, that over the "
     "file.\n\n"
     "Examples:\n"
-    "  hearth-worker --model models/gemma-3-270m --store 127.0.0.1:7080\n"
-    "  hearth-worker --model models/gemma-3-270m --store embedded:hearth-data   # one machine\n"
-    "  hearth-worker --model models/gemma-3-270m --store none                   # no cache\n"
+    "  hearth-worker --model models/gemma-3-270m.gguf --store 127.0.0.1:7080\n"
+    "  hearth-worker --model models/gemma-3-270m.gguf --store embedded:data   # one machine\n"
+    "  hearth-worker --model models/gemma-3-270m.gguf --store none            # no cache\n"
     "  hearth-worker --model DIR --store store:7080 --device cuda --chunk-tokens 512\n";
 
 struct WorkerFlags {

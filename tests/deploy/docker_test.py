@@ -124,7 +124,7 @@ class ScriptsTest(unittest.TestCase):
 
     def test_the_model_folder_is_readable_for_the_containers_user(self):
         run = (f"import pathlib, sys; sys.path.insert(0, {str(m.ROOT / 'scripts')!r}); "
-               "import fetch_model; fetch_model.make_readable(pathlib.Path(sys.argv[1]))")
+               "import convert_model; convert_model.make_readable(pathlib.Path(sys.argv[1]))")
         with tempfile.TemporaryDirectory() as folder:
             weights = pathlib.Path(folder) / "model.safetensors"
             weights.touch(mode=0o600)

@@ -72,5 +72,5 @@ class ModelFilesTest(unittest.TestCase):
 
 if __name__ == "__main__":
     if not (MODEL / "model.safetensors").is_file():
-        sys.exit(f"{MODEL} is missing: run ./hearth setup")
+        sys.exit(f"{MODEL} is missing: run ./hearth setup --safetensors")
     unittest.main()

@@ -1,6 +1,6 @@
 """README's commands, in a terminal, in its order: what they show is what the README shows.
 
-Run as: python readme_test.py BIN_DIR. The model is models/gemma-3-270m.
+Run as: python readme_test.py BIN_DIR. The model is models/gemma-3-270m.gguf.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ BIN_DIR = None
 NOT_RUN = {
     "git clone <this repository> hearth && cd hearth": "the tree under test is that clone",
     "./hearth demo": "sets the machine up and builds; its verdict and table have tests",
-    "./hearth demo --model DIR": "as above",
+    "./hearth demo --model PATH": "as above",
     "./hearth build": "sets the machine up and builds",
     "./hearth test": "runs this test",
     "./hearth test --quick": "runs this test",

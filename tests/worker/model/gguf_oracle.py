@@ -19,14 +19,14 @@ from transformers import Gemma3ForCausalLM
 from model_oracle import GREEDY, Probe, compare, their_logits, tiny_config
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
-import fetch_model  # noqa: E402
+import convert_model  # noqa: E402
 from gguf_file import GgufFile  # noqa: E402
 
 Kind = gguf.GGMLQuantizationType
 KINDS = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1,
          Kind.Q4_K, Kind.Q5_K, Kind.Q6_K]
 GEOMETRY = dict(hidden_size=256, intermediate_size=512, head_dim=64, query_pre_attn_scalar=64)
-NAMES = {ours: theirs for theirs, ours in fetch_model.TENSOR_NAMES.items()}
+NAMES = {ours: theirs for theirs, ours in convert_model.TENSOR_NAMES.items()}
 
 
 def ggml_name(name):
@@ -145,7 +145,7 @@ def check_real(binary, path):
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for tensor in source.tensors:
-            name = fetch_model.hugging_face_name(tensor.name)
+            name = convert_model.hugging_face_name(tensor.name)
             values = numpy.concatenate(list(tensor.blocks())).reshape(tensor.shape)
             parameters[name].copy_(torch.from_numpy(values - ("norm" in name)))
     ids = [2] + list(range(1000, 1600, 6))

@@ -2,7 +2,7 @@
 those of SentencePiece wherever the two agree with each other by design; from tokenizer.model,
 from the tokenizer.json that transformers' tokenizer writes, and from the forms of a GGUF header.
 
-Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--examples chat_template_examples.json]
+Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--gguf FILE] [--examples FILE]
 
 transformers' tokenizer is built by transformers itself, with the code that it uses for GGUF files
 of Gemma 3, from the list of pieces in MODEL_DIR/tokenizer.model: vocabulary, merges and added
@@ -250,6 +250,7 @@ def main():
     parser.add_argument("probe")
     parser.add_argument("model_dir")
     parser.add_argument("--examples")
+    parser.add_argument("--gguf", action="append", default=[], help="a file of the same model")
     parser.add_argument("--text-file", action="append", default=[])
     parser.add_argument("--each-script", type=int, default=20, help="texts of each script")
     parser.add_argument("--seed", type=int, default=2)
@@ -262,7 +263,7 @@ def main():
             texts.append(file.read())
     with tempfile.TemporaryDirectory() as json_dir:
         oracle.save(os.path.join(json_dir, "tokenizer.json"))
-        for source in (args.model_dir, json_dir,
+        for source in (args.model_dir, *args.gguf, json_dir,
                        *gguf_forms(json_dir, processor, tokens, types)):
             probe = Probe(args.probe, source)
             compared = check_texts(probe, oracle, processor, texts)
