@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "proto/fingerprint.h"
 #include "worker/model/gguf.h"
@@ -64,6 +66,19 @@ void NoteTemplate(const std::optional<std::string>& text, std::vector<std::strin
             "yours, and send the text as a prompt"));
 }
 
+// What a message quotes of a file may have any characters: control characters as "\x0a".
+std::string OneLine(absl::string_view message) {
+  std::string line;
+  for (const char c : message) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      absl::StrAppend(&line, "\\x", absl::Hex(c, absl::kZeroPad2));
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
 // Makes a tokenizer of what was read of `path`.
 absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
                   LoadedTokenizer* loaded) {
@@ -75,9 +90,9 @@ absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
   }
   if (absl::IsUnimplemented(status)) {
     loaded->why_none =
-        absl::StrCat(path, ": ", status.message(), ", which Gemma's tokenizer does not");
+        absl::StrCat(path, ": ", OneLine(status.message()), ", which Gemma's tokenizer does not");
   } else if (!status.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": ", status.message()));
+    return absl::FailedPreconditionError(absl::StrCat(path, ": ", OneLine(status.message())));
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 
 #include "tests/support/test_folder.h"
 #include "tests/worker/model/file_kit.h"
+#include "tests/worker/model/gguf_kit.h"
 #include "worker/model/model_config.h"
 #include "worker/model/weights.h"
 
@@ -20,62 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr uint32_t kU32 = 4, kF32 = 6, kText = 8, kList = 9;
-
-template <typename T>
-std::string Number(T value) {
-  std::string bytes(sizeof(value), '\0');
-  std::memcpy(bytes.data(), &value, sizeof(value));
-  return bytes;
-}
-std::string Text(const std::string& text) { return Number<uint64_t>(text.size()) + text; }
-std::string U32(uint32_t value) { return Number(kU32) + Number(value); }
-std::string F32(float value) { return Number(kF32) + Number(value); }
-std::string TextValue(const std::string& text) { return Number(kText) + Text(text); }
-
-// A GGUF file, written by hand.
-struct GgufBytes {
-  uint32_t version = 3;
-  std::vector<std::pair<std::string, std::string>> fields = {
-      {"general.architecture", TextValue("gemma3")}, {"gemma3.embedding_length", U32(32)},
-      {"gemma3.feed_forward_length", U32(64)},       {"gemma3.block_count", U32(1)},
-      {"gemma3.attention.head_count", U32(2)},       {"gemma3.attention.head_count_kv", U32(1)},
-      {"gemma3.attention.key_length", U32(16)},      {"gemma3.attention.sliding_window", U32(1024)},
-      {"gemma3.context_length", U32(512)},
-  };
-  struct Tensor {
-    std::string name;
-    std::vector<uint64_t> sizes;  // the fastest first
-    uint32_t type = 0;
-    uint64_t offset = 0;
-  };
-  std::vector<Tensor> tensors = {{"token_embd.weight", {32, 40}, 8, 0},
-                                 {"output_norm.weight", {32}, 0, 1376}};
-  size_t data_bytes = 1376 + 128;
-
-  std::string Header() const {
-    std::string bytes = "GGUF" + Number(version) + Number<uint64_t>(tensors.size()) +
-                        Number<uint64_t>(fields.size());
-    for (const auto& [name, value] : fields) bytes += Text(name) + value;
-    for (const Tensor& tensor : tensors) {
-      bytes += Text(tensor.name) + Number(static_cast<uint32_t>(tensor.sizes.size()));
-      for (const uint64_t size : tensor.sizes) bytes += Number(size);
-      bytes += Number(tensor.type) + Number(tensor.offset);
-    }
-    return bytes + std::string((32 - bytes.size() % 32) % 32, '\0');
-  }
-  std::string Bytes() const { return Header() + std::string(data_bytes, '\1'); }
-  GgufBytes& Set(const std::string& name, const std::string& value) {
-    for (auto& field : fields) {
-      if (field.first != name) continue;
-      field.second = value;
-      return *this;
-    }
-    fields.emplace_back(name, value);
-    return *this;
-  }
-};
 
 class GgufTest : public ::testing::Test {
  protected:

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <string>
 
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "worker/text/vocabulary_file.h"
 
 namespace hearth {
@@ -57,6 +59,31 @@ class MadeUpModel {
 
   std::string pieces_;
 };
+
+// What the oracle has of the library tokenizers, on a vocabulary of four pieces and the bytes.
+inline nlohmann::json SmallJson() {
+  nlohmann::json vocab = {{"<unk>", 0}, {"<bos>", 1}, {"\n\n", 2}};
+  int id = 3;
+  for (int byte = 0; byte < 256; ++byte) vocab[absl::StrFormat("<0x%02X>", byte)] = id++;
+  for (const char* text : {"a", "b", "\u2581", "\n", "ab", "\u2581ab", "aba"}) vocab[text] = id++;
+  const auto added = [](const char* text, int at, bool special) {
+    return nlohmann::json{{"id", at},          {"content", text}, {"single_word", false},
+                          {"lstrip", false},   {"rstrip", false}, {"normalized", false},
+                          {"special", special}};
+  };
+  return {
+      {"added_tokens",
+       {added("<unk>", 0, true), added("<bos>", 1, true), added("\n\n", 2, false),
+        added("<image>", id, false)}},
+      {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", "<unk>"},
+        {"byte_fallback", true},
+        {"ignore_merges", false},
+        {"vocab", vocab},
+        {"merges", {{"\n", "\n"}, {"a", "b"}, {"\u2581", "ab"}, "ab a"}}}}};
+}
 
 }  // namespace hearth
 

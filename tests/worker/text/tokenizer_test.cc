@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/test_folder.h"
+#include "tests/worker/model/made_up_model.h"
 #include "tests/worker/text/tiny_tokenizer.h"
 #include "worker/text/tokenizer_loader.h"
 #include "worker/text/utf8.h"
@@ -107,31 +108,6 @@ TEST(VocabularyFile, AModelThatDoesMoreThanMergeIsSaidToBeOther) {
   EXPECT_THAT(why("\x12\x02\x18\x01"), HasSubstr("more than merge"));
   EXPECT_THAT(why(std::string("\x12\x03\x98\x02\x00", 5)), HasSubstr("no bytes"));
   EXPECT_THAT(why("\x0A\x05\x0A\x01~\x18\x05"), HasSubstr("unused"));
-}
-
-// What the oracle has of the library tokenizers, on a vocabulary of four pieces and the bytes.
-nlohmann::json SmallJson() {
-  nlohmann::json vocab = {{"<unk>", 0}, {"<bos>", 1}, {"\n\n", 2}};
-  int id = 3;
-  for (int byte = 0; byte < 256; ++byte) vocab[absl::StrFormat("<0x%02X>", byte)] = id++;
-  for (const char* text : {"a", "b", "\u2581", "\n", "ab", "\u2581ab", "aba"}) vocab[text] = id++;
-  const auto added = [](const char* text, int at, bool special) {
-    return nlohmann::json{{"id", at},          {"content", text}, {"single_word", false},
-                          {"lstrip", false},   {"rstrip", false}, {"normalized", false},
-                          {"special", special}};
-  };
-  return {
-      {"added_tokens",
-       {added("<unk>", 0, true), added("<bos>", 1, true), added("\n\n", 2, false),
-        added("<image>", id, false)}},
-      {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}},
-      {"model",
-       {{"type", "BPE"},
-        {"unk_token", "<unk>"},
-        {"byte_fallback", true},
-        {"ignore_merges", false},
-        {"vocab", vocab},
-        {"merges", {{"\n", "\n"}, {"a", "b"}, {"\u2581", "ab"}, "ab a"}}}}};
 }
 
 TEST(VocabularyFile, PiecesOfATokenizerJsonAreRead) {

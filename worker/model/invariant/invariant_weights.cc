@@ -22,11 +22,22 @@ std::vector<float> NormScaleOf(const TensorView& weight, float factor = 1) {
   return scale;
 }
 
-// A NaN or an infinity would spread over every logit.
-absl::Status CheckScales(const TensorView& tensor) {
-  if (ScalesAreFinite(*tensor.type, tensor.data.get(), tensor.elements())) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(tensor.file, ": tensor ", tensor.name,
-                                          " has a block whose scale is no finite number"));
+// A NaN or an infinity would spread over every logit. Of a matrix that is not in blocks the values
+// are not looked at: that would be another pass over all of the file.
+absl::Status CheckFinite(const TensorView& tensor) {
+  const auto bad = [&tensor](const char* what) {
+    return absl::DataLossError(absl::StrCat(tensor.file, ": tensor ", tensor.name, " has ", what,
+                                            " that is no finite number"));
+  };
+  if (!ScalesAreFinite(*tensor.type, tensor.data.get(), tensor.elements()))
+    return bad("a block with a scale");
+  if (tensor.shape.size() > 1) return absl::OkStatus();
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  WidenRow(*tensor.type, tensor.data.get(), tensor.elements(), values.data());
+  for (const float value : values) {
+    if (!std::isfinite(value)) return bad("a value");
+  }
+  return absl::OkStatus();
 }
 
 // Tensors on top of each other, as one matrix for all that follow one another with one type.
@@ -76,9 +87,9 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
   TensorView embedding = tensors.embedding, head = tensors.head, final_norm = tensors.final_norm;
   if (absl::Status s = reader->Read({&embedding, &final_norm}); !s.ok()) return s;
   if (absl::Status s = tensors.tied ? absl::OkStatus() : reader->Read({&head}); !s.ok()) return s;
-  for (const TensorView* tensor : {&embedding, &head}) {
+  for (const TensorView* tensor : {&embedding, &head, &final_norm}) {
     if (tensor->data == nullptr) continue;
-    if (absl::Status s = CheckScales(*tensor); !s.ok()) return s;
+    if (absl::Status s = CheckFinite(*tensor); !s.ok()) return s;
   }
   head_ = pack(tensors.tied ? embedding : head);
   final_norm_ = NormScaleOf(final_norm);
@@ -98,7 +109,7 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
     layer.q_norm = NormScaleOf(from.q_norm, query_scale);
     layer.k_norm = NormScaleOf(from.k_norm);
     for (const TensorView* tensor : from.All()) {
-      if (absl::Status s = CheckScales(*tensor); !s.ok()) return s;
+      if (absl::Status s = CheckFinite(*tensor); !s.ok()) return s;
     }
     layer.qkv = PackStacked({from.q, from.k, from.v}, form_, parallel, &arena);
     layer.out = pack(from.o);

@@ -1,0 +1,228 @@
+// Model files that were flipped, cut and spliced: each loads or is one error, in little memory.
+//
+// HEARTH_HOSTILE_FILES=5000: so many of each kind, in place of a few hundred. HEARTH_HOSTILE_SEED:
+// another first draw.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/test_folder.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/worker/model/file_kit.h"
+#include "tests/worker/model/gguf_kit.h"
+#include "tests/worker/model/made_up_model.h"
+#include "worker/model/invariant/invariant_gemma.h"
+#include "worker/text/tokenizer_loader.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Bytes of a line such as VmHWM in /proc/self/status.
+uint64_t StatusBytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(name, 0) == 0) return std::stoull(line.substr(name.size() + 1)) << 10;
+  }
+  return 0;
+}
+#endif
+
+// From its start on: the most memory that the process had is so much more.
+class PeakMemory {
+ public:
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  uint64_t Grown() const { return 0; }  // the sanitizer's own is many times as much
+#else
+  PeakMemory() {
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak is as it is now
+    before_ = StatusBytes("VmRSS:");
+  }
+  uint64_t Grown() const { return StatusBytes("VmHWM:") - before_; }
+
+ private:
+  uint64_t before_ = 0;
+#endif
+};
+
+// One or a few bits flipped, the end cut off, or a piece copied to another place; most of them in
+// the first `header` bytes, which say what the others are.
+std::string Spoiled(std::string bytes, size_t header, std::mt19937_64* random) {
+  const auto below = [&](size_t count) { return static_cast<size_t>((*random)() % count); };
+  const size_t span = below(4) == 0 ? bytes.size() : std::min(header, bytes.size());
+  switch (below(4)) {
+    case 0:
+      bytes.resize(below(span));
+      break;
+    case 1: {
+      const std::string piece = bytes.substr(below(span), 1 + below(64));
+      if (below(2) == 0) {
+        bytes.insert(below(span), piece);
+      } else {
+        bytes.replace(below(span), piece.size(), piece);
+      }
+      break;
+    }
+    default:
+      for (size_t flips = 1 + below(4); flips > 0; --flips) {
+        bytes[below(span)] ^= static_cast<char>(1 << below(8));
+      }
+  }
+  return bytes;
+}
+
+// How many loads were errors: of the model and of its tokenizer.
+struct Refused {
+  int models = 0, tokenizers = 0;
+};
+
+void ExpectOneLine(const absl::Status& status, const std::string& folder) {
+  const std::string said(status.message());
+  EXPECT_THAT(said, HasSubstr(folder));
+  EXPECT_THAT(said, Not(HasSubstr("\n")));
+  EXPECT_LT(said.size(), 2000u);
+}
+
+// What a worker does with a model that it is given, and one step.
+void LoadAndUse(const std::string& model, const std::string& folder, Refused* refused) {
+  const auto gemma = InvariantGemma::Load(model, {1, 16});
+  if (gemma.ok()) {
+    std::vector<float> logits;
+    InvariantGemma::Kv kv = (*gemma)->NewKv();
+    // An error where the file says that the context is shorter.
+    static_cast<void>((*gemma)->Step(&kv, {1, 0, 1}, 1, &logits));
+  } else {
+    ++refused->models;
+    ExpectOneLine(gemma.status(), folder);
+  }
+  const auto loaded = LoadTokenizer(model);
+  if (!loaded.ok()) {
+    ++refused->tokenizers;
+    ExpectOneLine(loaded.status(), folder);
+  } else if (loaded->tokenizer != nullptr) {
+    loaded->tokenizer->Decode(loaded->tokenizer->Encode("ab\n\n  c<bos>\xc3\xa9"), false);
+  }
+}
+
+class HostileFiles : public testing::Test {
+ protected:
+  // Spoils `file` of `model` again and again. `header`: so many of its bytes say what the rest is.
+  void Try(const std::string& model, const std::string& file, size_t header) {
+    const std::string whole = ReadAll(file);
+    ASSERT_FALSE(whole.empty());
+    Refused none;
+    LoadAndUse(model, folder_.path(), &none);
+    ASSERT_EQ(none.models + none.tokenizers, 0) << "as it was";
+    const uint64_t seed = FromEnvironment("HEARTH_HOSTILE_SEED", 1);
+    const PeakMemory memory;
+    for (uint64_t draw = seed; draw < seed + draws_ && !HasFailure(); ++draw) {
+      SCOPED_TRACE(testing::Message() << "HEARTH_HOSTILE_SEED=" << draw);
+      std::mt19937_64 random(draw);
+      WriteAll(file, Spoiled(whole, header, &random));
+      LoadAndUse(model, folder_.path(), &refused_);
+    }
+    WriteAll(file, whole);
+    EXPECT_LE(memory.Grown(), whole.size() + (64u << 20));
+  }
+
+  const uint64_t draws_ = FromEnvironment("HEARTH_HOSTILE_FILES", 250);
+  const TestFolder folder_;
+  Refused refused_;
+};
+
+// q and k in another type than v, as in the 270M's own file, and each type of blocks.
+ElementType MixedTypes(const std::string& name) {
+  const std::pair<const char*, ElementType> kTypes[] = {
+      {"attn_q.", ElementType::kQ5_0},   {"attn_k.", ElementType::kQ5_0},
+      {"attn_v.", ElementType::kQ8_0},   {"attn_output.", ElementType::kQ4_K},
+      {"ffn_down.", ElementType::kQ6_K}, {"ffn_gate.", ElementType::kQ5_K},
+      {"ffn_up.", ElementType::kQ4_1}};
+  for (const auto& [part, type] : kTypes) {
+    if (name.find(part) != std::string::npos) return type;
+  }
+  return ElementType::kQ8_0;
+}
+
+TEST_F(HostileFiles, GgufFilesAreOneErrorEach) {
+  const GgufBytes gguf = WholeGguf(MixedTypes);
+  const std::string path = folder_.Write("model", gguf.Bytes());
+  Try(path, path, gguf.Header().size());
+  EXPECT_GT(refused_.models, static_cast<int>(draws_) / 4);
+  EXPECT_LT(refused_.models, static_cast<int>(draws_));
+  EXPECT_GT(refused_.tokenizers, 0);
+}
+
+TEST_F(HostileFiles, FilesOfAFolderAreOneErrorEach) {
+  TinyGeometry geometry;
+  geometry.layer_types = "l";
+  WriteTinyCheckpoint(geometry, folder_.path());
+  MadeUpModel pieces;
+  for (const char* text : {"a", "b", "ab"}) pieces.Add(text, -1);
+  const std::string tokenizer = folder_.Write("tokenizer.model", pieces.Bytes());
+  const std::string weights = folder_.File("model.safetensors"),
+                    config = folder_.File("config.json");
+  Try(folder_.path(), weights, ReadAll(weights).find('}', 8) + 1000);
+  EXPECT_GT(refused_.models, static_cast<int>(draws_) / 4);
+  Try(folder_.path(), config, std::numeric_limits<size_t>::max());
+  Try(folder_.path(), tokenizer, std::numeric_limits<size_t>::max());
+  EXPECT_GT(refused_.tokenizers, static_cast<int>(draws_) / 8);
+  std::filesystem::remove(tokenizer);
+  Try(folder_.path(), folder_.Write("tokenizer.json", SmallJson().dump()),
+      std::numeric_limits<size_t>::max());
+}
+
+// The bits of what each block says, whatever stands beside it in a layer.
+TEST(MixedGguf, GivesTheBitsOfItsFloat32Values) {
+  const TestFolder folder;
+  std::vector<std::vector<float>> logits;
+  for (const bool is_widened : {false, true}) {
+    const auto gemma = InvariantGemma::Load(
+        folder.Write("model", WholeGguf(MixedTypes, is_widened).Bytes()), {1, 16});
+    ASSERT_TRUE(gemma.ok()) << gemma.status();
+    InvariantGemma::Kv kv = (*gemma)->NewKv();
+    logits.emplace_back();
+    ASSERT_TRUE((*gemma)->Step(&kv, {2, 30, 7, 200, 3, 4, 5, 6, 7, 8}, 10, &logits.back()).ok());
+  }
+  ASSERT_EQ(logits[0].size(), logits[1].size());
+  EXPECT_EQ(
+      FirstDifference(logits[0].data(), logits[1].data(), static_cast<int64_t>(logits[0].size())),
+      "");
+}
+
+TEST(MixedGguf, WithANormThatIsNoNumberIsRefusedByName) {
+  const TestFolder folder;
+  GgufBytes file = WholeGguf(MixedTypes);
+  for (const GgufBytes::Tensor& tensor : file.tensors) {
+    if (tensor.sizes.size() > 1) continue;
+    GgufBytes broken = file;
+    const float bad = tensor.name < "c" ? std::numeric_limits<float>::quiet_NaN()
+                                        : -std::numeric_limits<float>::infinity();
+    std::memcpy(broken.data.data() + tensor.offset + 8, &bad, sizeof bad);
+    const auto gemma = InvariantGemma::Load(folder.Write("model", broken.Bytes()), {1, 16});
+    ASSERT_FALSE(gemma.ok()) << tensor.name;
+    EXPECT_THAT(std::string(gemma.status().message()),
+                testing::AllOf(HasSubstr("norm.weight has a value that is no finite number"),
+                               HasSubstr(folder.path())));
+  }
+}
+
+}  // namespace
+}  // namespace hearth
