@@ -567,7 +567,7 @@ class HttpServer::Rep {
     if (server_.open.size() >= server_.limits.connections) {
       HttpConnection* longest = nullptr;
       for (const auto& [connection, owned] : server_.open) {
-        if (!connection->is_idle()) continue;
+        if (connection->is_answering()) continue;
         if (longest == nullptr || connection->deadline() < longest->deadline()) {
           longest = connection;
         }

@@ -7,8 +7,8 @@
 // Ownership: the handler, and what it uses, must outlive the server. An answer may outlive both.
 // Invariants: (1) each request that came whole is handled once; (2) a connection that does not come
 // forward within the limits is closed, and what it held is freed; (3) at most
-// HttpLimits::connections are open: one more takes the place of one that is between requests, or is
-// closed.
+// HttpLimits::connections are open: one more takes the place of the one without an answer under way
+// whose time ends first, or is closed.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 

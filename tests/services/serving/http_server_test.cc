@@ -196,6 +196,24 @@ TEST(HttpServer, LetsAConnectionBetweenRequestsGiveWay) {
   EXPECT_EQ(first.HearAll(), "");
 }
 
+TEST(HttpServer, LetsHalfRequestsGiveWayBeforeConnectionsThatAreBetweenTwo) {
+  HttpLimits limits;
+  limits.connections = 3;
+  const auto server = ServeHttp(EchoHttp, limits);
+  const std::string ask = "GET /i HTTP/1.1\r\nHost: x\r\n\r\n";
+  HttpCaller idle(server->address());
+  idle.Say(ask);
+  EXPECT_THAT(idle.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+  HttpCaller first(server->address()), second(server->address());
+  for (HttpCaller* half : {&first, &second}) half->Say("GET /i HTTP/1.1\r\nHo");
+  HttpCaller other(server->address());
+  other.Say(ask);
+  EXPECT_THAT(other.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(first.HearAll(), "");
+  idle.Say(ask);
+  EXPECT_THAT(idle.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+}
+
 TEST(HttpServer, AsksForTheBodyThatACallerHoldsBack) {
   const auto server = ServeHttp(EchoHttp);
   HttpCaller caller(server->address());
