@@ -38,7 +38,7 @@ struct Told {
 std::vector<uint32_t> PromptOf(int caller) {
   std::vector<uint32_t> ids = {2};
   for (uint32_t i = 0; i < 130; ++i)
-    ids.push_back(1000 + (static_cast<uint32_t>(caller) * 977 + i * 31) % 50000);
+    ids.push_back(300 + (static_cast<uint32_t>(caller) * 97 + i * 31) % 390);
   return ids;
 }
 
