@@ -90,6 +90,8 @@ class Engine {
   // A sentence; empty in the class invariant.
   virtual std::string why_not_invariant() const = 0;
   virtual EngineStats Stats() const = 0;
+  // Counts tokens of a prompt that its caller was told to have been written to the cache.
+  virtual void NoteCacheWrites(uint32_t tokens) = 0;
   // The cost expected now of loading a stored prefix of so many tokens, and of computing it.
   virtual LoadReport EstimateLoad(uint32_t boundary) const = 0;
 };

@@ -48,7 +48,7 @@ constexpr Named kNames[] = {
     {"publishes_stored", "Publishes that stored a boundary"},
     {"publishes_dropped", "Publishes dropped: too many wait, or the worker stops"},
     {"publish_bytes", "Bytes handed to the cache"},
-    {"cache_write_tokens", "Prompt tokens that the cache lacked and was offered"},
+    {"cache_write_tokens", "Prompt tokens that the cache lacked and was offered in time to say so"},
     {"staging_skips", "Boundaries not kept because staging-bytes is in use"},
     {"nondeterminism", "Prefixes computed twice with different bits (alert)"},
     {"audits", "Restored prefixes computed again and compared"},

@@ -70,6 +70,9 @@ class EngineImpl : public Engine {
   std::vector<std::string> warnings() const override;
   std::string why_not_invariant() const override { return why_not_invariant_; }
   EngineStats Stats() const override;
+  void NoteCacheWrites(uint32_t tokens) override {
+    counters_.Add(EngineCounter::kCacheWriteTokens, tokens);
+  }
   LoadReport EstimateLoad(uint32_t boundary) const override;
 
  private:

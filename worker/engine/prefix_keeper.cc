@@ -116,15 +116,10 @@ void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache*
   job.spec =
       SpecFor(*sequence, sequence->prefix, {boundary}, sequence->kept.staged->ObjectsOf(boundary));
   job.done = [](const PublishOutcome&) {};
-  job.spec.on_plan = CountWrites(*sequence);
-  publisher_.Submit(cache, std::move(job));
-}
-
-std::function<void(const std::vector<ObjectId>&)> PrefixKeeper::CountWrites(
-    const Sequence& sequence) {
-  return [counters = counters_, written = sequence.kept.written](const auto& lacked) {
-    counters->Add(EngineCounter::kCacheWriteTokens, written->Add(lacked));
+  job.spec.on_plan = [written = sequence->kept.written](const auto& lacked) {
+    written->Add(lacked);
   };
+  publisher_.Submit(cache, std::move(job));
 }
 
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
@@ -218,8 +213,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   }
   PublishJob job;
   job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
-  job.spec.on_plan = [count = CountWrites(*sequence), planned](const auto& lacked) {
-    count(lacked);
+  job.spec.on_plan = [written = sequence->kept.written, planned](const auto& lacked) {
+    written->Add(lacked);
     planned();
   };
   job.done = done;

@@ -59,8 +59,6 @@ class PrefixKeeper {
 
  private:
   absl::StatusOr<KvObjects> SnapshotOf(const Sequence& sequence);
-  // Counts what the cache lacks of the prompt.
-  std::function<void(const std::vector<ObjectId>&)> CountWrites(const Sequence& sequence);
   void KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
   void AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
   PrefixPool::InsertResult InsertIntoPool(const PrefixRequest& prefix, uint32_t boundary,

@@ -187,16 +187,14 @@ bool FetchWait::GiveUp() {
   return true;
 }
 
-uint32_t WrittenTokens::Add(const std::vector<ObjectId>& lacked) {
+void WrittenTokens::Add(const std::vector<ObjectId>& lacked) {
   absl::MutexLock lock(&mu_);
-  const uint32_t before = count_;
   for (const ObjectId& id : lacked) {
     for (size_t at = id.begin; at < std::min<size_t>(id.begin + id.tokens, written_.size()); ++at) {
       count_ += written_[at] ? 0 : 1;
       written_[at] = true;
     }
   }
-  return count_ - before;
 }
 
 uint32_t WrittenTokens::count() const {

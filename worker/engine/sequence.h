@@ -49,8 +49,7 @@ class PublishedNotice {
 class WrittenTokens {
  public:
   explicit WrittenTokens(size_t tokens) : written_(tokens) {}
-  // Returns how many of the objects' tokens are new.
-  uint32_t Add(const std::vector<ObjectId>& lacked) ABSL_LOCKS_EXCLUDED(mu_);
+  void Add(const std::vector<ObjectId>& lacked) ABSL_LOCKS_EXCLUDED(mu_);
   uint32_t count() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

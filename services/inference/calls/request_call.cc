@@ -72,9 +72,7 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> GenerateCall::Submit(Engine
   callbacks.on_finished = [self](const FinishedInfo& info) { self->OnFinished(info); };
   callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
   callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
-  if (options_.report_writes) {
-    callbacks.on_planned = [self](uint32_t written) { self->OnPlanned(written); };
-  }
+  callbacks.on_planned = [self](uint32_t written) { self->OnPlanned(written); };
   callbacks.on_prompt = [self](absl::Span<const SampledToken> tokens) { self->OnPrompt(tokens); };
   // Whether an answer of these tokens ends with a stop string.
   callbacks.stops = [self](absl::Span<const int32_t> ids) {
@@ -163,8 +161,9 @@ void GenerateCall::OnPlanned(uint32_t written) {
 void GenerateCall::SendEnd() {
   {
     absl::MutexLock lock(&mutex_);
-    if (!end_.has_value()) return;
+    if (!end_.has_value() || ended()) return;
     end_->mutable_finished()->set_cache_write_tokens(written_.value_or(0));
+    engine()->NoteCacheWrites(written_.value_or(0));
     PushLocked(MessageBytes(*end_));
     WriteNext();
     end_.reset();
@@ -321,6 +320,7 @@ void PrefillCall::Answer() {
   {
     absl::MutexLock lock(&mutex_);
     OutcomeToProto(published_, answer_.mutable_published());
+    engine()->NoteCacheWrites(answer_.cache_write_tokens());
     answer_.set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - start_));
     PushLocked(MessageBytes(answer_));
     WriteNext();
