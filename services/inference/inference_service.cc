@@ -6,7 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "proto/state_format.h"
 #include "services/inference/calls/inference_conversion.h"
@@ -87,14 +90,39 @@ absl::Status InferenceService::AddPrompt(const v1::PromptInput& input, PromptPur
 }
 
 SamplingParams InferenceService::OpenSampling() const {
+  const GenerationDefaults& model =
+      options_.generation_config ? engine_->config().generation : GenerationDefaults();
+  const DefaultSampling& said = options_.default_sampling;
   SamplingParams open;
-  open.temperature = 1;
-  if (!options_.generation_config) return open;
-  const GenerationDefaults& model = engine_->config().generation;
-  open.temperature = static_cast<float>(model.temperature);
-  open.top_k = static_cast<uint32_t>(model.top_k);
-  open.top_p = static_cast<float>(model.top_p);
+  open.temperature = said.temperature.value_or(static_cast<float>(model.temperature));
+  open.top_k = said.top_k.value_or(static_cast<uint32_t>(model.top_k));
+  open.top_p = said.top_p.value_or(static_cast<float>(model.top_p));
   return open;
+}
+
+absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text) {
+  DefaultSampling made;
+  SamplingParams checked;
+  for (const absl::string_view word : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(absl::StripAsciiWhitespace(word), absl::MaxSplits('=', 1));
+    bool is_number = false;
+    if (parts.first == "temperature") {
+      is_number = absl::SimpleAtof(parts.second, &made.temperature.emplace());
+    } else if (parts.first == "top_k") {
+      is_number = absl::SimpleAtoi(parts.second, &made.top_k.emplace());
+    } else if (parts.first == "top_p") {
+      is_number = absl::SimpleAtof(parts.second, &made.top_p.emplace());
+    }
+    if (!is_number) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", word, "\" is none of temperature=NUMBER, top_k=NUMBER, top_p=NUMBER"));
+    }
+  }
+  checked.temperature = made.temperature.value_or(0);
+  checked.top_p = made.top_p.value_or(0);
+  if (absl::Status status = checked.Validate(); !status.ok()) return status;
+  return made;
 }
 
 absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& request,
@@ -294,8 +322,9 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.mutable_default_sampling()->set_temperature(open.temperature);
     made.mutable_default_sampling()->set_top_k(open.top_k);
     made.mutable_default_sampling()->set_top_p(open.top_p);
-    made.set_default_sampling_from(
-        options_.generation_config ? "generation_config.json, else OpenAI's" : "OpenAI's");
+    made.set_default_sampling_from(options_.generation_config
+                                       ? "--default-sampling, generation_config.json, OpenAI's"
+                                       : "--default-sampling, OpenAI's");
     made.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
     *response = MessageBytes(made);
     answer->Finish(absl::OkStatus());

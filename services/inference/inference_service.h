@@ -10,6 +10,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,6 +29,14 @@
 
 namespace hearth {
 
+// What the server's owner says of requests that leave it to the server; absent: nothing.
+struct DefaultSampling {
+  std::optional<float> temperature, top_p;
+  std::optional<uint32_t> top_k;
+};
+// "temperature=0.7,top_k=40,top_p=0.9", or some of these. kInvalidArgument names what is none.
+absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text);
+
 struct InferenceOptions {
   const Tokenizer* tokenizer = nullptr;  // null: serves token ids, for this reason:
   std::string why_no_tokenizer = "";
@@ -40,6 +49,7 @@ struct InferenceOptions {
   std::string version;
   bool strict_chats = false;                       // whatever a request says
   bool generation_config = true;                   // the model's file says what OpenSampling has
+  DefaultSampling default_sampling = {};           // before it
   absl::Duration progress_pause = kProgressPause;  // between messages with progress
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };

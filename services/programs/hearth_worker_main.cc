@@ -57,6 +57,7 @@ struct WorkerFlags {
   uint32_t threads = 0;
   bool strict_chats = false;
   bool ignores_generation_config = false;
+  std::string default_sampling;
   std::string http_listen, http_address_file, http_model, http_hosts, http_origins;
 };
 
@@ -152,6 +153,10 @@ void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
       "Temperature, top_k and top_p of requests over HTTP that leave them open: auto: as "
       "the model's generation_config.json says, else OpenAI's; none: OpenAI's; over "
       "gRPC, unless a request asks for the same, 0: greedy");
+  set->AddText(
+      "default-sampling", &flags->default_sampling,
+      "What these requests get before that: temperature=0.7,top_k=40,top_p=0.9, or some of "
+      "it");
   set->AddText("http-hosts", &flags->http_hosts,
                "Names, parted by commas, by which callers reach it, besides localhost, addresses "
                "and the name in --http-listen");
@@ -205,6 +210,11 @@ absl::Status CheckStart(const WorkerFlags& flags) {
         "--model: ", model,
         " is no folder and no GGUF file; if a hub knows a model by this id, download its files (hf "
         "download), and give the folder they are in"));
+  }
+  const auto sampling = ParseDefaultSampling(flags.default_sampling);
+  if (!sampling.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--default-sampling: ", sampling.status().message()));
   }
   if (absl::Status status = CheckPorts(flags.server); !status.ok()) return status;
   return flags.http_listen.empty() ? absl::OkStatus() : CheckPort("http-", flags.http_listen);
@@ -332,6 +342,7 @@ int Main(int argc, char** argv) {
   options.version = kVersion;
   options.strict_chats = flags.strict_chats;
   options.generation_config = !flags.ignores_generation_config;
+  options.default_sampling = *ParseDefaultSampling(flags.default_sampling);
   options.on_finished = [&metrics, &status](const FinishedInfo& info) {
     RecordTimes(info, &metrics);
     status.RecordTimes(info);

@@ -191,6 +191,21 @@ TEST_F(OpenAiDoorTest, DrawsASeedAndGivesItBack) {
   EXPECT_FALSE(Post("/v1/completions", open + R"(, "temperature": 0})").parsed().contains("seed"));
 }
 
+TEST(DefaultSampling, IsReadAndRefusedByWord) {
+  const auto said = ParseDefaultSampling("temperature=0.5, top_k=7");
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->temperature, 0.5F);
+  EXPECT_EQ(said->top_k, 7u);
+  EXPECT_FALSE(said->top_p.has_value());
+  EXPECT_FALSE(ParseDefaultSampling("")->temperature.has_value());
+  const auto refusal = [](const char* text) {
+    return std::string(ParseDefaultSampling(text).status().message());
+  };
+  EXPECT_THAT(refusal("heat=1"), StartsWith("\"heat=1\" is none of temperature=NUMBER"));
+  EXPECT_THAT(refusal("top_k=a"), StartsWith("\"top_k=a\" is none of"));
+  EXPECT_THAT(refusal("top_p=2"), StartsWith("sampling.top_p: is 2"));
+}
+
 TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
   cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
   server_->SetCache(cache_.get());
@@ -204,6 +219,13 @@ TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
   EXPECT_LE(written, cold["prompt_tokens"]);
   EXPECT_EQ(server_->engine()->Stats().counters.at("cache_write_tokens"), written);
   EXPECT_EQ(usage()["prompt_tokens_details"]["cache_write_tokens"], 0);
+  const json warmed =
+      Post("/v1/chat/completions",
+           R"({"messages": [{"role": "system", "content": "the keeper of the light)"
+           R"( climbs the stairs and 12 barrels"}, {"role": "user", "content": "a"}],)"
+           R"( "prompt_cache_options": {"prewarm": true}})")
+          .parsed()["usage"];
+  EXPECT_GT(warmed["prompt_tokens_details"]["cache_write_tokens"], 0) << warmed;
 }
 
 TEST_F(OpenAiDoorTest, PrewarmsWithoutAnAnswer) {
