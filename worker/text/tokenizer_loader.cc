@@ -54,7 +54,10 @@ std::optional<std::string> TemplateOfFolder(const std::string& dir) {
 }
 
 void NoteTemplate(const std::optional<std::string>& text, std::vector<std::string>* notes) {
-  if (!text.has_value()) return;
+  if (!text.has_value()) {
+    notes->push_back("chat_template: the model has none: chats are written by Gemma 3's");
+    return;
+  }
   const std::string digest = DigestHex(Sha256(absl::StripAsciiWhitespace(*text)));
   const auto known = std::find(std::begin(kPublishedTemplates), std::end(kPublishedTemplates),
                                std::string_view(digest));
@@ -86,7 +89,11 @@ absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
   if (status.ok()) {
     absl::StatusOr<std::unique_ptr<Tokenizer>> made = Tokenizer::Make(*pieces);
     status = made.status();
-    if (made.ok()) loaded->tokenizer = *std::move(made);
+    if (made.ok()) {
+      loaded->tokenizer = *std::move(made);
+      loaded->notes.push_back(absl::StrCat("tokenizer: ", loaded->file, ", with ",
+                                           loaded->tokenizer->size(), " pieces"));
+    }
   }
   if (absl::IsUnimplemented(status)) {
     loaded->why_none =

@@ -22,8 +22,8 @@ struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::string file;      // that it was made of
   std::string why_none;  // empty where there is one
-  // What was not taken as the file has it, and which chat template comes with the model: chats are
-  // written by the one that is part of Hearth (chat_template.h).
+  // What the tokenizer was made of, what was not taken as the file has it, and which chat template
+  // comes with the model: chats are written by the one that is part of Hearth (chat_template.h).
   std::vector<std::string> notes;
 };
 

@@ -328,11 +328,14 @@ TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
   ASSERT_TRUE(json.ok()) << json.status();
   EXPECT_EQ(json->file, "tokenizer.json");
   EXPECT_NE(json->tokenizer, nullptr);
-  EXPECT_TRUE(json->notes.empty());
+  EXPECT_THAT(json->notes, ElementsAre("chat_template: the model has none: chats are written by "
+                                       "Gemma 3's",
+                                       HasSubstr("tokenizer: tokenizer.json, with ")));
   std::ofstream(dir / "tokenizer_config.json") << R"({"chat_template": "{{ bos_token }}"})";
   json = LoadTokenizer(dir);
   ASSERT_TRUE(json.ok()) << json.status();
-  EXPECT_THAT(json->notes, ::testing::ElementsAre(HasSubstr("is not Gemma 3's published one")));
+  EXPECT_THAT(json->notes, ElementsAre(HasSubstr("is not Gemma 3's published one"),
+                                       HasSubstr("tokenizer: tokenizer.json")));
   ASSERT_EQ(mkfifo((dir / "tokenizer.model").c_str(), 0600), 0);
   EXPECT_THAT(std::string(LoadTokenizer(dir).status().message()), HasSubstr("not a regular file"));
   std::filesystem::remove_all(dir);

@@ -55,15 +55,15 @@ std::vector<PackedWeights> PackStacked(const std::vector<TensorView>& parts, Wei
   return packed;
 }
 
-// Of a GGUF file's tensors of each type: how many, and their bytes.
-std::string TypesNote(const std::vector<TensorView>& tensors) {
+// Of a model's tensors of each type: how many, and their bytes.
+std::string TypesNote(const std::string& model, const std::vector<TensorView>& tensors) {
   std::map<std::string, std::pair<int, uint64_t>> types;
   for (const TensorView& tensor : tensors) {
     auto& [count, bytes] = types[tensor.dtype_text];
     ++count;
     bytes += tensor.bytes;
   }
-  std::string note = absl::StrCat("weights: ", tensors[0].file, ":");
+  std::string note = absl::StrCat("weights: ", model, ":");
   for (const auto& [name, of_type] : types) {
     absl::StrAppend(&note, name == types.begin()->first ? " " : ", ", of_type.first, " of ", name,
                     " with ", of_type.second >> 10, " KiB");
@@ -142,8 +142,8 @@ absl::StatusOr<std::unique_ptr<InvariantWeights>> InvariantWeights::Load(
       return absl::UnimplementedError(
           absl::StrCat(model_dir, ": a GGUF file needs a CPU with FMA and AVX2"));
     }
-    weights->notes_.push_back(TypesNote(tensors->used));
   }
+  weights->notes_.push_back(TypesNote(model_dir, tensors->used));
   WeightsReader reader(*files, tensors->used, digest_cache_dir, pool);
   if (absl::Status packed = weights->Pack(*tensors, &reader, pool); !packed.ok()) return packed;
   const absl::StatusOr<Digest> digest = reader.Finish(absl::Now());
