@@ -147,7 +147,7 @@ void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
                "--tls-cert; empty: off");
   set->AddText("http-address-file", &flags->http_address_file, "Write that address to this file");
   set->AddText("http-model", &flags->http_model,
-               "The model's name there; empty: that of its folder");
+               "The model's name there; empty: that of its folder or file");
   set->AddChoice(
       "generation-config", &flags->ignores_generation_config, {"auto", "none"},
       "Temperature, top_k and top_p of requests over HTTP that leave them open: auto: as "
