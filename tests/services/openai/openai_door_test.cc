@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "nlohmann/json.hpp"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/http_caller.h"
@@ -226,6 +227,19 @@ TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
            R"( "prompt_cache_options": {"prewarm": true}})")
           .parsed()["usage"];
   EXPECT_GT(warmed["prompt_tokens_details"]["cache_write_tokens"], 0) << warmed;
+}
+
+TEST_F(OpenAiDoorTest, WaitsNoLongerForWhatTheStoreSaysThanItMay) {
+  cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
+  const auto answered = std::make_shared<absl::Notification>();
+  cache_->before_publish = [answered] { answered->WaitForNotification(); };
+  server_->SetCache(cache_.get());
+  const json usage = Post("/v1/completions", R"({"prompt": "the keeper of the light climbs the )"
+                                             R"(stairs and 12 barrels", "max_tokens": 1})")
+                         .parsed()["usage"];
+  answered->Notify();
+  EXPECT_EQ(usage["prompt_tokens_details"]["cache_write_tokens"], 0) << usage;
+  EXPECT_EQ(server_->engine()->Stats().counters.at("cache_write_tokens"), 0u);
 }
 
 TEST_F(OpenAiDoorTest, PrewarmsWithoutAnAnswer) {

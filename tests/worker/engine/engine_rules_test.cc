@@ -120,6 +120,59 @@ TEST(EngineRules, AnAnswerEndsBeforeAStopTokenButNotBeforeTheLeastTokens) {
   EXPECT_THAT(longer->tokens, Each(Ne(stop)));
 }
 
+// In steps of several runs of rows, beside others, and whatever is cached.
+TEST(PromptLogprobs, AreThoseOfTheTokensThatFollowEachPrefix) {
+  TestWorker worker(Dir(), InvariantOptions());
+  EngineRequest plain = Request(Prompt(150), {}, 6);
+  const std::vector<int32_t> answer = worker.Run(plain)->tokens;
+  EngineRequest asked = plain;
+  asked.sampling.prompt_logprobs = 2;
+  ASSERT_TRUE(worker->Complete(&asked).ok());
+  std::vector<SampledToken> told;
+  Collector run, beside;
+  worker.Submit(Ruled(3), &beside);
+  EngineCallbacks callbacks = run.Callbacks();
+  callbacks.on_prompt = [&](absl::Span<const SampledToken> tokens) {
+    told.insert(told.end(), tokens.begin(), tokens.end());
+  };
+  ASSERT_TRUE(worker->Submit(asked, std::move(callbacks)).ok());
+  run.WaitAll();
+  beside.WaitAll();
+  EXPECT_EQ(run.started.cached_tokens, 0u);
+  EXPECT_EQ(run.tokens, answer);
+  ASSERT_EQ(told.size(), 150u);
+  for (const size_t at : {1u, 2u, 63u, 64u, 65u, 100u, 127u, 128u, 129u, 149u}) {
+    EngineRequest one =
+        Request(std::vector<int32_t>(plain.token_ids.begin(), plain.token_ids.begin() + at), {}, 1);
+    one.sampling.report_logprobs = true;
+    one.sampling.logprobs = 2;
+    one.sampling.rules.logit_bias = {{plain.token_ids[at], 100}};
+    Collector next;
+    SampledToken drawn;
+    EngineCallbacks draws = next.Callbacks();
+    draws.on_token = [&](const SampledToken& token) {
+      drawn = token;
+      return true;
+    };
+    ASSERT_TRUE(worker->Submit(one, std::move(draws)).ok());
+    next.WaitAll();
+    EXPECT_EQ(told[at].id, plain.token_ids[at]);
+    EXPECT_EQ(drawn.id, told[at].id);
+    EXPECT_EQ(drawn.logprob, told[at].logprob) << at;
+    ASSERT_EQ(told[at].top.size(), 2u);
+    EXPECT_EQ(told[at].top[0].id, drawn.top[0].id) << at;
+    EXPECT_EQ(told[at].top[0].logprob, drawn.top[0].logprob) << at;
+  }
+}
+
+TEST(PromptLogprobs, AreOfTheClassInvariant) {
+  TestWorker worker(Dir());
+  EngineRequest request = Request(Prompt(30), {}, 4);
+  request.sampling.prompt_logprobs = 0;
+  EXPECT_THAT(std::string(worker->Complete(&request).message()),
+              HasSubstr("sampling.prompt_logprobs is of the class invariant"));
+}
+
 TEST(EngineRules, RefuseWhatCannotBeByName) {
   TestWorker worker(Dir(), InvariantOptions());
   const auto refusal = [&](void (*change)(EngineRequest*)) {
