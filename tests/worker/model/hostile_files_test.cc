@@ -53,8 +53,8 @@ class PeakMemory {
   uint64_t Grown() const { return 0; }  // the sanitizer's own is many times as much
 #else
   PeakMemory() {
-    std::ofstream("/proc/self/clear_refs") << 5;  // the peak is as it is now
-    before_ = StatusBytes("VmRSS:");
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak is what it has now, where it may
+    before_ = StatusBytes("VmHWM:");
   }
   uint64_t Grown() const { return StatusBytes("VmHWM:") - before_; }
 
