@@ -14,8 +14,8 @@
 namespace hearth {
 namespace {
 
-// Of commands that are joined, and of what they are joined to.
-constexpr size_t kShortBytes = size_t{4} << 10, kJoinedBytes = size_t{64} << 10;
+// A shorter piece of what is to be sent is joined with those behind it.
+constexpr size_t kShortBytes = size_t{16} << 10;
 constexpr size_t kReadBytes = size_t{64} << 10;
 // Read of one connection before the others have their turn.
 constexpr size_t kReadAtOnce = size_t{1} << 20;
@@ -25,25 +25,6 @@ constexpr size_t kWrittenAtOnce = size_t{64} << 10;
 constexpr size_t kProgressBytes = size_t{64} << 10;
 
 }  // namespace
-
-void OutputQueue::Append(std::string command) {
-  bytes_ += command.size();
-  if (command.size() <= kShortBytes && !empty() &&
-      pieces_.back().size() + command.size() <= kJoinedBytes) {
-    pieces_.back().append(command);
-  } else {
-    pieces_.push_back(std::move(command));
-  }
-}
-
-void OutputQueue::Consume(size_t count) {
-  assert(count <= Front().size());
-  taken_ += count;
-  bytes_ -= count;
-  if (taken_ < pieces_.front().size()) return;
-  pieces_.pop_front();
-  taken_ = 0;
-}
 
 NodeConnection::NodeConnection(RedisParts* parts, const NodeAddress& node, uint32_t attempt,
                                Owner* owner)
@@ -170,10 +151,15 @@ void NodeConnection::Moved(size_t bytes) {
 
 void NodeConnection::Flush() {
   for (size_t left = kWrittenAtOnce; left > 0 && !output_.empty();) {
-    const absl::StatusOr<size_t> written = transport_->Write(output_.Front().substr(0, left));
+    absl::string_view piece = *output_.chunk_begin();
+    std::string joined;
+    if (piece.size() < std::min(kShortBytes, output_.size())) {
+      piece = joined = std::string(output_.Subcord(0, kWrittenAtOnce));
+    }
+    const absl::StatusOr<size_t> written = transport_->Write(piece.substr(0, left));
     if (!written.ok()) return Close(written.status());
     if (*written == 0) break;
-    output_.Consume(*written);
+    output_.RemovePrefix(*written);
     left -= *written;
     parts_->counters.sent_bytes += *written;
     Moved(*written);

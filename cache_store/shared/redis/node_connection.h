@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "cache_store/shared/redis/event_loop.h"
 #include "cache_store/shared/redis/redis_options.h"
@@ -28,23 +28,6 @@
 #include "cache_store/shared/redis/transport.h"
 
 namespace hearth {
-
-// Bytes in the order in which they are to be sent. Short commands lie together, so that many of
-// them are one write; long ones are not copied again.
-class OutputQueue {
- public:
-  void Append(std::string command);
-  bool empty() const { return pieces_.empty(); }
-  size_t bytes() const { return bytes_; }
-  // REQUIRES for both: not empty; count <= Front().size().
-  absl::string_view Front() const { return absl::string_view(pieces_.front()).substr(taken_); }
-  void Consume(size_t count);
-
- private:
-  std::deque<std::string> pieces_;
-  size_t taken_ = 0;  // of the first
-  size_t bytes_ = 0;
-};
 
 class NodeConnection : public EventLoop::Watcher {
  public:
@@ -74,7 +57,7 @@ class NodeConnection : public EventLoop::Watcher {
   size_t commands_in_flight() const { return awaited_.size(); }
   uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   // More commands would only wait for those that wait to be sent.
-  bool has_enough_to_send() const { return output_.bytes() >= kUnsentBytes; }
+  bool has_enough_to_send() const { return output_.size() >= kUnsentBytes; }
   // When it last answered, or moved many bytes, or began to owe an answer.
   absl::Time last_progress() const { return last_progress_; }
   absl::Time opened() const { return opened_; }
@@ -109,7 +92,7 @@ class NodeConnection : public EventLoop::Watcher {
   Phase phase_ = Phase::kNew;
   std::unique_ptr<Transport> transport_;
   ReplyReader reader_;
-  OutputQueue output_;
+  absl::Cord output_;  // to be sent; long commands are not copied
   std::deque<Awaited> awaited_;
   uint64_t bytes_in_flight_ = 0;
   absl::Time last_progress_ = absl::InfinitePast(), opened_ = absl::InfinitePast();

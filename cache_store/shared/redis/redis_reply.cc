@@ -21,13 +21,15 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kErrorBytesMax = 1024;
-constexpr uint64_t kLongBytes = uint64_t{16} << 10;  // of a text that goes past hiredis
 constexpr absl::string_view kLineEnd = "\r\n";
 constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
+constexpr int kDepthMax = 8;          // of arrays in arrays; a map of slots has 4
 
 absl::Status TooLong() {
   return absl::DataLossError("an answer of Redis is longer than its limit");
 }
+
+absl::Status NoAnswer() { return absl::DataLossError("not an answer of Redis"); }
 
 constexpr size_t kShownBytes = 200;
 
@@ -59,7 +61,7 @@ constexpr size_t kShortestBytes = size_t{16} << 10;
 
 std::string TextPool::Take(size_t bytes) {
   std::string text;
-  {
+  if (bytes >= kShortestBytes) {
     absl::MutexLock lock(&mutex_);
     // The last one given is the one that a cache still has. One much longer than it need be would
     // hold memory that nobody counts.
@@ -94,153 +96,98 @@ size_t TextPool::kept_bytes() const {
   return kept_bytes_;
 }
 
-ReplyReader::ReplyReader(TextPool* texts)
-    : texts_(texts), reader_(redisReaderCreateWithFunctions(Functions())) {
-  assert(reader_ != nullptr);
-  reader_->privdata = this;
-  reader_->maxbuf = 0;  // keeps its buffer: values come one after another
-}
-
 void ReplyReader::Feed(const char* bytes, size_t count) {
-  const size_t taken = is_long_ ? AddToLongText(bytes, count) : 0;
-  if (taken < count) redisReaderFeed(reader_.get(), bytes + taken, count - taken);
-}
-
-// "$", a number, the end of the line: where that is all there, and the number is long enough.
-void ReplyReader::BeginLongText() {
-  const absl::string_view unread(reader_->buf + reader_->pos, reader_->len - reader_->pos);
-  const size_t end = unread.substr(0, kFrameBytes).find(kLineEnd);
-  if (end == absl::string_view::npos || end < 2 || unread[0] != '$') return;
-  const absl::string_view digits = unread.substr(1, end - 1);
-  uint64_t bytes = 0;
-  if (!std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) ||
-      !absl::SimpleAtoi(digits, &bytes) || bytes < kLongBytes || bytes > left_.text_bytes) {
-    return;
-  }
-  is_long_ = true;
-  long_text_ = texts_->Take(bytes + kLineEnd.size());
-  long_have_ = 0;
-  const size_t begin = end + kLineEnd.size();
-  reader_->pos += begin + AddToLongText(unread.data() + begin, unread.size() - begin);
-  if (reader_->pos < reader_->len) return;
-  void* nothing = nullptr;
-  redisReaderGetReply(reader_.get(), &nothing);  // lets it drop what was taken
-  assert(nothing == nullptr);
-}
-
-size_t ReplyReader::AddToLongText(const char* bytes, size_t count) {
-  const absl::Span<char> room = Room();
-  const size_t taken = std::min(count, room.size());
-  std::memcpy(room.data(), bytes, taken);
-  Filled(taken);
-  return taken;
+  unread_.erase(0, std::exchange(taken_, 0));
+  unread_.append(bytes, count);
 }
 
 absl::Span<char> ReplyReader::Room() {
-  if (!is_long_) return {};
-  return absl::MakeSpan(&long_text_[long_have_], long_text_.size() - long_have_);
+  if (text_ == nullptr) return {};
+  return absl::MakeSpan(&(*text_)[text_have_], text_->size() - text_have_);
 }
 
 void ReplyReader::Filled(size_t count) {
-  assert(is_long_ && count <= long_text_.size() - long_have_);
-  long_have_ += count;
-}
-
-absl::StatusOr<std::optional<RedisReply>> ReplyReader::NextLongText() {
-  if (long_have_ < long_text_.size()) return std::nullopt;
-  is_long_ = false;
-  is_between_ = true;
-  if (!absl::EndsWith(long_text_, kLineEnd)) {
-    return absl::DataLossError("a text of Redis does not end where it should");
-  }
-  RedisReply reply;
-  reply.kind = RedisReply::Kind::kText;
-  reply.text = std::move(long_text_);
-  reply.text.resize(reply.text.size() - kLineEnd.size());
-  return reply;
+  assert(count <= Room().size());
+  text_have_ += count;
 }
 
 absl::StatusOr<std::optional<RedisReply>> ReplyReader::Next(const ReplyLimits& limits) {
   if (std::exchange(is_between_, false)) {
+    reply_ = RedisReply();
+    places_ = {{&reply_, 0}};
     left_ = limits;
     left_.text_bytes = std::max(left_.text_bytes, kErrorBytesMax);
-    BeginLongText();
   }
-  if (is_long_) return NextLongText();
-  void* made = nullptr;
-  if (redisReaderGetReply(reader_.get(), &made) != REDIS_OK) {
-    // What a function below refuses, hiredis takes for a lack of memory.
-    if (reader_->err == REDIS_ERR_OOM) return TooLong();
-    return absl::DataLossError(absl::StrCat("not an answer of Redis: ", reader_->errstr));
-  }
-  if (made == nullptr) {
-    // What is not taken yet is the beginning of one text.
-    if (reader_->len - reader_->pos > left_.text_bytes + kFrameBytes) {
-      return TooLong();
-    }
-    return std::nullopt;
+  while (text_ != nullptr || !places_.empty()) {
+    const absl::StatusOr<bool> took = text_ == nullptr ? TakeLine() : TakeText();
+    if (!took.ok()) return took.status();
+    if (!*took) return std::nullopt;
   }
   is_between_ = true;
-  const std::unique_ptr<RedisReply> reply(static_cast<RedisReply*>(made));
-  return std::move(*reply);
+  return std::move(reply_);
 }
 
-// A place in its array, or a root. Arrays have all of their places from the start.
-RedisReply* ReplyReader::Place(const redisReadTask* task, RedisReply::Kind kind) {
-  RedisReply* reply = nullptr;
-  if (task->parent == nullptr) {
-    reply = new RedisReply;
-  } else {
-    auto* array = static_cast<RedisReply*>(task->parent->obj);
-    assert(static_cast<size_t>(task->idx) < array->elements.size());
-    reply = &array->elements[task->idx];
+absl::StatusOr<bool> ReplyReader::TakeText() {
+  const absl::Span<char> room = Room();
+  const size_t count = std::min(room.size(), unread_.size() - taken_);
+  std::memcpy(room.data(), unread_.data() + taken_, count);
+  taken_ += count;
+  Filled(count);
+  if (count < room.size()) return false;
+  if (!absl::EndsWith(*text_, kLineEnd)) return NoAnswer();
+  text_->resize(text_->size() - kLineEnd.size());
+  text_ = nullptr;
+  return true;
+}
+
+// A line is a value, the beginning of a text, or that of an array, whose places are the next ones.
+absl::StatusOr<bool> ReplyReader::TakeLine() {
+  const absl::string_view unread = absl::string_view(unread_).substr(taken_);
+  const size_t end = unread.find(kLineEnd);
+  if (std::min(end, unread.size()) > kErrorBytesMax + kFrameBytes) return TooLong();
+  if (end == absl::string_view::npos) return false;
+  if (end == 0) return NoAnswer();
+  const absl::string_view line = unread.substr(1, end - 1);
+  taken_ += end + kLineEnd.size();
+  const auto [reply, depth] = places_.back();
+  places_.pop_back();
+  int64_t number = 0;
+  const bool is_text = unread[0] == '+' || unread[0] == '-';
+  if (!is_text && !absl::SimpleAtoi(line, &number)) return NoAnswer();
+  switch (unread[0]) {
+    case '+':
+    case '-':
+      if (line.size() > left_.text_bytes) return TooLong();
+      left_.text_bytes -= line.size();
+      reply->kind = unread[0] == '+' ? RedisReply::Kind::kStatus : RedisReply::Kind::kError;
+      reply->text = std::string(line);
+      return true;
+    case ':':
+      reply->kind = RedisReply::Kind::kInteger;
+      reply->integer = number;
+      return true;
+    case '$':
+      if (number < 0) return true;  // nil, as it is
+      if (static_cast<uint64_t>(number) > left_.text_bytes) return TooLong();
+      left_.text_bytes -= static_cast<uint64_t>(number);
+      reply->kind = RedisReply::Kind::kText;
+      reply->text = texts_->Take(static_cast<size_t>(number) + kLineEnd.size());
+      text_ = &reply->text;
+      text_have_ = 0;
+      return true;
+    case '*':
+      if (number < 0) return true;
+      if (number > int64_t{left_.elements} || depth == kDepthMax) return TooLong();
+      left_.elements -= static_cast<uint32_t>(number);
+      reply->kind = RedisReply::Kind::kArray;
+      reply->elements.resize(static_cast<size_t>(number));
+      for (size_t i = reply->elements.size(); i-- > 0;) {
+        places_.emplace_back(&reply->elements[i], depth + 1);
+      }
+      return true;
+    default:
+      return NoAnswer();
   }
-  reply->kind = kind;
-  return reply;
-}
-
-// A task has the private data of its root.
-ReplyReader* ReplyReader::Of(const redisReadTask* task) {
-  return static_cast<ReplyReader*>(task->privdata);
-}
-
-void* ReplyReader::MakeText(const redisReadTask* task, char* bytes, size_t count) {
-  ReplyReader* self = Of(task);
-  if (count > self->left_.text_bytes) return nullptr;
-  self->left_.text_bytes -= count;
-  const RedisReply::Kind kind = task->type == REDIS_REPLY_ERROR    ? RedisReply::Kind::kError
-                                : task->type == REDIS_REPLY_STATUS ? RedisReply::Kind::kStatus
-                                                                   : RedisReply::Kind::kText;
-  RedisReply* reply = Place(task, kind);
-  reply->text.assign(bytes, count);
-  return reply;
-}
-
-void* ReplyReader::MakeArray(const redisReadTask* task, int elements) {
-  ReplyReader* self = Of(task);
-  if (elements < 0 || static_cast<uint32_t>(elements) > self->left_.elements) return nullptr;
-  self->left_.elements -= static_cast<uint32_t>(elements);
-  RedisReply* reply = Place(task, RedisReply::Kind::kArray);
-  reply->elements.resize(static_cast<size_t>(elements));
-  return reply;
-}
-
-void* ReplyReader::MakeInteger(const redisReadTask* task, long long value) {
-  RedisReply* reply = Place(task, RedisReply::Kind::kInteger);
-  reply->integer = value;
-  return reply;
-}
-
-void* ReplyReader::MakeNil(const redisReadTask* task) {
-  return Place(task, RedisReply::Kind::kNil);
-}
-
-void ReplyReader::Drop(void* reply) { delete static_cast<RedisReply*>(reply); }
-
-redisReplyObjectFunctions* ReplyReader::Functions() {
-  static redisReplyObjectFunctions functions = {&MakeText, &MakeArray, &MakeInteger, &MakeNil,
-                                                &Drop};
-  return &functions;
 }
 
 std::string FormatCommand(absl::Span<const absl::string_view> words) {

@@ -8,13 +8,11 @@
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_REDIS_REPLY_H_
 
-#include <hiredis/read.h>
-
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -63,47 +61,36 @@ struct ReplyLimits {
 class ReplyReader {
  public:
   // `texts`: where the memory of long ones comes from. It outlives the reader.
-  explicit ReplyReader(TextPool* texts);
+  explicit ReplyReader(TextPool* texts) : texts_(texts) {}
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
 
   void Feed(const char* bytes, size_t count);
   // Where the next bytes can be put without a copy, as Filled then says; empty while they are not
-  // those of a long text.
+  // those of a text.
   absl::Span<char> Room();
   void Filled(size_t count);
   // The next answer; null: its end has not come yet. kDataLoss: no further one can be read. The
   // limits stay the same until the answer is whole.
   absl::StatusOr<std::optional<RedisReply>> Next(const ReplyLimits& limits);
   // Whether bytes are left that no answer has.
-  bool HasBytes() const { return is_long_ || reader_->len > reader_->pos; }
+  bool HasBytes() const { return text_ != nullptr || unread_.size() > taken_; }
 
  private:
-  struct Free {
-    void operator()(redisReader* reader) const { redisReaderFree(reader); }
-  };
-  // Called by hiredis, which hands over itself as `privdata`.
-  static RedisReply* Place(const redisReadTask* task, RedisReply::Kind kind);
-  static ReplyReader* Of(const redisReadTask* task);
-  static void* MakeText(const redisReadTask* task, char* bytes, size_t count);
-  static void* MakeArray(const redisReadTask* task, int elements);
-  static void* MakeInteger(const redisReadTask* task, long long value);
-  static void* MakeNil(const redisReadTask* task);
-  static void Drop(void* reply);
-  static redisReplyObjectFunctions* Functions();
-  void BeginLongText();
-  size_t AddToLongText(const char* bytes, size_t count);
-  absl::StatusOr<std::optional<RedisReply>> NextLongText();
+  // Each goes on with the answer. False: more bytes must come first.
+  absl::StatusOr<bool> TakeLine();
+  absl::StatusOr<bool> TakeText();
 
   TextPool* const texts_;
-  std::unique_ptr<redisReader, Free> reader_;
-  ReplyLimits left_;  // of the answer that is read
+  std::string unread_;
+  size_t taken_ = 0;  // of these
   bool is_between_ = true;
-  // A long text that is no part of an array goes past hiredis, which would copy it once more. It
-  // begins where hiredis has taken all that came before.
-  bool is_long_ = false;
-  size_t long_have_ = 0;   // bytes of it that came
-  std::string long_text_;  // with the end of its line
+  RedisReply reply_;
+  ReplyLimits left_;                                // of the answer that is read
+  std::vector<std::pair<RedisReply*, int>> places_; // of it, to be filled, and in how many arrays
+                                                    // each lies; the next one is last
+  std::string* text_ = nullptr;                     // while one comes, with the end of its line
+  size_t text_have_ = 0;                            // bytes of it that came
 };
 
 std::string FormatCommand(absl::Span<const absl::string_view> words);
