@@ -119,13 +119,6 @@ std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
   return absl::StrCat(SegmentName(segment_key), kind, part);
 }
 
-std::string SharedSpace::FingerprintName(const Digest& fingerprint) const {
-  std::string what;
-  AppendU64(&what, numbers_.generation);
-  absl::StrAppend(&what, DigestBytes(fingerprint));
-  return absl::StrCat(NameOf(what), ":f");
-}
-
 std::string SharedSpace::AssociatedData(absl::string_view name) const {
   std::string data;
   AppendU32(&data, kValueMagic);

@@ -70,8 +70,6 @@ class SharedSpace {
   }
   // `segment_key`: of the segment that the object is of (prefix_key.h).
   std::string PartName(const Digest& segment_key, LayerGroup group, uint32_t part) const;
-  // Of the fingerprint's fields (Fingerprint::Serialize).
-  std::string FingerprintName(const Digest& fingerprint) const;
 
   // REQUIRES: at most kMaxTextBytes.
   std::string Seal(absl::string_view name, absl::string_view text) const;

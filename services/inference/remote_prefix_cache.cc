@@ -370,7 +370,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
                                                             const MappedDevice* device,
                                                             ByteCall* stream) {
   v1::FetchRequest request;
-  PutPrefix(attempt->prefix, /*with_fields=*/false, request.mutable_prefix());
+  PutPrefix(attempt->prefix, names_fields_, request.mutable_prefix());
   request.set_above_tokens(attempt->above_tokens);
   request.set_max_tokens(attempt->max_tokens);
   request.set_verifies(!attempt->store_verifies);
@@ -425,6 +425,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   FetchOutcome outcome;
   outcome.matched_tokens =
       std::min<uint32_t>(plan->matched_tokens(), attempt->prefix.token_ids.size());
+  names_fields_ = outcome.matched_tokens == 0;
   outcome.note = plan->miss_reason();
   if (plan->has_segment()) attempt->share_problem = TakeOffer(plan->segment(), &segments_);
   if (plan->has_device_segment() && devices_ != nullptr) {

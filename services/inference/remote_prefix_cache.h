@@ -10,6 +10,7 @@
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
+#include <atomic>
 #include <grpcpp/channel.h>
 
 #include <memory>
@@ -115,6 +116,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   Clock* const clock_;
   const bool connects_;
   CircuitBreaker breaker_;
+  // Whether the next fetch has the fingerprint's fields: a store to which it is new finds nothing.
+  std::atomic<bool> names_fields_{true};
   CallSet calls_;
   SegmentClient segments_;
   const std::unique_ptr<DeviceClient> devices_;

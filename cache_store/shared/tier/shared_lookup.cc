@@ -37,30 +37,6 @@ std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerp
   return fingerprints_.Find(fingerprint, kEverybody);
 }
 
-void SharedLookup::CountUnanswered(const absl::Status& status) {
-  if (!absl::IsNotFound(status)) core_->Count(Counter::kSharedUnanswered);
-}
-
-// A worker's lookup names its fingerprint by the digest alone, and a new store knows none.
-std::shared_ptr<const KnownFingerprint> SharedLookup::FindOrRead(const PrefixQuery& query,
-                                                                 absl::Time deadline) {
-  if (auto known = Find(query.fingerprint); known != nullptr) return known;
-  for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
-    if (tenant->empty()) continue;
-    const absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Of(*tenant, deadline);
-    if (!space.ok()) {
-      CountUnanswered(space.status());
-      continue;
-    }
-    const absl::StatusOr<Fingerprint> fingerprint =
-        reader_->ReadFingerprint(**space, query.fingerprint, deadline);
-    if (!fingerprint.ok()) continue;
-    Observe(*fingerprint);
-    return Find(query.fingerprint);
-  }
-  return nullptr;
-}
-
 void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
   if (is_paused() || NowMs() < deaf_until_ms_.load()) return;
   std::vector<std::string> names;
@@ -105,7 +81,7 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
   question.query = &query;
   question.deadline = deadline;
   Hear({&query.tenant, &query.public_tenant});
-  question.model = FindOrRead(query, question.deadline);
+  question.model = Find(query.fingerprint);
   if (question.model == nullptr || tokens == 0) return {};
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
@@ -164,7 +140,7 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
   const PrefixQuery& query = *question.query;
   const absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Of(tenant, question.deadline);
   if (!space.ok()) {
-    CountUnanswered(space.status());
+    if (!absl::IsNotFound(space.status())) core_->Count(Counter::kSharedUnanswered);
     return nullptr;
   }
   const KvLayout& layout = question.model->layout;

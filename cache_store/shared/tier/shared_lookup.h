@@ -88,10 +88,6 @@ class SharedLookup {
   int64_t NowMs() const { return absl::ToUnixMillis(core_->steady->Now()); }
   // False: the engine did not tell in time.
   bool HearWithin(absl::Span<const std::string> tenants, absl::Duration most);
-  // Unless it said that it has nothing.
-  void CountUnanswered(const absl::Status& status);
-  // What is known, or else the engine knows. Null: neither.
-  std::shared_ptr<const KnownFingerprint> FindOrRead(const PrefixQuery& query, absl::Time deadline);
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
                                 uint32_t usable_here);
   Brought BringUntil(PrefixQuery* asked, uint32_t above_tokens, uint32_t max_tokens,

@@ -32,24 +32,6 @@ struct SharedReader::Reading {
   }
 };
 
-absl::StatusOr<Fingerprint> SharedReader::ReadFingerprint(const SharedSpace& space,
-                                                          const Digest& digest,
-                                                          absl::Time deadline) {
-  const std::string name = space.FingerprintName(digest);
-  const Values values = core_->engine->Get({name}, SharedSpace::kMaxValueBytes, deadline);
-  if (!values[0].ok()) {
-    if (!absl::IsNotFound(values[0].status())) core_->Count(Counter::kSharedUnanswered);
-    return values[0].status();
-  }
-  const absl::StatusOr<std::string> text = space.Open(name, *values[0]);
-  if (text.ok()) {
-    absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(*text);
-    if (fingerprint.ok() && fingerprint->digest() == digest) return fingerprint;
-  }
-  core_->Count(Counter::kSharedRejectedValues);
-  return absl::DataLossError("a shared fingerprint that is another one");
-}
-
 void SharedReader::Probe(const SharedPrompt& prompt, absl::Time deadline, ObjectMap* map) {
   const std::vector<ObjectId> ids = map->ToProbe();
   if (ids.empty()) return;

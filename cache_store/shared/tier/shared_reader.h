@@ -38,9 +38,6 @@ class SharedReader {
  public:
   explicit SharedReader(SharedCore* core) : core_(core) {}
 
-  // The fields of a fingerprint of which something was written. One round trip.
-  absl::StatusOr<Fingerprint> ReadFingerprint(const SharedSpace& space, const Digest& digest,
-                                              absl::Time deadline);
   // One round trip: which of the map's objects to probe the engine has.
   void Probe(const SharedPrompt& prompt, absl::Time deadline, ObjectMap* map);
   // Adds to `loaded` those of `ids` that came whole and in time. `stopped` as PrefixQuery's.

@@ -13,19 +13,15 @@ class SharedWriter::Batch {
  public:
   explicit Batch(SharedCore* core) : core_(core) {}
 
-  absl::Status AddPart(std::string name, std::string value, absl::Duration life) {
-    parts_.push_back({std::move(name), std::move(value), life});
-    bytes_ += parts_.back().value.size();
-    return bytes_ > core_->options.max_in_flight_bytes ? SendParts() : absl::OkStatus();
-  }
-  absl::Status AddHead(std::string name, std::string value, absl::Duration life) {
-    heads_.push_back({std::move(name), std::move(value), life});
-    bytes_ += heads_.back().value.size();
-    return bytes_ > core_->options.max_in_flight_bytes ? Send() : absl::OkStatus();
+  absl::Status Add(std::string name, std::string value, absl::Duration life, bool is_head) {
+    bytes_ += value.size();
+    (is_head ? heads_ : parts_).push_back({std::move(name), std::move(value), life});
+    if (bytes_ <= core_->options.max_in_flight_bytes) return absl::OkStatus();
+    return is_head ? Send() : SendAll(&parts_, false);
   }
   absl::Status Send() {
-    if (absl::Status status = SendParts(); !status.ok()) return status;
-    return SendAll(&heads_);
+    if (absl::Status status = SendAll(&parts_, false); !status.ok()) return status;
+    return SendAll(&heads_, true);
   }
 
  private:
@@ -34,11 +30,8 @@ class SharedWriter::Batch {
     absl::Duration life;
   };
 
-  absl::Status SendParts() { return SendAll(&parts_); }
-  absl::Status SendAll(std::vector<Value>* list) {
-    const bool are_heads = list == &heads_;
-    std::vector<Value> values = std::move(*list);
-    list->clear();
+  absl::Status SendAll(std::vector<Value>* list, bool are_heads) {
+    const std::vector<Value> values = std::exchange(*list, {});
     if (values.empty()) return absl::OkStatus();
     std::vector<SharedValue> sets;
     for (const Value& value : values) {
@@ -131,11 +124,6 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   const std::vector<absl::StatusOr<bool>> there =
       core_->engine->Exists(heads, core_->WriteDeadline());
   Batch batch(core_);
-  // Before the objects, and again each time: its life is theirs.
-  std::string fields = prompt.space->FingerprintName(work.fingerprint);
-  std::string sealed = prompt.space->Seal(fields, (*session)->plan().fingerprint.Serialize());
-  absl::Status added = batch.AddPart(std::move(fields), std::move(sealed), core_->options.ttl);
-  if (!added.ok()) return added;
   std::vector<ObjectId> kept;
   std::vector<std::string> written;
   absl::Status sent;
@@ -188,8 +176,7 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
   for (uint32_t part = shape.parts(); part-- > 0;) {
     std::string name = prompt.NameOf(planned.id, part);
     std::string value = prompt.space->Seal(name, shape.TextOf(part, facts, views));
-    const absl::Status status = part > 0 ? batch->AddPart(std::move(name), std::move(value), life)
-                                         : batch->AddHead(std::move(name), std::move(value), life);
+    const absl::Status status = batch->Add(std::move(name), std::move(value), life, part == 0);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -241,9 +228,6 @@ void SharedWriter::NoteUse(SharedWork work) {
 void SharedWriter::PutOff(const SharedWork& work) {
   const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, core_->WriteDeadline());
   if (!prompt.ok()) return;
-  const std::string fields = prompt->space->FingerprintName(work.fingerprint);
-  const SharedExpiry expiry{fields, core_->options.ttl};
-  core_->engine->PutOff({expiry}, core_->WriteDeadline());
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
   std::reverse(ids.begin(), ids.end());  // as they are written
   PutOffObjects(*prompt, ids);

@@ -87,8 +87,9 @@ class SharedStoreTest : public ::testing::Test {
     ASSERT_EQ(result->boundaries, boundaries);
     node->writes->RunAll();
   }
-  // As a worker's call, which names the fingerprint by its digest alone.
+  // As a worker's first call, which has the fields of its fingerprint.
   uint32_t Fetch(SharedNode* node, const KitPrompt& prompt, Tier* tier = nullptr) {
+    node->store->Observe(model_, prompt.tenant);
     const auto tokens = KitFetch(node->store.get(), model_, prompt, tier);
     EXPECT_TRUE(tokens.ok()) << tokens.status();
     return tokens.value_or(0);

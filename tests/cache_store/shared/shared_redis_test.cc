@@ -52,6 +52,7 @@ class SharedRedisTest : public testing::Test {
   }
   // Compares every byte with what was published.
   uint32_t Fetch(TieredStore* store, uint64_t seed) {
+    store->Observe(model_, "default");
     const auto tokens = KitFetch(store, model_, Prompt(seed));
     EXPECT_TRUE(tokens.ok()) << tokens.status();
     return tokens.value_or(0);

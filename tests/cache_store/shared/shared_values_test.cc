@@ -253,7 +253,6 @@ TEST(SharedValues, AreTheBytesOfTheGoldenFile) {
   const SharedShape shape = Shape(16);
   std::string found;
   absl::StrAppend(&found, "numbers ", space.NumbersName(), "\n");
-  absl::StrAppend(&found, "fingerprint ", space.FingerprintName(Key(1)), "\n");
   absl::StrAppend(&found, "global ", space.PartName(Key(1), LayerGroup::kGlobal, 12), "\n");
   const std::string name = space.PartName(Key(1), LayerGroup::kLocal, 0);
   const std::string text = shape.TextOf(0, Facts(), Slices(shape));

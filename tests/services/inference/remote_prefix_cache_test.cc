@@ -87,10 +87,12 @@ TEST_F(RemotePrefixCacheTest, BringsVerifiedObjects) {
 }
 
 TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
-  store_.fetch = [](auto*, const v1::FetchRequest& request, auto* stream) {
-    EXPECT_EQ(request.prefix().fingerprint().fields_size(), 0) << "the digest alone will do";
+  uint32_t matched = 7;
+  int fields = 0;
+  store_.fetch = [&](auto*, const v1::FetchRequest& request, auto* stream) {
+    fields = request.prefix().fingerprint().fields_size();
     v1::FetchResponse message;
-    message.mutable_plan()->set_matched_tokens(7);
+    message.mutable_plan()->set_matched_tokens(matched);
     message.mutable_plan()->set_miss_reason("never stored");
     stream->Write(message);
     return grpc::Status::OK;
@@ -100,6 +102,12 @@ TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
   EXPECT_EQ(outcome.matched_tokens, 7u);
   EXPECT_EQ(outcome.note, "never stored");
   EXPECT_EQ(counters_.Read().fetches.at("miss"), 1u);
+  EXPECT_GT(fields, 0) << "the store may not know the model";
+  matched = 0;
+  Fetch();
+  EXPECT_EQ(fields, 0) << "the digest alone will do";
+  Fetch();
+  EXPECT_GT(fields, 0) << "it may be another store by now";
 }
 
 TEST_F(RemotePrefixCacheTest, RefusesAPlanWithWrongTokens) {
