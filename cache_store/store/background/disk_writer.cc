@@ -9,9 +9,39 @@
 
 namespace hearth {
 
+absl::Status DiskWriter::Persist(Persisting* work, bool sync,
+                                 absl::FunctionRef<void(const absl::Status&)> end) {
+  const absl::Status written = Write(work, sync);
+  if (!written.ok()) core_->Count(Counter::kTierErrors);
+  std::vector<uint64_t> orphans;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    core_->evictor.UnreserveDisk(work->reserved_bytes);
+    if (written.ok()) {
+      for (const StoredObject* object : work->objects) core_->objects.SetOnDisk(object);
+    } else {
+      orphans = AbandonWrite(*work);
+    }
+    end(written);
+    if (written.ok()) core_->flight.Release(work->claims);
+  }
+  core_->EraseFromDisk(orphans).IgnoreError();
+  if (written.ok()) return written;
+  // What was erased is another publisher's to write.
+  StoreLock lock(core_);
+  core_->flight.Release(work->claims);
+  return written;
+}
+
 absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   assert(core_->tiers.disk != nullptr && work->objects.size() == work->views.size());
   uint64_t bytes = 0;
+  for (size_t i = 0; i < work->objects.size(); ++i) {
+    std::vector<SliceView>* const views = &work->views[i];
+    if (views->empty() && !StoreCore::ViewsOf(*work->objects[i], work->copies[i], views)) {
+      return absl::UnavailableError("an object that was only in RAM could not be read back");
+    }
+  }
   for (const StoredObject* object : work->objects) bytes += object->bytes();
   std::vector<SliceWrite> slices;
   for (size_t i = 0; i < work->objects.size(); ++i) {
@@ -50,7 +80,7 @@ std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
   if (!work.begun_manifests) return orphans;
   for (size_t i = 0; i < work.manifests.size(); ++i) {
     const uint64_t number = work.manifests[i].number;
-    core_->erasures.AddManifests({number});
+    core_->objects.DiscardManifest(number);
     // The erase may have to wait: what the point is written as next is not to be hit by it.
     const RestorePointEntry* point = core_->catalog.Find(work.points[i]);
     if (point != nullptr && point->manifest == number) {
@@ -95,87 +125,76 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
 }
 
 // Fills `work` with what the disk lacks of `point`, references and room taken. The manifest that is
-// there is replaced.
+// there is replaced. False: there is no room, and nothing was taken.
 bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
   core_->mu.AssertHeld();
-  uint64_t bytes = point->manifest_cost_bytes;
+  work->reserved_bytes = point->manifest_cost_bytes;
   for (const StoredObject* object : point->objects) {
     if (object->on_disk) continue;
     work->objects.push_back(object);
-    bytes += object->disk_cost_bytes();
+    work->copies.push_back(object->host);
+    work->reserved_bytes += object->disk_cost_bytes();
   }
+  work->views.resize(work->objects.size());
   for (const StoredObject* object : work->objects) core_->objects.Hold(object);
   core_->catalog.HoldPoint(point);
-  const bool reserved = core_->evictor.ReserveDisk(bytes, point->tenant);
-  if (reserved) work->reserved_bytes = bytes;
+  const bool reserved = core_->evictor.ReserveDisk(work->reserved_bytes, point->tenant);
   core_->catalog.ReleasePoint(point);
+  if (!reserved) {
+    for (const StoredObject* object : work->objects) core_->objects.Release(object);
+    return false;
+  }
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   ManifestRecord& record = work->manifests.emplace_back(RecordOf(*point));
   if (point->durable) record.number = core_->objects.NextNumber();
   if (point->pinned) work->pins.push_back(record.number);
   work->points.push_back(point->id);
-  return reserved;
+  return true;
 }
 
 void DiskWriter::WriteBehind(const Digest& id) {
   Persisting work;
-  std::vector<Digest> claims = {id};
+  work.claims = {id};
   uint64_t number = 0;  // the point's
-  bool ready = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (const RestorePointEntry* point = core_->catalog.Find(id); point != nullptr) {
       for (const StoredObject* object : point->objects) {
-        if (!object->on_disk) claims.push_back(object->key);
+        if (!object->on_disk) work.claims.push_back(object->key);
       }
     }
-    core_->AwaitClaim(claims);
+    core_->AwaitClaim(work.claims);
     const RestorePointEntry* point = core_->catalog.Find(id);
     bool unclaimed = false;  // the point came, or came anew, while this waited
     if (point != nullptr) {
       for (const StoredObject* object : point->objects) {
-        unclaimed |= !object->on_disk &&
-                     std::find(claims.begin(), claims.end(), object->key) == claims.end();
+        unclaimed |= !object->on_disk && std::find(work.claims.begin(), work.claims.end(),
+                                                   object->key) == work.claims.end();
       }
     }
-    if (point == nullptr || unclaimed || !core_->evictor.IsWorthWriting(*point)) {
+    if (point == nullptr || unclaimed || !core_->evictor.IsWorthWriting(*point) ||
+        !Prepare(point, &work)) {
       if (point != nullptr) core_->Count(Counter::kWriteBehindSkipped);
-      core_->flight.Release(claims);
+      core_->flight.Release(work.claims);
       return;
     }
     number = point->number;
-    ready = Prepare(point, &work);
   }
   core_->EraseFromDisk().IgnoreError();
-  // RAM reads verify digests, so they are done without the lock; references keep the copies.
-  for (const StoredObject* object : work.objects) {
-    ready = ready && core_->HostViews(object, &work.views.emplace_back());
-  }
-  const bool written = ready && Write(&work, false).ok();
-  if (!written) core_->Count(Counter::kWriteBehindFailed);
-  std::vector<uint64_t> orphans;
-  {
-    StoreLock lock(core_, StoreLock::kErasesItself);
-    core_->evictor.UnreserveDisk(work.reserved_bytes);
+  Persist(&work, false, [&](const absl::Status& written) {
+    core_->mu.AssertHeld();
     const RestorePointEntry* point = core_->catalog.Find(id);
-    if (written && point != nullptr && point->number == number) {
+    if (!written.ok()) {
+      core_->Count(Counter::kWriteBehindFailed);
+    } else if (point != nullptr && point->number == number) {
       const bool is_new = !point->durable;
       core_->catalog.SetDurable(point, work.manifests[0].number);
       if (is_new) core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
-    } else if (written) {
-      core_->objects.DiscardManifest(work.manifests[0].number);
     } else {
-      orphans = AbandonWrite(work);
+      core_->objects.DiscardManifest(work.manifests[0].number);
     }
-    for (const StoredObject* object : work.objects) {
-      if (written) core_->objects.SetOnDisk(object);
-      core_->objects.Release(object);  // may be its end
-    }
-  }
-  core_->EraseFromDisk(orphans).IgnoreError();
-  // Last: what was erased may be another publisher's to write.
-  StoreLock lock(core_);
-  core_->flight.Release(claims);
+    for (const StoredObject* object : work.objects) core_->objects.Release(object);
+  }).IgnoreError();
 }
 
 }  // namespace hearth

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache_store/base/slice_view.h"
@@ -40,10 +41,12 @@ inline absl::Time EndOf(const ManifestRecord& record) {
 }
 
 // Objects and manifests on their way to the disk, and how far they came. Its maker holds a
-// reference on each object.
+// reference on each object, and has claimed their keys.
 struct Persisting {
+  std::vector<Digest> claims;
   std::vector<const StoredObject*> objects;   // to be written
-  std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
+  std::vector<std::vector<SliceView>> views;  // of each, in order of its layers; empty: as in RAM
+  std::vector<HostCopy> copies;               // of each, what RAM had
   std::vector<ManifestRecord> manifests;
   std::vector<Digest> points;  // the ids of those that the manifests are of
   std::vector<uint64_t> pins;  // the manifests of pinned ones: no pin changes while ids are claimed
@@ -64,7 +67,11 @@ class DiskWriter {
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
                                   const std::vector<const StoredObject*>& objects);
-  absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(core_->mu);
+  // Writes it, calls `end` under the lock with the outcome, and ends the claims, after a failed
+  // write once what it left is erased. No other lock is taken unless something fails.
+  absl::Status Persist(Persisting* work, bool sync,
+                       absl::FunctionRef<void(const absl::Status&)> end)
+      ABSL_LOCKS_EXCLUDED(core_->mu);
   // After a failed write: notes what it may have left for erasure, and returns the objects that it
   // began. These may be in RAM and be written again: they can be erased only while their keys are
   // claimed.
@@ -75,6 +82,7 @@ class DiskWriter {
   void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
+  absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(core_->mu);
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
   bool Prepare(const RestorePointEntry* point, Persisting* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);

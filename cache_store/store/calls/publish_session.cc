@@ -6,7 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
@@ -74,11 +73,6 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
   return absl::OkStatus();
 }
 
-std::string ObjectText(const ObjectId& id) {
-  return absl::StrCat(id.group == LayerGroup::kGlobal ? "global" : "local", " [", id.begin, ", ",
-                      uint64_t{id.begin} + id.tokens, ")");
-}
-
 absl::Status TierFull(absl::string_view tier, uint64_t new_bytes, uint64_t limit_bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat(tier, " tier full: ", new_bytes, " bytes do not fit in ", tier, "_bytes, ",
@@ -121,7 +115,7 @@ absl::Status PublishSessionImpl::Prepare() {
   for (size_t i = 0; i < spec_.objects.size(); ++i) {
     if (!announced.emplace(spec_.objects[i].id, i).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("objects: ", ObjectText(spec_.objects[i].id), " twice"));
+          absl::StrCat("objects: ", ObjectName(spec_.objects[i].id), " twice"));
     }
   }
   items_.resize(spec_.objects.size());
@@ -133,7 +127,7 @@ absl::Status PublishSessionImpl::Prepare() {
       const auto it = announced.find(id);
       if (it == announced.end()) {
         return absl::InvalidArgumentError(absl::StrCat("objects: boundary ", boundary, " needs ",
-                                                       ObjectText(id), ", which is not announced"));
+                                                       ObjectName(id), ", which is not announced"));
       }
       needs.push_back(it->second);
       if (wanted[it->second]) continue;
@@ -146,7 +140,7 @@ absl::Status PublishSessionImpl::Prepare() {
       const bool without = object.absent && object.slice_digests.empty();
       if (!without && object.slice_digests.size() != item.layers.size()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("objects: ", ObjectText(id), " has ", object.slice_digests.size(),
+            absl::StrCat("objects: ", ObjectName(id), " has ", object.slice_digests.size(),
                          " digests, its group has ", item.layers.size(), " layers"));
       }
     }
@@ -154,7 +148,7 @@ absl::Status PublishSessionImpl::Prepare() {
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (!wanted[i]) {
       return absl::InvalidArgumentError(
-          absl::StrCat("objects: no boundary needs ", ObjectText(spec_.objects[i].id)));
+          absl::StrCat("objects: no boundary needs ", ObjectName(spec_.objects[i].id)));
     }
     assert(items_[i].segment != nullptr);
   }
@@ -248,23 +242,11 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   core_->ExpireFew();
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
-    const ObjectId& id = spec_.objects[i].id;
-    SegmentNode* node = core_->catalog.index().Find(*item.segment, spec_.token_ids);
-    const StoredObject* object =
-        node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
-    if (object == nullptr) {
-      item.needed = !spec_.objects[i].absent;
-      continue;
-    }
-    const std::vector<uint64_t>& digests = spec_.objects[i].slice_digests;
-    if (!digests.empty() && digests != object->slice_digests &&
-        BitsFollowKeys(model_->layout.exactness)) {
-      core_->Count(Counter::kNondeterminism);
-      return absl::AbortedError(absl::StrCat(
-          ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));
-    }
-    item.object = object;
-    core_->objects.Hold(object);
+    const absl::StatusOr<const StoredObject*> stored = Stored(i);
+    if (!stored.ok()) return stored.status();
+    item.object = *stored;
+    item.needed = item.object == nullptr && !spec_.objects[i].absent;
+    if (item.object != nullptr) core_->objects.Hold(item.object);
   }
   // Objects that only boundaries need which cannot be completed are not asked for.
   std::vector<bool> useful(items_.size(), false);
@@ -305,6 +287,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
 PublishSessionImpl::~PublishSessionImpl() {
   if (!committed_) core_->Count(Counter::kPublishesAbandoned);
   // Slices that the RAM tier took are counted there; the rest go before their room is given away.
+  plan_.work.views.clear();
   for (Item& item : items_) item.staged.clear();
   core_->staged.Release(spec_.tenant, staged_bytes_);
   const bool any_held = std::any_of(items_.begin(), items_.end(),
@@ -341,34 +324,16 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
       ChooseBoundaries();
       status = MakeRoom();
     }
-    if (!status.ok()) {
-      EndPlan();
-      core_->flight.Release(plan_.claims);
-    } else if (plan_.level == Durability::kMemory) {
-      EndWrite(status);
-    }
+    const bool is_done = !status.ok() || plan_.level == Durability::kMemory;
+    if (is_done) EndWrite(status);
+    if (is_done) core_->flight.Release(plan_.work.claims);
   }
   core_->EraseFromDisk().IgnoreError();
+  if (status.ok() && plan_.level != Durability::kMemory) {
+    status = writer_->Persist(&plan_.work, plan_.level == Durability::kSync,
+                              [this](const absl::Status& written) { EndWrite(written); });
+  }
   if (!status.ok()) return status;
-
-  if (plan_.level != Durability::kMemory) {
-    status = FindViews();
-    if (status.ok()) {
-      status = writer_->Write(&plan_.work, plan_.level == Durability::kSync);
-    }
-    if (!status.ok()) core_->Count(Counter::kTierErrors);
-    {
-      StoreLock lock(core_, StoreLock::kErasesItself);
-      EndWrite(status);
-    }
-    core_->EraseFromDisk(plan_.orphans).IgnoreError();
-  }
-  if (!status.ok()) {
-    // What it left was another publisher's to write once it was erased.
-    StoreLock lock(core_);
-    core_->flight.Release(plan_.claims);
-    return status;
-  }
   for (const ComputeClaims::Wake& wake : plan_.wakes) wake();
   if (core_->tiers.disk != nullptr && !plan_.unwritten.empty()) {
     writer_->Schedule(plan_.unwritten, plan_.unwritten_bytes);
@@ -378,21 +343,16 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
 
 void PublishSessionImpl::EndWrite(const absl::Status& written) {
   core_->mu.AssertHeld();
-  core_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
   if (written.ok()) Reveal();
   core_->evictor.UnreserveHost(plan_.host_reserved_bytes);
   EndPlan();
-  if (written.ok()) {
-    std::vector<Digest> keys;
-    for (const Boundary& kept : plan_.boundaries) {
-      if (kept.shown) keys.push_back(kept.segment->key);
-    }
-    claims_->NotePublished(keys, &plan_.wakes);
-    core_->flight.Release(plan_.claims);
-    ReleaseItems();
-  } else {
-    plan_.orphans = writer_->AbandonWrite(plan_.work);
+  if (!written.ok()) return;
+  std::vector<Digest> keys;
+  for (const Boundary& kept : plan_.boundaries) {
+    if (kept.shown) keys.push_back(kept.segment->key);
   }
+  claims_->NotePublished(keys, &plan_.wakes);
+  ReleaseItems();
 }
 
 PublishResult PublishSessionImpl::Result() {
@@ -411,13 +371,13 @@ void PublishSessionImpl::ClaimKeys() {
   core_->mu.AssertHeld();
   for (const Item& item : items_) {
     const bool on_disk = item.object != nullptr && item.object->on_disk;
-    if (!on_disk) plan_.claims.push_back(item.segment->key);
+    if (!on_disk) plan_.work.claims.push_back(item.segment->key);
   }
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
   for (const uint32_t boundary : spec_.boundaries) {
-    plan_.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
+    plan_.work.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
   }
-  core_->AwaitClaim(plan_.claims);
+  core_->AwaitClaim(plan_.work.claims);
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.
@@ -431,31 +391,38 @@ absl::Status PublishSessionImpl::AdoptStaged() {
       continue;
     }
     if (!item.complete() || IsDropped()) continue;
-    const ObjectId& id = spec_.objects[i].id;
-    SegmentNode* known = core_->catalog.index().Find(item.segment->key);
-    SegmentNode* node = core_->catalog.index().Find(*item.segment, spec_.token_ids);
-    if (known != node) {
-      return absl::InternalError("another prompt is stored under the same key");
+    const absl::StatusOr<const StoredObject*> stored = Stored(i);
+    if (!stored.ok()) return stored.status();
+    item.object = *stored;
+    if (item.object != nullptr) {
+      core_->objects.Hold(item.object);
+    } else {
+      item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key,
+                                             spec_.objects[i].id, spec_.objects[i].slice_digests,
+                                             item.layers, item.slice_bytes, publisher);
     }
-    const StoredObject* object =
-        node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
-    if (object == nullptr) {
-      item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key, id,
-                                             spec_.objects[i].slice_digests, item.layers,
-                                             item.slice_bytes, publisher);
-      continue;
-    }
-    // Portable points agree within rounding: the first stays.
-    if (object->slice_digests != spec_.objects[i].slice_digests &&
-        BitsFollowKeys(model_->layout.exactness)) {
-      core_->Count(Counter::kNondeterminism);
-      return absl::AbortedError(
-          "an object was stored meanwhile with other bytes under the same key: nondeterminism");
-    }
-    core_->objects.Hold(object);
-    item.object = object;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<const StoredObject*> PublishSessionImpl::Stored(size_t i) const {
+  core_->mu.AssertHeld();
+  const PublishObject& announced = spec_.objects[i];
+  const SegmentNode* node = core_->catalog.index().Find(items_[i].segment->key);
+  if (node == nullptr) return nullptr;
+  if (!node->Is(*items_[i].segment, spec_.token_ids)) {
+    return absl::InternalError("another prompt is stored under the same key");
+  }
+  const StoredObject* object = node->objects[static_cast<size_t>(announced.id.group)];
+  // Portable points agree within rounding: the first stays.
+  if (object == nullptr || announced.slice_digests.empty() ||
+      announced.slice_digests == object->slice_digests ||
+      !BitsFollowKeys(model_->layout.exactness)) {
+    return object;
+  }
+  core_->Count(Counter::kNondeterminism);
+  return absl::AbortedError(absl::StrCat(
+      ObjectName(announced.id), " is stored with other bytes under the same key: nondeterminism"));
 }
 
 void PublishSessionImpl::ChooseBoundaries() {
@@ -480,88 +447,76 @@ void PublishSessionImpl::ChooseBoundaries() {
   }
 }
 
-absl::Status PublishSessionImpl::ReserveQuota() {
-  core_->mu.AssertHeld();
-  absl::flat_hash_set<const StoredObject*> listed;
-  uint64_t new_bytes = 0, new_objects = 0;
-  for (const Boundary& kept : plan_.boundaries) {
-    for (const size_t i : kept.items) {
-      const StoredObject* object = items_[i].object;
-      if (!listed.insert(object).second) continue;
-      plan_.promised.push_back(object);
-      if (object->names > 0) continue;
-      ++new_objects;
-      new_bytes += object->bytes();
-    }
-  }
-  const std::string& tenant = spec_.tenant;
-  if (core_->evictor.Promise(tenant, plan_.promised)) return absl::OkStatus();
-  plan_.promised.clear();
-  core_->Count(Counter::kPublishesRefusedQuota);
-  return core_->catalog.ledger().NoRoom(tenant, new_bytes, new_objects);
-}
-
-// Reserves RAM or disk for what is new, and lists what is to be written.
+// Reserves quota, and RAM or disk, for what is new, and lists what is to be written.
 absl::Status PublishSessionImpl::MakeRoom() {
   core_->mu.AssertHeld();
-  uint64_t new_bytes = 0;
-  std::vector<const StoredObject*> unwritten;
+  Persisting& work = plan_.work;
   absl::flat_hash_set<const StoredObject*> listed;
-  uint64_t disk_bytes = 0;
+  uint64_t new_bytes = 0, new_objects = 0, host_bytes = 0;
   const absl::Time now = core_->clock->Now();
   plan_.expires = ExpiryOf(now);
   for (Boundary& kept : plan_.boundaries) {
-    const RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
-    if (point != nullptr && HasExpired(*point, now)) {
-      core_->catalog.Remove(point, Removal::kExpired);
-      point = nullptr;
-    }
-    kept.held = point != nullptr;
-    kept.expires = plan_.expires;
-    if (kept.held) {
-      core_->catalog.HoldPoint(point);
-      core_->catalog.BeginRenewal(point);
-      // The first publisher sets its end, and later ones only move it further away. A publisher
-      // without a time to live does not remove an end.
-      const bool asks = plan_.expires != absl::InfiniteFuture();
-      if (!point->expiry.inherited) {
-        kept.expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;
-      }
-    }
-    kept.number = kept.held ? point->number : core_->objects.NextNumber();
-    kept.manifest = kept.held ? point->manifest : kept.number;
+    HoldPoint(&kept, now);
     std::vector<const StoredObject*> objects;
     for (const size_t i : kept.items) {
-      const StoredObject* object = items_[i].object;
-      objects.push_back(object);
-      if (object->on_disk || !listed.insert(object).second) continue;
-      unwritten.push_back(object);
-      if (!object->in_host()) new_bytes += object->bytes();
-      disk_bytes += object->disk_cost_bytes();
+      const Item& item = items_[i];
+      const StoredObject* object = objects.emplace_back(item.object);
+      if (!listed.insert(object).second) continue;
+      plan_.promised.push_back(object);
+      if (object->names == 0) ++new_objects, new_bytes += object->bytes();
+      if (object->on_disk) continue;
+      if (!object->in_host()) host_bytes += object->bytes();
+      work.objects.push_back(object);
+      work.views.push_back(item.complete() ? item.staged : std::vector<SliceView>());
+      work.copies.push_back(object->host);
+      work.reserved_bytes += object->disk_cost_bytes();
     }
-    disk_bytes += ManifestCostBytes(kept.boundary, spec_.tenant.size(), objects);
+    work.reserved_bytes += ManifestCostBytes(kept.boundary, spec_.tenant.size(), objects);
   }
-  if (absl::Status status = ReserveQuota(); !status.ok()) return status;
+  if (!core_->evictor.Promise(spec_.tenant, plan_.promised)) {
+    plan_.promised.clear();
+    core_->Count(Counter::kPublishesRefusedQuota);
+    return core_->catalog.ledger().NoRoom(spec_.tenant, new_bytes, new_objects);
+  }
+  const bool has_disk = core_->tiers.disk != nullptr;
   if (plan_.level == Durability::kMemory) {
-    if (core_->evictor.ReserveHost(new_bytes, spec_.tenant)) {
-      plan_.host_reserved_bytes = plan_.unwritten_bytes = new_bytes;
+    if (core_->evictor.ReserveHost(host_bytes, spec_.tenant)) {
+      plan_.host_reserved_bytes = plan_.unwritten_bytes = host_bytes;
       return absl::OkStatus();
-    }
-    if (core_->tiers.disk == nullptr) {
-      core_->Count(Counter::kPublishesRefusedFull);
-      return TierFull("host", new_bytes, core_->options.host_bytes);
     }
     plan_.level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
   }
-  if (!core_->evictor.ReserveDisk(disk_bytes, spec_.tenant)) {
+  if (!has_disk || !core_->evictor.ReserveDisk(work.reserved_bytes, spec_.tenant)) {
     core_->Count(Counter::kPublishesRefusedFull);
-    return TierFull("disk", disk_bytes, core_->options.disk_bytes);
+    return has_disk ? TierFull("disk", work.reserved_bytes, core_->options.disk_bytes)
+                    : TierFull("host", host_bytes, core_->options.host_bytes);
   }
-  plan_.work.reserved_bytes = disk_bytes;
-  plan_.work.objects = std::move(unwritten);
-  for (const StoredObject* object : plan_.work.objects) plan_.copies.push_back(object->host);
   ListManifests();
   return absl::OkStatus();
+}
+
+// Finds the restore point that is there, which stays until EndPlan, and its end.
+void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
+  core_->mu.AssertHeld();
+  const RestorePointEntry* point = core_->catalog.Find(kept->segment->key);
+  if (point != nullptr && HasExpired(*point, now)) {
+    core_->catalog.Remove(point, Removal::kExpired);
+    point = nullptr;
+  }
+  kept->held = point != nullptr;
+  kept->expires = plan_.expires;
+  if (kept->held) {
+    core_->catalog.HoldPoint(point);
+    core_->catalog.BeginRenewal(point);
+    // The first publisher sets its end, and later ones only move it further away. A publisher
+    // without a time to live does not remove an end.
+    const bool asks = plan_.expires != absl::InfiniteFuture();
+    if (!point->expiry.inherited) {
+      kept->expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;
+    }
+  }
+  kept->number = kept->held ? point->number : core_->objects.NextNumber();
+  kept->manifest = kept->held ? point->manifest : kept->number;
 }
 
 void PublishSessionImpl::ListManifests() {
@@ -591,24 +546,6 @@ ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
   record.manifest.fingerprint = spec_.fingerprint.digest();
   record.manifest.cuts = CutsUpTo(kept.boundary);
   return record;
-}
-
-// The bytes of what the disk lacks: staged by this publish, or in RAM from an earlier one.
-absl::Status PublishSessionImpl::FindViews() {
-  absl::flat_hash_map<const StoredObject*, const Item*> staged;
-  for (const Item& item : items_) {
-    if (item.complete()) staged.emplace(item.object, &item);
-  }
-  for (size_t i = 0; i < plan_.work.objects.size(); ++i) {
-    std::vector<SliceView>* const views = &plan_.work.views.emplace_back();
-    const StoredObject* const object = plan_.work.objects[i];
-    if (const auto it = staged.find(object); it != staged.end()) {
-      *views = it->second->staged;
-    } else if (!StoreCore::ViewsOf(*object, plan_.copies[i], views)) {
-      return absl::UnavailableError("an object that was only in RAM could not be read back");
-    }
-  }
-  return absl::OkStatus();
 }
 
 // Gives back the quota that was reserved, and the points that were held.
@@ -645,7 +582,6 @@ absl::Time PublishSessionImpl::ExpiryOf(absl::Time now) {
 
 void PublishSessionImpl::Reveal() {
   core_->mu.AssertHeld();
-  for (const StoredObject* object : plan_.work.objects) core_->objects.SetOnDisk(object);
   core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
   for (Boundary& kept : plan_.boundaries) {
     for (const size_t i : kept.items) {

@@ -79,14 +79,11 @@ class PublishSessionImpl : public PublishSession {
     std::vector<Boundary> boundaries;
     std::vector<std::string> notes;
     absl::Time expires;  // of what is new
-    std::vector<Digest> claims;
-    std::vector<uint64_t> orphans;  // what a failed write left
     ComputeClaims::Wakes wakes;
     std::vector<Digest> unwritten;  // restore points that the disk lacks, or has an earlier end of
     uint64_t unwritten_bytes = 0;   // of new objects that are in RAM only
     uint64_t host_reserved_bytes = 0;
     std::vector<const StoredObject*> promised;  // to the tenant's quota
-    std::vector<HostCopy> copies;               // what RAM had of the work's objects
     Persisting work;
   };
 
@@ -97,6 +94,9 @@ class PublishSessionImpl : public PublishSession {
   // `digest`: the slice's, where it was computed already.
   absl::Status Put(uint32_t object, uint32_t layer, SliceView slice,
                    std::optional<uint64_t> digest);
+  // What the store has of an item; null: nothing. kAborted: it is of other bytes.
+  absl::StatusOr<const StoredObject*> Stored(size_t i) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // The cuts in the key of the boundary's restore point.
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 
@@ -104,17 +104,16 @@ class PublishSessionImpl : public PublishSession {
   // All of the tenant, since this began.
   bool IsDropped() const { return core_->drop_numbers.Of(spec_.tenant) != drop_number_; }
   void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // All that is left to do with the lock; after a failed write the claims stay.
+  // All that is left to do with the lock.
   void EndWrite(const absl::Status& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // The end of the published points. Adds a note where that is earlier than the caller asked.
   absl::Time ExpiryOf(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  absl::Status ReserveQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void HoldPoint(Boundary* kept, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void ListManifests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   ManifestRecord RecordFor(const Boundary& kept);
-  absl::Status FindViews();  // of the work's objects
   void ReleaseItems() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Puts the objects into their tiers and makes the points visible; nothing here can fail. Others
