@@ -25,6 +25,8 @@ constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
 // Dead bytes in files that also hold live ones may take an eighth of the limit on top of it:
 // the less, the more live bytes are moved for each byte gained.
 constexpr uint64_t kDeadDivisor = 8;
+// In one call: of manifests, a few hundred KiB of the log.
+constexpr size_t kErasedAtOnce = 4096;
 
 }  // namespace
 
@@ -184,8 +186,9 @@ bool StoreCore::CarryOut(const Garbage& garbage) {
   if (tiers.device != nullptr && !garbage.gone_objects.empty()) {
     tiers.device->Erase(garbage.gone_objects);
   }
-  erasures.AddManifests(garbage.manifests);
-  erasures.AddObjects(garbage.disk_objects, garbage.disk_bytes);
+  const Erasures numbers = {garbage.manifests, garbage.disk_objects, garbage.disk_bytes};
+  erasures.Add(numbers);
+  may_erase_ = may_erase_ || !numbers.empty();
   return !garbage.manifests.empty() || !garbage.disk_objects.empty();
 }
 
@@ -196,38 +199,45 @@ void StoreCore::EraseLater() {
   }
 }
 
+void Erasures::Add(const Erasures& more) {
+  object_bytes += more.object_bytes;
+  const auto add = [](const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
+    to->insert(to->end(), numbers.begin(), numbers.end());
+    if (to->size() > kMaxEntries) to->erase(to->begin(), to->end() - kMaxEntries);
+  };
+  add(more.manifests, &manifests);
+  add(more.objects, &objects);
+}
+
 absl::Status StoreCore::EraseFromDisk(absl::Span<const uint64_t> orphans) {
-  if (tiers.disk == nullptr || (orphans.empty() && !erasures.maybe_any())) return absl::OkStatus();
-  absl::Status status;
-  Erasures::Objects taken;
-  // Manifests first: a crash in between leaves objects that nothing names, never the reverse.
-  while (status.ok()) {
-    std::vector<uint64_t> manifests;
-    {
-      StoreLock lock(this);
-      manifests = erasures.SomeManifests();
-      if (manifests.empty()) {
-        taken = erasures.TakeObjects();
-        break;
-      }
-    }
-    status = tiers.disk->EraseManifests(manifests);
-    if (!status.ok()) break;
+  if (tiers.disk == nullptr || (orphans.empty() && !may_erase_)) return absl::OkStatus();
+  absl::MutexLock turn(&erase_mu_);
+  Erasures taken;
+  {
     StoreLock lock(this);
-    erasures.ManifestsErased(manifests);
+    taken = std::exchange(erasures, {});
+  }
+  const absl::Status status = Erase(taken, orphans);
+  if (!status.ok()) Count(Counter::kTierErrors);
+  {
+    StoreLock lock(this);
+    if (!status.ok()) erasures.Add(taken);
+    may_erase_ = !erasures.empty();
+  }
+  if (status.ok()) ReclaimLater(taken.object_bytes);
+  return status;
+}
+
+absl::Status StoreCore::Erase(const Erasures& numbers, absl::Span<const uint64_t> orphans) {
+  absl::Status status;
+  const absl::Span<const uint64_t> manifests(numbers.manifests), objects(numbers.objects);
+  for (size_t i = 0; i < manifests.size() && status.ok(); i += kErasedAtOnce) {
+    status = tiers.disk->EraseManifests(manifests.subspan(i, kErasedAtOnce));
   }
   if (status.ok() && !orphans.empty()) status = tiers.disk_slices->EraseObjects(orphans);
-  const absl::Span<const uint64_t> numbers(taken.numbers);
-  for (size_t i = 0; status.ok() && i < numbers.size(); i += Erasures::kMaxAtOnce) {
-    status = tiers.disk_slices->EraseObjects(numbers.subspan(i, Erasures::kMaxAtOnce));
+  for (size_t i = 0; i < objects.size() && status.ok(); i += kErasedAtOnce) {
+    status = tiers.disk_slices->EraseObjects(objects.subspan(i, kErasedAtOnce));
   }
-  if (status.ok()) {
-    ReclaimLater(taken.bytes);
-    return status;
-  }
-  Count(Counter::kTierErrors);
-  StoreLock lock(this);
-  erasures.AddObjects(numbers, taken.bytes);
   return status;
 }
 

@@ -21,11 +21,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
@@ -62,64 +60,6 @@ inline uint32_t StoredTokens(uint32_t tokens, const KvLayout& layout) {
 // kNotFound, for an id that FindOwned does not find.
 absl::Status NoSuchPoint();
 
-// The numbers to be erased from the disk, kept until the disk has erased them. A disk that is full
-// or fails takes no erase; the next erase that succeeds takes all that wait. A start before that
-// would bring them back. All manifests are erased before any object, so that no manifest outlives
-// an object that it names. A number noted here is never written again.
-class Erasures {
- public:
-  // In one call: for manifests, a few hundred KiB of the log.
-  static constexpr size_t kMaxAtOnce = 4096;
-  // Of each kind, 10 MB: beyond, the lowest are left to the next start.
-  static constexpr size_t kMaxEntries = size_t{1} << 20;
-
-  struct Objects {
-    std::vector<uint64_t> numbers;
-    uint64_t bytes = 0;  // what they take on disk
-  };
-
-  // Without the lock: false: there is none.
-  bool maybe_any() const { return maybe_any_.load(); }
-  void AddManifests(absl::Span<const uint64_t> numbers) { Add(numbers, &manifests_); }
-  void AddObjects(absl::Span<const uint64_t> numbers, uint64_t bytes) {
-    Add(numbers, &objects_);
-    object_bytes_ += bytes;
-    if (bytes > 0) maybe_any_.store(true);  // erased before, and not given back
-  }
-  // Some of them. They stay until they are known to be erased.
-  std::vector<uint64_t> SomeManifests() const {
-    std::vector<uint64_t> some;
-    for (auto it = manifests_.begin(); it != manifests_.end() && some.size() < kMaxAtOnce; ++it) {
-      some.push_back(*it);
-    }
-    return some;
-  }
-  void ManifestsErased(absl::Span<const uint64_t> numbers) {
-    for (const uint64_t number : numbers) manifests_.erase(number);
-  }
-  // All of them, to be added again if they cannot be erased. REQUIRES: no manifest is left.
-  Objects TakeObjects() {
-    assert(manifests_.empty());
-    maybe_any_.store(false);
-    Objects taken{{objects_.begin(), objects_.end()}, std::exchange(object_bytes_, 0)};
-    objects_.clear();
-    return taken;
-  }
-
- private:
-  using Numbers = absl::btree_set<uint64_t>;
-
-  void Add(absl::Span<const uint64_t> numbers, Numbers* to) {
-    if (!numbers.empty()) maybe_any_.store(true);
-    to->insert(numbers.begin(), numbers.end());
-    while (to->size() > kMaxEntries) to->erase(to->begin());
-  }
-
-  std::atomic<bool> maybe_any_{false};
-  Numbers manifests_, objects_;
-  uint64_t object_bytes_ = 0;
-};
-
 // Claims on segment keys, so that of several publishers of one segment only one writes. A claimant
 // waits until none of its keys is claimed and takes all at once, so claims cannot deadlock.
 class SingleFlight {
@@ -147,6 +87,18 @@ class SingleFlight {
 // Called between two holds of the lock: a thread that releases it and takes it again at once leaves
 // others no chance.
 inline void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
+
+// Numbers to be erased from the disk. One noted here is never written again.
+struct Erasures {
+  // Of each kind, 8 MB: beyond, the oldest are left to the next start.
+  static constexpr size_t kMaxEntries = size_t{1} << 20;
+
+  std::vector<uint64_t> manifests, objects;
+  uint64_t object_bytes = 0;  // what they take on disk
+
+  bool empty() const { return manifests.empty() && objects.empty() && object_bytes == 0; }
+  void Add(const Erasures& more);
+};
 
 class StoreCore {
  public:
@@ -198,10 +150,12 @@ class StoreCore {
   // EraseFromDisk in the background, or in this thread when the executor is full.
   void EraseLater() ABSL_LOCKS_EXCLUDED(mu);
   // Erases everything noted so far from the disk, and `orphans`: objects of a failed write, whose
-  // keys the caller has claimed.
-  absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {}) ABSL_LOCKS_EXCLUDED(mu);
+  // keys the caller has claimed. A disk that is full or fails takes no erase; the next one that
+  // succeeds takes all that wait. A start before that would bring them back.
+  absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
+      ABSL_LOCKS_EXCLUDED(mu, erase_mu_);
   // As EraseFromDisk; what was erased stays so, whatever is damaged later.
-  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu);
+  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_);
 
   const StoreOptions options;
   const std::string secret;
@@ -224,7 +178,7 @@ class StoreCore {
   Evictor evictor ABSL_GUARDED_BY(mu);
   SingleFlight flight ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
-  Erasures erasures ABSL_GUARDED_BY(mu);
+  Erasures erasures ABSL_GUARDED_BY(mu);  // noted, and maybe not erased yet
   absl::Duration longest_hold ABSL_GUARDED_BY(mu);
   uint64_t yields ABSL_GUARDED_BY(mu) = 0;
   std::function<void()> let_others_in = LetOthersIn;  // a test does their work there
@@ -234,7 +188,11 @@ class StoreCore {
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(mu);
   void Reclaim() ABSL_LOCKS_EXCLUDED(mu);
+  // All manifests before any object, so that no manifest outlives an object that it names.
+  absl::Status Erase(const Erasures& numbers, absl::Span<const uint64_t> orphans);
 
+  absl::Mutex erase_mu_;  // before `mu`: what was noted first is erased first
+  std::atomic<bool> may_erase_{false};
   Stopwatch held_ ABSL_GUARDED_BY(mu);
   size_t steps_ ABSL_GUARDED_BY(mu) = 0;                // of this hold
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu) = 0;  // erased, but maybe still in files

@@ -33,6 +33,13 @@ absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects,
   return ends;
 }
 
+bool Names(const RestorePointEntry& point, const StoredObject* object) {
+  const auto it = std::lower_bound(
+      point.objects.begin(), point.objects.end(), object->id,
+      [](const StoredObject* named, const ObjectId& id) { return named->id < id; });
+  return it != point.objects.end() && *it == object;
+}
+
 }  // namespace
 
 std::vector<const StoredObject*> Quarantiner::HoldObjects(const PrefixQuery& query,
@@ -57,27 +64,6 @@ std::vector<const StoredObject*> Quarantiner::HoldObjects(const PrefixQuery& que
   return found;
 }
 
-void Quarantiner::Release(const std::vector<const StoredObject*>& held) {
-  for (const StoredObject* object : held) {
-    core_->objects.Release(object);
-    core_->Yield(1);
-  }
-}
-
-void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
-                          QuarantineResult* result) {
-  core_->mu.AssertHeld();
-  const std::vector<const StoredObject*> freed = RemoveNaming(objects);
-  for (const StoredObject* object : objects) {
-    const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
-    QuarantineLocked(object);
-    ++result->objects;
-    std::vector<std::string>& names = result->publishers;
-    if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
-  }
-  Release(freed);
-}
-
 absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& query,
                                                          absl::Span<const ObjectId> objects) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
@@ -94,9 +80,16 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   QuarantineResult result;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    const std::vector<const StoredObject*> found = HoldObjects(query, chain, layout, objects);
-    TakeOut(found, &result);
-    Release(found);
+    for (const StoredObject* object : HoldObjects(query, chain, layout, objects)) {
+      const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
+      QuarantineLocked(object);
+      core_->objects.Release(object);
+      ++result.objects;
+      std::vector<std::string>& names = result.publishers;
+      if (std::find(names.begin(), names.end(), publisher) == names.end()) {
+        names.push_back(publisher);
+      }
+    }
   }
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
   result.on_disk = core_->EraseForGood();
@@ -158,73 +151,49 @@ bool Quarantiner::QuarantineLocked(const StoredObject* object) {
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);
   core_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
-  const std::vector<const StoredObject*> freed = RemoveNaming({object});
-  const bool is_new = !object->retired;  // nor by another, meanwhile
-  if (is_new) core_->objects.Retire(object);
-  Release(freed);
-  return is_new;
+  while (object->names > 0) {
+    RemovePoints(std::string(object->account->tenant), Removal::kQuarantined,
+                 [object](const RestorePointEntry& point) { return Names(point, object); });
+  }
+  if (!object->retired) core_->objects.Retire(object);
+  return true;
 }
 
-void Quarantiner::RemoveHeld(const RestorePointEntry* point, Removal why,
-                             std::vector<const StoredObject*>* freed) {
+void Quarantiner::RemovePoint(const RestorePointEntry* point, Removal why, DropResult* result) {
   core_->mu.AssertHeld();
+  std::vector<const StoredObject*> freed;
   for (const StoredObject* object : point->objects) {
     if (object->names > 1) continue;
     core_->objects.Hold(object);
-    freed->push_back(object);
+    freed.push_back(object);
   }
   core_->catalog.Remove(point, why);
+  ++result->dropped;
+  const uint64_t before = core_->objects.bytes();
+  for (const StoredObject* object : freed) {
+    // What a session still reads would be found by the next lookup, and stay for good. What a
+    // publish under way names is its.
+    if (why == Removal::kDropped && object->promised == 0) core_->objects.Retire(object);
+    core_->objects.Release(object);
+  }
+  result->freed_bytes += before - core_->objects.bytes();
 }
 
-// Each of these lies on one path or at its ends. A restore point names the global ones above it,
-// and the local ones of its tail. Points that were added behind the walk are found by the next one.
-std::vector<const StoredObject*> Quarantiner::RemoveNaming(
-    const std::vector<const StoredObject*>& objects) {
+DropResult Quarantiner::RemovePoints(const std::string& tenant, Removal why,
+                                     absl::FunctionRef<bool(const RestorePointEntry&)> leaves) {
   core_->mu.AssertHeld();
-  struct Visit {
-    Digest key;
-    bool below_global = false;  // of these objects
-    uint32_t local_end = 0;     // of the last local one above
-  };
-  std::vector<const StoredObject*> freed;
-  const absl::flat_hash_set<const StoredObject*> wrong(objects.begin(), objects.end());
-  const auto first_named = [&objects] {
-    return std::find_if(objects.begin(), objects.end(),
-                        [](const StoredObject* object) { return object->names > 0; });
-  };
-  for (auto named = first_named(); named != objects.end(); named = first_named()) {
-    const SegmentNode* top = (*named)->node->parent;
-    for (const StoredObject* object : objects) {
-      if (object->names == 0 || object->node->begin >= top->end()) continue;
-      top = object->node->parent;
-    }
-    std::vector<Visit> left;
-    const auto push_children = [&left](const SegmentNode* node, const Visit& from) {
-      for (const SegmentNode* child : node->children) {
-        left.push_back({child->key, from.below_global, from.local_end});
-      }
-    };
-    push_children(top, Visit());
-    while (!left.empty()) {
-      Visit at = left.back();
-      left.pop_back();
-      const SegmentNode* node = core_->catalog.index().Find(at.key);
-      if (node == nullptr) continue;
-      at.below_global |= wrong.contains(node->objects[0]);
-      if (wrong.contains(node->objects[1])) at.local_end = node->end();
-      push_children(node, at);
-      if (const RestorePointEntry* point = node->restore_point; point != nullptr) {
-        const uint32_t tail_begin = LocalTailBegin(point->model->layout, node->end());
-        if (at.below_global || at.local_end > tail_begin) {
-          const size_t count = point->objects.size();
-          RemoveHeld(point, Removal::kQuarantined, &freed);
-          core_->Yield(count);
-        }
-      }
-      core_->Yield(1);
+  DropResult result;
+  for (bool any = true; std::exchange(any, false);) {
+    for (const Catalog::PointName& name : core_->catalog.NamesOf(tenant)) {
+      const RestorePointEntry* point = core_->catalog.Find(name);
+      const bool goes = point != nullptr && leaves(*point);
+      const size_t count = goes ? point->objects.size() : 1;
+      if (goes) RemovePoint(point, why, &result);
+      any |= goes;
+      core_->Yield(count);
     }
   }
-  return freed;
+  return result;
 }
 
 }  // namespace hearth

@@ -1,15 +1,16 @@
-// Quarantiner: removes wrong objects and all restore points that name them: objects that a reader
-// found broken, and objects that a caller proved wrong though their digests are right.
+// Quarantiner: removes restore points: those that somebody drops, and all that name a wrong object,
+// one that a reader found broken, or that a caller proved wrong though its digests are right.
 //
 // Thread safe. Ownership: borrows the core.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -36,11 +37,13 @@ class Quarantiner {
   // that does not help. REQUIRES: the caller holds it.
   void Suspect(const StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
 
-  // Removes a restore point. Adds the objects that only it named, to be released.
-  void RemoveHeld(const RestorePointEntry* point, Removal why,
-                  std::vector<const StoredObject*>* freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Others have the lock in between.
-  void Release(const std::vector<const StoredObject*>& held)
+  // With the objects that only it named.
+  void RemovePoint(const RestorePointEntry* point, Removal why, DropResult* result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  // Those of the tenant's for which `leaves` is true, and what a lookup made of their parts
+  // meanwhile: others have the lock between two.
+  DropResult RemovePoints(const std::string& tenant, Removal why,
+                          absl::FunctionRef<bool(const RestorePointEntry&)> leaves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
@@ -48,12 +51,6 @@ class Quarantiner {
   std::vector<const StoredObject*> HoldObjects(const PrefixQuery& query, const PromptChain& chain,
                                                const KvLayout& layout,
                                                absl::Span<const ObjectId> objects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Removes all restore points that name one of these; others have the lock in between. Returns
-  // objects that nothing names any more, to be released. REQUIRES: all held, and of one prompt.
-  std::vector<const StoredObject*> RemoveNaming(const std::vector<const StoredObject*>& objects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;

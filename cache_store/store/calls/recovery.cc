@@ -161,7 +161,7 @@ void Recovery::AddObjects() {
 // comes first, and stays.
 void Recovery::TakeAll(absl::Span<const uint64_t> manifests,
                        const std::vector<std::optional<ManifestRecord>>& records) {
-  StoreLock lock(core_);
+  StoreLock lock(core_, StoreLock::kErasesItself);
   for (size_t i = manifests.size(); i-- > 0;) {
     records[i].has_value() ? Take(*records[i]) : Drop(manifests[i], "", {});
   }
@@ -268,7 +268,7 @@ void Recovery::Adopt(const ManifestRecord& record, const Model& model, Path path
 
 void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& point) {
   core_->Count(Counter::kRecoveryDroppedManifests);
-  core_->erasures.AddManifests({number});
+  core_->objects.DiscardManifest(number);
   if (core_->drop_numbers.Of(tenant) > 0) {
     // From before a drop of all: its keys are of a smaller number.
     core_->meters.AddRemoved(Removal::kDropped);

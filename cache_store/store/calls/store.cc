@@ -205,7 +205,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
       result.kept_pinned = 1;
       return result;
     }
-    DropPoint(point, &result);
+    quarantiner_.RemovePoint(point, Removal::kDropped, &result);
   }
   if (absl::Status status = core_->EraseForGood(); !status.ok()) return status;
   return result;
@@ -270,37 +270,14 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
                    count > ids.size() ? ", ..." : "", "; unpin them first, or drop by force"));
 }
 
-void Store::DropPoint(const RestorePointEntry* point, DropResult* result) {
-  core_->mu.AssertHeld();
-  std::vector<const StoredObject*> freed;
-  quarantiner_.RemoveHeld(point, Removal::kDropped, &freed);
-  ++result->dropped;
-  const uint64_t before = core_->objects.bytes();
-  for (const StoredObject* object : freed) {
-    // What a session still reads would be found by the next lookup, and stay for good. What a
-    // publish under way names is its.
-    if (object->promised == 0) core_->objects.Retire(object);
-    core_->objects.Release(object);
-  }
-  result->freed_bytes += before - core_->objects.bytes();
-}
-
 DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool force) {
   core_->mu.AssertHeld();
-  DropResult result;
-  for (bool any = true; std::exchange(any, false);) {
-    for (const Catalog::PointName& name : core_->catalog.NamesOf(tenant)) {
-      const RestorePointEntry* point = core_->catalog.Find(name);
-      if (point == nullptr || (point->pinned && !force)) continue;
-      // Later ones, too, that a lookup made of what was left meanwhile.
-      if (point->number >= end && !point->expiry.inherited) continue;
-      any = true;
-      const size_t count = point->objects.size();
-      DropPoint(point, &result);
-      core_->Yield(count);
-    }
-  }
-  return result;
+  return quarantiner_.RemovePoints(
+      tenant, Removal::kDropped, [&](const RestorePointEntry& point) {
+        if (point.pinned && !force) return false;
+        // Later ones, too, that a lookup made of what was left meanwhile.
+        return point.number < end || point.expiry.inherited;
+      });
 }
 
 std::vector<RestorePoint> Store::DescribeInSteps(std::vector<Catalog::PointName> names) {

@@ -93,8 +93,6 @@ class Store : public SteppedStore {
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                          RestorePoint* described, uint64_t* durable_number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  void DropPoint(const RestorePointEntry* point, DropResult* result)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Those with numbers below `end`. Others have the lock in between.
   DropResult DropPointsOf(const std::string& tenant, uint64_t end, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);

@@ -152,7 +152,7 @@ TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
   work.manifests[0].number = 7;
   work.points.resize(1);
   writer.AbandonWrite(work);
-  EXPECT_THAT(core_->erasures.SomeManifests(), testing::ElementsAre(7));
+  EXPECT_THAT(core_->objects.TakeGarbage().manifests, testing::ElementsAre(7));
   for (const StoredObject* object : work.objects) core_->objects.Release(object);
 }
 
