@@ -9,11 +9,10 @@ namespace hearth {
 Catalog::Catalog(ObjectTable* objects, RetentionPolicy retention, OnRemoved on_removed)
     : objects_(objects), on_removed_(std::move(on_removed)), feed_(retention) {}
 
-const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& tenant,
-                                                  std::shared_ptr<const KnownFingerprint> model,
-                                                  SegmentNode* node,
-                                                  std::vector<const StoredObject*> objects,
-                                                  std::vector<uint32_t> cuts, absl::Time now) {
+RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& tenant,
+                                            std::shared_ptr<const KnownFingerprint> model,
+                                            SegmentNode* node, std::vector<StoredObject*> objects,
+                                            std::vector<uint32_t> cuts, absl::Time now) {
   assert(node->restore_point == nullptr && !objects.empty());
   auto owned = std::make_unique<RestorePointEntry>();
   RestorePointEntry* point = owned.get();
@@ -34,7 +33,7 @@ const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::st
   node->restore_point = point;
   expiry_.Add(point);
   if (!is_adopting_) feed_.Add(point, now);
-  for (const StoredObject* object : point->objects) {
+  for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host() || object->on_disk));
     point->object_bytes += object->bytes();
     objects_->Charge(object, point->account);
@@ -45,12 +44,12 @@ const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::st
   return point;
 }
 
-const RestorePointEntry* Catalog::Find(const Digest& id) const {
+RestorePointEntry* Catalog::Find(const Digest& id) const {
   const auto it = points_.find(id);
   return it == points_.end() ? nullptr : it->second.get();
 }
 
-void Catalog::Remove(const RestorePointEntry* point, Removal why) {
+void Catalog::Remove(RestorePointEntry* point, Removal why) {
   assert(point->node->restore_point == point);
   on_removed_(*point, why);
   if (IsEviction(why)) ++evicted_;
@@ -60,11 +59,11 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
   if (point->durable) {
     objects_->DiscardManifest(point->manifest);
     const Change change(&objects_->sums(), point);
-    Own(point)->durable = false;
+    point->durable = false;
   }
   point->node->restore_point = nullptr;
-  const std::vector<const StoredObject*> objects = std::move(Own(point)->objects);
-  for (const StoredObject* object : objects) {
+  const std::vector<StoredObject*> objects = std::move(point->objects);
+  for (StoredObject* object : objects) {
     objects_->ChangeNames(object, -1);
     objects_->DropUnneeded(object);  // with the last one its node may go
   }
@@ -78,53 +77,53 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
   points_.erase(Digest(point->id));
 }
 
-void Catalog::HoldPoint(const RestorePointEntry* point) {
+void Catalog::HoldPoint(RestorePointEntry* point) {
   const Change change(&objects_->sums(), point);
-  ++Own(point)->sessions;
+  ++point->sessions;
 }
 
-void Catalog::ReleasePoint(const RestorePointEntry* point) {
+void Catalog::ReleasePoint(RestorePointEntry* point) {
   const Change change(&objects_->sums(), point);
   assert(point->sessions > 0);
-  --Own(point)->sessions;
+  --point->sessions;
 }
 
-void Catalog::Renew(const RestorePointEntry* point, absl::Time expires) {
+void Catalog::Renew(RestorePointEntry* point, absl::Time expires) {
   expiry_.Remove(*point);
-  RestorePointEntry::Expiry& own = Own(point)->expiry;
+  RestorePointEntry::Expiry& own = point->expiry;
   own.at = own.inherited ? expires : std::max(own.at, expires);
   own.inherited = false;
   expiry_.Add(point);
-  for (const StoredObject* object : point->objects) objects_->KeepUntil(object, own.at);
+  for (StoredObject* object : point->objects) objects_->KeepUntil(object, own.at);
 }
 
 // The points that it inherited its end from may be gone: then its own end tells until when somebody
 // wanted its objects.
-void Catalog::AdoptEnd(const RestorePointEntry* point, absl::Time expires, bool inherited) {
+void Catalog::AdoptEnd(RestorePointEntry* point, absl::Time expires, bool inherited) {
   assert(point->expiry.inherited);
   Renew(point, expires);
-  Own(point)->expiry.inherited = inherited;
+  point->expiry.inherited = inherited;
 }
 
-void Catalog::BeginRenewal(const RestorePointEntry* point) {
+void Catalog::BeginRenewal(RestorePointEntry* point) {
   expiry_.Remove(*point);
-  ++Own(point)->expiry.renewals;
+  ++point->expiry.renewals;
 }
 
-void Catalog::EndRenewal(const RestorePointEntry* point) {
+void Catalog::EndRenewal(RestorePointEntry* point) {
   assert(point->expiry.renewals > 0);
-  --Own(point)->expiry.renewals;
+  --point->expiry.renewals;
   expiry_.Add(point);
 }
 
-void Catalog::Touch(const RestorePointEntry* point, absl::Time now) {
+void Catalog::Touch(RestorePointEntry* point, absl::Time now) {
   ++tick_;
-  Own(point)->uses.last = now;
-  std::vector<const RestorePointEntry*> path;
+  point->uses.last = now;
+  std::vector<RestorePointEntry*> path;
   for (SegmentNode* node = point->node; node != nullptr; node = node->parent) {
-    const RestorePointEntry* used = node->restore_point;
+    RestorePointEntry* used = node->restore_point;
     if (used == nullptr) continue;
-    RestorePointEntry::Uses& uses = Own(used)->uses;
+    RestorePointEntry::Uses& uses = used->uses;
     uses.tick = tick_;
     uses.last_through = now;
     if (absl::ToUnixSeconds(now) != absl::ToUnixSeconds(uses.noted)) used_.insert(used);
@@ -137,9 +136,9 @@ void Catalog::Touch(const RestorePointEntry* point, absl::Time now) {
 std::vector<std::pair<uint64_t, absl::Time>> Catalog::TakeUses(size_t most) {
   std::vector<std::pair<uint64_t, absl::Time>> taken;
   while (!used_.empty() && taken.size() < most) {
-    const RestorePointEntry* point = *used_.begin();
+    RestorePointEntry* point = *used_.begin();
     used_.erase(used_.begin());
-    RestorePointEntry::Uses& uses = Own(point)->uses;
+    RestorePointEntry::Uses& uses = point->uses;
     uses.noted = uses.last_through;
     // A point written later has it in its manifest.
     if (point->durable) taken.emplace_back(point->manifest, uses.last_through);
@@ -171,32 +170,30 @@ void Catalog::EndAdopting(absl::Time now) {
   }
 }
 
-void Catalog::SetDurable(const RestorePointEntry* point, uint64_t manifest) {
+void Catalog::SetDurable(RestorePointEntry* point, uint64_t manifest) {
   if (point->durable) objects_->DiscardManifest(point->manifest);
   const Change change(&objects_->sums(), point);
-  Own(point)->manifest = manifest;
-  Own(point)->durable = true;
+  point->manifest = manifest;
+  point->durable = true;
 }
 
-void Catalog::SetManifest(const RestorePointEntry* point, uint64_t number) {
-  Own(point)->manifest = number;
-}
+void Catalog::SetManifest(RestorePointEntry* point, uint64_t number) { point->manifest = number; }
 
-void Catalog::SetPinned(const RestorePointEntry* point, bool pinned) {
+void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
   if (point->pinned == pinned) return;
   expiry_.Remove(*point);
   {
     const Change change(&objects_->sums(), point);
-    Own(point)->pinned = pinned;
+    point->pinned = pinned;
   }
   expiry_.Add(point);
   feed_.Update(*point);
-  for (const StoredObject* object : point->objects) objects_->ChangePins(object, pinned ? 1 : -1);
+  for (StoredObject* object : point->objects) objects_->ChangePins(object, pinned ? 1 : -1);
 }
 
 uint64_t Catalog::BytesToPin(const RestorePointEntry& point) {
   uint64_t bytes = 0;
-  for (const StoredObject* object : point.objects) {
+  for (StoredObject* object : point.objects) {
     if (object->pins == 0) bytes += object->bytes();
   }
   return bytes;
@@ -212,24 +209,24 @@ std::vector<Catalog::PointName> Catalog::NamesOf(const std::string& tenant) cons
   const auto found = points_of_.find(tenant);
   if (found == points_of_.end()) return names;
   names.reserve(found->second.size());
-  for (const RestorePointEntry* point : found->second) {
+  for (RestorePointEntry* point : found->second) {
     names.push_back({point->uses.tick, point->tokens(), point->number, point->id});
   }
   return names;
 }
 
-const RestorePointEntry* Catalog::Find(const PointName& name) const {
-  const RestorePointEntry* point = Find(name.id);
+RestorePointEntry* Catalog::Find(const PointName& name) const {
+  RestorePointEntry* point = Find(name.id);
   return point != nullptr && point->number == name.number ? point : nullptr;
 }
 
-std::vector<const RestorePointEntry*> Catalog::MostHit(size_t limit) const {
-  std::vector<const RestorePointEntry*> most;
+std::vector<RestorePointEntry*> Catalog::MostHit(size_t limit) const {
+  std::vector<RestorePointEntry*> most;
   most.reserve(points_.size());
   for (const auto& [id, point] : points_) most.push_back(point.get());
   limit = std::min(limit, most.size());
   std::partial_sort(most.begin(), most.begin() + static_cast<ptrdiff_t>(limit), most.end(),
-                    [](const RestorePointEntry* a, const RestorePointEntry* b) {
+                    [](RestorePointEntry* a, RestorePointEntry* b) {
                       const auto &x = a->uses, &y = b->uses;
                       return x.hits != y.hits ? x.hits > y.hits : x.tick > y.tick;
                     });
@@ -237,8 +234,8 @@ std::vector<const RestorePointEntry*> Catalog::MostHit(size_t limit) const {
   return most;
 }
 
-std::vector<const RestorePointEntry*> Catalog::Pinned() const {
-  std::vector<const RestorePointEntry*> pinned;
+std::vector<RestorePointEntry*> Catalog::Pinned() const {
+  std::vector<RestorePointEntry*> pinned;
   for (const auto& [id, point] : points_) {
     if (point->pinned) pinned.push_back(point.get());
   }

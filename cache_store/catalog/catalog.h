@@ -1,8 +1,8 @@
 // Catalog: the restore points, with their objects, their times to live and their uses.
 //
 // Bookkeeping only: no I/O, no time of its own, no locks; the store guards it. Ownership: owns the
-// restore points; borrows the objects, which outlive it. A pointer to a const restore point is a
-// handle: only the catalog and its feed write to it.
+// restore points; borrows the objects, which outlive it. A pointer to a restore point is a handle:
+// only the catalog and its feed write to it.
 //
 // Invariants:
 //  1. A restore point refers to exactly its NeededObjects; each of them is in some tier.
@@ -31,7 +31,7 @@ namespace hearth {
 
 class Catalog {
  public:
-  using PointSet = absl::flat_hash_set<const RestorePointEntry*>;
+  using PointSet = absl::flat_hash_set<RestorePointEntry*>;
   // Told of each restore point just before it leaves.
   using OnRemoved = std::function<void(const RestorePointEntry&, Removal)>;
 
@@ -42,29 +42,28 @@ class Catalog {
 
   // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order. Until it is
   // renewed it lives no longer than the restore points that named its objects before it.
-  const RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
-                                           std::shared_ptr<const KnownFingerprint> model,
-                                           SegmentNode* node,
-                                           std::vector<const StoredObject*> objects,
-                                           std::vector<uint32_t> cuts, absl::Time now);
-  const RestorePointEntry* Find(const Digest& id) const;
-  void Remove(const RestorePointEntry* point, Removal why);
+  RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
+                                     std::shared_ptr<const KnownFingerprint> model,
+                                     SegmentNode* node, std::vector<StoredObject*> objects,
+                                     std::vector<uint32_t> cuts, absl::Time now);
+  RestorePointEntry* Find(const Digest& id) const;
+  void Remove(RestorePointEntry* point, Removal why);
   // A held point is not evicted, but may be dropped. Its objects are held with it.
-  void HoldPoint(const RestorePointEntry* point);
-  void ReleasePoint(const RestorePointEntry* point);
+  void HoldPoint(RestorePointEntry* point);
+  void ReleasePoint(RestorePointEntry* point);
 
   // Sets its end: the first call exactly, later ones only to a later time.
-  void Renew(const RestorePointEntry* point, absl::Time expires);
+  void Renew(RestorePointEntry* point, absl::Time expires);
   // Sets both as its manifest has them. REQUIRES: it was just added.
-  void AdoptEnd(const RestorePointEntry* point, absl::Time expires, bool inherited);
+  void AdoptEnd(RestorePointEntry* point, absl::Time expires, bool inherited);
   // Between the two it does not expire: a publish is about to renew it.
-  void BeginRenewal(const RestorePointEntry* point);
-  void EndRenewal(const RestorePointEntry* point);
+  void BeginRenewal(RestorePointEntry* point);
+  void EndRenewal(RestorePointEntry* point);
   const ExpirySchedule& expiry() const { return expiry_; }
 
   // Marks the point and its ancestors as just used: on equal age children go first.
-  void Touch(const RestorePointEntry* point, absl::Time now);
-  void CountHit(const RestorePointEntry* point) { ++Own(point)->uses.hits; }
+  void Touch(RestorePointEntry* point, absl::Time now);
+  void CountHit(RestorePointEntry* point) { ++point->uses.hits; }
   // At most `most` last uses of restore points on disk that were not taken yet, by manifest.
   std::vector<std::pair<uint64_t, absl::Time>> TakeUses(size_t most);
 
@@ -78,10 +77,10 @@ class Catalog {
   void EndAdopting(absl::Time now);
 
   // Its manifest is on disk from now on, under this number. One that was there before goes.
-  void SetDurable(const RestorePointEntry* point, uint64_t manifest);
+  void SetDurable(RestorePointEntry* point, uint64_t manifest);
   // The number of its next manifest.
-  void SetManifest(const RestorePointEntry* point, uint64_t number);
-  void SetPinned(const RestorePointEntry* point, bool pinned);
+  void SetManifest(RestorePointEntry* point, uint64_t number);
+  void SetPinned(RestorePointEntry* point, bool pinned);
   // The bytes that pinning it would add to StorageSums::pinned_bytes.
   static uint64_t BytesToPin(const RestorePointEntry& point);
 
@@ -95,10 +94,10 @@ class Catalog {
     bool operator<(const PointName& other) const;
   };
   std::vector<PointName> NamesOf(const std::string& tenant) const;  // in no order
-  const RestorePointEntry* Find(const PointName& name) const;       // null: it left
+  RestorePointEntry* Find(const PointName& name) const;             // null: it left
   // Those with the most hits first, then the last used.
-  std::vector<const RestorePointEntry*> MostHit(size_t limit) const;
-  std::vector<const RestorePointEntry*> Pinned() const;
+  std::vector<RestorePointEntry*> MostHit(size_t limit) const;
+  std::vector<RestorePointEntry*> Pinned() const;
 
   const absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>>& points() const {
     return points_;
@@ -109,10 +108,6 @@ class Catalog {
 
  private:
   using Change = StorageSums::Change<RestorePointEntry>;
-
-  static RestorePointEntry* Own(const RestorePointEntry* point) {
-    return const_cast<RestorePointEntry*>(point);
-  }
 
   ObjectTable* const objects_;
   const OnRemoved on_removed_;

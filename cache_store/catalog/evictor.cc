@@ -17,7 +17,7 @@ bool MayLeave(const RestorePointEntry& point) { return point.sessions == 0 && !p
 
 // Whether RAM gets room when the point is removed.
 bool FreesHost(const RestorePointEntry& point) {
-  return std::any_of(point.objects.begin(), point.objects.end(), [](const StoredObject* object) {
+  return std::any_of(point.objects.begin(), point.objects.end(), [](StoredObject* object) {
     return object->in_host() && object->sessions == 0 && object->names == 1;
   });
 }
@@ -26,7 +26,7 @@ bool FreesHost(const RestorePointEntry& point) {
 bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   if (point.account->quota.floor_bytes == 0 || point.tenant == tenant) return true;
   uint64_t bytes = 0;
-  for (const StoredObject* object : point.objects) {
+  for (StoredObject* object : point.objects) {
     if (object->names == 1) bytes += object->bytes();
   }
   return TenantLedger::IsAboveFloor(*point.account, bytes);
@@ -86,7 +86,7 @@ bool Evictor::EvictOneForHost(const std::string& tenant) {
   // as long as the others stay.
   const bool is_all = limits_.disk_bytes == 0;
   int left = is_all ? std::numeric_limits<int>::max() : kLookedAt;
-  const RestorePointEntry* chosen = catalog_->feed().Visit([&](const RestorePointEntry* point) {
+  RestorePointEntry* chosen = catalog_->feed().Visit([&](RestorePointEntry* point) {
     if (left-- == 0) return Answer::kTake;
     if (!MayLeave(*point) || !(is_all || FreesHost(*point))) return Answer::kNext;
     return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
@@ -97,7 +97,7 @@ bool Evictor::EvictOneForHost(const std::string& tenant) {
 }
 
 bool Evictor::EvictOneForDisk(const std::string& tenant) {
-  const RestorePointEntry* chosen = catalog_->feed().Visit([&](const RestorePointEntry* point) {
+  RestorePointEntry* chosen = catalog_->feed().Visit([&](RestorePointEntry* point) {
     if (!MayLeave(*point)) return Answer::kNext;
     return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
   });
@@ -105,10 +105,10 @@ bool Evictor::EvictOneForDisk(const std::string& tenant) {
   return chosen != nullptr;
 }
 
-bool Evictor::Promise(const std::string& tenant, const std::vector<const StoredObject*>& objects) {
+bool Evictor::Promise(const std::string& tenant, const std::vector<StoredObject*>& objects) {
   if (objects.empty()) return true;
   TenantAccount* const account = objects_->ledger().AccountOf(tenant);
-  for (const StoredObject* object : objects) objects_->Promise(object, account);
+  for (StoredObject* object : objects) objects_->Promise(object, account);
   bool fits = TenantLedger::IsWithin(*account);
   if (!fits && TenantLedger::CanBeWithin(*account)) {
     while (!TenantLedger::IsWithin(*account) && EvictOneOf(*account)) {
@@ -120,17 +120,16 @@ bool Evictor::Promise(const std::string& tenant, const std::vector<const StoredO
 }
 
 bool Evictor::EvictOneOf(const TenantAccount& account) {
-  const RestorePointEntry* chosen =
-      catalog_->feed().VisitOwned(account.owner, [](const RestorePointEntry* point) {
-        return MayLeave(*point) ? Answer::kTake : Answer::kNext;
-      });
+  RestorePointEntry* chosen = catalog_->feed().VisitOwned(
+      account.owner,
+      [](RestorePointEntry* point) { return MayLeave(*point) ? Answer::kTake : Answer::kNext; });
   if (chosen != nullptr) catalog_->Remove(chosen, Removal::kQuota);
   return chosen != nullptr;
 }
 
 bool Evictor::IsWorthWriting(const RestorePointEntry& point) const {
   uint64_t bytes = point.manifest_cost_bytes;
-  for (const StoredObject* object : point.objects) {
+  for (StoredObject* object : point.objects) {
     if (!object->on_disk) bytes += object->disk_cost_bytes();
   }
   if (sums_->disk_bytes() + bytes <= limits_.disk_bytes) return true;

@@ -42,7 +42,7 @@ class Evictor {
   // Evicts the tenant's own points until these objects of a future restore point fit its quota; the
   // objects count as its own until ObjectTable::Unpromise. False: impossible; nothing was evicted
   // or promised. REQUIRES: held; each object once.
-  bool Promise(const std::string& tenant, const std::vector<const StoredObject*>& objects);
+  bool Promise(const std::string& tenant, const std::vector<StoredObject*>& objects);
 
   // False: the disk has no room for it, and the first to be evicted would be the point itself.
   bool IsWorthWriting(const RestorePointEntry& point) const;

@@ -15,9 +15,9 @@ absl::Time InheritedEnd(const StoredObject& object, absl::Time now) {
   return object.pins == 0 ? object.keep_until : std::max(object.keep_until, now + kUnderPin);
 }
 
-absl::Time InheritedExpiry(const std::vector<const StoredObject*>& objects, absl::Time now) {
+absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now) {
   absl::Time expires = absl::InfiniteFuture();
-  for (const StoredObject* object : objects) {
+  for (StoredObject* object : objects) {
     expires = std::min(expires, InheritedEnd(*object, now));
   }
   return expires;
@@ -31,7 +31,7 @@ bool HasExpired(const RestorePointEntry& point, absl::Time now) {
   return MayExpire(point) && point.expiry.at <= now;
 }
 
-void ExpirySchedule::Add(const RestorePointEntry* point) {
+void ExpirySchedule::Add(RestorePointEntry* point) {
   if (!MayExpire(*point)) return;
   const auto time = std::make_pair(point->expiry.at, point->number);
   const bool is_new = points_.emplace(time, point).second;
@@ -46,7 +46,7 @@ absl::Time ExpirySchedule::next() const {
   return points_.empty() ? absl::InfiniteFuture() : points_.begin()->first.first;
 }
 
-const RestorePointEntry* ExpirySchedule::FirstExpired(absl::Time now) const {
+RestorePointEntry* ExpirySchedule::FirstExpired(absl::Time now) const {
   return next() <= now ? points_.begin()->second : nullptr;
 }
 

@@ -18,7 +18,7 @@ namespace hearth {
 
 // The end of a point that nobody published as a whole: the first end among its objects.
 absl::Time InheritedEnd(const StoredObject& object, absl::Time now);
-absl::Time InheritedExpiry(const std::vector<const StoredObject*>& objects, absl::Time now);
+absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now);
 
 // It has an end, and is neither pinned nor about to be renewed.
 bool MayExpire(const RestorePointEntry& point);
@@ -27,21 +27,21 @@ bool HasExpired(const RestorePointEntry& point, absl::Time now);
 class ExpirySchedule {
  public:
   // Does nothing for one that may not expire.
-  void Add(const RestorePointEntry* point);
+  void Add(RestorePointEntry* point);
   // To be called before its time, its pin or its renewals change, and before it is removed.
   void Remove(const RestorePointEntry& point);
 
   // When the next one expires; InfiniteFuture: none does.
   absl::Time next() const;
   // One that has expired; null: none has.
-  const RestorePointEntry* FirstExpired(absl::Time now) const;
+  RestorePointEntry* FirstExpired(absl::Time now) const;
 
   // For the catalog's own checks.
   size_t size() const { return points_.size(); }
   bool Contains(const RestorePointEntry& point) const;
 
  private:
-  std::map<std::pair<absl::Time, uint64_t>, const RestorePointEntry*> points_;  // then by number
+  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> points_;  // then by number
 };
 
 }  // namespace hearth

@@ -73,10 +73,10 @@ void ObjectTable::ReserveNumbersBelow(uint64_t number) {
   next_number_ = std::max(next_number_, number);
 }
 
-const StoredObject* ObjectTable::NewObject(uint64_t number, const Digest& key, const ObjectId& id,
-                                           std::vector<uint64_t> slice_digests,
-                                           std::vector<uint32_t> layers, uint64_t slice_bytes,
-                                           std::shared_ptr<const std::string> publisher) {
+StoredObject* ObjectTable::NewObject(uint64_t number, const Digest& key, const ObjectId& id,
+                                     std::vector<uint64_t> slice_digests,
+                                     std::vector<uint32_t> layers, uint64_t slice_bytes,
+                                     std::shared_ptr<const std::string> publisher) {
   assert(slice_digests.size() == layers.size() && number < next_number_);
   auto object = std::make_unique<StoredObject>();
   object->number = number;
@@ -93,12 +93,12 @@ const StoredObject* ObjectTable::NewObject(uint64_t number, const Digest& key, c
   return it->second.get();
 }
 
-void ObjectTable::Link(const StoredObject* object, SegmentNode* node) {
-  const StoredObject*& place = node->objects[static_cast<size_t>(object->id.group)];
+void ObjectTable::Link(StoredObject* object, SegmentNode* node) {
+  StoredObject*& place = node->objects[static_cast<size_t>(object->id.group)];
   assert(place == nullptr && object->node == nullptr && node->key == object->key);
   assert(!object->retired);
   place = object;
-  Own(object)->node = node;
+  object->node = node;
 }
 
 void ObjectTable::Unlink(StoredObject* object) {
@@ -110,36 +110,36 @@ void ObjectTable::Unlink(StoredObject* object) {
   index_.Prune(node);
 }
 
-void ObjectTable::Retire(const StoredObject* object) {
+void ObjectTable::Retire(StoredObject* object) {
   assert(object->sessions > 0 && object->names == 0 && !object->retired);
-  Own(object)->retired = true;
+  object->retired = true;
   garbage_.gone_objects.push_back(object->number);
-  Unlink(Own(object));
+  Unlink(object);
 }
 
-const StoredObject* ObjectTable::Find(uint64_t number) const {
+StoredObject* ObjectTable::Find(uint64_t number) const {
   const auto it = objects_.find(number);
   return it == objects_.end() ? nullptr : it->second.get();
 }
 
-void ObjectTable::Hold(const StoredObject* object) {
+void ObjectTable::Hold(StoredObject* object) {
   const Change change(&sums_, object);
-  ++Own(object)->sessions;
+  ++object->sessions;
 }
 
-void ObjectTable::Release(const StoredObject* object) {
+void ObjectTable::Release(StoredObject* object) {
   {
     const Change change(&sums_, object);
     assert(object->sessions > 0);
-    --Own(object)->sessions;
+    --object->sessions;
   }
   DropUnneeded(object);
 }
 
-void ObjectTable::DropUnneeded(const StoredObject* object) {
+void ObjectTable::DropUnneeded(StoredObject* object) {
   if (object->names > 0) return;
-  Uncharge(Own(object));
-  if (object->sessions == 0) Free(Own(object));
+  Uncharge(object);
+  if (object->sessions == 0) Free(object);
 }
 
 void ObjectTable::Free(StoredObject* object) {
@@ -151,7 +151,7 @@ void ObjectTable::Free(StoredObject* object) {
     garbage_.disk_bytes += object->disk_cost_bytes();
     const Change change(&sums_, object);
     object->on_disk = false;
-    if (!object->reads.from_disk) disk_flow_.unread_bytes += object->bytes();
+    if (!object->disk.read) disk_flow_.unread_bytes += object->bytes();
   } else if (object->disk.begun) {
     garbage_.disk_objects.push_back(object->number);
   }
@@ -162,42 +162,42 @@ void ObjectTable::Free(StoredObject* object) {
   objects_.erase(object->number);
 }
 
-void ObjectTable::SetInHost(const StoredObject* object, std::vector<SliceView> slices) {
+void ObjectTable::SetInHost(StoredObject* object, std::vector<SliceView> slices) {
   assert(!object->in_host() && slices.size() == object->layers.size());
   const Change change(&sums_, object);
-  Own(object)->host = std::make_shared<const std::vector<SliceView>>(std::move(slices));
-  Own(object)->reads.from_host = false;
-  AddSpare(Own(object));
+  object->host = std::make_shared<const std::vector<SliceView>>(std::move(slices));
+  object->ram.read = false;
+  AddSpare(object);
   host_flow_.written_bytes += object->bytes();
 }
 
-void ObjectTable::SetOnDisk(const StoredObject* object) {
+void ObjectTable::SetOnDisk(StoredObject* object) {
   AdoptOnDisk(object);
-  Own(object)->reads.from_disk = false;
+  object->disk.read = false;
   disk_flow_.written_bytes += object->bytes();
 }
 
-void ObjectTable::AdoptOnDisk(const StoredObject* object) {
+void ObjectTable::AdoptOnDisk(StoredObject* object) {
   assert(!object->on_disk);
   const Change change(&sums_, object);
-  Own(object)->on_disk = true;
-  Own(object)->reads.from_disk = true;
-  AddSpare(Own(object));
+  object->on_disk = true;
+  object->disk.read = true;
+  AddSpare(object);
 }
 
 void ObjectTable::AddSpare(StoredObject* object) {
   if (object->has_spare()) object->spare = spares_.insert(spares_.end(), object);
 }
 
-void ObjectTable::NoteUse(const StoredObject* object) {
+void ObjectTable::NoteUse(StoredObject* object) {
   if (object->has_spare()) spares_.splice(spares_.end(), spares_, object->spare);
 }
 
 void ObjectTable::DropSpareCopies(uint64_t most_bytes) {
   for (auto it = spares_.begin(); it != spares_.end() && sums_.host_bytes() > most_bytes;) {
-    const StoredObject* object = *it++;
+    StoredObject* object = *it++;
     if (object->sessions > 0) continue;
-    ForgetHostCopy(Own(object));
+    ForgetHostCopy(object);
     ++demoted_;
   }
 }
@@ -206,33 +206,33 @@ void ObjectTable::ForgetHostCopy(StoredObject* object) {
   if (object->has_spare()) spares_.erase(object->spare);
   const Change change(&sums_, object);
   garbage_.host_copies.push_back(std::exchange(object->host, nullptr));
-  if (!object->reads.from_host) host_flow_.unread_bytes += object->bytes();
+  if (!object->ram.read) host_flow_.unread_bytes += object->bytes();
 }
 
-void ObjectTable::DropHostCopy(const StoredObject* object) {
+void ObjectTable::DropHostCopy(StoredObject* object) {
   assert(object->on_disk);
-  if (object->in_host()) ForgetHostCopy(Own(object));
+  if (object->in_host()) ForgetHostCopy(object);
 }
 
-void ObjectTable::ChangeNames(const StoredObject* object, int by) {
+void ObjectTable::ChangeNames(StoredObject* object, int by) {
   const Change change(&sums_, object);
   assert(by > 0 || object->names > 0);
-  Own(object)->names += static_cast<uint32_t>(by);
+  object->names += static_cast<uint32_t>(by);
 }
 
-void ObjectTable::ChangePins(const StoredObject* object, int by) {
+void ObjectTable::ChangePins(StoredObject* object, int by) {
   const Change change(&sums_, object);
   assert(by > 0 || object->pins > 0);
-  Own(object)->pins += static_cast<uint32_t>(by);
+  object->pins += static_cast<uint32_t>(by);
 }
 
-void ObjectTable::KeepUntil(const StoredObject* object, absl::Time expires) {
-  Own(object)->keep_until = std::max(object->keep_until, expires);
+void ObjectTable::KeepUntil(StoredObject* object, absl::Time expires) {
+  object->keep_until = std::max(object->keep_until, expires);
 }
 
-void ObjectTable::Charge(const StoredObject* object, TenantAccount* account) {
+void ObjectTable::Charge(StoredObject* object, TenantAccount* account) {
   assert(object->account == nullptr || object->account == account);
-  Own(object)->account = account;
+  object->account = account;
 }
 
 void ObjectTable::Uncharge(StoredObject* object) {
@@ -241,21 +241,21 @@ void ObjectTable::Uncharge(StoredObject* object) {
   if (account != nullptr) ledger_.RemoveIfEmpty(account);
 }
 
-void ObjectTable::Promise(const StoredObject* object, TenantAccount* account) {
+void ObjectTable::Promise(StoredObject* object, TenantAccount* account) {
   assert(object->sessions > 0);
   Charge(object, account);
   const Change change(&sums_, object);
-  ++Own(object)->promised;
+  ++object->promised;
 }
 
-void ObjectTable::Unpromise(const std::vector<const StoredObject*>& objects) {
-  for (const StoredObject* object : objects) {
+void ObjectTable::Unpromise(const std::vector<StoredObject*>& objects) {
+  for (StoredObject* object : objects) {
     {
       const Change change(&sums_, object);
       assert(object->promised > 0);
-      --Own(object)->promised;
+      --object->promised;
     }
-    Uncharge(Own(object));
+    Uncharge(object);
   }
 }
 

@@ -3,8 +3,8 @@
 //
 // Bookkeeping only: no I/O, no locks. The store guards it with one mutex, does the reads and writes
 // outside, and afterwards erases what the table put into Garbage. Ownership: owns the objects, and
-// with them the index, the tenants' accounts and the sums. A pointer to a const object is a handle:
-// only the table writes to it, but for what is mutable.
+// with them the index, the tenants' accounts and the sums. A pointer to an object is a handle: only
+// the table writes to what the sums are made of.
 //
 // Invariants:
 //  1. An object lives while a restore point or a session refers to it, and not longer.
@@ -119,45 +119,45 @@ class ObjectTable {
 
   // A new object, held once, in no tier and not visible. REQUIRES: `number` came from NextNumber,
   // for this object only; a layer for each slice.
-  const StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
-                                std::vector<uint64_t> slice_digests, std::vector<uint32_t> layers,
-                                uint64_t slice_bytes,
-                                std::shared_ptr<const std::string> publisher = nullptr);
+  StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
+                          std::vector<uint64_t> slice_digests, std::vector<uint32_t> layers,
+                          uint64_t slice_bytes,
+                          std::shared_ptr<const std::string> publisher = nullptr);
   // Makes it visible. REQUIRES: the node has its key, and no object of this group.
-  void Link(const StoredObject* object, SegmentNode* node);
+  void Link(StoredObject* object, SegmentNode* node);
   // Hides it from lookups for good; its last reference frees it. REQUIRES: held, and no restore
   // point names it.
-  void Retire(const StoredObject* object);
-  const StoredObject* Find(uint64_t number) const;  // null when absent
-  void Hold(const StoredObject* object);
-  void Release(const StoredObject* object);
+  void Retire(StoredObject* object);
+  StoredObject* Find(uint64_t number) const;  // null when absent
+  void Hold(StoredObject* object);
+  void Release(StoredObject* object);
 
   // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
   // same lock.
-  void SetInHost(const StoredObject* object, std::vector<SliceView> slices);
-  void SetOnDisk(const StoredObject* object);
+  void SetInHost(StoredObject* object, std::vector<SliceView> slices);
+  void SetOnDisk(StoredObject* object);
   // The same for an object that an earlier run wrote, and may have read.
-  void AdoptOnDisk(const StoredObject* object);
+  void AdoptOnDisk(StoredObject* object);
   // Drops the RAM copy of an object that is also on disk.
-  void DropHostCopy(const StoredObject* object);
+  void DropHostCopy(StoredObject* object);
   // Demotes: drops spare copies that no session holds, the longest unused first, until what is in
   // RAM takes `most_bytes`, or none is left.
   void DropSpareCopies(uint64_t most_bytes);
   // Somebody read it: its spare copy, if it has one, is the last to go.
-  void NoteUse(const StoredObject* object);
+  void NoteUse(StoredObject* object);
   // A write of it failed, and may have left bytes on disk.
-  void SetBegunOnDisk(const StoredObject* object) { Own(object)->disk.begun = true; }
+  void SetBegunOnDisk(StoredObject* object) { object->disk.begun = true; }
 
   // Called as restore points come and go.
-  void ChangeNames(const StoredObject* object, int by);
-  void ChangePins(const StoredObject* object, int by);
-  void KeepUntil(const StoredObject* object, absl::Time expires);
+  void ChangeNames(StoredObject* object, int by);
+  void ChangePins(StoredObject* object, int by);
+  void KeepUntil(StoredObject* object, absl::Time expires);
   // Frees an object that nothing refers to.
-  void DropUnneeded(const StoredObject* object);
+  void DropUnneeded(StoredObject* object);
   // The object counts as this tenant's from its first promise or name to its last.
-  void Charge(const StoredObject* object, TenantAccount* account);
-  void Promise(const StoredObject* object, TenantAccount* account);
-  void Unpromise(const std::vector<const StoredObject*>& objects);
+  void Charge(StoredObject* object, TenantAccount* account);
+  void Promise(StoredObject* object, TenantAccount* account);
+  void Unpromise(const std::vector<StoredObject*>& objects);
 
   // The manifest of a removed restore point, or of one that was not added in the end.
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
@@ -170,7 +170,6 @@ class ObjectTable {
   uint64_t demoted() const { return demoted_; }  // copies
 
  private:
-  static StoredObject* Own(const StoredObject* object) { return const_cast<StoredObject*>(object); }
   void Uncharge(StoredObject* object);
   void Unlink(StoredObject* object);
   void AddSpare(StoredObject* object);
@@ -184,7 +183,7 @@ class ObjectTable {
   TierFlow host_flow_, disk_flow_;
   Garbage garbage_;
   uint64_t next_number_ = 1;
-  std::list<const StoredObject*> spares_;  // used last last
+  std::list<StoredObject*> spares_;  // used last last
   uint64_t bytes_ = 0, demoted_ = 0;
 };
 

@@ -38,8 +38,8 @@ struct SegmentNode {
   uint32_t begin = 0;
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cut_offsets;
-  std::array<const StoredObject*, 2> objects{};  // by LayerGroup
-  const RestorePointEntry* restore_point = nullptr;
+  std::array<StoredObject*, 2> objects{};  // by LayerGroup
+  RestorePointEntry* restore_point = nullptr;
   std::set<SegmentNode*, ByTokens> children;
 
   uint32_t end() const { return begin + static_cast<uint32_t>(token_ids.size()); }

@@ -29,7 +29,7 @@ PromptWalk::PromptWalk(const PrefixIndex* index, const KvLayout* layout, const P
       has_local_(!layout->LayersOf(LayerGroup::kLocal).empty()),
       parent_(index->Find(chain->root)) {}
 
-PromptWalk::Local PromptWalk::Count(const StoredObject* object, uint32_t end) const {
+PromptWalk::Local PromptWalk::Count(StoredObject* object, uint32_t end) const {
   const bool is_off_device = on_device_ == nullptr || !on_device_(object);
   return {end, {object->bytes(), !object->in_host(), is_off_device}, InheritedEnd(*object, now_)};
 }
@@ -44,13 +44,12 @@ void PromptWalk::Leave(uint32_t end) {
 
 // Of a chunk's end, what lies before begin_ is then before the next chunk.
 BoundaryState PromptWalk::StateAt(SegmentNode* node, uint32_t end, bool is_chunk) {
-  const auto object_of = [this, node](LayerGroup group) -> const StoredObject* {
-    const StoredObject* object =
-        node == nullptr ? nullptr : node->objects[static_cast<size_t>(group)];
+  const auto object_of = [this, node](LayerGroup group) -> StoredObject* {
+    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(group)];
     return object == nullptr || object->hidden(now_) ? nullptr : object;
   };
-  const StoredObject* const global = object_of(LayerGroup::kGlobal);
-  const StoredObject* const local = object_of(LayerGroup::kLocal);
+  StoredObject* const global = object_of(LayerGroup::kGlobal);
+  StoredObject* const local = object_of(LayerGroup::kLocal);
   const bool globals = globals_ && (!has_global_ || global != nullptr);
   const uint32_t run_begin = has_local_ && local == nullptr ? end : local_run_begin_;
   Leave(end);
@@ -62,7 +61,7 @@ BoundaryState PromptWalk::StateAt(SegmentNode* node, uint32_t end, bool is_chunk
   Sums sums = global_sums_;
   sums.Add(local_sums_, 1);
   state.until = earliest_.empty() ? until_ : std::min(until_, earliest_.front().until);
-  for (const StoredObject* object : {global, local}) {
+  for (StoredObject* object : {global, local}) {
     if (object == nullptr) continue;
     const Local counted = Count(object, end);
     sums.Add(counted.sums, 1);
@@ -116,15 +115,15 @@ bool PromptWalk::Next(std::vector<BoundaryState>* states) {
   return true;
 }
 
-std::vector<const StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last) {
+std::vector<StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last) {
   std::vector<SegmentNode*> path;
   for (SegmentNode* node = last; node->parent != nullptr; node = node->parent) path.push_back(node);
   std::reverse(path.begin(), path.end());
-  std::vector<const StoredObject*> objects;
+  std::vector<StoredObject*> objects;
   for (const ObjectId& id : NeededObjects(layout, last->end())) {
     SegmentNode* node = path[id.begin / layout.chunk_tokens];
     assert(node->begin == id.begin && node->token_ids.size() == id.tokens);
-    const StoredObject* object = node->objects[static_cast<size_t>(id.group)];
+    StoredObject* object = node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) return {};
     objects.push_back(object);
   }

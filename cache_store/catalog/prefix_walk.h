@@ -33,7 +33,7 @@ struct BoundaryState {
 
 class PromptWalk {
  public:
-  using OnDevice = std::function<bool(const StoredObject*)>;  // null: there is no device
+  using OnDevice = std::function<bool(StoredObject*)>;  // null: there is no device
 
   // Borrows all but the last. Pinned objects live on for a while after `now`.
   PromptWalk(const PrefixIndex* index, const KvLayout* layout, const PromptChain* chain,
@@ -54,7 +54,7 @@ class PromptWalk {
     Sums sums;
     absl::Time until;
   };
-  Local Count(const StoredObject* object, uint32_t end) const;
+  Local Count(StoredObject* object, uint32_t end) const;
   // Forgets local objects that no boundary from `end` on needs.
   void Leave(uint32_t end);
   BoundaryState StateAt(SegmentNode* node, uint32_t end, bool is_chunk);
@@ -81,7 +81,7 @@ class PromptWalk {
 
 // Objects of a usable boundary in NeededObjects order, from the segment that ends there. Empty when
 // one is missing.
-std::vector<const StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last);
+std::vector<StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last);
 
 // The tokens of [0, last->end()), and the cuts that its keys prove (multiples of C aside).
 std::vector<uint32_t> TokensOf(const SegmentNode* last);

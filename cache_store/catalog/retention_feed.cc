@@ -15,17 +15,17 @@ Retention::Key KeyOf(const Digest& key) {
   return absl::MakeUint128(parts[0], parts[1]);
 }
 
-bool IsLocal(const StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
+bool IsLocal(StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
 
 // The point that another one of the same publish goes and stays with: a prompt's end, and the
 // boundary before it, which are numbered one after the other.
-const RestorePointEntry* Companion(const RestorePointEntry& point) {
+RestorePointEntry* Companion(const RestorePointEntry& point) {
   const SegmentNode* before = point.node->parent;
   if (before->restore_point != nullptr && before->restore_point->number + 1 == point.number) {
     return before->restore_point;
   }
   for (const SegmentNode* after : point.node->children) {
-    const RestorePointEntry* end = after->restore_point;
+    RestorePointEntry* end = after->restore_point;
     if (end != nullptr && end->number == point.number + 1) return end;
   }
   return nullptr;
@@ -37,7 +37,7 @@ Retention::Facts FactsOf(const RestorePointEntry& point) {
   facts.tokens = facts.gain_tokens = point.tokens();
   facts.cost_steps = point.model->cost_steps;
   uint32_t tail_begin = point.tokens();
-  for (const StoredObject* object : point.objects) {
+  for (StoredObject* object : point.objects) {
     facts.bytes += object->bytes();
     if (!IsLocal(object)) continue;
     facts.tail_bytes += object->bytes();
@@ -46,10 +46,10 @@ Retention::Facts FactsOf(const RestorePointEntry& point) {
   const SegmentNode* node = point.node->parent;
   while (node != nullptr && node->restore_point == nullptr) node = node->parent;
   if (node != nullptr) facts.parent = KeyOf(node->key);
-  const RestorePointEntry* with = Companion(point);
+  RestorePointEntry* with = Companion(point);
   if (with == nullptr) return facts;
   facts.with = KeyOf(with->id);
-  for (const StoredObject* object : with->objects) {
+  for (StoredObject* object : with->objects) {
     if (!IsLocal(object) || object->id.begin >= tail_begin) continue;
     facts.tail_bytes += object->bytes();
     facts.bytes += object->bytes();
@@ -96,10 +96,10 @@ void RetentionFeed::Update(const RestorePointEntry& point) {
   retention_->SetEvictable(key, !point.pinned);
 }
 
-void RetentionFeed::Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now) {
+void RetentionFeed::Renew(const std::vector<RestorePointEntry*>& path, absl::Time now) {
   std::vector<Retention::Key> keys;
   keys.reserve(path.size());
-  for (const RestorePointEntry* point : path) keys.push_back(KeyOf(point->id));
+  for (RestorePointEntry* point : path) keys.push_back(KeyOf(point->id));
   retention_->Renew(keys, now);
 }
 
@@ -119,27 +119,27 @@ void RetentionFeed::Request(const PromptChain& chain, uint32_t tokens, absl::Tim
 }
 
 Retention::Answer RetentionFeed::Offer(Retention::Key key, Take take,
-                                       const RestorePointEntry** taken) const {
-  const RestorePointEntry* point = by_key_.at(key);
+                                       RestorePointEntry** taken) const {
+  RestorePointEntry* point = by_key_.at(key);
   const Retention::Answer answer = take(point);
   if (answer == Retention::Answer::kTake) *taken = point;
   return answer;
 }
 
-const RestorePointEntry* RetentionFeed::Visit(Take take) const {
-  const RestorePointEntry* taken = nullptr;
+RestorePointEntry* RetentionFeed::Visit(Take take) const {
+  RestorePointEntry* taken = nullptr;
   retention_->Visit([&](Retention::Key key) { return Offer(key, take, &taken); });
   return taken;
 }
 
-const RestorePointEntry* RetentionFeed::VisitOwned(Retention::Owner owner, Take take) const {
-  const RestorePointEntry* taken = nullptr;
+RestorePointEntry* RetentionFeed::VisitOwned(Retention::Owner owner, Take take) const {
+  RestorePointEntry* taken = nullptr;
   retention_->VisitOwned(owner, [&](Retention::Key key) { return Offer(key, take, &taken); });
   return taken;
 }
 
 bool RetentionFeed::IsLeastWorth(const RestorePointEntry& point) const {
-  return &point == Visit([](const RestorePointEntry*) { return Retention::Answer::kTake; });
+  return &point == Visit([](RestorePointEntry*) { return Retention::Answer::kTake; });
 }
 
 bool RetentionFeed::Contains(const RestorePointEntry& point) const {

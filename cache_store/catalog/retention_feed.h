@@ -22,7 +22,7 @@ namespace hearth {
 
 class RetentionFeed {
  public:
-  using Take = absl::FunctionRef<Retention::Answer(const RestorePointEntry*)>;
+  using Take = absl::FunctionRef<Retention::Answer(RestorePointEntry*)>;
 
   explicit RetentionFeed(RetentionPolicy policy)
       : retention_(MakeRetention(policy, Retention::Depend::kNothing)) {}
@@ -39,14 +39,14 @@ class RetentionFeed {
   void Update(const RestorePointEntry& point);
 
   // These were used, root first.
-  void Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now);
+  void Renew(const std::vector<RestorePointEntry*>& path, absl::Time now);
   // A prompt was asked for, whatever is stored of it: its stored boundaries count as used, its
   // remembered ones as returned.
   void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
 
   // Offers restore points, the least worth keeping first, until one is taken; null: none was.
-  const RestorePointEntry* Visit(Take take) const;
-  const RestorePointEntry* VisitOwned(Retention::Owner owner, Take take) const;
+  RestorePointEntry* Visit(Take take) const;
+  RestorePointEntry* VisitOwned(Retention::Owner owner, Take take) const;
   // Whether it would be offered first.
   bool IsLeastWorth(const RestorePointEntry& point) const;
 
@@ -58,10 +58,10 @@ class RetentionFeed {
  private:
   void SetListed(RestorePointEntry* point);
   // Asks `take`, and notes in `taken` what it takes.
-  Retention::Answer Offer(Retention::Key key, Take take, const RestorePointEntry** taken) const;
+  Retention::Answer Offer(Retention::Key key, Take take, RestorePointEntry** taken) const;
 
   const std::unique_ptr<Retention> retention_;
-  absl::flat_hash_map<Retention::Key, const RestorePointEntry*> by_key_;
+  absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
   Retention::Prompt publish_;  // the one that adds restore points
 };
 

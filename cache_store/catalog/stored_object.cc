@@ -21,15 +21,15 @@ bool StoredObject::IsIntact(size_t slice, const SliceView& view) const {
 }
 
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
-                           const std::vector<const StoredObject*>& objects) {
+                           const std::vector<StoredObject*>& objects) {
   // Tokens and, at worst, as many cuts; of an object its id, number and digests.
   uint64_t sum = kRecordOverheadBytes + tenant_bytes + 8 * uint64_t{tokens};
-  for (const StoredObject* object : objects) sum += 32 + 8 * object->slice_digests.size();
+  for (StoredObject* object : objects) sum += 32 + 8 * object->slice_digests.size();
   return sum;
 }
 
 Tier RestorePointEntry::slowest_tier() const {
-  for (const StoredObject* object : objects) {
+  for (StoredObject* object : objects) {
     if (!object->in_host()) return Tier::kDisk;
   }
   return Tier::kHost;

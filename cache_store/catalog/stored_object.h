@@ -1,7 +1,7 @@
 // StoredObject and RestorePointEntry: the catalog's entries.
 //
-// Plain values, guarded by the store's mutex. ObjectTable and Catalog make and write them; all
-// others hold pointers to const ones.
+// Plain values, guarded by the store's mutex. ObjectTable and Catalog make them, and alone write to
+// them but where a field says more; pointers to them are handles.
 #ifndef HEARTH_CACHE_STORE_CATALOG_STORED_OBJECT_H_
 #define HEARTH_CACHE_STORE_CATALOG_STORED_OBJECT_H_
 
@@ -28,18 +28,10 @@ using HostCopy = std::shared_ptr<const std::vector<SliceView>>;
 struct StoredObject {
   static constexpr absl::Duration kLongestHidden = absl::Seconds(16);
 
-  struct Disk {
-    bool begun = false;  // a write of it failed and may have left something
-  };
-  // Of its copies. Changed under the store's mutex by who reads or copies one.
-  struct Reads {
-    // Read since its copy came to the tier: whether writing it there was of any use.
-    bool from_host = false, from_disk = false;
-    int failures = 0;                                // of reads from disk, in all
-    absl::Time hidden_until = absl::InfinitePast();  // after the last one
-    uint32_t fetches = 0;                            // since it was last copied to the device
-    bool queued_for_device = false;                  // to be copied there
-    bool promoting = false;                          // a reader keeps its slices for RAM
+  // Of its copy in one tier.
+  struct Residency {
+    bool read = false;   // since it came there: whether writing it was of any use
+    bool begun = false;  // it is on its way there, or a failed write may have left a part of it
   };
 
   // Never change once made: sessions that hold a reference read them without the lock.
@@ -51,15 +43,18 @@ struct StoredObject {
   uint64_t slice_bytes = 0;
   std::shared_ptr<const std::string> publisher;  // null: it was there when the store opened
   // As StoredSlice's, once it is on disk; set before it is written, by whoever writes it.
-  mutable std::atomic<bool> in_table{false};
+  std::atomic<bool> in_table{false};
 
   SegmentNode* node = nullptr;  // null until it is visible
   HostCopy host;                // null: it is not in RAM
   bool on_disk = false;
   bool retired = false;  // quarantined, or dropped while it is read: never visible again
-  Disk disk;
-  mutable Reads reads;
-  std::list<const StoredObject*>::iterator spare;  // its place there, if it has a spare copy
+  // Changed under the store's mutex by who reads or copies one, too.
+  Residency ram, disk, device;
+  int failures = 0;                                // of reads from disk, in all
+  absl::Time hidden_until = absl::InfinitePast();  // after the last one
+  uint32_t fetches = 0;                            // since it was last copied to the device
+  std::list<StoredObject*>::iterator spare;        // its place there, if it has a spare copy
   uint32_t names = 0;                              // restore points that name it
   uint32_t pins = 0;                               // pinned ones among them
   uint32_t sessions = 0;
@@ -73,7 +68,7 @@ struct StoredObject {
   bool has_spare() const { return in_host() && on_disk; }
   // A read of it failed a moment ago. Not for long, whatever becomes of the clock.
   bool hidden(absl::Time now) const {
-    return !in_host() && now < reads.hidden_until && reads.hidden_until <= now + kLongestHidden;
+    return !in_host() && now < hidden_until && hidden_until <= now + kLongestHidden;
   }
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;
@@ -105,7 +100,7 @@ struct RestorePointEntry {
   TenantAccount* account = nullptr;
   std::shared_ptr<const KnownFingerprint> model;
   SegmentNode* node = nullptr;
-  std::vector<const StoredObject*> objects;
+  std::vector<StoredObject*> objects;
   std::vector<uint32_t> cuts;
   bool durable = false;  // its manifest is on disk
   bool pinned = false;
@@ -123,7 +118,7 @@ struct RestorePointEntry {
 
 // Disk bytes of a restore point's manifest, rounded up.
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
-                           const std::vector<const StoredObject*>& objects);
+                           const std::vector<StoredObject*>& objects);
 
 }  // namespace hearth
 

@@ -120,14 +120,14 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   return described;
 }
 
-const RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
+RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
   mu.AssertHeld();
-  const RestorePointEntry* point = catalog.Find(id);
+  RestorePointEntry* point = catalog.Find(id);
   if (point == nullptr || point->tenant != tenant) return nullptr;
   return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
-bool StoreCore::HostViews(const StoredObject* object, std::vector<SliceView>* views) {
+bool StoreCore::HostViews(StoredObject* object, std::vector<SliceView>* views) {
   HostCopy copy;
   {
     StoreLock lock(this);
@@ -153,7 +153,7 @@ void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
   const size_t count = point.objects.size();
   for (size_t i = 0; i < count; ++i) {
     if (i == kRecordedEnds && count > 2 * kRecordedEnds) i = count - kRecordedEnds;
-    const StoredObject* object = point.objects[i];
+    StoredObject* object = point.objects[i];
     if (object->names == 1) history.Record(object->key, why, now);
   }
   meters.AddRemoved(why);
@@ -172,7 +172,7 @@ bool StoreCore::Expire(int most) {
   const absl::Time now = clock->Now();
   bool any = false;
   for (; most > 0; --most, any = true) {
-    const RestorePointEntry* point = catalog.expiry().FirstExpired(now);
+    RestorePointEntry* point = catalog.expiry().FirstExpired(now);
     if (point == nullptr) break;
     catalog.Remove(point, Removal::kExpired);
   }

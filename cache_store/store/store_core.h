@@ -130,7 +130,7 @@ class StoreCore {
   RestorePoint Describe(const RestorePointEntry& point) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Null when there is none, or when it is another tenant's, which callers must not be able to
   // tell.
-  const RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
+  RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Removes expired restore points, `most` at most. False: nothing had expired. An expired point is
   // never served, however late it is removed; while any is left, only boundaries with a restore
@@ -140,7 +140,7 @@ class StoreCore {
   void ExpireFew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // All slices of an object from RAM, verified. False: some are missing or wrong. REQUIRES: held.
-  bool HostViews(const StoredObject* object, std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu);
+  bool HostViews(StoredObject* object, std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu);
   // The same from a copy that it had under the lock.
   static bool ViewsOf(const StoredObject& object, const HostCopy& copy,
                       std::vector<SliceView>* views);

@@ -53,10 +53,10 @@ absl::StatusOr<SliceView> StoreTiers::ReadFromDisk(const StoredObject& object, s
                                           is_gone ? " is gone" : " is not what was written"));
 }
 
-bool StoreTiers::AreOnDevice(absl::Span<const StoredObject* const> objects) const {
+bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {
   return device != nullptr && !objects.empty() &&
          std::all_of(objects.begin(), objects.end(),
-                     [this](const StoredObject* object) { return device->Has(object->number); });
+                     [this](StoredObject* object) { return device->Has(object->number); });
 }
 
 }  // namespace hearth

@@ -39,7 +39,7 @@ struct StoreTiers {
   // A slice from disk, verified. kDataLoss: it is gone, or it is not the object's.
   absl::StatusOr<SliceView> ReadFromDisk(const StoredObject& object, size_t slice) const;
   // Whether all of these have a copy on the device.
-  bool AreOnDevice(absl::Span<const StoredObject* const> objects) const;
+  bool AreOnDevice(absl::Span<StoredObject* const> objects) const;
 
   const bool is_shared;                    // StoreOptions::shared_memory
   const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, or a test's

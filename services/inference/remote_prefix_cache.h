@@ -10,9 +10,9 @@
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
-#include <atomic>
 #include <grpcpp/channel.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 

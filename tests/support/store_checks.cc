@@ -8,10 +8,10 @@ namespace hearth {
 namespace {
 
 void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
-  absl::flat_hash_map<const StoredObject*, uint32_t> named, pinning;
+  absl::flat_hash_map<StoredObject*, uint32_t> named, pinning;
   for (const auto& [id, point] : catalog.points()) {
     assert(point->node->restore_point == point.get() && point->node->key == id);
-    for (const StoredObject* object : point->objects) {
+    for (StoredObject* object : point->objects) {
       assert(!object->retired && object->node != nullptr);
       ++named[object];
       if (point->pinned) ++pinning[object];
@@ -42,14 +42,14 @@ void CheckSums(const Catalog& catalog, const ObjectTable& objects) {
 void CheckTenants(const Catalog& catalog) {
   absl::flat_hash_map<std::string, TenantUsage> usage;
   absl::flat_hash_map<std::string, uint64_t> kept;
-  absl::flat_hash_set<const StoredObject*> seen, pinned;
+  absl::flat_hash_set<StoredObject*> seen, pinned;
   const auto& points_of = catalog.points_of_tenants();
   for (const auto& [id, point] : catalog.points()) {
     assert(points_of.at(point->tenant).contains(point.get()));
     assert(point->account->tenant == point->tenant);
     TenantUsage& tenant = usage[point->tenant];
     ++tenant.restore_points;
-    for (const StoredObject* object : point->objects) {
+    for (StoredObject* object : point->objects) {
       assert(object->account == point->account);
       if (point->pinned && pinned.insert(object).second) tenant.pinned_bytes += object->bytes();
       if (!seen.insert(object).second) continue;
@@ -82,7 +82,7 @@ void CheckUses(const Catalog& catalog) {
   for (const auto& [id, point] : catalog.points()) {
     assert(point->listed == feed.Contains(*point));
   }
-  for (const RestorePointEntry* point : catalog.used()) {
+  for (RestorePointEntry* point : catalog.used()) {
     assert(catalog.Find(point->id) == point);
   }
 }
@@ -107,7 +107,7 @@ void CheckInvariants(TieredStore* store) {
   const DeviceTier::Usage usage = core->tiers.device->usage();
   assert(usage.bytes <= core->options.device->size_bytes());
   for (const uint64_t number : usage.objects) {
-    const StoredObject* object = core->objects.Find(number);
+    StoredObject* object = core->objects.Find(number);
     assert(object != nullptr && !object->retired);
   }
 }

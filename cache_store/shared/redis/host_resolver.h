@@ -1,8 +1,8 @@
 // HostResolver: the addresses of a host's name, asked for without waiting.
 //
 // getaddrinfo waits, as long as name servers make it: each name has a thread while it is asked for.
-// Thread safety: its loop's thread. Ownership: the loop outlives it; what is not answered when it is
-// destroyed is never answered.
+// Thread safety: its loop's thread. Ownership: the loop outlives it; what is not answered when it
+// is destroyed is never answered.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 

@@ -86,11 +86,11 @@ class ReplyReader {
   size_t taken_ = 0;  // of these
   bool is_between_ = true;
   RedisReply reply_;
-  ReplyLimits left_;                                // of the answer that is read
-  std::vector<std::pair<RedisReply*, int>> places_; // of it, to be filled, and in how many arrays
-                                                    // each lies; the next one is last
-  std::string* text_ = nullptr;                     // while one comes, with the end of its line
-  size_t text_have_ = 0;                            // bytes of it that came
+  ReplyLimits left_;                                 // of the answer that is read
+  std::vector<std::pair<RedisReply*, int>> places_;  // of it, to be filled, and in how many arrays
+                                                     // each lies; the next one is last
+  std::string* text_ = nullptr;                      // while one comes, with the end of its line
+  size_t text_have_ = 0;                             // bytes of it that came
 };
 
 std::string FormatCommand(absl::Span<const absl::string_view> words);

@@ -18,7 +18,7 @@ absl::Status DiskWriter::Persist(Persisting* work, bool sync,
     StoreLock lock(core_, StoreLock::kErasesItself);
     core_->evictor.UnreserveDisk(work->reserved_bytes);
     if (written.ok()) {
-      for (const StoredObject* object : work->objects) core_->objects.SetOnDisk(object);
+      for (StoredObject* object : work->objects) core_->objects.SetOnDisk(object);
     } else {
       orphans = AbandonWrite(*work);
     }
@@ -42,10 +42,10 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
       return absl::UnavailableError("an object that was only in RAM could not be read back");
     }
   }
-  for (const StoredObject* object : work->objects) bytes += object->bytes();
+  for (StoredObject* object : work->objects) bytes += object->bytes();
   std::vector<SliceWrite> slices;
   for (size_t i = 0; i < work->objects.size(); ++i) {
-    const StoredObject& object = *work->objects[i];
+    StoredObject& object = *work->objects[i];
     object.in_table.store(bytes >= core_->tiers.min_table_bytes);
     ++work->begun_objects;
     absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(object));
@@ -82,7 +82,7 @@ std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
     const uint64_t number = work.manifests[i].number;
     core_->objects.DiscardManifest(number);
     // The erase may have to wait: what the point is written as next is not to be hit by it.
-    const RestorePointEntry* point = core_->catalog.Find(work.points[i]);
+    RestorePointEntry* point = core_->catalog.Find(work.points[i]);
     if (point != nullptr && point->manifest == number) {
       core_->catalog.SetManifest(point, core_->objects.NextNumber());
     }
@@ -103,14 +103,14 @@ ManifestRecord DiskWriter::RecordOf(const RestorePointEntry& point) {
 
 ManifestRecord DiskWriter::NewRecord(uint64_t number, const std::string& tenant,
                                      std::vector<uint32_t> token_ids,
-                                     const std::vector<const StoredObject*>& objects) {
+                                     const std::vector<StoredObject*>& objects) {
   ManifestRecord record;
   record.number = number;
   record.tenant = tenant;
   Manifest& manifest = record.manifest;
   manifest.token_count = manifest.next_position = static_cast<uint32_t>(token_ids.size());
   manifest.token_ids = std::move(token_ids);
-  for (const StoredObject* object : objects) {
+  for (StoredObject* object : objects) {
     record.objects.push_back(object->number);
     manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
   }
@@ -126,22 +126,22 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
 
 // Fills `work` with what the disk lacks of `point`, references and room taken. The manifest that is
 // there is replaced. False: there is no room, and nothing was taken.
-bool DiskWriter::Prepare(const RestorePointEntry* point, Persisting* work) {
+bool DiskWriter::Prepare(RestorePointEntry* point, Persisting* work) {
   core_->mu.AssertHeld();
   work->reserved_bytes = point->manifest_cost_bytes;
-  for (const StoredObject* object : point->objects) {
+  for (StoredObject* object : point->objects) {
     if (object->on_disk) continue;
     work->objects.push_back(object);
     work->copies.push_back(object->host);
     work->reserved_bytes += object->disk_cost_bytes();
   }
   work->views.resize(work->objects.size());
-  for (const StoredObject* object : work->objects) core_->objects.Hold(object);
+  for (StoredObject* object : work->objects) core_->objects.Hold(object);
   core_->catalog.HoldPoint(point);
   const bool reserved = core_->evictor.ReserveDisk(work->reserved_bytes, point->tenant);
   core_->catalog.ReleasePoint(point);
   if (!reserved) {
-    for (const StoredObject* object : work->objects) core_->objects.Release(object);
+    for (StoredObject* object : work->objects) core_->objects.Release(object);
     return false;
   }
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
@@ -158,16 +158,16 @@ void DiskWriter::WriteBehind(const Digest& id) {
   uint64_t number = 0;  // the point's
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    if (const RestorePointEntry* point = core_->catalog.Find(id); point != nullptr) {
-      for (const StoredObject* object : point->objects) {
+    if (RestorePointEntry* point = core_->catalog.Find(id); point != nullptr) {
+      for (StoredObject* object : point->objects) {
         if (!object->on_disk) work.claims.push_back(object->key);
       }
     }
     core_->AwaitClaim(work.claims);
-    const RestorePointEntry* point = core_->catalog.Find(id);
+    RestorePointEntry* point = core_->catalog.Find(id);
     bool unclaimed = false;  // the point came, or came anew, while this waited
     if (point != nullptr) {
-      for (const StoredObject* object : point->objects) {
+      for (StoredObject* object : point->objects) {
         unclaimed |= !object->on_disk && std::find(work.claims.begin(), work.claims.end(),
                                                    object->key) == work.claims.end();
       }
@@ -183,7 +183,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
   core_->EraseFromDisk().IgnoreError();
   Persist(&work, false, [&](const absl::Status& written) {
     core_->mu.AssertHeld();
-    const RestorePointEntry* point = core_->catalog.Find(id);
+    RestorePointEntry* point = core_->catalog.Find(id);
     if (!written.ok()) {
       core_->Count(Counter::kWriteBehindFailed);
     } else if (point != nullptr && point->number == number) {
@@ -193,7 +193,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
     } else {
       core_->objects.DiscardManifest(work.manifests[0].number);
     }
-    for (const StoredObject* object : work.objects) core_->objects.Release(object);
+    for (StoredObject* object : work.objects) core_->objects.Release(object);
   }).IgnoreError();
 }
 

@@ -44,7 +44,7 @@ inline absl::Time EndOf(const ManifestRecord& record) {
 // reference on each object, and has claimed their keys.
 struct Persisting {
   std::vector<Digest> claims;
-  std::vector<const StoredObject*> objects;   // to be written
+  std::vector<StoredObject*> objects;         // to be written
   std::vector<std::vector<SliceView>> views;  // of each, in order of its layers; empty: as in RAM
   std::vector<HostCopy> copies;               // of each, what RAM had
   std::vector<ManifestRecord> manifests;
@@ -66,7 +66,7 @@ class DiskWriter {
   // The same for a future restore point: the caller fills in times, fingerprint and cuts.
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
-                                  const std::vector<const StoredObject*>& objects);
+                                  const std::vector<StoredObject*>& objects);
   // Writes it, calls `end` under the lock with the outcome, and ends the claims, after a failed
   // write once what it left is erased. No other lock is taken unless something fails.
   absl::Status Persist(Persisting* work, bool sync,
@@ -84,8 +84,7 @@ class DiskWriter {
  private:
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(core_->mu);
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
-  bool Prepare(const RestorePointEntry* point, Persisting* work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  bool Prepare(RestorePointEntry* point, Persisting* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
 };

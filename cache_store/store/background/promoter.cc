@@ -14,7 +14,7 @@ std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
   core_->mu.AssertHeld();
   if (core_->evictor.limits().host_bytes == 0) return nullptr;
   uint64_t bytes = 0;
-  for (const StoredObject* object : point.objects) {
+  for (StoredObject* object : point.objects) {
     if (!object->in_host()) bytes += object->bytes();
   }
   if (!core_->evictor.MayDemoteFor(bytes)) {
@@ -30,32 +30,31 @@ void Promoter::Skip(Promotion* promotion) {
   if (!promotion->skipped.exchange(true)) core_->Count(Counter::kPromotionsSkipped);
 }
 
-bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
+bool Promoter::Claim(StoredObject* object, Promotion* promotion) {
   StoreLock lock(core_);
-  if (object->in_host() || object->reads.promoting || object->retired) return false;
+  if (object->in_host() || object->ram.begun || object->retired) return false;
   if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
     Skip(promotion);
     return false;
   }
   assert(object->sessions > 0);  // the reader's
   promoting_bytes_ += object->bytes();
-  object->reads.promoting = true;
+  object->ram.begun = true;
   return true;
 }
 
-void Promoter::Unclaim(const StoredObject* object) {
+void Promoter::Unclaim(StoredObject* object) {
   core_->mu.AssertHeld();
-  assert(object->reads.promoting && promoting_bytes_ >= object->bytes());
+  assert(object->ram.begun && promoting_bytes_ >= object->bytes());
   promoting_bytes_ -= object->bytes();
-  object->reads.promoting = false;
+  object->ram.begun = false;
 }
 
-void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
+void Promoter::Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
                        std::vector<SliceView> views) {
   {
     StoreLock lock(core_);
-    assert(object->reads.promoting && object->sessions > 0 &&
-           views.size() == object->layers.size());
+    assert(object->ram.begun && object->sessions > 0 && views.size() == object->layers.size());
     core_->objects.Hold(object);
   }
   // The executor's bytes are for what would be lost without it: write-behind.
@@ -69,7 +68,7 @@ void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject*
 }
 
 // The job. Evicted copies are gone from RAM before their room is used.
-void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
+void Promoter::InsertIntoHost(Promotion* promotion, StoredObject* object,
                               std::vector<SliceView> views) {
   bool has_room = false;
   {
@@ -91,7 +90,7 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
       core_->evictor.UnreserveHost(object->bytes());
       if (object->names > 0 && !object->in_host()) {
         core_->objects.SetInHost(object, std::move(views));
-        const RestorePointEntry* point = core_->catalog.Find(promotion->point_id);
+        RestorePointEntry* point = core_->catalog.Find(promotion->point_id);
         const bool is_whole = point != nullptr && point->slowest_tier() == Tier::kHost;
         if (is_whole) core_->Count(Counter::kPromotedRestorePoints);
       }
@@ -102,29 +101,29 @@ void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
   core_->EraseFromDisk().IgnoreError();  // here: the store may be closing, and take no job any more
 }
 
-void Promoter::NoteFetched(const StoredObject* object) {
+void Promoter::NoteFetched(StoredObject* object) {
   core_->mu.AssertHeld();
   assert(object->sessions > 0);
   if (core_->tiers.device == nullptr) return;
-  if (++object->reads.fetches < kFetchesToCopy || object->reads.queued_for_device ||
-      object->retired || !object->in_host() || core_->tiers.device->Has(object->number)) {
+  if (++object->fetches < kFetchesToCopy || object->device.begun || object->retired ||
+      !object->in_host() || core_->tiers.device->Has(object->number)) {
     return;
   }
   Executor* const executor = copier_ != nullptr ? copier_.get() : core_->executor;
   const bool queued = executor->TrySchedule(
       object->bytes(), [this, number = object->number] { CopyToDevice(number); });
-  object->reads.queued_for_device = queued;
+  object->device.begun = queued;
   if (!queued) core_->Count(Counter::kGpuPromotionsDropped);
 }
 
 // The job. It holds no memory while it waits: what left RAM meanwhile is not worth a copy any more.
 void Promoter::CopyToDevice(uint64_t number) {
-  const StoredObject* object = nullptr;
+  StoredObject* object = nullptr;
   {
     StoreLock lock(core_);
     object = core_->objects.Find(number);
     if (object == nullptr || object->retired || !object->in_host()) {
-      if (object != nullptr) object->reads.queued_for_device = false;
+      if (object != nullptr) object->device.begun = false;
       core_->Count(Counter::kGpuPromotionsDropped);
       return;
     }
@@ -139,10 +138,10 @@ void Promoter::CopyToDevice(uint64_t number) {
     copy = core_->tiers.device->CopyIn(slices);
   }
   StoreLock lock(core_);
-  object->reads.queued_for_device = false;
+  object->device.begun = false;
   if (copy.ok() && !object->retired) {
     core_->tiers.device->MakeVisible(number, *std::move(copy));
-    object->reads.fetches = 0;  // evicted there, it has to be worth another
+    object->fetches = 0;  // evicted there, it has to be worth another
     core_->Count(Counter::kGpuPromotedObjects);
   } else {
     const bool no_room = absl::IsResourceExhausted(copy.status());

@@ -43,19 +43,19 @@ class Promoter {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Whether this reader is to promote the object: it is not in RAM, no other reader promotes it,
   // and the memory held for promotions stays below its limit.
-  bool Claim(const StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void Unclaim(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  bool Claim(StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void Unclaim(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Ends the claim. REQUIRES: claimed, and held by the caller; `views` are all of its slices.
-  void Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
+  void Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
                std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
   // A session ends that read the object from RAM or disk. REQUIRES: held.
-  void NoteFetched(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void NoteFetched(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
   void CopyToDevice(uint64_t number) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Skip(Promotion* promotion);
-  void InsertIntoHost(Promotion* promotion, const StoredObject* object,
-                      std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void InsertIntoHost(Promotion* promotion, StoredObject* object, std::vector<SliceView> views)
+      ABSL_LOCKS_EXCLUDED(core_->mu);
 
   StoreCore* const core_;
   std::unique_ptr<Executor> copier_;

@@ -33,28 +33,27 @@ absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects,
   return ends;
 }
 
-bool Names(const RestorePointEntry& point, const StoredObject* object) {
-  const auto it = std::lower_bound(
-      point.objects.begin(), point.objects.end(), object->id,
-      [](const StoredObject* named, const ObjectId& id) { return named->id < id; });
+bool Names(const RestorePointEntry& point, StoredObject* object) {
+  const auto it =
+      std::lower_bound(point.objects.begin(), point.objects.end(), object->id,
+                       [](StoredObject* named, const ObjectId& id) { return named->id < id; });
   return it != point.objects.end() && *it == object;
 }
 
 }  // namespace
 
-std::vector<const StoredObject*> Quarantiner::HoldObjects(const PrefixQuery& query,
-                                                          const PromptChain& chain,
-                                                          const KvLayout& layout,
-                                                          absl::Span<const ObjectId> objects) {
+std::vector<StoredObject*> Quarantiner::HoldObjects(const PrefixQuery& query,
+                                                    const PromptChain& chain,
+                                                    const KvLayout& layout,
+                                                    absl::Span<const ObjectId> objects) {
   core_->mu.AssertHeld();
-  std::vector<const StoredObject*> found;
-  absl::flat_hash_set<const StoredObject*> held;
+  std::vector<StoredObject*> found;
+  absl::flat_hash_set<StoredObject*> held;
   for (const ObjectId& id : objects) {
     const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
     const SegmentNode* node =
         segment == nullptr ? nullptr : core_->catalog.index().Find(*segment, query.token_ids);
-    const StoredObject* object =
-        node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object != nullptr && object->id == id && held.insert(object).second) {
       // One may be there only because another's restore points are.
       core_->objects.Hold(object);
@@ -80,7 +79,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   QuarantineResult result;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    for (const StoredObject* object : HoldObjects(query, chain, layout, objects)) {
+    for (StoredObject* object : HoldObjects(query, chain, layout, objects)) {
       const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
       QuarantineLocked(object);
       core_->objects.Release(object);
@@ -96,7 +95,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   return result;
 }
 
-void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
+void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
   // A lack of file descriptors or memory says nothing about the object.
   if (absl::IsResourceExhausted(why)) return;
   core_->tiers.disk->DropCached(object->number);
@@ -107,11 +106,11 @@ void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
     StoreLock lock(core_);
     const absl::Time now = core_->clock->Now();
     if (object->retired || object->hidden(now)) return;
-    object->reads.failures += counts;
-    if (object->on_disk && object->reads.failures < most) {
-      pause = kFirstPause * (1 << std::min(object->reads.failures, 5)) / 2;
+    object->failures += counts;
+    if (object->on_disk && object->failures < most) {
+      pause = kFirstPause * (1 << std::min(object->failures, 5)) / 2;
       pause = std::clamp(pause, kFirstPause, StoredObject::kLongestHidden);
-      object->reads.hidden_until = now + pause;
+      object->hidden_until = now + pause;
     }
   }
   if (pause == absl::ZeroDuration()) return QuarantineObject(object, why);
@@ -121,7 +120,7 @@ void Quarantiner::Suspect(const StoredObject* object, const absl::Status& why) {
                              " cannot be read, and is not served for a moment: ", why.message()));
 }
 
-void Quarantiner::QuarantineHostCopy(const StoredObject* object) {
+void Quarantiner::QuarantineHostCopy(StoredObject* object) {
   StoreLock lock(core_);
   if (!object->in_host()) return;
   if (object->on_disk) {
@@ -131,7 +130,7 @@ void Quarantiner::QuarantineHostCopy(const StoredObject* object) {
   }
 }
 
-void Quarantiner::QuarantineObject(const StoredObject* object, const absl::Status& why) {
+void Quarantiner::QuarantineObject(StoredObject* object, const absl::Status& why) {
   bool is_new = false;
   {
     StoreLock lock(core_);
@@ -145,7 +144,7 @@ void Quarantiner::QuarantineObject(const StoredObject* object, const absl::Statu
   }
 }
 
-bool Quarantiner::QuarantineLocked(const StoredObject* object) {
+bool Quarantiner::QuarantineLocked(StoredObject* object) {
   core_->mu.AssertHeld();
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
   if (object->retired) return false;
@@ -159,10 +158,10 @@ bool Quarantiner::QuarantineLocked(const StoredObject* object) {
   return true;
 }
 
-void Quarantiner::RemovePoint(const RestorePointEntry* point, Removal why, DropResult* result) {
+void Quarantiner::RemovePoint(RestorePointEntry* point, Removal why, DropResult* result) {
   core_->mu.AssertHeld();
-  std::vector<const StoredObject*> freed;
-  for (const StoredObject* object : point->objects) {
+  std::vector<StoredObject*> freed;
+  for (StoredObject* object : point->objects) {
     if (object->names > 1) continue;
     core_->objects.Hold(object);
     freed.push_back(object);
@@ -170,7 +169,7 @@ void Quarantiner::RemovePoint(const RestorePointEntry* point, Removal why, DropR
   core_->catalog.Remove(point, why);
   ++result->dropped;
   const uint64_t before = core_->objects.bytes();
-  for (const StoredObject* object : freed) {
+  for (StoredObject* object : freed) {
     // What a session still reads would be found by the next lookup, and stay for good. What a
     // publish under way names is its.
     if (why == Removal::kDropped && object->promised == 0) core_->objects.Retire(object);
@@ -185,7 +184,7 @@ DropResult Quarantiner::RemovePoints(const std::string& tenant, Removal why,
   DropResult result;
   for (bool any = true; std::exchange(any, false);) {
     for (const Catalog::PointName& name : core_->catalog.NamesOf(tenant)) {
-      const RestorePointEntry* point = core_->catalog.Find(name);
+      RestorePointEntry* point = core_->catalog.Find(name);
       const bool goes = point != nullptr && leaves(*point);
       const size_t count = goes ? point->objects.size() : 1;
       if (goes) RemovePoint(point, why, &result);

@@ -28,17 +28,17 @@ class Quarantiner {
                                               absl::Span<const ObjectId> objects)
       ABSL_LOCKS_EXCLUDED(core_->mu);
   // No tier has right bytes of this object. REQUIRES: the caller holds it.
-  void QuarantineObject(const StoredObject* object, const absl::Status& why)
+  void QuarantineObject(StoredObject* object, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(core_->mu);
   // Its copy in RAM is broken: only that copy goes when there is another on disk.
-  void QuarantineHostCopy(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void QuarantineHostCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   // A read of it from disk failed, or gave wrong bytes, which may pass. It is hidden for a second,
   // and for longer each time; who reads it then reads past the page cache. It counts as lost when
   // that does not help. REQUIRES: the caller holds it.
-  void Suspect(const StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void Suspect(StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
 
   // With the objects that only it named.
-  void RemovePoint(const RestorePointEntry* point, Removal why, DropResult* result)
+  void RemovePoint(RestorePointEntry* point, Removal why, DropResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Those of the tenant's for which `leaves` is true, and what a lookup made of their parts
   // meanwhile: others have the lock between two.
@@ -47,10 +47,9 @@ class Quarantiner {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
-  bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  std::vector<const StoredObject*> HoldObjects(const PrefixQuery& query, const PromptChain& chain,
-                                               const KvLayout& layout,
-                                               absl::Span<const ObjectId> objects)
+  bool QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  std::vector<StoredObject*> HoldObjects(const PrefixQuery& query, const PromptChain& chain,
+                                         const KvLayout& layout, absl::Span<const ObjectId> objects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;

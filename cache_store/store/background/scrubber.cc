@@ -58,7 +58,7 @@ absl::Duration Scrubber::Step() {
   }
   if (!BeginPass(now)) return scrub_.next_step - now;
   bool at_end = false;
-  const StoredObject* object = HoldNext(&at_end);
+  StoredObject* object = HoldNext(&at_end);
   scrub_.next_step = now;
   if (object == nullptr) {
     if (!at_end) return absl::ZeroDuration();
@@ -113,13 +113,13 @@ bool Scrubber::BeginPass(absl::Time now) {
 }
 
 // The object to go on with, held. Null: none among the numbers looked at.
-const StoredObject* Scrubber::HoldNext(bool* at_end) {
+StoredObject* Scrubber::HoldNext(bool* at_end) {
   uint64_t& number = scrub_.progress.next_object;
   StoreLock lock(core_);
   const uint64_t end = core_->objects.next_number();
   const uint64_t stop = std::min(end, number + kNumbersAtOnce);
   for (; number < stop; ++number, scrub_.next_slice = 0) {
-    const StoredObject* object = core_->objects.Find(number);
+    StoredObject* object = core_->objects.Find(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
     core_->objects.Hold(object);
     return object;
@@ -128,7 +128,7 @@ const StoredObject* Scrubber::HoldNext(bool* at_end) {
   return nullptr;
 }
 
-void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
+void Scrubber::CheckSlice(StoredObject* object, size_t slice) {
   absl::Status read = core_->tiers.ReadFromDisk(*object, slice).status();
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
   if (read.ok()) return;
@@ -143,7 +143,7 @@ void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
   quarantiner_->QuarantineObject(object, read);
 }
 
-absl::Status Scrubber::WriteAgain(const StoredObject* object) {
+absl::Status Scrubber::WriteAgain(StoredObject* object) {
   std::vector<SliceView> views;
   if (!core_->HostViews(object, &views)) return absl::NotFoundError("it is not in RAM");
   std::vector<SliceWrite> slices;
@@ -152,7 +152,7 @@ absl::Status Scrubber::WriteAgain(const StoredObject* object) {
 }
 
 // A record's contents are in memory too: it is written again, and nothing is lost.
-void Scrubber::CheckObjectRecord(const StoredObject* object) {
+void Scrubber::CheckObjectRecord(StoredObject* object) {
   const ObjectRecord expected = ObjectRecordOf(*object);
   const absl::StatusOr<ObjectRecord> stored = core_->tiers.disk->ReadObject(object->number);
   if (stored.ok() ? SerializeObject(*stored) == SerializeObject(expected)
@@ -168,13 +168,12 @@ void Scrubber::CheckObjectRecord(const StoredObject* object) {
 }
 
 // Every restore point ends with an object of its own last segment.
-void Scrubber::CheckManifest(const StoredObject* object) {
+void Scrubber::CheckManifest(StoredObject* object) {
   ManifestRecord expected;
   Digest id{};
   {
     StoreLock lock(core_);
-    const RestorePointEntry* point =
-        object->node == nullptr ? nullptr : object->node->restore_point;
+    RestorePointEntry* point = object->node == nullptr ? nullptr : object->node->restore_point;
     if (point == nullptr || !point->durable) return;
     id = point->id;
     expected = DiskWriter::RecordOf(*point);

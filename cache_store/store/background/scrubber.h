@@ -56,12 +56,12 @@ class Scrubber {
  private:
   void LoadProgress();
   bool BeginPass(absl::Time now);
-  const StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
+  StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void CheckSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
   // With what RAM has of it.
-  absl::Status WriteAgain(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void CheckObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void CheckManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
+  absl::Status WriteAgain(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void CheckObjectRecord(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void CheckManifest(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void SaveProgress();
 
   StoreCore* const core_;

@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
   std::unique_ptr<FetchSessionImpl> session;
   {
     StoreLock lock(core_);
-    const RestorePointEntry* point = core_->FindOwned(id, tenant);
+    RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
     core_->Count(Counter::kExports);
     session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
 std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, SegmentNode* node,
                                                       std::vector<Digest>* new_points) {
   core_->mu.AssertHeld();
-  const RestorePointEntry* point = node->restore_point;
+  RestorePointEntry* point = node->restore_point;
   if (point == nullptr) {
     point = MakePoint(space, node);
     if (point == nullptr) return nullptr;
@@ -149,13 +149,13 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, Se
 
 // Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
 // objects that no restore point names any more are over the tenant's quota.
-const RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node) {
+RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node) {
   core_->mu.AssertHeld();
   assert(node->restore_point == nullptr);
-  std::vector<const StoredObject*> objects = ObjectsOf(space.model->layout, node);
+  std::vector<StoredObject*> objects = ObjectsOf(space.model->layout, node);
   if (objects.empty()) return nullptr;
-  for (const StoredObject* object : objects) core_->objects.Hold(object);
-  const RestorePointEntry* point = nullptr;
+  for (StoredObject* object : objects) core_->objects.Hold(object);
+  RestorePointEntry* point = nullptr;
   if (core_->evictor.Promise(space.tenant, objects)) {
     core_->catalog.feed().BeginPublish(node->end());
     point = core_->catalog.AddRestorePoint(core_->objects.NextNumber(), space.tenant, space.model,
@@ -165,7 +165,7 @@ const RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode*
     core_->Count(Counter::kImplicitHits);
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   }
-  for (const StoredObject* object : objects) core_->objects.Release(object);
+  for (StoredObject* object : objects) core_->objects.Release(object);
   return point;
 }
 
@@ -212,7 +212,7 @@ Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space,
 bool Fetcher::IsUsable(const BoundaryState& state, absl::Time now) const {
   if (!state.usable()) return false;
   const bool any_has_expired = core_->catalog.expiry().next() <= now;
-  if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
+  if (RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     return !any_has_expired || !HasExpired(*point, now);
   }
   // Objects may outlive all restore points that named them: a session holds them.
@@ -227,7 +227,7 @@ FetchSessionImpl::FetchSessionImpl(StoreCore* core, const char* miss_reason,
 }
 
 FetchSessionImpl::FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
-                                   const RestorePointEntry* point)
+                                   RestorePointEntry* point)
     : core_(core),
       quarantiner_(quarantiner),
       promoter_(promoter),
@@ -253,7 +253,7 @@ void FetchSessionImpl::HoldObjects(const RestorePointEntry& point) {
   served_.resize(objects_.size());
   copies_.reserve(objects_.size());
   plan_.objects.reserve(objects_.size());
-  for (const StoredObject* object : objects_) {
+  for (StoredObject* object : objects_) {
     core_->objects.Hold(object);
     copies_.push_back(object->host);
     plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
@@ -280,14 +280,14 @@ FetchSessionImpl::~FetchSessionImpl() {
   for (size_t i = 0; i < kept_.size(); ++i) {
     if (!kept_[i].slices.empty()) promoter_->Unclaim(objects_[i]);
   }
-  const RestorePointEntry* point = core_->catalog.Find(point_id_);
+  RestorePointEntry* point = core_->catalog.Find(point_id_);
   if (point != nullptr && point->number == point_number_) core_->catalog.ReleasePoint(point);
   // Of a prompt's copies in RAM the last ones go first.
   for (size_t i = objects_.size(); i-- > 0;) {
     const Served& served = served_[i];
     if (!is_export_) core_->objects.NoteUse(objects_[i]);
-    objects_[i]->reads.from_host |= served.from_host;
-    objects_[i]->reads.from_disk |= served.from_disk;
+    objects_[i]->ram.read |= served.from_host;
+    objects_[i]->disk.read |= served.from_disk;
     if (!is_export_ && (served.from_host || served.from_disk)) {
       promoter_->NoteFetched(objects_[i]);
     }
@@ -321,7 +321,7 @@ absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) 
   if (object >= objects_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("object ", object, " of ", objects_.size()));
   }
-  const StoredObject* stored = objects_[object];
+  StoredObject* stored = objects_[object];
   const auto it = std::lower_bound(stored->layers.begin(), stored->layers.end(), layer);
   if (it == stored->layers.end() || *it != layer) {
     return absl::InvalidArgumentError(
@@ -333,7 +333,7 @@ absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) 
 absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
   const absl::StatusOr<size_t> place = PlaceOf(object, layer);
   if (!place.ok()) return place.status();
-  const StoredObject* const stored = objects_[object];
+  StoredObject* const stored = objects_[object];
   const Stopwatch stopwatch;
   if (const std::optional<SliceView> held = InHost(object, *place); held.has_value()) {
     if (stored->IsIntact(*place, *held)) {
@@ -419,7 +419,7 @@ std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
 void FetchSessionImpl::KeepForPromotion(size_t object, size_t place, const SliceView& view) {
   if (promotion_ == nullptr || promotion_->no_room) return;
   Kept& kept = kept_[object];
-  const StoredObject* const stored = objects_[object];
+  StoredObject* const stored = objects_[object];
   if (!std::exchange(kept.tried, true) && promoter_->Claim(stored, promotion_.get())) {
     kept.slices.resize(stored->layers.size());
   }

@@ -33,7 +33,7 @@ class FetchSessionImpl : public FetchSession {
   FetchSessionImpl(StoreCore* core, const char* miss_reason, uint32_t matched_tokens);
   // Holds the point and all it names.
   FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
-                   const RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->mu);
+                   RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->mu);
   ~FetchSessionImpl() override;
 
   // Before the session is handed out.
@@ -77,10 +77,10 @@ class FetchSessionImpl : public FetchSession {
   Quarantiner* const quarantiner_ = nullptr;
   Promoter* const promoter_ = nullptr;
   LookupPlan plan_;
-  std::vector<const StoredObject*> objects_;  // held
-  std::vector<HostCopy> copies_;              // of each: what RAM had, or null. Kept to the end
-  std::vector<HostCopy> broken_;  // of these; they may be shared, and stay where they are
-  std::vector<Served> served_;    // by object
+  std::vector<StoredObject*> objects_;  // held
+  std::vector<HostCopy> copies_;        // of each: what RAM had, or null. Kept to the end
+  std::vector<HostCopy> broken_;        // of these; they may be shared, and stay where they are
+  std::vector<Served> served_;          // by object
   size_t unserved_slices_ = 0;
   std::vector<DeviceRef> shared_on_device_;
   Digest point_id_{};
@@ -141,7 +141,7 @@ class Fetcher {
   std::unique_ptr<FetchSessionImpl> BeginFetch(const Namespace& space, SegmentNode* node,
                                                std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  const RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
+  RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;

@@ -253,9 +253,7 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
       {&core_->history, &layout, &chain, report->matched_tokens, now, &core_->options});
   PromptWalk::OnDevice on_device;
   if (core_->tiers.device != nullptr) {
-    on_device = [this](const StoredObject* object) {
-      return core_->tiers.device->Has(object->number);
-    };
+    on_device = [this](StoredObject* object) { return core_->tiers.device->Has(object->number); };
   }
   PromptWalk walk(&index, &layout, &chain, query.token_ids, chain.max_boundary, now, on_device);
   size_t silent = 0, silent_declared = 0;
@@ -296,7 +294,7 @@ BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, absl::Time 
   report.usable = true;
   report.bytes = state.bytes;
   report.slowest_tier = state.tier;
-  if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
+  if (RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     report.age = std::max(absl::ZeroDuration(), now - point->uses.last);
     report.pinned = point->pinned;
     report.restore_point_id = point->id;

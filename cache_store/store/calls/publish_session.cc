@@ -242,7 +242,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   core_->ExpireFew();
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
-    const absl::StatusOr<const StoredObject*> stored = Stored(i);
+    const absl::StatusOr<StoredObject*> stored = Stored(i);
     if (!stored.ok()) return stored.status();
     item.object = *stored;
     item.needed = item.object == nullptr && !spec_.objects[i].absent;
@@ -391,7 +391,7 @@ absl::Status PublishSessionImpl::AdoptStaged() {
       continue;
     }
     if (!item.complete() || IsDropped()) continue;
-    const absl::StatusOr<const StoredObject*> stored = Stored(i);
+    const absl::StatusOr<StoredObject*> stored = Stored(i);
     if (!stored.ok()) return stored.status();
     item.object = *stored;
     if (item.object != nullptr) {
@@ -405,7 +405,7 @@ absl::Status PublishSessionImpl::AdoptStaged() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<const StoredObject*> PublishSessionImpl::Stored(size_t i) const {
+absl::StatusOr<StoredObject*> PublishSessionImpl::Stored(size_t i) const {
   core_->mu.AssertHeld();
   const PublishObject& announced = spec_.objects[i];
   const SegmentNode* node = core_->catalog.index().Find(items_[i].segment->key);
@@ -413,7 +413,7 @@ absl::StatusOr<const StoredObject*> PublishSessionImpl::Stored(size_t i) const {
   if (!node->Is(*items_[i].segment, spec_.token_ids)) {
     return absl::InternalError("another prompt is stored under the same key");
   }
-  const StoredObject* object = node->objects[static_cast<size_t>(announced.id.group)];
+  StoredObject* object = node->objects[static_cast<size_t>(announced.id.group)];
   // Portable points agree within rounding: the first stays.
   if (object == nullptr || announced.slice_digests.empty() ||
       announced.slice_digests == object->slice_digests ||
@@ -451,16 +451,16 @@ void PublishSessionImpl::ChooseBoundaries() {
 absl::Status PublishSessionImpl::MakeRoom() {
   core_->mu.AssertHeld();
   Persisting& work = plan_.work;
-  absl::flat_hash_set<const StoredObject*> listed;
+  absl::flat_hash_set<StoredObject*> listed;
   uint64_t new_bytes = 0, new_objects = 0, host_bytes = 0;
   const absl::Time now = core_->clock->Now();
   plan_.expires = ExpiryOf(now);
   for (Boundary& kept : plan_.boundaries) {
     HoldPoint(&kept, now);
-    std::vector<const StoredObject*> objects;
+    std::vector<StoredObject*> objects;
     for (const size_t i : kept.items) {
       const Item& item = items_[i];
-      const StoredObject* object = objects.emplace_back(item.object);
+      StoredObject* object = objects.emplace_back(item.object);
       if (!listed.insert(object).second) continue;
       plan_.promised.push_back(object);
       if (object->names == 0) ++new_objects, new_bytes += object->bytes();
@@ -498,7 +498,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
 // Finds the restore point that is there, which stays until EndPlan, and its end.
 void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
   core_->mu.AssertHeld();
-  const RestorePointEntry* point = core_->catalog.Find(kept->segment->key);
+  RestorePointEntry* point = core_->catalog.Find(kept->segment->key);
   if (point != nullptr && HasExpired(*point, now)) {
     core_->catalog.Remove(point, Removal::kExpired);
     point = nullptr;
@@ -523,7 +523,7 @@ void PublishSessionImpl::ListManifests() {
   core_->mu.AssertHeld();
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
   for (Boundary& kept : plan_.boundaries) {
-    const RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
+    RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
     // One with an earlier end is replaced.
     const bool is_written = point != nullptr && point->durable;
     if (is_written && !EndsEarlier(*point, kept)) continue;
@@ -536,7 +536,7 @@ void PublishSessionImpl::ListManifests() {
 }
 
 ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
-  std::vector<const StoredObject*> objects;
+  std::vector<StoredObject*> objects;
   for (const size_t i : kept.items) objects.push_back(items_[i].object);
   ManifestRecord record = DiskWriter::NewRecord(
       kept.manifest, spec_.tenant,
@@ -555,7 +555,7 @@ void PublishSessionImpl::EndPlan() {
   plan_.promised.clear();
   for (const Boundary& kept : plan_.boundaries) {
     if (!kept.held) continue;
-    const RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
+    RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
     if (point == nullptr || point->number != kept.number) continue;
     core_->catalog.EndRenewal(point);
     core_->catalog.ReleasePoint(point);
@@ -592,7 +592,7 @@ void PublishSessionImpl::Reveal() {
     }
     AdmitToHost(kept);
     // A point that was there already is left out when it was dropped while this wrote.
-    const RestorePointEntry* known = core_->catalog.Find(kept.segment->key);
+    RestorePointEntry* known = core_->catalog.Find(kept.segment->key);
     const bool is_gone = kept.held && (known == nullptr || known->number != kept.number);
     const bool is_dropped = is_gone || IsDropped();
     kept.shown = !is_dropped && IsWhole(kept);
@@ -613,9 +613,9 @@ void PublishSessionImpl::Reveal() {
 void PublishSessionImpl::Show(const Boundary& kept) {
   core_->mu.AssertHeld();
   SegmentNode* end = LinkBoundary(kept);
-  std::vector<const StoredObject*> objects;
+  std::vector<StoredObject*> objects;
   for (const size_t i : kept.items) objects.push_back(items_[i].object);
-  const RestorePointEntry* point = end->restore_point;
+  RestorePointEntry* point = end->restore_point;
   const bool is_new = point == nullptr;
   if (is_new) {
     point =
@@ -654,7 +654,7 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
     node = index.Ensure(node, *chain_->EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
     assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
     for (; next < kept.items.size(); ++next) {
-      const StoredObject* object = items_[kept.items[next]].object;
+      StoredObject* object = items_[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
       if (object->node == nullptr) core_->objects.Link(object, node);
     }

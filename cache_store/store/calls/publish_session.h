@@ -50,7 +50,7 @@ class PublishSessionImpl : public PublishSession {
   // One object of the announcement.
   struct Item {
     const KeyedSegment* segment = nullptr;
-    const StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
+    StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
     bool needed = false;
     bool lost = false;  // quarantined since it was promised
     std::vector<uint32_t> layers;
@@ -83,7 +83,7 @@ class PublishSessionImpl : public PublishSession {
     std::vector<Digest> unwritten;  // restore points that the disk lacks, or has an earlier end of
     uint64_t unwritten_bytes = 0;   // of new objects that are in RAM only
     uint64_t host_reserved_bytes = 0;
-    std::vector<const StoredObject*> promised;  // to the tenant's quota
+    std::vector<StoredObject*> promised;  // to the tenant's quota
     Persisting work;
   };
 
@@ -95,8 +95,7 @@ class PublishSessionImpl : public PublishSession {
   absl::Status Put(uint32_t object, uint32_t layer, SliceView slice,
                    std::optional<uint64_t> digest);
   // What the store has of an item; null: nothing. kAborted: it is of other bytes.
-  absl::StatusOr<const StoredObject*> Stored(size_t i) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  absl::StatusOr<StoredObject*> Stored(size_t i) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // The cuts in the key of the boundary's restore point.
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 

@@ -42,7 +42,7 @@ class Recovery {
       SegmentNode* node;  // null: not there yet
     };
     std::vector<Step> steps;
-    std::vector<const StoredObject*> objects;  // as the manifest names them; null: not there
+    std::vector<StoredObject*> objects;  // as the manifest names them; null: not there
   };
 
   // Held, and not visible until a manifest names them.
@@ -70,7 +70,7 @@ class Recovery {
   std::map<std::pair<std::string, Digest>, Model> models_;
   const absl::flat_hash_set<uint64_t> pinned_;
   const absl::flat_hash_map<uint64_t, uint64_t> uses_;
-  std::vector<const StoredObject*> objects_;
+  std::vector<StoredObject*> objects_;
   std::vector<Digest> lost_;  // ids of dropped points; zeros: unknown
   size_t unread_ = 0;         // manifests
 };
@@ -148,7 +148,7 @@ absl::Status Recovery::Run() {
 void Recovery::AddObjects() {
   objects_.reserve(contents_.objects.size());
   for (ObjectRecord& record : contents_.objects) {
-    const StoredObject* object = objects_.emplace_back(core_->objects.NewObject(
+    StoredObject* object = objects_.emplace_back(core_->objects.NewObject(
         record.number, record.key, record.id, std::move(record.slice_digests),
         std::move(record.layers), record.slice_bytes));
     object->in_table.store(record.in_table);
@@ -196,7 +196,7 @@ Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model
     SegmentNode* known = nullptr;
     for (size_t i = path.objects.size();
          i < record.objects.size() && manifest.objects[i].id.begin == segment.begin; ++i) {
-      const StoredObject* object = core_->objects.Find(record.objects[i]);
+      StoredObject* object = core_->objects.Find(record.objects[i]);
       path.objects.push_back(object);
       if (object != nullptr && object->node != nullptr) known = object->node;
     }
@@ -222,7 +222,7 @@ bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const 
   const SegmentNode* const end = path.steps.back().node;
   if (end != nullptr && end->restore_point != nullptr) return false;
   for (size_t i = 0; i < path.objects.size(); ++i) {
-    const StoredObject* const object = path.objects[i];
+    StoredObject* const object = path.objects[i];
     const ManifestObject& named = record.manifest.objects[i];
     const Path::Step& step = path.steps[named.id.begin / layout.chunk_tokens];
     if (object == nullptr || object->key != step.segment.key || !(object->id == named.id) ||
@@ -257,7 +257,7 @@ void Recovery::Adopt(const ManifestRecord& record, const Model& model, Path path
   const auto noted = uses_.find(record.number);
   const uint64_t used_unix_s =
       std::max(record.created_unix_s, noted == uses_.end() ? 0 : noted->second);
-  const RestorePointEntry* point = core_->catalog.AddRestorePoint(
+  RestorePointEntry* point = core_->catalog.AddRestorePoint(
       record.number, record.tenant, model.known, node, std::move(path.objects), manifest.cuts,
       absl::FromUnixSeconds(static_cast<int64_t>(used_unix_s)));
   core_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
@@ -301,7 +301,7 @@ void Recovery::SayWhatIsLost() {
 }
 
 void Recovery::Collect() {
-  for (const StoredObject* object : objects_) core_->objects.Release(object);
+  for (StoredObject* object : objects_) core_->objects.Release(object);
   if (unread_ > 0) core_->objects.TakeGarbage();  // what was not read may name them: they stay
   core_->catalog.EndAdopting(core_->clock->Now());
   while (core_->Expire(1)) {

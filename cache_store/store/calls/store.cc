@@ -156,7 +156,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   bool gone = false;
   {
     StoreLock lock(core_.get());
-    const RestorePointEntry* point = core_->catalog.Find(id);
+    RestorePointEntry* point = core_->catalog.Find(id);
     gone = point == nullptr || point->manifest != durable_number;
     if (!status.ok() && !gone) {
       core_->catalog.SetPinned(point, !pinned);
@@ -175,7 +175,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
 absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                               RestorePoint* described, uint64_t* durable_number) {
   core_->mu.AssertHeld();
-  const RestorePointEntry* point = core_->FindOwned(id, tenant);
+  RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return NoSuchPoint();
   if (point->pinned != pinned) {
     if (pinned) {
@@ -199,7 +199,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
   DropResult result;
   {
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
-    const RestorePointEntry* point = core_->FindOwned(id, tenant);
+    RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
     if (point->pinned && !force) {
       result.kept_pinned = 1;
@@ -259,7 +259,7 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
   core_->mu.AssertHeld();
   if (force) return absl::OkStatus();
   std::vector<std::string> ids;
-  for (const RestorePointEntry* point : core_->catalog.Pinned()) {
+  for (RestorePointEntry* point : core_->catalog.Pinned()) {
     if (point->tenant == tenant) ids.push_back(DigestHex(point->id).substr(0, 16));
   }
   if (ids.empty()) return absl::OkStatus();
@@ -272,12 +272,11 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
 
 DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool force) {
   core_->mu.AssertHeld();
-  return quarantiner_.RemovePoints(
-      tenant, Removal::kDropped, [&](const RestorePointEntry& point) {
-        if (point.pinned && !force) return false;
-        // Later ones, too, that a lookup made of what was left meanwhile.
-        return point.number < end || point.expiry.inherited;
-      });
+  return quarantiner_.RemovePoints(tenant, Removal::kDropped, [&](const RestorePointEntry& point) {
+    if (point.pinned && !force) return false;
+    // Later ones, too, that a lookup made of what was left meanwhile.
+    return point.number < end || point.expiry.inherited;
+  });
 }
 
 std::vector<RestorePoint> Store::DescribeInSteps(std::vector<Catalog::PointName> names) {
@@ -285,7 +284,7 @@ std::vector<RestorePoint> Store::DescribeInSteps(std::vector<Catalog::PointName>
   std::vector<RestorePoint> described;
   StoreLock lock(core_.get());
   for (const Catalog::PointName& name : names) {
-    const RestorePointEntry* point = core_->catalog.Find(name);
+    RestorePointEntry* point = core_->catalog.Find(name);
     if (point == nullptr) continue;
     described.push_back(core_->Describe(*point));
     core_->Yield(1 + point->objects.size());
@@ -308,7 +307,7 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
 std::vector<RestorePoint> Store::Hottest(size_t limit) {
   std::vector<RestorePoint> described;
   StoreLock lock(core_.get());
-  for (const RestorePointEntry* point : core_->catalog.MostHit(limit)) {
+  for (RestorePointEntry* point : core_->catalog.MostHit(limit)) {
     described.push_back(core_->Describe(*point));
   }
   return described;
@@ -392,7 +391,7 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
 std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& tenant, uint32_t first,
                                         uint32_t most_tokens) {
   StoreLock lock(core_.get());
-  const RestorePointEntry* point = core_->FindOwned(id, tenant);
+  RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return std::nullopt;
   const uint32_t chunk_tokens = point->model->layout.chunk_tokens;
   const uint32_t chunks = point->tokens() / chunk_tokens;

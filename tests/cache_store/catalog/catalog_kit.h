@@ -25,10 +25,10 @@ struct CatalogKit {
   ~CatalogKit() { CheckCatalog(catalog, objects); }
 
   // In no tier and not visible, held by the caller.
-  const StoredObject* NewObject(const std::string& name) {
+  StoredObject* NewObject(const std::string& name) {
     return objects.NewObject(objects.NextNumber(), Sha256(name), ObjectId{}, {1}, {0}, kBytes);
   }
-  void SetInHost(const StoredObject* object) {
+  void SetInHost(StoredObject* object) {
     objects.SetInHost(object, std::vector<SliceView>(object->layers.size()));
   }
   SegmentNode* NodeOf(const std::string& name) {
@@ -39,14 +39,14 @@ struct CatalogKit {
                                   {static_cast<uint32_t>(name[0])});
   }
   // Resident in RAM, and of the tenant `name`. Null: there was no room.
-  const RestorePointEntry* Add(const std::string& name) {
+  RestorePointEntry* Add(const std::string& name) {
     if (!evictor.ReserveHost(kBytes, name)) return nullptr;
     evictor.UnreserveHost(kBytes);
-    const StoredObject* object = NewObject(name);
+    StoredObject* object = NewObject(name);
     SetInHost(object);
     objects.Link(object, NodeOf(name));
     now += absl::Seconds(1);
-    const RestorePointEntry* point =
+    RestorePointEntry* point =
         catalog.AddRestorePoint(objects.NextNumber(), name, model, object->node, {object}, {}, now);
     catalog.Renew(point, absl::InfiniteFuture());
     objects.Release(object);

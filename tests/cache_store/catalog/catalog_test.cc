@@ -18,7 +18,7 @@ constexpr uint64_t kBytes = CatalogKit::kBytes;
 
 TEST(ObjectTableTest, AnObjectGoesWithItsLastReference) {
   CatalogKit kit({kBytes, 0});
-  const StoredObject* object = kit.NewObject("a");
+  StoredObject* object = kit.NewObject("a");
   const uint64_t number = object->number;
   kit.SetInHost(object);
   kit.objects.Hold(object);
@@ -35,7 +35,7 @@ TEST(ObjectTableTest, AnObjectGoesWithItsLastReference) {
 
 TEST(ObjectTableTest, GarbageIncludesObjectsOfUnfinishedWrites) {
   CatalogKit kit({0, 10 * kBytes});
-  const StoredObject* object = kit.NewObject("a");
+  StoredObject* object = kit.NewObject("a");
   const uint64_t number = object->number;
   kit.objects.SetBegunOnDisk(object);
   kit.objects.Release(object);
@@ -47,9 +47,9 @@ TEST(ObjectTableTest, GarbageIncludesObjectsOfUnfinishedWrites) {
 TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
   CatalogKit kit({2 * kBytes, 0});
   for (const bool read : {true, false}) {
-    const StoredObject* object = kit.NewObject("a");
+    StoredObject* object = kit.NewObject("a");
     kit.SetInHost(object);
-    object->reads.from_host |= read;
+    object->ram.read |= read;
     kit.objects.Release(object);
   }
   EXPECT_EQ(kit.objects.flow(Tier::kHost).written_bytes, 2 * kBytes);
@@ -59,7 +59,7 @@ TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
 TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
   CatalogKit kit({kBytes, 0});
   kit.Add("a");
-  const StoredObject* object = kit.catalog.Find(Sha256("a"))->objects[0];
+  StoredObject* object = kit.catalog.Find(Sha256("a"))->objects[0];
   EXPECT_DEATH(kit.objects.Release(object), "sessions > 0");
   EXPECT_DEATH(kit.objects.Retire(object), "sessions > 0");
   EXPECT_DEATH(kit.SetInHost(object), "in_host");
@@ -68,7 +68,7 @@ TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
 
 TEST(CatalogTest, AUseIsNotedOnceASecond) {
   CatalogKit kit({kBytes, kBytes});
-  const RestorePointEntry* point = kit.Add("a");
+  RestorePointEntry* point = kit.Add("a");
   kit.catalog.SetDurable(point, point->number);
   kit.catalog.Touch(point, kit.now);
   EXPECT_THAT(kit.catalog.TakeUses(10), IsEmpty()) << "the second of its manifest";
@@ -105,12 +105,11 @@ TEST(ExpiryScheduleTest, ExpiresInOrderButNotWhatIsPinnedOrRenewed) {
 
 TEST(RetentionFeedTest, OffersTheLeastWorthFirstAndOnlyWhatWouldMakeRoom) {
   CatalogKit kit({3 * kBytes, 0});
-  const RestorePointEntry* a = kit.Add("a");
-  const RestorePointEntry* b = kit.Add("b");
+  RestorePointEntry* a = kit.Add("a");
+  RestorePointEntry* b = kit.Add("b");
   kit.catalog.Touch(a, kit.now + absl::Seconds(1));
   const auto first = [&] {
-    return kit.catalog.feed().Visit(
-        [](const RestorePointEntry*) { return Retention::Answer::kTake; });
+    return kit.catalog.feed().Visit([](RestorePointEntry*) { return Retention::Answer::kTake; });
   };
   EXPECT_EQ(first(), b);
   EXPECT_TRUE(kit.catalog.feed().IsLeastWorth(*b));
@@ -122,8 +121,8 @@ TEST(RetentionFeedTest, OffersTheLeastWorthFirstAndOnlyWhatWouldMakeRoom) {
 
 TEST(EvictorTest, EvictsTheLastUsedAndSparesWhatIsHeldOrPinned) {
   CatalogKit kit({3 * kBytes, 0});
-  const RestorePointEntry* a = kit.Add("a");
-  const RestorePointEntry* b = kit.Add("b");
+  RestorePointEntry* a = kit.Add("a");
+  RestorePointEntry* b = kit.Add("b");
   ASSERT_NE(kit.Add("c"), nullptr);
   kit.catalog.SetPinned(a, true);
   kit.catalog.HoldPoint(b);
@@ -146,7 +145,7 @@ TEST(EvictorTest, ReservationThatCannotFitEvictsNothing) {
 
 TEST(EvictorTest, DropsCopiesOfWhatIsOnDiskTheLongestUnusedFirst) {
   CatalogKit kit({4 * kBytes, 100 * kBytes});
-  std::vector<const StoredObject*> objects;
+  std::vector<StoredObject*> objects;
   for (const char* name : {"a", "b", "c", "d"}) {
     objects.push_back(kit.Add(name)->objects[0]);
     if (objects.size() < 4) kit.objects.SetOnDisk(objects.back());
@@ -172,10 +171,10 @@ TEST(EvictorTest, FloorsAndCeilingsOfTenants) {
   CatalogKit kit({2 * kBytes, 0}, quotas);
   kit.Add("kept");
   kit.Add("small");
-  const StoredObject* object = kit.NewObject("another");
+  StoredObject* object = kit.NewObject("another");
   ASSERT_TRUE(kit.evictor.Promise("small", {object}));
   EXPECT_THAT(kit.removed, ElementsAre("small")) << "a ceiling takes the tenant's own";
-  const StoredObject* more = kit.NewObject("more");
+  StoredObject* more = kit.NewObject("more");
   EXPECT_FALSE(kit.evictor.Promise("small", {more}));
   kit.objects.Unpromise({object});
   kit.objects.Release(object);

@@ -37,7 +37,7 @@ class StoreCoreTest : public testing::Test {
   }
 
   // An object of one slice, held, in no tier.
-  const StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
+  StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     ObjectTable& objects = core_->objects;
     const uint64_t number = objects.NextNumber();
     Digest key{};
@@ -60,7 +60,7 @@ class StoreCoreTest : public testing::Test {
 };
 
 TEST_F(StoreCoreTest, ReleasedMemoryIsFreedOnceTheLockIs) {
-  const StoredObject* object = nullptr;
+  StoredObject* object = nullptr;
   {
     StoreLock lock(core_.get());
     object = MakeObject();
@@ -91,7 +91,7 @@ TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
 TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   Promoter promoter(core_.get(), nullptr);
   Promotion promotion;
-  const StoredObject *first = nullptr, *second = nullptr;
+  StoredObject *first = nullptr, *second = nullptr;
   {
     StoreLock lock(core_.get());
     first = MakeObject();
@@ -114,7 +114,7 @@ TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
 
 TEST_F(StoreCoreTest, ObjectFetchedTwiceIsCopiedToTheDeviceOnce) {
   Promoter copier(core_.get(), nullptr);
-  const StoredObject *kept = nullptr, *gone = nullptr;
+  StoredObject *kept = nullptr, *gone = nullptr;
   {
     StoreLock lock(core_.get());
     kept = MakeObject();
@@ -127,7 +127,7 @@ TEST_F(StoreCoreTest, ObjectFetchedTwiceIsCopiedToTheDeviceOnce) {
   EXPECT_FALSE(core_->tiers.device->Has(kept->number));
   {
     StoreLock lock(core_.get());
-    for (const StoredObject* object : {kept, kept, gone, gone}) copier.NoteFetched(object);
+    for (StoredObject* object : {kept, kept, gone, gone}) copier.NoteFetched(object);
     core_->objects.Release(gone);
   }
   executor_->RunAll();
@@ -153,7 +153,7 @@ TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
   work.points.resize(1);
   writer.AbandonWrite(work);
   EXPECT_THAT(core_->objects.TakeGarbage().manifests, testing::ElementsAre(7));
-  for (const StoredObject* object : work.objects) core_->objects.Release(object);
+  for (StoredObject* object : work.objects) core_->objects.Release(object);
 }
 
 TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {
