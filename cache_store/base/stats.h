@@ -30,7 +30,7 @@ enum class Counter {
   kBytesReadDisk,
   kBytesReadGpu,
   kBytesShared,
-  kPromotedRestorePoints,
+  kPromotedObjects,
   kPromotionsSkipped,
   kGpuPromotedObjects,
   kGpuPromotionsDropped,

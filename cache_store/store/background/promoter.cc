@@ -10,31 +10,23 @@ constexpr uint32_t kFetchesToCopy = 2;
 
 }  // namespace
 
-std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
+bool Promoter::MayPromote(const RestorePointEntry& point) {
   core_->mu.AssertHeld();
-  if (core_->evictor.limits().host_bytes == 0) return nullptr;
+  if (core_->evictor.limits().host_bytes == 0) return false;
   uint64_t bytes = 0;
-  for (StoredObject* object : point.objects) {
+  for (const StoredObject* object : point.objects) {
     if (!object->in_host()) bytes += object->bytes();
   }
-  if (!core_->evictor.MayDemoteFor(bytes)) {
-    core_->Count(Counter::kPromotionsSkipped);
-    return nullptr;
-  }
-  auto promotion = std::make_shared<Promotion>();
-  promotion->point_id = point.id;
-  return promotion;
+  const bool may = core_->evictor.MayDemoteFor(bytes);
+  if (!may) core_->Count(Counter::kPromotionsSkipped);
+  return may;
 }
 
-void Promoter::Skip(Promotion* promotion) {
-  if (!promotion->skipped.exchange(true)) core_->Count(Counter::kPromotionsSkipped);
-}
-
-bool Promoter::Claim(StoredObject* object, Promotion* promotion) {
+bool Promoter::Claim(StoredObject* object) {
   StoreLock lock(core_);
   if (object->in_host() || object->ram.begun || object->retired) return false;
   if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
-    Skip(promotion);
+    core_->Count(Counter::kPromotionsSkipped);
     return false;
   }
   assert(object->sessions > 0);  // the reader's
@@ -50,35 +42,30 @@ void Promoter::Unclaim(StoredObject* object) {
   object->ram.begun = false;
 }
 
-void Promoter::Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
-                       std::vector<SliceView> views) {
+void Promoter::Promote(StoredObject* object, std::vector<SliceView> views) {
   {
     StoreLock lock(core_);
     assert(object->ram.begun && object->sessions > 0 && views.size() == object->layers.size());
     core_->objects.Hold(object);
   }
   // The executor's bytes are for what would be lost without it: write-behind.
-  const bool scheduled = core_->executor->TrySchedule(
-      0, [this, promotion, object, views] { InsertIntoHost(promotion.get(), object, views); });
+  const bool scheduled =
+      core_->executor->TrySchedule(0, [this, object, views] { InsertIntoHost(object, views); });
   if (scheduled) return;
-  Skip(promotion.get());
+  core_->Count(Counter::kPromotionsSkipped);
   StoreLock lock(core_);
   Unclaim(object);
   core_->objects.Release(object);  // the session holds it, too
 }
 
 // The job. Evicted copies are gone from RAM before their room is used.
-void Promoter::InsertIntoHost(Promotion* promotion, StoredObject* object,
-                              std::vector<SliceView> views) {
+void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views) {
   bool has_room = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    if (object->names > 0 && !object->in_host() && !promotion->no_room) {
+    if (object->names > 0 && !object->in_host()) {
       has_room = core_->evictor.ReserveHostByDemoting(object->bytes());
-      if (!has_room) {
-        promotion->no_room = true;
-        Skip(promotion);
-      }
+      if (!has_room) core_->Count(Counter::kPromotionsSkipped);
     }
   }
   if (has_room) {
@@ -90,9 +77,7 @@ void Promoter::InsertIntoHost(Promotion* promotion, StoredObject* object,
       core_->evictor.UnreserveHost(object->bytes());
       if (object->names > 0 && !object->in_host()) {
         core_->objects.SetInHost(object, std::move(views));
-        RestorePointEntry* point = core_->catalog.Find(promotion->point_id);
-        const bool is_whole = point != nullptr && point->slowest_tier() == Tier::kHost;
-        if (is_whole) core_->Count(Counter::kPromotedRestorePoints);
+        core_->Count(Counter::kPromotedObjects);
       }
     }
     Unclaim(object);

@@ -10,7 +10,6 @@
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -22,13 +21,6 @@
 
 namespace hearth {
 
-// Shared by a session and the jobs that put its slices into RAM.
-struct Promotion {
-  Digest point_id{};
-  std::atomic<bool> no_room{false};  // nothing more fits beside what may not be demoted
-  std::atomic<bool> skipped{false};  // counted once
-};
-
 class Promoter {
  public:
   // `copier`: hundreds of copies may be queued at once. Null: the core's executor.
@@ -37,24 +29,21 @@ class Promoter {
   // Waits until all accepted copies to the device are done. The last call.
   void StopCopying() { copier_.reset(); }
 
-  // Null when RAM cannot hold the point beside the objects that must stay: trying would only push
+  // False when RAM cannot hold the point beside the objects that must stay: trying would only push
   // out everything else.
-  std::shared_ptr<Promotion> Begin(const RestorePointEntry& point)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  bool MayPromote(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Whether this reader is to promote the object: it is not in RAM, no other reader promotes it,
   // and the memory held for promotions stays below its limit.
-  bool Claim(StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(core_->mu);
+  bool Claim(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Unclaim(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Ends the claim. REQUIRES: claimed, and held by the caller; `views` are all of its slices.
-  void Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
-               std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void Promote(StoredObject* object, std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
   // A session ends that read the object from RAM or disk. REQUIRES: held.
   void NoteFetched(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
   void CopyToDevice(uint64_t number) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void Skip(Promotion* promotion);
-  void InsertIntoHost(Promotion* promotion, StoredObject* object, std::vector<SliceView> views)
+  void InsertIntoHost(StoredObject* object, std::vector<SliceView> views)
       ABSL_LOCKS_EXCLUDED(core_->mu);
 
   StoreCore* const core_;

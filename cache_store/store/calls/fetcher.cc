@@ -143,7 +143,9 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, Se
   core_->catalog.CountHit(point);
   auto session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
   const LookupPlan& plan = session->plan();
-  if (plan.slowest_tier == Tier::kDisk && !plan.on_device) session->BeginPromotion(*point);
+  if (plan.slowest_tier == Tier::kDisk && !plan.on_device && promoter_->MayPromote(*point)) {
+    session->BeginPromotion();
+  }
   return session;
 }
 
@@ -260,13 +262,6 @@ void FetchSessionImpl::HoldObjects(const RestorePointEntry& point) {
                                           object->in_host() ? Tier::kHost : Tier::kDisk});
     unserved_slices_ += object->layers.size();
   }
-}
-
-void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
-  core_->mu.AssertHeld();
-  assert(point.number == point_number_ && promotion_ == nullptr);
-  promotion_ = promoter_->Begin(point);
-  if (promotion_ != nullptr) kept_.resize(objects_.size());
 }
 
 void FetchSessionImpl::SetLoadedFrom(Tier tier) {
@@ -417,16 +412,16 @@ std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
 }
 
 void FetchSessionImpl::KeepForPromotion(size_t object, size_t place, const SliceView& view) {
-  if (promotion_ == nullptr || promotion_->no_room) return;
+  if (kept_.empty()) return;
   Kept& kept = kept_[object];
   StoredObject* const stored = objects_[object];
-  if (!std::exchange(kept.tried, true) && promoter_->Claim(stored, promotion_.get())) {
+  if (!std::exchange(kept.tried, true) && promoter_->Claim(stored)) {
     kept.slices.resize(stored->layers.size());
   }
   if (kept.slices.empty() || kept.slices[place].owner != nullptr) return;
   kept.slices[place] = view;
   if (++kept.count < kept.slices.size()) return;
-  promoter_->Promote(promotion_, stored, std::move(kept.slices));
+  promoter_->Promote(stored, std::move(kept.slices));
   kept.slices.clear();
 }
 

@@ -38,7 +38,7 @@ class FetchSessionImpl : public FetchSession {
 
   // Before the session is handed out.
   LookupPlan* mutable_plan() { return &plan_; }
-  void BeginPromotion(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void BeginPromotion() { kept_.resize(objects_.size()); }
   void SetAgain(bool again) { again_ = again; }  // PrefixQuery::again
   void SetLoadedFrom(Tier tier);                 // PrefixQuery::loaded_from
   void SetExport() { is_export_ = true; }        // by id: serves nobody's prompt
@@ -89,8 +89,7 @@ class FetchSessionImpl : public FetchSession {
   bool again_ = false;
   Tier loaded_from_ = Tier::kNone;
   bool is_export_ = false;
-  std::shared_ptr<Promotion> promotion_;  // null: nothing is to be promoted
-  std::vector<Kept> kept_;                // by object
+  std::vector<Kept> kept_;  // by object; empty: nothing is to be promoted
 };
 
 class Fetcher {

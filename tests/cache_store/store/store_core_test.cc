@@ -90,22 +90,21 @@ TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
 
 TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   Promoter promoter(core_.get(), nullptr);
-  Promotion promotion;
   StoredObject *first = nullptr, *second = nullptr;
   {
     StoreLock lock(core_.get());
     first = MakeObject();
     second = MakeObject();
   }
-  EXPECT_TRUE(promoter.Claim(first, &promotion));
-  EXPECT_FALSE(promoter.Claim(first, &promotion)) << "somebody promotes it";
-  EXPECT_FALSE(promoter.Claim(second, &promotion)) << "over the limit";
+  EXPECT_TRUE(promoter.Claim(first));
+  EXPECT_FALSE(promoter.Claim(first)) << "somebody promotes it";
+  EXPECT_FALSE(promoter.Claim(second)) << "over the limit";
   EXPECT_EQ(Counted(Counter::kPromotionsSkipped), 1u);
   {
     StoreLock lock(core_.get());
     promoter.Unclaim(first);
   }
-  EXPECT_TRUE(promoter.Claim(second, &promotion));
+  EXPECT_TRUE(promoter.Claim(second));
   StoreLock lock(core_.get());
   promoter.Unclaim(second);
   core_->objects.Release(first);

@@ -124,7 +124,7 @@ TEST_F(StoreStatsTest, AnExportChangesNeitherWhatGoesFirstNorWhereAnythingIs) {
   Open(1 << 20);  // RAM is empty
   Export(4);
   EXPECT_EQ(tier_of(4), Tier::kDisk);
-  EXPECT_EQ(store_->Stats().counters.at("promoted_restore_points"), 0u);
+  EXPECT_EQ(store_->Stats().counters.at("promoted_objects"), 0u);
 }
 
 TEST_F(StoreStatsTest, BytesNeverReadAreCountedWhenTheyLeaveEachTier) {
