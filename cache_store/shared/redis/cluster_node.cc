@@ -1,11 +1,18 @@
 #include "cache_store/shared/redis/cluster_node.h"
 
-#include <algorithm>
-#include <cassert>
-#include <utility>
+#include <sys/epoll.h>
 
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/shared/redis/redis_reply.h"
 #include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
@@ -17,7 +24,25 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A node that never served is probed ever more seldom: a map may name hundreds that are not there.
 constexpr uint32_t kLongestPause = 8;  // times the first one
 
+// Where so much waits to be sent, more commands would only wait, too.
+constexpr size_t kUnsentBytes = size_t{256} << 10;
+// A shorter piece of what is to be sent is joined with those behind it.
+constexpr size_t kShortBytes = size_t{16} << 10;
+constexpr size_t kReadBytes = size_t{64} << 10;
+// Read of one connection, and written to it, before the others have their turn.
+constexpr size_t kReadAtOnce = size_t{1} << 20, kWrittenAtOnce = size_t{64} << 10;
+// A connection that moves fewer bytes in its time of silence is taken to be silent.
+constexpr size_t kProgressBytes = size_t{64} << 10;
+
+std::string Command(std::initializer_list<absl::string_view> words) {
+  return FormatCommand(absl::MakeConstSpan(words.begin(), words.size()));
+}
+
 }  // namespace
+
+ClusterNode::Connection::~Connection() {
+  if (transport != nullptr) parts->loop.Forget(transport->fd());
+}
 
 ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane,
                          Observer* observer)
@@ -36,7 +61,7 @@ ClusterNode::~ClusterNode() {
 }
 
 bool ClusterNode::IsIdle() const {
-  return waiting_.empty() && (connection_ == nullptr || connection_->commands_in_flight() == 0);
+  return waiting_.empty() && (connection_ == nullptr || connection_->awaited.empty());
 }
 
 void ClusterNode::EndAttempt() {
@@ -44,21 +69,67 @@ void ClusterNode::EndAttempt() {
   attempt_timer_.reset();
 }
 
-void ClusterNode::Retire() {
-  parts_->loop.Post([gone = std::shared_ptr<NodeConnection>(std::move(connection_))] {});
-}
-
 void ClusterNode::Attempt() {
   assert(connection_ == nullptr);
-  if (attempts_ > 0) ++parts_->counters.reconnects;
-  connection_ = std::make_unique<NodeConnection>(parts_, address_, attempts_++, this);
+  if (attempts_++ > 0) ++parts_->counters.reconnects;
+  connection_ = std::make_shared<Connection>(parts_);
   attempt_timer_ = parts_->loop.At(Now() + parts_->options.connect_wait, [this] {
-    connection_->Close(absl::UnavailableError("no connection in time"));
+    Close(absl::UnavailableError("no connection in time"));
   });
-  connection_->Open();
+  parts_->resolver.Resolve(address_,
+                           [this, of = std::weak_ptr<Connection>(connection_)](auto addresses) {
+                             if (!of.expired()) Connect(std::move(addresses));
+                           });
 }
 
-void ClusterNode::OnOpen() {
+void ClusterNode::Connect(absl::StatusOr<HostResolver::Addresses> addresses) {
+  if (!addresses.ok()) return Close(addresses.status());
+  SslHandle ssl;
+  if (parts_->options.use_tls) {
+    absl::StatusOr<SslHandle> tls = parts_->tls.Make(address_.host);
+    if (!tls.ok()) return Close(tls.status());
+    ssl = *std::move(tls);
+  }
+  // Which of a host's addresses, in turn.
+  const SocketAddress& address = (*addresses)[(attempts_ - 1) % addresses->size()];
+  absl::StatusOr<std::unique_ptr<Transport>> transport =
+      Transport::Connect(address, std::move(ssl));
+  if (!transport.ok()) return Close(transport.status());
+  connection_->transport = *std::move(transport);
+  const Transport& made = *connection_->transport;
+  parts_->loop.Watch(made.fd(), made.Awaited(false), this);
+}
+
+// Who we are, our name for people, and whether the node serves at all.
+void ClusterNode::Greet() {
+  connection_->phase = Phase::kGreeting;
+  const RedisOptions& options = parts_->options;
+  absl::StatusOr<std::string> password = parts_->password.Get();
+  if (!password.ok()) return Close(password.status());
+  std::vector<std::string> commands;
+  if (!password->empty()) {
+    commands.push_back(options.user.empty() ? Command({"AUTH", *password})
+                                            : Command({"AUTH", options.user, *password}));
+  }
+  commands.push_back(Command({"CLIENT", "SETNAME", "hearth-store"}));
+  commands.push_back(Command({"PING"}));
+  for (std::string& command : commands) {
+    const bool is_last = &command == &commands.back();
+    SendText(std::move(command), {}, 0, [this, is_last](const absl::StatusOr<RedisReply>& reply) {
+      OnGreeting(reply, is_last);
+    });
+  }
+}
+
+// A user who may only touch keys is refused the name and the ping: that is an answer, too.
+void ClusterNode::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last) {
+  if (!reply.ok()) return;  // it is being closed
+  if (reply->kind == RedisReply::Kind::kError && !absl::StartsWith(reply->text, "NOPERM")) {
+    return Close(StatusOfError(reply->text));
+  }
+  if (!is_last) return;
+  connection_->phase = Phase::kOpen;
+  connection_->opened = Now();
   EndAttempt();
   look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
   quiet_looks_ = 0;
@@ -67,21 +138,27 @@ void ClusterNode::OnOpen() {
   Pump();
 }
 
-void ClusterNode::OnClosed(const absl::Status& why) {
+void ClusterNode::Close(const absl::Status& why) {
+  if (connection_ == nullptr) return;
+  const ConnectionPtr gone = std::exchange(connection_, nullptr);
   EndAttempt();
   if (look_timer_.has_value()) parts_->loop.Cancel(*look_timer_);
   look_timer_.reset();
+  const absl::Status named(why.code(),
+                           absl::StrCat("redis ", address_.Text(), ": ", why.message()));
+  for (const Awaited& each : gone->awaited) {
+    if (each.done != nullptr) each.done(named);
+  }
   const absl::Duration pause = parts_->options.probe_pause;
+  const bool was_open = gone->phase == Phase::kOpen;
   // One that served until now may be back at once; one that did not is not asked without a pause.
-  const bool served = connection_->opened() > absl::InfinitePast() &&
-                      Now() - connection_->opened() >= pause && !IsSilent();
-  has_served_ |= connection_->opened() > absl::InfinitePast();
+  const bool served = was_open && Now() - gone->opened >= pause && !IsSilent();
+  has_served_ |= was_open;
   const uint32_t times =
       has_served_ ? 1 : std::min(kLongestPause, 1u << std::min(attempts_ - 1, 8u));
-  Retire();
   attempt_timer_ = parts_->loop.At(Now() + (served ? absl::ZeroDuration() : times * pause),
                                    [this] { Attempt(); });
-  if (!served) Refuse(why);
+  if (!served) Refuse(named);
 }
 
 void ClusterNode::Refuse(const absl::Status& why) {
@@ -101,10 +178,10 @@ void ClusterNode::Send(const KeyRequest& request) {
 }
 
 void ClusterNode::Pump() {
-  while (!waiting_.empty() && IsUp() && !connection_->has_enough_to_send()) {
+  while (!waiting_.empty() && IsUp() && connection_->output.size() < kUnsentBytes) {
     const KeyRequest& next = waiting_.front();
     if (next.IsWanted()) {
-      const uint64_t under_way = connection_->bytes_in_flight();
+      const uint64_t under_way = connection_->bytes_in_flight;
       const uint64_t cost = next.command().Cost();
       if (under_way > 0 && under_way + cost > parts_->options.in_flight_bytes_max) return;
       SendNow(next);
@@ -114,19 +191,136 @@ void ClusterNode::Pump() {
 }
 
 void ClusterNode::SendNow(const KeyRequest& request) {
-  static constexpr absl::string_view kAsking[] = {"ASKING"};
   const KeyCommand& command = request.command();
-  if (request.asks) connection_->Send(FormatCommand(kAsking), {}, 0, nullptr);
-  connection_->Send(command.Format(), command.Limits(), command.Cost(),
-                    [this, request](absl::StatusOr<RedisReply> reply) {
-                      observer_->OnAnswer(this, request, std::move(reply));
-                    });
+  if (request.asks) SendText(Command({"ASKING"}), {}, 0, nullptr);
+  SendText(command.Format(), command.Limits(), command.Cost(),
+           [this, request](absl::StatusOr<RedisReply> reply) {
+             observer_->OnAnswer(this, request, std::move(reply));
+           });
 }
 
-void ClusterNode::AskForSlots(NodeConnection::Done done) {
-  static constexpr absl::string_view kSlots[] = {"CLUSTER", "SLOTS"};
+void ClusterNode::AskForSlots(Done done) {
   assert(IsUp());
-  connection_->Send(FormatCommand(kSlots), kSlotMapLimits, 0, std::move(done));
+  SendText(Command({"CLUSTER", "SLOTS"}), kSlotMapLimits, 0, std::move(done));
+}
+
+void ClusterNode::SendText(std::string command, const ReplyLimits& limits, uint64_t cost,
+                           Done done) {
+  assert(connection_ != nullptr && connection_->phase != Phase::kConnecting);
+  if (connection_->awaited.empty()) {
+    connection_->last_progress = Now();
+    connection_->moved_bytes = 0;
+  }
+  connection_->output.Append(std::move(command));
+  connection_->awaited.push_back({limits, cost, std::move(done)});
+  connection_->bytes_in_flight += cost;
+  Later(&Connection::flushes, &ClusterNode::Flush);  // together with what else is sent now
+}
+
+void ClusterNode::Later(bool Connection::*is_to_be, void (ClusterNode::*task)()) {
+  if (std::exchange((*connection_).*is_to_be, true)) return;
+  parts_->loop.Post([this, is_to_be, task, of = std::weak_ptr<Connection>(connection_)] {
+    const ConnectionPtr connection = of.lock();
+    if (connection == nullptr || connection != connection_) return;
+    (*connection).*is_to_be = false;
+    (this->*task)();
+  });
+}
+
+void ClusterNode::OnReady(uint32_t events) {
+  const ConnectionPtr held = connection_;
+  if (held->phase == Phase::kConnecting) {
+    const absl::StatusOr<bool> established = held->transport->Establish();
+    if (!established.ok()) return Close(established.status());
+    if (*established) Greet();
+  } else {
+    if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) Receive();
+    if (connection_ != nullptr && (events & EPOLLOUT) != 0) Flush();
+  }
+  if (connection_ == nullptr) return;
+  const Transport& transport = *held->transport;
+  parts_->loop.Watch(transport.fd(), transport.Awaited(!held->output.empty()), this);
+}
+
+void ClusterNode::Moved(size_t bytes) {
+  connection_->moved_bytes += bytes;
+  if (connection_->moved_bytes < kProgressBytes) return;
+  connection_->moved_bytes = 0;
+  connection_->last_progress = Now();
+}
+
+void ClusterNode::Flush() {
+  const ConnectionPtr held = connection_;
+  absl::Cord& output = held->output;
+  for (size_t left = kWrittenAtOnce; left > 0 && !output.empty();) {
+    absl::string_view piece = *output.chunk_begin();
+    std::string joined;
+    if (piece.size() < std::min(kShortBytes, output.size())) {
+      piece = joined = std::string(output.Subcord(0, kWrittenAtOnce));
+    }
+    const absl::StatusOr<size_t> written = held->transport->Write(piece.substr(0, left));
+    if (!written.ok()) return Close(written.status());
+    if (*written == 0) break;
+    output.RemovePrefix(*written);
+    left -= *written;
+    parts_->counters.sent_bytes += *written;
+    Moved(*written);
+  }
+  parts_->loop.Watch(held->transport->fd(), held->transport->Awaited(!output.empty()), this);
+  Pump();
+}
+
+void ClusterNode::Receive() {
+  const ConnectionPtr held = connection_;
+  std::array<char, kReadBytes> bytes;
+  size_t left = kReadAtOnce;
+  while (left > 0) {
+    // The end of a long text is read together with what comes after it.
+    const absl::Span<char> room = held->reader.Room();
+    const bool is_direct = room.size() > bytes.size();
+    const absl::Span<char> into = is_direct ? room : absl::MakeSpan(bytes);
+    const absl::StatusOr<size_t> read = held->transport->Read(into.data(), into.size());
+    if (!read.ok()) return Close(read.status());
+    if (*read == 0) break;
+    left -= std::min(left, *read);
+    Moved(*read);
+    if (is_direct) {
+      held->reader.Filled(*read);
+    } else {
+      held->reader.Feed(bytes.data(), *read);
+    }
+    TakeReplies();
+    if (connection_ == nullptr) return;
+    // TLS gives a record at a time; a socket that gave less than it could has no more.
+    if (!parts_->options.use_tls && *read < into.size()) break;
+  }
+  // After the others have had their turn.
+  if (left == 0 && held->transport->HasUnread()) {
+    Later(&Connection::receives, &ClusterNode::ReceiveMore);
+  }
+  Pump();
+}
+
+void ClusterNode::ReceiveMore() { OnReady(EPOLLIN); }
+
+void ClusterNode::TakeReplies() {
+  const ConnectionPtr held = connection_;
+  std::deque<Awaited>& awaited = held->awaited;
+  while (!awaited.empty() && held->reader.HasBytes()) {
+    absl::StatusOr<std::optional<RedisReply>> reply = held->reader.Next(awaited.front().limits);
+    if (!reply.ok()) return Close(reply.status());
+    if (!reply->has_value()) return;
+    held->last_progress = Now();
+    held->moved_bytes = 0;
+    const Done done = std::move(awaited.front().done);
+    held->bytes_in_flight -= awaited.front().cost;
+    awaited.pop_front();
+    if (done != nullptr) done(*std::move(*reply));
+    if (connection_ == nullptr) return;
+  }
+  if (awaited.empty() && held->reader.HasBytes()) {
+    Close(absl::DataLossError("it answers what nobody asked"));
+  }
 }
 
 bool ClusterNode::IsSilent() const { return quiet_looks_ * kLookPause >= parts_->options.silence; }
@@ -134,18 +328,15 @@ bool ClusterNode::IsSilent() const { return quiet_looks_ * kLookPause >= parts_-
 // Of a connection that is open: is it still alive? Silence is counted in looks, not by the clock: a
 // loop that was held up itself has looked once.
 void ClusterNode::Look() {
-  static constexpr absl::string_view kPing[] = {"PING"};
   look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
-  const absl::Time progress = connection_->last_progress();
+  const absl::Time progress = connection_->last_progress;
   quiet_looks_ = std::exchange(seen_progress_, progress) == progress ? quiet_looks_ + 1 : 0;
-  if (connection_->commands_in_flight() == 0) {
+  if (connection_->awaited.empty()) {
     quiet_looks_ = 0;
-    if (Now() - progress >= kHeartbeat) {
-      connection_->Send(FormatCommand(kPing), {}, 0, nullptr);
-    }
+    if (Now() - progress >= kHeartbeat) SendText(Command({"PING"}), {}, 0, nullptr);
     return;
   }
-  if (IsSilent()) connection_->Close(absl::UnavailableError("it does not answer"));
+  if (IsSilent()) Close(absl::UnavailableError("it does not answer"));
 }
 
 }  // namespace hearth
