@@ -1,43 +1,63 @@
-// RereadFile: a text that is kept in a file, read again once the file has changed.
+// Reread: what is made of files, made again once one of them has changed. RereadFile: a text.
 //
 // Thread safety: all methods from any thread. Ownership: what is reported to outlives it.
-// Invariants: (1) a file that cannot be used, such as one that is half written, changes nothing
-// that worked; (2) it is reported once for each of its changes.
+// Invariants: (1) files that cannot be used, such as one that is half written, change nothing that
+// worked; (2) that is reported once for each of their changes.
 #ifndef HEARTH_CACHE_STORE_BASE_REREAD_FILE_H_
 #define HEARTH_CACHE_STORE_BASE_REREAD_FILE_H_
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "cache_store/base/file_stamp.h"
 
 namespace hearth {
 
-// Told of a file that cannot be used, and that the one before it is used on. May be null.
+// Told of files that cannot be used, and that those before them are used on. May be null.
 using FileReport = std::function<void(const absl::Status&)>;
 
-class RereadFile {
+template <typename T>
+class Reread {
  public:
-  using Read = std::function<absl::StatusOr<std::string>(const std::string& path)>;
+  using Read = std::function<absl::StatusOr<T>()>;
 
-  RereadFile(std::string path, Read read, FileReport report)
-      : path_(std::move(path)), read_(std::move(read)), report_(std::move(report)) {}
+  Reread(std::vector<std::string> paths, Read read, FileReport report)
+      : paths_(std::move(paths)), read_(std::move(read)), report_(std::move(report)) {}
 
-  // The text of the last file that could be used; an error until there was one.
-  absl::StatusOr<std::string> Text() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the last files that could be used gave; an error until there were some.
+  absl::StatusOr<T> Get() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::ReleasableMutexLock lock(&mutex_);
+    // Before they are read: what changes after that is another change.
+    std::vector<std::string> stamps;
+    for (const std::string& path : paths_) stamps.push_back(FileStampOf(path));
+    if (value_.has_value() && stamps == stamps_) return *value_;
+    stamps_ = std::move(stamps);
+    absl::StatusOr<T> read = read_();
+    if (read.ok()) value_ = *read;
+    if (!value_.has_value()) return read.status();
+    const T value = *value_;
+    lock.Release();
+    if (!read.ok() && report_ != nullptr) report_(read.status());
+    return value;
+  }
 
  private:
-  const std::string path_;
-  const Read read_;
+  const std::vector<std::string> paths_;
+  const Read read_ ABSL_GUARDED_BY(mutex_);
   const FileReport report_;
   absl::Mutex mutex_;
-  std::string stamp_ ABSL_GUARDED_BY(mutex_);  // of the file that was read last
-  bool has_text_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string text_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> stamps_ ABSL_GUARDED_BY(mutex_);  // of the files that were read last
+  std::optional<T> value_ ABSL_GUARDED_BY(mutex_);
 };
+
+using RereadFile = Reread<std::string>;
 
 }  // namespace hearth
 

@@ -42,7 +42,7 @@ class TokenSender final : public grpc::experimental::Interceptor {
     using Point = grpc::experimental::InterceptionHookPoints;
     if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_INITIAL_METADATA)) {
       methods->GetSendInitialMetadata()->emplace("authorization",
-                                                 absl::StrCat("Bearer ", token_->Text().value()));
+                                                 absl::StrCat("Bearer ", token_->Get().value()));
     }
     methods->Proceed();
   }
@@ -115,11 +115,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& acc
                      "plaintext-tokens on where the network itself is encrypted"));
   }
   // As it changes: Kubernetes renews its tokens. What is no file is read once.
-  const auto read = [flag, pipes_too = !access.rereads](const std::string& path) mutable {
+  const std::string path = access.token_file;
+  const auto read = [flag, path, pipes_too = !access.rereads]() mutable {
     return ReadToken(flag, path, std::exchange(pipes_too, false));
   };
-  const auto token = std::make_shared<RereadFile>(access.token_file, read, nullptr);
-  if (const auto first = token->Text(); !first.ok()) return first.status();
+  const auto token = std::make_shared<RereadFile>(std::vector<std::string>{path}, read, nullptr);
+  if (const auto first = token->Get(); !first.ok()) return first.status();
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> senders;
   senders.push_back(std::make_unique<TokenSenders>(token));
   return grpc::experimental::CreateCustomChannelWithInterceptors(address, *credentials, arguments,

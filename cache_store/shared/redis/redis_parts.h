@@ -28,7 +28,9 @@ struct RedisParts {
       : options(given),
         resolver(&loop),
         tls(options),
-        password(options.password_file, &ReadPassword, options.on_unusable_file) {}
+        password(
+            {options.password_file}, [this] { return ReadPassword(options.password_file); },
+            options.on_unusable_file) {}
   RedisParts(const RedisParts&) = delete;
   RedisParts& operator=(const RedisParts&) = delete;
 

@@ -16,7 +16,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/base/file_stamp.h"
 
 namespace hearth {
 namespace {
@@ -54,8 +53,9 @@ bool IsAddress(const std::string& host) {
 }  // namespace
 
 absl::StatusOr<SslHandle> TlsContext::Make(const std::string& host) {
-  if (absl::Status status = Refresh(); context_ == nullptr) return status;
-  SslHandle ssl(SSL_new(context_.get()));
+  const absl::StatusOr<Context> context = context_.Get();
+  if (!context.ok()) return context.status();
+  SslHandle ssl(SSL_new(context->get()));
   if (ssl == nullptr) return absl::InternalError(SslErrors());
   if (IsAddress(host)) {
     X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl.get()), host.c_str());
@@ -68,26 +68,9 @@ absl::StatusOr<SslHandle> TlsContext::Make(const std::string& host) {
   return ssl;
 }
 
-absl::Status TlsContext::Refresh() {
-  std::vector<std::string> stamps;
-  for (const std::string& file : {options_.ca_file, options_.certificate_file, options_.key_file}) {
-    stamps.push_back(FileStampOf(file));
-  }
-  if (stamps == stamps_) return status_;
-  stamps_ = std::move(stamps);
-  absl::StatusOr<Context> context = Read();
-  status_ = context.status();
-  if (context.ok()) {
-    context_ = *std::move(context);
-  } else if (context_ != nullptr && options_.on_unusable_file != nullptr) {
-    options_.on_unusable_file(status_);
-  }
-  return status_;
-}
-
-absl::StatusOr<TlsContext::Context> TlsContext::Read() const {
+absl::StatusOr<TlsContext::Context> TlsContext::Read(const RedisOptions& options) {
   ERR_clear_error();
-  Context context(SSL_CTX_new(TLS_client_method()));
+  Context context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(SslErrors());
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
@@ -101,19 +84,18 @@ absl::StatusOr<TlsContext::Context> TlsContext::Read() const {
   SSL_CTX_set_default_read_buffer_len(context.get(), kReadAheadBytes);
   // A server that closes without TLS's goodbye has closed: an answer's length says if it is whole.
   SSL_CTX_set_options(context.get(), SSL_OP_IGNORE_UNEXPECTED_EOF);
-  const std::string& ca = options_.ca_file;
+  const std::string& ca = options.ca_file;
   if (ca.empty() ? SSL_CTX_set_default_verify_paths(context.get()) != 1
                  : SSL_CTX_load_verify_file(context.get(), ca.c_str()) != 1) {
     return CannotUse(ca.empty() ? "the system's authorities" : ca);
   }
-  const std::string& certificate = options_.certificate_file;
+  const std::string& certificate = options.certificate_file;
   if (certificate.empty()) return context;
   if (SSL_CTX_use_certificate_chain_file(context.get(), certificate.c_str()) != 1) {
     return CannotUse(certificate);
   }
-  if (SSL_CTX_use_PrivateKey_file(context.get(), options_.key_file.c_str(), SSL_FILETYPE_PEM) !=
-      1) {
-    return CannotUse(options_.key_file);
+  if (SSL_CTX_use_PrivateKey_file(context.get(), options.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
+    return CannotUse(options.key_file);
   }
   return context;
 }

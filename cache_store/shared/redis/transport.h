@@ -1,8 +1,7 @@
 // Transport: a socket to a Redis server, with TLS or without, that never waits; TlsContext: what
 // OpenSSL is to know of our certificates and authorities, read again once the files have changed.
 //
-// Thread safety: one thread. Ownership: closes its socket. Invariant: files that cannot be used
-// change nothing that worked.
+// Thread safety: one thread. Ownership: closes its socket.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_TRANSPORT_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_TRANSPORT_H_
 
@@ -12,10 +11,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/base/reread_file.h"
 #include "cache_store/shared/redis/host_resolver.h"
 #include "cache_store/shared/redis/redis_options.h"
 
@@ -23,28 +22,26 @@ namespace hearth {
 
 struct FreeSsl {
   void operator()(SSL* ssl) const { SSL_free(ssl); }
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
 };
 using SslHandle = std::unique_ptr<SSL, FreeSsl>;
 
 class TlsContext {
  public:
-  explicit TlsContext(const RedisOptions& options) : options_(options) {}
+  explicit TlsContext(const RedisOptions& options)
+      : context_(
+            {options.ca_file, options.certificate_file, options.key_file},
+            [&options] { return Read(options); }, options.on_unusable_file) {}
 
   // One end of a connection to `host`, whose certificate must be of that name, or of that address.
   // kFailedPrecondition names the file that cannot be used.
   absl::StatusOr<SslHandle> Make(const std::string& host);
 
  private:
-  using Context = std::unique_ptr<SSL_CTX, FreeSsl>;
+  using Context = std::shared_ptr<SSL_CTX>;
 
-  absl::Status Refresh();
-  absl::StatusOr<Context> Read() const;
+  static absl::StatusOr<Context> Read(const RedisOptions& options);
 
-  const RedisOptions& options_;
-  std::vector<std::string> stamps_;  // of the files that context_ was made of, or failed to be
-  Context context_;
-  absl::Status status_;  // of the last reading
+  Reread<Context> context_;
 };
 
 class Transport {

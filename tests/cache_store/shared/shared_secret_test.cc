@@ -16,8 +16,8 @@ class RereadFileTest : public ::testing::Test {
   const TestFolder folder_;
   const std::string path_ = folder_.path() + "/secret";
   std::vector<absl::Status> reports_;
-  RereadFile file_{path_,
-                   [](const std::string& path) -> absl::StatusOr<std::string> {
+  RereadFile file_{{path_},
+                   [path = path_]() -> absl::StatusOr<std::string> {
                      std::string text;
                      std::getline(std::ifstream(path), text);
                      if (text.size() < 5) return absl::FailedPreconditionError("too short");
@@ -27,26 +27,26 @@ class RereadFileTest : public ::testing::Test {
 };
 
 TEST_F(RereadFileTest, IsReadAgainOnceItHasChanged) {
-  EXPECT_FALSE(file_.Text().ok());
+  EXPECT_FALSE(file_.Get().ok());
   Write("first");
-  EXPECT_EQ(file_.Text().value(), "first");
+  EXPECT_EQ(file_.Get().value(), "first");
   Write("second");
-  EXPECT_EQ(file_.Text().value(), "second");
+  EXPECT_EQ(file_.Get().value(), "second");
   EXPECT_TRUE(reports_.empty());
 }
 
 TEST_F(RereadFileTest, OneThatCannotBeUsedIsReportedOnceAndChangesNothing) {
   Write("first");
-  EXPECT_EQ(file_.Text().value(), "first");
+  EXPECT_EQ(file_.Get().value(), "first");
   Write("sec");
-  EXPECT_EQ(file_.Text().value(), "first");
-  EXPECT_EQ(file_.Text().value(), "first");
+  EXPECT_EQ(file_.Get().value(), "first");
+  EXPECT_EQ(file_.Get().value(), "first");
   EXPECT_EQ(reports_.size(), 1u);
   ASSERT_EQ(std::remove(path_.c_str()), 0);
-  EXPECT_EQ(file_.Text().value(), "first");
+  EXPECT_EQ(file_.Get().value(), "first");
   EXPECT_EQ(reports_.size(), 2u);
   Write("second");
-  EXPECT_EQ(file_.Text().value(), "second");
+  EXPECT_EQ(file_.Get().value(), "second");
   EXPECT_EQ(reports_.size(), 2u);
 }
 
