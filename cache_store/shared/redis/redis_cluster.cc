@@ -64,6 +64,15 @@ absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_
   return std::move(reply->text);
 }
 
+// What `take` makes of the first `count` answers.
+template <typename Take>
+auto TakeAll(KeyBatch* batch, size_t count, Take take) {
+  std::vector<decltype(take(&batch->answer(0), size_t{0}))> results;
+  results.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) results.push_back(take(&batch->answer(i), size_t{i}));
+  return results;
+}
+
 }  // namespace
 
 RedisCluster::RedisCluster(const RedisOptions& options)
@@ -71,9 +80,9 @@ RedisCluster::RedisCluster(const RedisOptions& options)
       router_(std::make_unique<ClusterRouter>(parts_.get())) {}
 
 absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Open(const RedisOptions& options) {
-  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  assert(!options.addresses.empty());
   std::unique_ptr<RedisCluster> engine(new RedisCluster(options));
-  absl::Status has_password = engine->parts_->password.Text().status();
+  absl::Status has_password = engine->parts_->password.Get().status();
   if (!has_password.ok()) return has_password;
   if (options.use_tls) {
     absl::Status status = engine->parts_->tls.Make(options.addresses[0].host).status();
@@ -102,12 +111,11 @@ std::shared_ptr<KeyBatch> RedisCluster::Run(std::vector<KeyCommand> commands, ab
 std::vector<absl::StatusOr<bool>> RedisCluster::Exists(absl::Span<const std::string> keys,
                                                        absl::Time deadline) {
   const auto batch = Run(CommandsOf(Verb::kExists, keys), deadline);
-  std::vector<absl::StatusOr<bool>> results;
-  for (uint32_t i = 0; i < keys.size(); ++i) {
-    const absl::StatusOr<int64_t> number = TakeNumber(&batch->answer(i));
-    results.push_back(number.ok() ? absl::StatusOr<bool>(*number > 0) : number.status());
-  }
-  return results;
+  return TakeAll(batch.get(), keys.size(), [](auto* reply, size_t) -> absl::StatusOr<bool> {
+    const absl::StatusOr<int64_t> number = TakeNumber(reply);
+    if (!number.ok()) return number.status();
+    return *number > 0;
+  });
 }
 
 RedisCluster::Later RedisCluster::GetLater(std::vector<std::string> keys, uint64_t max_bytes,
@@ -120,11 +128,8 @@ RedisCluster::Later RedisCluster::GetLater(std::vector<std::string> keys, uint64
   Submit(batch, deadline);
   return [batch, max_bytes] {
     batch->Wait();
-    Values values;
-    for (uint32_t i = 0; i < batch->size(); ++i) {
-      values.push_back(TakeValue(&batch->answer(i), max_bytes));
-    }
-    return values;
+    return TakeAll(batch.get(), batch->size(),
+                   [=](auto* reply, size_t) { return TakeValue(reply, max_bytes); });
   };
 }
 
@@ -137,11 +142,9 @@ std::vector<absl::StatusOr<bool>> RedisCluster::Set(absl::Span<const SharedValue
         {Verb::kSet, value.key, value.value, TtlMs(value.ttl), value.only_if_absent});
   }
   const auto batch = Run(std::move(commands), deadline);
-  std::vector<absl::StatusOr<bool>> results;
-  for (uint32_t i = 0; i < values.size(); ++i) {
-    results.push_back(TakeWritten(&batch->answer(i), values[i].only_if_absent));
-  }
-  return results;
+  return TakeAll(batch.get(), values.size(), [&](auto* reply, size_t i) {
+    return TakeWritten(reply, values[i].only_if_absent);
+  });
 }
 
 std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> expiries,
@@ -152,10 +155,8 @@ std::vector<absl::Status> RedisCluster::PutOff(absl::Span<const SharedExpiry> ex
     assert(commands.back().ttl_ms > 0);
   }
   const auto batch = Run(std::move(commands), deadline);
-  std::vector<absl::Status> results;
-  for (uint32_t i = 0; i < expiries.size(); ++i)
-    results.push_back(TakeNumber(&batch->answer(i)).status());
-  return results;
+  return TakeAll(batch.get(), expiries.size(),
+                 [](auto* reply, size_t) { return TakeNumber(reply).status(); });
 }
 
 std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys,

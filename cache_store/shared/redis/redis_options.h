@@ -41,7 +41,7 @@ absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
                                              absl::string_view default_host = "");
 
 struct RedisOptions {
-  // Nodes of one cluster, or one Redis without a cluster. One that answers is enough.
+  // Nodes of one cluster, or one Redis without a cluster. One that answers is enough. Not none.
   std::vector<NodeAddress> addresses;
   bool use_tls = false;
   std::string ca_file;                     // "": the system's authorities
@@ -60,9 +60,6 @@ struct RedisOptions {
   absl::Duration probe_pause = absl::Milliseconds(250);
   // Requests and answers under way on one connection.
   uint64_t in_flight_bytes_max = uint64_t{32} << 20;
-
-  // kInvalidArgument names the field.
-  absl::Status Validate() const;
 };
 
 // Reads "redis://HOST:PORT[,HOST:PORT...]"; rediss: with TLS. Everything else has its default.

@@ -112,6 +112,10 @@ TEST(ReplyReader, RefusesWhatIsLongerThanItsLimit) {
   EXPECT_FALSE(
       FirstError("*2\r\n" + Text(std::string(15000, 'x')) + Text(std::string(15000, 'x')), limits)
           .ok());
+  std::string nested;
+  for (int i = 0; i < 8; ++i) nested += "*1\r\n";
+  EXPECT_TRUE(FirstError(nested + ":1\r\n", kWide).ok());
+  EXPECT_FALSE(FirstError(nested + "*1\r\n:1\r\n", kWide).ok()) << "arrays in arrays in arrays";
   EXPECT_TRUE(FirstError("-" + std::string(1000, 'x') + "\r\n", {}).ok());
   EXPECT_FALSE(FirstError("-" + std::string(1100, 'x') + "\r\n", {}).ok());
 }
@@ -192,20 +196,6 @@ TEST(RedisUrl, NamesNodesAndNothingSecret) {
         "redis://[::1:1", "redis://::1]:1", "redis://[]:1"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseRedisUrl(url).status())) << url;
   }
-}
-
-TEST(RedisUrl, OptionsSayWhichOfThemCannotBe) {
-  const RedisOptions valid = ParseRedisUrl("redis://a:1").value();
-  RedisOptions options = valid;
-  options.ca_file = "/ca";
-  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
-  options.use_tls = true;
-  EXPECT_TRUE(options.Validate().ok());
-  options.key_file = "/key";
-  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
-  options = valid;
-  options.user = "hearth";
-  EXPECT_TRUE(absl::IsInvalidArgument(options.Validate()));
 }
 
 }  // namespace
