@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache_store/base/removal.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -57,6 +58,9 @@ struct ExplainReport {
   uint32_t omitted_boundaries = 0;
   std::vector<OtherFingerprint> other_fingerprints;
   std::string summary;
+
+  // Boundaries that can be used from elsewhere, where those here cannot.
+  void AddUsable(absl::Span<const BoundaryReport> elsewhere);
 };
 
 }  // namespace hearth

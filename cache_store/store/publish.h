@@ -65,12 +65,11 @@ class PublishSession {
   // Counted as staged before its allocation; kResourceExhausted names the limit.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) = 0;
   // Takes one whole slice, which it copies or keeps alive by its owner, and verifies it against the
-  // announced digest. Counts memory as staged that AllocateSlice did not.
-  virtual absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) = 0;
-  // As PutSlice, of a slice that is kept alive by its owner and whose digest the caller computed
-  // from this memory while filling it: it is not read again.
-  virtual absl::Status PutHashedSlice(uint32_t object, uint32_t layer, SliceView slice,
-                                      uint64_t digest) = 0;
+  // announced digest. Counts memory as staged that AllocateSlice did not. `digest`: of a slice that
+  // is kept alive by its owner, where the caller computed it from this memory while filling it: it
+  // is not read again.
+  virtual absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice,
+                                std::optional<uint64_t> digest = std::nullopt) = 0;
   // Writes the manifest last; returns once the requested durability is reached. Boundaries whose
   // objects did not all arrive are left out with a note.
   virtual absl::StatusOr<PublishResult> Commit() = 0;

@@ -71,29 +71,17 @@ void StoreCore::EndJobs() {
 
 void StoreCore::Lock() {
   mu.Lock();
-  held_ = Stopwatch();
   steps_ = 0;
-}
-
-void StoreCore::Unlock() {
-  longest_hold = std::max(longest_hold, absl::FromChrono(held_.Elapsed()));
-  mu.Unlock();
 }
 
 bool StoreCore::Yield(size_t steps) {
   steps_ += steps;
   if (steps_ < kStepsAHold) return false;
   ++yields;
-  Unlock();
+  mu.Unlock();
   let_others_in();
   Lock();
   return true;
-}
-
-void StoreCore::AwaitClaim(const std::vector<Digest>& keys) {
-  longest_hold = std::max(longest_hold, absl::FromChrono(held_.Elapsed()));
-  flight.Claim(&mu, keys);
-  held_ = Stopwatch();
 }
 
 RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {

@@ -112,14 +112,14 @@ class StoreCore {
   // Runs what was accepted. REQUIRES: the disk tier was told to stop reclaiming.
   void EndJobs();
 
-  // StoreLock's.
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);
-  void Unlock() ABSL_UNLOCK_FUNCTION(mu);
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);  // StoreLock's
   // To be called after each `steps` steps of a walk. True: others had the lock, and pointers read
   // before are stale.
   bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // SingleFlight::Claim: waits, without the lock.
-  void AwaitClaim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void AwaitClaim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    flight.Claim(&mu, keys);
+  }
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
   // Of the keys of what the tenant stores now.
@@ -179,7 +179,6 @@ class StoreCore {
   SingleFlight flight ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
   Erasures erasures ABSL_GUARDED_BY(mu);  // noted, and maybe not erased yet
-  absl::Duration longest_hold ABSL_GUARDED_BY(mu);
   uint64_t yields ABSL_GUARDED_BY(mu) = 0;
   std::function<void()> let_others_in = LetOthersIn;  // a test does their work there
 
@@ -193,7 +192,6 @@ class StoreCore {
 
   absl::Mutex erase_mu_;  // before `mu`: what was noted first is erased first
   std::atomic<bool> may_erase_{false};
-  Stopwatch held_ ABSL_GUARDED_BY(mu);
   size_t steps_ ABSL_GUARDED_BY(mu) = 0;                // of this hold
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(mu) = false;
@@ -217,7 +215,7 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
   ~StoreLock() ABSL_UNLOCK_FUNCTION() {
     Garbage garbage = core_->objects.TakeGarbage();
     const bool erases = core_->CarryOut(garbage);
-    core_->Unlock();
+    core_->mu.Unlock();
     garbage.host_copies.clear();  // RAM is not to wait behind the disk
     if (erases && on_disk_ == kInBackground) core_->EraseLater();
   }

@@ -248,7 +248,7 @@ absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const Lo
     const std::shared_ptr<std::byte>& slice = object.slices[place];
     const absl::Span<const std::byte> bytes(slice.get(), object.shape.slice_bytes);
     absl::Status status =
-        session->PutHashedSlice(index, layers[place], {slice, bytes}, object.digests[place]);
+        session->PutSlice(index, layers[place], {slice, bytes}, object.digests[place]);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -111,24 +111,18 @@ SharedReader::Batch SharedReader::Ask(const SharedPrompt& prompt, absl::Span<con
 
 void SharedReader::Take(const SharedPrompt& prompt, const PartOf& part,
                         absl::StatusOr<std::string> value) {
+  absl::Status status = value.status();
   if (value.ok()) {
     core_->Count(Counter::kSharedReadBytes, value->size());
-    if (const absl::Status taken = TakeValue(prompt, part, *value); !taken.ok()) {
-      part.object->is_torn = true;
-      core_->Count(absl::IsNotFound(taken) ? Counter::kSharedVanishedParts
-                                           : Counter::kSharedRejectedValues);
-    }
+    status = TakeValue(prompt, part, *value);
     core_->engine->Recycle(*std::move(value));
-  } else if (absl::IsNotFound(value.status())) {
-    part.object->is_torn = true;
-    core_->Count(Counter::kSharedVanishedParts);
-  } else if (absl::IsDataLoss(value.status())) {  // too long
-    part.object->is_torn = true;
-    core_->Count(Counter::kSharedRejectedValues);
-  } else {
-    part.object->is_unknown = true;
-    core_->Count(Counter::kSharedUnanswered);
+    if (status.ok()) return;
   }
+  const bool is_gone = absl::IsNotFound(status), is_wrong = absl::IsDataLoss(status);
+  (is_gone || is_wrong ? part.object->is_torn : part.object->is_unknown) = true;
+  core_->Count(is_gone    ? Counter::kSharedVanishedParts
+               : is_wrong ? Counter::kSharedRejectedValues
+                          : Counter::kSharedUnanswered);
 }
 
 absl::Status SharedReader::TakeValue(const SharedPrompt& prompt, const PartOf& part,

@@ -1,7 +1,6 @@
 #include "cache_store/shared/tier/shared_store.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
@@ -27,12 +26,9 @@ class SharedStore::Session final : public PublishSession {
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override {
     return session_->AllocateSlice(bytes);
   }
-  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override {
-    return session_->PutSlice(object, layer, std::move(slice));
-  }
-  absl::Status PutHashedSlice(uint32_t object, uint32_t layer, SliceView slice,
-                              uint64_t digest) override {
-    return session_->PutHashedSlice(object, layer, std::move(slice), digest);
+  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice,
+                        std::optional<uint64_t> digest) override {
+    return session_->PutSlice(object, layer, std::move(slice), digest);
   }
   absl::StatusOr<PublishResult> Commit() override {
     const Stopwatch stopwatch;
@@ -154,27 +150,20 @@ absl::StatusOr<ExplainReport> SharedStore::Explain(const PrefixQuery& query) {
   const SharedLookup::Known known = lookup_.KnownOf(query, own);
   report->matched_tokens = std::max(report->matched_tokens, known.known_tokens);
   if (known.boundaries.empty()) return report;
-  const KvLayout& layout = known.model->layout;
-  std::map<uint32_t, BoundaryReport> all;
-  for (BoundaryReport& boundary : report->boundaries) {
-    all.emplace(boundary.boundary, std::move(boundary));
+  std::vector<BoundaryReport> shared;
+  for (const uint32_t boundary : known.boundaries) {
+    BoundaryReport& added = shared.emplace_back();
+    added.boundary = boundary;
+    added.usable = true;
+    added.slowest_tier = Tier::kShared;
+    added.bytes = NeededBytes(known.model->layout, boundary);
   }
+  report->AddUsable(shared);
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   uint32_t usable = 0;
-  for (const uint32_t boundary : known.boundaries) {
-    const auto [it, is_new] = all.try_emplace(boundary);
-    if (is_new && report->omitted_boundaries > 0) --report->omitted_boundaries;
-    if (it->second.usable) continue;
-    BoundaryReport shared;
-    shared.boundary = boundary;
-    shared.usable = true;
-    shared.slowest_tier = Tier::kShared;
-    shared.bytes = NeededBytes(layout, boundary);
-    it->second = std::move(shared);
-    if (boundary < tokens) usable = boundary;
+  for (const BoundaryReport& boundary : report->boundaries) {
+    if (boundary.usable && boundary.boundary < tokens) usable = boundary.boundary;
   }
-  report->boundaries.clear();
-  for (auto& [boundary, entry] : all) report->boundaries.push_back(std::move(entry));
   if (usable <= report->usable_tokens) return report;
   report->usable_tokens = usable;
   report->summary = absl::StrCat("hit: ", usable, " of ", tokens,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,6 +49,18 @@ const char* MissName(MissReason miss) {
   return kNames[static_cast<size_t>(miss)];
 }
 
+void ExplainReport::AddUsable(absl::Span<const BoundaryReport> elsewhere) {
+  std::map<uint32_t, BoundaryReport> all;
+  for (BoundaryReport& own : boundaries) all.emplace(own.boundary, std::move(own));
+  for (const BoundaryReport& added : elsewhere) {
+    const auto [it, is_new] = all.try_emplace(added.boundary);
+    if (is_new && omitted_boundaries > 0) --omitted_boundaries;
+    if (!it->second.usable) it->second = added;
+  }
+  boundaries.clear();
+  for (auto& [boundary, entry] : all) boundaries.push_back(std::move(entry));
+}
+
 std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions& options) {
   const std::string when = AgoText(ago);
   switch (removal) {
@@ -73,21 +86,21 @@ std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions&
 }
 
 void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) {
-  const KvLayout& layout = *prompt_.layout;
-  const KeyedSegment* segment = prompt_.chain->EndingAt(state.boundary, layout.chunk_tokens);
-  const Departure* gone = segment == nullptr ? nullptr : prompt_.history->Find(segment->key);
+  core_->mu.AssertHeld();
+  const KeyedSegment* segment = chain_.EndingAt(state.boundary, layout_.chunk_tokens);
+  const Departure* gone = segment == nullptr ? nullptr : core_->history.Find(segment->key);
   const auto lacks = [&](LayerGroup group) {
     return state.node == nullptr || state.node->objects[static_cast<size_t>(group)] == nullptr;
   };
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     if (lacks(group)) continue;
     const StoredObject& object = *state.node->objects[static_cast<size_t>(group)];
-    has_hidden_ = has_hidden_ || object.hidden(prompt_.now);
+    has_hidden_ = has_hidden_ || object.hidden(now_);
   }
-  const uint32_t tail_begin = LocalTailBegin(layout, state.boundary);
+  const uint32_t tail_begin = LocalTailBegin(layout_, state.boundary);
   while (!tail_.empty() && tail_.front().end <= tail_begin) tail_.pop_front();
   const Departure* last_of_tail = tail_.empty() ? nullptr : &tail_.front().departure;
-  const bool is_chunk = state.boundary % layout.chunk_tokens == 0;
+  const bool is_chunk = state.boundary % layout_.chunk_tokens == 0;
   if (gone != nullptr && lacks(LayerGroup::kLocal)) {
     if (last_of_tail == nullptr || gone->when >= last_of_tail->when) last_of_tail = gone;
     while (is_chunk && !tail_.empty() && tail_.back().departure.when <= gone->when) {
@@ -105,8 +118,8 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
     if (gone != nullptr) {
       report->miss = MissReason::kRemoved;
     } else {
-      report->miss = state.boundary > prompt_.matched_tokens ? MissReason::kNeverStored
-                                                             : MissReason::kOtherCuts;
+      report->miss =
+          state.boundary > matched_tokens_ ? MissReason::kNeverStored : MissReason::kOtherCuts;
     }
   } else if (!state.globals_present) {
     report->miss = MissReason::kGlobalsGone;
@@ -115,7 +128,7 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
   } else {
     report->miss = MissReason::kTailGone;
     gone = last_of_tail;
-    subject = absl::StrCat("tail gone: the local layers' last ", layout.window - 1,
+    subject = absl::StrCat("tail gone: the local layers' last ", layout_.window - 1,
                            " tokens are not stored here");
   }
   if (gone == nullptr) {
@@ -124,9 +137,9 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
     return;
   }
   report->removed = gone->why;
-  report->removed_ago = std::max(absl::ZeroDuration(), prompt_.now - gone->when);
+  report->removed_ago = std::max(absl::ZeroDuration(), now_ - gone->when);
   report->reason = absl::StrCat(subject, subject.empty() ? "" : "; ",
-                                RemovalText(gone->why, report->removed_ago, *prompt_.options));
+                                RemovalText(gone->why, report->removed_ago, core_->options));
 }
 
 absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query) {
@@ -151,26 +164,16 @@ absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query)
 
 void PromptExplainer::AddPublic(const ExplainReport& theirs, const PrefixQuery& query,
                                 ExplainReport* report) {
-  std::vector<BoundaryReport> all;
-  auto own = report->boundaries.begin();
-  const auto own_end = report->boundaries.end();
+  std::vector<BoundaryReport> usable;
   for (const BoundaryReport& shared : theirs.boundaries) {
     if (!shared.usable) continue;
-    while (own != own_end && own->boundary < shared.boundary) all.push_back(std::move(*own++));
-    if (own != own_end && own->boundary == shared.boundary) {
-      if (own->usable) continue;
-      ++own;
-    } else if (report->omitted_boundaries > 0) {
-      --report->omitted_boundaries;
-    }
-    BoundaryReport& added = all.emplace_back();
+    BoundaryReport& added = usable.emplace_back();
     added.boundary = shared.boundary;
     added.usable = added.from_public = true;
     added.slowest_tier = shared.slowest_tier;
     added.bytes = shared.bytes;
   }
-  std::move(own, own_end, std::back_inserter(all));
-  report->boundaries = std::move(all);
+  report->AddUsable(usable);
   report->matched_tokens = std::max(report->matched_tokens, theirs.matched_tokens);
   if (theirs.usable_tokens <= report->usable_tokens) return;
   report->usable_tokens = theirs.usable_tokens;
@@ -249,8 +252,7 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
   report->matched_tokens =
       MatchPrompt(index, chain.root, query.token_ids, layout.chunk_tokens).tokens;
   const absl::Time now = core_->clock->Now();
-  MissExplainer misses(
-      {&core_->history, &layout, &chain, report->matched_tokens, now, &core_->options});
+  MissExplainer misses(core_, layout, chain, report->matched_tokens, now);
   PromptWalk::OnDevice on_device;
   if (core_->tiers.device != nullptr) {
     on_device = [this](StoredObject* object) { return core_->tiers.device->Has(object->number); };

@@ -23,19 +23,15 @@ namespace hearth {
 // prompt, under the store's lock, and used there. Borrows everything.
 class MissExplainer {
  public:
-  struct Prompt {
-    const History* history;
-    const KvLayout* layout;
-    const PromptChain* chain;
-    uint32_t matched_tokens;  // common with anything the tenant stored
-    absl::Time now;
-    const StoreOptions* options;  // limits, for the words
-  };
-  explicit MissExplainer(const Prompt& prompt) : prompt_(prompt) {}
+  // `matched_tokens`: common with anything the tenant stored.
+  MissExplainer(StoreCore* core, const KvLayout& layout, const PromptChain& chain,
+                uint32_t matched_tokens, absl::Time now)
+      : core_(core), layout_(layout), chain_(chain), matched_tokens_(matched_tokens), now_(now) {}
 
   // Learns of the next boundary of a walk, and where it cannot be used fills miss, removed,
   // removed_ago and reason; but of kNeverStored and kOtherCuts no reason.
-  void Explain(const BoundaryState& state, BoundaryReport* report);
+  void Explain(const BoundaryState& state, BoundaryReport* report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
   struct Gone {
@@ -43,7 +39,11 @@ class MissExplainer {
     Departure departure;
   };
 
-  const Prompt prompt_;
+  StoreCore* const core_;
+  const KvLayout& layout_;
+  const PromptChain& chain_;
+  const uint32_t matched_tokens_;
+  const absl::Time now_;
   bool lacks_globals_ = false;
   bool has_hidden_ = false;                     // among the objects so far
   std::optional<Departure> globals_departure_;  // of the first chunk that lacks its global object

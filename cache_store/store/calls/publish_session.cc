@@ -182,8 +182,8 @@ absl::StatusOr<std::shared_ptr<std::byte>> PublishSessionImpl::AllocateSlice(siz
   return memory;
 }
 
-absl::Status PublishSessionImpl::Put(uint32_t object, uint32_t layer, SliceView slice,
-                                     std::optional<uint64_t> digest) {
+absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, SliceView slice,
+                                          std::optional<uint64_t> digest) {
   assert(!digest.has_value() || slice.owner != nullptr);
   if (committed_) return CommittedAlready();
   if (object >= items_.size() || !items_[object].needed) {

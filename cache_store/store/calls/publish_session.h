@@ -38,13 +38,8 @@ class PublishSessionImpl : public PublishSession {
   ~PublishSessionImpl() override;
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
-  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override {
-    return Put(object, layer, std::move(slice), std::nullopt);
-  }
-  absl::Status PutHashedSlice(uint32_t object, uint32_t layer, SliceView slice,
-                              uint64_t digest) override {
-    return Put(object, layer, std::move(slice), digest);
-  }
+  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice,
+                        std::optional<uint64_t> digest) override;
   absl::StatusOr<PublishResult> Commit() override;
 
   // One object of the announcement.
@@ -91,9 +86,6 @@ class PublishSessionImpl : public PublishSession {
   absl::Status Prepare();
   absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status Stage(uint64_t bytes);
-  // `digest`: the slice's, where it was computed already.
-  absl::Status Put(uint32_t object, uint32_t layer, SliceView slice,
-                   std::optional<uint64_t> digest);
   // What the store has of an item; null: nothing. kAborted: it is of other bytes.
   absl::StatusOr<StoredObject*> Stored(size_t i) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // The cuts in the key of the boundary's restore point.
