@@ -174,7 +174,10 @@ void Recovery::Take(const ManifestRecord& record) {
     return Drop(record.number, record.tenant, {});
   }
   Path path = PathOf(record, model->second);
-  if (Fits(record, model->second.known->layout, path)) {
+  const SegmentNode* const end = path.steps.back().node;
+  if (end != nullptr && end->restore_point != nullptr) {  // by a newer one, which replaced it
+    core_->objects.DiscardManifest(record.number);
+  } else if (Fits(record, model->second.known->layout, path)) {
     Adopt(record, model->second, std::move(path));
   } else {
     Drop(record.number, record.tenant, path.steps.back().segment.key);
@@ -219,8 +222,6 @@ Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model
 // Whether all objects are as the manifest has them, and none of their keys is another's. REQUIRES:
 // a valid manifest.
 bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path) {
-  const SegmentNode* const end = path.steps.back().node;
-  if (end != nullptr && end->restore_point != nullptr) return false;
   for (size_t i = 0; i < path.objects.size(); ++i) {
     StoredObject* const object = path.objects[i];
     const ManifestObject& named = record.manifest.objects[i];
@@ -287,7 +288,7 @@ void Recovery::SayWhatIsLost() {
   std::string first;
   size_t lost = 0;
   for (const Digest& id : lost_) {
-    if (core_->catalog.Find(id) != nullptr) continue;  // of two manifests of it
+    if (core_->catalog.Find(id) != nullptr) continue;  // another manifest has it
     core_->Count(Counter::kRecoveryLostRestorePoints);
     core_->meters.AddRemoved(Removal::kLost);
     core_->history.Record(id, Removal::kLost, core_->clock->Now());
