@@ -186,6 +186,9 @@ absl::Status ReadSampling(const json& body, v1::SamplingParams* sampling) {
     if (status.ok() && Find(body, name) != nullptr) set(value);
     return status;
   };
+  const json* top_k = Find(body, "top_k");
+  const bool takes_all = top_k != nullptr && *top_k == -1;  // as vLLM's clients say it
+  if (takes_all) sampling->set_top_k(0);
   constexpr uint64_t kMaxInt = std::numeric_limits<int32_t>::max();
   v1::SamplingParams& to = *sampling;
   for (const absl::Status& status :
@@ -196,7 +199,8 @@ absl::Status ReadSampling(const json& body, v1::SamplingParams* sampling) {
         number("frequency_penalty", -2, 2, [&](float value) { to.set_frequency_penalty(value); }),
         number("repetition_penalty", 0.1, 10,
                [&](float value) { to.set_repetition_penalty(value); }),
-        count("top_k", kMaxInt, [&](uint64_t value) { to.set_top_k(value); }),
+        takes_all ? absl::OkStatus()
+                  : count("top_k", kMaxInt, [&](uint64_t value) { to.set_top_k(value); }),
         count("min_tokens", kMaxInt, [&](uint64_t value) { to.set_min_tokens(value); }),
         count("seed", std::numeric_limits<int64_t>::max(),
               [&](uint64_t value) { to.set_seed(value); }),

@@ -75,6 +75,13 @@ TEST(OpenAiRequest, ReadsWhatAChatSays) {
   EXPECT_EQ(made.prompt().chat().messages(0).role(), "system");
 }
 
+TEST(OpenAiRequest, TakesAllTokensForATopKOfMinusOne) {
+  const OpenAiRequest request =
+      Chat(R"({"messages": [{"role": "user", "content": "a"}], "top_k": -1})");
+  EXPECT_TRUE(request.generations[0].sampling().has_top_k());
+  EXPECT_EQ(request.generations[0].sampling().top_k(), 0u);
+}
+
 TEST(OpenAiRequest, KeepsTheEndOfTheSystemTextUnlessBreakpointsAreSaid) {
   const std::string system = R"({"role": "system", "content": "s"})";
   const std::string plain = R"({"role": "user", "content": "a"})";
