@@ -60,7 +60,7 @@ struct AskFlags {
   std::string questions_file, output;
   std::string question_template = kDefaultQuestionTemplate;
   GenerationFlags generation;
-  uint32_t parallel = 4;
+  uint32_t parallel = 8;
   bool json = false;
 };
 
