@@ -56,11 +56,12 @@ class SystemTest(unittest.TestCase):
                         str(context_tokens), str(seed), str(vocabulary)], check=True)
         return folder
 
-    def worker(self, model, store_address, *flags, pool_bytes=0):
+    def worker(self, model, store_address, *flags, pool_bytes=0, **options):
         # Whatever is stored is loaded, so that hits do not depend on how fast this machine is.
         return self.cluster.worker(
             model, store_address, "--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads",
-            "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags)
+            "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags,
+            **options)
 
     def expect_restored(self, warm, cold, cached_tokens, tier):
         """The answer `warm` began with tokens of this tier, and is to the bit what `cold` is."""
