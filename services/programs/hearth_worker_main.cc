@@ -147,7 +147,7 @@ void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
                "--tls-cert; empty: off");
   set->AddText("http-address-file", &flags->http_address_file, "Write that address to this file");
   set->AddText("http-model", &flags->http_model,
-               "The model's name there; empty: that of its folder or file");
+               "The model's name there; empty: that of its folder, or of its file without .gguf");
   set->AddChoice(
       "generation-config", &flags->ignores_generation_config, {"auto", "none"},
       "Temperature, top_k and top_p of requests over HTTP that leave them open: auto: as "
@@ -242,9 +242,10 @@ void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedToken
 }
 
 // The name of a folder, of whatever form.
-std::string FolderName(absl::string_view path) {
+std::string NameOf(absl::string_view path) {
   while (absl::ConsumeSuffix(&path, "/")) {
   }
+  absl::ConsumeSuffix(&path, ".gguf");
   return std::string(path.substr(path.rfind('/') + 1));
 }
 
@@ -261,7 +262,7 @@ OpenSideDoor OpenerOf(const WorkerFlags& flags, const Engine& engine, const Toke
   if (access.certificates != nullptr) {
     options.http.tls = [certificates = access.certificates.get()] { return certificates->texts(); };
   }
-  options.model = flags.http_model.empty() ? FolderName(flags.engine.model_dir) : flags.http_model;
+  options.model = flags.http_model.empty() ? NameOf(flags.engine.model_dir) : flags.http_model;
   for (const AdapterInfo& adapter : engine.adapters()) options.adapters.push_back(adapter.name);
   options.version = kVersion;
   options.context_tokens = static_cast<uint32_t>(engine.config().max_position_embeddings);
