@@ -169,6 +169,7 @@ absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& re
   options->stop = stop;
   options->wait_published = request.wait_published();
   options->report_writes = request.report_writes();
+  options->plan_wait = options_.plan_wait;
   if (request.report_progress()) options->progress_pause = options_.progress_pause;
   options->writes =
       converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;

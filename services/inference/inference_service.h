@@ -51,6 +51,7 @@ struct InferenceOptions {
   bool generation_config = true;                   // the model's file says what OpenSampling has
   DefaultSampling default_sampling = {};           // before it
   absl::Duration progress_pause = kProgressPause;  // between messages with progress
+  absl::Duration plan_wait = kPlanWait;            // of an answer's end, for the store's plan
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 

@@ -270,6 +270,10 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   if (cache == nullptr) return done(nothing);
   PublishJob job;
   job.spec = SpecFor(*sequence, prefix, {boundary}, staged.ObjectsOf(boundary));
+  // The cache may hear of it before the prompt's own publish, and lack the prompt's chunks.
+  job.spec.on_plan = [written = sequence->kept.written](const auto& lacked) {
+    written->Add(lacked);
+  };
   job.done = done;
   job.lease = staged.TakeLease();
   publisher_.Submit(cache, std::move(job));

@@ -11,12 +11,6 @@
 #include "services/rpc/slice_wire.h"
 
 namespace hearth {
-namespace {
-
-// For the store's plan, of an answer that ended before it.
-constexpr absl::Duration kPlanWait = absl::Milliseconds(50);
-
-}  // namespace
 
 void RequestCall::Follow(Engine* engine, FairPool* pool, const std::string& tenant, uint64_t bytes,
                          Make make) {
@@ -141,7 +135,7 @@ void GenerateCall::OnFinished(const FinishedInfo& info) {
     FinishedToProto(info, prompt_tokens_, end_->mutable_finished());
     if (options_.report_writes && options_.writes && !written_.has_value() && !ended()) {
       alarm_ = std::make_unique<grpc::Alarm>();
-      alarm_->Set(absl::ToChronoTime(absl::Now() + kPlanWait), [weak = Weak(this)](bool) {
+      alarm_->Set(absl::ToChronoTime(absl::Now() + options_.plan_wait), [weak = Weak(this)](bool) {
         if (const auto self = weak.lock()) self->SendEnd();
       });
       return;

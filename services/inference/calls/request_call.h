@@ -35,11 +35,13 @@
 
 namespace hearth {
 
+inline constexpr absl::Duration kProgressPause = absl::Milliseconds(250);
+// Of an answer's end, for what the store says that it lacked.
+inline constexpr absl::Duration kPlanWait = absl::Milliseconds(50);
+
 // ProgressPace: says when a caller is to hear again how far its prompt is.
 //
 // Thread safety: none.
-inline constexpr absl::Duration kProgressPause = absl::Milliseconds(250);
-
 class ProgressPace {
  public:
   // `pause`: the least time between two messages; InfiniteDuration: there are none.
@@ -103,7 +105,8 @@ struct GenerateOptions {
   const Tokenizer* tokenizer = nullptr;  // null: tokens without text
   std::vector<std::string> stop;         // validated
   bool wait_published = false;
-  bool report_writes = false;  // Finished says what the store lacked, and may wait for that
+  bool report_writes = false;            // Finished says what the store lacked, and waits for that:
+  absl::Duration plan_wait = kPlanWait;  // at most
   absl::Duration progress_pause = absl::InfiniteDuration();  // between messages with progress
   bool writes = true;  // the request may publish, so the engine reports an outcome
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null

@@ -50,6 +50,7 @@ WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identi
   settings.store_access.prefix = "store-";
   admission_.SetPatience(options.patience);
   settings.progress_pause = options.progress_pause;
+  settings.plan_wait = options.plan_wait;
   settings.model_dir = options.engine.model_dir;
   settings.version = "test";
   service_ = std::make_unique<InferenceService>(engine_.get(), &admission_, std::move(settings));

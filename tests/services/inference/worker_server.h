@@ -47,6 +47,7 @@ class WorkerServer {
     Identities* identities = nullptr;
     absl::Duration patience = kStreamPatience;
     absl::Duration progress_pause = kProgressPause;
+    absl::Duration plan_wait = absl::InfiniteDuration();  // a slow machine counts as a fast one
   };
   static Options Invariant();  // class invariant, with a pool of 16 MiB
   explicit WorkerServer(Options options);

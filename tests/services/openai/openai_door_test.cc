@@ -40,9 +40,8 @@ struct Reply {
 class OpenAiDoorTest : public ::testing::Test {
  protected:
   OpenAiDoorTest() {
-    server_ = std::make_unique<WorkerServer>(WorkerServer::Invariant());
+    Serve(WorkerServer::Invariant());
     options_.http.listen = "127.0.0.1:0";
-    options_.channel = server_->runner()->InProcessChannel();
     options_.model = "tiny";
     options_.version = "test";
     options_.context_tokens =
@@ -50,6 +49,10 @@ class OpenAiDoorTest : public ::testing::Test {
     options_.check = [](const std::string& token) {
       return token == "wrong" ? absl::UnauthenticatedError("no such token") : absl::OkStatus();
     };
+  }
+  void Serve(const WorkerServer::Options& options) {
+    server_ = std::make_unique<WorkerServer>(options);
+    options_.channel = server_->runner()->InProcessChannel();
   }
   void Open() {
     auto door = OpenAiDoor::Open(options_);
@@ -229,7 +232,35 @@ TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
   EXPECT_GT(warmed["prompt_tokens_details"]["cache_write_tokens"], 0) << warmed;
 }
 
+// The answer's prefix goes out beside the prompt's, and may have the prompt's chunks first.
+TEST_F(OpenAiDoorTest, SaysSoWhicheverPublishTheStoreHearsFirst) {
+  class AnswerFirst final : public MemoryPrefixCache {
+   public:
+    using MemoryPrefixCache::MemoryPrefixCache;
+    PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override {
+      const bool is_prompt = spec.boundaries.size() > 1 || spec.boundaries[0] % 16 == 0;
+      if (is_prompt) answer_.WaitForNotification();
+      PublishOutcome outcome = MemoryPrefixCache::Publish(spec, deadline);
+      if (!is_prompt) answer_.Notify();
+      return outcome;
+    }
+
+   private:
+    absl::Notification answer_;
+  };
+  cache_ = std::make_unique<AnswerFirst>(server_->engine()->layout());
+  server_->SetCache(cache_.get());
+  const json usage = Post("/v1/completions", R"({"prompt": "the keeper of the light climbs the )"
+                                             R"(stairs and 12 barrels, 340 nails",)"
+                                             R"("max_tokens": 1})")
+                         .parsed()["usage"];
+  EXPECT_EQ(usage["prompt_tokens_details"]["cache_write_tokens"], usage["prompt_tokens"]) << usage;
+}
+
 TEST_F(OpenAiDoorTest, WaitsNoLongerForWhatTheStoreSaysThanItMay) {
+  WorkerServer::Options hasty = WorkerServer::Invariant();
+  hasty.plan_wait = absl::Milliseconds(1);
+  Serve(hasty);
   cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
   const auto answered = std::make_shared<absl::Notification>();
   cache_->before_publish = [answered] { answered->WaitForNotification(); };
