@@ -1,7 +1,6 @@
 #include "services/openai/openai_door.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +14,7 @@
 #include "services/rpc/call_metadata.h"
 #include "services/rpc/status_conversion.h"
 #include "services/serving/http_pages.h"
+#include "worker/text/sampler.h"
 
 namespace hearth {
 namespace {
@@ -68,10 +68,9 @@ void SendJson(const json& value, HttpHeaders headers, HttpAnswer* answer) {
   answer->Send(200, headers, JsonText(value));
 }
 
-// One seed for all prompts, so that the answer can name it; 53 bits, which every JSON reader has.
+// One seed for all prompts, so that the answer can name it.
 void SetSeeds(OpenAiRequest* request) {
-  static thread_local std::mt19937_64 seeds{std::random_device{}()};
-  const uint64_t seed = seeds() >> 11;
+  const uint64_t seed = NewSeed();
   for (v1::GenerateRequest& made : request->generations) {
     if (!made.sampling().has_seed()) made.mutable_sampling()->set_seed(seed);
   }
@@ -219,13 +218,12 @@ void OpenAiDoor::Handle(HttpRequest request, const Answer& answer) {
 
 // What lm-eval asks of a server whose tokenizer it uses.
 json OpenAiDoor::TokenizerInfo() const {
-  json info = {{"tokenizer_class", "GemmaTokenizer"},
-               {"model_max_length", options_.context_tokens},
-               {"bos_token", "<bos>"},
-               {"eos_token", "<eos>"},
-               {"pad_token", "<pad>"}};
-  if (options_.tokenizer == nullptr) info = json::object();
-  return info;
+  if (options_.tokenizer == nullptr) return json::object();
+  return {{"tokenizer_class", "GemmaTokenizer"},
+          {"model_max_length", options_.context_tokens},
+          {"bos_token", "<bos>"},
+          {"eos_token", "<eos>"},
+          {"pad_token", "<pad>"}};
 }
 
 std::string OpenAiDoor::Models(const std::string& only) const {

@@ -155,8 +155,8 @@ void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
       "gRPC, unless a request asks for the same, 0: greedy");
   set->AddText(
       "default-sampling", &flags->default_sampling,
-      "What these requests get before that: temperature=0.7,top_k=40,top_p=0.9, or some of "
-      "it");
+      "What these requests get before either: temperature=0.7,top_k=40,top_p=0.9, or some of "
+      "the three");
   set->AddText("http-hosts", &flags->http_hosts,
                "Names, parted by commas, by which callers reach it, besides localhost, addresses "
                "and the name in --http-listen");
@@ -241,7 +241,7 @@ void LogLoaded(const WorkerFlags& flags, const Engine& engine, const LoadedToken
        {"took_ms", absl::ToInt64Milliseconds(took)}});
 }
 
-// The name of a folder, of whatever form.
+// A model's name: that of its folder, or of its file without .gguf.
 std::string NameOf(absl::string_view path) {
   while (absl::ConsumeSuffix(&path, "/")) {
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -103,13 +104,10 @@ double UniformAt(uint64_t seed, uint64_t step) {
 absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<float> logits, const SamplingParams& params,
                                              uint64_t step, LogitRules* rules) {
   if (rules == nullptr) return Sample(absl::Span<const float>(logits), params, step);
-  SamplingParams silent = params;
-  silent.logprobs = 0;
-  silent.report_logprobs = false;
   rules->Apply(logits);
-  absl::StatusOr<SampledToken> token = Sample(absl::Span<const float>(logits), silent, step);
+  absl::StatusOr<SampledToken> token = SampleOf(logits, params, step, /*reports=*/false);
   rules->Restore(logits);
-  if (!token.ok() || (!params.report_logprobs && params.logprobs == 0)) return token;
+  if (!token.ok() || !params.reports()) return token;
   if (absl::Status added = AddLogprobs(logits, params.logprobs, &*token); !added.ok()) return added;
   return token;
 }
@@ -124,6 +122,12 @@ absl::Status Sampler::AddLogprobs(absl::Span<const float> logits, uint32_t count
 
 absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits,
                                              const SamplingParams& params, uint64_t step) {
+  return SampleOf(logits, params, step, params.reports());
+}
+
+absl::StatusOr<SampledToken> Sampler::SampleOf(absl::Span<const float> logits,
+                                               const SamplingParams& params, uint64_t step,
+                                               bool reports) {
   assert(!logits.empty());
   assert(params.Validate().ok());
   const LogitScan scan = ScanLogits(logits.data(), static_cast<int64_t>(logits.size()));
@@ -132,9 +136,7 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits,
   SampledToken token;
   token.id = params.temperature == 0 ? static_cast<int32_t>(scan.greatest)
                                      : Draw(logits, greatest, params, step);
-  if (params.report_logprobs || params.logprobs > 0) {
-    FillLogprobs(logits, greatest, params.logprobs, &token);
-  }
+  if (reports) FillLogprobs(logits, greatest, params.logprobs, &token);
   return token;
 }
 
@@ -375,6 +377,11 @@ void Sampler::KeepTopP(double top_p) {
   }
   assert(kept >= 1);
   candidates_.resize(kept);
+}
+
+uint64_t NewSeed() {
+  static thread_local std::mt19937_64 seeds{std::random_device{}()};
+  return seeds() >> 11;
 }
 
 uint64_t SeedOfSample(uint64_t seed, uint32_t sample) {

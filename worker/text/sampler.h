@@ -47,6 +47,8 @@ struct SamplingParams {
   std::optional<uint32_t> prompt_logprobs;
   TokenRules rules;
 
+  // Whether the chosen tokens' log probabilities are reported.
+  bool reports() const { return report_logprobs || logprobs > 0; }
   // kInvalidArgument naming the field, its value and the limit.
   absl::Status Validate() const;
 };
@@ -94,6 +96,8 @@ class Sampler {
   absl::Span<const Candidate> Filter(absl::Span<const float> logits, const SamplingParams& params);
 
  private:
+  absl::StatusOr<SampledToken> SampleOf(absl::Span<const float> logits,
+                                        const SamplingParams& params, uint64_t step, bool reports);
   void KeepAll(absl::Span<const float> logits, double greatest, const SamplingParams& params);
   void KeepTopK(absl::Span<const float> logits, uint32_t k);
   void KeepTopP(double top_p);
@@ -117,6 +121,10 @@ class Sampler {
   std::vector<double> sums_;  // of weights, by block
   bool few_ = true;           // top-p kept few tokens the last time, and may again
 };
+
+// The seed of a request that names none: of 53 bits, which every JSON reader holds. Of each thread's
+// own generator.
+uint64_t NewSeed();
 
 // Of a request's answers the first has its seed, the others have seeds that follow from it.
 uint64_t SeedOfSample(uint64_t seed, uint32_t sample);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -25,10 +24,14 @@ const char* LoadSourceName(LoadSource source) {
   return kNames[static_cast<size_t>(source)];
 }
 
-// JSON readers hold 53 bits.
-uint64_t NewSeed() {
-  static thread_local std::mt19937_64 seeds{std::random_device{}()};
-  return seeds() >> 11;
+// The alternatives of `token`, as `out` lists them.
+template <typename Proto>
+void TopToProto(const SampledToken& token, Proto* out) {
+  for (const TokenLogprob& alternative : token.top) {
+    v1::TokenLogprob* top = out->add_top();
+    top->set_id(alternative.id);
+    top->set_logprob(alternative.logprob);
+  }
 }
 
 ChatInput ChatFromProto(const v1::Chat& proto) {
@@ -184,16 +187,12 @@ void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
                   v1::GeneratedToken* out) {
   out->add_ids(token.id);
   out->set_sample(token.sample);
-  if (sampling.report_logprobs || sampling.logprobs > 0) {
+  if (sampling.reports()) {
     v1::TokenLogprob* chosen = out->add_logprobs();
     chosen->set_id(token.id);
     chosen->set_logprob(token.logprob);
   }
-  for (const TokenLogprob& alternative : token.top) {
-    v1::TokenLogprob* top = out->add_top();
-    top->set_id(alternative.id);
-    top->set_logprob(alternative.logprob);
-  }
+  TopToProto(token, out);
 }
 
 void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out) {
@@ -201,11 +200,7 @@ void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::Pro
     v1::PromptTokens::Token* made = out->add_tokens();
     made->set_id(token.id);
     if (!std::exchange(is_first, false)) made->set_logprob(token.logprob);
-    for (const TokenLogprob& alternative : token.top) {
-      v1::TokenLogprob* top = made->add_top();
-      top->set_id(alternative.id);
-      top->set_logprob(alternative.logprob);
-    }
+    TopToProto(token, made);
   }
 }
 

@@ -26,9 +26,9 @@ void StartedToProto(const StartedInfo& info, v1::Started* out);
 // "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty without estimates.
 std::string LoadSentence(const LoadReport& load);
 void NoteStart(const StartedInfo& info, CallNote* note);
-// Everything but the text.
 // `is_first`: the first of them has no logprob.
 void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out);
+// Everything but the text.
 void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
                   v1::GeneratedToken* out);
 void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out);

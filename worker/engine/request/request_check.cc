@@ -19,7 +19,7 @@ absl::Status CheckSearch(const EngineRequest& request) {
   if (request.sampling.temperature > 0) {
     other = absl::StrCat("sampling.temperature ", request.sampling.temperature, ", but only 0");
   }
-  if (request.sampling.logprobs > 0 || request.sampling.report_logprobs) other = "logprobs";
+  if (request.sampling.reports()) other = "logprobs";
   const TokenRules& rules = request.sampling.rules;
   if (rules.are_on() || !rules.stop_ids.empty()) other = "penalties, biases or lists of tokens";
   if (request.sampling.min_p > 0) other = "sampling.min_p";
