@@ -122,7 +122,7 @@ class Sampler {
   bool few_ = true;           // top-p kept few tokens the last time, and may again
 };
 
-// The seed of a request that names none: of 53 bits, which every JSON reader holds. Of each thread's
+// The seed of a request that names none: 53 bits, which every JSON reader holds. Of each thread's
 // own generator.
 uint64_t NewSeed();
 
