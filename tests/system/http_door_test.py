@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import socket
+import time
 
 import system_support
 from http_worker import HttpWorker, request_bytes
@@ -15,6 +16,7 @@ from http_worker import HttpWorker, request_bytes
 SCALE = int(os.environ.get("HEARTH_DOOR_SCALE", "1"))
 SEED = int(os.environ.get("HEARTH_DOOR_SEED", "1"))
 MIB = 1 << 20
+LONG_S = 120  # only a hang takes it
 COMPLETIONS = "/v1/completions"
 WORDS = "the keeper of the light climbs stairs before evening comes and trims lamp wind sea".split()
 
@@ -53,6 +55,7 @@ class Counts(HttpWorker):
             cached += details["cached_tokens"]
             written += details["cache_write_tokens"]
         self.assertGreater(cached, 0)
+        self.assertGreater(written, 0)
         self.assertEqual(self.metric("hearth_worker_cache_write_tokens_total"), written)
         self.assertEqual(self.metric("hearth_worker_cached_tokens_total"), cached)
         for body in bodies[::10]:
@@ -77,11 +80,21 @@ def open_files(process):
 class HangUps(HttpWorker):
     CONTEXT_TOKENS = 1024
 
-    def wait_idle(self):
-        """Until nothing of the callers who left is under way."""
-        while (self.metric("hearth_worker_running_requests") +
-               self.metric("hearth_worker_queued_requests")) > 0:
-            pass
+    def wait_idle(self, files, cancelled_least):
+        """Until the door has closed all connections beyond these files, and each request that
+        the engine took has ended, so many of them by a hang-up."""
+        end = time.monotonic() + LONG_S
+        while True:
+            open_now = open_files(self.node)
+            begun, finished, cancelled = (
+                self.metric(f"hearth_worker_requests{name}_total")
+                for name in ("", "_finished", "_cancelled"))
+            if (open_now <= files and begun == finished + cancelled and
+                    cancelled >= cancelled_least):
+                return
+            self.assertLess(time.monotonic(), end,
+                            f"{open_now} files open, {files} before; of {begun} requests "
+                            f"{finished} finished, {cancelled} were cancelled")
 
     def hang_up(self, source, clients):
         """So many callers, each of whom leaves at some point of its request."""
@@ -104,19 +117,15 @@ class HangUps(HttpWorker):
 
     def test_leave_nothing_behind(self):
         source = random.Random(SEED)
+        self.post(COMPLETIONS, {"prompt": "the"})
+        files = open_files(self.node) + 8  # the scrapes' own among them
         self.hang_up(source, 32)
-        self.wait_idle()
-        files, size, threads = (open_files(self.node), memory(self.node, "VmRSS"),
-                                memory(self.node, "Threads"))
+        self.wait_idle(files, 1)
+        size, threads = memory(self.node, "VmRSS"), memory(self.node, "Threads")
         rounds = max(2, 200 * SCALE // 32)
         for _ in range(rounds):
             self.hang_up(source, 32)
-        self.wait_idle()
-        self.assertEqual(self.metric("hearth_worker_requests_total"),
-                         self.metric("hearth_worker_requests_cancelled_total") +
-                         self.metric("hearth_worker_requests_finished_total"))
-        self.assertGreater(self.metric("hearth_worker_requests_cancelled_total"), 16 * rounds)
-        self.assertLessEqual(open_files(self.node), files + 8)
+        self.wait_idle(files, 16 * rounds)
         self.assertLessEqual(memory(self.node, "Threads"), threads + 8)
         self.assertLessEqual(memory(self.node, "VmRSS"), size + 64 * 1024)
         self.assertEqual(len(self.post(COMPLETIONS, {"prompt": "the"})["choices"]), 1)
