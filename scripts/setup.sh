@@ -189,9 +189,11 @@ plan_bytecode() {
 
 # --- the model -------------------------------------------------------------------------------
 
+# What a run that was killed left of its download or conversion.
+remove_unfinished() { rm -rf "$(dirname "$MODEL")"/.fetch-*; }
+
 make_model() {
-  # Of a run that was killed.
-  rm -rf "$(dirname "$MODEL")"/.fetch-*
+  remove_unfinished
   "$PYTHON" "$ROOT/scripts/fetch_model.py" --out "$MODEL" --replace
 }
 
@@ -205,6 +207,7 @@ plan_model() {
 }
 
 make_checkpoint() {
+  remove_unfinished
   "$PYTHON" "$ROOT/scripts/convert_model.py" --gguf "$MODEL" --out "$CHECKPOINT"
 }
 

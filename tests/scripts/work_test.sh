@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests of scripts/work.sh and progress.sh: bash tests/scripts/work_test.sh
+# Tests of scripts/work.sh, progress.sh and setup.sh: bash tests/scripts/work_test.sh
 # shellcheck disable=SC2016  # what `run` gets is expanded by the shell it starts
 set -euo pipefail
 ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -56,6 +56,12 @@ expect "an end leaves no process behind" bash -c "! kill -0 -- -$(<"$FOLDER/grou
 run 'ninja_like() { echo "[1/4] a"; sleep 2.5; echo "[4/4] d"; }
   piece build-x Compile 2 "" ninja_like; piece other Other 1 "" sleep 2.5; run_plan'
 expect "a log gets lines with the expected time and ninja's count" says "s: Compile, 1 of 4; Other"
+
+for make in make_model make_checkpoint; do
+  mkdir -p "$FOLDER/models/.fetch-killed"
+  run "MODEL=\$2/models/a.gguf PYTHON=true; $make"
+  expect "$make removes what a killed one left" test ! -e "$FOLDER/models/.fetch-killed"
+done
 
 run 'run_plan'
 expect "without work nothing is said" test -z "$OUTPUT"
