@@ -125,8 +125,10 @@ pip_install() {
     "${PINS[@]}" "$@"
 }
 
+# pip wrote its own record last. Told without starting Python, since each run asks.
+has_venv() { [[ -x $PYTHON ]] && compgen -G "$VENV/lib/*/site-packages/pip-*/RECORD" >/dev/null; }
+
 make_venv() {
-  ! "$PYTHON" -c 'import pip' 2>/dev/null || return 0
   rm -rf "$VENV"
   /usr/bin/python3 -m venv "$VENV"
 }
@@ -153,7 +155,7 @@ python_holds() {
 }
 
 plan_venv() {
-  has_piece python || "$PYTHON" -c 'import pip' 2>/dev/null ||
+  has_piece python || has_venv ||
     piece python "a virtual environment" 3 apt make_venv
 }
 
