@@ -134,9 +134,10 @@ make_venv() {
 }
 
 # Where pip is set up with a mirror that holds the CPU wheel, that is used; PyPI's own wheel would
-# bring 3 GB of CUDA along. The build uses its libraries and headers, and no Python of it.
+# bring 3 GB of CUDA along. The build uses its libraries and headers, and no Python of it: what
+# importing it takes is in requirements-test.txt.
 install_torch() {
-  local torch=(-r "$ROOT/scripts/torch-cpu.txt")
+  local torch=(--no-deps -r "$ROOT/scripts/torch-cpu.txt")
   pip_install "${torch[@]}" || pip_install "${torch[@]}" --extra-index-url "$TORCH_INDEX"
 }
 

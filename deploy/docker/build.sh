@@ -30,9 +30,9 @@ for binary in "$@"; do
   install --strip -m 0755 "build/image/bin/$binary" "$prefix/bin/$binary"
 done
 if [[ $with_worker == ON ]]; then
-  torch=$(.venv/bin/python -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
+  torch=(.venv/lib/*/site-packages/torch)
   mkdir -p "$prefix/lib/torch"
-  cp -r "$torch/lib" "$prefix/lib/torch/lib"
+  cp -r "${torch[0]}/lib" "$prefix/lib/torch/lib"
   # The Python binding is never loaded and would drag in libpython.
   rm -f "$prefix"/lib/torch/lib/libtorch_python*
 fi

@@ -6,7 +6,7 @@
 # REQUIRES: runs in the root of the source tree, after build.sh made .venv.
 set -euo pipefail
 dir=$1
-version=$(.venv/bin/python -c 'import torch; print(torch.__version__.split("+")[0])')
+version=$(sed -n 's/^torch==\([^+]*\).*/\1/p' scripts/torch-cpu.txt)
 target=$(mktemp -d)
 # --isolated: from pip's default index, whatever index the set-up took the CPU build from.
 .venv/bin/python -m pip --isolated install --disable-pip-version-check --no-cache-dir \
