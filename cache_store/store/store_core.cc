@@ -174,10 +174,12 @@ bool StoreCore::CarryOut(const Garbage& garbage) {
   if (tiers.device != nullptr && !garbage.gone_objects.empty()) {
     tiers.device->Erase(garbage.gone_objects);
   }
-  const Erasures numbers = {garbage.manifests, garbage.disk_objects, garbage.disk_bytes};
-  erasures.Add(numbers);
-  may_erase_ = may_erase_ || !numbers.empty();
-  return !garbage.manifests.empty() || !garbage.disk_objects.empty();
+  const bool erases = !garbage.manifests.empty() || !garbage.disk_objects.empty();
+  if (!erases && garbage.disk_bytes == 0) return false;
+  const absl::MutexLock lock(&noted_mu_);
+  noted_.Add({garbage.manifests, garbage.disk_objects, garbage.disk_bytes});
+  may_erase_ = true;
+  return erases;
 }
 
 void StoreCore::EraseLater() {
@@ -187,42 +189,61 @@ void StoreCore::EraseLater() {
   }
 }
 
-void Erasures::Add(const Erasures& more) {
-  object_bytes += more.object_bytes;
+void Erasures::Add(const Erasures& later) {
+  object_bytes += later.object_bytes;
   const auto add = [](const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
     to->insert(to->end(), numbers.begin(), numbers.end());
     if (to->size() > kMaxEntries) to->erase(to->begin(), to->end() - kMaxEntries);
   };
-  add(more.manifests, &manifests);
-  add(more.objects, &objects);
+  add(later.manifests, &manifests);
+  add(later.objects, &objects);
 }
 
 absl::Status StoreCore::EraseFromDisk(absl::Span<const uint64_t> orphans) {
   if (tiers.disk == nullptr || (orphans.empty() && !may_erase_)) return absl::OkStatus();
-  absl::MutexLock turn(&erase_mu_);
-  Erasures taken;
-  {
-    StoreLock lock(this);
-    taken = std::exchange(erasures, {});
+  absl::StatusOr<Erasures> taken = EraseManifests();
+  absl::Status status = taken.status();
+  if (status.ok()) status = EraseObjects(orphans);
+  if (status.ok()) status = EraseObjects(taken->objects);
+  if (status.ok()) {
+    ReclaimLater(taken->object_bytes);
+    return status;
   }
-  const absl::Status status = Erase(taken, orphans);
-  if (!status.ok()) Count(Counter::kTierErrors);
-  {
-    StoreLock lock(this);
-    if (!status.ok()) erasures.Add(taken);
-    may_erase_ = !erasures.empty();
-  }
-  if (status.ok()) ReclaimLater(taken.object_bytes);
+  Count(Counter::kTierErrors);
+  if (taken.ok()) NoteAgain({{}, std::move(taken->objects), taken->object_bytes});
   return status;
 }
 
-absl::Status StoreCore::Erase(const Erasures& numbers, absl::Span<const uint64_t> orphans) {
+absl::StatusOr<Erasures> StoreCore::EraseManifests() {
+  const absl::MutexLock turn(&erase_mu_);
+  Erasures taken;
+  {
+    const absl::MutexLock lock(&noted_mu_);
+    taken = std::exchange(noted_, {});
+  }
+  const absl::Span<const uint64_t> manifests(taken.manifests);
   absl::Status status;
-  const absl::Span<const uint64_t> manifests(numbers.manifests), objects(numbers.objects);
   for (size_t i = 0; i < manifests.size() && status.ok(); i += kErasedAtOnce) {
     status = tiers.disk->EraseManifests(manifests.subspan(i, kErasedAtOnce));
   }
-  if (status.ok() && !orphans.empty()) status = tiers.disk_slices->EraseObjects(orphans);
+  if (!status.ok()) {
+    NoteAgain(std::move(taken));
+    return status;
+  }
+  const absl::MutexLock lock(&noted_mu_);
+  may_erase_ = !noted_.manifests.empty() || !noted_.objects.empty() || noted_.object_bytes > 0;
+  return taken;
+}
+
+void StoreCore::NoteAgain(Erasures numbers) {
+  const absl::MutexLock lock(&noted_mu_);
+  numbers.Add(noted_);
+  noted_ = std::move(numbers);
+  may_erase_ = true;
+}
+
+absl::Status StoreCore::EraseObjects(absl::Span<const uint64_t> objects) {
+  absl::Status status;
   for (size_t i = 0; i < objects.size() && status.ok(); i += kErasedAtOnce) {
     status = tiers.disk_slices->EraseObjects(objects.subspan(i, kErasedAtOnce));
   }
@@ -238,7 +259,7 @@ absl::Status StoreCore::EraseForGood() {
 void StoreCore::ReclaimLater(uint64_t erased_bytes) {
   if (erased_bytes == 0) return;
   {
-    StoreLock lock(this);
+    const absl::MutexLock lock(&noted_mu_);
     unreclaimed_bytes_ += erased_bytes;
     const uint64_t worthwhile = std::min(options.disk_bytes / kReclaimDivisor, kReclaimBytes);
     if (unreclaimed_bytes_ < worthwhile || reclaim_queued_) return;
@@ -246,13 +267,13 @@ void StoreCore::ReclaimLater(uint64_t erased_bytes) {
   }
   Executor* const by = reclaimer_ != nullptr ? reclaimer_.get() : executor;
   if (by != nullptr && by->TrySchedule(0, [this] { Reclaim(); })) return;
-  StoreLock lock(this);
+  const absl::MutexLock lock(&noted_mu_);
   reclaim_queued_ = false;
 }
 
 void StoreCore::Reclaim() {
   {
-    StoreLock lock(this);
+    const absl::MutexLock lock(&noted_mu_);
     reclaim_queued_ = false;
     unreclaimed_bytes_ = 0;
   }

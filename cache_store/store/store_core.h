@@ -2,11 +2,13 @@
 // how what leaves the catalog is erased from them.
 //
 // `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks. Order: `mu`
-// before the tiers' and the event hub's own mutexes. What grows with a prompt is done in steps, and
-// others have the lock in between (Yield).
+// before the tiers' and the event hub's own mutexes, and before `noted_mu_`; whoever erases from
+// the disk holds `mu` at no time. What grows with a prompt is done in steps, and others have the
+// lock in between (Yield).
 //
-// RAM copies are erased at once, under the lock; copies on disk later, under none. A failed erase
-// is counted, and tried again with the next and at the store's end.
+// RAM copies are erased at once, under the lock; copies on disk later: manifests by one thread at a
+// time, so that no manifest outlives an object that it names, objects by any. A failed erase is
+// counted, and tried again with the next and at the store's end.
 //
 // Made by Store before its parts, and outlives them. Thread safety: what has no lock named is const
 // or thread safe. Ownership: owns all of it.
@@ -26,6 +28,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
@@ -88,7 +91,7 @@ class SingleFlight {
 // others no chance.
 inline void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
 
-// Numbers to be erased from the disk. One noted here is never written again.
+// Numbers to be erased from the disk, the first noted first. One noted here is never written again.
 struct Erasures {
   // Of each kind, 8 MB: beyond, the oldest are left to the next start.
   static constexpr size_t kMaxEntries = size_t{1} << 20;
@@ -96,8 +99,7 @@ struct Erasures {
   std::vector<uint64_t> manifests, objects;
   uint64_t object_bytes = 0;  // what they take on disk
 
-  bool empty() const { return manifests.empty() && objects.empty() && object_bytes == 0; }
-  void Add(const Erasures& more);
+  void Add(const Erasures& later);
 };
 
 class StoreCore {
@@ -146,16 +148,18 @@ class StoreCore {
                       std::vector<SliceView>* views);
 
   // Erases from the device, and notes what is to be erased from the disk. False: nothing is.
-  bool CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu)
+      ABSL_LOCKS_EXCLUDED(noted_mu_);
   // EraseFromDisk in the background, or in this thread when the executor is full.
   void EraseLater() ABSL_LOCKS_EXCLUDED(mu);
-  // Erases everything noted so far from the disk, and `orphans`: objects of a failed write, whose
-  // keys the caller has claimed. A disk that is full or fails takes no erase; the next one that
-  // succeeds takes all that wait. A start before that would bring them back.
+  // Erases what was noted so far from the disk, and `orphans`: objects of a failed write, whose
+  // keys the caller has claimed. No manifest noted before the call is left then; another caller may
+  // still erase objects. A disk that is full or fails takes no erase; the next one that succeeds
+  // takes all that wait. A start before that would bring them back.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
-      ABSL_LOCKS_EXCLUDED(mu, erase_mu_);
+      ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
   // As EraseFromDisk; what was erased stays so, whatever is damaged later.
-  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_);
+  absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
 
   const StoreOptions options;
   const std::string secret;
@@ -178,23 +182,28 @@ class StoreCore {
   Evictor evictor ABSL_GUARDED_BY(mu);
   SingleFlight flight ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
-  Erasures erasures ABSL_GUARDED_BY(mu);  // noted, and maybe not erased yet
   uint64_t yields ABSL_GUARDED_BY(mu) = 0;
   std::function<void()> let_others_in = LetOthersIn;  // a test does their work there
 
  private:
   // Called by the catalog for each restore point that leaves.
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(mu);
-  void Reclaim() ABSL_LOCKS_EXCLUDED(mu);
-  // All manifests before any object, so that no manifest outlives an object that it names.
-  absl::Status Erase(const Erasures& numbers, absl::Span<const uint64_t> orphans);
+  void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(noted_mu_);
+  void Reclaim() ABSL_LOCKS_EXCLUDED(noted_mu_);
+  // Takes what is noted, and erases the manifests of it.
+  absl::StatusOr<Erasures> EraseManifests() ABSL_LOCKS_EXCLUDED(erase_mu_, noted_mu_);
+  absl::Status EraseObjects(absl::Span<const uint64_t> objects);
+  // What could not be erased: before what was noted meanwhile.
+  void NoteAgain(Erasures numbers) ABSL_LOCKS_EXCLUDED(noted_mu_);
 
-  absl::Mutex erase_mu_;  // before `mu`: what was noted first is erased first
-  std::atomic<bool> may_erase_{false};
-  size_t steps_ ABSL_GUARDED_BY(mu) = 0;                // of this hold
-  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu) = 0;  // erased, but maybe still in files
-  bool reclaim_queued_ ABSL_GUARDED_BY(mu) = false;
+  // Held while manifests are erased: objects that were noted after them wait until they are gone.
+  absl::Mutex erase_mu_ ABSL_ACQUIRED_BEFORE(noted_mu_);
+  absl::Mutex noted_mu_ ABSL_ACQUIRED_AFTER(mu);
+  Erasures noted_ ABSL_GUARDED_BY(noted_mu_);
+  std::atomic<bool> may_erase_{false};  // false: nothing is noted, and no manifest being erased
+  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(noted_mu_) = 0;  // erased, but maybe still in files
+  bool reclaim_queued_ ABSL_GUARDED_BY(noted_mu_) = false;
+  size_t steps_ ABSL_GUARDED_BY(mu) = 0;  // of this hold
   std::unique_ptr<Executor> own_executor_, reclaimer_;
 };
 

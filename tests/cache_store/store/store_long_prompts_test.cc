@@ -23,10 +23,13 @@ constexpr uint32_t kChunks = StoreCore::kStepsAHold + 100, kLong = 16 * kChunks;
 
 class StoreLongPrompts : public ::testing::Test {
  protected:
-  StoreLongPrompts() {
+  StoreLongPrompts() { Open(0); }
+  void Open(uint64_t disk_bytes) {
     StoreOptions options;
+    options.data_dir = folder_.path();
     options.host_bytes = 64 * kMiB;
-    options.disk_bytes = 0;
+    options.disk_bytes = disk_bytes;
+    store_.reset();
     store_ = OpenStore(options, SteppedSeams(&executor_)).value();
     PublishLong();
   }
@@ -59,6 +62,7 @@ class StoreLongPrompts : public ::testing::Test {
     return LockYields(store()) - before;
   }
 
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   const KitPrompt long_{KitTokens(1, kLong + 1), {}};
   const PrefixQuery query_ = KitQuery(model_, long_);
@@ -158,6 +162,25 @@ TEST_F(StoreLongPrompts, APointThatIsPinnedWhileOthersAreDroppedStays) {
   EXPECT_EQ(store_->DropAll("default", true)->dropped, 1u);
   CheckInvariants(store());
   EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+// What the drop removed is noted by whoever has the lock first.
+TEST_F(StoreLongPrompts, AnEraseBesideADropOfAllEndsWithAFullQueue) {
+  Open(64 * kMiB);
+  Publish({KitTokens(2, 17), {}, "other"}, 16);
+  StoreCore& core = *store()->core();
+  const Digest expired = store_->List("other").at(0).id;
+  {
+    StoreLock lock(&core);
+    core.catalog.Remove(core.catalog.Find(expired), Removal::kExpired);
+  }
+  executor_->SetFull(true);  // with the erase of that point in it
+  core.let_others_in = [&] { executor_->RunAll(); };
+  EXPECT_EQ(store_->DropAll("default", false)->dropped, 1u);
+  core.let_others_in = LetOthersIn;
+  Open(64 * kMiB);
+  EXPECT_EQ(store_->List("default").size(), 1u) << "published by Open";
+  EXPECT_EQ(store_->Stats().restore_points, 1u) << "an erased point came back";
 }
 
 // Calls `on_write` before a publish writes its slices.

@@ -17,11 +17,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Calls a function before each write, whose error is the write's.
+// Calls a function before each write, whose error is the write's, and one before each erase.
 class HookTier : public SliceTier {
  public:
-  HookTier(SliceTier* tier, const std::function<absl::Status()>* before_write)
-      : tier_(tier), before_write_(before_write) {}
+  HookTier(SliceTier* tier, const std::function<absl::Status()>* before_write,
+           std::function<void()>* before_erase)
+      : tier_(tier), before_write_(before_write), before_erase_(before_erase) {}
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     return tier_->Read(slice);
   }
@@ -38,12 +39,14 @@ class HookTier : public SliceTier {
     return tier_->WriteAll(slices);
   }
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
+    if (const auto once = std::exchange(*before_erase_, nullptr)) once();
     return tier_->EraseObjects(objects);
   }
 
  private:
   SliceTier* const tier_;
   const std::function<absl::Status()>* const before_write_;
+  std::function<void()>* const before_erase_;
 };
 
 class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
@@ -56,7 +59,7 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
   StoreSeams Seams() override {
     StoreSeams seams = SteppedStoreFixture::Seams();
     seams.wrap_disk = [this](SliceTier* tier) {
-      return std::make_unique<HookTier>(tier, &before_write_);
+      return std::make_unique<HookTier>(tier, &before_write_, &before_erase_);
     };
     return seams;
   }
@@ -80,7 +83,26 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
 
   const KitPrompt prompt_{KitTokens(1, 65), {}};
   std::function<absl::Status()> before_write_;
+  std::function<void()> before_erase_;  // called once
 };
+
+TEST_F(StoreRaces, ObjectsThatAreErasedKeepNoOtherCallWaiting) {
+  Open();
+  for (const uint64_t seed : {2, 3}) {
+    ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(seed), {64}, Durability::kDisk).ok());
+  }
+  const std::vector<RestorePoint> points = store_->List("default");
+  before_erase_ = [&] {
+    EXPECT_EQ(store_->Drop(points.at(1).id, "default", false)->dropped, 1u);
+    EXPECT_TRUE(Publish(Durability::kDisk).ok());
+  };
+  EXPECT_EQ(store_->Drop(points.at(0).id, "default", false)->dropped, 1u);
+  EXPECT_EQ(before_erase_, nullptr) << "it was not called";
+  const Digest kept = OnlyPoint().id;
+  CheckInvariants();
+  Open();
+  EXPECT_EQ(OnlyPoint().id, kept);
+}
 
 TEST_F(StoreRaces, AWriteBehindThatFailsAfterItsPointWasDroppedLeavesNothing) {
   Open();
