@@ -587,7 +587,7 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
 bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
                                    const std::vector<ObjectId>& objects, absl::Time deadline) {
   v1::QuarantineRequest request;
-  PutPrefix(prefix, /*with_fields=*/false, request.mutable_prefix());
+  PutPrefix(prefix, /*with_fields=*/true, request.mutable_prefix());
   for (const ObjectId& id : objects) ToProto(id, request.add_objects());
   CallSet::Entry active(&calls_);
   active.context()->set_deadline(absl::ToChronoTime(deadline));

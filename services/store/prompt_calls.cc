@@ -32,6 +32,7 @@ absl::Status TakeOut(TieredStore* store, const Identity& caller,
   absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
   if (!query.ok()) return query.status();
   query->stopped = [context] { return context->IsCancelled(); };
+  ObserveFields(store, request.prefix(), query->tenant);
   std::vector<ObjectId> objects;
   for (const v1::ObjectRef& ref : request.objects()) {
     const absl::StatusOr<ObjectId> id = ObjectIdFromProto(ref);

@@ -10,7 +10,7 @@ namespace {
 
 absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat(
-      what, " here, but the shared tier did not answer, so it may come back from there: ",
+      what, " here, but maybe not in the shared tier, from which it may come back: ",
       why.message()));
 }
 
@@ -95,6 +95,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
   auto session = core_.store->Fetch(asked, above_tokens, max_tokens);
   if (!session.ok() || (*session)->plan().usable_tokens == 0) return session;
   const LookupPlan& plan = (*session)->plan();
+  // The store behind knows its models from before its start.
+  if (lookup_.Find(query.fingerprint) == nullptr) lookup_.Observe(plan.fingerprint);
   SharedWork used;
   used.fingerprint = query.fingerprint;
   used.layout = plan.layout;
@@ -177,7 +179,11 @@ absl::Status SharedStore::EraseHeads(const Digest& fingerprint, const std::strin
                                      absl::Span<const uint32_t> cuts,
                                      absl::Span<const ObjectId> ids) {
   const std::shared_ptr<const KnownFingerprint> model = lookup_.Find(fingerprint);
-  if (model == nullptr || ids.empty()) return absl::OkStatus();
+  if (ids.empty()) return absl::OkStatus();
+  if (model == nullptr) {
+    return absl::FailedPreconditionError(
+        "the fields of the model's fingerprint are not known; send them with the request");
+  }
   const absl::StatusOr<SharedSpaces::SpacePtr> space =
       core_.spaces.Of(tenant, core_.WriteDeadline());
   if (absl::IsNotFound(space.status())) return absl::OkStatus();
@@ -235,8 +241,8 @@ absl::StatusOr<QuarantineResult> SharedStore::Quarantine(const PrefixQuery& quer
   if (absl::IsCancelled(result.status()) || absl::IsInvalidArgument(result.status())) return result;
   const absl::Status erased =
       EraseHeads(query.fingerprint, query.tenant, query.token_ids, query.cuts, objects);
-  if (result.ok() && !erased.ok()) return NotEverywhere("quarantined", erased);
-  return result;
+  if (erased.ok()) return result;
+  return NotEverywhere(result.ok() ? "quarantined" : "not stored", erased);
 }
 
 StoreStats SharedStore::Stats() {

@@ -1,5 +1,6 @@
 // The end of what stores share: by time, by a drop, by quarantine. It is one everywhere, and
 // nothing comes back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/cache_store/shared/shared_kit.h"
@@ -293,6 +294,42 @@ TEST_F(SharedEndsTest, AQuarantinedObjectDoesNotComeBack) {
   const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
   ASSERT_TRUE(one.store->Quarantine(KitQuery(model_, Prompt(1)), objects).ok());
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
+}
+
+// A store that starts knows its models by what it has on disk; a worker that was there all the time
+// sends no fields.
+TEST_F(SharedEndsTest, AfterARestartAQuarantineStillReachesTheEngine) {
+  const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
+  kit_.store_options.data_dir = kit_.folder.path() + "/data";
+  kit_.store_options.default_durability = Durability::kDisk;
+  SharedNode one = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  for (const bool fetches : {false, true}) {
+    one.store.reset();
+    one = kit_.Node();
+    if (fetches) {
+      ASSERT_EQ(KitFetch(one.store.get(), model_, Prompt(1)).value(), 64u);
+    }
+    const auto result = one.store->Quarantine(KitQuery(model_, Prompt(1)), objects);
+    EXPECT_EQ(result.ok(), fetches) << result.status();
+    EXPECT_EQ(IsRestorable(Prompt(1), 64), !fetches);
+    if (!fetches) {
+      EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr("fields"));
+      ASSERT_TRUE(KitPublish(one.store.get(), model_, Prompt(1), {64}).ok());
+    }
+  }
+}
+
+TEST_F(SharedEndsTest, AQuarantineThatTheEngineDidNotHearOfIsNoNotFound) {
+  SharedNode one = kit_.Node(), other = kit_.Node();
+  Publish(&one, Prompt(1), {64});
+  const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
+  const auto unknown = other.store->Quarantine(KitQuery(model_, Prompt(1)), objects);
+  EXPECT_TRUE(absl::IsUnavailable(unknown.status())) << unknown.status();
+  other.store->Observe(model_, "default");
+  const auto known = other.store->Quarantine(KitQuery(model_, Prompt(1)), objects);
+  EXPECT_TRUE(absl::IsNotFound(known.status())) << known.status();
+  EXPECT_FALSE(IsRestorable(Prompt(1), 64)) << "not stored here, and gone from the engine";
 }
 
 }  // namespace

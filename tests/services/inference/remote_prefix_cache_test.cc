@@ -110,6 +110,16 @@ TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
   EXPECT_GT(fields, 0) << "it may be another store by now";
 }
 
+TEST_F(RemotePrefixCacheTest, AQuarantineNamesTheModelsFields) {
+  store_.quarantine = [](const v1::QuarantineRequest& request, v1::QuarantineResponse* response) {
+    EXPECT_GT(request.prefix().fingerprint().fields_size(), 0) << "the store may have restarted";
+    response->set_objects(static_cast<uint32_t>(request.objects_size()));
+    return grpc::Status::OK;
+  };
+  EXPECT_TRUE(
+      cache_->Quarantine(prefix_, {{0, 16, LayerGroup::kGlobal}}, absl::Now() + absl::Minutes(1)));
+}
+
 TEST_F(RemotePrefixCacheTest, RefusesAPlanWithWrongTokens) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     v1::FetchResponse plan = Plan();

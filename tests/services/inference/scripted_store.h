@@ -32,6 +32,7 @@ class ScriptedStore final : public v1::CacheStore::Service {
   // Unset: as a store that does not know of leases.
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::LeaseResponse>*)> lease;
   std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse*)> explain;
+  std::function<grpc::Status(const v1::QuarantineRequest&, v1::QuarantineResponse*)> quarantine;
 
  private:
   grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
@@ -48,6 +49,10 @@ class ScriptedStore final : public v1::CacheStore::Service {
   grpc::Status Explain(grpc::ServerContext*, const v1::ExplainRequest* request,
                        v1::ExplainResponse* response) override {
     return explain(*request, response);
+  }
+  grpc::Status Quarantine(grpc::ServerContext*, const v1::QuarantineRequest* request,
+                          v1::QuarantineResponse* response) override {
+    return quarantine(*request, response);
   }
 
   std::string address_ = "127.0.0.1:0";
