@@ -18,9 +18,10 @@ class ModelFingerprints {
   ModelFingerprints(const Fingerprint& model)  // NOLINT(google-explicit-constructor)
       : by_adapter_{{"", model}} {}
   explicit ModelFingerprints(const Engine& engine) : ModelFingerprints(engine.fingerprint()) {
-    for (const AdapterInfo& adapter : engine.adapters()) {
-      by_adapter_.emplace(adapter.name, adapter.fingerprint);
-    }
+    for (const AdapterInfo& adapter : engine.adapters()) Add(adapter.name, adapter.fingerprint);
+  }
+  void Add(const std::string& adapter, const Fingerprint& fingerprint) {
+    by_adapter_.emplace(adapter, fingerprint);
   }
   // REQUIRES: there is such an adapter, which the engine has checked; "": none.
   const Fingerprint& Of(const std::string& adapter) const { return by_adapter_.at(adapter); }

@@ -327,6 +327,20 @@ void RemotePrefixCache::PutPrefix(const PrefixRequest& prefix, bool with_fields,
   out->set_tenant(prefix.tenant);
 }
 
+bool RemotePrefixCache::IsKnown(const std::string& adapter) {
+  const absl::MutexLock lock(&mu_);
+  return known_.count(adapter) > 0;
+}
+
+void RemotePrefixCache::NoteKnown(const std::string& adapter, bool is_known) {
+  const absl::MutexLock lock(&mu_);
+  if (is_known) {
+    known_.insert(adapter);
+  } else {
+    known_.erase(adapter);
+  }
+}
+
 // One try of a fetch, and its outcome.
 struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
@@ -370,7 +384,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
                                                             const MappedDevice* device,
                                                             ByteCall* stream) {
   v1::FetchRequest request;
-  PutPrefix(attempt->prefix, names_fields_, request.mutable_prefix());
+  PutPrefix(attempt->prefix, !IsKnown(attempt->prefix.adapter), request.mutable_prefix());
   request.set_above_tokens(attempt->above_tokens);
   request.set_max_tokens(attempt->max_tokens);
   request.set_verifies(!attempt->store_verifies);
@@ -425,7 +439,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   FetchOutcome outcome;
   outcome.matched_tokens =
       std::min<uint32_t>(plan->matched_tokens(), attempt->prefix.token_ids.size());
-  names_fields_ = outcome.matched_tokens == 0;
+  NoteKnown(attempt->prefix.adapter, outcome.matched_tokens > 0);
   outcome.note = plan->miss_reason();
   if (plan->has_segment()) attempt->share_problem = TakeOffer(plan->segment(), &segments_);
   if (plan->has_device_segment() && devices_ != nullptr) {

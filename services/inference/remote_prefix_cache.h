@@ -12,12 +12,15 @@
 
 #include <grpcpp/channel.h>
 
-#include <atomic>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "proto/cache_store.grpc.pb.h"
@@ -95,6 +98,10 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
   void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
+  // Whether the last fetch for the adapter found something. If not, the next one has the
+  // fingerprint's fields: a store to which it is new finds nothing.
+  bool IsKnown(const std::string& adapter) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteKnown(const std::string& adapter, bool is_known) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
   absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
                                            const MappedDevice* device, ByteCall* stream);
@@ -116,8 +123,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   Clock* const clock_;
   const bool connects_;
   CircuitBreaker breaker_;
-  // Whether the next fetch has the fingerprint's fields: a store to which it is new finds nothing.
-  std::atomic<bool> names_fields_{true};
+  absl::Mutex mu_;
+  std::set<std::string> known_ ABSL_GUARDED_BY(mu_);
   CallSet calls_;
   SegmentClient segments_;
   const std::unique_ptr<DeviceClient> devices_;

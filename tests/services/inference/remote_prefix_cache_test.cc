@@ -110,6 +110,28 @@ TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
   EXPECT_GT(fields, 0) << "it may be another store by now";
 }
 
+TEST_F(RemotePrefixCacheTest, AdaptersAreMadeKnownOneByOne) {
+  ModelFingerprints models(SmallFingerprint());
+  models.Add("dutch", SmallFingerprint());
+  cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), models, SmallLayout(),
+                                               &counters_);
+  bool has_fields = false;
+  store_.fetch = [&](auto*, const v1::FetchRequest& request, auto* stream) {
+    has_fields = request.prefix().fingerprint().fields_size() > 0;
+    v1::FetchResponse message;
+    message.mutable_plan()->set_matched_tokens(7);
+    stream->Write(message);
+    return grpc::Status::OK;
+  };
+  for (const bool is_new : {true, false}) {
+    for (const char* adapter : {"", "dutch"}) {
+      prefix_.adapter = adapter;
+      Fetch();
+      EXPECT_EQ(has_fields, is_new) << "adapter \"" << adapter << "\"";
+    }
+  }
+}
+
 TEST_F(RemotePrefixCacheTest, AQuarantineNamesTheModelsFields) {
   store_.quarantine = [](const v1::QuarantineRequest& request, v1::QuarantineResponse* response) {
     EXPECT_GT(request.prefix().fingerprint().fields_size(), 0) << "the store may have restarted";
