@@ -10,8 +10,8 @@ namespace {
 
 absl::Status NotEverywhere(absl::string_view what, const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat(
-      what, " here, but maybe not in the shared tier, from which it may come back: ",
-      why.message()));
+      what,
+      " here, but maybe not in the shared tier, from which it may come back: ", why.message()));
 }
 
 }  // namespace
