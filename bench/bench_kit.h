@@ -5,10 +5,13 @@
 #define HEARTH_BENCH_BENCH_KIT_H_
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -67,8 +70,12 @@ class Child {
     std::vector<char*> argv;
     for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
+    const pid_t parent = getpid();
     pid_ = fork();
     if (pid_ == 0) {
+      // A program that ends by exit() leaves none behind, with its output open.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);
       execvp(argv[0], argv.data());
       _exit(127);
     }
@@ -91,11 +98,16 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-inline std::string WaitForFile(const std::string& path) {
+// The text that `writer` puts there.
+inline std::string WaitForFile(const std::string& path, const Child& writer) {
   for (;;) {
     std::ifstream in(path);
     std::string text;
     if (in >> text) return text;
+    if (writer.HasEnded()) {
+      std::fprintf(stderr, "the process that was to write %s ended\n", path.c_str());
+      std::exit(1);
+    }
     absl::SleepFor(absl::Milliseconds(20));
   }
 }

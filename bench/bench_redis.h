@@ -71,7 +71,10 @@ class RedisServer {
         process_(Command(folder, settings)) {
     while (access(socket_.c_str(), F_OK) != 0) {
       if (process_.HasEnded()) {
-        std::fprintf(stderr, "redis-server did not start; it is Debian's package redis-server\n");
+        std::fprintf(stderr,
+                     "redis-server did not start: is it on PATH (Debian's package redis-server), "
+                     "and port %d free? Its log is %s/redis.log\n",
+                     port_, folder.c_str());
         std::exit(1);
       }
       absl::SleepFor(absl::Milliseconds(20));

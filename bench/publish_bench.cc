@@ -109,7 +109,7 @@ int Run(const std::string& self, const std::string& folder, int repetitions, int
   }
   const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
   const Child server({self, "--serve", folder + "/hearth", folder + "/address"});
-  const std::string address = WaitForFile(folder + "/address");
+  const std::string address = WaitForFile(folder + "/address", server);
   int number = 0;
   for (const bool sync : {false, true}) {
     Hearth hearth(address, sync ? Durability::kSync : Durability::kDisk);

@@ -147,7 +147,7 @@ int Run(const std::string& self, const Wishes& wishes) {
   const std::string listen =
       wishes.unix_socket ? absl::StrCat("unix:", folder, "/grpc") : std::string(kAnyPort);
   const Child server({self, "--serve", listen, folder + "/address"});
-  const std::string address = WaitForFile(folder + "/address");
+  const std::string address = WaitForFile(folder + "/address", server);
   if (!FillHearth(address)) return 1;
   using MakeClient = std::function<std::unique_ptr<Client>()>;
   std::vector<std::pair<std::string, MakeClient>> makers;
