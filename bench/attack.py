@@ -85,9 +85,7 @@ def percentile(values, share):
 
 
 def memory_mib(process, field):
-    status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith(field + ":"))
-    return int(line.split()[1]) / 1024
+    return process.status_field(field) / 1024
 
 
 def processor_s(process):

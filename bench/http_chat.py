@@ -46,11 +46,9 @@ def ask(url, messages):
 
 class Servers:
     def __init__(self, model, folder, name, with_store=True):
-        at = folder / f"{name}.address"
         self.cluster = Cluster(ROOT / "build/bin", folder / name)
         store = self.cluster.store(folder / "data").address if with_store else "none"
-        self.cluster.worker(model, store, "--http-listen", "127.0.0.1:0", "--http-address-file", at)
-        self.url = "http://" + at.read_text().strip()
+        self.url = self.cluster.worker(model, store, pages=("http",)).url("http")
 
     def __enter__(self):
         return self.url

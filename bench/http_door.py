@@ -26,21 +26,16 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 
 
-def connect(address):
-    host, port = address.rsplit(":", 1)
+def connect(url):
+    host, port = url.removeprefix("http://").rsplit(":", 1)
     return socket.create_connection((host, int(port)), timeout=60)
 
 
-def get(address, path):
+def get(url):
     start = time.monotonic()
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=20) as answer:
         answer.read()
     return (time.monotonic() - start) * 1e3
-
-
-def field(worker, name):
-    status = pathlib.Path(f"/proc/{worker.popen.pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith(name)).split()[1])
 
 
 def scrapes(args, page):
@@ -56,7 +51,7 @@ def scrapes(args, page):
     closed, end = 0, time.monotonic() + args.seconds
     for second in range(args.seconds):
         try:
-            slowest = max(slowest, get(page, "/metrics"))
+            slowest = max(slowest, get(page + "/metrics"))
             answered += 1
         except OSError as error:
             print("scrape", second, error)
@@ -73,7 +68,7 @@ def scrapes(args, page):
 
 
 def streams(args, http, worker):
-    threads, memory = field(worker, "Threads"), field(worker, "VmRSS")
+    threads, memory = worker.status_field("Threads"), worker.status_field("VmRSS")
     body = json.dumps({"prompt": [2, 3, 4, 5, 6, 7, 8, 9], "stream": True, "ignore_eos": True,
                        "max_tokens": args.tokens})
     opened = []
@@ -82,8 +77,9 @@ def streams(args, http, worker):
         made.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
                       f"application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode())
         opened.append(made)
-    waits = [get(http, "/health") for _ in range(100)]
-    more_threads, more_kib = field(worker, "Threads") - threads, field(worker, "VmRSS") - memory
+    waits = [get(http + "/health") for _ in range(100)]
+    more_threads = worker.status_field("Threads") - threads
+    more_kib = worker.status_field("VmRSS") - memory
     median = statistics.median(waits)
     print(f"{args.streams} streams open: /health median {median:.1f} ms, worst "
           f"{max(waits):.1f} ms; {more_threads} more threads, "
@@ -102,17 +98,12 @@ def main():
     parser.add_argument("--streams", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=200)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        http, page = folder / "http", folder / "page"
-        with Cluster(ROOT / "build/bin", folder / "processes") as cluster:
-            worker = cluster.worker(
-                args.model, "none", "--http-listen", "127.0.0.1:0", "--http-address-file", http,
-                "--metrics-listen", "127.0.0.1:0", "--metrics-address-file", page, "--max-queue",
-                2 * args.streams)
-            if args.what == "scrapes":
-                return 0 if scrapes(args, page.read_text().strip()) else 1
-            return 0 if streams(args, http.read_text().strip(), worker) else 1
+    with tempfile.TemporaryDirectory() as folder, Cluster(ROOT / "build/bin", folder) as cluster:
+        worker = cluster.worker(args.model, "none", "--max-queue", 2 * args.streams,
+                                pages=("http", "metrics"))
+        if args.what == "scrapes":
+            return 0 if scrapes(args, worker.url("metrics")) else 1
+        return 0 if streams(args, worker.url("http"), worker) else 1
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ Every process listens on a port the system picks and is ended by pid when the bl
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -25,14 +26,17 @@ class ProcessFailed(RuntimeError):
 
 class Process:
     """One running binary. `address` is where it serves. `under`: the words of a program that
-    becomes it, such as nsenter's."""
+    becomes it, such as nsenter's. `pages`: what it serves over HTTP, "metrics" or "http"."""
 
-    def __init__(self, argv, name, work_dir, listen="127.0.0.1:0", under=()):
+    def __init__(self, argv, name, work_dir, listen="127.0.0.1:0", under=(), pages=()):
         self.name = name
         self.argv = [str(a) for a in (*under, *argv)]
         self.address_file = pathlib.Path(work_dir) / f"{name}.address"
         self.log_path = pathlib.Path(work_dir) / f"{name}.log"
+        self._page_files = {page: pathlib.Path(work_dir) / f"{name}.{page}" for page in pages}
         self.address_file.unlink(missing_ok=True)
+        for page, file in self._page_files.items():
+            self.argv += [f"--{page}-listen", "127.0.0.1:0", f"--{page}-address-file", str(file)]
         self.argv += ["--listen", listen, "--address-file", str(self.address_file)]
         with open(self.log_path, "ab") as log:
             self.popen = subprocess.Popen(self.argv, stdout=log, stderr=log,
@@ -42,6 +46,15 @@ class Process:
         except BaseException:  # Ctrl-C too: nobody else knows of this process yet
             self.kill()
             raise
+
+    def url(self, page):
+        """Of one of its pages, without a slash at the end."""
+        return "http://" + self._page_files[page].read_text().strip()
+
+    def status_field(self, name):
+        """Of /proc/PID/status: a number of things, or of KiB. VmHWM is VmRSS at its highest."""
+        status = pathlib.Path(f"/proc/{self.popen.pid}/status").read_text()
+        return int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE).group(1))
 
     def log_tail(self, lines=12):
         text = self.log_path.read_text(errors="replace").splitlines()
@@ -101,7 +114,8 @@ class Cluster:
         return process
 
     def store(self, data_dir, *flags, **options):
-        """`listen=`: where an earlier store was, for one that comes back in its place."""
+        """Options are Process's: `listen=` is where an earlier store was, for one that comes back
+        in its place."""
         return self._start("store", ["--data-dir", data_dir, *flags], **options)
 
     def worker(self, model_dir, store_address, *flags, **options):

@@ -28,10 +28,8 @@ class Clients(SystemTest):
 
     def setUp(self):
         super().setUp()
-        at = self.folder / "http.address"
-        self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}", "--http-listen",
-                            "127.0.0.1:0", "--http-address-file", at)
-        self.url = f"http://{at.read_text().strip()}/v1"
+        worker = self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}", pages=("http",))
+        self.url = worker.url("http") + "/v1"
 
     def run_client(self, name, *argv):
         """A client's own Python, or a program beside it; returns what it printed."""

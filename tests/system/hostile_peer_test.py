@@ -7,7 +7,6 @@ Run as: python hostile_peer_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 import hashlib
 import json
 import os
-import pathlib
 import time
 import zlib
 
@@ -27,10 +26,8 @@ LONG_S = 240  # only a hang takes it
 
 
 def memory(process, field):
-    """Of /proc/PID/status, in bytes: VmRSS is now, VmHWM the most there ever was."""
-    status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith(field + ":"))
-    return int(line.split()[1]) * 1024
+    """In bytes: VmRSS is now, VmHWM the most there ever was."""
+    return process.status_field(field) * 1024
 
 
 class Arrivals:

@@ -5,7 +5,6 @@ multiplies the numbers of requests: 50 makes 10,000 hang-ups, and as many hostil
 """
 
 import os
-import pathlib
 import random
 import socket
 import time
@@ -68,11 +67,6 @@ class Counts(HttpWorker):
             self.assertEqual(same["text"], body["answer"], body)
 
 
-def memory(process, field):
-    status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1])
-
-
 def open_files(process):
     return len(os.listdir(f"/proc/{process.popen.pid}/fd"))
 
@@ -121,13 +115,13 @@ class HangUps(HttpWorker):
         files = open_files(self.node) + 8  # the scrapes' own among them
         self.hang_up(source, 32)
         self.wait_idle(files, 1)
-        size, threads = memory(self.node, "VmRSS"), memory(self.node, "Threads")
+        size, threads = self.node.status_field("VmRSS"), self.node.status_field("Threads")
         rounds = max(2, 200 * SCALE // 32)
         for _ in range(rounds):
             self.hang_up(source, 32)
         self.wait_idle(files, 16 * rounds)
-        self.assertLessEqual(memory(self.node, "Threads"), threads + 8)
-        self.assertLessEqual(memory(self.node, "VmRSS"), size + 64 * 1024)
+        self.assertLessEqual(self.node.status_field("Threads"), threads + 8)
+        self.assertLessEqual(self.node.status_field("VmRSS"), size + 64 * 1024)
         self.assertEqual(len(self.post(COMPLETIONS, {"prompt": "the"})["choices"]), 1)
 
 
@@ -200,14 +194,14 @@ class Hostile(HttpWorker):
     def test_requests_are_answered_as_they_deserve_and_others_are_served(self):
         source = random.Random(SEED)
         self.post(COMPLETIONS, {"prompt": "the keeper"})
-        before = memory(self.node, "VmRSS")
+        before = self.node.status_field("VmRSS")
         for number in range(200 * SCALE):
             name, sent, wanted = hostile(source)
             self.assertEqual(self.statuses(sent, len(wanted)), (wanted, b""),
                              f"{name}, request {number} of seed {SEED}: {sent[:200]}")
             if number % 50 == 0:
                 self.assertEqual(len(self.post(COMPLETIONS, {"prompt": "a"})["choices"]), 1)
-        self.assertLessEqual(memory(self.node, "VmHWM"), before + 64 * 1024 + 3 * 1024)
+        self.assertLessEqual(self.node.status_field("VmHWM"), before + 64 * 1024 + 3 * 1024)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,9 @@ class HttpWorker(SystemTest):
         self.store = self.cluster.store(self.folder / "data")
         model = self.model(context_tokens=self.CONTEXT_TOKENS, vocabulary=VOCABULARY)
         shutil.copy(TOKENIZER, model)
-        http, page = self.folder / "http.address", self.folder / "page.address"
-        self.node = self.worker(
-            model, self.store.address, "--http-listen", "127.0.0.1:0", "--http-address-file", http,
-            "--http-model", MODEL, "--metrics-listen", "127.0.0.1:0", "--metrics-address-file",
-            page, "--max-queue", "1024", pool_bytes=16 << 20)
-        self.url = "http://" + http.read_text().strip()
-        self.page = "http://" + page.read_text().strip()
+        self.node = self.worker(model, self.store.address, "--http-model", MODEL, "--max-queue",
+                                "1024", pool_bytes=16 << 20, pages=("http", "metrics"))
+        self.url = self.node.url("http")
 
     def post(self, path, body):
         request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(),
@@ -34,13 +30,9 @@ class HttpWorker(SystemTest):
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
 
-    def status(self):
-        with urllib.request.urlopen(self.page + "/status.json", timeout=20) as answer:
-            return json.loads(answer.read())
-
     def metric(self, name):
         """The sum of a metric's values, whatever labels they have."""
-        with urllib.request.urlopen(self.page + "/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(self.node.url("metrics") + "/metrics", timeout=20) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines
                    if line.split("{")[0].split(" ")[0] == name)
@@ -52,10 +44,10 @@ class HttpWorker(SystemTest):
         return made
 
 
-def request_bytes(path, body, version="1.1", *headers):
+def request_bytes(path, body):
     text = json.dumps(body)
-    lines = [f"POST {path} HTTP/{version}", "Host: localhost", "Content-Type: application/json",
-             f"Content-Length: {len(text)}", *headers, "", text]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json",
+             f"Content-Length: {len(text)}", "", text]
     return "\r\n".join(lines).encode()
 
 

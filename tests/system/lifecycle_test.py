@@ -89,16 +89,13 @@ class Start(SystemTest):
 class Serve(SystemTest):
 
     def test_metrics_of_both_servers_can_be_read(self):
-        files = [self.folder / "store.metrics", self.folder / "worker.metrics"]
-        store = self.cluster.store(self.folder / "data", "--metrics-listen", "127.0.0.1:0",
-                                   "--metrics-address-file", files[0])
-        worker = self.worker(self.model(), store.address, "--metrics-listen", "127.0.0.1:0",
-                             "--metrics-address-file", files[1])
+        store = self.cluster.store(self.folder / "data", pages=("metrics",))
+        worker = self.worker(self.model(), store.address, pages=("metrics",))
         for _ in range(2):
             self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
         store_page, worker_page = [
-            urllib.request.urlopen(f"http://{path.read_text().strip()}/metrics").read().decode()
-            for path in files]
+            urllib.request.urlopen(server.url("metrics") + "/metrics").read().decode()
+            for server in (store, worker)]
         self.assertIn('hearth_store_rpc_seconds_count{code="OK",method="Publish"}', store_page)
         self.assertIn('hearth_store_hit_tokens_total{tier="host"} 96', store_page)
         self.assertIn('hearth_worker_store_fetches_total{outcome="hit"} 1', worker_page)

@@ -128,14 +128,13 @@ class Worker(Logs):
         self.assert_unreachable(worker, "127.0.0.1:9")
 
     def reachable(self):
-        page = f"http://{self.page.read_text().strip()}/metrics"
-        text = urllib.request.urlopen(page).read().decode()
+        text = urllib.request.urlopen(self.page + "/metrics").read().decode()
         return int(re.search(r"^hearth_worker_store_reachable (\d)$", text, re.MULTILINE)[1])
 
     def worker_with_page(self, store_address):
-        self.page = self.folder / "page"
-        return self.worker(self.model(), store_address, *JSON, "--metrics-listen", "127.0.0.1:0",
-                           "--metrics-address-file", self.page)
+        worker = self.worker(self.model(), store_address, *JSON, pages=("metrics",))
+        self.page = worker.url("metrics")
+        return worker
 
     def assert_unreachable(self, worker, address):
         lines = self.wait_for(worker, lambda line: line["event"] == "store unreachable")

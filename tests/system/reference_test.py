@@ -51,24 +51,21 @@ def metrics_table(server, page):
 
 class Reference(SystemTest):
 
-    def page_of(self, at):
+    def page_of(self, server):
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(f"http://{at.read_text().strip()}/metrics", timeout=30) as page:
+        with direct.open(server.url("metrics") + "/metrics", timeout=30) as page:
             return page.read().decode()
 
     def pages(self):
         """Of a store and a worker that did what makes each metric show."""
-        at = [self.folder / "store.page", self.folder / "worker.page"]
-        store = self.cluster.store(self.folder / "data", "--metrics-listen", "127.0.0.1:0",
-                                   "--metrics-address-file", at[0])
+        store = self.cluster.store(self.folder / "data", pages=("metrics",))
         model = self.model()
-        worker = self.worker(model, store.address, "--metrics-listen", "127.0.0.1:0",
-                             "--metrics-address-file", at[1])
+        worker = self.worker(model, store.address, pages=("metrics",))
         self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
         self.cluster.generate(self.worker(model, store.address).address, prompt(100, 1))
         self.cluster.ctl("drop", "--all", "--store", store.address)
         self.cluster.generate(worker.address, prompt(90, 2))
-        return [self.page_of(path) for path in at]
+        return self.page_of(store), self.page_of(worker)
 
     def test_the_page_is_what_the_programs_say(self):
         # Some defaults are in the caller's home.

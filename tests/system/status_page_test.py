@@ -63,11 +63,9 @@ class StoreWithPage(SystemTest):
 
     def setUp(self):
         super().setUp()
-        at = self.folder / "metrics.address"
-        self.store = self.cluster.store(
-            self.folder / "data", "--host-bytes", "1MiB", "--disk-bytes", "10MiB",
-            "--metrics-listen", "127.0.0.1:0", "--metrics-address-file", at)
-        self.url = "http://" + at.read_text().strip()
+        self.store = self.cluster.store(self.folder / "data", "--host-bytes", "1MiB",
+                                        "--disk-bytes", "10MiB", pages=("metrics",))
+        self.url = self.store.url("metrics")
 
     def ctl(self, *args):
         return self.cluster.ctl(*args, "--store", self.store.address)

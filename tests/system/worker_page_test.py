@@ -1,4 +1,4 @@
-"""A worker's status page, and what its store's page says of it: JSON, and as a browser shows them.
+"""A worker's status page: JSON, and as a browser shows it.
 
 Run as: python worker_page_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. Where a browser is
 asked for (WorkerPageInBrowser) and there is none, it ends with 77, which ctest shows as skipped.
@@ -19,33 +19,24 @@ LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
 
 
 class WorkerWithPage(SystemTest):
-    """A worker on a store, each with a page; two requests, the second from the worker's memory."""
+    """A worker on a store; two requests, the second from the worker's memory."""
 
     def setUp(self):
         super().setUp()
-        self.store = self.cluster.store(self.folder / "data", *self.page("store"))
-        self.node = self.worker(self.model(), self.store.address, *self.page("worker"),
-                                pool_bytes=16 << 20)
+        self.store = self.cluster.store(self.folder / "data")
+        self.node = self.worker(self.model(), self.store.address, pool_bytes=16 << 20,
+                                pages=("metrics",))
+        self.url = self.node.url("metrics")
         for _ in range(2):
             self.cluster.generate(self.node.address, prompt(PROMPT_TOKENS, "page"),
                                   "--wait-published", max_new_tokens=4)
-
-    def page(self, name):
-        return ("--metrics-listen", "127.0.0.1:0",
-                "--metrics-address-file", self.folder / f"{name}.page")
-
-    def url(self, name):
-        return "http://" + (self.folder / f"{name}.page").read_text().strip()
-
-    def status(self, name):
-        with urllib.request.urlopen(self.url(name) + "/status.json", timeout=20) as answer:
-            return json.loads(answer.read().decode())
 
 
 class WorkerPage(WorkerWithPage):
 
     def test_the_json_is_what_the_requests_were(self):
-        status = self.status("worker")
+        with urllib.request.urlopen(self.url + "/status.json", timeout=20) as answer:
+            status = json.loads(answer.read())
         self.assertEqual(status["program"], "hearth-worker")
         self.assertEqual(status["totals"]["requests"], 2)
         self.assertEqual(status["totals"]["prompt_tokens"], 2 * PROMPT_TOKENS)
@@ -59,7 +50,7 @@ class WorkerPageInBrowser(WorkerWithPage):
 
     def test_a_browser_shows_requests_memory_and_where_tokens_came_from(self):
         share = f"{100 * LAST_CHUNK / (2 * PROMPT_TOKENS):.1f} %"
-        with Page(browser(), self.url("worker") + "/") as page:
+        with Page(browser(), self.url + "/") as page:
             page.wait_for("live", "live")
             self.assertEqual(page.wait_for("program", "hearth-worker"), "hearth-worker")
             page.wait_for("token_rate", share)
