@@ -1,6 +1,6 @@
 """A page in a real browser that stays open: what its elements say, as it changes.
 
-    with Page(binary, url) as page:
+    with Page(url) as page:
         page.wait_for("live", "live")
 
 Speaks Chromium's DevTools protocol over its pipe: JSON ended by a zero byte, no port, no library.
@@ -10,8 +10,15 @@ import base64
 import fcntl
 import json
 import os
+import pathlib
+import shutil
 import subprocess
+import sys
 import tempfile
+
+BROWSERS = ("chromium-headless-shell", "chromium")
+SKIPPED = 77
+PICTURES = os.environ.get("HEARTH_PAGE_PICTURES")  # a folder for them
 
 # Of virtual machines that are busy; a page that shows what it should answers within seconds.
 PATIENCE_MS = 60000
@@ -27,10 +34,21 @@ WAIT_FOR = """new Promise((found, failed) => {
 })"""
 
 
+def browser():
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def skip_without_browser():
+    """Ends this program as ctest shows one that was skipped."""
+    if browser() is None:
+        print("skipped, there is no browser: apt-get install chromium-headless-shell")
+        sys.exit(SKIPPED)
+
+
 class Page:
     """Thread safety: none."""
 
-    def __init__(self, binary, url):
+    def __init__(self, url):
         # Processes of the browser may write to it a little longer than the one that is waited for.
         self._profile = tempfile.TemporaryDirectory(prefix="hearth-browser-",
                                                     ignore_cleanup_errors=True)
@@ -39,7 +57,7 @@ class Page:
         commands, self._write = _pipe()
         self._read, answers = _pipe()
         self._browser = subprocess.Popen(
-            ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", binary,
+            ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", browser(),
              "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
              f"--user-data-dir={self._profile.name}", "about:blank"],
             pass_fds=(commands, answers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -90,14 +108,28 @@ class Page:
             raise AssertionError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def size(self, width, height, dark):
+    def sizes(self, name):
+        """Shows a wide and a narrow window, in light and dark, of which none may be too small for
+        the page. Yields width and whether it is dark."""
+        for width in (1280, 400):
+            for dark in (False, True):
+                self._size(width, 900, dark)
+                beyond = self.value("document.documentElement.scrollWidth - "
+                                    "document.documentElement.clientWidth")
+                if beyond != 0:
+                    raise AssertionError(f"{beyond} px beyond a window of {width} px")
+                if PICTURES:
+                    self._picture(pathlib.Path(PICTURES) / f"{name}-{width}-{dark}.png")
+                yield width, dark
+
+    def _size(self, width, height, dark):
         """Of the window, and which colours its owner likes."""
         self._call("Emulation.setDeviceMetricsOverride", session=self._session, width=width,
                    height=height, deviceScaleFactor=1, mobile=False)
         self._call("Emulation.setEmulatedMedia", session=self._session, features=[
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
-    def picture(self, path):
+    def _picture(self, path):
         image = self._call("Page.captureScreenshot", session=self._session,
                            captureBeyondViewport=True)["data"]
         path.write_bytes(base64.b64decode(image))
@@ -137,4 +169,4 @@ def _pipe():
     return moved
 
 
-__all__ = ["Page"]
+__all__ = ["Page", "browser", "skip_without_browser"]

@@ -5,14 +5,11 @@ ends with 77, which ctest shows as skipped.
 """
 
 import json
-import pathlib
 import re
-import sys
 
 import system_support
-from browser_page import Page
+from browser_page import Page, skip_without_browser
 from http_worker import MODEL, HttpWorker
-from status_page_test import PICTURES, SKIPPED, browser
 
 LIMIT = 24  # tokens of an answer
 FIELD = "document.getElementById('%s')"
@@ -37,7 +34,7 @@ class ChatPageInBrowser(HttpWorker):
         return answer, int(re.search(r"in, (\d+) cached", note).group(1))
 
     def test_a_chat_streams_and_a_later_turn_finds_the_earlier_ones(self):
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             first = [{"role": "user", "content": "the keeper"}]
             self.say(page, first[0]["content"])
@@ -49,23 +46,17 @@ class ChatPageInBrowser(HttpWorker):
             self.assertGreater(cached, 0)
 
     def test_it_fits_small_and_large_windows_light_and_dark(self):
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             self.say(page, "the keeper of the light " * 4)
             page.wait_for("send", "Send")
             grounds = set()
-            for width in (1280, 400):
-                for dark in (False, True):
-                    page.size(width, 800, dark)
-                    self.assertEqual(page.value("document.documentElement.scrollWidth - "
-                                                "document.documentElement.clientWidth"), 0, width)
-                    grounds.add(page.value("getComputedStyle(document.body).backgroundColor"))
-                    if PICTURES:
-                        page.picture(pathlib.Path(PICTURES) / f"chat-{width}-{dark}.png")
+            for _ in page.sizes("chat"):
+                grounds.add(page.value("getComputedStyle(document.body).backgroundColor"))
             self.assertEqual(len(grounds), 2)
 
     def test_an_error_is_shown_and_the_message_may_be_sent_again(self):
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             self.say(page, "lamp " * 400)
             page.wait_for("note1", "prompt: has more than 256 tokens")
@@ -73,7 +64,5 @@ class ChatPageInBrowser(HttpWorker):
 
 
 if __name__ == "__main__":
-    if browser() is None:
-        print("skipped, there is no browser: apt-get install chromium-headless-shell")
-        sys.exit(SKIPPED)
+    skip_without_browser()
     system_support.main()

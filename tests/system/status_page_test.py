@@ -6,28 +6,18 @@ asked for (StatusPageInBrowser) and there is none, it ends with 77, which ctest 
 
 import html.parser
 import json
-import os
-import pathlib
-import shutil
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 
 import system_support
-from browser_page import Page
+from browser_page import Page, browser, skip_without_browser
 from system_support import ROOT, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
-BROWSERS = ("chromium-headless-shell", "chromium")
-SKIPPED = 77
-PICTURES = os.environ.get("HEARTH_PAGE_PICTURES")  # a folder for them
 # The browser runs the page's clock ahead by this much, requests answered, before it writes it out.
 VIRTUAL_MS = 2500
-
-
-def browser():
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 class Shown(html.parser.HTMLParser):
@@ -181,7 +171,7 @@ class StatusPageInBrowser(StoreWithPage):
         self.assertIn("alarm", shown.hidden)
 
     def test_a_little_of_a_tier_can_be_seen_and_nothing_cannot(self):
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("restore_points", "0")
             width = "document.getElementById('fill-disk').getBoundingClientRect().width"
             self.assertEqual(page.value(width), 0)
@@ -190,7 +180,7 @@ class StatusPageInBrowser(StoreWithPage):
             self.assertGreaterEqual(page.value(width), 5)
 
     def test_errors_are_on_top_and_coloured(self):
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             said, colour, bad, is_above = page.value("""
                 alarm({tier_errors: 2, nondeterminism: 0, quarantined_objects: 1});
@@ -207,22 +197,15 @@ class StatusPageInBrowser(StoreWithPage):
 
     def test_it_fits_every_width_in_both_colours(self):
         self.fill()
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("restore_points", "1")
-            for width in (1280, 400):
-                for dark in (False, True):
-                    page.size(width, 900, dark)
-                    beyond = page.value("document.documentElement.scrollWidth - "
-                                        "document.documentElement.clientWidth")
-                    self.assertEqual(beyond, 0, width)
-                    bright = page.value("getComputedStyle(document.body).backgroundColor")
-                    self.assertEqual(bright, "rgb(23, 22, 21)" if dark else "rgb(246, 245, 243)")
-                    heights = page.value("""
-                        ["scale", "chart"].map((name) => Math.round(
-                            document.getElementById(name).getBoundingClientRect().height))""")
-                    self.assertEqual(heights[0], heights[1], "the axis is as high as the chart")
-                    if PICTURES:
-                        page.picture(pathlib.Path(PICTURES) / f"page-{width}-{dark}.png")
+            for _, dark in page.sizes("page"):
+                bright = page.value("getComputedStyle(document.body).backgroundColor")
+                self.assertEqual(bright, "rgb(23, 22, 21)" if dark else "rgb(246, 245, 243)")
+                heights = page.value("""
+                    ["scale", "chart"].map((name) => Math.round(
+                        document.getElementById(name).getBoundingClientRect().height))""")
+                self.assertEqual(heights[0], heights[1], "the axis is as high as the chart")
 
     def test_a_browser_shows_what_left_and_why(self):
         point = self.fill()
@@ -232,7 +215,7 @@ class StatusPageInBrowser(StoreWithPage):
         self.assertEqual(shown.text["restore_points"], "0")
 
     def test_an_open_page_follows_the_store(self):
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             self.assertEqual(page.wait_for("restore_points", "0"), "0")
             self.ctl("import", SNAPSHOT)
@@ -248,7 +231,6 @@ class StatusPageInBrowser(StoreWithPage):
 
 
 if __name__ == "__main__":
-    if "StatusPageInBrowser" in sys.argv and browser() is None:
-        print("skipped, there is no browser: apt-get install chromium-headless-shell")
-        sys.exit(SKIPPED)
+    if "StatusPageInBrowser" in sys.argv:
+        skip_without_browser()
     system_support.main("STORE_CLIENT")

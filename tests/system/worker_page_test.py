@@ -5,13 +5,11 @@ asked for (WorkerPageInBrowser) and there is none, it ends with 77, which ctest 
 """
 
 import json
-import pathlib
 import sys
 import urllib.request
 
 import system_support
-from browser_page import Page
-from status_page_test import PICTURES, SKIPPED, browser
+from browser_page import Page, skip_without_browser
 from system_support import CHUNK_TOKENS, SystemTest, prompt
 
 PROMPT_TOKENS = 150
@@ -50,7 +48,7 @@ class WorkerPageInBrowser(WorkerWithPage):
 
     def test_a_browser_shows_requests_memory_and_where_tokens_came_from(self):
         share = f"{100 * LAST_CHUNK / (2 * PROMPT_TOKENS):.1f} %"
-        with Page(browser(), self.url + "/") as page:
+        with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             self.assertEqual(page.wait_for("program", "hearth-worker"), "hearth-worker")
             page.wait_for("token_rate", share)
@@ -60,17 +58,10 @@ class WorkerPageInBrowser(WorkerWithPage):
             page.wait_for("rate_text", f"{share} of tokens, 2 requests.")
             for card in ("hottest", "publishes", "removed"):
                 self.assertTrue(page.value(f"document.getElementById('{card}_card').hidden"))
-            for width in (1280, 400):
-                for dark in (False, True):
-                    page.size(width, 900, dark)
-                    self.assertEqual(page.value("document.documentElement.scrollWidth - "
-                                                "document.documentElement.clientWidth"), 0, width)
-                    if PICTURES:
-                        page.picture(pathlib.Path(PICTURES) / f"worker-{width}-{dark}.png")
+            self.assertEqual(len(list(page.sizes("worker"))), 4)
 
 
 if __name__ == "__main__":
-    if "WorkerPageInBrowser" in sys.argv and browser() is None:
-        print("skipped, there is no browser: apt-get install chromium-headless-shell")
-        sys.exit(SKIPPED)
+    if "WorkerPageInBrowser" in sys.argv:
+        skip_without_browser()
     system_support.main()
