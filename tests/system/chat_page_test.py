@@ -13,6 +13,12 @@ from http_worker import MODEL, HttpWorker
 
 LIMIT = 24  # tokens of an answer
 FIELD = "document.getElementById('%s')"
+# From now on each state of the first answer while it is under way: "Stop" is on the button then.
+WATCH = """var seen = [];
+new MutationObserver(() => {
+  const text = document.getElementById("text1")?.textContent;
+  if (text && document.getElementById("send").textContent === "Stop") seen.push(text);
+}).observe(document, {subtree: true, childList: true, characterData: true});"""
 
 
 class ChatPageInBrowser(HttpWorker):
@@ -36,9 +42,13 @@ class ChatPageInBrowser(HttpWorker):
     def test_a_chat_streams_and_a_later_turn_finds_the_earlier_ones(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
+            page.value(WATCH)
             first = [{"role": "user", "content": "the keeper"}]
             self.say(page, first[0]["content"])
             answer, _ = self.expect_turn(page, first, 1)
+            seen = page.value("seen")
+            self.assertLess(len(seen[0]), len(answer))
+            self.assertTrue(all(answer.startswith(text) for text in seen), seen)
             second = first + [{"role": "assistant", "content": answer},
                               {"role": "user", "content": "a lamp"}]
             self.say(page, "a lamp")
@@ -48,10 +58,13 @@ class ChatPageInBrowser(HttpWorker):
     def test_it_fits_small_and_large_windows_light_and_dark(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
-            self.say(page, "the keeper of the light " * 4)
+            self.say(page, "the keeper of the light " * 4 + "keeper" * 20)
             page.wait_for("send", "Send")
             grounds = set()
-            for _ in page.sizes("chat"):
+            for width, _ in page.sizes("chat"):
+                beyond = page.value(f"{FIELD % 'scroll'}.scrollWidth - "
+                                    f"{FIELD % 'scroll'}.clientWidth")
+                self.assertEqual(beyond, 0, f"the turns, in a window of {width} px")
                 grounds.add(page.value("getComputedStyle(document.body).backgroundColor"))
             self.assertEqual(len(grounds), 2)
 
@@ -60,7 +73,9 @@ class ChatPageInBrowser(HttpWorker):
             page.wait_for("model", MODEL)
             self.say(page, "lamp " * 400)
             page.wait_for("note1", "prompt: has more than 256 tokens")
-            self.assertEqual(page.value("turns.length"), 0)
+            again = [{"role": "user", "content": "lamp"}]
+            self.say(page, again[0]["content"])
+            self.expect_turn(page, again, 1)
 
 
 if __name__ == "__main__":
