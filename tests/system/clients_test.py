@@ -5,6 +5,7 @@ scripts/clients.sh installed into .clients; without them it ends with 77, which 
 skipped. Each test is a program of docs/clients.md, or a command of it.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -81,7 +82,8 @@ class Clients(SystemTest):
 
     def test_lm_eval(self):
         said = self.example("lm-eval")
-        for (context, continuation), (logprob, greedy) in zip(said["texts"], said["likelihoods"]):
+        for (context, continuation), (logprob, greedy) in zip(said["texts"], said["likelihoods"],
+                                                              strict=True):
             want, is_greedy = likelihood(self.tokens(context + continuation),
                                          len(self.tokens(context)))
             self.assertLess(abs(logprob - want), TOLERANCE * max(1, abs(want)),
@@ -98,13 +100,19 @@ class Clients(SystemTest):
         self.assertIn("Time to First Token", said)
 
 
+@functools.cache
+def transformers_model():
+    import torch
+    from transformers import AutoModelForCausalLM
+    return AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+
+
 def likelihood(whole, begin):
     """Of the tokens from `begin` on, as transformers computes it; whether each is the likeliest."""
-    import torch  # pylint: disable=import-outside-toplevel
-    from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    import torch
     with torch.no_grad():
-        logprobs = torch.log_softmax(model(torch.tensor([whole])).logits[0].double(), -1)
+        logits = transformers_model()(torch.tensor([whole])).logits[0]
+        logprobs = torch.log_softmax(logits.double(), -1)
     own = [logprobs[i - 1, whole[i]].item() for i in range(begin, len(whole))]
     return sum(own), all(int(logprobs[i - 1].argmax()) == whole[i]
                          for i in range(begin, len(whole)))
