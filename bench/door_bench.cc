@@ -5,12 +5,13 @@
 // Each turn STREAMS callers ask at once, each for TOKENS tokens after a prompt of its own, which
 // the turn before made warm. Printed of either door: the median of the time to the first token,
 // tokens a second, and the worker's processor time a token (PID is its process), each the median of
-// the rounds.
+// the rounds. A request that fails ends it.
 #include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -58,7 +60,9 @@ Told AskGrpc(v1::Inference::Stub* stub, int caller, uint32_t tokens) {
     if (told.tokens == 0) told.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
     told.tokens += response.token().ids_size();
   }
-  if (!reader->Finish().ok()) std::exit(1);
+  const grpc::Status status = reader->Finish();
+  RequireOk(absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                         status.error_message()));
   return told;
 }
 
@@ -69,7 +73,9 @@ int ConnectTo(const std::string& address) {
   to.sin_port = htons(static_cast<uint16_t>(std::atoi(parts.second.c_str())));
   inet_pton(AF_INET, parts.first.c_str(), &to.sin_addr);
   const int made = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) std::exit(1);
+  if (connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) {
+    RequireOk(absl::ErrnoToStatus(errno, address));
+  }
   return made;
 }
 
@@ -84,9 +90,10 @@ Told AskHttp(const std::string& address, int caller, uint32_t tokens) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
       "application/json\r\nConnection: close\r\nContent-Length: ",
       body.size(), "\r\n\r\n", body);
-  if (write(made, request.data(), request.size()) != static_cast<ssize_t>(request.size()))
-    std::exit(1);
-  std::string line;
+  if (write(made, request.data(), request.size()) != static_cast<ssize_t>(request.size())) {
+    RequireOk(absl::ErrnoToStatus(errno, address));
+  }
+  std::string line, last;  // of the last one that is not empty
   std::vector<char> bytes(1 << 16);
   for (ssize_t got = 0; (got = read(made, bytes.data(), bytes.size())) > 0;) {
     for (ssize_t i = 0; i < got; ++i) {
@@ -100,10 +107,15 @@ Told AskHttp(const std::string& address, int caller, uint32_t tokens) {
         told.first_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
         told.tokens = static_cast<int>(tokens);  // some of them have no text
       }
+      if (absl::StartsWith(line, "data: {\"error\"")) RequireOk(absl::UnknownError(line));
+      if (line.size() > 1 && line != "0\r") last = line;
       line.clear();
     }
   }
   close(made);
+  if (last != "data: [DONE]") {
+    RequireOk(absl::UnknownError(absl::StrCat("the answer ends with ", last, line)));
+  }
   return told;
 }
 
