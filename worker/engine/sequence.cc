@@ -29,6 +29,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.request_id = request.request_id;
   own.sampling = request.sampling;
   own.sampling.seed = SeedOfSample(request.sampling.seed, sample);
+  own.first_draw = request.first_draw;
   own.max_new_tokens = request.max_new_tokens;
   own.ignore_eos = request.ignore_eos;
   own.hash_logits = request.hash_logits;

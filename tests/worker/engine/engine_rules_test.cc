@@ -65,10 +65,11 @@ TEST(EngineRules, AnswersAreTheSameGuessedCachedBesideOthersAndGoingOn) {
   }
 }
 
-TEST(EngineRules, EachOfSeveralAnswersCountsItsOwnTokens) {
+TEST(EngineRules, EachOfSeveralAnswersIsTheOneWithItsSeed) {
   TestWorker worker(Dir(), InvariantOptions());
   EngineRequest several = Ruled(2);
   several.samples = 3;
+  several.first_draw = 7;
   Collector run;
   std::vector<std::vector<int32_t>> answers(3);
   EngineCallbacks callbacks = run.Callbacks();
@@ -80,6 +81,7 @@ TEST(EngineRules, EachOfSeveralAnswersCountsItsOwnTokens) {
   run.WaitEnd();
   for (uint32_t i = 0; i < 3; ++i) {
     EngineRequest one = Ruled(2);
+    one.first_draw = 7;
     one.sampling.seed = SeedOfSample(2, i);
     EXPECT_EQ(answers[i], worker.Run(one)->tokens) << i;
   }
