@@ -6,6 +6,10 @@ from system_support import ProcessFailed, SystemTest, prompt
 PROMPT_TOKENS = 150
 HALF = 8
 SAMPLED = ("--temperature", "1.3", "--top-p", "0.95", "--seed", "41")
+# What was drawn before counts for each of these.
+RULED = (*SAMPLED, "--min-p", "0.01", "--repetition-penalty", "1.4", "--presence-penalty", "0.5",
+         "--frequency-penalty", "0.6", "--logit-bias", "3=2.5", "--logit-bias", "9=3",
+         "--bad-token-id", "11", "--min-tokens", str(HALF + 2))
 
 
 class States(SystemTest):
@@ -33,12 +37,14 @@ class States(SystemTest):
                                      *flags, max_new_tokens=2 * HALF)
 
     def expect_to_go_on(self, first, second, third):
-        for flags in ((), SAMPLED):
+        wholes = []
+        for flags in ((), SAMPLED, RULED):
             begun = self.save(first, *flags, "--force")
             rest = self.load(second)
             self.assertEqual(rest["cached_tokens"], PROMPT_TOKENS + HALF - 1)
-            self.assertEqual(begun["token_ids"] + rest["token_ids"],
-                             self.in_one_go(third, *flags)["token_ids"])
+            wholes.append(self.in_one_go(third, *flags)["token_ids"])
+            self.assertEqual(begun["token_ids"] + rest["token_ids"], wholes[-1])
+        self.assertEqual(len(set(map(tuple, wholes))), 3, "the flags decide nothing")
 
     def test_they_go_on_without_a_store(self):
         first, second = self.start(), self.start()
