@@ -14,7 +14,7 @@ from tidy_names import check_names  # noqa: E402
 from tidy_rules import (  # noqa: E402
     check_arrows, check_classes, check_registered, check_shape, check_words)
 
-SKIPPED = {".git", ".venv", ".deps", "build", "models", "__pycache__", "node_modules"}
+SKIPPED = {".git", ".venv", ".deps", ".clients", "build", "models", "__pycache__"}
 SUFFIXES = {".cc", ".h", ".py", ".sh", ".proto", ".cmake"}
 NAMES = {"CMakeLists.txt", "hearth"}
 
