@@ -122,15 +122,24 @@ class ScriptsTest(unittest.TestCase):
         self.assertIn("apt-get clean", lines[installed:])
         self.assertIn("rm -rf /var/lib/apt/lists/*", lines[installed:])
 
-    def test_the_model_folder_is_readable_for_the_containers_user(self):
-        run = (f"import pathlib, sys; sys.path.insert(0, {str(m.ROOT / 'scripts')!r}); "
-               "import convert_model; convert_model.make_readable(pathlib.Path(sys.argv[1]))")
+    def test_models_are_readable_for_the_containers_user(self):
+        # As they are fetched and converted, but for the download.
+        run = ("import hashlib, os, pathlib, sys\n"
+               f"sys.path.insert(0, {str(m.ROOT / 'scripts')!r})\n"
+               "import convert_model, fetch_model\n"
+               "os.umask(0o077)\n"
+               "folder = pathlib.Path(sys.argv[1])\n"
+               "fetch_model.download = lambda _: []\n"
+               "fetch_model.GGUF_SHA256 = hashlib.sha256().hexdigest()\n"
+               "fetch_model.fetch(folder / 'model.gguf')\n"
+               "(folder / 'made').mkdir()\n"
+               "(folder / 'made' / 'model.safetensors').touch()\n"
+               "convert_model.make_readable(folder / 'made')")
         with tempfile.TemporaryDirectory() as folder:
-            weights = pathlib.Path(folder) / "model.safetensors"
-            weights.touch(mode=0o600)
-            subprocess.run([sys.executable, "-c", run, folder], check=True)
-            self.assertEqual(weights.stat().st_mode & 0o777, 0o644)
-            self.assertEqual(pathlib.Path(folder).stat().st_mode & 0o777, 0o755)
+            subprocess.run([sys.executable, "-c", run, folder], check=True, capture_output=True)
+            for name, mode in (("model.gguf", 0o644), ("made", 0o755),
+                               ("made/model.safetensors", 0o644)):
+                self.assertEqual((pathlib.Path(folder) / name).stat().st_mode & 0o777, mode, name)
 
     def test_build_sh_calls_only_set_up_steps_that_exist(self):
         called = re.findall(r"^\s+(setup_\w+)", (DOCKER / "build.sh").read_text(), re.M)
