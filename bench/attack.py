@@ -350,7 +350,7 @@ def main():
     parser.add_argument("--times", type=float, default=1, help="of the usual rates")
     parser.add_argument("--control", action="store_true", help="what of it is the machine's")
     parser.add_argument("--nice", type=int, default=10, help="the attacker's niceness")
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
+    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m.gguf"))
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))
     parser.add_argument("--json", help="all figures go there, too")
     parser.add_argument("--behind-proxy", action="store_true",

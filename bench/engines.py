@@ -202,7 +202,8 @@ def run(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/gemma-3-270m")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/gemma-3-270m",
+                        help="a folder; ./hearth setup --safetensors makes the default")
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", action="append", help="a command's beginning; again for more")

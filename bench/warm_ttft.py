@@ -105,7 +105,7 @@ def report(times, first, stats, stored, args):
 
 
 def main():
-    parser = figures.flags(__doc__)
+    parser = figures.flags(__doc__, "gemma-3-270m")  # a folder, for transformers
     parser.add_argument("--reps", type=int, default=7)
     args = parser.parse_args()
     report(*run(args), args)

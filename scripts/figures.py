@@ -7,11 +7,11 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def flags(doc):
-    """A parser with --model, --bin and --json, whose help is `doc`."""
+def flags(doc, model="gemma-3-270m.gguf"):
+    """A parser with --model, by default that of models/, --bin and --json, whose help is `doc`."""
     parser = argparse.ArgumentParser(description=doc,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
+    parser.add_argument("--model", default=str(ROOT / "models" / model))
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))
     parser.add_argument("--json", help="a file for all figures")
     return parser
