@@ -214,7 +214,7 @@ make_checkpoint() {
   "$PYTHON" "$ROOT/scripts/convert_model.py" --gguf "$MODEL" --out "$CHECKPOINT"
 }
 
-# The same model as transformers reads it, for tests and benchmarks that compare with it.
+# The model as a folder that transformers reads, for tests and benchmarks that compare with it.
 plan_checkpoint() {
   local want
   plan_model
@@ -224,7 +224,7 @@ plan_checkpoint() {
     stamp_holds "$STAMPS/checkpoint" "$want"; then
     return
   fi
-  plan_line "its safetensors" "the model as transformers reads it, made from that" 550
+  plan_line "its checkpoint" "the same model as safetensors, for tests with transformers" 550
   piece checkpoint "the model as safetensors" 4 "model python-test" \
     stamped "$STAMPS/checkpoint" "$want" make_checkpoint
 }
