@@ -61,8 +61,8 @@ Told AskGrpc(v1::Inference::Stub* stub, int caller, uint32_t tokens) {
     told.tokens += response.token().ids_size();
   }
   const grpc::Status status = reader->Finish();
-  RequireOk(absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                         status.error_message()));
+  RequireOk(
+      absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
   return told;
 }
 
