@@ -1,18 +1,23 @@
-"""A worker's HTTP addresses under many connections: scrapes beside half requests, and open streams.
+"""A worker's HTTP addresses under many connections: half requests, open streams, hang-ups.
 
     .venv/bin/python bench/http_door.py MODEL_DIR scrapes [--seconds 60] [--half 64]
     .venv/bin/python bench/http_door.py MODEL_DIR streams [--streams 512]
+    .venv/bin/python bench/http_door.py MODEL_DIR hangups [--streams 32] [--rounds 5]
 
 scrapes: half requests are kept open at the metrics address, a new one for each that is closed,
 while /metrics is asked once a second. Exits with 1 where an answer is missing. streams: so many
 streamed completions are open at once, most of them waiting; printed are /health's median and worst,
 the worker's threads and memory before and meanwhile. Exits with 1 where the median is not below
-50 ms, or a stream takes more than 64 KiB.
+50 ms, or a stream takes more than 64 KiB. hangups: so many callers, streaming or not, leave at once
+while their prompts are computed or their answers decoded, the rest of them queued; printed are the
+steps that the model made from just before that to its rest, and the time. Exits with 1 where these
+are more than two: the one under way, and one that began as they left.
 """
 
 import argparse
 import json
 import pathlib
+import random
 import selectors
 import socket
 import statistics
@@ -29,6 +34,13 @@ from hearth_procs import Cluster  # noqa: E402  (path set above)
 def connect(url):
     host, port = url.removeprefix("http://").rsplit(":", 1)
     return socket.create_connection((host, int(port)), timeout=60)
+
+
+def complete(http, body):
+    text, made = json.dumps(body), connect(http)
+    made.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  f"application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}").encode())
+    return made
 
 
 def get(url):
@@ -69,14 +81,11 @@ def scrapes(args, page):
 
 def streams(args, http, worker):
     threads, memory = worker.status_field("Threads"), worker.status_field("VmRSS")
-    body = json.dumps({"prompt": [2, 3, 4, 5, 6, 7, 8, 9], "stream": True, "ignore_eos": True,
-                       "max_tokens": args.tokens})
+    body = {"prompt": [2, 3, 4, 5, 6, 7, 8, 9], "stream": True, "ignore_eos": True,
+            "max_tokens": args.tokens}
     opened = []
     for _ in range(args.streams):
-        made = connect(http)
-        made.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
-                      f"application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode())
-        opened.append(made)
+        opened.append(complete(http, body))
     waits = [get(http + "/health") for _ in range(100)]
     more_threads = worker.status_field("Threads") - threads
     more_kib = worker.status_field("VmRSS") - memory
@@ -89,20 +98,63 @@ def streams(args, http, worker):
     return median < 50 and more_kib <= 64 * args.streams
 
 
+def metric(page, name):
+    with urllib.request.urlopen(page + "/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines
+               if line.split("{")[0].split(" ")[0] == "hearth_worker_" + name)
+
+
+def hang_up(args, http, page, decodes, is_stream, seed):
+    source = random.Random(seed)
+    began = "decode_steps_total" if decodes else "prefill_steps_total"
+    before, callers = metric(page, began), []
+    for _ in range(args.streams):
+        prompt = [2] + [source.randrange(300, 690) for _ in range(64 if decodes else 900)]
+        callers.append(complete(http, {"prompt": prompt, "stream": is_stream, "ignore_eos": True,
+                                       "max_tokens": 100}))
+    while metric(page, began) < before + 3:
+        pass
+    steps, start = metric(page, "steps_total"), time.monotonic()
+    for made in callers:
+        made.close()
+    while metric(page, "running_requests") + metric(page, "queued_requests") > 0:
+        pass
+    return metric(page, "steps_total") - steps, (time.monotonic() - start) * 1e3
+
+
+def hangups(args, http, page):
+    most = 0
+    for decodes in (False, True):
+        for is_stream in (False, True):
+            all_of = [hang_up(args, http, page, decodes, is_stream, seed)
+                      for seed in range(args.rounds)]
+            steps = sorted(int(each[0]) for each in all_of)
+            most = max(most, steps[-1])
+            print(f"{args.streams} callers leave, {'decode' if decodes else 'prefill'}, "
+                  f"{'streaming' if is_stream else 'not streaming'}: {steps} steps, at rest after "
+                  f"{', '.join(f'{each[1]:.0f}' for each in all_of)} ms")
+    return most <= 2
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
-    parser.add_argument("what", choices=("scrapes", "streams"))
+    parser.add_argument("what", choices=("scrapes", "streams", "hangups"))
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--half", type=int, default=64)
-    parser.add_argument("--streams", type=int, default=512)
+    parser.add_argument("--streams", type=int, help="512; of hangups 32")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
     args = parser.parse_args()
+    args.streams = args.streams or (32 if args.what == "hangups" else 512)
     with tempfile.TemporaryDirectory() as folder, Cluster(ROOT / "build/bin", folder) as cluster:
         worker = cluster.worker(args.model, "none", "--max-queue", 2 * args.streams,
                                 pages=("http", "metrics"))
         if args.what == "scrapes":
             return 0 if scrapes(args, worker.url("metrics")) else 1
+        if args.what == "hangups":
+            return 0 if hangups(args, worker.url("http"), worker.url("metrics")) else 1
         return 0 if streams(args, worker.url("http"), worker) else 1
 
 
