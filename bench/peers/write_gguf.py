@@ -1,6 +1,6 @@
 """A Gemma 3 checkpoint as a GGUF file, for llama.cpp in bench/engines.py.
 
-    .venv/bin/python bench/peers/write_gguf.py MODEL_DIR OUT.gguf F32|F16|BF16|Q8_0
+    .venv/bin/python bench/peers/write_gguf.py MODEL_DIR OUT.gguf F32|F16|BF16|Q8_0|Q4_0
 
 For benchmarks by token ids: the weights are the checkpoint's, the words of the vocabulary are made
 up. A file that is not whole is never left behind.
@@ -16,7 +16,7 @@ import numpy
 import torch
 from safetensors import safe_open
 
-FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}  # llama.cpp's enum llama_ftype
+FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}  # llama.cpp's enum llama_ftype
 PAD, EOS, BOS, UNK = range(4)
 CONTROL_WORDS = ["<pad>", "<eos>", "<bos>", "<unk>"]
 
