@@ -39,6 +39,8 @@ PREFIX, ENDING = 2048, 64
 DECODED, BATCHED = 32, 16
 QUIET_S = 0.4  # until the threads of whoever was before sleep
 GGUF_TYPES = ("F32", "BF16", "Q8_0")
+# Weights drawn at random repeat themselves: their tokens would be guessed.
+STEPWISE = ("--cache", "off", "--speculate", 0)
 
 
 class Peer:
@@ -90,7 +92,7 @@ class Hearth:
         return self.generate(self.ids(tokens), 1, "--cache", "off")["ttft_ms"] / 1e3
 
     def decode(self, tokens):
-        out = self.generate(self.ids(tokens), DECODED + 1, "--cache", "off")
+        out = self.generate(self.ids(tokens), DECODED + 1, *STEPWISE)
         return (out["total_ms"] - out["ttft_ms"]) / 1e3 / DECODED
 
     def warm(self):
@@ -103,7 +105,7 @@ class Hearth:
         prompts = [self.ids(tokens) for _ in range(sequences)]
 
         def all_of(count):
-            threads = [threading.Thread(target=self.generate, args=(ids, count, "--cache", "off"))
+            threads = [threading.Thread(target=self.generate, args=(ids, count, *STEPWISE))
                        for ids in prompts]
             begin = time.perf_counter()
             for thread in threads:
