@@ -32,24 +32,38 @@ class Clients(SystemTest):
         worker = self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}", pages=("http",))
         self.url = worker.url("http") + "/v1"
 
-    def run_client(self, name, *argv):
-        """A client's own Python, or a program beside it; returns what it printed."""
-        done = subprocess.run([str(CLIENTS / name / "bin" / argv[0]), *map(str, argv[1:])],
-                              cwd=self.folder, capture_output=True, text=True, timeout=600,
+        # What the page's commands name from the root of the tree.
+        for name, target in ((".clients", CLIENTS), ("models", ROOT / "models"),
+                             ("bench", ROOT / "bench")):
+            (self.folder / name).symlink_to(target)
+
+    def run_here(self, *argv):
+        """A program whose home is the test's folder; returns what it printed."""
+        done = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=600,
                               check=False, env={"PATH": os.environ["PATH"],
                                                 "HOME": str(self.folder),
                                                 "OPENAI_API_KEY": "none"})
         self.assertEqual(done.returncode, 0, done.stdout[-4000:] + done.stderr[-4000:])
         return done.stdout
 
+    def section(self, name):
+        """The page's text about a client, with this worker's address."""
+        text = PAGE.read_text().split(f"## {name}\n")[1].split("\n## ")[0]
+        return text.replace("http://127.0.0.1:8000", self.url.removesuffix("/v1"))
+
     def example(self, name):
         """The page's example of a client, at this worker; returns its last line, of JSON."""
-        section = PAGE.read_text().split(f"## {name}\n")[1].split("\n## ")[0]
-        text = re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1)
+        section = self.section(name)
         program = self.folder / "example.py"
-        program.write_text(text.replace("http://127.0.0.1:8000/v1", self.url))
+        program.write_text(re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1))
         folder = re.search(r"`\.clients/(\w+)`", section).group(1)
-        return json.loads(self.run_client(folder, "python", program).splitlines()[-1])
+        return json.loads(self.run_here(CLIENTS / folder / "bin" / "python",
+                                        program).splitlines()[-1])
+
+    def commands(self, name):
+        """Runs the page's commands of a client; yields what those of each block printed."""
+        for block in re.findall(r"```console\n(.*?)```", self.section(name), re.DOTALL):
+            yield self.run_here("bash", "-ec", re.sub(r"^\$ ", "", block, flags=re.MULTILINE))
 
     def tokens(self, text):
         request = urllib.request.Request(
@@ -91,13 +105,14 @@ class Clients(SystemTest):
             self.assertEqual(greedy, is_greedy)
 
     def test_aiperf(self):
-        command = re.search(r"```console\n\$ (\.clients/aiperf/.*?)```", PAGE.read_text(),
-                            re.DOTALL).group(1)
-        words = command.replace("\\\n", " ").replace("http://127.0.0.1:8000",
-                                                      self.url.removesuffix("/v1")).split()
-        said = self.run_client("aiperf", "aiperf", *[
-            str(MODEL) if word == "models/gemma-3-270m" else word for word in words[1:]])
-        self.assertIn("Time to First Token", said)
+        synthetic, replayed = self.commands("AIPerf")
+        self.assertIn("Time to First Token", synthetic)
+        self.assertIn("Time to First Token", replayed)
+        report = next(self.folder.glob("artifacts/*fixed_schedule/profile_export_aiperf.json"))
+        told = json.loads(report.read_text())
+        self.assertEqual(told["request_count"]["avg"], 10)
+        # Two come at once, first of all; the others begin with the same block.
+        self.assertGreaterEqual(told["total_usage_prompt_cache_read_tokens"]["avg"], 8 * 512)
 
 
 @functools.cache
