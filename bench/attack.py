@@ -43,7 +43,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/system")]
-from hearth_procs import Cluster  # noqa: E402  (path set above)
+from hearth_procs import Cluster, make_certificate  # noqa: E402  (path set above)
 import hostile_calls  # noqa: E402
 
 MIB = 1 << 20
@@ -131,13 +131,9 @@ class Server:
                  "--identities-file", self.identities(),
                  "--tenants-file", self.folder / "tenants.json"]
         if with_tls:
-            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                            "ec_paramgen_curve:P-256", "-nodes", "-keyout", "tls.key", "-out",
-                            "tls.pem", "-subj", "/CN=store", "-addext",
-                            "subjectAltName=IP:127.0.0.1"], cwd=self.folder, check=True,
-                           capture_output=True)
-            self.beside = [f"ca={self.folder / 'tls.pem'}"]
-            flags += ["--tls-cert", self.folder / "tls.pem", "--tls-key", self.folder / "tls.key"]
+            certificate, key = make_certificate(self.folder, "store")
+            self.beside = [f"ca={certificate}"]
+            flags += ["--tls-cert", certificate, "--tls-key", key]
         return self.cluster.store(self.folder / "data", *flags)
 
     def caller(self, calls, pause_ms, who="honest", **more):

@@ -1,17 +1,18 @@
 """A worker's HTTP addresses under many connections: half requests, open streams, hang-ups.
 
     .venv/bin/python bench/http_door.py MODEL_DIR scrapes [--seconds 60] [--half 64]
-    .venv/bin/python bench/http_door.py MODEL_DIR streams [--streams 512]
+    .venv/bin/python bench/http_door.py MODEL_DIR streams [--streams 512] [--tls]
     .venv/bin/python bench/http_door.py MODEL_DIR hangups [--streams 32] [--rounds 5]
 
 scrapes: half requests are kept open at the metrics address, a new one for each that is closed,
 while /metrics is asked once a second. Exits with 1 where an answer is missing. streams: so many
-streamed completions are open at once, most of them waiting; printed are /health's median and worst,
-the worker's threads and memory before and meanwhile. Exits with 1 where the median is not below
-50 ms, or a stream takes more than 64 KiB. hangups: so many callers, streaming or not, leave at once
-while their prompts are computed or their answers decoded, the rest of them queued; printed are the
-steps that the model made from just before that to its rest, and the time. Exits with 1 where these
-are more than two: the one under way, and one that began as they left.
+streamed completions are open at once, with --tls by TLS, most of them waiting; printed are
+/health's median and worst, the worker's threads and memory before and meanwhile. Exits with 1 where
+the median is not below 50 ms, or a stream takes more than 64 KiB. hangups: so many callers,
+streaming or not, leave at once while their prompts are computed or their answers decoded, the rest
+of them queued; printed are the steps that the model made from just before that to its rest, and the
+time. Exits with 1 where these are more than two: the one under way, and one that began as they
+left.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import pathlib
 import random
 import selectors
 import socket
+import ssl
 import statistics
 import sys
 import tempfile
@@ -28,24 +30,25 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-from hearth_procs import Cluster  # noqa: E402  (path set above)
+from hearth_procs import Cluster, make_certificate  # noqa: E402  (path set above)
 
 
-def connect(url):
+def connect(url, tls=None):
     host, port = url.removeprefix("http://").rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=60)
+    made = socket.create_connection((host, int(port)), timeout=60)
+    return made if tls is None else tls.wrap_socket(made, server_hostname=host)
 
 
-def complete(http, body):
-    text, made = json.dumps(body), connect(http)
+def complete(http, body, tls=None):
+    text, made = json.dumps(body), connect(http, tls)
     made.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
                   f"application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}").encode())
     return made
 
 
-def get(url):
+def get(url, tls=None):
     start = time.monotonic()
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=20, context=tls) as answer:
         answer.read()
     return (time.monotonic() - start) * 1e3
 
@@ -79,14 +82,15 @@ def scrapes(args, page):
     return answered == args.seconds
 
 
-def streams(args, http, worker):
+def streams(args, http, worker, tls):
     threads, memory = worker.status_field("Threads"), worker.status_field("VmRSS")
     body = {"prompt": [2, 3, 4, 5, 6, 7, 8, 9], "stream": True, "ignore_eos": True,
             "max_tokens": args.tokens}
     opened = []
     for _ in range(args.streams):
-        opened.append(complete(http, body))
-    waits = [get(http + "/health") for _ in range(100)]
+        opened.append(complete(http, body, tls))
+    health = (http if tls is None else http.replace("http:", "https:")) + "/health"
+    waits = [get(health, tls) for _ in range(100)]
     more_threads = worker.status_field("Threads") - threads
     more_kib = worker.status_field("VmRSS") - memory
     median = statistics.median(waits)
@@ -146,16 +150,23 @@ def main():
     parser.add_argument("--streams", type=int, help="512; of hangups 32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--tls", action="store_true")
     args = parser.parse_args()
     args.streams = args.streams or (32 if args.what == "hangups" else 512)
     with tempfile.TemporaryDirectory() as folder, Cluster(ROOT / "build/bin", folder) as cluster:
+        tls, flags = None, ()
+        if args.tls:
+            certificate, key = make_certificate(folder, "worker")
+            tls = ssl.create_default_context(cafile=certificate)
+            flags = ("--tls-cert", certificate, "--tls-key", key)
+        # Without a pool, where answers would be kept for a next turn.
         worker = cluster.worker(args.model, "none", "--max-queue", 2 * args.streams,
-                                pages=("http", "metrics"))
+                                "--pool-bytes", "0", *flags, pages=("http", "metrics"))
         if args.what == "scrapes":
             return 0 if scrapes(args, worker.url("metrics")) else 1
         if args.what == "hangups":
             return 0 if hangups(args, worker.url("http"), worker.url("metrics")) else 1
-        return 0 if streams(args, worker.url("http"), worker) else 1
+        return 0 if streams(args, worker.url("http"), worker, tls) else 1
 
 
 if __name__ == "__main__":

@@ -24,6 +24,16 @@ class ProcessFailed(RuntimeError):
     """A process ended or did not become ready; the text ends with the tail of its log."""
 
 
+def make_certificate(folder, name):
+    """Files of a certificate for 127.0.0.1 that signed itself, and of its key."""
+    files = [pathlib.Path(folder) / f"{name}.pem", pathlib.Path(folder) / f"{name}.key"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                    "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout",
+                    files[1]], check=True, capture_output=True)
+    return files
+
+
 class Process:
     """One running binary. `address` is where it serves. `under`: the words of a program that
     becomes it, such as nsenter's. `pages`: what it serves over HTTP, "metrics" or "http"."""

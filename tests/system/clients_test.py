@@ -31,7 +31,6 @@ class Clients(SystemTest):
         super().setUp()
         worker = self.cluster.worker(MODEL, f"embedded:{self.folder / 'data'}", pages=("http",))
         self.url = worker.url("http") + "/v1"
-
         # What the page's commands name from the root of the tree.
         for name, target in ((".clients", CLIENTS), ("models", ROOT / "models"),
                              ("bench", ROOT / "bench")):

@@ -1,15 +1,20 @@
 """OpenAI's API of a worker in another process: its counts, callers who hang up, hostile requests.
 
 Run as: python http_door_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. HEARTH_DOOR_SCALE
-multiplies the numbers of requests: 50 makes 10,000 hang-ups, and as many hostile requests.
+multiplies the numbers of requests: 50 makes 10,000 hang-ups, as many hostile requests, and 512
+streams.
 """
 
+import json
 import os
 import random
 import socket
+import ssl
 import time
+import urllib.request
 
 import system_support
+from hearth_procs import make_certificate
 from http_worker import HttpWorker, request_bytes
 
 SCALE = int(os.environ.get("HEARTH_DOOR_SCALE", "1"))
@@ -123,6 +128,52 @@ class HangUps(HttpWorker):
         self.assertLessEqual(self.node.status_field("Threads"), threads + 8)
         self.assertLessEqual(self.node.status_field("VmRSS"), size + 64 * 1024)
         self.assertEqual(len(self.post(COMPLETIONS, {"prompt": "the"})["choices"]), 1)
+
+
+class StreamsByTls(HttpWorker):
+
+    def flags(self):
+        certificate, key = make_certificate(self.folder, "worker")
+        self.tls = ssl.create_default_context(cafile=certificate)
+        return "--tls-cert", certificate, "--tls-key", key
+
+    def connect(self):
+        made = self.tls.wrap_socket(super().connect(), server_hostname="127.0.0.1")
+        self.addCleanup(made.close)
+        return made
+
+    def health(self):
+        url = self.url.replace("http:", "https:") + "/health"
+        with urllib.request.urlopen(url, timeout=60, context=self.tls) as answer:
+            return json.loads(answer.read())["status"]
+
+    def test_beside_many_of_them_the_door_answers_and_each_has_its_end(self):
+        self.assertEqual(self.health(), "ok")
+        size, threads = self.node.status_field("VmRSS"), self.node.status_field("Threads")
+        body = {"prompt": "the keeper", "max_tokens": 100, "ignore_eos": True, "stream": True,
+                "temperature": 0}
+        callers = [self.connect() for _ in range(min(512, 32 * SCALE))]
+        for caller in callers:
+            caller.sendall(request_bytes(COMPLETIONS, body))
+        self.assertEqual(self.health(), "ok")
+        self.assertLessEqual(self.node.status_field("Threads"), threads + 8)
+        # Of which Asio's buffers for TLS are 68 a connection.
+        self.assertLessEqual(self.node.status_field("VmRSS"), size + 128 * len(callers) + 16 * 1024)
+        said = set(map(self.streamed, callers))
+        self.assertEqual(len(said), 1)
+        self.assertNotIn("", said)
+
+    def streamed(self, caller):
+        """The text of a stream, to its end."""
+        caller.settimeout(LONG_S)
+        text = ""
+        with caller.makefile("rb") as answer:
+            for line in answer:
+                if line == b"data: [DONE]\n":
+                    return text
+                if line.startswith(b"data: "):
+                    text += json.loads(line[6:])["choices"][0]["text"]
+        raise AssertionError(f"a stream ended after {text!r}")
 
 
 def hostile(source):

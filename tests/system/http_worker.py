@@ -21,8 +21,13 @@ class HttpWorker(SystemTest):
         model = self.model(context_tokens=self.CONTEXT_TOKENS, vocabulary=VOCABULARY)
         shutil.copy(TOKENIZER, model)
         self.node = self.worker(model, self.store.address, "--http-model", MODEL, "--max-queue",
-                                "1024", pool_bytes=16 << 20, pages=("http", "metrics"))
+                                "1024", *self.flags(), pool_bytes=16 << 20,
+                                pages=("http", "metrics"))
         self.url = self.node.url("http")
+
+    def flags(self):
+        """More of the worker's."""
+        return ()
 
     def post(self, path, body):
         request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(),

@@ -11,6 +11,7 @@ import time
 import urllib.request
 
 import system_support
+from hearth_procs import make_certificate
 from http2_peer import Http2Peer
 from log_waits import wait_for_log
 from system_support import ProcessFailed, SystemTest, prompt
@@ -59,18 +60,9 @@ class Store(Logs):
         self.assertIn("it speaks TLS", said[0]["reason"])
         self.cluster.ctl("stats", "--store", store.address)
 
-    def certificate(self, name):
-        """A certificate that signed itself, and its key."""
-        files = [self.folder / f"{name}.pem", self.folder / f"{name}.key"]
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                        "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-                        "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout",
-                        files[1]], check=True, capture_output=True)
-        return files
-
     def test_handshakes_that_fail_and_certificates_that_end_are_said(self):
-        certificate, key = self.certificate("store")
-        other, _ = self.certificate("other")
+        certificate, key = make_certificate(self.folder, "store")
+        other, _ = make_certificate(self.folder, "other")
         store = self.cluster.store("", "--host-bytes", "1MiB", "--tls-cert", certificate,
                                    "--tls-key", key, *JSON)
         said = self.wait_for(store, lambda line: line["event"] == "certificate")
