@@ -10,8 +10,10 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
+import time
 import unittest
 import urllib.request
 
@@ -23,6 +25,7 @@ MODEL = ROOT / "models" / "gemma-3-270m"
 PAGE = ROOT / "docs" / "clients.md"
 SKIPPED = 77
 TOLERANCE = 1e-4
+START_S = 240  # Open WebUI imports a gigabyte, and makes its database
 
 
 class Clients(SystemTest):
@@ -112,6 +115,83 @@ class Clients(SystemTest):
         self.assertEqual(told["request_count"]["avg"], 10)
         # Two come at once, first of all; the others begin with the same block.
         self.assertGreaterEqual(told["total_usage_prompt_cache_read_tokens"]["avg"], 8 * 512)
+
+    @unittest.skipUnless((CLIENTS / "open_webui").is_dir(), "scripts/clients.sh open_webui")
+    def test_open_webui(self):
+        with OpenWebUi(self.section("Open WebUI"), self.folder) as web:
+            self.assertEqual([model["id"] for model in json.loads(web.ask("models"))["data"]],
+                             [MODEL.name])
+            chat = {"model": MODEL.name, "max_tokens": 12, "temperature": 0, "session_id": "page",
+                    "messages": [{"role": "system", "content": "You keep a lighthouse. " * 40},
+                                 {"role": "user", "content": "Who climbs the stairs?"}]}
+            whole = json.loads(web.ask("chat/completions", chat))
+            events = web.ask("chat/completions", {**chat, "stream": True, "stream_options":
+                                                  {"include_usage": True}}).splitlines()
+            title = json.loads(web.ask("v1/tasks/title/completions", chat))
+        said = [json.loads(line[6:]) for line in events if line.startswith("data: {")]
+        self.assertEqual("".join(choice["delta"].get("content", "") for event in said
+                                 for choice in event["choices"]),
+                         whole["choices"][0]["message"]["content"])
+        self.assertGreater(said[-1]["usage"]["prompt_tokens_details"]["cached_tokens"], 128)
+        self.assertNotEqual(title["choices"][0]["message"]["content"], "")
+
+
+class OpenWebUi:
+    """As its page starts it, at a port of its own, for one user without a password."""
+
+    def __init__(self, section, folder):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        command = re.search(r"```console\n\$ (.*?)```", section, re.DOTALL).group(1)
+        self._url = f"http://127.0.0.1:{port}"
+        self._log = folder / "open_webui.log"
+        with open(self._log, "wb") as log:
+            self._popen = subprocess.Popen(
+                ["bash", "-c", re.sub(r"(\S+ serve .*) 3000", rf"exec \1 {port}", command)],
+                cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env={"PATH": os.environ["PATH"], "HOME": str(folder),
+                     "DATA_DIR": str(folder / "open_webui"), "WEBUI_SECRET_KEY": "none",
+                     "WEBUI_AUTH": "False", "OFFLINE_MODE": "True",
+                     "RAG_EMBEDDING_ENGINE": "openai"})  # it fetches a model for its own
+
+    def __enter__(self):
+        try:
+            self._wait_ready()
+            self._token = None
+            self._token = json.loads(self.ask("v1/auths/signin",
+                                              {"email": "", "password": ""}))["token"]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *unused):
+        self._popen.terminate()
+        self._popen.wait(60)
+
+    def _wait_ready(self):
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            try:
+                self._popen.wait(0.2)
+                break
+            except subprocess.TimeoutExpired:
+                pass
+            try:
+                with urllib.request.urlopen(self._url + "/health", timeout=20):
+                    return
+            except OSError:
+                pass
+        raise AssertionError("Open WebUI did not start:\n" + self._log.read_text()[-4000:])
+
+    def ask(self, path, body=None):
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(f"{self._url}/api/{path}", headers=headers,
+                                         data=None if body is None else json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return answer.read().decode()
 
 
 @functools.cache
