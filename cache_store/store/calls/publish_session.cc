@@ -396,6 +396,9 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     item.object = *stored;
     if (item.object != nullptr) {
       core_->objects.Hold(item.object);
+      // Other bytes of the class `portable`: they are not those of the object's digests.
+      const bool is_same = item.object->slice_digests == spec_.objects[i].slice_digests;
+      if (!is_same) item.staged_slices = 0;
     } else {
       item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key,
                                              spec_.objects[i].id, spec_.objects[i].slice_digests,

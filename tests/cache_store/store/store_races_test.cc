@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cache_store/catalog/fingerprint_book.h"
+#include "cache_store/store/store_core.h"
 #include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
 
@@ -85,6 +86,41 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
   std::function<absl::Status()> before_write_;
   std::function<void()> before_erase_;  // called once
 };
+
+// Two workers send the same prompt, computed in other steps: the keys are the same, the bytes not.
+TEST_F(StoreRaces, TwoPortablePublishersKeepTheFirstOnesBytes) {
+  KitModel portable;
+  portable.exact = false;
+  const Fingerprint model = portable.Make();
+  portable.weights = "rounded otherwise";
+  const Fingerprint other = portable.Make();
+  for (const bool is_in_ram : {true, false}) {
+    Open();
+    const Durability levels[] = {is_in_ram ? Durability::kMemory : Durability::kDisk,
+                                 Durability::kDisk};
+    std::vector<std::unique_ptr<PublishSession>> sessions;
+    for (const Fingerprint& computed : {model, other}) {
+      PublishSpec spec = KitSpec(computed, prompt_, {64}, levels[sessions.size()]);
+      spec.fingerprint = model;
+      sessions.push_back(store_->Publish(spec).value());
+      ASSERT_TRUE(KitPutAll(sessions.back().get(), spec, computed, prompt_).ok());
+    }
+    ASSERT_TRUE(sessions[0]->Commit().ok());
+    if (!is_in_ram) {
+      StoreCore* const core = stepped()->core();
+      StoreLock lock(core);
+      core->objects.DropSpareCopies(0);
+    }
+    ASSERT_TRUE(sessions[1]->Commit().ok());
+    sessions.clear();
+    CheckInvariants();
+    EXPECT_EQ(KitFetch(store_.get(), model, prompt_).value(), 64u);
+    EXPECT_EQ(Counted("host_corrupt_objects"), 0u);
+    Open();
+    EXPECT_EQ(KitFetch(store_.get(), model, prompt_).value_or(0), 64u) << "from disk";
+    ASSERT_TRUE(store_->DropAll("default", true).ok());
+  }
+}
 
 TEST_F(StoreRaces, ObjectsThatAreErasedKeepNoOtherCallWaiting) {
   Open();
