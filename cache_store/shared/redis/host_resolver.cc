@@ -1,10 +1,12 @@
 #include "cache_store/shared/redis/host_resolver.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 
 #include <cassert>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,16 +18,15 @@
 namespace hearth {
 namespace {
 
-absl::StatusOr<HostResolver::Addresses> Ask(const NodeAddress& node, int flags) {
+absl::StatusOr<HostResolver::Addresses> Ask(const std::string& host, int flags) {
   addrinfo hints = {};
-  hints.ai_flags = flags | AI_NUMERICSERV;
+  hints.ai_flags = flags;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const std::string port = std::to_string(node.port);
-  const int result = getaddrinfo(node.host.c_str(), port.c_str(), &hints, &found);
+  const int result = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (result != 0) {
     return absl::UnavailableError(
-        absl::StrCat("redis: no address of ", node.host, ": ", gai_strerror(result)));
+        absl::StrCat("redis: no address of ", host, ": ", gai_strerror(result)));
   }
   HostResolver::Addresses addresses;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
@@ -35,6 +36,17 @@ absl::StatusOr<HostResolver::Addresses> Ask(const NodeAddress& node, int flags) 
     address.bytes = each->ai_addrlen;
   }
   freeaddrinfo(found);
+  return addresses;
+}
+
+absl::StatusOr<HostResolver::Addresses> WithPort(absl::StatusOr<HostResolver::Addresses> addresses,
+                                                 uint16_t port) {
+  if (!addresses.ok()) return addresses;
+  for (SocketAddress& address : *addresses) {
+    const bool is_v6 = address.storage.ss_family == AF_INET6;
+    (is_v6 ? reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port
+           : reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port) = htons(port);
+  }
   return addresses;
 }
 
@@ -54,20 +66,42 @@ HostResolver::~HostResolver() {
 }
 
 void HostResolver::Resolve(const NodeAddress& node, Done done) {
-  absl::StatusOr<Addresses> numeric = Ask(node, AI_NUMERICHOST);
-  if (numeric.ok()) return done(std::move(numeric));
-  std::vector<Done>& waiting = waiting_[node];
-  waiting.push_back(std::move(done));
-  if (waiting.size() > 1) return;
-  std::thread([asker = asker_, node] {
-    absl::StatusOr<Addresses> addresses = Ask(node, 0);
-    absl::MutexLock lock(&asker->mu);
-    if (asker->resolver == nullptr) return;
-    asker->loop->Post([resolver = asker->resolver, node, addresses] {
-      const auto asked = resolver->waiting_.extract(node);
-      for (const Done& each : asked.mapped()) each(addresses);
-    });
-  }).detach();
+  absl::StatusOr<Addresses> numeric = Ask(node.host, AI_NUMERICHOST);
+  if (numeric.ok()) return done(WithPort(std::move(numeric), node.port));
+  const auto asked = waiting_.find(node.host);
+  if (asked != waiting_.end()) {
+    asked->second.push_back({node.port, std::move(done)});
+    return;
+  }
+  const absl::Status started = StartToAsk(node.host);
+  if (!started.ok()) return done(started);
+  waiting_[node.host].push_back({node.port, std::move(done)});
+}
+
+absl::Status HostResolver::StartToAsk(const std::string& host) {
+  if (waiting_.size() >= kMaxNames) {
+    return absl::UnavailableError(
+        absl::StrCat("redis: ", host, " is not looked up: ", kMaxNames, " other names are"));
+  }
+  try {
+    std::thread([asker = asker_, host] {
+      const absl::StatusOr<Addresses> addresses = Ask(host, 0);
+      absl::MutexLock lock(&asker->mu);
+      if (asker->resolver == nullptr) return;
+      asker->loop->Post([resolver = asker->resolver, host, addresses] {
+        resolver->Answer(host, addresses);
+      });
+    }).detach();
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(
+        absl::StrCat("redis: no thread to look ", host, " up: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+void HostResolver::Answer(const std::string& host, const absl::StatusOr<Addresses>& addresses) {
+  const auto asked = waiting_.extract(host);
+  for (const Waiting& each : asked.mapped()) each.done(WithPort(addresses, each.port));
 }
 
 }  // namespace hearth

@@ -1,6 +1,7 @@
 // HostResolver: the addresses of a host's name, asked for without waiting.
 //
-// getaddrinfo waits, as long as name servers make it: each name has a thread while it is asked for.
+// getaddrinfo waits, as long as name servers make it: each name has a thread while it is asked for,
+// and at most kMaxNames are.
 // Thread safety: its loop's thread. Ownership: the loop outlives it; what is not answered when it
 // is destroyed is never answered.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
@@ -8,11 +9,15 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache_store/shared/redis/event_loop.h"
 #include "cache_store/shared/redis/redis_options.h"
@@ -28,6 +33,8 @@ class HostResolver {
  public:
   using Addresses = std::vector<SocketAddress>;  // one at least
   using Done = std::function<void(absl::StatusOr<Addresses>)>;
+  // A node can name any hosts as its neighbours.
+  static constexpr size_t kMaxNames = 16;
 
   explicit HostResolver(EventLoop* loop);
   ~HostResolver();
@@ -39,8 +46,16 @@ class HostResolver {
 
  private:
   struct Asker;  // what its threads know of it
+  struct Waiting {
+    uint16_t port = 0;
+    Done done;
+  };
 
-  std::map<NodeAddress, std::vector<Done>> waiting_;
+  // kUnavailable: there is no thread for it.
+  absl::Status StartToAsk(const std::string& host);
+  void Answer(const std::string& host, const absl::StatusOr<Addresses>& addresses);
+
+  std::map<std::string, std::vector<Waiting>> waiting_;  // by host
   const std::shared_ptr<Asker> asker_;
 };
 
