@@ -155,7 +155,7 @@ bool DiskWriter::Prepare(RestorePointEntry* point, Persisting* work) {
 void DiskWriter::WriteBehind(const Digest& id) {
   Persisting work;
   work.claims = {id};
-  uint64_t number = 0;  // the point's
+  uint64_t number = 0;  // the point's; 0: it is not written
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (RestorePointEntry* point = core_->catalog.Find(id); point != nullptr) {
@@ -172,15 +172,16 @@ void DiskWriter::WriteBehind(const Digest& id) {
                                                    object->key) == work.claims.end();
       }
     }
-    if (point == nullptr || unclaimed || !core_->evictor.IsWorthWriting(*point) ||
-        !Prepare(point, &work)) {
+    if (point != nullptr && !unclaimed && core_->evictor.IsWorthWriting(*point) &&
+        Prepare(point, &work)) {
+      number = point->number;
+    } else {
       if (point != nullptr) core_->Count(Counter::kWriteBehindSkipped);
       core_->flight.Release(work.claims);
-      return;
     }
-    number = point->number;
   }
-  core_->EraseFromDisk().IgnoreError();
+  core_->EraseFromDisk().IgnoreError();  // what made room, also where it was not enough
+  if (number == 0) return;
   Persist(&work, false, [&](const absl::Status& written) {
     core_->mu.AssertHeld();
     RestorePointEntry* point = core_->catalog.Find(id);
