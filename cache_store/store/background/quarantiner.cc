@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
-#include "proto/prefix_key.h"
-#include "proto/restore_rule.h"
 
 namespace hearth {
 namespace {
@@ -152,7 +148,9 @@ bool Quarantiner::QuarantineLocked(StoredObject* object) {
   core_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
   while (object->names > 0) {
     RemovePoints(std::string(object->account->tenant), Removal::kQuarantined,
-                 [object](const RestorePointEntry& point) { return Names(point, object); });
+                 [object](const RestorePointEntry& point) {
+                   return object->names > 0 && Names(point, object);
+                 });
   }
   if (!object->retired) core_->objects.Retire(object);
   return true;
@@ -182,16 +180,18 @@ DropResult Quarantiner::RemovePoints(const std::string& tenant, Removal why,
                                      absl::FunctionRef<bool(const RestorePointEntry&)> leaves) {
   core_->mu.AssertHeld();
   DropResult result;
-  for (bool any = true; std::exchange(any, false);) {
+  bool any = false, others_came = false;
+  do {
+    any = others_came = false;
     for (const Catalog::PointName& name : core_->catalog.NamesOf(tenant)) {
       RestorePointEntry* point = core_->catalog.Find(name);
       const bool goes = point != nullptr && leaves(*point);
       const size_t count = goes ? point->objects.size() : 1;
       if (goes) RemovePoint(point, why, &result);
       any |= goes;
-      core_->Yield(count);
+      others_came |= core_->Yield(count);
     }
-  }
+  } while (any && others_came);
   return result;
 }
 

@@ -5,7 +5,6 @@
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/store/store_core.h"
 
