@@ -13,12 +13,12 @@ constexpr uint32_t kFetchesToCopy = 2;
 bool Promoter::MayPromote(const RestorePointEntry& point) {
   core_->mu.AssertHeld();
   if (core_->evictor.limits().host_bytes == 0) return false;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, objects = 0;
   for (const StoredObject* object : point.objects) {
-    if (!object->in_host()) bytes += object->bytes();
+    if (!object->in_host()) bytes += object->bytes(), ++objects;
   }
   const bool may = core_->evictor.MayDemoteFor(bytes);
-  if (!may) core_->Count(Counter::kPromotionsSkipped);
+  if (!may) core_->Count(Counter::kPromotionsSkipped, objects);
   return may;
 }
 

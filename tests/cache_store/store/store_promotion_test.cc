@@ -115,7 +115,7 @@ TEST_F(StorePromotion, PromotionNeverRemovesWhatIsInRamAlone) {
   executor_->SetFull(false);
   ReadAll(1);
   RunTasksAndCheck();
-  EXPECT_EQ(Counted("promotions_skipped"), 1u);
+  EXPECT_EQ(Counted("promotions_skipped"), kPointObjects);
   EXPECT_EQ(Counted("evicted_restore_points"), 0u);
   EXPECT_EQ(ObjectsInRam(1), 0u);
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
