@@ -136,8 +136,11 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
                                const FingerprintRecord& fingerprint, bool sync) override {
-    std::vector<uint64_t> numbers;
-    for (const ManifestRecord& record : manifests) numbers.push_back(record.number);
+    std::vector<uint64_t> numbers, replaced;
+    for (const ManifestRecord& record : manifests) {
+      numbers.push_back(record.number);
+      replaced.push_back(record.replaced);
+    }
     // With `sync` the whole log up to here, slices included.
     const absl::Status written =
         WriteBatch("write of manifests", sync, [&](rocksdb::WriteBatch* batch) {
@@ -148,7 +151,7 @@ class RocksDiskTier : public DiskTier {
           batch->Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
                      fingerprint.fingerprint.Serialize());
         });
-    if (written.ok()) count_->Add(numbers);
+    if (written.ok()) count_->Add(numbers, replaced);
     return written;
   }
 

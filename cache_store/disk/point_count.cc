@@ -61,8 +61,9 @@ void PointCount::Begin(absl::Span<const uint64_t> numbers, uint64_t drops, BootI
   Write().IgnoreError();
 }
 
-void PointCount::Add(absl::Span<const uint64_t> numbers) {
+void PointCount::Add(absl::Span<const uint64_t> numbers, absl::Span<const uint64_t> replaced) {
   const absl::MutexLock lock(&mu_);
+  for (const uint64_t number : replaced) numbers_.erase(number);
   numbers_.insert(numbers.begin(), numbers.end());
   Write().IgnoreError();
 }

@@ -42,8 +42,9 @@ class PointCount {
   Noted noted() const;
   // What an opening of the database found; the number of drops that is noted may be higher.
   void Begin(absl::Span<const uint64_t> numbers, uint64_t drops, BootId boot);
-  // After points were committed: those that were there before count once.
-  void Add(absl::Span<const uint64_t> numbers);
+  // After points were committed: those that were there before count once, and those that they
+  // replace no more.
+  void Add(absl::Span<const uint64_t> numbers, absl::Span<const uint64_t> replaced = {});
   // Before points are erased. Which of them counted.
   std::vector<uint64_t> Remove(absl::Span<const uint64_t> numbers);
   // On stable storage when it returns.

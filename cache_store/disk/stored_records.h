@@ -37,6 +37,7 @@ struct ManifestRecord {
   uint64_t created_unix_s = 0;
   uint64_t expires_unix_s = 0;  // 0: lives until room is needed
   bool inherited = false;       // nobody published it as a whole: its end comes from its parts
+  uint64_t replaced = 0;        // not on disk: the point's manifest until now; 0: it had none
   std::vector<uint64_t> objects;
   Manifest manifest;
 };

@@ -146,7 +146,7 @@ bool DiskWriter::Prepare(RestorePointEntry* point, Persisting* work) {
   }
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   ManifestRecord& record = work->manifests.emplace_back(RecordOf(*point));
-  if (point->durable) record.number = core_->objects.NextNumber();
+  if (point->durable) record.replaced = std::exchange(record.number, core_->objects.NextNumber());
   if (point->pinned) work->pins.push_back(record.number);
   work->points.push_back(point->id);
   return true;

@@ -534,6 +534,7 @@ void PublishSessionImpl::ListManifests() {
     if (is_written) kept.manifest = core_->objects.NextNumber();
     if (point != nullptr && point->pinned) plan_.work.pins.push_back(kept.manifest);
     plan_.work.manifests.push_back(RecordFor(kept));
+    if (is_written) plan_.work.manifests.back().replaced = point->manifest;
     plan_.work.points.push_back(kept.segment->key);
   }
 }

@@ -168,9 +168,10 @@ TEST(PointsCounted, EachOnceHoweverOftenItIsWrittenOrErased) {
   options.env = disk.env();
   const auto tier = DiskTier::Open(folder.path(), "secret", options).value();
   const FingerprintRecord fingerprint{KitModel().Make(), "default"};
-  const auto commit = [&](uint64_t number) {
+  const auto commit = [&](uint64_t number, uint64_t replaced = 0) {
     ManifestRecord record;
     record.number = number;
+    record.replaced = replaced;
     return tier->CommitManifests({record}, fingerprint, false);
   };
   const auto counted = [&] { return PointCount::Read(folder.path()).points; };
@@ -184,6 +185,11 @@ TEST(PointsCounted, EachOnceHoweverOftenItIsWrittenOrErased) {
   EXPECT_EQ(counted(), 1u);
   disk.Arm(DiskFault::kFailedWrite, 1);
   EXPECT_FALSE(tier->EraseManifests({{3}}).ok());
+  EXPECT_EQ(counted(), 1u);
+  // One point, whichever of its two manifests a crash leaves.
+  ASSERT_TRUE(commit(5, /*replaced=*/3).ok());
+  EXPECT_EQ(counted(), 1u);
+  ASSERT_TRUE(tier->EraseManifests({{3}}).ok());
   EXPECT_EQ(counted(), 1u);
 }
 
