@@ -20,7 +20,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "cache_store/base/removal.h"
 #include "cache_store/catalog/expiry_schedule.h"
 #include "cache_store/catalog/object_table.h"

@@ -162,10 +162,10 @@ void ObjectTable::Free(StoredObject* object) {
   objects_.erase(object->number);
 }
 
-void ObjectTable::SetInHost(StoredObject* object, std::vector<SliceView> slices) {
-  assert(!object->in_host() && slices.size() == object->layers.size());
+void ObjectTable::SetInHost(StoredObject* object, HostCopy slices) {
+  assert(!object->in_host() && slices->size() == object->layers.size());
   const Change change(&sums_, object);
-  object->host = std::make_shared<const std::vector<SliceView>>(std::move(slices));
+  object->host = std::move(slices);
   object->ram.read = false;
   AddSpare(object);
   host_flow_.written_bytes += object->bytes();

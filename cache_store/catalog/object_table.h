@@ -134,7 +134,7 @@ class ObjectTable {
 
   // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
   // same lock.
-  void SetInHost(StoredObject* object, std::vector<SliceView> slices);
+  void SetInHost(StoredObject* object, HostCopy slices);
   void SetOnDisk(StoredObject* object);
   // The same for an object that an earlier run wrote, and may have read.
   void AdoptOnDisk(StoredObject* object);

@@ -20,6 +20,18 @@ bool StoredObject::IsIntact(size_t slice, const SliceView& view) const {
          SliceDigest(view.bytes.data(), view.bytes.size()) == slice_digests[slice];
 }
 
+bool StoredObject::IsIntact(const HostCopy& slices) const {
+  if (slices == nullptr) return false;
+  for (size_t i = 0; i < slices->size(); ++i) {
+    if (!IsIntact(i, (*slices)[i])) return false;
+  }
+  return true;
+}
+
+void StoredObject::AddWrites(const HostCopy& slices, std::vector<SliceWrite>* writes) const {
+  for (size_t i = 0; i < slices->size(); ++i) writes->push_back({Slice(i), (*slices)[i]});
+}
+
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
                            const std::vector<StoredObject*>& objects) {
   // Tokens and, at worst, as many cuts; of an object its id, number and digests.

@@ -50,7 +50,8 @@ struct StoredObject {
   bool on_disk = false;
   bool retired = false;  // quarantined, or dropped while it is read: never visible again
   // Changed under the store's mutex by who reads or copies one, too.
-  Residency ram, disk, device;
+  Residency ram, disk;
+  bool copying = false;                            // a copy of it to the device is queued
   int failures = 0;                                // of reads from disk, in all
   absl::Time hidden_until = absl::InfinitePast();  // after the last one
   uint32_t fetches = 0;                            // since it was last copied to the device
@@ -74,6 +75,10 @@ struct StoredObject {
   uint64_t disk_cost_bytes() const;
   // These are the bytes of the slice, by length and digest.
   bool IsIntact(size_t slice, const SliceView& view) const;
+  // The same of all of its slices. False: null.
+  bool IsIntact(const HostCopy& slices) const;
+  // As they are written to another tier.
+  void AddWrites(const HostCopy& slices, std::vector<SliceWrite>* writes) const;
   StoredSlice Slice(size_t i) const {
     return StoredSlice{number, layers[i], slice_bytes, slice_digests[i], in_table.load()};
   }

@@ -21,7 +21,6 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "proto/segment_format.h"
-#include "proto/snapshot_format.h"
 
 namespace hearth {
 

@@ -20,7 +20,6 @@
 #include "cache_store/base/slice_view.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
-#include "proto/snapshot_format.h"
 
 namespace hearth {
 

@@ -1,11 +1,8 @@
 #include "cache_store/store/store_core.h"
 
-#include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -115,23 +112,13 @@ RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& ten
   return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
-bool StoreCore::HostViews(StoredObject* object, std::vector<SliceView>* views) {
+HostCopy StoreCore::IntactCopy(StoredObject* object) {
   HostCopy copy;
   {
     StoreLock lock(this);
     copy = object->host;
   }
-  return ViewsOf(*object, copy, views);
-}
-
-bool StoreCore::ViewsOf(const StoredObject& object, const HostCopy& copy,
-                        std::vector<SliceView>* views) {
-  if (copy == nullptr) return false;
-  for (size_t i = 0; i < copy->size(); ++i) {
-    if (!object.IsIntact(i, (*copy)[i])) return false;
-  }
-  *views = *copy;
-  return true;
+  return object->IsIntact(copy) ? copy : nullptr;
 }
 
 void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {

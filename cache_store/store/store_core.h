@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -118,10 +117,6 @@ class StoreCore {
   // To be called after each `steps` steps of a walk. True: others had the lock, and pointers read
   // before are stale.
   bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // SingleFlight::Claim: waits, without the lock.
-  void AwaitClaim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    flight.Claim(&mu, keys);
-  }
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
   // Of the keys of what the tenant stores now.
@@ -141,11 +136,8 @@ class StoreCore {
   // A few, on behalf of a call that does something else.
   void ExpireFew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // All slices of an object from RAM, verified. False: some are missing or wrong. REQUIRES: held.
-  bool HostViews(StoredObject* object, std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu);
-  // The same from a copy that it had under the lock.
-  static bool ViewsOf(const StoredObject& object, const HostCopy& copy,
-                      std::vector<SliceView>* views);
+  // All slices of an object from RAM, verified. Null: some are missing or wrong. REQUIRES: held.
+  HostCopy IntactCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(mu);
 
   // Erases from the device, and notes what is to be erased from the disk. False: nothing is.
   bool CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu)

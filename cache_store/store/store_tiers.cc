@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace hearth {
 namespace {
 

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"

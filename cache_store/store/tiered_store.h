@@ -34,7 +34,6 @@
 #include "cache_store/store/store_stats.h"
 #include "proto/fingerprint.h"
 #include "proto/segment_format.h"
-#include "proto/snapshot_format.h"
 
 namespace hearth {
 

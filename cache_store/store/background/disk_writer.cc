@@ -1,8 +1,6 @@
 #include "cache_store/store/background/disk_writer.h"
 
-#include <algorithm>
 #include <cassert>
-#include <optional>
 #include <utility>
 
 #include "cache_store/catalog/prefix_walk.h"
@@ -18,7 +16,7 @@ absl::Status DiskWriter::Persist(Persisting* work, bool sync,
     StoreLock lock(core_, StoreLock::kErasesItself);
     core_->evictor.UnreserveDisk(work->reserved_bytes);
     if (written.ok()) {
-      for (StoredObject* object : work->objects) core_->objects.SetOnDisk(object);
+      for (const auto& written_one : work->objects) core_->objects.SetOnDisk(written_one.object);
     } else {
       orphans = AbandonWrite(*work);
     }
@@ -34,25 +32,21 @@ absl::Status DiskWriter::Persist(Persisting* work, bool sync,
 }
 
 absl::Status DiskWriter::Write(Persisting* work, bool sync) {
-  assert(core_->tiers.disk != nullptr && work->objects.size() == work->views.size());
+  assert(core_->tiers.disk != nullptr);
   uint64_t bytes = 0;
-  for (size_t i = 0; i < work->objects.size(); ++i) {
-    std::vector<SliceView>* const views = &work->views[i];
-    if (views->empty() && !StoreCore::ViewsOf(*work->objects[i], work->copies[i], views)) {
+  for (const auto& [object, copy, is_verified] : work->objects) {
+    if (!is_verified && !object->IsIntact(copy)) {
       return absl::UnavailableError("an object that was only in RAM could not be read back");
     }
+    bytes += object->bytes();
   }
-  for (StoredObject* object : work->objects) bytes += object->bytes();
   std::vector<SliceWrite> slices;
-  for (size_t i = 0; i < work->objects.size(); ++i) {
-    StoredObject& object = *work->objects[i];
-    object.in_table.store(bytes >= core_->tiers.min_table_bytes);
+  for (const auto& [object, copy, is_verified] : work->objects) {
+    object->in_table.store(bytes >= core_->tiers.min_table_bytes);
     ++work->begun_objects;
-    absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(object));
+    absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(*object));
     if (!status.ok()) return status;
-    for (size_t slice = 0; slice < object.layers.size(); ++slice) {
-      slices.push_back({object.Slice(slice), work->views[i][slice]});
-    }
+    object->AddWrites(copy, &slices);
   }
   const absl::Status written = core_->tiers.disk_slices->WriteAll(slices);
   if (!written.ok()) return OfDisk(written);
@@ -74,8 +68,8 @@ std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
   assert(work.manifests.size() == work.points.size());
   std::vector<uint64_t> orphans;
   for (size_t i = 0; i < work.begun_objects; ++i) {
-    core_->objects.SetBegunOnDisk(work.objects[i]);
-    orphans.push_back(work.objects[i]->number);
+    core_->objects.SetBegunOnDisk(work.objects[i].object);
+    orphans.push_back(work.objects[i].object->number);
   }
   if (!work.begun_manifests) return orphans;
   for (size_t i = 0; i < work.manifests.size(); ++i) {
@@ -131,17 +125,15 @@ bool DiskWriter::Prepare(RestorePointEntry* point, Persisting* work) {
   work->reserved_bytes = point->manifest_cost_bytes;
   for (StoredObject* object : point->objects) {
     if (object->on_disk) continue;
-    work->objects.push_back(object);
-    work->copies.push_back(object->host);
+    work->objects.push_back({object, object->host});
     work->reserved_bytes += object->disk_cost_bytes();
+    core_->objects.Hold(object);
   }
-  work->views.resize(work->objects.size());
-  for (StoredObject* object : work->objects) core_->objects.Hold(object);
   core_->catalog.HoldPoint(point);
   const bool reserved = core_->evictor.ReserveDisk(work->reserved_bytes, point->tenant);
   core_->catalog.ReleasePoint(point);
   if (!reserved) {
-    for (StoredObject* object : work->objects) core_->objects.Release(object);
+    for (const auto& held : work->objects) core_->objects.Release(held.object);
     return false;
   }
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
@@ -163,7 +155,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
         if (!object->on_disk) work.claims.push_back(object->key);
       }
     }
-    core_->AwaitClaim(work.claims);
+    core_->flight.Claim(&core_->mu, work.claims);
     RestorePointEntry* point = core_->catalog.Find(id);
     bool unclaimed = false;  // the point came, or came anew, while this waited
     if (point != nullptr) {
@@ -194,7 +186,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
     } else {
       core_->objects.DiscardManifest(work.manifests[0].number);
     }
-    for (StoredObject* object : work.objects) core_->objects.Release(object);
+    for (const auto& held : work.objects) core_->objects.Release(held.object);
   }).IgnoreError();
 }
 

@@ -1,9 +1,9 @@
 // DiskWriter: puts objects and manifests on the disk: for a publish, and in the background for
 // restore points that are only in RAM, or whose manifest says an earlier end or is rotten.
 //
-// Thread safe. Errors: a failed write may leave something on disk; AbandonWrite names what is to be
-// erased. When the background's queue is full, that is counted and the restore point stays in RAM
-// only. Ownership: borrows the core, in whose executor its jobs run. REQUIRES: a disk tier.
+// Thread safe. Errors: what a failed write may have left on disk is erased, or noted to be. When
+// the background's queue is full, that is counted and the restore point stays in RAM only.
+// Ownership: borrows the core, in whose executor its jobs run. REQUIRES: a disk tier.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_DISK_WRITER_H_
 
@@ -43,10 +43,13 @@ inline absl::Time EndOf(const ManifestRecord& record) {
 // Objects and manifests on their way to the disk, and how far they came. Its maker holds a
 // reference on each object, and has claimed their keys.
 struct Persisting {
+  struct Object {
+    StoredObject* object = nullptr;
+    HostCopy slices;
+    bool is_verified = false;
+  };
   std::vector<Digest> claims;
-  std::vector<StoredObject*> objects;         // to be written
-  std::vector<std::vector<SliceView>> views;  // of each, in order of its layers; empty: as in RAM
-  std::vector<HostCopy> copies;               // of each, what RAM had
+  std::vector<Object> objects;  // to be written
   std::vector<ManifestRecord> manifests;
   std::vector<Digest> points;  // the ids of those that the manifests are of
   std::vector<uint64_t> pins;  // the manifests of pinned ones: no pin changes while ids are claimed

@@ -68,15 +68,17 @@ void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views
       if (!has_room) core_->Count(Counter::kPromotionsSkipped);
     }
   }
+  HostCopy copy;
   if (has_room) {
     for (SliceView& view : views) view = core_->tiers.InArena(view);
+    copy = std::make_shared<const std::vector<SliceView>>(std::move(views));
   }
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
       core_->evictor.UnreserveHost(object->bytes());
       if (object->names > 0 && !object->in_host()) {
-        core_->objects.SetInHost(object, std::move(views));
+        core_->objects.SetInHost(object, std::move(copy));
         core_->Count(Counter::kPromotedObjects);
       }
     }
@@ -90,14 +92,14 @@ void Promoter::NoteFetched(StoredObject* object) {
   core_->mu.AssertHeld();
   assert(object->sessions > 0);
   if (core_->tiers.device == nullptr) return;
-  if (++object->fetches < kFetchesToCopy || object->device.begun || object->retired ||
+  if (++object->fetches < kFetchesToCopy || object->copying || object->retired ||
       !object->in_host() || core_->tiers.device->Has(object->number)) {
     return;
   }
   Executor* const executor = copier_ != nullptr ? copier_.get() : core_->executor;
   const bool queued = executor->TrySchedule(
       object->bytes(), [this, number = object->number] { CopyToDevice(number); });
-  object->device.begun = queued;
+  object->copying = queued;
   if (!queued) core_->Count(Counter::kGpuPromotionsDropped);
 }
 
@@ -108,22 +110,21 @@ void Promoter::CopyToDevice(uint64_t number) {
     StoreLock lock(core_);
     object = core_->objects.Find(number);
     if (object == nullptr || object->retired || !object->in_host()) {
-      if (object != nullptr) object->device.begun = false;
+      if (object != nullptr) object->copying = false;
       core_->Count(Counter::kGpuPromotionsDropped);
       return;
     }
     core_->objects.Hold(object);
   }
   // Verified as they are read; a copy that rotted is for the next reader to quarantine.
-  std::vector<SliceView> views;
   absl::StatusOr<DeviceRef> copy = absl::DataLossError("no whole copy in RAM");
-  if (core_->HostViews(object, &views)) {
+  if (const HostCopy in_ram = core_->IntactCopy(object); in_ram != nullptr) {
     std::vector<SliceWrite> slices;
-    for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
+    object->AddWrites(in_ram, &slices);
     copy = core_->tiers.device->CopyIn(slices);
   }
   StoreLock lock(core_);
-  object->device.begun = false;
+  object->copying = false;
   if (copy.ok() && !object->retired) {
     core_->tiers.device->MakeVisible(number, *std::move(copy));
     object->fetches = 0;  // evicted there, it has to be worth another

@@ -45,80 +45,79 @@ absl::Duration Scrubber::Step() {
     return absl::InfiniteDuration();
   }
   const absl::Time now = core_->clock->Now();
-  if (!scrub_.loaded) LoadProgress();
+  if (!loaded_) LoadProgress();
   // What the disk has lost is written again from memory by a pass, which begins at once.
   const uint64_t losses = core_->tiers.disk->losses();
-  if (std::exchange(scrub_.losses, losses) != losses) {
-    scrub_.progress.next_object = 0;
-    scrub_.progress.started_unix_s = 0;
-    scrub_.next_step = now;
+  if (std::exchange(losses_, losses) != losses) {
+    progress_.next_object = 0;
+    progress_.started_unix_s = 0;
+    next_step_ = now;
   }
-  if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub.period) {
-    return scrub_.next_step - now;  // later than a period: the clock was set back
+  if (now < next_step_ && next_step_ <= now + core_->options.scrub.period) {
+    return next_step_ - now;  // later than a period: the clock was set back
   }
-  if (!BeginPass(now)) return scrub_.next_step - now;
+  if (!BeginPass(now)) return next_step_ - now;
   bool at_end = false;
   StoredObject* object = HoldNext(&at_end);
-  scrub_.next_step = now;
+  next_step_ = now;
   if (object == nullptr) {
     if (!at_end) return absl::ZeroDuration();
-    scrub_.progress.next_object = 0;
-    scrub_.progress.finished_unix_s = absl::ToUnixSeconds(now);
+    progress_.next_object = 0;
+    progress_.finished_unix_s = absl::ToUnixSeconds(now);
     core_->Count(Counter::kScrubPasses);
     SaveProgress();
     return absl::ZeroDuration();
   }
-  if (scrub_.next_slice == 0) CheckObjectRecord(object);
-  CheckSlice(object, scrub_.next_slice);
-  scrub_.unsaved_bytes += object->slice_bytes;
+  if (next_slice_ == 0) CheckObjectRecord(object);
+  CheckSlice(object, next_slice_);
+  unsaved_bytes_ += object->slice_bytes;
   const absl::Duration pause = absl::Seconds(static_cast<double>(object->slice_bytes) /
                                              static_cast<double>(core_->options.scrub.bytes_per_s));
-  if (++scrub_.next_slice == object->layers.size()) {
+  if (++next_slice_ == object->layers.size()) {
     CheckManifest(object);
     core_->Count(Counter::kScrubbedObjects);
-    scrub_.next_slice = 0;
-    ++scrub_.progress.next_object;
+    next_slice_ = 0;
+    ++progress_.next_object;
   }
   {
     StoreLock lock(core_);
     core_->objects.Release(object);
   }
-  if (scrub_.unsaved_bytes >= kScrubSaveBytes) SaveProgress();
-  scrub_.next_step = now + pause;
+  if (unsaved_bytes_ >= kScrubSaveBytes) SaveProgress();
+  next_step_ = now + pause;
   return pause;
 }
 
 void Scrubber::LoadProgress() {
-  scrub_.loaded = true;
+  loaded_ = true;
   const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kProgressNote);
-  if (note.ok()) scrub_.progress = ScrubProgress::Parse(*note);
-  finished_unix_s_.store(scrub_.progress.finished_unix_s);
+  if (note.ok()) progress_ = ScrubProgress::Parse(*note);
+  finished_unix_s_.store(progress_.finished_unix_s);
 }
 
 // False: not before next_step.
 bool Scrubber::BeginPass(absl::Time now) {
-  ScrubProgress& progress = scrub_.progress;
-  if (progress.next_object > 0) return true;
+  if (progress_.next_object > 0) return true;
   const absl::Time due =
-      absl::FromUnixSeconds(progress.started_unix_s) + core_->options.scrub.period;
+      absl::FromUnixSeconds(progress_.started_unix_s) + core_->options.scrub.period;
   if (now < due && due <= now + core_->options.scrub.period) {
-    scrub_.next_step = due;
+    next_step_ = due;
     return false;
   }
-  progress.next_object = 1;
-  progress.started_unix_s = absl::ToUnixSeconds(now);
-  scrub_.next_slice = 0;
+  progress_.next_object = 1;
+  progress_.started_unix_s = absl::ToUnixSeconds(now);
+  next_slice_ = 0;
   SaveProgress();
   return true;
 }
 
 // The object to go on with, held. Null: none among the numbers looked at.
 StoredObject* Scrubber::HoldNext(bool* at_end) {
-  uint64_t& number = scrub_.progress.next_object;
+  uint64_t& number = progress_.next_object;
   StoreLock lock(core_);
   const uint64_t end = core_->objects.next_number();
   const uint64_t stop = std::min(end, number + kNumbersAtOnce);
-  for (; number < stop; ++number, scrub_.next_slice = 0) {
+  for (; number < stop; ++number, next_slice_ = 0) {
     StoredObject* object = core_->objects.Find(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
     core_->objects.Hold(object);
@@ -133,7 +132,7 @@ void Scrubber::CheckSlice(StoredObject* object, size_t slice) {
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
   if (read.ok()) return;
   core_->Count(Counter::kTierErrors);
-  scrub_.next_slice = object->layers.size() - 1;  // on with the next
+  next_slice_ = object->layers.size() - 1;  // on with the next
   // An error is rather the disk's or its cable's than rot: the next reader will see.
   if (!absl::IsDataLoss(read)) return;
   core_->Count(Counter::kScrubCorrupt);
@@ -144,10 +143,10 @@ void Scrubber::CheckSlice(StoredObject* object, size_t slice) {
 }
 
 absl::Status Scrubber::WriteAgain(StoredObject* object) {
-  std::vector<SliceView> views;
-  if (!core_->HostViews(object, &views)) return absl::NotFoundError("it is not in RAM");
+  const HostCopy copy = core_->IntactCopy(object);
+  if (copy == nullptr) return absl::NotFoundError("it is not in RAM");
   std::vector<SliceWrite> slices;
-  for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
+  object->AddWrites(copy, &slices);
   return core_->tiers.disk_slices->WriteAll(slices);
 }
 
@@ -186,9 +185,9 @@ void Scrubber::CheckManifest(StoredObject* object) {
 }
 
 void Scrubber::SaveProgress() {
-  scrub_.unsaved_bytes = 0;
-  finished_unix_s_.store(scrub_.progress.finished_unix_s);
-  if (!core_->tiers.disk->WriteNote(kProgressNote, scrub_.progress.Serialize()).ok()) {
+  unsaved_bytes_ = 0;
+  finished_unix_s_.store(progress_.finished_unix_s);
+  if (!core_->tiers.disk->WriteNote(kProgressNote, progress_.Serialize()).ok()) {
     core_->Count(Counter::kTierErrors);
   }
 }

@@ -34,16 +34,6 @@ struct ScrubProgress {
   static ScrubProgress Parse(absl::string_view text);
 };
 
-// The place and pace of a scrubber.
-struct ScrubState {
-  ScrubProgress progress;
-  size_t next_slice = 0;  // of the object
-  uint64_t unsaved_bytes = 0;
-  bool loaded = false;
-  uint64_t losses = 0;  // the disk's, as it last looked
-  absl::Time next_step = absl::InfinitePast();
-};
-
 class Scrubber {
  public:
   Scrubber(StoreCore* core, Quarantiner* quarantiner, DiskWriter* writer)
@@ -67,7 +57,12 @@ class Scrubber {
   StoreCore* const core_;
   Quarantiner* const quarantiner_;
   DiskWriter* const writer_;
-  ScrubState scrub_;
+  ScrubProgress progress_;
+  size_t next_slice_ = 0;  // of the object
+  uint64_t unsaved_bytes_ = 0;
+  bool loaded_ = false;
+  uint64_t losses_ = 0;  // the disk's, as it last looked
+  absl::Time next_step_ = absl::InfinitePast();
   std::atomic<int64_t> finished_unix_s_{0};
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {

@@ -22,7 +22,7 @@ namespace hearth {
 
 class ClaimDesk {
  public:
-  ClaimDesk(StoreCore* core, Fetcher* finder) : core_(core), finder_(finder) {}
+  ClaimDesk(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
 
   // TieredStore::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
@@ -45,7 +45,7 @@ class ClaimDesk {
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
 
   StoreCore* const core_;
-  Fetcher* const finder_;
+  const Fetcher* const finder_;
   ComputeClaims claims_ ABSL_GUARDED_BY(core_->mu);
 };
 

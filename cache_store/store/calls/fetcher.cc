@@ -6,8 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
-#include "proto/prefix_key.h"
-#include "proto/restore_rule.h"
 
 namespace hearth {
 namespace {
@@ -98,7 +96,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   return session;
 }
 
-TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens) {
+TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens) const {
   TieredStore::Peeked peeked;
   if (!CheckPrefix(query.token_ids, query.cuts).ok()) return peeked;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
@@ -172,7 +170,7 @@ RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node)
 }
 
 absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const PrefixQuery& query,
-                                                                      uint32_t highest) {
+                                                                      uint32_t highest) const {
   std::vector<Namespace> spaces;
   for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
     if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
@@ -187,7 +185,8 @@ absl::StatusOr<std::vector<Fetcher::Namespace>> Fetcher::NamespacesOf(const Pref
   return spaces;
 }
 
-Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) {
+Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space,
+                               uint32_t highest) const {
   core_->mu.AssertHeld();
   Found found;
   const PrefixIndex& index = core_->catalog.index();

@@ -114,7 +114,7 @@ class Fetcher {
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens, uint32_t max_tokens)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  TieredStore::Peeked Peek(const PrefixQuery& query, uint32_t max_tokens)
+  TieredStore::Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) const
       ABSL_LOCKS_EXCLUDED(core_->mu);
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant)
@@ -123,9 +123,10 @@ class Fetcher {
   // For what else asks about a prompt.
   // The tenant's own first. Empty when none of them ever saw this fingerprint. kCancelled by the
   // query's `stopped`.
-  absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
+  absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query,
+                                                      uint32_t highest) const
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
+  Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // False for a boundary that is there only because something expired is still held.
   bool IsUsable(const BoundaryState& state, absl::Time now) const

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/caller_gone.h"
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {

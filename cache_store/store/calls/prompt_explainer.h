@@ -56,7 +56,7 @@ std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions&
 
 class PromptExplainer {
  public:
-  PromptExplainer(StoreCore* core, Fetcher* finder) : core_(core), finder_(finder) {}
+  PromptExplainer(StoreCore* core, const Fetcher* finder) : core_(core), finder_(finder) {}
 
   // TieredStore::Explain.
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -75,7 +75,7 @@ class PromptExplainer {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  Fetcher* const finder_;
+  const Fetcher* const finder_;
 };
 
 }  // namespace hearth

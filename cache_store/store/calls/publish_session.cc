@@ -196,7 +196,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
         absl::StrCat("layer ", layer, " is not of the group of object ", object));
   }
   const size_t place = static_cast<size_t>(it - item.layers.begin());
-  if (item.staged[place].owner != nullptr) {
+  if (item.whole != nullptr || item.staged[place].owner != nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("object ", object, ", layer ", layer, ": put twice"));
   }
@@ -222,7 +222,9 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
   }
   received_bytes_ += slice.bytes.size();
   item.staged[place] = std::move(slice);
-  ++item.staged_slices;
+  if (++item.staged_slices == item.layers.size()) {
+    item.whole = std::make_shared<const std::vector<SliceView>>(std::move(item.staged));
+  }
   return absl::OkStatus();
 }
 
@@ -287,8 +289,11 @@ absl::Status PublishSessionImpl::PlanNeeded() {
 PublishSessionImpl::~PublishSessionImpl() {
   if (!committed_) core_->Count(Counter::kPublishesAbandoned);
   // Slices that the RAM tier took are counted there; the rest go before their room is given away.
-  plan_.work.views.clear();
-  for (Item& item : items_) item.staged.clear();
+  plan_.work.objects.clear();
+  for (Item& item : items_) {
+    item.staged.clear();
+    item.whole = nullptr;
+  }
   core_->staged.Release(spec_.tenant, staged_bytes_);
   const bool any_held = std::any_of(items_.begin(), items_.end(),
                                     [](const Item& item) { return item.object != nullptr; });
@@ -377,7 +382,7 @@ void PublishSessionImpl::ClaimKeys() {
   for (const uint32_t boundary : spec_.boundaries) {
     plan_.work.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
   }
-  core_->AwaitClaim(plan_.work.claims);
+  core_->flight.Claim(&core_->mu, plan_.work.claims);
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.
@@ -397,8 +402,7 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     if (item.object != nullptr) {
       core_->objects.Hold(item.object);
       // Other bytes of the class `portable`: they are not those of the object's digests.
-      const bool is_same = item.object->slice_digests == spec_.objects[i].slice_digests;
-      if (!is_same) item.staged_slices = 0;
+      item.needed = item.object->slice_digests == spec_.objects[i].slice_digests;
     } else {
       item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key,
                                              spec_.objects[i].id, spec_.objects[i].slice_digests,
@@ -469,9 +473,8 @@ absl::Status PublishSessionImpl::MakeRoom() {
       if (object->names == 0) ++new_objects, new_bytes += object->bytes();
       if (object->on_disk) continue;
       if (!object->in_host()) host_bytes += object->bytes();
-      work.objects.push_back(object);
-      work.views.push_back(item.complete() ? item.staged : std::vector<SliceView>());
-      work.copies.push_back(object->host);
+      work.objects.push_back(
+          {object, item.complete() ? item.whole : object->host, item.complete()});
       work.reserved_bytes += object->disk_cost_bytes();
     }
     work.reserved_bytes += ManifestCostBytes(kept.boundary, spec_.tenant.size(), objects);
@@ -672,7 +675,7 @@ void PublishSessionImpl::PutInHost(const Item& item, uint64_t* reserved_bytes) {
   const uint64_t bytes = std::min(*reserved_bytes, item.object->bytes());
   core_->evictor.UnreserveHost(bytes);
   *reserved_bytes -= bytes;
-  core_->objects.SetInHost(item.object, item.staged);
+  core_->objects.SetInHost(item.object, item.whole);
 }
 
 void PublishSessionImpl::AdmitToHost(const Boundary& kept) {

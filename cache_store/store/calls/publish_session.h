@@ -52,7 +52,8 @@ class PublishSessionImpl : public PublishSession {
     uint64_t slice_bytes = 0;
     std::vector<SliceView> staged;  // by place in `layers`
     uint32_t staged_slices = 0;
-    bool complete() const { return needed && staged_slices == layers.size(); }
+    HostCopy whole;  // of these, once all have come
+    bool complete() const { return needed && whole != nullptr; }
   };
 
  private:

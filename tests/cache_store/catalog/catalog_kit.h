@@ -29,7 +29,8 @@ struct CatalogKit {
     return objects.NewObject(objects.NextNumber(), Sha256(name), ObjectId{}, {1}, {0}, kBytes);
   }
   void SetInHost(StoredObject* object) {
-    objects.SetInHost(object, std::vector<SliceView>(object->layers.size()));
+    objects.SetInHost(object,
+                      std::make_shared<const std::vector<SliceView>>(object->layers.size()));
   }
   SegmentNode* NodeOf(const std::string& name) {
     KeyedSegment segment;

@@ -56,8 +56,7 @@ TEST(HostResolverTest, AsksForAFewNamesAtATimeAndForEachOnce) {
         resolver.Resolve({absl::StrCat(name, ".slow"), port}, [&](const Addresses& addresses) {
           refused += absl::IsUnavailable(addresses.status()) ? 1 : 0;
           if (addresses.ok()) {
-            const auto* address =
-                reinterpret_cast<const sockaddr_in*>(&addresses->at(0).storage);
+            const auto* address = reinterpret_cast<const sockaddr_in*>(&addresses->at(0).storage);
             ports.push_back(ntohs(address->sin_port));
           }
           if (--left == 0) all.Notify();

@@ -51,6 +51,7 @@ class StoreCoreTest : public testing::Test {
     const absl::Span<const std::byte> bytes(owner.get(), bytes_.size());
     return SliceView{std::move(owner), bytes};
   }
+  HostCopy Copy() const { return std::make_shared<const std::vector<SliceView>>(1, View()); }
   uint64_t Counted(Counter counter) const { return core_->meters.counters().Get(counter); }
 
   const std::string bytes_ = std::string(kObjectBytes, 'x');
@@ -64,12 +65,9 @@ TEST_F(StoreCoreTest, ReleasedMemoryIsFreedOnceTheLockIs) {
   {
     StoreLock lock(core_.get());
     object = MakeObject();
-    core_->objects.SetInHost(object, {View()});
+    core_->objects.SetInHost(object, Copy());
   }
-  std::vector<SliceView> views;
-  EXPECT_TRUE(core_->HostViews(object, &views));
-  const std::weak_ptr<const void> memory = views.at(0).owner;
-  views.clear();
+  const std::weak_ptr<const void> memory = core_->IntactCopy(object)->at(0).owner;
   {
     StoreLock lock(core_.get());
     core_->objects.Release(object);
@@ -118,8 +116,8 @@ TEST_F(StoreCoreTest, ObjectFetchedTwiceIsCopiedToTheDeviceOnce) {
     StoreLock lock(core_.get());
     kept = MakeObject();
     gone = MakeObject();
-    core_->objects.SetInHost(kept, {View()});
-    core_->objects.SetInHost(gone, {View()});
+    core_->objects.SetInHost(kept, Copy());
+    core_->objects.SetInHost(gone, Copy());
     copier.NoteFetched(kept);
   }
   executor_->RunAll();
@@ -141,18 +139,19 @@ TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
   DiskWriter writer(core_.get());
   StoreLock lock(core_.get());
   Persisting work;
-  work.objects = {MakeObject(), MakeObject()};
+  StoredObject *begun = MakeObject(), *other = MakeObject();
+  work.objects = {{begun}, {other}};
   work.begun_objects = 1;
-  EXPECT_THAT(writer.AbandonWrite(work), testing::ElementsAre(work.objects[0]->number));
-  EXPECT_TRUE(work.objects[0]->disk.begun);
-  EXPECT_FALSE(work.objects[1]->disk.begun);
+  EXPECT_THAT(writer.AbandonWrite(work), testing::ElementsAre(begun->number));
+  EXPECT_TRUE(begun->disk.begun);
+  EXPECT_FALSE(other->disk.begun);
   work.begun_manifests = true;
   work.manifests.resize(1);
   work.manifests[0].number = 7;
   work.points.resize(1);
   writer.AbandonWrite(work);
   EXPECT_THAT(core_->objects.TakeGarbage().manifests, testing::ElementsAre(7));
-  for (StoredObject* object : work.objects) core_->objects.Release(object);
+  for (StoredObject* object : {begun, other}) core_->objects.Release(object);
 }
 
 TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {
