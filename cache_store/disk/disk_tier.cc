@@ -3,10 +3,7 @@
 #include <rocksdb/env.h>
 #include <rocksdb/write_batch.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cassert>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"

@@ -13,7 +13,6 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "cache_store/disk/disk_tier_tables.h"
 #include "cache_store/disk/stored_records.h"
 

@@ -9,7 +9,6 @@
 #include "cache_store/disk/disk_tier_tables.h"
 #include "cache_store/disk/point_count.h"
 #include "cache_store/disk/verify.h"
-#include "proto/restore_rule.h"
 
 namespace hearth {
 namespace {

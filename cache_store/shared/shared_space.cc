@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <memory>
 
-#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -33,10 +32,6 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kReadAtOnce = size_t{1} << 20, kWrittenAtOnce = size_t{64} << 10;
 // A connection that moves fewer bytes in its time of silence is taken to be silent.
 constexpr size_t kProgressBytes = size_t{64} << 10;
-
-std::string Command(std::initializer_list<absl::string_view> words) {
-  return FormatCommand(absl::MakeConstSpan(words.begin(), words.size()));
-}
 
 }  // namespace
 
@@ -108,11 +103,11 @@ void ClusterNode::Greet() {
   if (!password.ok()) return Close(password.status());
   std::vector<std::string> commands;
   if (!password->empty()) {
-    commands.push_back(options.user.empty() ? Command({"AUTH", *password})
-                                            : Command({"AUTH", options.user, *password}));
+    commands.push_back(options.user.empty() ? FormatCommand({"AUTH", *password})
+                                            : FormatCommand({"AUTH", options.user, *password}));
   }
-  commands.push_back(Command({"CLIENT", "SETNAME", "hearth-store"}));
-  commands.push_back(Command({"PING"}));
+  commands.push_back(FormatCommand({"CLIENT", "SETNAME", "hearth-store"}));
+  commands.push_back(FormatCommand({"PING"}));
   for (std::string& command : commands) {
     const bool is_last = &command == &commands.back();
     SendText(std::move(command), {}, 0, [this, is_last](const absl::StatusOr<RedisReply>& reply) {
@@ -192,7 +187,7 @@ void ClusterNode::Pump() {
 
 void ClusterNode::SendNow(const KeyRequest& request) {
   const KeyCommand& command = request.command();
-  if (request.asks) SendText(Command({"ASKING"}), {}, 0, nullptr);
+  if (request.asks) SendText(FormatCommand({"ASKING"}), {}, 0, nullptr);
   SendText(command.Format(), command.Limits(), command.Cost(),
            [this, request](absl::StatusOr<RedisReply> reply) {
              observer_->OnAnswer(this, request, std::move(reply));
@@ -201,7 +196,7 @@ void ClusterNode::SendNow(const KeyRequest& request) {
 
 void ClusterNode::AskForSlots(Done done) {
   assert(IsUp());
-  SendText(Command({"CLUSTER", "SLOTS"}), kSlotMapLimits, 0, std::move(done));
+  SendText(FormatCommand({"CLUSTER", "SLOTS"}), kSlotMapLimits, 0, std::move(done));
 }
 
 void ClusterNode::SendText(std::string command, const ReplyLimits& limits, uint64_t cost,
@@ -333,7 +328,7 @@ void ClusterNode::Look() {
   quiet_looks_ = std::exchange(seen_progress_, progress) == progress ? quiet_looks_ + 1 : 0;
   if (connection_->awaited.empty()) {
     quiet_looks_ = 0;
-    if (Now() - progress >= kHeartbeat) SendText(Command({"PING"}), {}, 0, nullptr);
+    if (Now() - progress >= kHeartbeat) SendText(FormatCommand({"PING"}), {}, 0, nullptr);
     return;
   }
   if (IsSilent()) Close(absl::UnavailableError("it does not answer"));

@@ -1,8 +1,6 @@
 #include "cache_store/shared/redis/cluster_router.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "cache_store/shared/redis/redis_reply.h"

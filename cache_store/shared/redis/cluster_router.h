@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache_store/shared/redis/cluster_node.h"
 #include "cache_store/shared/redis/key_batch.h"

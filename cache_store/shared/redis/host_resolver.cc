@@ -5,13 +5,11 @@
 
 #include <cassert>
 #include <cstring>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 
@@ -89,7 +87,8 @@ absl::Status HostResolver::StartToAsk(const std::string& host) {
       absl::MutexLock lock(&asker->mu);
       if (asker->resolver == nullptr) return;
       asker->loop->Post([resolver = asker->resolver, host, addresses] {
-        resolver->Answer(host, addresses);
+        const auto asked = resolver->waiting_.extract(host);
+        for (const Waiting& each : asked.mapped()) each.done(WithPort(addresses, each.port));
       });
     }).detach();
   } catch (const std::system_error& error) {
@@ -97,11 +96,6 @@ absl::Status HostResolver::StartToAsk(const std::string& host) {
         absl::StrCat("redis: no thread to look ", host, " up: ", error.what()));
   }
   return absl::OkStatus();
-}
-
-void HostResolver::Answer(const std::string& host, const absl::StatusOr<Addresses>& addresses) {
-  const auto asked = waiting_.extract(host);
-  for (const Waiting& each : asked.mapped()) each.done(WithPort(addresses, each.port));
 }
 
 }  // namespace hearth

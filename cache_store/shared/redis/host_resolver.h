@@ -53,7 +53,6 @@ class HostResolver {
 
   // kUnavailable: there is no thread for it.
   absl::Status StartToAsk(const std::string& host);
-  void Answer(const std::string& host, const absl::StatusOr<Addresses>& addresses);
 
   std::map<std::string, std::vector<Waiting>> waiting_;  // by host
   const std::shared_ptr<Asker> asker_;

@@ -10,33 +10,32 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kWordsBytes = 128;  // of a command's own words, and of a short answer
-constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // of a value: the numbers, a fingerprint
+constexpr uint64_t kShortValueBytes = uint64_t{4} << 10;  // of a value: a tenant's numbers
 
 }  // namespace
 
 std::string KeyCommand::Format() const {
-  using Words = std::vector<absl::string_view>;
   const std::string number =
       absl::StrCat(verb == Verb::kGet ? static_cast<int64_t>(max_bytes) : ttl_ms);
   switch (verb) {
     case Verb::kExists:
-      return FormatCommand(Words{"EXISTS", key});
+      return FormatCommand({"EXISTS", key});
     case Verb::kGet:
       // One byte more than is wanted shows that the value is too long, and none beyond it is sent.
-      return FormatCommand(Words{"GETRANGE", key, "0", number});
+      return FormatCommand({"GETRANGE", key, "0", number});
     case Verb::kSet: {
-      Words words = {"SET", key, value};
+      std::vector<absl::string_view> words = {"SET", key, value};
       if (ttl_ms > 0) words.insert(words.end(), {"PX", number});
       if (only_if_absent) words.push_back("NX");
       return FormatCommand(words);
     }
     case Verb::kPutOff:
-      return FormatCommand(Words{"PEXPIRE", key, number, "GT"});
+      return FormatCommand({"PEXPIRE", key, number, "GT"});
     case Verb::kErase:
-      return FormatCommand(Words{"UNLINK", key});
+      return FormatCommand({"UNLINK", key});
   }
   assert(false);
-  return FormatCommand(Words{"PING"});
+  return FormatCommand({"PING"});
 }
 
 Lane KeyCommand::lane() const {

@@ -11,13 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
 #include "cache_store/shared/redis/event_loop.h"
 #include "cache_store/shared/redis/redis_reply.h"
 

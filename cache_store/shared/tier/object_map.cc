@@ -1,7 +1,5 @@
 #include "cache_store/shared/tier/object_map.h"
 
-#include <algorithm>
-
 #include "proto/restore_rule.h"
 
 namespace hearth {

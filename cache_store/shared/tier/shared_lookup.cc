@@ -33,7 +33,7 @@ void SharedLookup::Observe(const Fingerprint& fingerprint) {
   fingerprints_.Learn(fingerprint, kEverybody);
 }
 
-std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerprint) {
+std::shared_ptr<const KnownFingerprint> SharedLookup::Find(const Digest& fingerprint) const {
   return fingerprints_.Find(fingerprint, kEverybody);
 }
 

@@ -44,7 +44,7 @@ class SharedLookup {
 
   // A lookup needs the layout.
   void Observe(const Fingerprint& fingerprint);
-  std::shared_ptr<const KnownFingerprint> Find(const Digest& fingerprint);
+  std::shared_ptr<const KnownFingerprint> Find(const Digest& fingerprint) const;
 
   struct Brought {
     bool is_hit = false;        // a longer restore point is in the store now
