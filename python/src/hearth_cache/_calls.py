@@ -1,0 +1,278 @@
+"""Calls of a server: metadata, deadlines, retries and errors, blocking and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import random
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Optional, Protocol, TypeVar, Union
+
+import grpc
+import grpc.aio
+
+from hearth_cache.errors import Busy, HearthError, Unavailable, from_status
+
+FIRST_BACKOFF_S = 0.05
+LONGEST_BACKOFF_S = 1.0
+LONGEST_HINT_S = 60.0
+REQUEST_ID_KEY = "hearth-request-id"
+_CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 10000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.enable_retries", 0),
+]
+
+PathText = Union[str, "os.PathLike[str]"]
+
+
+class Message(Protocol):
+    def SerializeToString(self) -> bytes: ...
+
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Method(Generic[Q, R]):
+    path: str
+    read: Callable[[bytes], R]
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a server is reached: TLS as soon as there is an authority, and who calls.
+
+    `tls_ca`, `tls_cert`, `tls_key`, `token_file`: paths. The token file is read for each call, as
+    Kubernetes renews its tokens. `plaintext_tokens`: a token may cross a network in clear text.
+    """
+
+    tls_ca: Optional[PathText] = None
+    tls_cert: Optional[PathText] = None
+    tls_key: Optional[PathText] = None
+    token: Optional[str] = None
+    token_file: Optional[PathText] = None
+    plaintext_tokens: bool = False
+
+    def check(self, address: str) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together; one is missing")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ValueError("tls_cert needs tls_ca, the authority that signed the server's")
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("token and token_file are two ways to say the same; give one")
+        has_token = self.token is not None or self.token_file is not None
+        if has_token and self.tls_ca is None and not self.plaintext_tokens \
+                and not _stays_on_host(address):
+            raise ValueError(
+                f"the token would reach {address} in clear text; give tls_ca, or plaintext_tokens "
+                "where the network itself is encrypted")
+
+    def credentials(self) -> Optional[grpc.ChannelCredentials]:
+        if self.tls_ca is None:
+            return None
+        return grpc.ssl_channel_credentials(
+            pathlib.Path(self.tls_ca).read_bytes(),
+            None if self.tls_key is None else pathlib.Path(self.tls_key).read_bytes(),
+            None if self.tls_cert is None else pathlib.Path(self.tls_cert).read_bytes())
+
+    def metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
+        sent = ((REQUEST_ID_KEY, request_id),)
+        token = self.token
+        if self.token_file is not None:
+            token = pathlib.Path(self.token_file).read_text(encoding="ascii").strip()
+        return sent if token is None else (*sent, ("authorization", f"Bearer {token}"))
+
+
+def _stays_on_host(address: str) -> bool:
+    return address.startswith(("unix:", "unix-abstract:", "localhost:", "[::1]:")) or \
+        re.fullmatch(r"127\.[0-9.:]*", address) is not None
+
+
+def new_request_id() -> str:
+    return secrets.token_hex(8)
+
+
+class Patience:
+    """How long one call is tried: until its deadline, and at most so many times more."""
+
+    def __init__(self, deadline_s: float, retries: int) -> None:
+        self._end = time.monotonic() + deadline_s
+        self._retries = retries
+        self._backoff_s = FIRST_BACKOFF_S
+
+    def left_s(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def delay_s(self, failure: HearthError) -> float:
+        """Until the call is tried again; raises `failure` where it is not."""
+        if isinstance(failure, Busy):
+            delay_s = min(failure.retry_after_s or 0.0, LONGEST_HINT_S)
+        elif isinstance(failure, Unavailable):
+            delay_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, LONGEST_BACKOFF_S)
+        else:
+            raise failure
+        # Callers that were refused together do not come back together.
+        delay_s *= random.uniform(1.0, 1.25)
+        if self._retries <= 0 or delay_s >= self.left_s():
+            raise failure
+        self._retries -= 1
+        return delay_s
+
+
+class _Peer:
+    """What both kinds of channels have in common."""
+
+    def __init__(self, address: str, access: Optional[Access], deadline_s: float,
+                 retries: int) -> None:
+        self.address = address
+        self._access = access or Access()
+        self._access.check(address)
+        self._deadline_s = deadline_s
+        self._retries = retries
+
+    def patience(self, deadline_s: Optional[float] = None,
+                 retries: Optional[int] = None) -> Patience:
+        return Patience(self._deadline_s if deadline_s is None else deadline_s,
+                        self._retries if retries is None else retries)
+
+    def _failure(self, error: Any, request_id: str) -> HearthError:
+        trailers = error.trailing_metadata() or ()
+        return from_status(error.code(), error.details() or "", trailers, self.address, request_id)
+
+
+class Channel(_Peer):
+    """Blocking calls, from any thread."""
+
+    def __init__(self, address: str, access: Optional[Access], deadline_s: float,
+                 retries: int) -> None:
+        super().__init__(address, access, deadline_s, retries)
+        credentials = self._access.credentials()
+        self._channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS) if credentials is None \
+            else grpc.secure_channel(address, credentials, _CHANNEL_OPTIONS)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def unary(self, method: Method[Q, R], request: Q, patience: Patience) -> R:
+        request_id = new_request_id()
+        call: Any = self._channel.unary_unary(method.path, _bytes_of, method.read)
+        while True:
+            try:
+                response: R = call(request, timeout=patience.left_s(),
+                                   metadata=self._access.metadata(request_id))
+                return response
+            except grpc.RpcError as error:
+                failure = self._failure(error, request_id)
+            time.sleep(patience.delay_s(failure))
+
+    def stream(self, method: Method[Q, R], request: Q, patience: Patience,
+               request_id: str = "") -> Generator[R, None, None]:
+        """Retried until its first message. Closing the iterator cancels the call."""
+        request_id = request_id or new_request_id()
+        start: Any = self._channel.unary_stream(method.path, _bytes_of, method.read)
+        while True:
+            call = start(request, timeout=patience.left_s(),
+                         metadata=self._access.metadata(request_id))
+            begun = False
+            try:
+                for message in call:
+                    begun = True
+                    yield message
+                return
+            except grpc.RpcError as error:
+                failure = self._failure(error, request_id)
+            finally:
+                call.cancel()
+            if begun:
+                raise failure
+            time.sleep(patience.delay_s(failure))
+
+    def duplex(self, method: Method[Q, R], requests: Iterator[Q],
+               patience: Patience) -> Generator[R, None, None]:
+        """Not retried: who has the requests begins anew."""
+        request_id = new_request_id()
+        start: Any = self._channel.stream_stream(method.path, _bytes_of, method.read)
+        call = start(requests, timeout=patience.left_s(),
+                     metadata=self._access.metadata(request_id))
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self._failure(error, request_id) from None
+        finally:
+            call.cancel()
+
+
+class AsyncChannel(_Peer):
+    """The same calls for asyncio; made within a running loop."""
+
+    def __init__(self, address: str, access: Optional[Access], deadline_s: float,
+                 retries: int) -> None:
+        super().__init__(address, access, deadline_s, retries)
+        credentials = self._access.credentials()
+        self._channel = grpc.aio.insecure_channel(address, _CHANNEL_OPTIONS) \
+            if credentials is None \
+            else grpc.aio.secure_channel(address, credentials, _CHANNEL_OPTIONS)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def unary(self, method: Method[Q, R], request: Q, patience: Patience) -> R:
+        request_id = new_request_id()
+        call: Any = self._channel.unary_unary(method.path, _bytes_of, method.read)
+        while True:
+            try:
+                response: R = await call(request, timeout=patience.left_s(),
+                                         metadata=self._access.metadata(request_id))
+                return response
+            except grpc.aio.AioRpcError as error:
+                failure = self._failure(error, request_id)
+            await asyncio.sleep(patience.delay_s(failure))
+
+    async def stream(self, method: Method[Q, R], request: Q, patience: Patience,
+                     request_id: str = "") -> AsyncGenerator[R, None]:
+        request_id = request_id or new_request_id()
+        start: Any = self._channel.unary_stream(method.path, _bytes_of, method.read)
+        while True:
+            call = start(request, timeout=patience.left_s(),
+                         metadata=self._access.metadata(request_id))
+            begun = False
+            try:
+                async for message in call:
+                    begun = True
+                    yield message
+                return
+            except grpc.aio.AioRpcError as error:
+                failure = self._failure(error, request_id)
+            finally:
+                call.cancel()
+            if begun:
+                raise failure
+            await asyncio.sleep(patience.delay_s(failure))
+
+    async def duplex(self, method: Method[Q, R], requests: AsyncIterator[Q],
+                     patience: Patience) -> AsyncGenerator[R, None]:
+        request_id = new_request_id()
+        start: Any = self._channel.stream_stream(method.path, _bytes_of, method.read)
+        call = start(requests, timeout=patience.left_s(),
+                     metadata=self._access.metadata(request_id))
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, request_id) from None
+        finally:
+            call.cancel()
+
+
+def _bytes_of(message: Message) -> bytes:
+    return message.SerializeToString()

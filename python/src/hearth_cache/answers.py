@@ -1,0 +1,147 @@
+"""What a worker answers: whole, or piece by piece as it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Optional
+
+from hearth_cache.v1 import inference_pb2, store_stats_pb2
+
+FINISH_REASONS = {
+    inference_pb2.FINISH_REASON_LENGTH: "length",
+    inference_pb2.FINISH_REASON_EOS: "eos",
+    inference_pb2.FINISH_REASON_STOP: "stop",
+}
+
+
+@dataclass
+class Sample:
+    """One answer of several to a prompt."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])  # of token_ids, if asked for
+    finish_reason: str = ""  # length, eos or stop
+
+
+@dataclass
+class Answer:
+    """An answer so far. `started` and `finished` have everything that the worker said."""
+
+    request_id: str  # as the logs of worker and store have it; save_state() takes it
+    samples: list[Sample] = field(default_factory=lambda: [Sample()])
+    started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
+    finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
+    published: Optional[inference_pb2.Published] = None
+    prompt: list[inference_pb2.PromptTokens.Token] = field(
+        default_factory=list[inference_pb2.PromptTokens.Token])
+
+    @property
+    def text(self) -> str:
+        return self.samples[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.samples[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.samples[0].finish_reason
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.started.prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were restored instead of computed."""
+        return self.started.cached_tokens
+
+    @property
+    def source_tier(self) -> str:
+        """The slowest tier that they came from: none, worker, gpu, host, disk or shared."""
+        return tier_name(self.started.source_tier)
+
+    def take(self, message: inference_pb2.GenerateResponse
+             ) -> Optional[inference_pb2.GeneratedToken]:
+        """Adds a message; returns it where it has text or tokens."""
+        kind = message.WhichOneof("message")
+        if kind == "started":
+            self.started = message.started
+        elif kind == "prompt":
+            self.prompt.extend(message.prompt.tokens)
+        elif kind == "finished":
+            self.finished = message.finished
+            for number, end in enumerate(message.finished.samples):
+                self._sample(number).finish_reason = FINISH_REASONS.get(end.reason, "")
+        elif kind == "published":
+            self.published = message.published
+        elif kind == "token":
+            sample = self._sample(message.token.sample)
+            sample.text += message.token.text
+            sample.token_ids.extend(message.token.ids)
+            sample.logprobs.extend(one.logprob for one in message.token.logprobs)
+            return message.token
+        return None
+
+    def _sample(self, number: int) -> Sample:
+        while len(self.samples) <= number:
+            self.samples.append(Sample())
+        return self.samples[number]
+
+
+def tier_name(tier: store_stats_pb2.Tier) -> str:
+    return store_stats_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
+
+
+class Stream:
+    """An answer while it is computed: an iterator over its tokens, each with `text`, `ids` and
+    `sample`. `answer` has what came so far. Leaving the block, or close(), ends the call."""
+
+    def __init__(self, messages: Generator[inference_pb2.GenerateResponse, None, None],
+                 request_id: str) -> None:
+        self.answer = Answer(request_id)
+        self._messages = messages
+
+    def __iter__(self) -> Iterator[inference_pb2.GeneratedToken]:
+        for message in self._messages:
+            token = self.answer.take(message)
+            if token is not None:
+                yield token
+
+    def close(self) -> None:
+        self._messages.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+
+class AsyncStream:
+    """Stream for asyncio."""
+
+    def __init__(self, messages: AsyncGenerator[inference_pb2.GenerateResponse, None],
+                 request_id: str) -> None:
+        self.answer = Answer(request_id)
+        self._messages = messages
+
+    async def __aiter__(self) -> AsyncIterator[inference_pb2.GeneratedToken]:
+        async for message in self._messages:
+            token = self.answer.take(message)
+            if token is not None:
+                yield token
+
+    async def close(self) -> None:
+        await self._messages.aclose()
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                        trace: Optional[TracebackType]) -> None:
+        await self.close()
