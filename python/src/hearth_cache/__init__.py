@@ -6,16 +6,22 @@
 """
 
 from hearth_cache._calls import Access
+from hearth_cache._exchange import Fetched, Prefix
 from hearth_cache.answers import Answer, AsyncStream, Sample, Stream
+from hearth_cache.caches import AsyncCaches, Cache, Caches
 from hearth_cache.errors import (
     Busy, Cancelled, Conflict, DataLoss, DeadlineExceeded, HearthError, InvalidRequest, NotFound,
     PermissionDenied, PreconditionFailed, Unauthenticated, Unavailable)
+from hearth_cache.layout import Fingerprint, Layout, ObjectId
 from hearth_cache.prompts import (
     GenerateOptions, Message, Prompt, PromptOptions, model, system, user)
+from hearth_cache.store import AsyncLease, AsyncStore, Lease, Store, Turn
 from hearth_cache.worker import Asked, AsyncWorker, Worker
 
 __all__ = [
-    "Access", "Answer", "Asked", "AsyncStream", "AsyncWorker", "Busy", "Cancelled", "Conflict",
-    "DataLoss", "DeadlineExceeded", "GenerateOptions", "HearthError", "InvalidRequest", "Message",
-    "NotFound", "PermissionDenied", "PreconditionFailed", "Prompt", "PromptOptions", "Sample",
-    "Stream", "Unauthenticated", "Unavailable", "Worker", "model", "system", "user"]
+    "Access", "Answer", "Asked", "AsyncCaches", "AsyncLease", "AsyncStore", "AsyncStream",
+    "AsyncWorker", "Busy", "Cache", "Caches", "Cancelled", "Conflict", "DataLoss",
+    "DeadlineExceeded", "Fetched", "Fingerprint", "GenerateOptions", "HearthError",
+    "InvalidRequest", "Layout", "Lease", "Message", "NotFound", "ObjectId", "PermissionDenied",
+    "PreconditionFailed", "Prefix", "Prompt", "PromptOptions", "Sample", "Store", "Stream", "Turn",
+    "Unauthenticated", "Unavailable", "Worker", "model", "system", "user"]

@@ -15,10 +15,12 @@ from hearth_cache._asked_prompts import AskedPrompts, Question, Tokenizing
 from hearth_cache._calls import (
     Access, AsyncChannel, Channel, Method, PathText, Patience, new_request_id)
 from hearth_cache.answers import Answer, AsyncStream, Stream
+from hearth_cache.caches import AsyncCaches, Caches
 from hearth_cache.errors import HearthError, InvalidRequest
 from hearth_cache.prompts import (
     Durability, GenerateOptions, Message, Prompt, PromptOptions, generate_request, prefill_request,
     prompt_input)
+from hearth_cache.store import AsyncStore, Store
 from hearth_cache.v1 import cache_store_pb2, inference_pb2
 
 DEFAULT_DEADLINE_S = 600.0
@@ -91,15 +93,21 @@ class _Asking:
 
 class Worker:
     """A hearth-worker at `address` ("host:port" or "unix:PATH"). Methods may be called from any
-    thread. `retries`: how often a call is repeated that was refused for now, or found nobody;
-    `deadline_s`: how long a call may take with them, where the call does not say."""
+    thread. `store`: the address of its store, for `caches`. `retries`: how often a call is repeated
+    that was refused for now, or found nobody; `deadline_s`: how long a call may take with them,
+    where the call does not say."""
 
-    def __init__(self, address: str, *, access: Optional[Access] = None,
-                 deadline_s: float = DEFAULT_DEADLINE_S, retries: int = DEFAULT_RETRIES) -> None:
+    def __init__(self, address: str, *, store: Optional[str] = None,
+                 access: Optional[Access] = None, deadline_s: float = DEFAULT_DEADLINE_S,
+                 retries: int = DEFAULT_RETRIES) -> None:
         self._channel = Channel(address, access, deadline_s, retries)
+        self._store = None if store is None else Store(store, access=access)
+        self.caches = Caches(self, self._store)
 
     def close(self) -> None:
         self._channel.close()
+        if self._store is not None:
+            self._store.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -228,12 +236,17 @@ class Worker:
 class AsyncWorker:
     """Worker for asyncio; to be made within a running loop."""
 
-    def __init__(self, address: str, *, access: Optional[Access] = None,
-                 deadline_s: float = DEFAULT_DEADLINE_S, retries: int = DEFAULT_RETRIES) -> None:
+    def __init__(self, address: str, *, store: Optional[str] = None,
+                 access: Optional[Access] = None, deadline_s: float = DEFAULT_DEADLINE_S,
+                 retries: int = DEFAULT_RETRIES) -> None:
         self._channel = AsyncChannel(address, access, deadline_s, retries)
+        self._store = None if store is None else AsyncStore(store, access=access)
+        self.caches = AsyncCaches(self, self._store)
 
     async def close(self) -> None:
         await self._channel.close()
+        if self._store is not None:
+            await self._store.close()
 
     async def __aenter__(self) -> AsyncWorker:
         return self

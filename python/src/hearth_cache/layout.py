@@ -1,0 +1,157 @@
+"""Fingerprints and layouts: what keys and values are of, and how a prompt's are divided.
+
+The encodings are those of docs/snapshot_format.md; tests compare them with its golden vectors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Union
+
+from hearth_cache.v1 import cache_store_pb2
+
+FieldValue = Union[int, float, str]
+
+GLOBAL, LOCAL = 0, 1  # groups: layers with full attention, and with a sliding window
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_TEXT, _INTEGER, _NUMBER = 1, 2, 3
+
+
+@dataclass(frozen=True, order=True)
+class ObjectId:
+    """Keys and values of the tokens [begin, begin + tokens) in the layers of one group."""
+
+    begin: int
+    tokens: int
+    group: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.tokens
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A slice is one layer of an object: [K, V][kv_head][token][head_dim], little endian."""
+
+    layer_types: str  # a letter a layer: g or l
+    window: int  # counts the current token: a tail is window - 1
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    chunk_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        # A local layer without a window would have a tail of no tokens: a wrong answer.
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype is {self.dtype}; known are {', '.join(DTYPE_BYTES)}")
+        if set(self.layer_types) - {"g", "l"} or not self.layer_types:
+            raise ValueError(f'layer_types is "{self.layer_types}"; it is letters g and l')
+        if "l" in self.layer_types and self.window < 1:
+            raise ValueError(f"window is {self.window}; local layers need one")
+
+    def layers_of(self, group: int) -> list[int]:
+        return [layer for layer, kind in enumerate(self.layer_types) if kind == "gl"[group]]
+
+    def slice_bytes(self, tokens: int) -> int:
+        return 2 * self.kv_heads * tokens * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    def needed_objects(self, boundary: int) -> list[ObjectId]:
+        """What must be there to go on from a boundary: the restore rule."""
+        needed: list[ObjectId] = []
+        tail_begin = max(0, boundary - (self.window - 1)) if self.window > 0 else boundary
+        for begin in range(0, boundary, self.chunk_tokens):
+            tokens = min(self.chunk_tokens, boundary - begin)
+            if "g" in self.layer_types:
+                needed.append(ObjectId(begin, tokens, GLOBAL))
+            if "l" in self.layer_types and begin + tokens > tail_begin:
+                needed.append(ObjectId(begin, tokens, LOCAL))
+        return needed
+
+    def needed_bytes(self, boundary: int) -> int:
+        return sum(len(self.layers_of(one.group)) * self.slice_bytes(one.tokens)
+                   for one in self.needed_objects(boundary))
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Everything but the tokens that decides the bytes of keys and values. Two engines with the
+    same one may exchange them; Explain names the field in which others differ."""
+
+    layout: Layout
+    fields: tuple[tuple[str, FieldValue], ...]
+
+    @classmethod
+    def of(cls, layout: Layout, more: Mapping[str, FieldValue],
+           exactness: str = "portable") -> Fingerprint:
+        """`more`: what else decides: the engine, its version, the weights' digest. `exactness`:
+        portable: equal within rounding; invariant: bits depend on the tokens alone."""
+        fields: dict[str, FieldValue] = {
+            "chunk_tokens": layout.chunk_tokens, "window": layout.window,
+            "kv_heads": layout.kv_heads, "head_dim": layout.head_dim, "kv_dtype": layout.dtype,
+            "layer_types": layout.layer_types, "exactness": exactness, "object_layout": 1,
+            "codec": "raw"}
+        taken = sorted(fields.keys() & more.keys())
+        if taken:
+            raise ValueError(f"{taken[0]}: the layout has this field")
+        fields.update(more)
+        return cls(layout, tuple(sorted(fields.items())))
+
+    @classmethod
+    def from_message(cls, message: cache_store_pb2.Fingerprint) -> Fingerprint:
+        """REQUIRES: the message has the fields, as a store sends them."""
+        read: dict[str, Any] = {one.name: getattr(one, one.WhichOneof("value") or "integer")
+                                for one in message.fields}
+        layout = Layout(read["layer_types"], read["window"], read["kv_heads"], read["head_dim"],
+                        read["kv_dtype"], read["chunk_tokens"])
+        made = cls(layout, tuple(sorted(read.items())))
+        if made.digest != message.digest:
+            raise ValueError(f"the fingerprint's fields do not have its digest "
+                             f"{message.digest.hex()}")
+        return made
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.canonical()).digest()
+
+    def canonical(self) -> bytes:
+        encoded = [_field(_TEXT, b"hearth.fingerprint.v1"), _value(len(self.fields))]
+        for name, value in self.fields:
+            encoded += [_field(_TEXT, name.encode()), _value(value)]
+        return b"".join(encoded)
+
+    def message(self) -> cache_store_pb2.Fingerprint:
+        made = cache_store_pb2.Fingerprint(digest=self.digest)
+        for name, value in self.fields:
+            field = made.fields.add(name=name)
+            if isinstance(value, str):
+                field.text = value
+            elif isinstance(value, float):
+                field.number = value
+            else:
+                field.integer = value
+        return made
+
+    def with_field(self, name: str, value: FieldValue) -> Fingerprint:
+        fields = dict(self.fields) | {name: value}
+        return dataclasses.replace(self, fields=tuple(sorted(fields.items())))
+
+
+def _field(kind: int, payload: bytes) -> bytes:
+    return struct.pack("<BI", kind, len(payload)) + payload
+
+
+def _value(value: FieldValue) -> bytes:
+    if isinstance(value, str):
+        return _field(_TEXT, value.encode())
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"a fingerprint's number is {value}; it must be finite")
+        return _field(_NUMBER, struct.pack("<d", value + 0.0))  # -0 is written as +0
+    return _field(_INTEGER, struct.pack("<Q", value))
