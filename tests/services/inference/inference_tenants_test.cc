@@ -151,6 +151,7 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   request.set_ignore_eos(true);
   request.set_cache(mode);
   request.set_wait_published(true);
+  request.set_report_writes(true);  // else the end has what the store has said by chance till then
   grpc::ClientContext context;
   SendRequestId(absl::StrCat("generate-", mode), &context);
   const auto reader = stub->Generate(&context, request);

@@ -202,7 +202,7 @@ TEST_F(SharedMemoryTest, ALeaseKeepsItsBytesUntilTheCallerIsDone) {
 }
 
 TEST_F(SharedMemoryTest, ALeaseEndsByItself) {
-  Start(StoreServer::SmallStore(""), absl::Milliseconds(1));
+  Start(StoreServer::SmallStore(""), absl::Milliseconds(200));  // more than it takes to send it
   Publish();
   auto lease = TakeLease();
   v1::FetchResponse message;
