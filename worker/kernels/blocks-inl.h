@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "worker/kernels/base/kernel_memory.h"
-#include "worker/kernels/quantized/weight_blocks.h"
+#include "worker/kernels/quantized/block_places.h"
 #include "worker/kernels/widen-inl.h"
 
 #if HEARTH_KERNELS_VECTORS
@@ -26,62 +26,6 @@ constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 using Whole = hn::RebindToSigned<D>;
-
-// The element of weights in blocks, a byte, and how the bits of a value lie.
-template <ElementType kOfType>
-struct Blocks {
-  static constexpr ElementType kType = kOfType;
-  static constexpr int64_t kValues = FormOf(kType).values;
-  static constexpr int64_t kBytes = static_cast<int64_t>(FormOf(kType).bytes);
-  static constexpr int64_t kHalves = HalvesOf(kType).count;
-  static constexpr bool kIsK = kValues == 256, kHasLeast = kHalves == 2;
-  static constexpr int kBits =
-      kType == ElementType::kQ8_0   ? 8
-      : kType == ElementType::kQ6_K ? 6
-      : kType == ElementType::kQ5_0 || kType == ElementType::kQ5_1 || kType == ElementType::kQ5_K
-          ? 5
-          : 4;
-  // What is taken from a number, where there is no least: so many scales, which is exact.
-  static constexpr int kZero = kHasLeast || kBits == 8 ? 0 : 1 << (kBits - 1);
-  static constexpr bool kAdds = kHasLeast || kZero != 0;
-  // Inputs with one scale, whose low bits are in adjacent rows of bytes, in the same half of each.
-  static constexpr int64_t kRunInputs = kBits == 8 || (kIsK && kHasLeast) ? 32 : 16;
-  static constexpr int64_t kRuns = kValues / kRunInputs;
-
-  std::byte byte;
-};
-template <typename T>
-constexpr bool kIn = false;
-template <ElementType kType>
-constexpr bool kIn<Blocks<kType>> = true;
-
-// Where the bits of a run's inputs are: rows of bytes behind the float16 numbers.
-struct RunPlace {
-  int64_t low = 0;        // of its first input; the next one's row is the next
-  bool is_upper = false;  // of these bytes the upper half, not the lower one
-  int64_t high = 0;       // of fifth and sixth bits, which begin at bit `high_bit` of a byte
-  int high_bit = 0;
-};
-template <class B>
-HWY_INLINE RunPlace PlaceOf(int64_t run) {
-  const int number = static_cast<int>(run);
-  if (B::kBits == 6) {  // halves of 128 values
-    return {run / 8 * 64 + run % 4 * 16, run % 8 >= 4, 128 + run / 8 * 32 + run % 2 * 16,
-            number % 8 / 2 * 2};
-  }
-  if (B::kIsK) {  // 12 bytes of scales, then a fifth bit of each group of 32
-    return {(B::kBits == 5 ? 44 : 12) + run / 2 * 32, run % 2 == 1, 12, number};
-  }
-  return {B::kBits == 5 ? 4 : 0, run == 1, 2 * run, 0};
-}
-// The row of an input's high bits, and which of the byte's bits is their first.
-template <class B>
-HWY_INLINE RunPlace HighOf(RunPlace place, int64_t input) {
-  const bool is_byte_of_eight = B::kBits == 5 && !B::kIsK;
-  place.high += is_byte_of_eight ? input / 8 : input;
-  place.high_bit += is_byte_of_eight ? static_cast<int>(input % 8) : 0;
-  return place;
-}
 
 HWY_INLINE hn::Vec<Whole> Row(const uint8_t* row) {
   return hn::PromoteTo(Whole(), hn::LoadU(hn::Rebind<uint8_t, D>(), row));

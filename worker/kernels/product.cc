@@ -59,8 +59,7 @@ constexpr int64_t kPieceInputs = 1024;
 template <typename T>
 constexpr int64_t kWidePieceInputs = 0;
 template <ElementType kType>
-constexpr int64_t kWidePieceInputs<blocks::Blocks<kType>> = std::max<int64_t>(128,
-                                                                              FormOf(kType).values);
+constexpr int64_t kWidePieceInputs<Blocks<kType>> = std::max<int64_t>(128, FormOf(kType).values);
 // Vectors of a whole panel.
 constexpr int kAll = 3 * kGrainVectors;
 // Inputs between a weight's prefetch and its use.
@@ -172,7 +171,7 @@ struct ToChains {
   V (&sums)[R][N];
 };
 template <bool kPrefetches, int R, int N, ElementType kType>
-HWY_INLINE void Inputs(const Tile& tile, const blocks::Blocks<kType>* weights, int64_t at,
+HWY_INLINE void Inputs(const Tile& tile, const Blocks<kType>* weights, int64_t at,
                        V (&sums)[R][N]) {
   blocks::VisitInputs<N>(weights, tile.width, tile.inputs, at, kPrefetches && at == 0,
                          ToChains<R, N>{tile.x, sums});
@@ -228,11 +227,11 @@ HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
 // where it is of blocks.
 template <int R, typename T>
 HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
-  constexpr int kRowsOfHalf = blocks::kIn<T> ? 3 : 4;  // to widen in
+  constexpr int kRowsOfHalf = kIsBlocks<T> ? 3 : 4;  // to widen in
   constexpr int kWhole = kLanes == 16 || R <= 2 ? kAll
                          : R <= kRowsOfHalf     ? kAll / 2
                                                 : kGrainVectors;
-  if constexpr (blocks::kIn<T>) {
+  if constexpr (kIsBlocks<T>) {
     for (int64_t at = 0; at < kWidth; at += kWhole * kLanes) {
       Chains<R, kWhole, true>(tile, weights, at);
     }
@@ -279,13 +278,13 @@ void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t pane
                  int64_t end, float* chains) {
   const int64_t inputs = weights.inputs(), width = weights.PanelWidth(panel);
   const int64_t first_row = x.FirstRow(first), all_rows = x.FirstRow(end) - first_row;
-  const bool is_widened = blocks::kIn<T> && (end - first > 1 || width != kWidth);
+  const bool is_widened = kIsBlocks<T> && (end - first > 1 || width != kWidth);
   const int64_t most = is_widened ? kWidePieceInputs<T> : end - first > 1 ? kPieceInputs : inputs;
   alignas(kKernelAlignBytes) float wide[std::max(kWidePieceInputs<T> * kWidth, int64_t{1})];
   for (int64_t k = 0; k < inputs; k += most) {
     const int64_t count = std::min(most, inputs - k);
     const T* piece = weights.Panel<T>(panel, k);
-    if constexpr (blocks::kIn<T>) {
+    if constexpr (kIsBlocks<T>) {
       if (is_widened) WidenPiece(piece, width, count, wide);
     }
     for (int64_t tile = first; tile < end; ++tile) {
@@ -316,21 +315,21 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
     case ElementType::kFloat16:
       return of(Float16());
     case ElementType::kQ8_0:
-      return of(blocks::Blocks<ElementType::kQ8_0>());
+      return of(Blocks<ElementType::kQ8_0>());
     case ElementType::kQ4_0:
-      return of(blocks::Blocks<ElementType::kQ4_0>());
+      return of(Blocks<ElementType::kQ4_0>());
     case ElementType::kQ4_1:
-      return of(blocks::Blocks<ElementType::kQ4_1>());
+      return of(Blocks<ElementType::kQ4_1>());
     case ElementType::kQ5_0:
-      return of(blocks::Blocks<ElementType::kQ5_0>());
+      return of(Blocks<ElementType::kQ5_0>());
     case ElementType::kQ5_1:
-      return of(blocks::Blocks<ElementType::kQ5_1>());
+      return of(Blocks<ElementType::kQ5_1>());
     case ElementType::kQ4_K:
-      return of(blocks::Blocks<ElementType::kQ4_K>());
+      return of(Blocks<ElementType::kQ4_K>());
     case ElementType::kQ5_K:
-      return of(blocks::Blocks<ElementType::kQ5_K>());
+      return of(Blocks<ElementType::kQ5_K>());
     case ElementType::kQ6_K:
-      return of(blocks::Blocks<ElementType::kQ6_K>());
+      return of(Blocks<ElementType::kQ6_K>());
   }
   assert(false);
 }

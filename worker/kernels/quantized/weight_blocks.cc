@@ -25,35 +25,6 @@ int Nibble(const std::byte* at, int64_t i) {
 
 int Bit(const std::byte* at, int64_t i) { return Byte(at, i / 8) >> (i % 8) & 1; }
 
-void WidenQ8_0(const std::byte* block, float* to) {
-  const float d = Half(block);
-  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(SignedByte(block + 2, i));
-}
-
-void WidenQ4_0(const std::byte* block, float* to) {
-  const float d = Half(block);
-  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(Nibble(block + 2, i)) - d * 8;
-}
-
-void WidenQ4_1(const std::byte* block, float* to) {
-  const float d = Half(block), m = Half(block + 2);
-  for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(Nibble(block + 4, i)) + m;
-}
-
-void WidenQ5_0(const std::byte* block, float* to) {
-  const float d = Half(block);
-  for (int64_t i = 0; i < 32; ++i) {
-    to[i] = d * static_cast<float>(Nibble(block + 6, i) | Bit(block + 2, i) << 4) - d * 16;
-  }
-}
-
-void WidenQ5_1(const std::byte* block, float* to) {
-  const float d = Half(block), m = Half(block + 2);
-  for (int64_t i = 0; i < 32; ++i) {
-    to[i] = d * static_cast<float>(Nibble(block + 8, i) | Bit(block + 4, i) << 4) + m;
-  }
-}
-
 // Scale and least of 32 values, in 6 bits each: those of the last four groups are in two pieces.
 struct GroupScale {
   int scale, least;
@@ -64,54 +35,53 @@ GroupScale ScaleOfGroup(const std::byte* at, int64_t group) {
           (Byte(at, group + 4) >> 4) | (Byte(at, group) >> 6) << 4};
 }
 
-// `high`: where the fifth bits are, a byte for 8 groups; null of Q4_K.
-void WidenQ45K(const std::byte* block, const std::byte* high, const std::byte* low, float* to) {
-  const float d = Half(block), m = Half(block + 2);
-  for (int64_t i = 0; i < 256; ++i) {
-    const int64_t group = i / 32;
-    const GroupScale scale = ScaleOfGroup(block + 4, group);
-    const int byte = Byte(low, group / 2 * 32 + i % 32);
-    int q = group % 2 == 0 ? byte & 15 : byte >> 4;
-    if (high != nullptr) q |= (Byte(high, i % 32) >> group & 1) << 4;
-    to[i] = d * static_cast<float>(scale.scale) * static_cast<float>(q) -
-            m * static_cast<float>(scale.least);
+// Q4_K, and Q5_K with fifth bits at `high`, a byte for 8 groups.
+void GroupRun(const std::byte* block, const std::byte* high, const std::byte* low, int64_t group,
+              BlockRun* run) {
+  const GroupScale scale = ScaleOfGroup(block + 4, group);
+  run->d = Half(block) * static_cast<float>(scale.scale);
+  run->m = -(Half(block + 2) * static_cast<float>(scale.least));
+  for (int64_t i = 0; i < 32; ++i) {
+    const int byte = Byte(low, group / 2 * 32 + i);
+    run->q[i] = group % 2 == 0 ? byte & 15 : byte >> 4;
+    if (high != nullptr) run->q[i] |= (Byte(high, i) >> group & 1) << 4;
   }
 }
 
 // Of each half of 128 values 64 bytes have the low four bits, and 32 bytes the high two.
-void WidenQ6K(const std::byte* block, float* to) {
-  const std::byte *high = block + 128, *scales = block + 192;
-  const float d = Half(block + 208);
-  for (int64_t i = 0; i < 256; ++i) {
-    const int64_t half = i / 128, quarter = i % 128 / 32;
-    const int byte = Byte(block, half * 64 + i % 64);
+void Q6KRun(const std::byte* block, int64_t number, BlockRun* run) {
+  const int64_t half = number / 4, quarter = number % 4;
+  run->d = Half(block + 208);
+  run->zero = 32;
+  for (int64_t i = 0; i < 32; ++i) {
+    const int byte = Byte(block, half * 64 + quarter % 2 * 32 + i);
     const int low = quarter < 2 ? byte & 15 : byte >> 4;
-    const int q = low | (Byte(high, half * 32 + i % 32) >> (2 * quarter) & 3) << 4;
-    const float scale = d * static_cast<float>(SignedByte(scales, i / 16));
-    to[i] = scale * static_cast<float>(q) - scale * 32;
+    run->q[i] = low | (Byte(block + 128, half * 32 + i) >> (2 * quarter) & 3) << 4;
+    run->part[i / 16] = SignedByte(block + 192, 2 * number + i / 16);
   }
 }
 
-void WidenBlock(ElementType type, const std::byte* block, float* to) {
-  switch (type) {
-    case ElementType::kQ8_0:
-      return WidenQ8_0(block, to);
-    case ElementType::kQ4_0:
-      return WidenQ4_0(block, to);
-    case ElementType::kQ4_1:
-      return WidenQ4_1(block, to);
-    case ElementType::kQ5_0:
-      return WidenQ5_0(block, to);
-    case ElementType::kQ5_1:
-      return WidenQ5_1(block, to);
-    case ElementType::kQ4_K:
-      return WidenQ45K(block, nullptr, block + 16, to);
-    case ElementType::kQ5_K:
-      return WidenQ45K(block, block + 16, block + 48, to);
-    case ElementType::kQ6_K:
-      return WidenQ6K(block, to);
-    default:
-      assert(false);
+// Types of 32 values, but Q8_0.
+void NibbleRun(ElementType type, const std::byte* block, BlockRun* run) {
+  const bool has_least = HalvesOf(type).count == 2;
+  const bool is_of_five = type == ElementType::kQ5_0 || type == ElementType::kQ5_1;
+  const std::byte* bits = block + (has_least ? 4 : 2);
+  run->d = Half(block);
+  if (has_least) run->m = Half(block + 2);
+  if (!has_least) run->zero = is_of_five ? 16 : 8;
+  for (int64_t i = 0; i < 32; ++i) {
+    run->q[i] = Nibble(bits + (is_of_five ? 4 : 0), i);
+    if (is_of_five) run->q[i] |= Bit(bits, i) << 4;
+  }
+}
+
+void WidenRun(ElementType type, const BlockRun& run, float* to) {
+  const bool has_least = HalvesOf(type).count == 2;
+  for (int64_t i = 0; i < 32; ++i) {
+    const float scale = run.d * static_cast<float>(run.part[i / 16]);
+    to[i] = scale * static_cast<float>(run.q[i]);
+    if (has_least) to[i] = to[i] + run.m;
+    if (run.zero != 0) to[i] = to[i] - scale * static_cast<float>(run.zero);
   }
 }
 
@@ -167,6 +137,28 @@ void Quantize(const float* from, int64_t values, float scale, float least, float
 
 }  // namespace
 
+BlockRun RunOf(ElementType type, const std::byte* block, int64_t run) {
+  BlockRun all;
+  switch (type) {
+    case ElementType::kQ8_0:
+      all.d = Half(block);
+      for (int64_t i = 0; i < 32; ++i) all.q[i] = SignedByte(block + 2, i);
+      return all;
+    case ElementType::kQ4_K:
+      GroupRun(block, nullptr, block + 16, run, &all);
+      return all;
+    case ElementType::kQ5_K:
+      GroupRun(block, block + 16, block + 48, run, &all);
+      return all;
+    case ElementType::kQ6_K:
+      Q6KRun(block, run, &all);
+      return all;
+    default:
+      NibbleRun(type, block, &all);
+      return all;
+  }
+}
+
 void QuantizeRow(ElementType type, const float* row, int64_t values, std::byte* to) {
   assert(type == ElementType::kQ8_0 || type == ElementType::kQ4_0);
   int numbers[32];
@@ -190,7 +182,9 @@ void WidenRow(ElementType type, const std::byte* row, int64_t values, float* to)
   const ElementForm form = FormOf(type);
   assert(values % form.values == 0);
   for (int64_t i = 0; i < values; i += form.values, row += form.bytes) {
-    WidenBlock(type, row, to + i);
+    for (int64_t run = 0; run < form.values / 32; ++run) {
+      WidenRun(type, RunOf(type, row, run), to + i + 32 * run);
+    }
   }
 }
 

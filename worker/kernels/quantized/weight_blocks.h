@@ -31,6 +31,15 @@ constexpr BlockHalves HalvesOf(ElementType type) {
   return {type == ElementType::kQ6_K ? 208 : 0, has_least ? 2 : 1};
 }
 
+// 32 values of a block: value i is d * part[i / 16] * (q[i] - zero) + m. `part` is 1 but of Q6_K;
+// of types with a least value zero is 0, of the others m is +0.
+struct BlockRun {
+  int q[32], zero = 0, part[2] = {1, 1};
+  float d = 0, m = 0;
+};
+// Run number `run` of a block. REQUIRES: a type in blocks.
+BlockRun RunOf(ElementType type, const std::byte* block, int64_t run);
+
 // Floats to whole blocks of Q8_0 or Q4_0, with zeros behind the last value:
 //   Q8_0   d = the largest magnitude / 127     q = value / d, -127 to 127
 //   Q4_0   d = the value that has it / -8      q = value / d, -8 to 7; the first of equal
