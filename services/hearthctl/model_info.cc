@@ -30,6 +30,7 @@ int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console
             {"exactness", model.exactness()},
             {"why_not_invariant", model.why_not_invariant()},
             {"weights", model.weights()},
+            {"arithmetic", model.arithmetic()},
             {"kv_bytes", model.kv_budget_bytes()},
             {"kv_used_bytes", model.kv_used_bytes()},
             {"kv_offload_bytes", model.kv_offload_budget_bytes()},

@@ -305,6 +305,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_kv_offload_budget_bytes(stats.kv_offload_budget_bytes);
     made.set_kv_offload_used_bytes(stats.kv_offload_used_bytes);
     made.set_weights(engine.weights());
+    made.set_arithmetic(engine.arithmetic());
     made.set_has_tokenizer(options_.tokenizer != nullptr);
     made.set_why_no_tokenizer(options_.why_no_tokenizer);
     made.mutable_notes()->Add(options_.notes.begin(), options_.notes.end());

@@ -70,6 +70,18 @@ std::string DefaultDigestCache() {
   return "";
 }
 
+// What the class invariant multiplies.
+void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
+  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8", "q8_0", "q4_0"},
+                 "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
+                 "answers; q8_0, q4_0: 8 or 4 bits, other answers, shared with the same form only; "
+                 "int8: q8_0; auto: stored");
+  set->AddChoice("arithmetic", &engine->arithmetic, {"float32", "int8", "auto"},
+                 "Class invariant, what products multiply: float32; int8: integers where a matrix "
+                 "is in blocks (a GGUF file's, or by --weights), other answers, shared with the "
+                 "same arithmetic only; auto: int8 where there is such a matrix");
+}
+
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;
   set->AddRequired("model", &engine->model_dir, "Gemma 3: a Hugging Face folder, or a GGUF file");
@@ -81,10 +93,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
                  "with the cache as without, shared by equal machines; portable: within rounding, "
                  "shared by all; auto: invariant on a CPU where it holds, else exact");
-  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8", "q8_0", "q4_0"},
-                 "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
-                 "answers; q8_0, q4_0: 8 or 4 bits, other answers, shared with the same form only; "
-                 "int8: q8_0; auto: stored");
+  AddInvariantFlags(set, engine);
   set->AddText("kv-cache", &engine->kv.cache,
                "How keys and values are kept of requests that do not say: dynamic; static: all "
                "memory is taken before a request begins; quantized: whole chunks in fewer bits, "

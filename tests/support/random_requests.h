@@ -1,7 +1,7 @@
 // RandomRequests: checks that random requests to an InvariantGemma give each token the logits that
 // it has in a cold prefill of the whole text: cold, restored at a random boundary by reference and
 // copy, in steps of 1, 7, 128 or 512 tokens, alone or in steps with seven other sequences, on 1, 2
-// and 3 threads and every instruction set that has vectors.
+// and 3 threads and every instruction set that has vectors, with each kernel of integers.
 //
 // Thread safety: none: it forces instruction sets for the whole process, and ends on the best one.
 #ifndef HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
@@ -19,6 +19,7 @@
 #include "proto/kv_layout.h"
 #include "proto/restore_rule.h"
 #include "tests/support/tiny_checkpoint.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
 
@@ -43,11 +44,16 @@ class RandomRequests {
   static constexpr int kThreads = 3;
 
   // `longest`: tokens of a text, at most the model's positions. `first`: the first request's seed.
+  // `form`: what the weights are made into; where that is in blocks, they multiply in integers.
   static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
-                                             uint64_t first) {
+                                             uint64_t first,
+                                             WeightForm form = WeightForm::kStored) {
     RandomRequests requests(longest, first);
     for (int threads = 1; threads <= kThreads; ++threads) {
-      auto model = InvariantGemma::Load(model_dir, {threads, chunk});
+      InvariantGemmaOptions options{threads, chunk};
+      options.weights = form;
+      options.arithmetic = Arithmetic::kInt8;
+      auto model = InvariantGemma::Load(model_dir, options);
       if (!model.ok()) return model.status();
       requests.models_.push_back(*std::move(model));
     }
@@ -62,6 +68,8 @@ class RandomRequests {
     const int length = static_cast<int>(text.size());
     const InvariantGemma& first = *models_[1];
     ForceTarget(UsableTargets().back());
+    const std::vector<IntegerKernel> kernels = UsableIntegerKernels();
+    if (!kernels.empty()) ForceIntegerKernel(kernels.back());
     std::vector<uint64_t> want;
     InvariantGemma::Kv cold = first.NewKv();
     if (std::string error = Steps(first, text, kPieceTokens, 0, &cold, &want); !error.empty()) {
@@ -75,14 +83,17 @@ class RandomRequests {
     const int step = kSteps[static_cast<size_t>(Draw(4))], others = 7 * Draw(2);
     const std::string what = absl::StrCat(
         "request ", seed_, ": ", length, " tokens, restored ", boundary, ", steps of ", step,
-        ", beside ", others, " others, ", model.threads(), " threads, ", KernelTargetName(target));
+        ", beside ", others, " others, ", model.threads(), " threads, ", KernelTargetName(target),
+        " ", kernels.empty() ? "" : IntegerKernelName(kernels[seed_ % kernels.size()]));
     InvariantGemma::Kv kv = model.NewKv();
     absl::Status restored = Restore(first, text, boundary, &kv);
     ForceTarget(target);
+    if (!kernels.empty()) ForceIntegerKernel(kernels[seed_ % kernels.size()]);
     std::vector<uint64_t> is(want.begin(), want.begin() + boundary);
     std::string error = restored.ok() ? Steps(model, text, step, others, &kv, &is)
                                       : std::string(restored.message());
     ForceTarget(UsableTargets().back());
+    if (!kernels.empty()) ForceIntegerKernel(kernels.back());
     if (!error.empty()) return absl::StrCat(what, ": ", error);
     for (size_t i = 0; i < want.size(); ++i) {
       if (want[i] != is[i]) return absl::StrCat(what, ": token ", i, " has other logits");

@@ -148,9 +148,18 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   gemma_options.offload_bytes = memory.offload_bytes;
   gemma_options.digest_cache_dir = options.digest_cache_dir;
   gemma_options.weights = FormOf(options.weights);
+  if (options.arithmetic != ArithmeticChoice::kFloat32) {
+    gemma_options.arithmetic = Arithmetic::kInt8;
+  }
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
+  if (options.arithmetic == ArithmeticChoice::kInt8 &&
+      (*gemma)->arithmetic() != Arithmetic::kInt8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("arithmetic: int8 multiplies weights in blocks, and ", options.model_dir,
+                     " has none: leave --arithmetic at auto, or make them with --weights q8_0"));
+  }
   const absl::StatusOr<KvChoice> kv = ChooseKvOf(options, (*gemma)->NewKv().layout());
   if (!kv.ok()) return kv.status();
   if (absl::Status room = CheckRoomForAChunk(**gemma, options.memory.kv_bytes == 0); !room.ok())
@@ -178,6 +187,11 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
     return absl::FailedPreconditionError(absl::StrCat(
         "weights: ", WeightsChoiceName(options.weights),
         " is of the class invariant, which exactness auto does not serve here: ", why));
+  }
+  if (options.arithmetic == ArithmeticChoice::kInt8) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "arithmetic: int8 is of the class invariant, which exactness auto does not serve here: ",
+        why));
   }
   if (!options.adapters.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("adapter ", options.adapters.begin()->first,

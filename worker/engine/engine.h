@@ -84,6 +84,7 @@ class Engine {
   virtual std::string device() const = 0;
   virtual std::string dtype() const = 0;
   virtual std::string weights() const = 0;             // "stored", "q8_0", ..., or a dtype
+  virtual std::string arithmetic() const = 0;          // "int8/32/1", or a dtype
   virtual std::vector<std::string> notes() const = 0;  // to be logged at start
   // Likewise, as warnings: options without effect.
   virtual std::vector<std::string> warnings() const = 0;

@@ -66,6 +66,7 @@ class EngineImpl : public Engine {
   std::string device() const override { return model_->device_kind(); }
   std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }
   std::string weights() const override { return model_->weights(); }
+  std::string arithmetic() const override { return model_->arithmetic(); }
   std::vector<std::string> notes() const override;
   std::vector<std::string> warnings() const override;
   std::string why_not_invariant() const override { return why_not_invariant_; }

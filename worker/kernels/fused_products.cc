@@ -52,14 +52,14 @@ HWY_INLINE void GeluTimesPanel(float* gate, const float* up, int64_t width) {
 }  // namespace
 
 void GeluProductForTarget(const GeluProductCall& call) {
-  const int64_t inputs = call.gate->inputs(), panels = call.gate->panels();
-  const int64_t tiles = product::Tiles(call.x.rows);
-  const int64_t part_tiles = product::PartTiles(inputs, kGeluPartTiles);
+  const int64_t panels = call.gate->panels();
+  const int64_t tiles = product::Packed(call.x, *call.gate, call.workspace).tiles;
+  const int64_t part_tiles = product::PartTiles(*call.gate, kGeluPartTiles);
   const int64_t groups = (tiles + part_tiles - 1) / part_tiles;
-  product::AddPacking(call.x, inputs, call.workspace, call.phases);
-  call.phases->Add(panels * groups, [call, inputs, panels, tiles, part_tiles](int64_t part) {
+  product::AddPacking(call.x, *call.gate, call.workspace, call.phases);
+  call.phases->Add(panels * groups, [call, panels, tiles, part_tiles](int64_t part) {
     const FloatMode mode;
-    const PackedRows x = product::Packed(call.x, inputs, call.workspace);
+    const PackedRows x = product::Packed(call.x, *call.gate, call.workspace);
     const int64_t panel = part % panels, first = part / panels * part_tiles;
     const int64_t end = std::min(first + part_tiles, tiles);
     constexpr int64_t kFloats = kGeluPartTiles * product::kTileRows * product::kWidth;
@@ -105,7 +105,7 @@ HWY_EXPORT(GeluProductForTarget);
 
 void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
                     const Rows& y, Workspace* workspace, KernelPhases* phases) {
-  assert(x.rows == y.rows && gate.type() == up.type());
+  assert(x.rows == y.rows && gate.type() == up.type() && gate.arithmetic() == up.arithmetic());
   assert(gate.inputs() == up.inputs() && gate.outputs() == up.outputs());
   if (x.rows == 0) return;
   HWY_DYNAMIC_DISPATCH(GeluProductForTarget)

@@ -85,14 +85,10 @@ class LayerList {
   int64_t AddBoth(const Rows& x, absl::Span<const PackedWeights> all, LowRanks low_ranks,
                   const Rows& y) {
     int64_t outputs = 0;
+    if (!IsReplaced()) AddProducts(In(x), all, y, workspace_, phases_);
     for (const PackedWeights& weights : all) {
-      const Rows own{y.data + outputs, y.rows, y.stride};
+      if (IsReplaced()) AddReplaced(In(x), weights, {y.data + outputs, y.rows, y.stride});
       outputs += weights.outputs();
-      if (IsReplaced()) {
-        AddReplaced(In(x), weights, own);
-      } else {
-        AddProduct(In(x), weights, own, workspace_, phases_);
-      }
     }
     for (const AdapterRows& adapter : adapters_) {
       const Rows from = Some(x, adapter.first, adapter.rows);

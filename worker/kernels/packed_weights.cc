@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-constexpr int64_t kMaxBlockBytes = 210, kMaxBlockValues = 256;
+constexpr int64_t kMaxBlockValues = 256;
 
 // One output's weights, in a stack of matrices, as `type`; where they are of another, in `made`.
 const std::byte* RowAs(ElementType type, absl::Span<const WeightRows> matrices, int64_t output,
@@ -53,7 +53,8 @@ void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64
   FillPanel<uint16_t>(rows, real, width, inputs % 2, panel + pairs * width * 4);
 }
 
-// A block's float16 numbers first, then its other bytes.
+// A block's float16 numbers first, then its other bytes, one by one or in words of four.
+template <typename Element>
 void FillPanelOfBlocks(ElementType type, const std::byte** rows, int64_t real, int64_t width,
                        int64_t blocks, std::byte* panel) {
   const int64_t bytes = static_cast<int64_t>(FormOf(type).bytes);
@@ -64,21 +65,10 @@ void FillPanelOfBlocks(ElementType type, const std::byte** rows, int64_t real, i
     for (int64_t i = 0; i < real; ++i) rows[i] += halves.at;
     FillPanel<uint16_t>(rows, real, width, halves.count, panel);
     for (int64_t i = 0; i < real; ++i) rows[i] += others_at - halves.at;
-    FillPanel<uint8_t>(rows, real, width, others, panel + 2 * halves.count * width);
+    FillPanel<Element>(rows, real, width, others / static_cast<int64_t>(sizeof(Element)),
+                       panel + 2 * halves.count * width);
     for (int64_t i = 0; i < real; ++i) rows[i] += bytes - others_at;
   }
-}
-
-// One output's block, as a file has it.
-void GatherBlock(ElementType type, const std::byte* panel, int64_t width, int64_t n,
-                 std::byte* block) {
-  const int64_t bytes = static_cast<int64_t>(FormOf(type).bytes);
-  const BlockHalves halves = HalvesOf(type);
-  std::memcpy(block + halves.at, panel + 2 * n, 2);
-  if (halves.count > 1) std::memcpy(block + halves.at + 2, panel + 2 * (width + n), 2);
-  panel += 2 * halves.count * width + n;
-  std::byte* others = block + (halves.at == 0 ? 2 * halves.count : 0);
-  for (int64_t i = 0; i < bytes - 2 * halves.count; ++i) others[i] = panel[i * width];
 }
 
 }  // namespace
@@ -86,6 +76,10 @@ void GatherBlock(ElementType type, const std::byte* panel, int64_t width, int64_
 const char* WeightFormName(WeightForm form) {
   constexpr const char* kNames[] = {"stored", "float32", "q8_0", "q4_0"};
   return kNames[static_cast<int>(form)];
+}
+
+const char* ArithmeticName(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kInt8 ? "int8/32/1" : "float32";
 }
 
 void PackedWeights::WidenOutput(int64_t output, float* to) const {
@@ -96,7 +90,7 @@ void PackedWeights::WidenOutput(int64_t output, float* to) const {
     std::byte block[kMaxBlockBytes];
     float wide[kMaxBlockValues];
     for (int64_t input = 0; input < inputs_; input += values) {
-      GatherBlock(type_, Panel<std::byte>(panel, input), PanelWidth(panel), n, block);
+      GatherBlock(output, input, block);
       WidenRow(type_, block, values, wide);
       std::copy_n(wide, std::min(values, inputs_ - input), to + input);
     }
@@ -109,15 +103,33 @@ void PackedWeights::WidenOutput(int64_t output, float* to) const {
   }
 }
 
+void PackedWeights::GatherBlock(int64_t output, int64_t input, std::byte* block) const {
+  const int64_t n = output % kPanelOutputs, width = PanelWidth(output / kPanelOutputs);
+  const std::byte* panel = Panel<std::byte>(output / kPanelOutputs, input);
+  const int64_t bytes = static_cast<int64_t>(FormOf(type_).bytes);
+  const int64_t together = arithmetic_ == Arithmetic::kInt8 ? 4 : 1;
+  const BlockHalves halves = HalvesOf(type_);
+  std::memcpy(block + halves.at, panel + 2 * n, 2);
+  if (halves.count > 1) std::memcpy(block + halves.at + 2, panel + 2 * (width + n), 2);
+  panel += 2 * halves.count * width + n * together;
+  std::byte* others = block + (halves.at == 0 ? 2 * halves.count : 0);
+  for (int64_t i = 0; i < bytes - 2 * halves.count; ++i) {
+    others[i] = panel[i / together * together * width + i % together];
+  }
+}
+
 ElementType PackedType(ElementType type, WeightForm form) {
   const ElementType types[] = {type, ElementType::kFloat32, ElementType::kQ8_0, ElementType::kQ4_0};
   return types[static_cast<int>(form)];
 }
 
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,
-                                  int64_t inputs, ParallelFor parallel, KernelArena* arena) {
+                                  int64_t inputs, ParallelFor parallel, KernelArena* arena,
+                                  Arithmetic arithmetic) {
+  assert(arithmetic == Arithmetic::kFloat32 || IsOfBlocks(type));
   PackedWeights packed;
   packed.type_ = type;
+  packed.arithmetic_ = arithmetic;
   packed.inputs_ = inputs;
   for (const WeightRows& matrix : matrices) {
     assert(matrix.outputs >= 1);
@@ -151,7 +163,9 @@ void PackedWeights::FillFrom(const std::byte** rows, int64_t panel) {
       return FillPanel<uint16_t>(rows, real, width, inputs_, out);
     default: {
       const size_t blocks = RowBytes(type_, inputs_) / FormOf(type_).bytes;
-      return FillPanelOfBlocks(type_, rows, real, width, static_cast<int64_t>(blocks), out);
+      const auto fill = arithmetic_ == Arithmetic::kInt8 ? FillPanelOfBlocks<uint32_t>
+                                                         : FillPanelOfBlocks<uint8_t>;
+      return fill(type_, rows, real, width, static_cast<int64_t>(blocks), out);
     }
   }
 }

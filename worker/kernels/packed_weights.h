@@ -10,7 +10,8 @@
 // Of a type in blocks (weight_blocks.h) a panel is [blocks of an output][bytes of a block], and
 // each of these bytes is the panel's outputs side by side; a float16, of which the block's come
 // first, is one element of 2 bytes. The last block of an output may have fewer inputs: what is
-// behind them are zeros, which nothing reads.
+// behind them are zeros, which nothing reads. For integer products (integer_product.h) four of a
+// block's bytes that follow one another are one element, a word of 4 bytes.
 //
 // Thread safety: as const. Owns its bytes, or holds its arena's; moved, never copied.
 #ifndef HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
@@ -43,6 +44,11 @@ constexpr int kQuantizerVersion = 1;
 // What weights of a type are packed as.
 ElementType PackedType(ElementType type, WeightForm form);
 
+// What a product multiplies: float32, or integers (integer_product.h).
+enum class Arithmetic { kFloat32, kInt8 };
+// "float32", or as the fingerprint has it: its integers, the values of a block, and its version.
+const char* ArithmeticName(Arithmetic arithmetic);
+
 class PackedWeights {
  public:
   static constexpr int64_t kPanelOutputs = 48, kPanelGrain = 16;
@@ -55,11 +61,13 @@ class PackedWeights {
   // quantized again where `type` is of blocks.
   // In a piece of `arena`, or where that is null in memory of its own.
   // REQUIRES: inputs >= 1, whole blocks of each matrix; each has outputs >= 1; PackedType gives
-  // `type` for them, or it is kFloat32.
+  // `type` for them, or it is kFloat32. `arithmetic` is kFloat32, or the type is of blocks.
   static PackedWeights Pack(absl::Span<const WeightRows> matrices, ElementType type, int64_t inputs,
-                            ParallelFor parallel, KernelArena* arena = nullptr);
+                            ParallelFor parallel, KernelArena* arena = nullptr,
+                            Arithmetic arithmetic = Arithmetic::kFloat32);
 
   ElementType type() const { return type_; }
+  Arithmetic arithmetic() const { return arithmetic_; }
   int64_t outputs() const { return outputs_; }
   int64_t inputs() const { return inputs_; }
   size_t bytes() const { return static_cast<size_t>(padded()) * OutputBytes(inputs_); }
@@ -89,6 +97,10 @@ class PackedWeights {
   }
   // One output's weights as floats: inputs() of them. REQUIRES: as WidenRow (weight_blocks.h).
   void WidenOutput(int64_t output, float* to) const;
+  // One output's block that begins at an input, as a file has it: kMaxBlockBytes or fewer.
+  // REQUIRES: of blocks.
+  static constexpr int64_t kMaxBlockBytes = 210;
+  void GatherBlock(int64_t output, int64_t input, std::byte* block) const;
 
  private:
   // A panel from its rows, of type_; moves `rows`.
@@ -98,6 +110,7 @@ class PackedWeights {
   int64_t padded() const { return (outputs_ + kPanelGrain - 1) / kPanelGrain * kPanelGrain; }
 
   ElementType type_ = ElementType::kFloat32;
+  Arithmetic arithmetic_ = Arithmetic::kFloat32;
   int64_t outputs_ = 0, inputs_ = 0;
   std::shared_ptr<std::byte> bytes_;
 };

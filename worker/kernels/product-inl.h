@@ -12,6 +12,7 @@
 
 #include "worker/kernels/base/packed_rows.h"
 #include "worker/kernels/base/phases.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/widen-inl.h"
 
@@ -66,33 +67,41 @@ inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t in
   }
 }
 
-// Tiles of one part, at most `most`: as many as a second-level cache has room for beside a piece of
-// a panel, and enough that the panel need not come from memory for each of them.
-inline int64_t PartTiles(int64_t inputs, int64_t most) {
+// Tiles of one part, at most `most` of kTileRows rows: as many as a second-level cache has room for
+// beside a piece of a panel, and enough that the panel need not come from memory for each of them.
+inline int64_t PartTiles(const PackedWeights& weights, int64_t most) {
   constexpr int64_t kRowBytes = 512 << 10, kLeast = 4;
-  const int64_t tile_bytes = inputs * kTileRows * static_cast<int64_t>(sizeof(float));
+  if (weights.arithmetic() == Arithmetic::kInt8) {
+    const int64_t tile_bytes = kIntegerTileRows * QuantizedRowBytes(weights.inputs());
+    return std::min(most * kTileRows / kIntegerTileRows, std::max(kLeast, kRowBytes / tile_bytes));
+  }
+  const int64_t tile_bytes = weights.inputs() * kTileRows * static_cast<int64_t>(sizeof(float));
   return std::min(most, std::max(kLeast, kRowBytes / tile_bytes));
 }
 
-inline int64_t Tiles(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
-
-// Rows as tiles, where AddPacking's loop puts them; a single row is one already.
-inline PackedRows Packed(const ConstRows& x, int64_t inputs, Workspace* workspace) {
+// Rows as tiles, where AddPacking's loop puts them; a single row of floats is one already.
+inline PackedRows Packed(const ConstRows& x, const PackedWeights& weights, Workspace* workspace) {
+  const int64_t inputs = weights.inputs();
+  if (weights.arithmetic() == Arithmetic::kInt8) return QuantizedRows(x, inputs, workspace);
   if (x.rows == 1) return {x.data, 1, 1};
-  return {workspace->Floats(static_cast<size_t>(x.rows * inputs)), x.rows, Tiles(x.rows)};
+  return {workspace->Floats(static_cast<size_t>(x.rows * inputs)), x.rows,
+          (x.rows + kTileRows - 1) / kTileRows};
 }
 
 // The workspace has its room at once: the loops do not change it.
-inline void AddPacking(const ConstRows& x, int64_t inputs, Workspace* workspace,
+inline void AddPacking(const ConstRows& x, const PackedWeights& weights, Workspace* workspace,
                        KernelPhases* phases) {
   // One part has so much that packing it is not over before another thread would have taken it.
   constexpr int64_t kPartFloats = 1 << 14;
+  const int64_t inputs = weights.inputs();
+  if (weights.arithmetic() == Arithmetic::kInt8) {
+    return AddQuantizing(x, inputs, workspace, phases);
+  }
   if (x.rows == 1) return;
-  Packed(x, inputs, workspace);
-  const int64_t tiles = Tiles(x.rows), all = x.rows * inputs;
+  const int64_t tiles = Packed(x, weights, workspace).tiles, all = x.rows * inputs;
   const int64_t parts = std::min(tiles, (all + kPartFloats - 1) / kPartFloats);
-  phases->Add(parts, [x, inputs, workspace, tiles, parts](int64_t part) {
-    const PackedRows packed = Packed(x, inputs, workspace);
+  phases->Add(parts, [x, &weights, inputs, workspace, tiles, parts](int64_t part) {
+    const PackedRows packed = Packed(x, weights, workspace);
     for (int64_t tile = part * tiles / parts; tile < (part + 1) * tiles / parts; ++tile) {
       const int64_t first = packed.FirstRow(tile);
       PackTile(x, first, packed.FirstRow(tile + 1) - first, inputs,

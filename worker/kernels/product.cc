@@ -35,6 +35,7 @@ struct ProductCall {
   absl::Span<float* const> places;  // of y's rows one by one; empty: they are as `y` says
   Workspace* workspace;
   KernelPhases* phases;
+  bool packs = true;  // else the rows are packed by a product that is on the list before
 
   float* Out(int64_t row) const {
     return places.empty() ? y.Row(row) : places[static_cast<size_t>(row)];
@@ -304,6 +305,9 @@ void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t pane
 
 void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
+  if (weights.arithmetic() == Arithmetic::kInt8) {
+    return IntegerPanelOfRows(x, weights, panel, first, end, chains);
+  }
   const auto of = [&](auto element) {
     PanelOfType<decltype(element)>(x, weights, panel, first, end, chains);
   };
@@ -337,16 +341,17 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
 }  // namespace product
 
 void ProductForTarget(const ProductCall& call) {
-  const int64_t panels = call.weights->panels(), tiles = product::Tiles(call.x.rows);
-  const int64_t part_tiles = product::PartTiles(call.weights->inputs(), kPartTiles);
+  const int64_t panels = call.weights->panels();
+  const int64_t tiles = product::Packed(call.x, *call.weights, call.workspace).tiles;
+  const int64_t part_tiles = product::PartTiles(*call.weights, kPartTiles);
   const int64_t groups = (tiles + part_tiles - 1) / part_tiles;
   const int64_t run = std::clamp<int64_t>(panels * groups / kEnoughParts, 1, kPartPanelsMax);
   const int64_t runs = (panels + run - 1) / run;
-  product::AddPacking(call.x, call.weights->inputs(), call.workspace, call.phases);
+  if (call.packs) product::AddPacking(call.x, *call.weights, call.workspace, call.phases);
   call.phases->Add(runs * groups, [call, panels, tiles, part_tiles, run, runs](int64_t part) {
     const FloatMode mode;
     const PackedWeights& weights = *call.weights;
-    const PackedRows x = product::Packed(call.x, weights.inputs(), call.workspace);
+    const PackedRows x = product::Packed(call.x, weights, call.workspace);
     // Neighbouring parts share rows: they stay in a second-level cache.
     const int64_t first = part / runs * part_tiles, end = std::min(first + part_tiles, tiles);
     alignas(kKernelAlignBytes) float chains[kPartTiles * product::kTileRows * product::kWidth];
@@ -385,11 +390,22 @@ namespace hearth {
 
 HWY_EXPORT(ProductForTarget);
 
-void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
-                Workspace* workspace, KernelPhases* phases) {
+void AddProducts(const ConstRows& x, absl::Span<const PackedWeights> all, const Rows& y,
+                 Workspace* workspace, KernelPhases* phases) {
   assert(x.rows == y.rows);
   if (x.rows == 0) return;
-  HWY_DYNAMIC_DISPATCH(ProductForTarget)(ProductCall{x, &weights, y, {}, workspace, phases});
+  int64_t outputs = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool packs = i == 0 || all[i].arithmetic() != all[i - 1].arithmetic();
+    HWY_DYNAMIC_DISPATCH(ProductForTarget)
+    (ProductCall{x, &all[i], {y.data + outputs, y.rows, y.stride}, {}, workspace, phases, packs});
+    outputs += all[i].outputs();
+  }
+}
+
+void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
+                Workspace* workspace, KernelPhases* phases) {
+  AddProducts(x, {&weights, 1}, y, workspace, phases);
 }
 
 void AddProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,

@@ -4,11 +4,14 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "worker/kernels/attend_plan.h"
 #include "worker/kernels/function_constants.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/kernels/quantized/quantized_plane.h"
+#include "worker/kernels/quantized/weight_blocks.h"
 
 namespace hearth {
 namespace reference {
@@ -86,8 +89,66 @@ void RowOf(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_
 
 }  // namespace
 
+IntegerBlock QuantizeBlock(const float* x, int64_t count) {
+  IntegerBlock block;
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!(std::fabs(x[i]) <= most)) most = std::fabs(x[i]);
+    if (std::isnan(most)) break;
+  }
+  if (!std::isfinite(most)) {
+    block.d = std::numeric_limits<float>::quiet_NaN();
+  } else if (most >= kLeastQuantized) {
+    const float inverse = 127 / most;
+    block.d = most / 127;
+    for (int64_t i = 0; i < count; ++i) {
+      block.q[i] = static_cast<int>(std::nearbyint(x[i] * inverse));
+    }
+  }
+  return block;
+}
+
+namespace {
+
+// One more link of an output's chain: a block of the row by a run of weights.
+float AddRun(const IntegerBlock& x, const BlockRun& run, bool has_least, float y) {
+  int32_t parts[2] = {}, sum = 0;
+  for (int i = 0; i < 32; ++i) {
+    parts[i / 16] += x.q[i] * (run.q[i] - run.zero);
+    sum += x.q[i];
+  }
+  const int32_t s = run.part[0] * parts[0] + run.part[1] * parts[1];
+  y = std::fma(static_cast<float>(s), x.d * run.d, y);
+  return has_least ? std::fma(static_cast<float>(sum), x.d * run.m, y) : y;
+}
+
+void IntegerProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end,
+                       float* y) {
+  const int64_t inputs = weights.inputs(), values = FormOf(weights.type()).values;
+  const bool has_least = HalvesOf(weights.type()).count == 2;
+  std::vector<IntegerBlock> blocks;
+  for (int64_t k = 0; k < inputs; k += 32) {
+    blocks.push_back(QuantizeBlock(x + k, std::min<int64_t>(32, inputs - k)));
+  }
+  for (int64_t output = begin; output < end; ++output) {
+    float sum = 0;
+    std::byte packed[PackedWeights::kMaxBlockBytes];
+    for (int64_t k = 0; k < inputs; k += 32) {
+      if (k % values == 0) weights.GatherBlock(output, k, packed);
+      const BlockRun run = RunOf(weights.type(), packed, k % values / 32);
+      sum = AddRun(blocks[static_cast<size_t>(k / 32)], run, has_least, sum);
+    }
+    y[output - begin] = sum;
+  }
+}
+
+}  // namespace
+
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end,
                 float* y) {
+  if (weights.arithmetic() == Arithmetic::kInt8) {
+    return IntegerProductRow(x, weights, begin, end, y);
+  }
   std::vector<float> wide(static_cast<size_t>(weights.inputs()));
   for (int64_t output = begin; output < end; ++output) {
     weights.WidenOutput(output, wide.data());

@@ -14,8 +14,15 @@
 namespace hearth {
 namespace reference {
 
-// One row's outputs [begin, end) of product.h's Product: y[n - begin].
+// One row's outputs [begin, end) of product.h's Product: y[n - begin], in the weights' arithmetic.
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end, float* y);
+
+// 32 values of a row, or fewer, as integer products take them (integer_product.h).
+struct IntegerBlock {
+  float d = 0;
+  int q[32] = {};
+};
+IntegerBlock QuantizeBlock(const float* x, int64_t count);
 
 // row_kernels.h
 float TreeSum(const float (&sums)[16]);

@@ -164,6 +164,54 @@ TEST(WeightsChoiceTest, RequestedFormDoesNotBecomeAnother) {
               testing::AllOf(HasSubstr("weights: int8"), HasSubstr("M = 5 ")));
 }
 
+TEST(ArithmeticChoiceTest, IntegersHaveAFingerprintOfTheirOwn) {
+  EngineOptions options = InvariantOptions();
+  options.weights = WeightsChoice::kQ8_0;
+  TestWorker floats(ChoiceDir(), options);
+  EXPECT_EQ(floats->arithmetic(), "float32");
+  options.arithmetic = ArithmeticChoice::kInt8;
+  TestWorker integers(ChoiceDir(), options);
+  EXPECT_EQ(integers->arithmetic(), "int8/32/1");
+  const auto differences = Compare(floats->fingerprint(), integers->fingerprint());
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].field, "arithmetic");
+  EXPECT_EQ(differences[0].theirs, "int8/32/1");
+  options.arithmetic = ArithmeticChoice::kAuto;
+  TestWorker automatic(ChoiceDir(), options);
+  EXPECT_TRUE(Compare(integers->fingerprint(), automatic->fingerprint()).empty());
+  const auto request = Request(Prompt(40));
+  EXPECT_NE(floats.Run(request)->finished.first_logits_sha256,
+            integers.Run(request)->finished.first_logits_sha256);
+  EXPECT_EQ(integers.Run(request)->finished.first_logits_sha256,
+            automatic.Run(request)->finished.first_logits_sha256);
+}
+
+TEST(ArithmeticChoiceTest, AutoIsFloat32WhereNothingIsInBlocksAndInt8IsRefused) {
+  EngineOptions options = InvariantOptions();
+  options.arithmetic = ArithmeticChoice::kAuto;
+  TestWorker automatic(ChoiceDir(), options);
+  EXPECT_EQ(automatic->arithmetic(), "float32");
+  options.model_dir = ChoiceDir();
+  options.arithmetic = ArithmeticChoice::kInt8;
+  options.digest_cache_dir = "";
+  const auto engine = Engine::Create(options);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(engine.status().message()),
+              testing::AllOf(HasSubstr("arithmetic: int8"), HasSubstr("--weights q8_0")));
+}
+
+TEST(ArithmeticChoiceTest, IntegersAreRefusedInAnotherClass) {
+  EngineOptions options = InvariantOptions();
+  options.model_dir = ChoiceDir();
+  options.arithmetic = ArithmeticChoice::kInt8;
+  EXPECT_EQ(Refusal(options), "");
+  options.exactness = ExactnessChoice::kExact;
+  EXPECT_THAT(Refusal(options),
+              testing::AllOf(HasSubstr("arithmetic: int8"), HasSubstr("exactness is exact")));
+  options.arithmetic = ArithmeticChoice::kAuto;
+  EXPECT_EQ(Refusal(options), "");
+}
+
 TEST(WeightsChoiceTest, Q8_0HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
   EngineOptions options = InvariantOptions();
   TestWorker automatic(ChoiceDir(), options);

@@ -13,6 +13,7 @@
 
 #include "worker/kernels/base/parallel.h"
 #include "worker/kernels/base/phases.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/thread_pool.h"
 
@@ -26,6 +27,18 @@ void ForEachTarget(Body body) {
     ForceTarget(target);
     body(std::string(KernelTargetName(target)));
   }
+  ForceTarget(UsableTargets().back());
+}
+
+// Forces each way to sum integers that this CPU has, and the reference. Afterwards the best again.
+template <typename Body>
+void ForEachIntegerKernel(Body body) {
+  for (const IntegerKernel kernel : UsableIntegerKernels()) {
+    ForceIntegerKernel(kernel);
+    body(std::string(IntegerKernelName(kernel)));
+  }
+  ForceTarget(KernelTarget::kPlain);
+  body("plain");
   ForceTarget(UsableTargets().back());
 }
 

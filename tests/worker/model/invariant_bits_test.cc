@@ -112,9 +112,11 @@ TEST(InvariantBits, LogitsOfEveryTokenHaveTheRecordedBits) {
   }
 }
 
-InvariantGemmaOptions With(WeightForm form, int threads) {
+InvariantGemmaOptions With(WeightForm form, int threads,
+                           Arithmetic arithmetic = Arithmetic::kFloat32) {
   InvariantGemmaOptions options{threads, /*chunk=*/16};
   options.weights = form;
+  options.arithmetic = arithmetic;
   return options;
 }
 
@@ -142,6 +144,39 @@ void ExpectBits(WeightForm form, const std::string& sha256) {
     });
   }
 }
+// Whoever changes these changes ArithmeticName.
+void ExpectIntegerBits(WeightForm form, const std::string& sha256) {
+  const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
+  for (const int threads : {1, 3}) {
+    const auto gemma = InvariantGemma::Load(dir, With(form, threads, Arithmetic::kInt8));
+    ASSERT_TRUE(gemma.ok()) << gemma.status();
+    EXPECT_EQ((*gemma)->arithmetic(), Arithmetic::kInt8);
+    EXPECT_TRUE((*gemma)->SelfTest("").ok());
+    ForEachIntegerKernel([&](const std::string& kernel) {
+      for (const int step : {1, 7, 130}) {
+        if ((step == 1 || kernel == "plain") && (threads > 1 || step == 130)) continue;
+        EXPECT_EQ(AllLogitsSha256(**gemma, 130, step), sha256)
+            << kernel << ", " << threads << " threads, steps of " << step;
+      }
+    });
+  }
+}
+TEST(InvariantBits, IntegerProductsGiveTheRecordedBits) {
+  ExpectIntegerBits(WeightForm::kQ8_0,
+                    "16566b33ab1b553c3af2a2936ed8c7121a4134ebd7319fc12f1f49c0ff6c26c6");
+  ExpectIntegerBits(WeightForm::kQ4_0,
+                    "ec43eda0b68fcdb9032652a0cf15ebcfd6b39803b6e9fa976f2cc26bf1c15b5a");
+}
+// A checkpoint without blocks has nothing to multiply in integers.
+TEST(InvariantBits, MatricesThatAreNotInBlocksMultiplyInFloat32) {
+  const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
+  const auto plain = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));
+  const auto asked = InvariantGemma::Load(dir, With(WeightForm::kStored, 2, Arithmetic::kInt8));
+  ASSERT_TRUE(plain.ok() && asked.ok());
+  EXPECT_EQ((*asked)->arithmetic(), Arithmetic::kFloat32);
+  EXPECT_EQ(AllLogitsSha256(**asked, 130, 7), AllLogitsSha256(**plain, 130, 7));
+}
+
 TEST(InvariantBits, QuantizedWeightsGiveTheRecordedBits) {
   ExpectBits(WeightForm::kQ8_0, "af6cd00c9adc2356cfae7107479495f065504ae0ffd2f22c080c384bec148a98");
   ExpectBits(WeightForm::kQ4_0, "ac69e891bae84afe0b30b62a20032be7a8dd79405242c9194bf5de0ffe293092");

@@ -10,8 +10,11 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/test_folder.h"
 #include "tests/support/tiny_checkpoint.h"
+#include "worker/kernels/integer_product.h"
+#include "worker/kernels/product.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
 
@@ -165,6 +168,31 @@ TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(words), HasSubstr("other bits than it is defined by")));
   }
+}
+
+// The best kernel of integers gives other bits for some rows: the next one serves.
+TEST(InvariantSelfTest, KernelOfIntegersThatFailsIsRefusedByItsName) {
+  const std::vector<IntegerKernel> usable = UsableIntegerKernels();
+  if (usable.size() < 2) GTEST_SKIP() << "this CPU has no other kernel";
+  const IntegerKernel best = usable.back(), next = usable[usable.size() - 2];
+  InvariantGemma::ReplaceProduct([=](const ConstRows& x, const PackedWeights& weights,
+                                     const Rows& y, Workspace* workspace, ParallelFor parallel) {
+    Product(x, weights, y, workspace, parallel);
+    if (x.rows == 5 && ChosenIntegerKernel() == best) *y.Row(0) += 1;
+  });
+  InvariantGemmaOptions options{/*threads=*/2, /*chunk=*/16};
+  options.weights = WeightForm::kQ4_0;
+  options.arithmetic = Arithmetic::kInt8;
+  const auto gemma = InvariantGemma::Load(SelfTestDir(), options);
+  InvariantGemma::ReplaceProduct(nullptr);
+  ASSERT_TRUE(gemma.ok());
+  EXPECT_TRUE((*gemma)->SelfTest("").ok());
+  EXPECT_EQ(ChosenIntegerKernel(), next);
+  ForceIntegerKernel(best);
+  EXPECT_THAT(
+      (*gemma)->notes(),
+      testing::Contains(AllOf(HasSubstr(absl::StrCat(IntegerKernelName(best), " is refused")),
+                              HasSubstr(IntegerKernelName(next)), HasSubstr("M = 5 "))));
 }
 
 TEST(InvariantSelfTest, PassedSelfTestIsRememberedAndAFailedOneIsNot) {

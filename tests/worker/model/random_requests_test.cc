@@ -10,9 +10,9 @@
 namespace hearth {
 namespace {
 
-void ExpectBits(const TinyGeometry& geometry, int longest) {
+void ExpectBits(const TinyGeometry& geometry, int longest, WeightForm form = WeightForm::kStored) {
   const std::string dir = NewTinyCheckpoint(geometry, "random_requests");
-  auto requests = RandomRequests::Open(dir, /*chunk=*/16, longest, /*first=*/1);
+  auto requests = RandomRequests::Open(dir, /*chunk=*/16, longest, /*first=*/1, form);
   ASSERT_TRUE(requests.ok()) << requests.status();
   for (int i = 0; i < 10; ++i) EXPECT_EQ(requests->Next(), "");
 }
@@ -23,6 +23,14 @@ TEST(RandomRequests, HaveTheirBitsBehindAWindowOf100WithEightKvHeads) {
 
 TEST(RandomRequests, HaveTheirBitsBehindAWindowOf512WithOneKvHead) {
   ExpectBits(RequestGeometries()[1], 700);
+}
+
+TEST(RandomRequests, HaveTheirBitsInIntegersOfEightBits) {
+  ExpectBits(RequestGeometries()[0], 300, WeightForm::kQ8_0);
+}
+
+TEST(RandomRequests, HaveTheirBitsInIntegersOfFourBits) {
+  ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ4_0);
 }
 
 // In steps of seven rows alone one row has another bit.

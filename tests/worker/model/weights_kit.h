@@ -56,10 +56,11 @@ inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementTy
   return stored;
 }
 
-inline PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers) {
+inline PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers,
+                                 Arithmetic arithmetic = Arithmetic::kFloat32) {
   const std::vector<std::byte> stored = StoredWeights(shape, type, numbers);
   return PackedWeights::Pack({{stored.data(), shape.outputs, type}}, type, shape.inputs,
-                             InThisThread);
+                             InThisThread, nullptr, arithmetic);
 }
 
 inline std::vector<float> ReferenceRows(const FencedRows& x, int64_t rows,

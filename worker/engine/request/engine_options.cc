@@ -50,7 +50,15 @@ absl::Status EngineOptions::Validate() const {
   if (exactness == ExactnessChoice::kInvariant) {
     if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
   }
-  if (absl::Status may = MayHaveWeights(weights, exactness, device, dtype); !may.ok()) return may;
+  if (weights != WeightsChoice::kAuto) {
+    const absl::Status may =
+        MayHave("weights", WeightsChoiceName(weights), "auto", exactness, device, dtype);
+    if (!may.ok()) return may;
+  }
+  if (arithmetic == ArithmeticChoice::kInt8) {
+    const absl::Status may = MayHave("arithmetic", "int8", "auto", exactness, device, dtype);
+    if (!may.ok()) return may;
+  }
   for (const auto& [name, dir] : adapters) {
     if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {
       return absl::InvalidArgumentError(absl::StrCat("adapter: \"", name, "\" is no name: 1 to ",

@@ -42,25 +42,24 @@ const char* WeightsChoiceName(WeightsChoice weights) {
   return kNames[static_cast<int>(weights)];
 }
 
-absl::Status MayHaveWeights(WeightsChoice weights, ExactnessChoice exactness,
-                            const std::string& device, const std::string& dtype) {
-  if (weights == WeightsChoice::kAuto) return absl::OkStatus();
-  const char* name = WeightsChoiceName(weights);
+absl::Status MayHave(const std::string& flag, const std::string& value,
+                     const std::string& otherwise, ExactnessChoice exactness,
+                     const std::string& device, const std::string& dtype) {
+  const std::string leave = absl::StrCat("leave --", flag, " at ", otherwise);
   if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "weights: ", name, " is of the class invariant, and exactness is ",
-        exactness == ExactnessChoice::kExact ? "exact" : "portable",
-        ", whose weights are of --dtype: leave --weights at auto, or --exactness at auto"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", value, " is of the class invariant, and exactness is ",
+                     exactness == ExactnessChoice::kExact ? "exact" : "portable",
+                     ", whose weights are of --dtype: ", leave, ", or --exactness at auto"));
   }
   if (device != "cpu") {
-    return absl::InvalidArgumentError(absl::StrCat("weights: ", name,
-                                                   " is computed on the CPU, and device is ",
-                                                   device, ": leave --weights at auto"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": ", value, " is computed on the CPU, and device is ", device, ": ", leave));
   }
   if (dtype != "auto" && dtype != "float32") {
-    return absl::InvalidArgumentError(absl::StrCat("weights: ", name,
-                                                   " is computed in float32, and dtype is ", dtype,
-                                                   ": leave --weights or --dtype at auto"));
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value,
+                                                   " is of the class invariant, and dtype is ",
+                                                   dtype, ": ", leave, ", or --dtype at auto"));
   }
   return absl::OkStatus();
 }

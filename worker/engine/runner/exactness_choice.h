@@ -19,6 +19,11 @@ enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
 enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8, kQ8_0, kQ4_0, kCount };
 const char* WeightsChoiceName(WeightsChoice weights);
 
+// What the products of the class invariant multiply. kInt8: integers where a matrix is in blocks,
+// by its file or by --weights, and there must be one; kAuto: likewise, where there is one. In the
+// order of the flag's names.
+enum class ArithmeticChoice { kFloat32, kInt8, kAuto };
+
 // Whether the class `invariant` has these options; the error names the one that it lacks.
 absl::Status MayBeInvariant(const std::string& device, const std::string& dtype);
 
@@ -26,9 +31,11 @@ absl::Status MayBeInvariant(const std::string& device, const std::string& dtype)
 // the test could not run.
 absl::Status SelfTestFailure(const absl::Status& status);
 
-// Whether `weights` can be had in the class; the error names both options.
-absl::Status MayHaveWeights(WeightsChoice weights, ExactnessChoice exactness,
-                            const std::string& device, const std::string& dtype);
+// Whether an option of the class invariant, such as --weights, can be had beside the others; the
+// error names both. `otherwise`: what the flag may be left at.
+absl::Status MayHave(const std::string& flag, const std::string& value,
+                     const std::string& otherwise, ExactnessChoice exactness,
+                     const std::string& device, const std::string& dtype);
 
 // The memory that this process may have: the machine's, or the least that its control group and
 // those around it allow. `root` stands before the paths of the system's files.

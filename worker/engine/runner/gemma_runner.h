@@ -51,6 +51,7 @@ class GemmaRunner : public ModelRunner {
   const std::string& device_kind() const override { return gemma_->device_kind(); }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
   std::string weights() const override { return KvDtypeName(kv_dtype()); }
+  std::string arithmetic() const override { return KvDtypeName(kv_dtype()); }
   const std::vector<std::string>& notes() const override { return notes_; }
   KvBytes kv_bytes() const override { return {budget_.budget_bytes(), budget_.reserved_bytes()}; }
   KvLack TakeKvLack() override { return {budget_.TakeLacking(), 0}; }

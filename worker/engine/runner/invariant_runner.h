@@ -34,6 +34,7 @@ class InvariantRunner : public ModelRunner {
   const std::string& device_kind() const override { return device_kind_; }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
   std::string weights() const override { return WeightFormName(gemma_->weights()); }
+  std::string arithmetic() const override { return ArithmeticName(gemma_->arithmetic()); }
   const std::vector<std::string>& notes() const override { return notes_; }
   KvChoice kv() const override { return kv_; }
   uint32_t step_tokens(const KvLayout& layout) const override;

@@ -150,6 +150,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
   if (layout.exactness == Exactness::kInvariant) {
     fields.push_back({"compute_version", identity.compute_version});
     if (!identity.weights.empty()) fields.push_back({"weights", identity.weights});
+    if (!identity.arithmetic.empty()) fields.push_back({"arithmetic", identity.arithmetic});
   }
   return Fingerprint::Create(std::move(fields));
 }

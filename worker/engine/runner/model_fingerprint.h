@@ -23,14 +23,15 @@ struct ComputeIdentity {
   std::string device_kind;
   std::string compute_version;
   std::string weights;         // class invariant: what the model's were made into; empty: nothing
+  std::string arithmetic;      // class invariant: of its products; empty: float32 alone
   std::string adapter;         // any class: digest of a low-rank one, in hex; empty: none
   std::string cpu_capability;  // empty: another device computes
   int threads = 0;             // read with cpu_capability alone
   Digest canary{};
 };
 
-// `identity` is not read in the portable class; in the invariant one compute_version and weights
-// alone are.
+// `identity` is not read in the portable class; in the invariant one compute_version, weights and
+// arithmetic alone are.
 absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLayout& layout,
                                           const Digest& weights_digest,
                                           const ComputeIdentity& identity);

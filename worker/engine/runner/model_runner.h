@@ -70,6 +70,7 @@ class ModelRunner {
   virtual const Digest& weights_digest() const = 0;
   // The form of the matrices: "stored", in the checkpoint's own bits, "int8", or a dtype.
   virtual std::string weights() const = 0;
+  virtual std::string arithmetic() const = 0;  // of the products: "int8/32/1", or a dtype
   virtual const std::vector<std::string>& notes() const = 0;
   // How keys and values are kept of a request that does not say.
   virtual KvChoice kv() const { return {}; }

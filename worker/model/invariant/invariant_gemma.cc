@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "worker/kernels/attend.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/kernels/row_kernels.h"
 #include "worker/model/invariant/invariant_self_test.h"
 
@@ -89,8 +90,9 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
   if (!config.ok()) return config.status();
   if (absl::Status s = CheckShapes(model_dir, *config, options); !s.ok()) return s;
   auto pool = std::make_unique<ThreadPool>(options.threads);
-  absl::StatusOr<std::unique_ptr<InvariantWeights>> weights = InvariantWeights::Load(
-      model_dir, *std::move(config), options.weights, options.digest_cache_dir, pool.get());
+  absl::StatusOr<std::unique_ptr<InvariantWeights>> weights =
+      InvariantWeights::Load(model_dir, *std::move(config), options.weights, options.arithmetic,
+                             options.digest_cache_dir, pool.get());
   if (!weights.ok()) return weights.status();
   return std::unique_ptr<InvariantGemma>(
       new InvariantGemma(options, std::move(pool), *std::move(weights)));
@@ -102,6 +104,7 @@ void InvariantGemma::ReplaceProduct(ProductFunction product) {
 
 const ModelConfig& InvariantGemma::config() const { return weights_->config(); }
 WeightForm InvariantGemma::weights() const { return weights_->form(); }
+Arithmetic InvariantGemma::arithmetic() const { return weights_->arithmetic(); }
 int InvariantGemma::threads() const { return pool_->threads(); }
 const Digest& InvariantGemma::weights_digest() const { return weights_->digest(); }
 const std::vector<std::string>& InvariantGemma::notes() const { return notes_; }
@@ -136,9 +139,23 @@ absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int 
 }
 
 absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLimits& limits) {
+  absl::Status held = SelfTestOnce(cache_dir, limits);
+  while (absl::IsFailedPrecondition(held) && arithmetic() == Arithmetic::kInt8) {
+    const IntegerKernel refused = ChosenIntegerKernel();
+    const std::vector<IntegerKernel> usable = UsableIntegerKernels();
+    const auto at = std::find(usable.begin(), usable.end(), refused);
+    if (at == usable.begin() || at == usable.end()) break;
+    ForceIntegerKernel(at[-1]);
+    notes_.push_back(absl::StrCat("integer products: ", IntegerKernelName(refused), " is refused, ",
+                                  IntegerKernelName(at[-1]), " is tried: ", held.message()));
+    held = SelfTestOnce(cache_dir, limits);
+  }
+  return held;
+}
+
+absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const StepLimits& limits) {
   const absl::Time begin = absl::Now();
-  const SelfTestMemory memory(cache_dir, weights_->digest(), weights_->form(),
-                              layout_->chunk_tokens, limits);
+  const SelfTestMemory memory(cache_dir, *weights_, layout_->chunk_tokens, limits);
   if (memory.HasPassed()) {
     notes_.push_back("self-test of the class invariant: held on an earlier start");
     return absl::OkStatus();

@@ -2,7 +2,8 @@
 // its tokens alone, not on the step it came in, on the sequences beside it, on prefill or decode,
 // nor on the number of threads.
 //
-// On the CPU, in float32, with weights in the bits that they are stored in, or as told. It serves
+// On the CPU, in float32, with weights in the bits that they are stored in, or as told; those in
+// blocks may multiply in integers (integer_product.h). It serves
 // the class `invariant`; Gemma (gemma.h) serves the others, and devices.
 //
 // Thread safety: const methods from any thread, one Step at a time. Owns its weights.
@@ -92,7 +93,8 @@ struct InvariantGemmaOptions {
   std::string digest_cache_dir = "";      // of weight digests; empty: none
   // Of layers and head; an embedding that is not the head has the bits that are stored.
   WeightForm weights = WeightForm::kStored;
-  uint64_t offload_bytes = uint64_t{1} << 40;  // the second arena
+  Arithmetic arithmetic = Arithmetic::kFloat32;  // of the matrices in blocks
+  uint64_t offload_bytes = uint64_t{1} << 40;    // the second arena
 };
 
 class InvariantGemma {
@@ -110,6 +112,7 @@ class InvariantGemma {
   const ModelConfig& config() const;
   int threads() const;
   WeightForm weights() const;
+  Arithmetic arithmetic() const;  // kInt8 where a matrix has it
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& weights_digest() const;
   // Notes on the load and the self-test for the log, one sentence each.
@@ -119,7 +122,8 @@ class InvariantGemma {
 
   // Checks that this machine computes what the class promises (invariant_self_test.h) in steps up
   // to `limits`; adds a note. Success is remembered in `cache_dir`, if there is one, by weights,
-  // kernels, program, CPU and limits.
+  // kernels, program, CPU and limits. A kernel of integers that fails is refused by a note, and the
+  // next slower one is used by this process from then on.
   absl::Status SelfTest(const std::string& cache_dir, const StepLimits& limits = {});
 
   // For tests: replaces the product in models loaded from now on; null: ends that.
@@ -147,6 +151,7 @@ class InvariantGemma {
  private:
   InvariantGemma(const InvariantGemmaOptions& options, std::unique_ptr<ThreadPool> pool,
                  std::unique_ptr<InvariantWeights> weights);
+  absl::Status SelfTestOnce(const std::string& cache_dir, const StepLimits& limits);
 
   const uint64_t number_;  // of this model in this process
   const std::shared_ptr<const KvLayout> layout_;

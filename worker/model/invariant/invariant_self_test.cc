@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/kernels/reference.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
@@ -330,14 +331,18 @@ std::string ProgramFile() {
 
 }  // namespace
 
-SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const Digest& weights, WeightForm form,
+SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const InvariantWeights& weights,
                                int64_t chunk, const StepLimits& limits) {
   const std::string program = ProgramFile();
   if (cache_dir.empty() || program.empty()) return;
   const std::string key = DigestHex(Sha256(absl::StrCat(
-      "hearth.self_test.v1\n", DigestHex(weights), " ", WeightFormName(form), "\n",
-      InvariantGemma::kKernelsVersion, " ", chunk, " ", limits.alone, " ", limits.together, " ",
-      limits.decodes, " ", KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));
+      "hearth.self_test.v1\n", DigestHex(weights.digest()), " ", WeightFormName(weights.form()),
+      weights.arithmetic() == Arithmetic::kInt8
+          ? absl::StrCat(" ", ArithmeticName(weights.arithmetic()), " ",
+                         IntegerKernelName(ChosenIntegerKernel()))
+          : "",
+      "\n", InvariantGemma::kKernelsVersion, " ", chunk, " ", limits.alone, " ", limits.together,
+      " ", limits.decodes, " ", KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));
   file_ = absl::StrCat(cache_dir, "/self-test-", key.substr(0, 32));
 }
 

@@ -93,9 +93,9 @@ class InvariantSelfTest {
 // Thread safety: as const. A folder that cannot be read or written costs time only.
 class SelfTestMemory {
  public:
-  // `cache_dir` may be empty: then nothing is remembered. `form`: of the weights.
-  SelfTestMemory(const std::string& cache_dir, const Digest& weights, WeightForm form,
-                 int64_t chunk, const StepLimits& limits);
+  // `cache_dir` may be empty: then nothing is remembered.
+  SelfTestMemory(const std::string& cache_dir, const InvariantWeights& weights, int64_t chunk,
+                 const StepLimits& limits);
   bool HasPassed() const;
   void Remember() const;
 

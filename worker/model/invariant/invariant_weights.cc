@@ -40,21 +40,6 @@ absl::Status CheckFinite(const TensorView& tensor) {
   return absl::OkStatus();
 }
 
-// Tensors on top of each other, as one matrix for all that follow one another with one type.
-std::vector<PackedWeights> PackStacked(const std::vector<TensorView>& parts, WeightForm form,
-                                       ParallelFor parallel, KernelArena* arena) {
-  std::vector<PackedWeights> packed;
-  std::vector<WeightRows> matrices;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    matrices.push_back({parts[i].data.get(), parts[i].shape[0], *parts[i].type});
-    const ElementType type = PackedType(*parts[i].type, form);
-    if (i + 1 < parts.size() && PackedType(*parts[i + 1].type, form) == type) continue;
-    packed.push_back(PackedWeights::Pack(matrices, type, parts[i].shape[1], parallel, arena));
-    matrices.clear();
-  }
-  return packed;
-}
-
 // Of a model's tensors of each type: how many, and their bytes.
 std::string TypesNote(const std::string& model, const std::vector<TensorView>& tensors) {
   std::map<std::string, std::pair<int, uint64_t>> types;
@@ -73,6 +58,24 @@ std::string TypesNote(const std::string& model, const std::vector<TensorView>& t
 
 }  // namespace
 
+// Tensors on top of each other, as one matrix for all that follow one another with one type.
+std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<TensorView>& parts,
+                                                         ParallelFor parallel, KernelArena* arena) {
+  std::vector<PackedWeights> packed;
+  std::vector<WeightRows> matrices;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    matrices.push_back({parts[i].data.get(), parts[i].shape[0], *parts[i].type});
+    const ElementType type = PackedType(*parts[i].type, form_);
+    if (i + 1 < parts.size() && PackedType(*parts[i + 1].type, form_) == type) continue;
+    const Arithmetic arithmetic = IsOfBlocks(type) ? arithmetic_ : Arithmetic::kFloat32;
+    if (arithmetic == Arithmetic::kInt8) used_ = arithmetic;
+    packed.push_back(
+        PackedWeights::Pack(matrices, type, parts[i].shape[1], parallel, arena, arithmetic));
+    matrices.clear();
+  }
+  return packed;
+}
+
 // A layer's tensors are read, packed and freed before the next one's.
 absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* reader,
                                     ThreadPool* pool) {
@@ -82,7 +85,7 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
   };
   KernelArena arena;
   const auto pack = [&](const TensorView& tensor) {
-    return std::move(PackStacked({tensor}, form_, parallel, &arena)[0]);
+    return std::move(PackStacked({tensor}, parallel, &arena)[0]);
   };
   TensorView embedding = tensors.embedding, head = tensors.head, final_norm = tensors.final_norm;
   if (absl::Status s = reader->Read({&embedding, &final_norm}); !s.ok()) return s;
@@ -111,7 +114,7 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
     for (const TensorView* tensor : from.All()) {
       if (absl::Status s = CheckFinite(*tensor); !s.ok()) return s;
     }
-    layer.qkv = PackStacked({from.q, from.k, from.v}, form_, parallel, &arena);
+    layer.qkv = PackStacked({from.q, from.k, from.v}, parallel, &arena);
     layer.out = pack(from.o);
     layer.gate = pack(from.gate);
     layer.up = pack(from.up);
@@ -129,13 +132,14 @@ void InvariantWeights::WidenEmbedding(int32_t token, float* to) const {
 }
 
 absl::StatusOr<std::unique_ptr<InvariantWeights>> InvariantWeights::Load(
-    const std::string& model_dir, ModelConfig config, WeightForm form,
+    const std::string& model_dir, ModelConfig config, WeightForm form, Arithmetic arithmetic,
     const std::string& digest_cache_dir, ThreadPool* pool) {
   const absl::StatusOr<TensorFiles> files = TensorFiles::Open(model_dir);
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, config);
   if (!tensors.ok()) return tensors.status();
-  std::unique_ptr<InvariantWeights> weights(new InvariantWeights(std::move(config), form));
+  std::unique_ptr<InvariantWeights> weights(
+      new InvariantWeights(std::move(config), form, arithmetic));
   weights->notes_ = tensors->notes;
   if (IsGgufFile(model_dir)) {
     if (ChosenTarget() == KernelTarget::kPlain) {

@@ -35,15 +35,19 @@ struct InvariantLayer {
 
 class InvariantWeights {
  public:
-  // `config`: of the same folder. Digests of files are remembered in `digest_cache_dir`, if there
-  // is one. Errors name the file or tensor.
+  // `config`: of the same folder. `arithmetic`: of the matrices that are in blocks; the others
+  // multiply in float32. Digests of files are remembered in `digest_cache_dir`, if there is one.
+  // Errors name the file or tensor.
   static absl::StatusOr<std::unique_ptr<InvariantWeights>> Load(const std::string& model_dir,
                                                                 ModelConfig config, WeightForm form,
+                                                                Arithmetic arithmetic,
                                                                 const std::string& digest_cache_dir,
                                                                 ThreadPool* pool);
 
   const ModelConfig& config() const { return config_; }
   WeightForm form() const { return form_; }
+  // kInt8 where a matrix multiplies in it.
+  Arithmetic arithmetic() const { return used_; }
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& digest() const { return digest_; }
   // Notes on the load for the log, one sentence each.
@@ -56,11 +60,16 @@ class InvariantWeights {
   void WidenEmbedding(int32_t token, float* to) const;
 
  private:
-  InvariantWeights(ModelConfig config, WeightForm form) : config_(std::move(config)), form_(form) {}
+  InvariantWeights(ModelConfig config, WeightForm form, Arithmetic arithmetic)
+      : config_(std::move(config)), form_(form), arithmetic_(arithmetic) {}
   absl::Status Pack(const ModelTensors& tensors, WeightsReader* reader, ThreadPool* pool);
+  std::vector<PackedWeights> PackStacked(const std::vector<TensorView>& parts, ParallelFor parallel,
+                                         KernelArena* arena);
 
   const ModelConfig config_;
   const WeightForm form_;
+  const Arithmetic arithmetic_;
+  Arithmetic used_ = Arithmetic::kFloat32;
   Digest digest_{};
   std::vector<std::string> notes_;
   TensorView embedding_;  // as stored; without data where the head has its bits

@@ -1,0 +1,162 @@
+#include "worker/kernels/integer_product.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+
+#include "worker/kernels/base/kernel_memory.h"
+#include "worker/kernels/float_mode.h"
+#include "worker/kernels/highway_targets.h"
+#include "worker/kernels/quantized/block_places.h"
+// After highway_targets.h: for its attributes of functions.
+#include <hwy/base.h>
+
+namespace hearth {
+namespace {
+
+// A tile is [block of 32 inputs][kBlockWords][rows of the tile] words of 4 bytes: eight of four
+// integers each, the block's d, and the sums of its first and of its second 16 integers.
+constexpr int64_t kBlockWords = 11, kScaleWord = 8, kSumsWord = 9;
+constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights::kPanelGrain;
+// Weights are asked of memory so far ahead.
+constexpr int64_t kAheadBytes = 6 << 10;
+// Inputs of a piece of a panel, whose weights are unpacked before the tiles read them.
+constexpr int64_t kPieceInputs = 256;
+
+int64_t RowBlocks(int64_t inputs) { return (inputs + 31) / 32; }
+
+const int32_t* TileWords(const PackedRows& x, int64_t tile, int64_t inputs) {
+  return reinterpret_cast<const int32_t*>(x.data) +
+         x.FirstRow(tile) * RowBlocks(inputs) * kBlockWords;
+}
+
+// A panel's weights of some inputs, as all types have them: words of four integers of an output,
+// [words][kWidth], and for each 32 of them what they are multiplied by and what is added. Of Q6_K
+// that are the parts of both halves.
+struct Piece {
+  alignas(kKernelAlignBytes) uint32_t words[kPieceInputs / 4 * kWidth];
+  alignas(kKernelAlignBytes) float scales[kPieceInputs / 32 * kWidth];
+  alignas(kKernelAlignBytes) float others[kPieceInputs / 16 * kWidth];
+};
+
+// The work of one tile of rows on a piece.
+struct Tile {
+  const int32_t* x;  // from the piece's first block on
+  int64_t blocks;
+  bool begins;    // its chains, at +0; else they go on from `chains`
+  float* chains;  // [rows][kWidth]
+  int64_t width;  // of the panel
+};
+
+}  // namespace
+}  // namespace hearth
+
+#if defined(__x86_64__)
+#define HEARTH_INTEGER_KERNEL 0
+#include "worker/kernels/integer_product-inl.h"
+#undef HEARTH_INTEGER_KERNEL
+#define HEARTH_INTEGER_KERNEL 1
+#include "worker/kernels/integer_product-inl.h"
+#undef HEARTH_INTEGER_KERNEL
+#define HEARTH_INTEGER_KERNEL 2
+#include "worker/kernels/integer_product-inl.h"
+#undef HEARTH_INTEGER_KERNEL
+#endif
+
+namespace hearth {
+namespace {
+
+bool is_forced = false;
+IntegerKernel forced_kernel = IntegerKernel::kAvx2;
+
+}  // namespace
+
+const char* IntegerKernelName(IntegerKernel kernel) {
+  constexpr const char* kNames[] = {"avx2", "avx_vnni", "avx512_vnni"};
+  return kNames[static_cast<int>(kernel)];
+}
+
+std::vector<IntegerKernel> UsableIntegerKernels() {
+  std::vector<IntegerKernel> usable;
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return usable;
+  usable.push_back(IntegerKernel::kAvx2);
+  if (__builtin_cpu_supports("avxvnni")) usable.push_back(IntegerKernel::kAvxVnni);
+  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw")) {
+    usable.push_back(IntegerKernel::kAvx512Vnni);
+  }
+#endif
+  return usable;
+}
+
+IntegerKernel ChosenIntegerKernel() {
+  static const std::vector<IntegerKernel> usable = UsableIntegerKernels();
+  return is_forced || usable.empty() ? forced_kernel : usable.back();
+}
+
+void ForceIntegerKernel(IntegerKernel kernel) {
+  is_forced = true;
+  forced_kernel = kernel;
+}
+
+int64_t QuantizedRowBytes(int64_t inputs) {
+  return RowBlocks(inputs) * kBlockWords * static_cast<int64_t>(sizeof(int32_t));
+}
+
+PackedRows QuantizedRows(const ConstRows& x, int64_t inputs, Workspace* workspace) {
+  const int64_t words = x.rows * RowBlocks(inputs) * kBlockWords;
+  return {workspace->Floats(static_cast<size_t>(words)), x.rows,
+          (x.rows + kIntegerTileRows - 1) / kIntegerTileRows};
+}
+
+#if defined(__x86_64__)
+
+void AddQuantizing(const ConstRows& x, int64_t inputs, Workspace* workspace, KernelPhases* phases) {
+  // One part has so much that it is not over before another thread would have taken it.
+  constexpr int64_t kPartFloats = 1 << 13;
+  const int64_t tiles = QuantizedRows(x, inputs, workspace).tiles;
+  const int64_t parts = std::min(tiles, (x.rows * inputs + kPartFloats - 1) / kPartFloats);
+  phases->Add(parts, [x, inputs, workspace, tiles, parts](int64_t part) {
+    const FloatMode mode;
+    const PackedRows packed = QuantizedRows(x, inputs, workspace);
+    for (int64_t tile = part * tiles / parts; tile < (part + 1) * tiles / parts; ++tile) {
+      const int64_t first = packed.FirstRow(tile), rows = packed.FirstRow(tile + 1) - first;
+      int32_t* words = const_cast<int32_t*>(TileWords(packed, tile, inputs));
+      for (int64_t row = 0; row < rows; ++row) {
+        avx2_integers::QuantizeRow(x.Row(first + row), inputs, rows, words + row);
+      }
+    }
+  });
+}
+
+void IntegerPanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel,
+                        int64_t first, int64_t end, float* chains) {
+  switch (ChosenIntegerKernel()) {
+    case IntegerKernel::kAvx2:
+      return avx2_integers::PanelOfRows(x, weights, panel, first, end, chains);
+    case IntegerKernel::kAvxVnni:
+      return avx_vnni_integers::PanelOfRows(x, weights, panel, first, end, chains);
+    case IntegerKernel::kAvx512Vnni:
+      return avx512_vnni_integers::PanelOfRows(x, weights, panel, first, end, chains);
+  }
+  assert(false);
+}
+
+#else  // only the reference is called
+
+void AddQuantizing(const ConstRows&, int64_t, Workspace*, KernelPhases*) { assert(false); }
+void IntegerPanelOfRows(const PackedRows&, const PackedWeights&, int64_t, int64_t, int64_t,
+                        float*) {
+  assert(false);
+}
+
+#endif
+
+}  // namespace hearth
