@@ -1,6 +1,7 @@
 // Random requests whose tokens must have the logits of a cold prefill, in whatever way they are
 // computed (tests/support/random_requests.h): on two made-up models, and on those that are named.
 // Ends with 1 when one has others, and says which.
+// Made-up models have weights in 16 bits, and in blocks, which multiply in integers.
 //   bits_soak [REQUESTS [FIRST [MODEL_DIR...]]]       default: 200 of each model, from 1
 #include <cstdio>
 #include <cstdlib>
@@ -16,8 +17,8 @@ namespace {
 constexpr int kLongestReal = 300;
 
 bool Run(const std::string& name, const std::string& dir, int chunk, int longest, int count,
-         uint64_t first) {
-  auto requests = RandomRequests::Open(dir, chunk, longest, first);
+         uint64_t first, WeightForm form = WeightForm::kStored) {
+  auto requests = RandomRequests::Open(dir, chunk, longest, first, form);
   if (!requests.ok()) {
     std::fprintf(stderr, "bits_soak: %s\n", requests.status().ToString().c_str());
     return false;
@@ -46,8 +47,10 @@ int Main(int argc, char** argv) {
   bool all = true;
   for (const TinyGeometry& geometry : RequestGeometries()) {
     const std::string dir = NewTinyCheckpoint(geometry, "bits_soak");
-    all &= Run("window " + std::to_string(geometry.window), dir, 16, geometry.context_tokens - 50,
-               count, static_cast<uint64_t>(first));
+    for (const WeightForm form : {WeightForm::kStored, WeightForm::kQ8_0, WeightForm::kQ4_0}) {
+      all &= Run("window " + std::to_string(geometry.window) + ", " + WeightFormName(form), dir, 16,
+                 geometry.context_tokens - 50, count, static_cast<uint64_t>(first), form);
+    }
   }
   for (int i = 3; i < argc; ++i) {
     all &= Run(argv[i], argv[i], 128, kLongestReal, count, static_cast<uint64_t>(first));

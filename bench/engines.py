@@ -8,7 +8,8 @@ transformers is the only peer. The first run with --llama writes the model as GG
 (F32, BF16, Q8_0; 2 GB). Hearth is a worker with defaults in float32 arithmetic, behind gRPC, whose
 weights keep the checkpoint's 16 bits; int8 is a worker with --weights int8, beside which Q8_0
 belongs. Of Hearth the time is the client's clock, from the start of the call. --file: each GGUF
-file by Hearth and by llama.cpp, instead of all that (bench/peers/write_gguf.py makes such files).
+file by Hearth in integers (--arithmetic int8), in float32, and by llama.cpp, instead of all that
+(bench/peers/write_gguf.py makes such files).
 
 Printed for each thing that is measured: each engine's best and median seconds, and the median over
 the rounds of its time over Hearth's in the same round: above 1, Hearth is that many times as fast.
@@ -139,7 +140,10 @@ def start_peers(peers, engines, log):
 
 
 def start_on_files(args, cluster, log):
-    engines = {f"hearth {path.stem}": Hearth(cluster, path, "none") for path in args.file}
+    engines = {}
+    for path in args.file:
+        for form, arithmetic in ((path.stem, "int8"), (f"{path.stem} float32", "float32")):
+            engines[f"hearth {form}"] = Hearth(cluster, path, "none", "--arithmetic", arithmetic)
     return start_peers({f"llama {path.stem}": (args.llama, "llama", path) for path in args.file},
                        engines, log)
 
@@ -184,7 +188,7 @@ def keep_at_work(share):
 def report(command, times):
     for name, seconds in times.items():
         # The same file's, if there are files.
-        ours = times.get("hearth") or times["hearth " + name.split(" ", 1)[1]]
+        ours = times.get("hearth") or times["hearth " + name.split(" ")[1]]
         ratio = statistics.median(theirs / mine for theirs, mine in zip(seconds, ours))
         print(f"{command:14} {name:14} {min(seconds):9.4f} {statistics.median(seconds):9.4f}"
               + ("" if seconds is ours else f" {ratio:8.2f} x"), flush=True)

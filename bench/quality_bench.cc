@@ -1,0 +1,135 @@
+// What a form of weights and an arithmetic cost in quality: each model's perplexity of texts, and
+// of its next tokens' distributions the mean divergence (KL) from the first model's and how often
+// the first choice is the same.
+//   quality_bench TEXT,TEXT,... MODEL[:WEIGHTS[:ARITHMETIC]]...
+// WEIGHTS: stored (the default), q8_0 or q4_0; ARITHMETIC: float32 (the default) or int8. Texts are
+// files, of which the first 2,048 tokens count; all models have the vocabulary of the first.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "bench/turns.h"
+#include "worker/model/invariant/invariant_gemma.h"
+#include "worker/text/tokenizer_loader.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kTextTokens = 2048;
+constexpr int kStep = 64;
+
+std::unique_ptr<InvariantGemma> LoadForm(const std::string& form) {
+  const std::vector<std::string> parts = absl::StrSplit(form, ':');
+  InvariantGemmaOptions options;
+  options.threads = ThreadPool::PhysicalCores();
+  if (parts.size() > 1 && parts[1] == "q8_0") options.weights = WeightForm::kQ8_0;
+  if (parts.size() > 1 && parts[1] == "q4_0") options.weights = WeightForm::kQ4_0;
+  if (parts.size() > 2 && parts[2] == "int8") options.arithmetic = Arithmetic::kInt8;
+  auto gemma = InvariantGemma::Load(parts[0], options);
+  RequireOk(gemma.status());
+  return *std::move(gemma);
+}
+
+// What is so far below the greatest of a row counts as nothing: 262,144 of them are 1e-8 at most.
+constexpr float kNothing = 31;
+
+// Logits to logarithms of probabilities.
+void LogSoftmax(float* row, int64_t count) {
+  const float most = *std::max_element(row, row + count);
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (row[i] > most - kNothing) sum += std::exp(static_cast<double>(row[i] - most));
+  }
+  const float shift = most + static_cast<float>(std::log(sum));
+  for (int64_t i = 0; i < count; ++i) row[i] -= shift;
+}
+
+// Sums over the tokens of one text.
+struct Quality {
+  double loss = 0, divergence = 0;
+  int64_t same = 0, tokens = 0;
+
+  void Add(const float* base, const float* row, int64_t count, int32_t next) {
+    loss -= row[next];
+    for (int64_t i = 0; i < count; ++i) {
+      if (base[i] < -kNothing) continue;
+      divergence += std::exp(static_cast<double>(base[i])) * static_cast<double>(base[i] - row[i]);
+    }
+    same += std::max_element(base, base + count) - base == std::max_element(row, row + count) - row;
+    ++tokens;
+  }
+};
+
+std::vector<float> LogitsOfStep(const InvariantGemma& gemma, InvariantGemma::Kv* kv,
+                                absl::Span<const int32_t> tokens) {
+  std::vector<float> logits;
+  RequireOk(gemma.Step(kv, tokens, static_cast<int>(tokens.size()), &logits));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int64_t count = gemma.config().vocab_size;
+    LogSoftmax(logits.data() + static_cast<int64_t>(i) * count, count);
+  }
+  return logits;
+}
+
+Quality Compare(const InvariantGemma& base, const InvariantGemma& gemma,
+                const std::vector<int32_t>& text) {
+  InvariantGemma::Kv base_kv = base.NewKv(), kv = gemma.NewKv();
+  const int64_t vocabulary = base.config().vocab_size;
+  Quality quality;
+  for (size_t at = 0; at + 1 < text.size(); at += kStep) {
+    const size_t count = std::min<size_t>(kStep, text.size() - 1 - at);
+    const absl::Span<const int32_t> tokens(text.data() + at, count);
+    const std::vector<float> want = LogitsOfStep(base, &base_kv, tokens);
+    const std::vector<float> got = LogitsOfStep(gemma, &kv, tokens);
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t row = static_cast<int64_t>(i) * vocabulary;
+      quality.Add(want.data() + row, got.data() + row, vocabulary, text[at + i + 1]);
+    }
+  }
+  return quality;
+}
+
+std::vector<int32_t> TokensOf(const Tokenizer& tokenizer, const std::string& file) {
+  std::ifstream in(file);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::vector<int32_t> tokens = tokenizer.Encode(text);
+  tokens.insert(tokens.begin(), 2);  // <bos>
+  tokens.resize(std::min(tokens.size(), kTextTokens));
+  return tokens;
+}
+
+int Main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: quality_bench TEXT,... MODEL[:WEIGHTS[:ARITHMETIC]]...\n");
+    return 2;
+  }
+  const std::vector<std::string> files = absl::StrSplit(argv[1], ',');
+  const std::string first = std::string(argv[2]).substr(0, std::string(argv[2]).find(':'));
+  const auto tokenizer = LoadTokenizer(first);
+  RequireOk(tokenizer.status());
+  const auto base = LoadForm(argv[2]);
+  for (int i = 2; i < argc; ++i) {
+    const auto gemma = LoadForm(argv[i]);
+    std::printf("%s\n", argv[i]);
+    for (const std::string& file : files) {
+      const Quality all = Compare(*base, *gemma, TokensOf(*tokenizer->tokenizer, file));
+      const auto tokens = static_cast<double>(all.tokens);
+      std::printf("  %-40s %5.0f tokens  perplexity %9.4f  KL %.5f  same first choice %.2f %%\n",
+                  file.c_str(), tokens, std::exp(all.loss / tokens), all.divergence / tokens,
+                  100 * static_cast<double>(all.same) / tokens);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }
