@@ -46,6 +46,7 @@ class Fetched:
     objects: list[ObjectId] = field(default_factory=list[ObjectId])
     slices: dict[tuple[int, int], Bytes] = field(
         default_factory=dict[tuple[int, int], Bytes])
+    refs: Sequence[cache_store_pb2.ObjectRef] = ()  # the store's names of `objects`
 
     @property
     def bytes(self) -> int:
@@ -106,7 +107,7 @@ class FetchReader:
         for one, ref in zip(objects, plan.objects):
             if len(ref.slice_digests) != len(layout.layers_of(one.group)):
                 self._differs("slice_digests", len(ref.slice_digests))
-        fetched.usable_tokens, fetched.objects = usable, objects
+        fetched.usable_tokens, fetched.objects, fetched.refs = usable, objects, plan.objects
         fetched.source_tier = tier_name(plan.slowest_tier)
 
     def _differs(self, name: str, value: object) -> NoReturn:
@@ -149,8 +150,8 @@ class FetchReader:
 
 
 class Offer:
-    """What a publish offers, and the messages that send what the store lacks of it. `stored`: the
-    objects of a plan, instead of `slice_of`: nothing is sent of what the store has already."""
+    """What a publish offers, and the messages that send what the store lacks of it. `stored`: what
+    the store had lately, by a plan's names; of these objects no bytes are offered."""
 
     def __init__(self, prefix: Prefix, boundaries: Sequence[int], slice_of: Optional[SliceOf],
                  durability: cache_store_pb2.Durability, ttl_s: int,
@@ -162,17 +163,15 @@ class Offer:
         self.begin = cache_store_pb2.PublishBegin(
             prefix=prefix.message(), boundaries=sorted(boundaries), durability=durability,
             ttl_s=ttl_s)
-        for ref in stored:
-            self.begin.objects.add(begin=ref.begin, tokens=ref.tokens, group=ref.group,
-                                   slice_digests=ref.slice_digests, absent=True)
-        if slice_of is None:
-            return
+        known = {ObjectId(ref.begin, ref.tokens, ref.group): ref for ref in stored}
         for one in self.objects:
-            ref = self.begin.objects.add(begin=one.begin, tokens=one.tokens)
+            ref = self.begin.objects.add(begin=one.begin, tokens=one.tokens, absent=one in known)
             ref.group = cache_store_pb2.LAYER_GROUP_LOCAL if one.group \
                 else cache_store_pb2.LAYER_GROUP_GLOBAL
-            for layer in layout.layers_of(one.group):
-                ref.slice_digests.append(xxhash.xxh3_64_intdigest(self._slice(one, layer)))
+            ref.slice_digests.extend(
+                known[one].slice_digests if one in known
+                else [xxhash.xxh3_64_intdigest(self._slice(one, layer))
+                      for layer in layout.layers_of(one.group)])
 
     def _slice(self, one: ObjectId, layer: int) -> Bytes:
         assert self._slice_of is not None

@@ -131,10 +131,12 @@ class Store:
 
     def publish(self, prefix: Prefix, boundaries: Sequence[int], slice_of: SliceOf, *,
                 durability: Durability = "default", ttl_s: int = 0,
+                stored: Optional[Fetched] = None,
                 deadline_s: Optional[float] = None) -> cache_store_pb2.PublishAck:
         """Keeps restore points. `slice_of(object, layer)` gives bytes, and is asked twice for what
-        the store lacks."""
-        offer = Offer(prefix, boundaries, slice_of, durability_of(durability), ttl_s)
+        the store lacks. `stored`: of what was fetched no bytes are asked for."""
+        offer = Offer(prefix, boundaries, slice_of, durability_of(durability), ttl_s,
+                      () if stored is None else stored.refs)
         return self._publish(offer, self._channel.patience(deadline_s))
 
     def _publish(self, offer: Offer, patience: Patience) -> cache_store_pb2.PublishAck:
@@ -246,9 +248,10 @@ class AsyncStore:
 
     async def publish(self, prefix: Prefix, boundaries: Sequence[int],
                       slice_of: SliceOf, *, durability: Durability = "default",
-                      ttl_s: int = 0,
+                      ttl_s: int = 0, stored: Optional[Fetched] = None,
                       deadline_s: Optional[float] = None) -> cache_store_pb2.PublishAck:
-        offer = Offer(prefix, boundaries, slice_of, durability_of(durability), ttl_s)
+        offer = Offer(prefix, boundaries, slice_of, durability_of(durability), ttl_s,
+                      () if stored is None else stored.refs)
         return await self._publish(offer, self._channel.patience(deadline_s))
 
     async def _publish(self, offer: Offer, patience: Patience) -> cache_store_pb2.PublishAck:

@@ -1,0 +1,297 @@
+"""PrefixCache: transformers' models restore their prompts' prefixes from a store.
+
+    prefixes = PrefixCache(model, "127.0.0.1:50052")
+    output = prefixes.generate(input_ids, max_new_tokens=64)
+
+For models on one device whose layers have full or sliding-window attention, all of one shape, as
+Gemma 3 has; for one prompt at a time. Other processes with the same weights, dtype, attention,
+versions and threads share what is kept: the results agree within rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Optional, Union
+
+import numpy as np
+import xxhash
+
+from hearth_cache._exchange import Fetched, Prefix
+from hearth_cache.errors import HearthError
+from hearth_cache.layout import LOCAL, Fingerprint, Layout, ObjectId
+from hearth_cache.store import Store
+from hearth_cache.v1 import cache_store_pb2
+
+# By name: much of their types is unknown to strict checkers, which then find fault with every use.
+torch: Any = importlib.import_module("torch")
+transformers: Any = importlib.import_module("transformers")
+
+STEP_TOKENS = 1024  # of a prefill: what its activations need stays small
+FETCH_DEADLINE_S = 10.0
+QUIET_S = (1.0, 8.0)  # a store that failed is left alone for so long, and twice as long each time
+_KINDS = {"full_attention": "g", "sliding_attention": "l"}
+# Of a config: what says where it came from, and what only decides which token is drawn.
+_UNTOLD = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype",
+           "bos_token_id", "eos_token_id", "pad_token_id"}
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.int32), "bfloat16": np.dtype(np.int16), "float16": np.dtype(np.int16)}
+_LOG = logging.getLogger("hearth_cache")
+
+Ids = Any  # token ids, or a tensor of one row
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Keys and values of a layer, [1, kv_head, token, head_dim], of tokens from `begin` on."""
+
+    keys: Any
+    values: Any
+    begin: int
+
+
+class PrefixCache:
+    """`store`: a Store, or the address of one. Of a store that fails, load() and generate() find
+    nothing (`failures` counts that); save() and prefill() raise its error. Thread safety: none."""
+
+    def __init__(self, model: Any, store: Union[Store, str], *, chunk_tokens: int = 128,
+                 tenant: str = "") -> None:
+        if getattr(model, "_hf_peft_config_loaded", False):
+            raise ValueError("the model has adapters, which can be switched at any time: merge "
+                             "them into its weights first")
+        self._model, self._tenant = model, tenant
+        self._store = Store(store, deadline_s=FETCH_DEADLINE_S, retries=0) \
+            if isinstance(store, str) else store
+        self.layout = _layout_of(model, chunk_tokens)
+        self.fingerprint = Fingerprint.of(self.layout, _fields_of(model))
+        self.failures = 0
+        self._quiet_until, self._quiet_s = 0.0, QUIET_S[0]
+        self._background = ThreadPoolExecutor(1, "hearth-save")
+        self._saving: list[Future[Any]] = []
+
+    def close(self) -> None:
+        """Waits for what generate() saves."""
+        self.flush()
+        self._background.shutdown()
+        self._store.close()
+
+    def __enter__(self) -> PrefixCache:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+    def load(self, ids: Ids, *, max_tokens: int = 0) -> Any:
+        """A DynamicCache of the longest prefix of `ids` that is stored, empty where there is none:
+        get_seq_length() tells. `max_tokens` 0: at least one token is left to compute."""
+        return self._load(_list_of(ids), max_tokens)[0]
+
+    def prefill(self, ids: Ids, *, ttl_s: int = 0) -> Any:
+        """A DynamicCache of all of `ids`, restored as far as it is stored, and kept."""
+        ids = _list_of(ids)
+        cache, stored = self._load(ids, len(ids))
+        if stored.usable_tokens < len(ids):
+            self._compute(cache, ids)
+            self._publish(ids, self._rows(cache, len(ids)), ttl_s, stored)
+            _stop_recording(cache)
+        return cache
+
+    def save(self, cache: Any, ids: Ids, *, ttl_s: int = 0) -> cache_store_pb2.PublishAck:
+        """Keeps a cache of all of `ids`. Its sliding layers must not have slid, or must have
+        recorded: activate_past_recording() before the prefill, and crop(0) after this."""
+        ids = _list_of(ids)
+        length = cache.get_seq_length()
+        if length != len(ids):
+            raise ValueError(f"the cache has {length} tokens, and there are {len(ids)} ids")
+        return self._publish(ids, self._rows(cache, length), ttl_s, Fetched())
+
+    def generate(self, inputs: Any, **options: Any) -> Any:
+        """model.generate() of one prompt, which begins with what is stored; what is new of the
+        prompt is kept in the background. `inputs`: a tensor of one row, or what a tokenizer made
+        with return_tensors="pt"."""
+        if not torch.is_tensor(inputs):
+            options = {**inputs, **options}
+            inputs = options.pop("input_ids")
+        if inputs.shape[0] != 1 or "past_key_values" in options:
+            raise ValueError("generate() is for one prompt, and brings its past_key_values")
+        mask = options.setdefault("attention_mask", torch.ones_like(inputs))
+        if not bool(mask.all()):
+            raise ValueError("attention_mask: a prompt with padding has other positions")
+        ids = _list_of(inputs)
+        cache, stored = self._load(ids, 0)
+        boundary = (len(ids) - 1) // self.layout.chunk_tokens * self.layout.chunk_tokens
+        if boundary > stored.usable_tokens:
+            self._compute(cache, ids[:boundary])
+            rows = self._rows(cache, boundary)
+            _stop_recording(cache)
+            self._saving = [one for one in self._saving if not one.done()]
+            self._saving.append(self._background.submit(self._keep, ids[:boundary], rows, stored))
+        return self._model.generate(inputs, past_key_values=cache, **options)
+
+    def flush(self) -> None:
+        """Waits for what generate() saves."""
+        for one in self._saving:
+            one.result()
+        self._saving = []
+
+    def _prefix(self, ids: Sequence[int]) -> Prefix:
+        return Prefix(self.fingerprint, ids, tenant=self._tenant)
+
+    def _load(self, ids: list[int], max_tokens: int) -> tuple[Any, Fetched]:
+        fetched = Fetched()
+        if len(ids) > 1 and time.monotonic() >= self._quiet_until:
+            try:
+                fetched = self._store.fetch(self._prefix(ids), max_tokens=max_tokens)
+                self._quiet_s = QUIET_S[0]
+            except HearthError as error:
+                self._note(error)
+        return self._restored(fetched), fetched
+
+    def _note(self, error: HearthError) -> None:
+        self.failures += 1
+        self._quiet_until = time.monotonic() + self._quiet_s
+        self._quiet_s = min(2 * self._quiet_s, QUIET_S[1])
+        _LOG.warning("the store failed, the prompt is computed: %s", error)
+
+    def _restored(self, fetched: Fetched) -> Any:
+        cache: Any = transformers.DynamicCache(config=self._model.config)
+        boundary, layout = fetched.usable_tokens, self.layout
+        if boundary == 0:
+            return cache
+        for number, layer in enumerate(cache.layers[:len(layout.layer_types)]):
+            group = "gl".index(layout.layer_types[number])
+            objects = [one for one in fetched.objects if one.group == group]
+            begin = min(one.begin for one in objects)
+            whole = torch.empty((2, 1, layout.kv_heads, boundary - begin, layout.head_dim),
+                                dtype=getattr(torch, layout.dtype))
+            kind = _NUMPY[layout.dtype]
+            into = whole.view(torch.int32 if kind.itemsize == 4 else torch.int16).numpy()
+            for one in objects:
+                into[:, 0, :, one.begin - begin:one.end - begin] = np.frombuffer(
+                    fetched.slices[one.begin, number], kind).reshape(
+                        2, layout.kv_heads, one.tokens, layout.head_dim)
+            if group == LOCAL:  # exactly what the layer would hold, and its length beside it
+                whole = whole[:, :, :, -(layout.window - 1):] if layout.window > 1 \
+                    else whole[:, :, :, :0]
+            keys, values = whole.to(self._model.device)
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = keys, values
+            if group == LOCAL:
+                layer.cumulative_length = boundary
+        return cache
+
+    def _compute(self, cache: Any, ids: list[int]) -> None:
+        """Of the tokens that the cache lacks; its sliding layers keep them all."""
+        cache.activate_past_recording()
+        with torch.inference_mode():
+            for begin in range(cache.get_seq_length(), len(ids), STEP_TOKENS):
+                step = torch.tensor([ids[begin:begin + STEP_TOKENS]], device=self._model.device)
+                self._model(input_ids=step, past_key_values=cache, use_cache=True,
+                            logits_to_keep=1)
+
+    def _rows(self, cache: Any, length: int) -> list[_Rows]:
+        """A snapshot: a cache that goes on makes tensors anew."""
+        shape = (1, self.layout.kv_heads, self.layout.head_dim)
+        rows: list[_Rows] = []
+        for number, layer in enumerate(cache.layers[:len(self.layout.layer_types)]):
+            if layer.get_seq_length() != length or \
+                    (*layer.keys.shape[:2], layer.keys.shape[-1]) != shape:
+                raise ValueError(f"layer {number} has {layer.get_seq_length()} tokens of shape "
+                                 f"{tuple(layer.keys.shape)}; {length} of {shape} are to be kept")
+            rows.append(_Rows(layer.keys, layer.values, length - layer.keys.shape[-2]))
+        return rows
+
+    def _keep(self, ids: list[int], rows: list[_Rows], stored: Fetched) -> None:
+        try:
+            self._publish(ids, rows, 0, stored)
+        except HearthError as error:
+            self._note(error)
+
+    def _publish(self, ids: list[int], rows: list[_Rows], ttl_s: int,
+                 stored: Fetched) -> cache_store_pb2.PublishAck:
+        last_chunk = len(ids) - len(ids) % self.layout.chunk_tokens
+        boundaries = sorted({last_chunk, len(ids)} - {0})
+
+        def slice_of(one: ObjectId, layer: int) -> memoryview:
+            row = rows[layer]
+            if one.begin < row.begin:
+                raise ValueError(
+                    f"layer {layer} keeps tokens from {row.begin} on, and those from {one.begin} "
+                    "on are needed: a sliding layer that has slid keeps less than whole chunks. "
+                    "Call cache.activate_past_recording() before the prefill, and cache.crop(0) "
+                    "after save(); prefill() does both")
+            part = slice(one.begin - row.begin, one.end - row.begin)
+            both = torch.stack((row.keys[0, :, part], row.values[0, :, part]))
+            return memoryview(both.cpu().contiguous().view(torch.uint8).numpy()).cast("B")
+
+        return self._store.publish(self._prefix(ids), boundaries, slice_of, ttl_s=ttl_s,
+                                   stored=stored)
+
+
+def _stop_recording(cache: Any) -> None:
+    cache.crop(0)
+    for layer in cache.layers:
+        if hasattr(layer, "record_past"):
+            layer.record_past = False
+
+
+def _list_of(ids: Ids) -> list[int]:
+    if torch.is_tensor(ids):
+        if ids.dim() == 2 and ids.shape[0] != 1:
+            raise ValueError(f"one prompt at a time, not {ids.shape[0]}")
+        ids = ids.flatten().tolist()
+    return [int(one) for one in ids]
+
+
+def _layout_of(model: Any, chunk_tokens: int) -> Layout:
+    config = model.config.get_text_config(decoder=True)
+    kinds: list[str] = getattr(config, "layer_types", None) or \
+        ["full_attention"] * config.num_hidden_layers
+    unknown = sorted(set(kinds) - set(_KINDS))
+    shares = bool(getattr(config, "num_kv_shared_layers", 0))
+    if unknown or shares:
+        raise ValueError(f"layers of {', '.join(unknown) or 'shared keys and values'}: known are "
+                         f"{' and '.join(_KINDS)}, each with its own")
+    head_dim: int = getattr(config, "head_dim", None) or \
+        config.hidden_size // config.num_attention_heads
+    window = config.sliding_window if "sliding_attention" in kinds else 0
+    return Layout("".join(_KINDS[kind] for kind in kinds), window, config.num_key_value_heads,
+                  head_dim, str(model.dtype).removeprefix("torch."), chunk_tokens)
+
+
+def _fields_of(model: Any) -> dict[str, Union[int, float, str]]:
+    config = model.config.get_text_config(decoder=True)
+    told = {name: value for name, value in config.to_dict().items() if name not in _UNTOLD}
+    on_cpu = model.device.type == "cpu"
+    capability = torch.backends.cpu.get_cpu_capability() if on_cpu \
+        else torch.cuda.get_device_name(model.device)
+    fields: dict[str, Union[int, float, str]] = {
+        "engine": "transformers", "transformers": transformers.__version__,
+        "torch": str(torch.__version__), "device": model.device.type, "capability": capability,
+        "attention": str(config._attn_implementation),
+        "config_sha256": hashlib.sha256(
+            json.dumps(told, sort_keys=True, default=str).encode()).hexdigest(),
+        "weights_xxh3": _weights_digest(model)}
+    if on_cpu:
+        fields["threads"] = torch.get_num_threads()
+    return fields
+
+
+def _weights_digest(model: Any) -> str:
+    """Of the tensors that compute, buffers included: a checkpoint's file may be older."""
+    digest = xxhash.xxh3_128()
+    for kind in (model.named_parameters, model.named_buffers):
+        for name, tensor in sorted(kind()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            plain = tensor.detach().cpu().contiguous().flatten()
+            if plain.numel() > 0:
+                digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

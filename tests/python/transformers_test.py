@@ -1,0 +1,200 @@
+"""PrefixCache against transformers itself, on a tiny model whose window slides."""
+
+import json
+import os
+import subprocess
+import sys
+
+import python_support
+from python_support import PACKAGE, PythonTest, prompt
+
+import torch
+import transformers
+from hearth_cache import Store, Unavailable
+from hearth_cache.transformers import PrefixCache
+from transformers import DynamicCache
+
+transformers.utils.logging.disable_progress_bar()
+
+CHUNK = 16
+NEW_TOKENS = 8
+TOLERANCE = 5e-5
+
+SECOND = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import torch, transformers
+from hearth_cache.transformers import PrefixCache
+torch.set_num_threads(1)
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float32)
+with PrefixCache(model, sys.argv[3], chunk_tokens=16) as prefixes:
+    ids = json.loads(sys.argv[4])
+    cache = prefixes.load(ids)
+    restored = cache.get_seq_length()
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids[restored:]]), past_key_values=cache).logits[0, -1]
+    print(json.dumps({"restored": restored, "logits": logits.tolist()}))
+"""
+
+
+class Prefixes(PythonTest):
+    def setUp(self):
+        super().setUp()
+        torch.set_num_threads(1)
+        self.node = self.cluster.store(self.folder / "data")
+        self.store = Store(self.node.address)
+        self.addCleanup(self.store.close)
+        self.made = self.model()  # lllg, a window of 70
+        self.loaded = self.load_model()
+        self.prefixes = self.prefixes_of(self.loaded)
+
+    def load_model(self, dtype=torch.float32):
+        return transformers.AutoModelForCausalLM.from_pretrained(self.made, dtype=dtype).eval()
+
+    def prefixes_of(self, model, **options):
+        made = PrefixCache(model, self.node.address, chunk_tokens=CHUNK, **options)
+        self.addCleanup(made.close)
+        return made
+
+    def next_logits(self, ids, cache=None):
+        cache = DynamicCache(config=self.loaded.config) if cache is None else cache
+        with torch.inference_mode():
+            return self.loaded(torch.tensor([ids[cache.get_seq_length():]]),
+                               past_key_values=cache, use_cache=True).logits[0, -1]
+
+    def expect_cold(self, ids, cache):
+        difference = (self.next_logits(ids, cache) - self.next_logits(ids)).abs().max().item()
+        self.assertLess(difference, TOLERANCE)
+
+    def greedy(self, generate, ids, **options):
+        return generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False,
+                        eos_token_id=None, pad_token_id=0, **options)[0].tolist()
+
+    def test_a_prefill_is_restored_at_its_end_and_computes_as_if_cold(self):
+        # Below the window, at its edge, past it, on chunks and between them.
+        for tokens in (5, 16, 40, 69, 70, 71, 96, 133):
+            ids = prompt(tokens, tokens)
+            computed = self.prefixes.prefill(ids)
+            self.assertEqual(computed.get_seq_length(), tokens)
+            more = ids + [7, 8, 9]
+            restored = self.prefixes.load(more)
+            self.assertEqual(restored.get_seq_length(), tokens)
+            for one, other in zip(restored.layers, computed.layers, strict=True):
+                self.assertTrue(torch.equal(one.keys, other.keys))
+                self.assertTrue(torch.equal(one.values, other.values))
+                self.assertEqual(one.get_seq_length(), tokens)
+            self.expect_cold(more, restored)
+            self.expect_cold(more, computed)
+
+    def test_a_prefill_goes_on_from_what_is_stored(self):
+        ids = prompt(250, 1)
+        for tokens in (100, 110, 180, 250):
+            cache = self.prefixes.prefill(ids[:tokens])
+            self.expect_cold(ids[:tokens] + [5], cache)
+            point = self.prefixes.load(ids[:tokens] + [5])
+            self.assertEqual(point.get_seq_length(), tokens)
+            self.expect_cold(ids[:tokens] + [5], point)
+
+    def test_another_process_restores_it(self):
+        ids = prompt(150, 2)
+        self.prefixes.prefill(ids)
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", SECOND, str(PACKAGE), str(self.made), self.node.address,
+             json.dumps(ids + [9])], capture_output=True, text=True, check=False,
+            env=dict(os.environ))
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        said = json.loads(done.stdout.splitlines()[-1])
+        self.assertEqual(said["restored"], 150)
+        cold = self.next_logits(ids + [9])
+        self.assertLess((torch.tensor(said["logits"]) - cold).abs().max().item(), TOLERANCE)
+
+    def test_bytes_stored_are_those_that_the_windows_need(self):
+        self.prefixes.prefill(prompt(192, 3))
+        window, layers = self.loaded.config.sliding_window, self.prefixes.layout.layer_types
+        rows = layers.count("g") * 192 + layers.count("l") * (window - 1)
+        row_bytes = self.prefixes.layout.slice_bytes(1)
+        self.assertLess(self.store.list()[0].bytes, (rows + 3 * CHUNK) * row_bytes)
+
+    def test_generate_gives_the_same_tokens_and_keeps_the_prompt(self):
+        ids = prompt(150, 4)
+        cold = self.greedy(self.loaded.generate, ids)
+        self.assertEqual(self.greedy(self.prefixes.generate, ids), cold)
+        self.prefixes.flush()
+        self.assertEqual(self.store.list()[0].tokens, 144)
+        self.assertEqual(self.greedy(self.prefixes.generate, ids), cold)
+        self.assertEqual(self.store.list()[0].hits, 1)
+        longer = cold + prompt(40, 5)
+        self.assertEqual(self.greedy(self.prefixes.generate, longer),
+                         self.greedy(self.loaded.generate, longer))
+        made = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, 150)}
+        self.assertEqual(self.prefixes.generate(made, max_new_tokens=1).shape, (1, 151))
+        with self.assertRaisesRegex(ValueError, "padding"):
+            self.prefixes.generate(torch.tensor([ids]), attention_mask=torch.zeros(1, 150))
+        with self.assertRaisesRegex(ValueError, "one prompt"):
+            self.prefixes.generate(torch.tensor([ids, ids]))
+
+    def test_a_cache_of_the_callers_own_is_saved_where_it_recorded(self):
+        ids = prompt(130, 6)
+        cache = DynamicCache(config=self.loaded.config)
+        self.next_logits(ids, cache)
+        with self.assertRaisesRegex(ValueError, "activate_past_recording"):
+            self.prefixes.save(cache, ids)
+        recorded = DynamicCache(config=self.loaded.config)
+        recorded.activate_past_recording()
+        self.next_logits(ids, recorded)
+        self.assertEqual(list(self.prefixes.save(recorded, ids).boundaries), [128, 130])
+        recorded.crop(0)
+        self.expect_cold(ids + [5], self.prefixes.load(ids + [5]))
+        short = DynamicCache(config=self.loaded.config)
+        self.next_logits(ids[:50], short)  # it has not slid
+        self.assertIn(50, self.prefixes.save(short, ids[:50]).boundaries)
+        with self.assertRaisesRegex(ValueError, "130 tokens, and there are 129"):
+            self.prefixes.save(recorded, ids[:129])
+
+    def test_models_that_differ_share_nothing_and_are_told_the_field(self):
+        ids = prompt(100, 7)
+        self.prefixes.prefill(ids)
+
+        def found_by(model, **options):
+            other = self.prefixes_of(model, **options)
+            told = self.store.explain(other._prefix(ids))
+            return (other.load(ids).get_seq_length(),
+                    [one.field for one in told.other_fingerprints])
+
+        self.assertEqual(found_by(self.loaded), (96, []))
+        self.assertEqual(found_by(self.load_model(torch.bfloat16)),
+                         (0, ["kv_dtype", "weights_xxh3"]))
+        eager = self.load_model()
+        eager.set_attn_implementation("eager")
+        self.assertEqual(found_by(eager), (0, ["attention"]))
+        torch.set_num_threads(2)
+        self.assertEqual(found_by(self.loaded), (0, ["threads"]))
+        torch.set_num_threads(1)
+        changed = self.load_model()
+        with torch.no_grad():
+            changed.model.layers[0].mlp.up_proj.weight[0, 0] += 1e-3
+        self.assertEqual(found_by(changed), (0, ["weights_xxh3"]))
+
+    def test_two_byte_types_come_back_to_the_bit(self):
+        half = self.prefixes_of(self.load_model(torch.bfloat16))
+        ids = prompt(100, 8)
+        computed, restored = half.prefill(ids), half.load(ids + [5])
+        for one, other in zip(restored.layers, computed.layers, strict=True):
+            self.assertTrue(torch.equal(one.keys, other.keys))
+
+    def test_a_store_that_is_gone_costs_no_answer(self):
+        ids = prompt(100, 9)
+        cold = self.greedy(self.loaded.generate, ids)
+        self.node.stop()
+        with self.assertLogs("hearth_cache", "WARNING"):
+            self.assertEqual(self.greedy(self.prefixes.generate, ids), cold)
+            self.prefixes.flush()
+        failures = self.prefixes.failures
+        self.assertEqual(self.greedy(self.prefixes.generate, ids[:-1] + [9])[:99], ids[:-1])
+        self.assertLessEqual(self.prefixes.failures, failures + 1, "it is left alone")
+        with self.assertRaises(Unavailable):
+            self.prefixes.prefill(prompt(50, 10))
+
+
+if __name__ == "__main__":
+    python_support.main()
