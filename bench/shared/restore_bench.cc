@@ -19,7 +19,6 @@
 #include "cache_store/shared/redis/redis_cluster.h"
 #include "cache_store/shared/tier/shared_spaces.h"
 #include "cache_store/shared/tier/shared_store.h"
-#include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "cache_store/store/store_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 

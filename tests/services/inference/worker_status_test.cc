@@ -5,14 +5,12 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "services/inference/remote_prefix_cache.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {

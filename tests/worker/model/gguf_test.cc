@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "tests/support/test_folder.h"
 #include "tests/worker/model/file_kit.h"

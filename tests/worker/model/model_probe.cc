@@ -10,7 +10,6 @@
 // FILE receives the float32 logits of the prompt's last position, then of each decoded position.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <string>
