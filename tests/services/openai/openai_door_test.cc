@@ -55,6 +55,23 @@ class OpenAiDoorTest : public ::testing::Test {
     server_ = std::make_unique<WorkerServer>(options);
     options_.channel = server_->runner()->InProcessChannel();
   }
+  // Its answer takes longer than any test.
+  void ServeOneLongRequest() {
+    WorkerServer::Options options = WorkerServer::Invariant();
+    options.engine.max_running = 1;
+    options.engine.max_queued = 0;
+    options.geometry.context_tokens = 200000;
+    Serve(options);
+    Open();
+  }
+  static std::string LongRequest(bool streams) {
+    const std::string body = absl::StrCat(
+        R"({"prompt": "the keeper", "max_tokens": 150000, "ignore_eos": true, "stream": )",
+        streams ? "true}" : "false}");
+    return absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
+                        "Content-Type: application/json\r\nContent-Length: ", body.size(),
+                        "\r\n\r\n", body);
+  }
   void Open() {
     auto door = OpenAiDoor::Open(options_);
     ASSERT_TRUE(door.ok()) << door.status();
@@ -299,27 +316,39 @@ TEST_F(OpenAiDoorTest, SaysErrorsInItsOwnForm) {
       415);
 }
 
-TEST_F(OpenAiDoorTest, AsksForRoomAgainLater) {
-  server_->admission()->Close();  // as a server that drains
+TEST_F(OpenAiDoorTest, SaysWhenToAskAgainWhereTheQueueIsFull) {
+  ServeOneLongRequest();
+  HttpCaller first(door_->address());
+  first.Say(LongRequest(/*streams=*/true));
+  EXPECT_THAT(first.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
+  const Reply reply = Post("/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(reply.status, 429) << reply.body;
+  EXPECT_THAT(reply.head, HasSubstr("\r\nRetry-After-Ms: 1000\r\n"));
+  EXPECT_THAT(reply.head, HasSubstr("\r\nRetry-After: 1\r\n"));
+}
+
+TEST_F(OpenAiDoorTest, RefusesARequestDuringADrain) {
+  server_->admission()->Close();
   const Reply reply = Post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(reply.status, 503) << reply.body;
 }
 
 TEST_F(OpenAiDoorTest, CancelsTheCallOfACallerWhoHangsUp) {
-  Open();
+  ServeOneLongRequest();
+  const auto count = [&](const char* name) { return server_->engine()->Stats().counters.at(name); };
+  uint64_t rounds = 0;
   for (const bool streams : {false, true}) {
     HttpCaller caller(door_->address());
-    const std::string body = absl::StrCat(
-        R"({"prompt": "the keeper", "max_tokens": 4096, "ignore_eos": true, "stream": )",
-        streams ? "true}" : "false}");
-    caller.Say(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
-                            "Content-Type: application/json\r\nContent-Length: ", body.size(),
-                            "\r\n\r\n", body));
+    caller.Say(LongRequest(streams));
     if (streams) {
       EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
     }
+    const absl::Time end = absl::Now() + absl::Minutes(2);
+    while (count("requests") == rounds) ASSERT_LT(absl::Now(), end);
     caller.HangUp();
-    EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+    EXPECT_TRUE(server_->admission()->WaitIdle(end));
+    while (count("requests_cancelled") == rounds) ASSERT_LT(absl::Now(), end);
+    ++rounds;
   }
 }
 
