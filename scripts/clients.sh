@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Installs the clients that docs/clients.md names into .clients, each in an environment of its own,
-# from PyPI as they are: `ctest -L clients` then runs them.
+# from PyPI as they are: `ctest -L clients` then runs them; and environments in which the Python
+# package runs beside each protobuf and is read by type checkers.
 #
 #   scripts/clients.sh [NAME...]     default: all but open_webui; 2 GB, and open_webui 2.4 GB more
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+beside="grpcio googleapis-common-protos xxhash typing_extensions"
 declare -A packages=(
+  [protobuf5]="protobuf==5.29.* proto-plus $beside"
+  [protobuf6]="protobuf==6.* proto-plus $beside"
+  [protobuf7]="protobuf==7.* proto-plus $beside"
+  [typing]="mypy==2.4.* pyright[nodejs]==1.1.* types-grpcio types-protobuf numpy $beside"
   [openai]="openai==3.54.*"
   [langchain]="langchain-openai==1.7.*"
   [llamaindex]="llama-index-llms-openai-like==0.8.*"
@@ -16,7 +22,8 @@ declare -A packages=(
   [open_webui]="open-webui==0.12.*"
 )
 names=("$@")
-(($#)) || names=(openai langchain llamaindex litellm lm_eval aiperf)
+(($#)) || names=(openai langchain llamaindex litellm lm_eval aiperf \
+  protobuf5 protobuf6 protobuf7 typing)
 for name in "${names[@]}"; do
   [[ -n ${packages[$name]:-} ]] || { echo "there is no client $name: ${!packages[*]}" >&2; exit 2; }
   [[ -f .clients/$name/installed ]] && continue
@@ -27,7 +34,8 @@ for name in "${names[@]}"; do
   [[ $name != open_webui ]] || ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt ||
     ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt \
       --extra-index-url https://download.pytorch.org/whl/cpu
-  ".clients/$name/bin/pip" install --quiet "${packages[$name]}"
+  read -ra wanted <<<"${packages[$name]}"
+  ".clients/$name/bin/pip" install --quiet "${wanted[@]}"
   touch ".clients/$name/installed"
   echo "$name: ${packages[$name]}"
 done

@@ -12,8 +12,8 @@ cpp_files() {
 }
 
 python_files() {
-  find "$ROOT/scripts" "$ROOT/tests" "$ROOT/bench" "$ROOT/python" -name '*.py' \
-    -not -path '*/__pycache__/*' 2>/dev/null | sort
+  find "$ROOT/scripts" "$ROOT/tests" "$ROOT/bench" "$ROOT/python" "$ROOT/examples" \
+    -name '*.py' -not -path '*/__pycache__/*' 2>/dev/null | sort
 }
 
 check_format() { cpp_files | xargs -r clang-format --dry-run -Werror --ferror-limit=1; }

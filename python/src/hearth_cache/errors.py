@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Optional, Union
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2, status_pb2
 
 DEFAULT_RETRY_AFTER_S = 1.0
 

@@ -1,0 +1,87 @@
+"""Each program of examples/ runs, on a tiny model, and restores what it says that it restores."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import python_support
+from python_support import PACKAGE, ROOT, PythonTest, prompt
+
+EXAMPLES = ROOT / "examples"
+LINES_MAX = 60
+RUN = {"rag.py", "agent.py", "rows.py", "warm_up.py", "transformers_generate.py"}
+TEXT = "the lighthouse keeper writes down each ship that passes, and the hour. " * 4
+
+
+class Examples(PythonTest):
+    def setUp(self):
+        super().setUp()
+        self.store = self.cluster.store(self.folder / "data")
+
+    def start_worker(self):
+        return self.worker(self.text_model(context_tokens=8192), self.store.address,
+                           pool_bytes=16 << 20).address
+
+    def run_example(self, name, *arguments):
+        """What it printed, to both streams."""
+        done = subprocess.run(
+            [sys.executable, "-B", str(EXAMPLES / name), *map(str, arguments)], cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True,
+            check=False)
+        self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
+        return done.stdout + done.stderr
+
+    def restored(self, said):
+        return [tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+) tokens", said)]
+
+    def test_all_examples_are_short_and_tested(self):
+        found = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+        self.assertEqual(set(found), RUN)
+        self.assertLess(max(found.values()), LINES_MAX)
+
+    def test_rag(self):
+        (self.folder / "document").write_text(TEXT)
+        said = self.restored(self.run_example(
+            "rag.py", self.start_worker(), "document", "which ship?", "and then?", "and when?"))
+        self.assertEqual(len(said), 3)
+        self.assertEqual(said[0][0], 0)
+        for (_, before), (cached, _) in zip(said, said[1:]):
+            self.assertGreaterEqual(cached, before, "a turn restores the one before it")
+
+    def test_agent(self):
+        said = self.restored(self.run_example("agent.py", self.start_worker(), "what day is it?"))
+        self.assertEqual(len(said), 3)
+        for (_, before), (cached, _) in zip(said, said[1:]):
+            self.assertGreaterEqual(cached, before - 1)
+
+    def test_rows(self):
+        (self.folder / "instructions").write_text(TEXT)
+        (self.folder / "rows.csv").write_text("ship,hour\n" + "".join(
+            f"ship {i},{i}\n" for i in range(20)))
+        said = self.run_example("rows.py", self.start_worker(), "instructions", "rows.csv")
+        rows = [json.loads(line)["row"] for line in said.splitlines() if line.startswith("{")]
+        self.assertEqual(sorted(rows), list(range(1, 21)))
+        (cached, total), = self.restored(said)
+        self.assertGreater(cached, total // 2)
+
+    def test_warm_up(self):
+        (self.folder / "first").write_text(TEXT)
+        (self.folder / "second").write_text("another " + TEXT)
+        said = self.run_example("warm_up.py", self.start_worker(), self.store.address, 2, "first",
+                                "second")
+        self.assertEqual(len(re.findall(r"tokens, .* MB as", said)), 2)
+
+    def test_transformers_generate(self):
+        ids = ",".join(map(str, prompt(300, 1)))
+        model = self.model()
+        twice = [self.run_example("transformers_generate.py", model, self.store.address, ids)
+                 for _ in range(2)]
+        self.assertEqual([self.restored(said)[0] for said in twice], [(0, 300), (256, 300)])
+        tokens = [re.findall(r"^\[.*\]$", said, re.M) for said in twice]
+        self.assertEqual(tokens[0], tokens[1])
+
+
+if __name__ == "__main__":
+    python_support.main()
