@@ -12,9 +12,6 @@ constexpr size_t kShownTokens = 8;
 // Of a long restore point's objects the history has the first and the last ones: one removal is not
 // to make it forget all others.
 constexpr size_t kRecordedEnds = 1024;
-// Removed under one hold of the lock, at up to 0.1 ms each for a long prompt, by a call that waits
-// for something else.
-constexpr int kExpiredInPassing = 8;
 // Erased values stay in files until these are rewritten or found empty. At most 1/16 of the limit,
 // or 1 GiB of a large one, is dead before the disk is asked to give it back.
 constexpr uint64_t kReclaimDivisor = 16;
@@ -153,8 +150,6 @@ bool StoreCore::Expire(int most) {
   }
   return any;
 }
-
-void StoreCore::ExpireFew() { Expire(kExpiredInPassing); }
 
 bool StoreCore::CarryOut(const Garbage& garbage) {
   mu.AssertHeld();

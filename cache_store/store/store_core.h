@@ -105,6 +105,8 @@ class StoreCore {
  public:
   // Of up to a microsecond each, under one hold of the lock.
   static constexpr size_t kStepsAHold = 2048;
+  // At up to 0.1 ms each for a long prompt, by a call that waits for something else.
+  static constexpr int kExpiredInPassing = 8;
 
   StoreCore(const StoreOptions& store_options, const StoreSeams& seams, std::string store_secret,
             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
@@ -129,12 +131,11 @@ class StoreCore {
   // tell.
   RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Removes expired restore points, `most` at most. False: nothing had expired. An expired point is
-  // never served, however late it is removed; while any is left, only boundaries with a restore
-  // point of their own are usable (Fetcher).
-  bool Expire(int most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // A few, on behalf of a call that does something else.
-  void ExpireFew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Removes expired restore points, `most` at most; without it as many as a call may that does
+  // something else. False: nothing had expired. An expired point is never served, however late it
+  // is removed; while any is left, only boundaries with a restore point of their own are usable
+  // (Fetcher).
+  bool Expire(int most = kExpiredInPassing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // All slices of an object from RAM, verified. Null: some are missing or wrong. REQUIRES: held.
   HostCopy IntactCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(mu);

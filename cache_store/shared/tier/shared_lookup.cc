@@ -153,7 +153,7 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
       query.token_ids};
   if (!probed->prompt.chain->is_whole) return nullptr;
   probed->map = std::make_unique<ObjectMap>(layout, *probed->prompt.chain, usable_here);
-  reader_->Probe(probed->prompt, question.deadline, probed->map.get());
+  reader_.Probe(probed->prompt, question.deadline, probed->map.get());
   probed->boundary = probed->map->Longest(question.candidates, question.above);
   return probed;
 }
@@ -228,7 +228,7 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   const bool fits = loading_bytes_.fetch_add(bytes) + bytes <= core_->options.max_loading_bytes;
   if (fits) {
     const absl::Time begin = core_->steady->Now();
-    reader_->Load(probed->prompt, ids, question.deadline, question.query->stopped, &loaded);
+    reader_.Load(probed->prompt, ids, question.deadline, question.query->stopped, &loaded);
     std::vector<ObjectId> came;
     for (const auto& [id, object] : loaded) came.push_back(id);
     NoteSpeed(BytesOf(layout, came), core_->steady->Now() - begin);
@@ -239,19 +239,6 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   if (!is_kept && (came_whole || !fits)) core_->Count(Counter::kSharedNotKept);
   probed->is_answered = !loaded.empty();
   return is_kept;
-}
-
-absl::Status SharedLookup::Put(PublishSession* session, uint32_t index, const LoadedObject& object,
-                               const KvLayout& layout) {
-  const std::vector<uint32_t> layers = layout.LayersOf(object.shape.id.group);
-  for (uint32_t place = 0; place < layers.size(); ++place) {
-    const std::shared_ptr<std::byte>& slice = object.slices[place];
-    const absl::Span<const std::byte> bytes(slice.get(), object.shape.slice_bytes);
-    absl::Status status =
-        session->PutSlice(index, layers[place], {slice, bytes}, object.digests[place]);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
@@ -287,8 +274,15 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
   for (const uint32_t i : (*session)->needed()) {
     const auto it = loaded.find(objects[i].id);
     if (it == loaded.end()) return BeginningLeft();
-    absl::Status status = Put(session->get(), i, it->second, probed.prompt.layout);
-    if (!status.ok()) return status;
+    const LoadedObject& object = it->second;
+    const std::vector<uint32_t> layers = probed.prompt.layout.LayersOf(objects[i].id.group);
+    for (uint32_t place = 0; place < layers.size(); ++place) {
+      const std::shared_ptr<std::byte>& slice = object.slices[place];
+      const absl::Status put =
+          (*session)->PutSlice(i, layers[place], {slice, {slice.get(), object.shape.slice_bytes}},
+                               object.digests[place]);
+      if (!put.ok()) return put;
+    }
   }
   const absl::StatusOr<PublishResult> result = (*session)->Commit();
   if (!result.ok()) return result.status();

@@ -6,7 +6,7 @@
 //
 // A boundary of which anything is missing or bad by then is a miss; the next lookup knows of it.
 //
-// Thread safety: all methods from any thread. Ownership: borrows all its parts.
+// Thread safety: all methods from any thread. Ownership: borrows core and writer.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
 
@@ -39,8 +39,8 @@ class SharedLookup {
   // one in this time.
   static constexpr absl::Duration kTryPause = absl::Seconds(1);
 
-  SharedLookup(SharedCore* core, SharedReader* reader, SharedWriter* writer)
-      : core_(core), reader_(reader), writer_(writer) {}
+  SharedLookup(SharedCore* core, SharedWriter* writer)
+      : core_(core), writer_(writer), reader_(core) {}
 
   // A lookup needs the layout.
   void Observe(const Fingerprint& fingerprint);
@@ -101,12 +101,10 @@ class SharedLookup {
   bool LoadOnce(const Question& question, Probed* probed) ABSL_LOCKS_EXCLUDED(mu_);
   bool Load(const Question& question, Probed* probed);
   absl::Status Keep(const Question& question, const Probed& probed, const LoadedObjects& loaded);
-  absl::Status Put(PublishSession* session, uint32_t index, const LoadedObject& object,
-                   const KvLayout& layout);
 
   SharedCore* const core_;
-  SharedReader* const reader_;
   SharedWriter* const writer_;
+  SharedReader reader_;
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
   std::atomic<int64_t> deaf_until_ms_{0};    // the same, of Hear alone

@@ -79,8 +79,7 @@ class SharedStore::Session final : public PublishSession {
 SharedStore::SharedStore(std::unique_ptr<TieredStore> store, std::unique_ptr<SharedEngine> engine,
                          const std::string& secret, const SharedOptions& options, Seams seams)
     : core_(std::move(store), std::move(engine), secret, options, seams.clock, seams.steady),
-      reader_(&core_),
-      lookup_(&core_, &reader_, &writer_),
+      lookup_(&core_, &writer_),
       writer_(&core_, std::move(seams.executor), std::move(seams.waiting)) {}
 
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,

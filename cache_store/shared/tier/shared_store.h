@@ -21,7 +21,6 @@
 #include "cache_store/base/latency.h"
 #include "cache_store/shared/tier/shared_core.h"
 #include "cache_store/shared/tier/shared_lookup.h"
-#include "cache_store/shared/tier/shared_reader.h"
 #include "cache_store/shared/tier/shared_writer.h"
 
 namespace hearth {
@@ -111,7 +110,6 @@ class SharedStore final : public TieredStore {
 
   SharedCore core_;
   LatencyHistogram commits_;  // those that reached the engine
-  SharedReader reader_;
   SharedLookup lookup_;
   SharedWriter writer_;  // last: its jobs use all else
 };

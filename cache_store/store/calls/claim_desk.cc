@@ -40,7 +40,7 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
   ComputeClaims::Wakes wakes;
   {
     StoreLock lock(core_);
-    core_->ExpireFew();
+    core_->Expire();
     turn = TakeTurn(query, spaces, std::move(ask), &wakes);
   }
   Run(wakes);

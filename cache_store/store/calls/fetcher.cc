@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   std::vector<Digest> new_points;
   {
     StoreLock lock(core_);
-    core_->ExpireFew();
+    core_->Expire();
     Found best;
     bool is_known = false;
     for (const Namespace& space : spaces) {
@@ -104,7 +104,7 @@ TieredStore::Peeked Fetcher::Peek(const PrefixQuery& query, uint32_t max_tokens)
   const absl::StatusOr<std::vector<Namespace>> spaces = NamespacesOf(query, highest);
   if (!spaces.ok()) return peeked;
   StoreLock lock(core_);
-  core_->ExpireFew();
+  core_->Expire();
   for (const Namespace& space : *spaces) {
     uint32_t& usable = space.tenant == query.tenant ? peeked.own : peeked.of_public;
     usable = Search(query, space, highest).boundary;

@@ -245,7 +245,7 @@ void PromptExplainer::SayCommonReasons(const std::string& tenant, const KvLayout
 void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
                               const PromptChain& chain, ExplainReport* report) {
   core_->mu.AssertHeld();
-  core_->ExpireFew();
+  core_->Expire();
   const PrefixIndex& index = core_->catalog.index();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   report->matched_tokens =

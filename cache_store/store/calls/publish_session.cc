@@ -241,7 +241,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
 
 absl::Status PublishSessionImpl::PlanNeeded() {
   core_->mu.AssertHeld();
-  core_->ExpireFew();
+  core_->Expire();
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     const absl::StatusOr<StoredObject*> stored = Stored(i);

@@ -296,7 +296,7 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
   std::vector<Catalog::PointName> names;
   {
     StoreLock lock(core_.get());
-    core_->ExpireFew();
+    core_->Expire();
     names = core_->catalog.NamesOf(tenant);
   }
   std::vector<RestorePoint> listed = DescribeInSteps(std::move(names));

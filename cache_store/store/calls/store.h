@@ -1,10 +1,6 @@
 // Store: the implementation of tiered_store.h. Makes its parts, hands each call to one of them, and
 // does itself what takes a few lines under the lock: listing, pinning, dropping, counting.
 //
-//   lookup:  hash the chain -> lock: walk, take references -> read and verify outside
-//   publish: lock: what is lacking, references -> stage -> lock: claim, make room -> write slices,
-//            then the manifests -> lock: reveal -> answer
-//
 // Thread safe: as TieredStore; locking in store_core.h. Ownership: owns its parts.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
