@@ -152,9 +152,10 @@ class StreamsByTls(HttpWorker):
         size, threads = self.node.status_field("VmRSS"), self.node.status_field("Threads")
         body = {"prompt": "the keeper", "max_tokens": 100, "ignore_eos": True, "stream": True,
                 "temperature": 0}
-        callers = [self.connect() for _ in range(min(512, 32 * SCALE))]
-        for caller in callers:
-            caller.sendall(request_bytes(COMPLETIONS, body))
+        callers = []
+        for _ in range(min(512, 32 * SCALE)):
+            callers.append(self.connect())
+            callers[-1].sendall(request_bytes(COMPLETIONS, body))  # within ten seconds
         self.assertEqual(self.health(), "ok")
         self.assertLessEqual(self.node.status_field("Threads"), threads + 8)
         # Of which Asio's buffers for TLS are 68 a connection.
