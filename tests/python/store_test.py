@@ -20,7 +20,13 @@ from hearth_cache.v1 import cache_store_pb2
 
 LAYOUT = Layout("llgl", 24, 2, 16, "float32", CHUNK_TOKENS)
 PRINT = Fingerprint.of(LAYOUT, {"engine": "made up", "scale": 0.5})
+OTHER = Fingerprint.of(LAYOUT, {"engine": "another", "scale": 0.5})
 LONG_S = 60
+
+
+def needed_bytes(boundary):
+    return sum(len(LAYOUT.layers_of(one.group)) * LAYOUT.slice_bytes(one.tokens)
+               for one in LAYOUT.needed_objects(boundary))
 
 
 def bytes_of(one, layer, seed=0):
@@ -78,7 +84,7 @@ class Prefixes(PythonTest):
         for one in fetched.objects:
             for layer in LAYOUT.layers_of(one.group):
                 self.assertEqual(fetched.slices[one.begin, layer], bytes_of(one, layer))
-        self.assertEqual(fetched.bytes, LAYOUT.needed_bytes(boundary))
+        self.assertEqual(fetched.bytes, needed_bytes(boundary))
 
     def test_a_prefix_comes_back_as_it_was_published(self):
         ids = prompt(100, 1)
@@ -110,7 +116,7 @@ class Prefixes(PythonTest):
     def test_an_explanation_names_the_field_that_differs(self):
         ids = prompt(50, 4)
         self.keep(ids, 48)
-        other = Prefix(PRINT.with_field("engine", "another"), ids)
+        other = Prefix(OTHER, ids)
         self.assertEqual(self.store.fetch(other).usable_tokens, 0)
         differs = self.store.explain(other).other_fingerprints[0]
         self.assertEqual((differs.field, differs.requested, differs.stored, differs.matched_tokens),
@@ -119,10 +125,10 @@ class Prefixes(PythonTest):
     def test_restore_points_are_listed_pinned_renewed_and_dropped(self):
         self.keep(prompt(33, 5), 32, ttl_s=500)
         point, = self.store.list()
-        self.assertEqual((point.tokens, point.bytes), (32, LAYOUT.needed_bytes(32)))
-        self.assertTrue(self.store.pin(point.restore_point_id).pinned)
+        self.assertEqual((point.tokens, point.bytes), (32, needed_bytes(32)))
+        self.assertTrue(self.store.pin(point.restore_point_id).restore_point.pinned)
         self.assertEqual(self.store.drop(point.restore_point_id).kept_pinned, 1)
-        self.assertFalse(self.store.unpin(point.restore_point_id).pinned)
+        self.assertFalse(self.store.unpin(point.restore_point_id).restore_point.pinned)
         self.store.renew(point.restore_point_id, 5000)
         self.assertGreater(self.store.list()[0].expires_in_s, 4000)
         self.assertEqual(self.store.drop(point.restore_point_id).dropped, 1)

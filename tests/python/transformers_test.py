@@ -95,6 +95,28 @@ class Prefixes(PythonTest):
             self.assertEqual(point.get_seq_length(), tokens)
             self.expect_cold(ids[:tokens] + [5], point)
 
+    def test_a_boundary_behind_what_was_restored_needs_no_older_rows(self):
+        # At 128 the tail begins in another chunk than at 134.
+        ids = prompt(140, 11)
+        self.prefixes.prefill(ids[:134])
+        self.expect_cold(ids[:137] + [5], self.prefixes.prefill(ids[:137]))
+        self.assertEqual(self.prefixes.load(ids[:138]).get_seq_length(), 137)
+
+    def test_a_prefill_of_what_is_stored_gives_it_a_later_end(self):
+        ids = prompt(96, 12)
+        self.prefixes.prefill(ids, ttl_s=500)
+        self.prefixes.prefill(ids, ttl_s=5000)
+        self.assertGreater(max(one.expires_in_s for one in self.store.list()), 4000)
+
+    def test_a_cache_that_went_on_from_a_load_is_saved(self):
+        ids = prompt(230, 13)
+        self.prefixes.prefill(ids[:150])
+        cache = self.prefixes.load(ids[:151])
+        cache.activate_past_recording()
+        self.next_logits(ids, cache)
+        self.assertIn(230, self.prefixes.save(cache, ids).boundaries)
+        self.expect_cold(ids + [5], self.prefixes.load(ids + [5]))
+
     def test_another_process_restores_it(self):
         ids = prompt(150, 2)
         self.prefixes.prefill(ids)

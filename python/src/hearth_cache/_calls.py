@@ -15,6 +15,7 @@ from typing import Any, Generic, Optional, Protocol, TypeVar, Union
 
 import grpc
 import grpc.aio
+from typing_extensions import Self
 
 from hearth_cache.errors import Busy, HearthError, Unavailable, from_status
 
@@ -36,6 +37,30 @@ PathText = Union[str, "os.PathLike[str]"]
 
 class Message(Protocol):
     def SerializeToString(self) -> bytes: ...
+
+
+class Closing:
+    """A block that ends with close()."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+
+class AsyncClosing:
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *unused: object) -> None:
+        await self.close()
 
 
 Q = TypeVar("Q", bound=Message)
@@ -159,6 +184,9 @@ class Channel(_Peer):
         credentials = self._access.credentials()
         self._channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS) if credentials is None \
             else grpc.secure_channel(address, credentials, _CHANNEL_OPTIONS)
+
+    def connect(self) -> None:
+        grpc.channel_ready_future(self._channel)
 
     def close(self) -> None:
         self._channel.close()

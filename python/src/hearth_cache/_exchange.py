@@ -18,6 +18,8 @@ PIECE_BYTES = 1 << 20
 Bytes = Union[bytes, memoryview]
 # The bytes of a layer of an object; called again for those that the store lacks.
 SliceOf = Callable[[ObjectId, int], Bytes]
+# Takes the bytes of a layer of an object, which have their digest, of what is being fetched.
+Place = Callable[["Fetched", ObjectId, int, Bytes], None]
 
 
 @dataclass(frozen=True)
@@ -46,23 +48,22 @@ class Fetched:
     objects: list[ObjectId] = field(default_factory=list[ObjectId])
     slices: dict[tuple[int, int], Bytes] = field(
         default_factory=dict[tuple[int, int], Bytes])
+    bytes: int = 0
     refs: Sequence[cache_store_pb2.ObjectRef] = ()  # the store's names of `objects`
-
-    @property
-    def bytes(self) -> int:
-        return sum(len(data) for data in self.slices.values())
 
 
 class FetchReader:
     """Takes the messages of a Fetch. DataLoss: a slice does not have its digest, or did not come;
     PreconditionFailed: the plan is not about what was asked."""
 
-    def __init__(self, prefix: Prefix, above_tokens: int, max_tokens: int) -> None:
-        self._prefix = prefix
+    def __init__(self, prefix: Prefix, above_tokens: int, max_tokens: int,
+                 place: Optional[Place] = None) -> None:
+        self._prefix, self._place = prefix, place
         self._above = above_tokens
         self._most = max_tokens or max(0, len(prefix.token_ids) - 1)
         self._plan: Optional[cache_store_pb2.FetchPlan] = None
         self._parts: dict[tuple[int, int], bytearray] = {}
+        self._placed: set[tuple[int, int]] = set()
         self.fetched = Fetched()
 
     def request(self, *, again: bool) -> cache_store_pb2.FetchRequest:
@@ -122,7 +123,7 @@ class FetchReader:
         key, size, data = (one.begin, piece.layer), layout.slice_bytes(one.tokens), piece.data
         part = self._parts.get(key)
         have = 0 if part is None else len(part)
-        if piece.layer not in layers or key in self.fetched.slices or piece.offset != have \
+        if piece.layer not in layers or key in self._placed or piece.offset != have \
                 or not 0 < len(data) <= size - have:
             raise DataLoss(f"slice of layer {piece.layer} at token {one.begin}: {len(data)} bytes "
                            f"at {piece.offset}, where {size - have} are due at {have}")
@@ -137,15 +138,20 @@ class FetchReader:
         digest = plan.objects[piece.object].slice_digests[layers.index(piece.layer)]
         if xxhash.xxh3_64_intdigest(whole) != digest:
             raise DataLoss(f"layer {piece.layer} of {one} does not have its digest")
-        self.fetched.slices[key] = whole
+        self._placed.add(key)
+        self.fetched.bytes += size
+        if self._place is None:
+            self.fetched.slices[key] = whole
+        else:
+            self._place(self.fetched, one, piece.layer, whole)
 
     def end(self) -> Fetched:
         if self._plan is None:
             raise DataLoss("the fetch ended without a plan")
         layout = self._prefix.fingerprint.layout
         want = sum(len(layout.layers_of(one.group)) for one in self.fetched.objects)
-        if len(self.fetched.slices) != want:
-            raise DataLoss(f"the fetch ended with {len(self.fetched.slices)} of {want} slices")
+        if len(self._placed) != want:
+            raise DataLoss(f"the fetch ended with {len(self._placed)} of {want} slices")
         return self.fetched
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Optional
 
+from hearth_cache._calls import AsyncClosing, Closing
 from hearth_cache.v1 import inference_pb2, store_stats_pb2
 
 FINISH_REASONS = {
@@ -96,7 +96,7 @@ def tier_name(tier: store_stats_pb2.Tier) -> str:
     return store_stats_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
 
 
-class Stream:
+class Stream(Closing):
     """An answer while it is computed: an iterator over its tokens, each with `text`, `ids` and
     `sample`. `answer` has what came so far. Leaving the block, or close(), ends the call."""
 
@@ -114,15 +114,8 @@ class Stream:
     def close(self) -> None:
         self._messages.close()
 
-    def __enter__(self) -> Stream:
-        return self
 
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
-
-
-class AsyncStream:
+class AsyncStream(AsyncClosing):
     """Stream for asyncio."""
 
     def __init__(self, messages: AsyncGenerator[inference_pb2.GenerateResponse, None],
@@ -138,10 +131,3 @@ class AsyncStream:
 
     async def close(self) -> None:
         await self._messages.aclose()
-
-    async def __aenter__(self) -> AsyncStream:
-        return self
-
-    async def __aexit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                        trace: Optional[TracebackType]) -> None:
-        await self.close()

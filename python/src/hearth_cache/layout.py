@@ -5,7 +5,6 @@ The encodings are those of docs/snapshot_format.md; tests compare them with its 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import struct
@@ -74,10 +73,6 @@ class Layout:
                 needed.append(ObjectId(begin, tokens, LOCAL))
         return needed
 
-    def needed_bytes(self, boundary: int) -> int:
-        return sum(len(self.layers_of(one.group)) * self.slice_bytes(one.tokens)
-                   for one in self.needed_objects(boundary))
-
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -137,10 +132,6 @@ class Fingerprint:
             else:
                 field.integer = value
         return made
-
-    def with_field(self, name: str, value: FieldValue) -> Fingerprint:
-        fields = dict(self.fields) | {name: value}
-        return dataclasses.replace(self, fields=tuple(sorted(fields.items())))
 
 
 def _field(kind: int, payload: bytes) -> bytes:

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, 
 from types import TracebackType
 from typing import Optional
 
-from hearth_cache._calls import Access, AsyncChannel, Channel, Method, Patience
-from hearth_cache._exchange import Fetched, FetchReader, Offer, Prefix, SliceOf
+from hearth_cache._calls import (
+    Access, AsyncChannel, AsyncClosing, Channel, Closing, Method, Patience)
+from hearth_cache._exchange import Fetched, FetchReader, Offer, Place, Prefix, SliceOf
 from hearth_cache.errors import DataLoss
 from hearth_cache.layout import Fingerprint
 from hearth_cache.prompts import Durability, durability_of
@@ -19,6 +20,7 @@ DEFAULT_DEADLINE_S = 60.0
 DEFAULT_RETRIES = 3
 _WATCH_S = 1e7  # as good as without end
 
+PinResponse = cache_store_pb2.PinResponse
 RestorePoints = list[cache_store_pb2.RestorePointInfo]
 
 _SERVICE = "/hearth.v1.CacheStore/"
@@ -54,7 +56,7 @@ class Turn:
         self.usable_tokens = answer.usable_tokens
 
 
-class Lease(Turn):
+class Lease(Turn, Closing):
     def __init__(self, messages: Generator[cache_store_pb2.LeaseResponse, None, None]) -> None:
         self._messages = messages
         for answer in messages:
@@ -65,13 +67,6 @@ class Lease(Turn):
 
     def close(self) -> None:
         self._messages.close()
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
 
 
 class AsyncLease:
@@ -91,7 +86,7 @@ class AsyncLease:
         await self._messages.aclose()
 
 
-class Store:
+class Store(Closing):
     """A hearth-store at `address` ("host:port" or "unix:PATH"). Methods may be called from any
     thread. Tenants are the caller's own where none is named."""
 
@@ -99,26 +94,26 @@ class Store:
                  deadline_s: float = DEFAULT_DEADLINE_S, retries: int = DEFAULT_RETRIES) -> None:
         self._channel = Channel(address, access, deadline_s, retries)
 
+    def connect(self) -> None:
+        """Begins to connect, which the first call does otherwise."""
+        self._channel.connect()
+
     def close(self) -> None:
         self._channel.close()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
-
     def fetch(self, prefix: Prefix, *, above_tokens: int = 0, max_tokens: int = 0,
-              deadline_s: Optional[float] = None) -> Fetched:
+              place: Optional[Place] = None, deadline_s: Optional[float] = None) -> Fetched:
         """The longest restore point of a prompt above `above_tokens`, and at most at `max_tokens`
         (0: one token is left to compute). Every byte is checked; where one is wrong the store is
-        asked once more, and checks its own. DataLoss: it is wrong again."""
+        asked once more, and checks its own. DataLoss: it is wrong again. `place` takes each slice
+        as it comes, and all of them again with another Fetched where the store is asked again; the
+        result is then without them."""
         patience = self._channel.patience(deadline_s)
         try:
-            return self._fetch(FetchReader(prefix, above_tokens, max_tokens), False, patience)
+            return self._fetch(FetchReader(prefix, above_tokens, max_tokens, place), False,
+                               patience)
         except DataLoss:
-            return self._fetch(FetchReader(prefix, above_tokens, max_tokens), True, patience)
+            return self._fetch(FetchReader(prefix, above_tokens, max_tokens, place), True, patience)
 
     def _fetch(self, reader: FetchReader, again: bool, patience: Patience) -> Fetched:
         messages = self._channel.stream(_FETCH, reader.request(again=again), patience)
@@ -181,14 +176,13 @@ class Store:
         return self._channel.stream(_WATCH, _watch_request(tenant, since),
                                     self._channel.patience(_WATCH_S))
 
-    def pin(self, restore_point_id: bytes, *, tenant: str = "") -> cache_store_pb2.RestorePointInfo:
+    def pin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
         request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return self._channel.unary(_PIN, request, self._channel.patience()).restore_point
+        return self._channel.unary(_PIN, request, self._channel.patience())
 
-    def unpin(self, restore_point_id: bytes, *,
-              tenant: str = "") -> cache_store_pb2.RestorePointInfo:
+    def unpin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
         request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return self._channel.unary(_UNPIN, request, self._channel.patience()).restore_point
+        return self._channel.unary(_UNPIN, request, self._channel.patience())
 
     def drop(self, restore_point_id: Optional[bytes], *, force: bool = False,
              tenant: str = "") -> cache_store_pb2.DropResponse:
@@ -212,7 +206,7 @@ class Store:
         return self._channel.unary(_STATS, request, self._channel.patience())
 
 
-class AsyncStore:
+class AsyncStore(AsyncClosing):
     """Store for asyncio; to be made within a running loop."""
 
     def __init__(self, address: str, *, access: Optional[Access] = None,
@@ -221,13 +215,6 @@ class AsyncStore:
 
     async def close(self) -> None:
         await self._channel.close()
-
-    async def __aenter__(self) -> AsyncStore:
-        return self
-
-    async def __aexit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                        trace: Optional[TracebackType]) -> None:
-        await self.close()
 
     async def fetch(self, prefix: Prefix, *, above_tokens: int = 0, max_tokens: int = 0,
                     deadline_s: Optional[float] = None) -> Fetched:
@@ -293,15 +280,13 @@ class AsyncStore:
         return self._channel.stream(_WATCH, _watch_request(tenant, since),
                                     self._channel.patience(_WATCH_S))
 
-    async def pin(self, restore_point_id: bytes, *,
-                  tenant: str = "") -> cache_store_pb2.RestorePointInfo:
+    async def pin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
         request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return (await self._channel.unary(_PIN, request, self._channel.patience())).restore_point
+        return await self._channel.unary(_PIN, request, self._channel.patience())
 
-    async def unpin(self, restore_point_id: bytes, *,
-                    tenant: str = "") -> cache_store_pb2.RestorePointInfo:
+    async def unpin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
         request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return (await self._channel.unary(_UNPIN, request, self._channel.patience())).restore_point
+        return await self._channel.unary(_UNPIN, request, self._channel.patience())
 
     async def drop(self, restore_point_id: Optional[bytes], *, force: bool = False,
                    tenant: str = "") -> cache_store_pb2.DropResponse:
@@ -339,15 +324,12 @@ def _lease_request(prefix: Prefix, lease_s: float, wait_s: float, above_tokens: 
 
 def _watch_request(tenant: str, since: Optional[cache_store_pb2.WatchEvent]
                    ) -> cache_store_pb2.WatchRequest:
-    if since is None:
-        return cache_store_pb2.WatchRequest(tenant=tenant)
+    since = since or cache_store_pb2.WatchEvent()
     return cache_store_pb2.WatchRequest(tenant=tenant, since_sequence=since.sequence,
                                         incarnation=since.incarnation)
 
 
 def _drop_request(restore_point_id: Optional[bytes], force: bool,
                   tenant: str) -> cache_store_pb2.DropRequest:
-    if restore_point_id is None:
-        return cache_store_pb2.DropRequest(all=True, force=force, tenant=tenant)
-    return cache_store_pb2.DropRequest(restore_point_id=restore_point_id, force=force,
-                                       tenant=tenant)
+    return cache_store_pb2.DropRequest(restore_point_id=restore_point_id or b"", force=force,
+                                       all=restore_point_id is None, tenant=tenant)

@@ -15,18 +15,18 @@ import importlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Optional, Union
 
 import numpy as np
 import xxhash
 
-from hearth_cache._exchange import Fetched, Prefix
+from hearth_cache._calls import Closing
+from hearth_cache._exchange import Bytes, Fetched, Prefix
 from hearth_cache.errors import HearthError
-from hearth_cache.layout import LOCAL, Fingerprint, Layout, ObjectId
+from hearth_cache.layout import GLOBAL, LOCAL, Fingerprint, Layout, ObjectId
 from hearth_cache.store import Store
 from hearth_cache.v1 import cache_store_pb2
 
@@ -57,7 +57,45 @@ class _Rows:
     begin: int
 
 
-class PrefixCache:
+class _Layers:
+    """The rows of a fetch, put where they belong as they come: for each layer [K, V][1][kv_head]
+    [token][head_dim], all in one piece of memory, which numpy asks for in huge pages."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._fetched: Optional[Fetched] = None
+        self._begins = [0, 0]
+        self._layers: list[np.ndarray[Any, np.dtype[Any]]] = []
+
+    def place(self, fetched: Fetched, one: ObjectId, layer: int, data: Bytes) -> None:
+        if self._fetched is not fetched:
+            self._make(fetched)
+        begin, layout = self._begins[one.group], self._layout
+        self._layers[layer][:, 0, :, one.begin - begin:one.end - begin] = np.frombuffer(
+            data, _NUMPY[layout.dtype]).reshape(2, layout.kv_heads, one.tokens, layout.head_dim)
+
+    def _make(self, fetched: Fetched) -> None:
+        layout, self._fetched = self._layout, fetched
+        self._begins = [min((one.begin for one in fetched.objects if one.group == group),
+                                 default=0) for group in (GLOBAL, LOCAL)]
+        begins = [self._begins["gl".index(kind)] for kind in layout.layer_types]
+        token = 2 * layout.kv_heads * layout.head_dim
+        sizes = [token * (fetched.usable_tokens - begin) for begin in begins]
+        ends = np.cumsum(sizes)
+        memory = np.empty(int(ends[-1]), _NUMPY[layout.dtype])
+        self._layers = [
+            memory[end - size:end].reshape(2, 1, layout.kv_heads, -1, layout.head_dim)
+            for size, end in zip(sizes, ends)]
+
+    def rows_at(self, boundary: int) -> Iterator[Any]:
+        """Exactly what each layer holds after so many tokens."""
+        for kind, rows in zip(self._layout.layer_types, self._layers):
+            if kind == "l":
+                rows = rows[:, :, :, max(0, rows.shape[3] - (self._layout.window - 1)):]
+            yield torch.from_numpy(rows).view(getattr(torch, self._layout.dtype))
+
+
+class PrefixCache(Closing):
     """`store`: a Store, or the address of one. Of a store that fails, load() and generate() find
     nothing (`failures` counts that); save() and prefill() raise its error. Thread safety: none."""
 
@@ -69,6 +107,7 @@ class PrefixCache:
         self._model, self._tenant = model, tenant
         self._store = Store(store, deadline_s=FETCH_DEADLINE_S, retries=0) \
             if isinstance(store, str) else store
+        self._store.connect()  # while the weights are read
         self.layout = _layout_of(model, chunk_tokens)
         self.fingerprint = Fingerprint.of(self.layout, _fields_of(model))
         self.failures = 0
@@ -81,13 +120,6 @@ class PrefixCache:
         self.flush()
         self._background.shutdown()
         self._store.close()
-
-    def __enter__(self) -> PrefixCache:
-        return self
-
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
 
     def load(self, ids: Ids, *, max_tokens: int = 0) -> Any:
         """A DynamicCache of the longest prefix of `ids` that is stored, empty where there is none:
@@ -102,6 +134,8 @@ class PrefixCache:
             self._compute(cache, ids)
             self._publish(ids, self._rows(cache, len(ids)), ttl_s, stored)
             _stop_recording(cache)
+        elif ttl_s > 0:
+            self._publish(ids, [], ttl_s, stored)
         return cache
 
     def save(self, cache: Any, ids: Ids, *, ttl_s: int = 0) -> cache_store_pb2.PublishAck:
@@ -111,7 +145,10 @@ class PrefixCache:
         length = cache.get_seq_length()
         if length != len(ids):
             raise ValueError(f"the cache has {length} tokens, and there are {len(ids)} ids")
-        return self._publish(ids, self._rows(cache, length), ttl_s, Fetched())
+        rows, stored = self._rows(cache, length), Fetched()
+        if any(row.begin > 0 for row in rows):  # as of one that went on from load()
+            stored = self._store.fetch(self._prefix(ids), max_tokens=length, place=_pass_over)
+        return self._publish(ids, rows, ttl_s, stored)
 
     def generate(self, inputs: Any, **options: Any) -> Any:
         """model.generate() of one prompt, which begins with what is stored; what is new of the
@@ -146,14 +183,24 @@ class PrefixCache:
         return Prefix(self.fingerprint, ids, tenant=self._tenant)
 
     def _load(self, ids: list[int], max_tokens: int) -> tuple[Any, Fetched]:
-        fetched = Fetched()
+        fetched, layers = Fetched(), _Layers(self.layout)
         if len(ids) > 1 and time.monotonic() >= self._quiet_until:
             try:
-                fetched = self._store.fetch(self._prefix(ids), max_tokens=max_tokens)
+                fetched = self._store.fetch(self._prefix(ids), max_tokens=max_tokens,
+                                            place=layers.place)
                 self._quiet_s = QUIET_S[0]
             except HearthError as error:
                 self._note(error)
-        return self._restored(fetched), fetched
+        cache: Any = transformers.DynamicCache(config=self._model.config)
+        if fetched.usable_tokens > 0:
+            for number, rows in enumerate(layers.rows_at(fetched.usable_tokens)):
+                keys, values = rows.to(self._model.device)
+                layer = cache.layers[number]
+                layer.lazy_initialization(keys, values)
+                layer.keys, layer.values = keys, values
+                if self.layout.layer_types[number] == "l":
+                    layer.cumulative_length = fetched.usable_tokens
+        return cache, fetched
 
     def _note(self, error: HearthError) -> None:
         self.failures += 1
@@ -161,37 +208,10 @@ class PrefixCache:
         self._quiet_s = min(2 * self._quiet_s, QUIET_S[1])
         _LOG.warning("the store failed, the prompt is computed: %s", error)
 
-    def _restored(self, fetched: Fetched) -> Any:
-        cache: Any = transformers.DynamicCache(config=self._model.config)
-        boundary, layout = fetched.usable_tokens, self.layout
-        if boundary == 0:
-            return cache
-        for number, layer in enumerate(cache.layers[:len(layout.layer_types)]):
-            group = "gl".index(layout.layer_types[number])
-            objects = [one for one in fetched.objects if one.group == group]
-            begin = min(one.begin for one in objects)
-            whole = torch.empty((2, 1, layout.kv_heads, boundary - begin, layout.head_dim),
-                                dtype=getattr(torch, layout.dtype))
-            kind = _NUMPY[layout.dtype]
-            into = whole.view(torch.int32 if kind.itemsize == 4 else torch.int16).numpy()
-            for one in objects:
-                into[:, 0, :, one.begin - begin:one.end - begin] = np.frombuffer(
-                    fetched.slices[one.begin, number], kind).reshape(
-                        2, layout.kv_heads, one.tokens, layout.head_dim)
-            if group == LOCAL:  # exactly what the layer would hold, and its length beside it
-                whole = whole[:, :, :, -(layout.window - 1):] if layout.window > 1 \
-                    else whole[:, :, :, :0]
-            keys, values = whole.to(self._model.device)
-            layer.lazy_initialization(keys, values)
-            layer.keys, layer.values = keys, values
-            if group == LOCAL:
-                layer.cumulative_length = boundary
-        return cache
-
     def _compute(self, cache: Any, ids: list[int]) -> None:
         """Of the tokens that the cache lacks; its sliding layers keep them all."""
         cache.activate_past_recording()
-        with torch.inference_mode():
+        with torch.no_grad():
             for begin in range(cache.get_seq_length(), len(ids), STEP_TOKENS):
                 step = torch.tensor([ids[begin:begin + STEP_TOKENS]], device=self._model.device)
                 self._model(input_ids=step, past_key_values=cache, use_cache=True,
@@ -218,7 +238,8 @@ class PrefixCache:
     def _publish(self, ids: list[int], rows: list[_Rows], ttl_s: int,
                  stored: Fetched) -> cache_store_pb2.PublishAck:
         last_chunk = len(ids) - len(ids) % self.layout.chunk_tokens
-        boundaries = sorted({last_chunk, len(ids)} - {0})
+        boundaries = [one for one in sorted({last_chunk, len(ids)})
+                      if one > stored.usable_tokens] or [len(ids)]
 
         def slice_of(one: ObjectId, layer: int) -> memoryview:
             row = rows[layer]
@@ -234,6 +255,10 @@ class PrefixCache:
 
         return self._store.publish(self._prefix(ids), boundaries, slice_of, ttl_s=ttl_s,
                                    stored=stored)
+
+
+def _pass_over(fetched: Fetched, one: ObjectId, layer: int, data: Bytes) -> None:
+    """Of what the store has only the names are wanted."""
 
 
 def _stop_recording(cache: Any) -> None:

@@ -6,14 +6,14 @@ import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Optional, TypeVar
+from typing import Optional, TypeVar
 
 from typing_extensions import Unpack
 
 from hearth_cache._asked_prompts import AskedPrompts, Question, Tokenizing
 from hearth_cache._calls import (
-    Access, AsyncChannel, Channel, Method, PathText, Patience, new_request_id)
+    Access, AsyncChannel, AsyncClosing, Channel, Closing, Method, PathText, Patience,
+    new_request_id)
 from hearth_cache.answers import Answer, AsyncStream, Stream
 from hearth_cache.caches import AsyncCaches, Caches
 from hearth_cache.errors import HearthError, InvalidRequest
@@ -91,7 +91,7 @@ class _Asking:
         return Asked(number, self.questions[number], answer, self.failed.get(number))
 
 
-class Worker:
+class Worker(Closing):
     """A hearth-worker at `address` ("host:port" or "unix:PATH"). Methods may be called from any
     thread. `store`: the address of its store, for `caches`. `retries`: how often a call is repeated
     that was refused for now, or found nobody; `deadline_s`: how long a call may take with them,
@@ -108,13 +108,6 @@ class Worker:
         self._channel.close()
         if self._store is not None:
             self._store.close()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
 
     def generate(self, prompt: Prompt, *, deadline_s: Optional[float] = None,
                  **options: Unpack[GenerateOptions]) -> Answer:
@@ -233,7 +226,7 @@ class Worker:
             return _last(self._channel.duplex(_LOAD, pieces, self._channel.patience()))
 
 
-class AsyncWorker:
+class AsyncWorker(AsyncClosing):
     """Worker for asyncio; to be made within a running loop."""
 
     def __init__(self, address: str, *, store: Optional[str] = None,
@@ -247,13 +240,6 @@ class AsyncWorker:
         await self._channel.close()
         if self._store is not None:
             await self._store.close()
-
-    async def __aenter__(self) -> AsyncWorker:
-        return self
-
-    async def __aexit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                        trace: Optional[TracebackType]) -> None:
-        await self.close()
 
     async def generate(self, prompt: Prompt, *, deadline_s: Optional[float] = None,
                        **options: Unpack[GenerateOptions]) -> Answer:
@@ -372,24 +358,15 @@ class AsyncWorker:
             self._channel.duplex(_LOAD, pieces(), self._channel.patience()))
 
 
-_NO_ANSWER = "the call ended without an answer"
-
-
 def _last(messages: Iterator[T]) -> T:
-    last: Any = None
-    for last in messages:
-        pass
-    if last is None:
-        raise HearthError(_NO_ANSWER)
-    made: T = last
-    return made
+    return _given([*messages])
 
 
 async def _last_async(messages: AsyncIterator[T]) -> T:
-    last: Any = None
-    async for last in messages:
-        pass
-    if last is None:
-        raise HearthError(_NO_ANSWER)
-    made: T = last
-    return made
+    return _given([message async for message in messages])
+
+
+def _given(messages: list[T]) -> T:
+    if not messages:
+        raise HearthError("the call ended without an answer")
+    return messages[-1]
