@@ -59,7 +59,7 @@ class _Rows:
 
 class _Layers:
     """The rows of a fetch, put where they belong as they come: for each layer [K, V][1][kv_head]
-    [token][head_dim], all in one piece of memory, which numpy asks for in huge pages."""
+    [token][head_dim]."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -78,14 +78,12 @@ class _Layers:
         layout, self._fetched = self._layout, fetched
         self._begins = [min((one.begin for one in fetched.objects if one.group == group),
                                  default=0) for group in (GLOBAL, LOCAL)]
-        begins = [self._begins["gl".index(kind)] for kind in layout.layer_types]
-        token = 2 * layout.kv_heads * layout.head_dim
-        sizes = [token * (fetched.usable_tokens - begin) for begin in begins]
-        ends = np.cumsum(sizes)
-        memory = np.empty(int(ends[-1]), _NUMPY[layout.dtype])
+        whole = getattr(torch, _NUMPY[layout.dtype].name)
+        # Not numpy's memory: that asks for huge pages, and a machine without them takes its time.
         self._layers = [
-            memory[end - size:end].reshape(2, 1, layout.kv_heads, -1, layout.head_dim)
-            for size, end in zip(sizes, ends)]
+            torch.empty((2, 1, layout.kv_heads,
+                         fetched.usable_tokens - self._begins["gl".index(kind)],
+                         layout.head_dim), dtype=whole).numpy() for kind in layout.layer_types]
 
     def rows_at(self, boundary: int) -> Iterator[Any]:
         """Exactly what each layer holds after so many tokens."""
