@@ -18,7 +18,9 @@ constexpr int kLongestReal = 300;
 
 bool Run(const std::string& name, const std::string& dir, int chunk, int longest, int count,
          uint64_t first, WeightForm form = WeightForm::kStored) {
-  auto requests = RandomRequests::Open(dir, chunk, longest, first, form);
+  // In blocks the products are of integers, and keys and values in bfloat16 then.
+  const KvDtype kv_dtype = form == WeightForm::kStored ? KvDtype::kFloat32 : KvDtype::kBFloat16;
+  auto requests = RandomRequests::Open(dir, chunk, longest, first, form, kv_dtype);
   if (!requests.ok()) {
     std::fprintf(stderr, "bits_soak: %s\n", requests.status().ToString().c_str());
     return false;

@@ -94,8 +94,9 @@ absl::Status KvLayout::Validate() const {
                      static_cast<uint64_t>(Exactness::kInvariant));
   if (!range.ok()) return range;
   if (quantization.is_on()) {
-    if (dtype != KvDtype::kFloat32) {
-      return absl::InvalidArgumentError("kv_dtype: only rows of float32 are quantized");
+    if (dtype == KvDtype::kFloat16) {
+      return absl::InvalidArgumentError(
+          "kv_dtype: only rows of float32 and bfloat16 are quantized");
     }
     const absl::Status fits = quantization.Check(chunk_tokens, head_dim);
     if (!fits.ok()) return fits;

@@ -63,7 +63,13 @@ TEST(KvQuantization, ChunksAreSmallerByTheBarsAndShorterObjectsAreNot) {
     EXPECT_EQ(layout.SliceBytes(128) % 64, 0u);
     EXPECT_EQ(layout.SliceBytes(127), layout.PlainSliceBytes(127));
   }
+  // Of rows of bfloat16 whole chunks have the same bytes, and others half.
+  const size_t sealed = layout.SliceBytes(128), open = layout.SliceBytes(127);
   layout.dtype = KvDtype::kBFloat16;
+  ASSERT_TRUE(layout.Validate().ok());
+  EXPECT_EQ(layout.SliceBytes(128), sealed);
+  EXPECT_EQ(2 * layout.SliceBytes(127), open);
+  layout.dtype = KvDtype::kFloat16;
   EXPECT_THAT(std::string(layout.Validate().message()), HasSubstr("float32"));
 }
 

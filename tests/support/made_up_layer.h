@@ -79,8 +79,10 @@ class MadeUpLayer {
     for (int64_t position = begin; position < begin + rows; ++position) {
       float* keys =
           blocks_[static_cast<size_t>(position / kSplit)].data() + position % kSplit * shape_.dim;
-      tokens_.push_back({rope_.Cos(position, 1).data, rope_.Sin(position, 1).data, keys,
-                         keys + shape_.kv_heads * kSplit * shape_.dim, kSplit * shape_.dim});
+      tokens_.push_back({rope_.Cos(position, 1).data, rope_.Sin(position, 1).data,
+                         reinterpret_cast<std::byte*>(keys),
+                         reinterpret_cast<std::byte*>(keys + shape_.kv_heads * kSplit * shape_.dim),
+                         kSplit * shape_.dim});
     }
     sequence_ = {pointers_.data(), begin, rows};
     rows_ = LayerRows{Room(0, rows, shape_.hidden),

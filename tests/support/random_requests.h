@@ -46,13 +46,14 @@ class RandomRequests {
   // `longest`: tokens of a text, at most the model's positions. `first`: the first request's seed.
   // `form`: what the weights are made into; where that is in blocks, they multiply in integers.
   static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
-                                             uint64_t first,
-                                             WeightForm form = WeightForm::kStored) {
+                                             uint64_t first, WeightForm form = WeightForm::kStored,
+                                             KvDtype kv_dtype = KvDtype::kFloat32) {
     RandomRequests requests(longest, first);
     for (int threads = 1; threads <= kThreads; ++threads) {
       InvariantGemmaOptions options{threads, chunk};
       options.weights = form;
       options.arithmetic = Arithmetic::kInt8;
+      options.kv_dtype = kv_dtype;
       auto model = InvariantGemma::Load(model_dir, options);
       if (!model.ok()) return model.status();
       requests.models_.push_back(*std::move(model));

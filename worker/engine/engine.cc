@@ -151,6 +151,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   if (options.arithmetic != ArithmeticChoice::kFloat32) {
     gemma_options.arithmetic = Arithmetic::kInt8;
   }
+  if (options.kv_dtype == KvDtypeChoice::kAuto) {
+    gemma_options.kv_dtype = std::nullopt;
+  } else if (options.kv_dtype == KvDtypeChoice::kBFloat16) {
+    gemma_options.kv_dtype = KvDtype::kBFloat16;
+  }
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
@@ -187,6 +192,11 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
     return absl::FailedPreconditionError(absl::StrCat(
         "weights: ", WeightsChoiceName(options.weights),
         " is of the class invariant, which exactness auto does not serve here: ", why));
+  }
+  if (options.kv_dtype == KvDtypeChoice::kBFloat16) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "kv-dtype: bfloat16 is of the class invariant, which exactness auto does not serve here: ",
+        why));
   }
   if (options.arithmetic == ArithmeticChoice::kInt8) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -401,6 +401,17 @@ void Finish(const AttendCall& call, const AttendTile& tile, const AttendState& s
   }
 }
 
+// Keys and values of a quantized split are opened to float32.
+template <typename T>
+void ComputeSplit(const AttendCall& call, const AttendTile& tile, int64_t split,
+                  const AttendState& state) {
+  if (tile.IsQuantized(call.shape, split)) {
+    SplitOfTile<float>(call, tile, split).Compute(state);
+  } else {
+    SplitOfTile<T>(call, tile, split).Compute(state);
+  }
+}
+
 // All splits of one tile.
 template <typename T>
 void WholeTile(const AttendCall& call, const AttendTile& tile) {
@@ -410,7 +421,7 @@ void WholeTile(const AttendCall& call, const AttendTile& tile) {
   const int64_t rows = call.rows_of(tile);
   Begin(rows, call.shape.head_dim, all);
   for (int64_t split = 0; split < tile.splits; ++split) {
-    SplitOfTile<T>(call, tile, tile.first_split + split).Compute(one);
+    ComputeSplit<T>(call, tile, tile.first_split + split, one);
     Combine(one, rows, call.shape.head_dim, all);
   }
   Finish(call, tile, all);
@@ -432,7 +443,7 @@ void AddSplits(const SharedAttendCall& shared, KernelPhases* phases) {
     const int64_t split = part % most_splits;
     if (split >= tile.splits) return;
     const AttendState state(call.workspace->Floats(floats) + part * room);
-    SplitOfTile<T>(call, tile, tile.first_split + split).Compute(state);
+    ComputeSplit<T>(call, tile, tile.first_split + split, state);
   });
   phases->Add(tiles, [=](int64_t part) {
     const FloatMode mode;

@@ -56,8 +56,7 @@ struct AttendSequence {
   const std::byte* const* blocks = nullptr;
   int64_t begin = 0, rows = 0;
   // Each split before a row's own, so that `blocks` need have none but these; null: none is sealed.
-  // Where `quantization` is on, in planes [K,V][kv_head] (proto/kv_quantization.h), and REQUIRES:
-  // keys and values are float32.
+  // Where `quantization` is on, in planes [K,V][kv_head] (proto/kv_quantization.h).
   const std::byte* const* sealed = nullptr;
   KvQuantization quantization = {};
 };

@@ -246,8 +246,16 @@ void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t
     }
     blocks.push_back(reinterpret_cast<const std::byte*>(rows.data()));
   }
-  blocks.push_back(sequence.blocks[own]);
-  AttendRow(shape, blocks.data(), kv_head, position, query, out);
+  AttendShape opened_shape = shape;
+  std::vector<float> wide;
+  const std::byte* last = sequence.blocks[own];
+  if (sequence.quantization.is_on() && shape.kv_type == ElementType::kBFloat16) {
+    wide = Widened(reinterpret_cast<const BFloat16*>(last), 2 * shape.kv_heads * values);
+    last = reinterpret_cast<const std::byte*>(wide.data());
+    opened_shape.kv_type = ElementType::kFloat32;
+  }
+  blocks.push_back(last);
+  AttendRow(opened_shape, blocks.data(), kv_head, position, query, out);
 }
 
 void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,

@@ -119,8 +119,28 @@ void AddNormAndNormRow(const float* y, int64_t columns, const float* y_scale, co
   Map(x, x_scale, columns, normed, ScaleEach{1.0f / std::sqrt(mean + epsilon)});
 }
 
+inline void RoundRow(const float* from, int64_t count, BFloat16* to) {
+  const hn::RebindToUnsigned<D> bits;
+  const hn::RebindToSigned<D> whole;
+  const hn::Rebind<uint16_t, D> half;
+  int64_t at = 0;
+  for (; at + kLanes <= count; at += kLanes) {
+    const auto x = hn::BitCast(bits, hn::LoadU(D(), from + at));
+    const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(bits, 1));
+    const auto rounded = hn::Add(x, hn::Add(odd, hn::Set(bits, 0x7fff)));
+    const auto is_nan = hn::RebindMask(bits, hn::IsNaN(hn::BitCast(D(), x)));
+    const auto kept = hn::IfThenElse(is_nan, hn::Or(x, hn::Set(bits, 0x400000)), rounded);
+    const auto high = hn::BitCast(whole, hn::ShiftRight<16>(kept));
+    hn::StoreU(hn::DemoteTo(half, high), half, reinterpret_cast<uint16_t*>(to + at));
+  }
+  for (; at < count; ++at) to[at] = NarrowOne(from[at]);
+}
+
 #else  // no FMA in vectors
 
+inline void RoundRow(const float* from, int64_t count, BFloat16* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = NarrowOne(from[i]);
+}
 inline float DotRow(const float* a, const float* b, int64_t count) {
   return reference::Dot(a, b, count);
 }
@@ -154,13 +174,23 @@ void NormRotateAppendRow(const QkvShape& shape, const QkvToken& token, float* ro
     RmsNormRow(row, dim, shape.q_scale, shape.epsilon, row);
     RotateRow(token.cos, token.sin, dim / 2, row);
   }
+  const bool narrow = shape.kv_type == ElementType::kBFloat16;
+  auto* const narrow_keys = reinterpret_cast<BFloat16*>(token.keys);
+  auto* const narrow_values = reinterpret_cast<BFloat16*>(token.values);
   for (int64_t head = 0; head < shape.kv_heads; ++head, row += dim) {
-    float* keys = token.keys + head * token.head_stride;
+    const int64_t at = head * token.head_stride;
+    float* keys = narrow ? row : reinterpret_cast<float*>(token.keys) + at;
     RmsNormRow(row, dim, shape.k_scale, shape.epsilon, keys);
     RotateRow(token.cos, token.sin, dim / 2, keys);
+    if (narrow) RoundRow(keys, dim, narrow_keys + at);
   }
   for (int64_t head = 0; head < shape.kv_heads; ++head, row += dim) {
-    std::copy_n(row, dim, token.values + head * token.head_stride);
+    const int64_t at = head * token.head_stride;
+    if (narrow) {
+      RoundRow(row, dim, narrow_values + at);
+    } else {
+      std::copy_n(row, dim, reinterpret_cast<float*>(token.values) + at);
+    }
   }
 }
 

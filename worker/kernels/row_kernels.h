@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "worker/kernels/base/element.h"
 #include "worker/kernels/base/rows.h"
 
 namespace hearth {
@@ -40,19 +41,21 @@ struct QkvShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;  // head_dim is even
   const float *q_scale = nullptr, *k_scale = nullptr;
   float epsilon = 0;
+  ElementType kv_type = ElementType::kFloat32;  // or kBFloat16: rounded to nearest, ties to even
 };
 
-// One token of its sequence: the angles of its position, and where its KV goes: head h's keys at
-// keys + h * head_stride, its values likewise.
+// One token of its sequence: the angles of its position, and where its KV goes, in elements of
+// kv_type: head h's keys at keys + h * head_stride, its values likewise.
 struct QkvToken {
   const float *cos = nullptr, *sin = nullptr;  // [head_dim / 2]
-  float *keys = nullptr, *values = nullptr;
+  std::byte *keys = nullptr, *values = nullptr;
   int64_t head_stride = 0;
 };
 
 // Of one row [queries, keys, values]: each head of queries is normed and rotated where it is, each
-// of keys is normed and rotated into its place in a block, values are copied there. The row's keys
-// and values stay as they are. REQUIRES: the places overlap nothing else.
+// of keys is normed and rotated into its place in a block, values are copied there. The row's own
+// values stay as they are, and its keys where kv_type is kFloat32. REQUIRES: the places overlap
+// nothing else.
 void NormRotateAppend(const QkvShape& shape, const QkvToken& token, float* row);
 
 }  // namespace hearth

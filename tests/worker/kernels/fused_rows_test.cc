@@ -109,9 +109,11 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
     FencedRows got = row, block(2 * heads.kv_heads * kBlockTokens, dim, 0);
     const int64_t head_stride = kBlockTokens * dim;
     float* keys = block.Row(token);
-    NormRotateAppend({heads.heads, heads.kv_heads, dim, scales.Row(0), scales.Row(1), kEpsilon},
-                     {cos, sin, keys, keys + heads.kv_heads * head_stride, head_stride},
-                     got.Row(0));
+    NormRotateAppend(
+        {heads.heads, heads.kv_heads, dim, scales.Row(0), scales.Row(1), kEpsilon},
+        {cos, sin, reinterpret_cast<std::byte*>(keys),
+         reinterpret_cast<std::byte*>(keys + heads.kv_heads * head_stride), head_stride},
+        got.Row(0));
     const std::string what = target + ", head_dim " + std::to_string(dim);
     EXPECT_EQ(FirstDifference(got.Row(0), want.data(), heads.heads * dim), "") << what;
     for (int64_t head = 0; head < 2 * heads.kv_heads; ++head) {
@@ -123,6 +125,54 @@ void ExpectAppended(const HeadShape& heads, int64_t position) {
     EXPECT_TRUE(block.FenceStands(0)) << what;  // nothing beside the token's places
     EXPECT_TRUE(got.FenceStands(1)) << what;
   });
+}
+
+// Keys and values in bfloat16 are those in float32, rounded; what is no number stays none.
+void ExpectAppendedNarrow(const HeadShape& heads, int64_t position) {
+  const int64_t dim = heads.head_dim, columns = (heads.heads + 2 * heads.kv_heads) * dim;
+  Numbers numbers(static_cast<uint64_t>(dim + position));
+  FencedRows row(1, columns), scales(2, dim);
+  row.Fill(&numbers, 2);
+  scales.Fill(&numbers);
+  float* values = row.Row(0) + (heads.heads + heads.kv_heads) * dim;
+  values[0] = std::numeric_limits<float>::quiet_NaN();
+  values[1] = std::numeric_limits<float>::infinity();
+  RopeTable rope(10000, 1, static_cast<int>(dim));
+  rope.Extend(position + 1);
+  const float *cos = rope.Cos(position, 1).data, *sin = rope.Sin(position, 1).data;
+  const int64_t all = heads.kv_heads * dim;
+  ForEachTarget([&](const std::string& target) {
+    QkvShape shape{heads.heads, heads.kv_heads, dim, scales.Row(0), scales.Row(1), kEpsilon};
+    FencedRows wide_row = row, narrow_row = row;
+    std::vector<float> wide(static_cast<size_t>(2 * all));
+    std::vector<BFloat16> narrow(static_cast<size_t>(2 * all) + 1, BFloat16{0x7777});
+    auto* const at = reinterpret_cast<std::byte*>(wide.data());
+    NormRotateAppend(shape, {cos, sin, at, at + all * 4, dim}, wide_row.Row(0));
+    shape.kv_type = ElementType::kBFloat16;
+    auto* const narrow_at = reinterpret_cast<std::byte*>(narrow.data());
+    NormRotateAppend(shape, {cos, sin, narrow_at, narrow_at + all * 2, dim}, narrow_row.Row(0));
+    for (size_t i = 0; i < wide.size(); ++i) {
+      EXPECT_EQ(narrow[i].bits, NarrowOne(wide[i]).bits) << target << ", " << wide[i];
+    }
+    EXPECT_EQ(narrow.back().bits, 0x7777) << target;
+  });
+}
+
+TEST(FusedRows, NormRotateAppendRoundsToBFloat16) {
+  for (const HeadShape& heads : {HeadShape{4, 1, 256}, {3, 3, 2}, {5, 5, 38}}) {
+    for (const int64_t position : {0, 1000}) ExpectAppendedNarrow(heads, position);
+  }
+}
+
+TEST(FusedRows, BFloat16IsTheNearestAndOfTwoTheEvenOne) {
+  EXPECT_EQ(NarrowOne(1.0f).bits, 0x3f80);
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x3f808000)).bits, 0x3f80);  // half way, to even
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x3f818000)).bits, 0x3f82);
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x3f808001)).bits, 0x3f81);
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x7f7fffff)).bits, 0x7f80);  // the largest, to infinity
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x00008000)).bits, 0x0000);  // subnormal
+  EXPECT_EQ(NarrowOne(FloatOfBits(0x80018000)).bits, 0x8002);
+  EXPECT_GT(NarrowOne(FloatOfBits(0x7f800001)).bits & 0x7f, 0);  // a NaN
 }
 
 TEST(FusedRows, NormRotateAppendEqualsTheReferences) {

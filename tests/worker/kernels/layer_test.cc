@@ -63,8 +63,9 @@ class Blocks {
   }
   QkvToken Place(const RopeTable& rope, int64_t position) {
     float* keys = blocks_[static_cast<size_t>(position / kSplit)].data() + position % kSplit * kDim;
-    return {rope.Cos(position, 1).data, rope.Sin(position, 1).data, keys,
-            keys + kKvHeads * kSplit * kDim, kSplit * kDim};
+    return {rope.Cos(position, 1).data, rope.Sin(position, 1).data,
+            reinterpret_cast<std::byte*>(keys),
+            reinterpret_cast<std::byte*>(keys + kKvHeads * kSplit * kDim), kSplit * kDim};
   }
   const std::byte* const* pointers() const { return pointers_.data(); }
 
@@ -97,7 +98,8 @@ void ReferenceLayer(const TinyLayer& layer, const Row& next_norm, const QkvToken
     reference::RotateRow(token.cos, token.sin, kDim / 2, at);
   }
   for (int64_t head = 0; head < 2 * kKvHeads; ++head) {
-    std::copy_n(qkv.data() + (kHeads + head) * kDim, kDim, token.keys + head * token.head_stride);
+    std::copy_n(qkv.data() + (kHeads + head) * kDim, kDim,
+                reinterpret_cast<float*>(token.keys) + head * token.head_stride);
   }
   Row attended(static_cast<size_t>(kHeads * kDim));
   for (int64_t head = 0; head < kHeads; ++head) {

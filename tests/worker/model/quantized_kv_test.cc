@@ -18,12 +18,14 @@ constexpr int kChunk = 16, kTokens = 75;
 
 class SealedKv : public testing::Test {
  protected:
-  static std::unique_ptr<InvariantGemma> Load(int threads = 2) {
+  std::unique_ptr<InvariantGemma> Load(int threads = 2) const {
     TinyGeometry geometry;
     geometry.layer_types = "lgl";
     geometry.window = 24;
     static const std::string* const dir = new std::string(NewTinyCheckpoint(geometry, "quantized"));
-    auto gemma = InvariantGemma::Load(*dir, {threads, kChunk, uint64_t{1} << 30});
+    InvariantGemmaOptions options{threads, kChunk, uint64_t{1} << 30};
+    options.kv_dtype = kv_dtype_;
+    auto gemma = InvariantGemma::Load(*dir, options);
     EXPECT_TRUE(gemma.ok()) << gemma.status();
     return *std::move(gemma);
   }
@@ -46,15 +48,23 @@ class SealedKv : public testing::Test {
   static std::vector<float> Last(const std::vector<float>& all, int rows, int vocabulary) {
     return {all.end() - static_cast<ptrdiff_t>(rows) * vocabulary, all.end()};
   }
+
+  KvDtype kv_dtype_ = KvDtype::kFloat32;
 };
 
-class QuantizedKvTest : public SealedKv, public testing::WithParamInterface<const char*> {
+struct QuantizedForm {
+  const char* options;
+  KvDtype kv_dtype;  // of the rows that are quantized
+};
+
+class QuantizedKvTest : public SealedKv, public testing::WithParamInterface<QuantizedForm> {
  protected:
+  QuantizedKvTest() { kv_dtype_ = GetParam().kv_dtype; }
   static KvChoice Choice() {
     uint32_t residual = 0;
     KvChoice choice;
     choice.strategy = KvStrategy::kQuantized;
-    choice.quantization = *ParseKvQuantization(GetParam(), &residual);
+    choice.quantization = *ParseKvQuantization(GetParam().options, &residual);
     return choice;
   }
 };
@@ -172,9 +182,13 @@ TEST_F(OffloadedKvTest, HasTheBitsOfDynamicAndItsWholeGlobalChunksInTheSecondAre
   EXPECT_EQ(gemma->offloaded_blocks().used_bytes(), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Options, QuantizedKvTest,
-                         testing::Values("bits=8,group=16", "bits=4,group=16,axis_key=0",
-                                         "bits=2,group=8,axis_value=-1"));
+INSTANTIATE_TEST_SUITE_P(
+    Options, QuantizedKvTest,
+    testing::Values(QuantizedForm{"bits=8,group=16", KvDtype::kFloat32},
+                    QuantizedForm{"bits=4,group=16,axis_key=0", KvDtype::kFloat32},
+                    QuantizedForm{"bits=2,group=8,axis_value=-1", KvDtype::kFloat32},
+                    QuantizedForm{"bits=8,group=16", KvDtype::kBFloat16},
+                    QuantizedForm{"bits=4,group=16,axis_key=0", KvDtype::kBFloat16}));
 
 }  // namespace
 }  // namespace hearth

@@ -10,9 +10,10 @@
 namespace hearth {
 namespace {
 
-void ExpectBits(const TinyGeometry& geometry, int longest, WeightForm form = WeightForm::kStored) {
+void ExpectBits(const TinyGeometry& geometry, int longest, WeightForm form = WeightForm::kStored,
+                KvDtype kv_dtype = KvDtype::kFloat32) {
   const std::string dir = NewTinyCheckpoint(geometry, "random_requests");
-  auto requests = RandomRequests::Open(dir, /*chunk=*/16, longest, /*first=*/1, form);
+  auto requests = RandomRequests::Open(dir, /*chunk=*/16, longest, /*first=*/1, form, kv_dtype);
   ASSERT_TRUE(requests.ok()) << requests.status();
   for (int i = 0; i < 10; ++i) EXPECT_EQ(requests->Next(), "");
 }
@@ -31,6 +32,12 @@ TEST(RandomRequests, HaveTheirBitsInIntegersOfEightBits) {
 
 TEST(RandomRequests, HaveTheirBitsInIntegersOfFourBits) {
   ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ4_0);
+}
+
+// A row attends to itself as it is stored, in whatever step it came.
+TEST(RandomRequests, HaveTheirBitsWithKeysAndValuesInBFloat16) {
+  ExpectBits(RequestGeometries()[0], 300, WeightForm::kStored, KvDtype::kBFloat16);
+  ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ8_0, KvDtype::kBFloat16);
 }
 
 // In steps of seven rows alone one row has another bit.

@@ -59,6 +59,10 @@ absl::Status EngineOptions::Validate() const {
     const absl::Status may = MayHave("arithmetic", "int8", "auto", exactness, device, dtype);
     if (!may.ok()) return may;
   }
+  if (kv_dtype == KvDtypeChoice::kBFloat16) {
+    const absl::Status may = MayHave("kv-dtype", "bfloat16", "auto", exactness, device, dtype);
+    if (!may.ok()) return may;
+  }
   for (const auto& [name, dir] : adapters) {
     if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {
       return absl::InvalidArgumentError(absl::StrCat("adapter: \"", name, "\" is no name: 1 to ",

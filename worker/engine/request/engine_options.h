@@ -60,6 +60,7 @@ struct EngineOptions {
   ExactnessChoice exactness = ExactnessChoice::kAuto;
   WeightsChoice weights = WeightsChoice::kAuto;
   ArithmeticChoice arithmetic = ArithmeticChoice::kFloat32;  // class invariant
+  KvDtypeChoice kv_dtype = KvDtypeChoice::kFloat32;          // class invariant
   KvWish kv;  // of requests that say nothing; empty: as the model says
   // Low-rank adapters, by the name that requests choose them by: folders as PEFT saves one. Class
   // invariant.

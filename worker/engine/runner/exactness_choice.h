@@ -31,6 +31,10 @@ absl::Status MayBeInvariant(const std::string& device, const std::string& dtype)
 // the test could not run.
 absl::Status SelfTestFailure(const absl::Status& status);
 
+// How keys and values are stored in the class invariant; kAuto: kBFloat16 where products multiply
+// integers, else kFloat32. In the order of the flag's names.
+enum class KvDtypeChoice { kFloat32, kBFloat16, kAuto };
+
 // Whether an option of the class invariant, such as --weights, can be had beside the others; the
 // error names both. `otherwise`: what the flag may be left at.
 absl::Status MayHave(const std::string& flag, const std::string& value,

@@ -30,7 +30,7 @@ class InvariantRunner : public ModelRunner {
 
   const ModelConfig& config() const override { return gemma_->config(); }
   Exactness exactness() const override { return Exactness::kInvariant; }
-  KvDtype kv_dtype() const override { return KvDtype::kFloat32; }
+  KvDtype kv_dtype() const override { return gemma_->kv_dtype(); }
   const std::string& device_kind() const override { return device_kind_; }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
   std::string weights() const override { return WeightFormName(gemma_->weights()); }

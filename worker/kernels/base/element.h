@@ -58,6 +58,15 @@ inline float FloatOfBits(uint32_t bits) {
   return value;
 }
 
+// The nearest bfloat16, of two as near the even one; a NaN stays one.
+inline BFloat16 NarrowOne(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+  bits = is_nan ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
+  return {static_cast<uint16_t>(bits >> 16)};
+}
+
 inline float WidenOne(float value) { return value; }
 inline float WidenOne(BFloat16 value) { return FloatOfBits(uint32_t{value.bits} << 16); }
 inline float WidenOne(Float16 value) {

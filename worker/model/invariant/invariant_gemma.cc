@@ -33,9 +33,13 @@ uint64_t NextModel() {
   return ++models;
 }
 
-std::shared_ptr<const KvLayout> LayoutFor(const ModelConfig& config, int chunk) {
-  return std::make_shared<const KvLayout>(
-      LayoutOf(config, KvDtype::kFloat32, static_cast<uint32_t>(chunk), Exactness::kInvariant));
+std::shared_ptr<const KvLayout> LayoutFor(const InvariantWeights& weights,
+                                          const InvariantGemmaOptions& options) {
+  const bool integers = weights.arithmetic() == Arithmetic::kInt8;
+  const KvDtype dtype =
+      options.kv_dtype.value_or(integers ? KvDtype::kBFloat16 : KvDtype::kFloat32);
+  return std::make_shared<const KvLayout>(LayoutOf(
+      weights.config(), dtype, static_cast<uint32_t>(options.chunk), Exactness::kInvariant));
 }
 
 // Whether the kernels have what the model asks for.
@@ -73,12 +77,12 @@ InvariantGemma::InvariantGemma(const InvariantGemmaOptions& options,
                                std::unique_ptr<ThreadPool> pool,
                                std::unique_ptr<InvariantWeights> weights)
     : number_(NextModel()),
-      layout_(LayoutFor(weights->config(), options.chunk)),
+      layout_(LayoutFor(*weights, options)),
       kv_blocks_(std::make_unique<KvBlocks>(options.kv_bytes)),
       offloaded_blocks_(std::make_unique<KvBlocks>(options.offload_bytes, "kv-offload-bytes")),
       pool_(std::move(pool)),
       weights_(std::move(weights)),
-      forward_(std::make_unique<InvariantForward>(weights_.get(), options.chunk, pool_.get(),
+      forward_(std::make_unique<InvariantForward>(weights_.get(), *layout_, pool_.get(),
                                                   SeamsOfTests())),
       notes_(weights_->notes()) {}
 
@@ -155,7 +159,7 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
 
 absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const StepLimits& limits) {
   const absl::Time begin = absl::Now();
-  const SelfTestMemory memory(cache_dir, *weights_, layout_->chunk_tokens, limits);
+  const SelfTestMemory memory(cache_dir, *weights_, *layout_, limits);
   if (memory.HasPassed()) {
     notes_.push_back("self-test of the class invariant: held on an earlier start");
     return absl::OkStatus();
@@ -169,11 +173,12 @@ absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const St
 }
 
 // The forward pass, top to bottom: loops in a list, which then runs as one sequence on the threads.
-InvariantForward::InvariantForward(const InvariantWeights* weights, int64_t chunk, ThreadPool* pool,
-                                   LayerSeams seams)
+InvariantForward::InvariantForward(const InvariantWeights* weights, const KvLayout& layout,
+                                   ThreadPool* pool, LayerSeams seams)
     : weights_(weights),
       config_(weights->config()),
-      chunk_(chunk),
+      chunk_(layout.chunk_tokens),
+      kv_type_(layout.dtype == KvDtype::kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat32),
       pool_(pool),
       seams_(std::move(seams)),
       global_rope_(TableOf(config_.rope.global, config_)),
@@ -212,8 +217,14 @@ LayerWeights InvariantForward::WeightsOf(const InvariantLayer& layer) const {
   weights.pre_feedforward_norm = layer.pre_feedforward_norm.data();
   weights.post_feedforward_norm = layer.post_feedforward_norm.data();
   const AttentionConfig& attention = config_.attention;
-  weights.heads = {attention.num_heads, attention.num_kv_heads, attention.head_dim,
-                   layer.q_norm.data(), layer.k_norm.data(),    epsilon()};
+  weights.heads = {attention.num_heads,
+                   attention.num_kv_heads,
+                   attention.head_dim,
+                   layer.q_norm.data(),
+                   layer.k_norm.data(),
+                   epsilon(),
+                   kv_type_};
+  weights.attend.kv_type = kv_type_;
   weights.attend.heads = attention.num_heads;
   weights.attend.kv_heads = attention.num_kv_heads;
   weights.attend.head_dim = attention.head_dim;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,8 +45,8 @@ class InvariantForward {
  public:
   using Parts = absl::Span<const InvariantPart>;
 
-  // `chunk`: C. `seams`: empty, but in tests.
-  InvariantForward(const InvariantWeights* weights, int64_t chunk, ThreadPool* pool,
+  // `layout`: of the model's KV. `seams`: empty, but in tests.
+  InvariantForward(const InvariantWeights* weights, const KvLayout& layout, ThreadPool* pool,
                    LayerSeams seams);
 
   // Appends the parts' tokens and gives their logits. REQUIRES: PrepareParts took the parts.
@@ -78,6 +79,7 @@ class InvariantForward {
   const InvariantWeights* const weights_;
   const ModelConfig& config_;
   const int64_t chunk_;
+  const ElementType kv_type_;
   ThreadPool* const pool_;
   LayerSeams seams_;
   RopeTable global_rope_, local_rope_;
@@ -94,7 +96,9 @@ struct InvariantGemmaOptions {
   // Of layers and head; an embedding that is not the head has the bits that are stored.
   WeightForm weights = WeightForm::kStored;
   Arithmetic arithmetic = Arithmetic::kFloat32;  // of the matrices in blocks
-  uint64_t offload_bytes = uint64_t{1} << 40;    // the second arena
+  // Or kBFloat16; none: that where a matrix multiplies in integers.
+  std::optional<KvDtype> kv_dtype = KvDtype::kFloat32;
+  uint64_t offload_bytes = uint64_t{1} << 40;  // the second arena
 };
 
 class InvariantGemma {
@@ -115,6 +119,7 @@ class InvariantGemma {
   Arithmetic arithmetic() const;  // kInt8 where a matrix has it
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& weights_digest() const;
+  KvDtype kv_dtype() const { return layout_->dtype; }
   // Notes on the load and the self-test for the log, one sentence each.
   const std::vector<std::string>& notes() const;
   const KvBlocks& kv_blocks() const;

@@ -152,12 +152,11 @@ void InvariantSelfTest::See(const char* operation, bool local, RowDigests digest
 
 void InvariantSelfTest::SeeKeysAndValues() {
   const KvLayout& layout = kv_.layout();
-  std::vector<float> of_row(size_t{2} * layout.kv_heads * layout.head_dim);
+  std::vector<std::byte> of_row(layout.PlainSliceBytes(1));
   for (size_t i = 0; i < layers_.size(); ++i) {
     See("keys and values", weights_.layer(layers_[i]).local, [&](int position, int /*row*/) {
-      kv_.CopyOut(static_cast<int>(i), position, position + 1, position, 1,
-                  reinterpret_cast<std::byte*>(of_row.data()));
-      return RowDigest(of_row.data(), static_cast<int64_t>(of_row.size()));
+      kv_.CopyOut(static_cast<int>(i), position, position + 1, position, 1, of_row.data());
+      return SliceDigest(of_row.data(), of_row.size());
     });
   }
 }
@@ -332,7 +331,7 @@ std::string ProgramFile() {
 }  // namespace
 
 SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const InvariantWeights& weights,
-                               int64_t chunk, const StepLimits& limits) {
+                               const KvLayout& layout, const StepLimits& limits) {
   const std::string program = ProgramFile();
   if (cache_dir.empty() || program.empty()) return;
   const std::string key = DigestHex(Sha256(absl::StrCat(
@@ -341,8 +340,9 @@ SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const InvariantWeig
           ? absl::StrCat(" ", ArithmeticName(weights.arithmetic()), " ",
                          IntegerKernelName(ChosenIntegerKernel()))
           : "",
-      "\n", InvariantGemma::kKernelsVersion, " ", chunk, " ", limits.alone, " ", limits.together,
-      " ", limits.decodes, " ", KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));
+      "\n", InvariantGemma::kKernelsVersion, " ", layout.chunk_tokens, " ",
+      KvDtypeName(layout.dtype), " ", limits.alone, " ", limits.together, " ", limits.decodes, " ",
+      KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));
   file_ = absl::StrCat(cache_dir, "/self-test-", key.substr(0, 32));
 }
 

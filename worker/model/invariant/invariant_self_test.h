@@ -94,8 +94,8 @@ class InvariantSelfTest {
 class SelfTestMemory {
  public:
   // `cache_dir` may be empty: then nothing is remembered.
-  SelfTestMemory(const std::string& cache_dir, const InvariantWeights& weights, int64_t chunk,
-                 const StepLimits& limits);
+  SelfTestMemory(const std::string& cache_dir, const InvariantWeights& weights,
+                 const KvLayout& layout, const StepLimits& limits);
   bool HasPassed() const;
   void Remember() const;
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/quantized/quantized_plane.h"
+#include "worker/kernels/quantized/weight_blocks.h"
 
 namespace hearth {
 
@@ -157,14 +158,15 @@ LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
     const KvLayout& layout = kv->layout();
     const int64_t chunk = layout.chunk_tokens, dim = layout.head_dim, begin = kv->length();
     const int64_t rows = static_cast<int64_t>(parts_[i].tokens.size());
-    float* slice = nullptr;
+    const int64_t bytes = static_cast<int64_t>(KvDtypeBytes(layout.dtype));
+    std::byte* slice = nullptr;
     for (int64_t position = begin; position < begin + rows; ++position) {
       if (slice == nullptr || position % chunk == 0) {
-        slice = reinterpret_cast<float*>(kv->SliceAt(number, static_cast<int>(position)));
+        slice = kv->SliceAt(number, static_cast<int>(position));
       }
-      float* keys = slice + position % chunk * dim;
+      std::byte* keys = slice + position % chunk * dim * bytes;
       places.tokens.push_back({rope.Cos(position, 1).data, rope.Sin(position, 1).data, keys,
-                               keys + layout.kv_heads * chunk * dim, chunk * dim});
+                               keys + layout.kv_heads * chunk * dim * bytes, chunk * dim});
     }
     AddSequence(i, number, begin, rows, *kv, &places);
     AddAdapter(parts_[i], number, first, rows, &places.adapters);
@@ -207,7 +209,7 @@ void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
     const auto values = static_cast<int64_t>(chunk * layout.head_dim);
     for (size_t split = begin / chunk; split < (begin + part.tokens.size()) / chunk; ++split) {
       const int position = static_cast<int>(split * chunk);
-      const auto* from = reinterpret_cast<const float*>(part.kv->SliceAt(number, position));
+      const std::byte* from = part.kv->SliceAt(number, position);
       std::byte* to = part.kv->SealedAt(number, split);
       if (!layout.quantization.is_on()) {
         phases->Add(1, [from, to, bytes = layout.PlainSliceBytes(layout.chunk_tokens)](int64_t) {
@@ -223,7 +225,12 @@ void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
         const QuantizedPlane quantized{form, keys ? form.axis_key : form.axis_value,
                                        layout.chunk_tokens, layout.head_dim};
         std::byte* at = to + plane * static_cast<int64_t>(quantized.bytes());
-        QuantizePlane(quantized, from + plane * values, at);
+        std::vector<float> wide(static_cast<size_t>(values));
+        const bool narrow = layout.dtype == KvDtype::kBFloat16;
+        WidenRow(narrow ? ElementType::kBFloat16 : ElementType::kFloat32,
+                 from + plane * values * static_cast<int64_t>(KvDtypeBytes(layout.dtype)), values,
+                 wide.data());
+        QuantizePlane(quantized, wide.data(), at);
         const std::byte* end = to + layout.QuantizedSliceBytes();
         if (plane + 1 < 2 * layout.kv_heads) return;
         at += quantized.bytes();
