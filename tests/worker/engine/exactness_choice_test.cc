@@ -186,6 +186,25 @@ TEST(ArithmeticChoiceTest, IntegersHaveAFingerprintOfTheirOwn) {
             automatic.Run(request)->finished.first_logits_sha256);
 }
 
+TEST(KvDtypeChoiceTest, BFloat16HasHalfTheBytesAndAFingerprintOfItsOwn) {
+  EngineOptions options = InvariantOptions();
+  options.weights = WeightsChoice::kQ8_0;
+  TestWorker wide(ChoiceDir(), options);
+  options.kv_dtype = KvDtypeChoice::kBFloat16;
+  TestWorker narrow(ChoiceDir(), options);
+  EXPECT_EQ(2 * narrow->layout().SliceBytes(16), wide->layout().SliceBytes(16));
+  const auto differences = Compare(wide->fingerprint(), narrow->fingerprint());
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].field, "kv_dtype");
+  EXPECT_EQ(differences[0].theirs, "bfloat16");
+  options.kv_dtype = KvDtypeChoice::kAuto;
+  TestWorker automatic(ChoiceDir(), options);
+  EXPECT_TRUE(Compare(wide->fingerprint(), automatic->fingerprint()).empty());
+  options.arithmetic = ArithmeticChoice::kInt8;
+  TestWorker integers(ChoiceDir(), options);
+  EXPECT_EQ(integers->layout().dtype, KvDtype::kBFloat16);
+}
+
 TEST(ArithmeticChoiceTest, AutoIsFloat32WhereNothingIsInBlocksAndInt8IsRefused) {
   EngineOptions options = InvariantOptions();
   options.arithmetic = ArithmeticChoice::kAuto;

@@ -1,5 +1,5 @@
-// Answers the forward pass's oracle (model_oracle.py) with InvariantGemma, as model_probe does with
-// Gemma, and checks what that promises besides:
+// Answers the forward pass's oracle (model_oracle.py) with InvariantGemma in float32 arithmetic, as
+// model_probe does with Gemma, and checks what that promises besides:
 //
 //   "restored": for each boundary, the prompt in other steps: 7 tokens each up to it, the rest in
 //   one, while keys lie in blocks of the question's "chunk" (32 where it names none).
