@@ -186,7 +186,12 @@ TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
   const Generation alone = worker.server.Generate(LongRequest());
   ExpectSame(alone, cold, 0, v1::TIER_NONE);
   EXPECT_EQ(alone.published.published_tokens(), 0u);
-  EXPECT_GE(worker.counters.Read().fetches.at("unreachable"), 1u);
+  // "unreachable"; on a busy machine the fetch's deadline may come first.
+  uint64_t failed = 0;
+  for (const auto& [outcome, count] : worker.counters.Read().fetches) {
+    failed += outcome == "miss" ? 0 : count;
+  }
+  EXPECT_GE(failed, 1u);
   store = std::make_unique<StoreServer>(options, address);
   const absl::Time patience = absl::Now() + absl::Seconds(30);
   Generation back;
