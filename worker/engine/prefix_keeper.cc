@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -71,13 +70,16 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   return spec;
 }
 
-// One value that is not would end every request that restores it. REQUIRES: of floats.
-bool AreFinite(const KvObjects& objects) {
+// One value that is not would end every request that restores it. The value's upper 16 bits say it:
+// they are a bfloat16, and the exponent of a float32. REQUIRES: of one of these.
+bool AreFinite(const KvObjects& objects, KvDtype dtype) {
+  constexpr uint16_t kExponent = 0x7f80;
+  const size_t step = KvDtypeBytes(dtype);
   for (const auto& object : objects) {
-    for (size_t at = 0; at + sizeof(float) <= object->size_bytes; at += sizeof(float)) {
-      float value = 0;
-      std::memcpy(&value, object->bytes.get() + at, sizeof(value));
-      if (!std::isfinite(value)) return false;
+    for (size_t end = step; end <= object->size_bytes; end += step) {
+      uint16_t upper = 0;
+      std::memcpy(&upper, object->bytes.get() + end - sizeof(upper), sizeof(upper));
+      if ((upper & kExponent) == kExponent) return false;
     }
   }
   return true;
@@ -327,7 +329,7 @@ absl::StatusOr<std::string> PrefixKeeper::AddSnapshot(const std::string& tenant,
   if (status.ok()) status = VerifySnapshotFile(file);
   if (!status.ok()) return status;
   const KvObjects objects = ObjectsOfSnapshot(*header, file);
-  if (!AreFinite(objects)) {
+  if (!AreFinite(objects, layout_.dtype)) {
     return absl::InvalidArgumentError(
         "cannot restore: KV differs: it has values that are no finite numbers");
   }

@@ -200,14 +200,21 @@ TEST(EngineStates, WithOtherBytesForTheSameTokensAreRefused) {
 
 // Every request that restored one would end with logits that are no numbers.
 TEST(EngineStates, WithValuesThatAreNoNumbersAreRefused) {
-  TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
-  const auto begun = first.Run(Asked(false, kHalf));
-  const std::string forged =
-      Forged(*Snapshot(&first, Asked(false, kHalf), begun->tokens),
-             [](char* slice, size_t) { std::memset(slice, 0xff, sizeof(float)); });
-  const absl::Status refused = second->AddSnapshot("default", forged).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("no finite numbers"));
+  for (const KvDtypeChoice dtype : {KvDtypeChoice::kFloat32, KvDtypeChoice::kBFloat16}) {
+    EngineOptions options = InvariantOptions();
+    options.kv_dtype = dtype;
+    TestWorker first = NewWorker(Geometries()[0], options);
+    TestWorker second = NewWorker(Geometries()[0], options);
+    const auto begun = first.Run(Asked(false, kHalf));
+    const std::string file = *Snapshot(&first, Asked(false, kHalf), begun->tokens);
+    const size_t value_bytes = KvDtypeBytes(first->layout().dtype);
+    const std::string forged =
+        Forged(file, [&](char* slice, size_t) { std::memset(slice, 0xff, value_bytes); });
+    const absl::Status refused = second->AddSnapshot("default", forged).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("no finite numbers"));
+    EXPECT_TRUE(second->AddSnapshot("default", file).ok());
+  }
 }
 
 // What a window leaves is memory of the pool too, where it came from elsewhere.
