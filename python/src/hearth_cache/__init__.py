@@ -1,6 +1,6 @@
 """Client of Hearth: a worker's answers, and a store's prefixes for other engines.
 
-    with Worker("127.0.0.1:50051") as worker:
+    with Worker("127.0.0.1:7070") as worker:
         answer = worker.generate("Water boils at", max_new_tokens=8)
         print(answer.text, answer.cached_tokens)
 """

@@ -1,6 +1,6 @@
 """PrefixCache: transformers' models restore their prompts' prefixes from a store.
 
-    prefixes = PrefixCache(model, "127.0.0.1:50052")
+    prefixes = PrefixCache(model, "127.0.0.1:7080")
     output = prefixes.generate(input_ids, max_new_tokens=64)
 
 For models on one device whose layers have full or sliding-window attention, all of one shape, as
