@@ -278,26 +278,9 @@ void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t pane
 
 void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
-  switch (weights.type()) {
-    case ElementType::kQ8_0:
-      return PanelOfType<Blocks<ElementType::kQ8_0>>(x, weights, panel, first, end, chains);
-    case ElementType::kQ4_0:
-      return PanelOfType<Blocks<ElementType::kQ4_0>>(x, weights, panel, first, end, chains);
-    case ElementType::kQ4_1:
-      return PanelOfType<Blocks<ElementType::kQ4_1>>(x, weights, panel, first, end, chains);
-    case ElementType::kQ5_0:
-      return PanelOfType<Blocks<ElementType::kQ5_0>>(x, weights, panel, first, end, chains);
-    case ElementType::kQ5_1:
-      return PanelOfType<Blocks<ElementType::kQ5_1>>(x, weights, panel, first, end, chains);
-    case ElementType::kQ4_K:
-      return PanelOfType<Blocks<ElementType::kQ4_K>>(x, weights, panel, first, end, chains);
-    case ElementType::kQ5_K:
-      return PanelOfType<Blocks<ElementType::kQ5_K>>(x, weights, panel, first, end, chains);
-    case ElementType::kQ6_K:
-      return PanelOfType<Blocks<ElementType::kQ6_K>>(x, weights, panel, first, end, chains);
-    default:
-      assert(false);
-  }
+  WithBlocks(weights.type(), [&](auto block) {
+    PanelOfType<decltype(block)>(x, weights, panel, first, end, chains);
+  });
 }
 
 #if HEARTH_INTEGER_KERNEL == 0

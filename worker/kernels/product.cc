@@ -318,24 +318,9 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
       return of(BFloat16());
     case ElementType::kFloat16:
       return of(Float16());
-    case ElementType::kQ8_0:
-      return of(Blocks<ElementType::kQ8_0>());
-    case ElementType::kQ4_0:
-      return of(Blocks<ElementType::kQ4_0>());
-    case ElementType::kQ4_1:
-      return of(Blocks<ElementType::kQ4_1>());
-    case ElementType::kQ5_0:
-      return of(Blocks<ElementType::kQ5_0>());
-    case ElementType::kQ5_1:
-      return of(Blocks<ElementType::kQ5_1>());
-    case ElementType::kQ4_K:
-      return of(Blocks<ElementType::kQ4_K>());
-    case ElementType::kQ5_K:
-      return of(Blocks<ElementType::kQ5_K>());
-    case ElementType::kQ6_K:
-      return of(Blocks<ElementType::kQ6_K>());
+    default:
+      return WithBlocks(weights.type(), of);
   }
-  assert(false);
 }
 
 }  // namespace product

@@ -3,6 +3,7 @@
 #ifndef HEARTH_WORKER_KERNELS_QUANTIZED_BLOCK_PLACES_H_
 #define HEARTH_WORKER_KERNELS_QUANTIZED_BLOCK_PLACES_H_
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,6 +39,31 @@ template <typename T>
 constexpr bool kIsBlocks = false;
 template <ElementType kType>
 constexpr bool kIsBlocks<Blocks<kType>> = true;
+
+// Calls `of` with a value of Blocks<type>. REQUIRES: a type in blocks.
+template <class F>
+void WithBlocks(ElementType type, const F& of) {
+  switch (type) {
+    case ElementType::kQ8_0:
+      return of(Blocks<ElementType::kQ8_0>());
+    case ElementType::kQ4_0:
+      return of(Blocks<ElementType::kQ4_0>());
+    case ElementType::kQ4_1:
+      return of(Blocks<ElementType::kQ4_1>());
+    case ElementType::kQ5_0:
+      return of(Blocks<ElementType::kQ5_0>());
+    case ElementType::kQ5_1:
+      return of(Blocks<ElementType::kQ5_1>());
+    case ElementType::kQ4_K:
+      return of(Blocks<ElementType::kQ4_K>());
+    case ElementType::kQ5_K:
+      return of(Blocks<ElementType::kQ5_K>());
+    case ElementType::kQ6_K:
+      return of(Blocks<ElementType::kQ6_K>());
+    default:
+      assert(false);
+  }
+}
 
 // Where the bits of a run's inputs are: rows of bytes behind the float16 numbers.
 struct RunPlace {
