@@ -51,7 +51,8 @@ void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
   }
 }
 
-// `objects` in ascending order.
+// `objects` in ascending order. Whichever publish the cache hears of first lacks the prompt's
+// chunks: each counts them. REQUIRES: the sequence writes.
 PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
                            std::vector<uint32_t> boundaries, KvObjects objects) {
   const uint32_t end = boundaries.back();
@@ -67,6 +68,7 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   spec.objects = std::move(objects);
   spec.durability = sequence.request.durability;
   spec.ttl_s = sequence.request.ttl_s;
+  spec.on_plan = [written = sequence.kept.written](const auto& lacked) { written->Add(lacked); };
   return spec;
 }
 
@@ -118,9 +120,6 @@ void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache*
   job.spec =
       SpecFor(*sequence, sequence->prefix, {boundary}, sequence->kept.staged->ObjectsOf(boundary));
   job.done = [](const PublishOutcome&) {};
-  job.spec.on_plan = [written = sequence->kept.written](const auto& lacked) {
-    written->Add(lacked);
-  };
   publisher_.Submit(cache, std::move(job));
 }
 
@@ -215,8 +214,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   }
   PublishJob job;
   job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
-  job.spec.on_plan = [written = sequence->kept.written, planned](const auto& lacked) {
-    written->Add(lacked);
+  job.spec.on_plan = [count = job.spec.on_plan, planned](const auto& lacked) {
+    count(lacked);
     planned();
   };
   job.done = done;
@@ -272,10 +271,6 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   if (cache == nullptr) return done(nothing);
   PublishJob job;
   job.spec = SpecFor(*sequence, prefix, {boundary}, staged.ObjectsOf(boundary));
-  // The cache may hear of it before the prompt's own publish, and lack the prompt's chunks.
-  job.spec.on_plan = [written = sequence->kept.written](const auto& lacked) {
-    written->Add(lacked);
-  };
   job.done = done;
   job.lease = staged.TakeLease();
   publisher_.Submit(cache, std::move(job));
