@@ -188,20 +188,11 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
         absl::StrCat("kv-cache: ", options.kv.cache,
                      " is of the class invariant, which is not served here: ", why));
   }
-  if (options.weights != WeightsChoice::kAuto) {  // what was asked for does not become another
-    return absl::FailedPreconditionError(absl::StrCat(
-        "weights: ", WeightsChoiceName(options.weights),
-        " is of the class invariant, which exactness auto does not serve here: ", why));
-  }
-  if (options.kv_dtype == KvDtypeChoice::kBFloat16) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "kv-dtype: bfloat16 is of the class invariant, which exactness auto does not serve here: ",
-        why));
-  }
-  if (options.arithmetic == ArithmeticChoice::kInt8) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "arithmetic: int8 is of the class invariant, which exactness auto does not serve here: ",
-        why));
+  if (const auto given = options.ChoicesOfInvariant(); !given.empty()) {
+    return absl::FailedPreconditionError(  // what was asked for does not become another
+        absl::StrCat(
+            given[0].first, ": ", given[0].second,
+            " is of the class invariant, which exactness auto does not serve here: ", why));
   }
   if (!options.adapters.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("adapter ", options.adapters.begin()->first,

@@ -31,6 +31,14 @@ absl::Status CacheTerms::Validate() const {
   return absl::OkStatus();
 }
 
+std::vector<std::pair<std::string, std::string>> EngineOptions::ChoicesOfInvariant() const {
+  std::vector<std::pair<std::string, std::string>> given;
+  if (weights != WeightsChoice::kAuto) given.emplace_back("weights", WeightsChoiceName(weights));
+  if (arithmetic == ArithmeticChoice::kInt8) given.emplace_back("arithmetic", "int8");
+  if (kv_dtype == KvDtypeChoice::kBFloat16) given.emplace_back("kv-dtype", "bfloat16");
+  return given;
+}
+
 std::string EngineOptions::FlagsOfInvariant() const {
   std::vector<std::string> given;
   if (memory.kv_offload_bytes > 0) given.push_back("--kv-offload-bytes");
@@ -50,18 +58,8 @@ absl::Status EngineOptions::Validate() const {
   if (exactness == ExactnessChoice::kInvariant) {
     if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
   }
-  if (weights != WeightsChoice::kAuto) {
-    const absl::Status may =
-        MayHave("weights", WeightsChoiceName(weights), "auto", exactness, device, dtype);
-    if (!may.ok()) return may;
-  }
-  if (arithmetic == ArithmeticChoice::kInt8) {
-    const absl::Status may = MayHave("arithmetic", "int8", "auto", exactness, device, dtype);
-    if (!may.ok()) return may;
-  }
-  if (kv_dtype == KvDtypeChoice::kBFloat16) {
-    const absl::Status may = MayHave("kv-dtype", "bfloat16", "auto", exactness, device, dtype);
-    if (!may.ok()) return may;
+  for (const auto& [flag, value] : ChoicesOfInvariant()) {
+    if (absl::Status may = MayHave(flag, value, exactness, device, dtype); !may.ok()) return may;
   }
   for (const auto& [name, dir] : adapters) {
     if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {

@@ -82,6 +82,8 @@ struct EngineOptions {
   CacheTerms cache;
 
   absl::Status Validate() const;
+  // The given choices that only the class invariant can have: flag and value.
+  std::vector<std::pair<std::string, std::string>> ChoicesOfInvariant() const;
   // The given flags that only the class invariant reads, by name: "--step-tokens".
   std::string FlagsOfInvariant() const;
   // max_running, or its default: twice as many where memory is set aside for each and a step has

@@ -42,10 +42,9 @@ const char* WeightsChoiceName(WeightsChoice weights) {
   return kNames[static_cast<int>(weights)];
 }
 
-absl::Status MayHave(const std::string& flag, const std::string& value,
-                     const std::string& otherwise, ExactnessChoice exactness,
+absl::Status MayHave(const std::string& flag, const std::string& value, ExactnessChoice exactness,
                      const std::string& device, const std::string& dtype) {
-  const std::string leave = absl::StrCat("leave --", flag, " at ", otherwise);
+  const std::string leave = absl::StrCat("leave --", flag, " at auto");
   if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, ": ", value, " is of the class invariant, and exactness is ",

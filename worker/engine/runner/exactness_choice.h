@@ -36,9 +36,8 @@ absl::Status SelfTestFailure(const absl::Status& status);
 enum class KvDtypeChoice { kFloat32, kBFloat16, kAuto };
 
 // Whether an option of the class invariant, such as --weights, can be had beside the others; the
-// error names both. `otherwise`: what the flag may be left at.
-absl::Status MayHave(const std::string& flag, const std::string& value,
-                     const std::string& otherwise, ExactnessChoice exactness,
+// error names both, and that the flag may be left at auto.
+absl::Status MayHave(const std::string& flag, const std::string& value, ExactnessChoice exactness,
                      const std::string& device, const std::string& dtype);
 
 // The memory that this process may have: the machine's, or the least that its control group and
