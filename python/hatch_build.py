@@ -1,6 +1,7 @@
-"""Makes the messages of hearth_cache.v1 from the .proto files when a wheel is built.
+"""Makes the messages of hearth_cache.v1 from the .proto files when a wheel is built, and of each
+client in hearth_cache.aio the one that blocks.
 
-They are compiled under the package's own name: a module called `proto` would be proto-plus's.
+Messages are compiled under the package's own name: a module called `proto` would be proto-plus's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,20 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "hearth_cache/v1"
+# What makes asyncio's code block, in order; of names AsyncStore is made Store.
+BLOCKING = (
+    (r"\bhearth_cache\.aio\b", "hearth_cache"),
+    (r"\bAsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\basync (?=def|for|with)|\bawait ", ""),
+    (r"\b__a(?=enter|exit|iter|next)", "__"),
+    (r"\baclose\b", "close"),
+    (r"\bgrpc\.aio\b", "grpc"),
+    (r"\bAioRpcError\b", "RpcError"),
+    (r"\bfrom asyncio import Queue\b", "from queue import Queue"),
+    (r"\bfrom asyncio import sleep\b", "from time import sleep"),
+)
+CLIENTS = ("_channel.py", "caches.py", "store.py", "worker.py")
 FILES = ("cache_store", "chunk_run", "inference", "store_stats")
 
 
@@ -25,6 +40,12 @@ def strict(stub: str) -> str:
     stub = re.sub(r"(: |\[)bytes\b(?!:)", r"\1_bytes", stub)
     stub = re.sub(r"_Mapping(?=\])", "_Mapping[str, _Any]", stub)
     return "from builtins import bytes as _bytes\nfrom typing import Any as _Any\n" + stub
+
+
+def blocking(source: str) -> str:
+    for pattern, instead in BLOCKING:
+        source = re.sub(pattern, instead, source)
+    return "# Made from aio/ by hatch_build.py.\n" + source
 
 
 class MessagesHook(BuildHookInterface[Any]):
@@ -51,6 +72,11 @@ class MessagesHook(BuildHookInterface[Any]):
             if path.suffix == ".pyi":
                 path.write_text(strict(path.read_text(encoding="utf-8")), encoding="utf-8")
             build_data["force_include"][str(path)] = f"{PACKAGE}/{path.name}"
+        for name in CLIENTS:
+            made = self.made / name
+            made.write_text(blocking((root / "src" / "hearth_cache" / "aio" / name).read_text(
+                encoding="utf-8")), encoding="utf-8")
+            build_data["force_include"][str(made)] = f"hearth_cache/{name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self.made is not None:

@@ -5,18 +5,23 @@
         print(answer.text, answer.cached_tokens)
 """
 
+from hearth_cache._asking import Asked
+from hearth_cache._cache import Cache
 from hearth_cache._calls import Access
-from hearth_cache._exchange import Fetched, Prefix
-from hearth_cache.answers import Answer, AsyncStream, Sample, Stream
-from hearth_cache.caches import AsyncCaches, Cache, Caches
+from hearth_cache._exchange import Fetched, Prefix, Turn
+from hearth_cache.aio.caches import AsyncCaches
+from hearth_cache.aio.store import AsyncLease, AsyncStore
+from hearth_cache.aio.worker import AsyncStream, AsyncWorker
+from hearth_cache.answers import Answer, Sample
+from hearth_cache.caches import Caches
 from hearth_cache.errors import (
     Busy, Cancelled, Conflict, DataLoss, DeadlineExceeded, HearthError, InvalidRequest, NotFound,
     PermissionDenied, PreconditionFailed, Unauthenticated, Unavailable)
 from hearth_cache.layout import Fingerprint, Layout, ObjectId
 from hearth_cache.prompts import (
     GenerateOptions, Message, Prompt, PromptOptions, model, system, user)
-from hearth_cache.store import AsyncLease, AsyncStore, Lease, Store, Turn
-from hearth_cache.worker import Asked, AsyncWorker, Worker
+from hearth_cache.store import Lease, Store
+from hearth_cache.worker import Stream, Worker
 
 __all__ = [
     "Access", "Answer", "Asked", "AsyncCaches", "AsyncLease", "AsyncStore", "AsyncStream",

@@ -1,21 +1,19 @@
-"""Calls of a server: metadata, deadlines, retries and errors, blocking and for asyncio."""
+"""Calls of a server: metadata, deadlines, retries and errors."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pathlib
 import random
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Optional, Protocol, TypeVar, Union
 
 import grpc
 import grpc.aio
-from typing_extensions import Self
 
 from hearth_cache.errors import Busy, HearthError, Unavailable, from_status
 
@@ -23,7 +21,7 @@ FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
 LONGEST_HINT_S = 60.0
 REQUEST_ID_KEY = "hearth-request-id"
-_CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -37,30 +35,6 @@ PathText = Union[str, "os.PathLike[str]"]
 
 class Message(Protocol):
     def SerializeToString(self) -> bytes: ...
-
-
-class Closing:
-    """A block that ends with close()."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.close()
-
-
-class AsyncClosing:
-    async def close(self) -> None:
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *unused: object) -> None:
-        await self.close()
 
 
 Q = TypeVar("Q", bound=Message)
@@ -154,7 +128,7 @@ class Patience:
         return delay_s
 
 
-class _Peer:
+class Peer:
     """What both kinds of channels have in common."""
 
     def __init__(self, address: str, access: Optional[Access], deadline_s: float,
@@ -170,137 +144,17 @@ class _Peer:
         return Patience(self._deadline_s if deadline_s is None else deadline_s,
                         self._retries if retries is None else retries)
 
-    def _failure(self, error: Any, request_id: str) -> HearthError:
+    def failure(self, error: Any, request_id: str) -> HearthError:
         trailers = error.trailing_metadata() or ()
         return from_status(error.code(), error.details() or "", trailers, self.address, request_id)
 
 
-class Channel(_Peer):
-    """Blocking calls, from any thread."""
-
-    def __init__(self, address: str, access: Optional[Access], deadline_s: float,
-                 retries: int) -> None:
-        super().__init__(address, access, deadline_s, retries)
-        credentials = self._access.credentials()
-        self._channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS) if credentials is None \
-            else grpc.secure_channel(address, credentials, _CHANNEL_OPTIONS)
-
-    def connect(self) -> None:
-        grpc.channel_ready_future(self._channel)
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def unary(self, method: Method[Q, R], request: Q, patience: Patience) -> R:
-        request_id = new_request_id()
-        call: Any = self._channel.unary_unary(method.path, _bytes_of, method.read)
-        while True:
-            try:
-                response: R = call(request, timeout=patience.left_s(),
-                                   metadata=self._access.metadata(request_id))
-                return response
-            except grpc.RpcError as error:
-                failure = self._failure(error, request_id)
-            time.sleep(patience.delay_s(failure))
-
-    def stream(self, method: Method[Q, R], request: Q, patience: Patience,
-               request_id: str = "") -> Generator[R, None, None]:
-        """Retried until its first message. Closing the iterator cancels the call."""
-        request_id = request_id or new_request_id()
-        start: Any = self._channel.unary_stream(method.path, _bytes_of, method.read)
-        while True:
-            call = start(request, timeout=patience.left_s(),
-                         metadata=self._access.metadata(request_id))
-            begun = False
-            try:
-                for message in call:
-                    begun = True
-                    yield message
-                return
-            except grpc.RpcError as error:
-                failure = self._failure(error, request_id)
-            finally:
-                call.cancel()
-            if begun:
-                raise failure
-            time.sleep(patience.delay_s(failure))
-
-    def duplex(self, method: Method[Q, R], requests: Iterator[Q],
-               patience: Patience) -> Generator[R, None, None]:
-        """Not retried: who has the requests begins anew."""
-        request_id = new_request_id()
-        start: Any = self._channel.stream_stream(method.path, _bytes_of, method.read)
-        call = start(requests, timeout=patience.left_s(),
-                     metadata=self._access.metadata(request_id))
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise self._failure(error, request_id) from None
-        finally:
-            call.cancel()
-
-
-class AsyncChannel(_Peer):
-    """The same calls for asyncio; made within a running loop."""
-
-    def __init__(self, address: str, access: Optional[Access], deadline_s: float,
-                 retries: int) -> None:
-        super().__init__(address, access, deadline_s, retries)
-        credentials = self._access.credentials()
-        self._channel = grpc.aio.insecure_channel(address, _CHANNEL_OPTIONS) \
-            if credentials is None \
-            else grpc.aio.secure_channel(address, credentials, _CHANNEL_OPTIONS)
-
-    async def close(self) -> None:
-        await self._channel.close()
-
-    async def unary(self, method: Method[Q, R], request: Q, patience: Patience) -> R:
-        request_id = new_request_id()
-        call: Any = self._channel.unary_unary(method.path, _bytes_of, method.read)
-        while True:
-            try:
-                response: R = await call(request, timeout=patience.left_s(),
-                                         metadata=self._access.metadata(request_id))
-                return response
-            except grpc.aio.AioRpcError as error:
-                failure = self._failure(error, request_id)
-            await asyncio.sleep(patience.delay_s(failure))
-
-    async def stream(self, method: Method[Q, R], request: Q, patience: Patience,
-                     request_id: str = "") -> AsyncGenerator[R, None]:
-        request_id = request_id or new_request_id()
-        start: Any = self._channel.unary_stream(method.path, _bytes_of, method.read)
-        while True:
-            call = start(request, timeout=patience.left_s(),
-                         metadata=self._access.metadata(request_id))
-            begun = False
-            try:
-                async for message in call:
-                    begun = True
-                    yield message
-                return
-            except grpc.aio.AioRpcError as error:
-                failure = self._failure(error, request_id)
-            finally:
-                call.cancel()
-            if begun:
-                raise failure
-            await asyncio.sleep(patience.delay_s(failure))
-
-    async def duplex(self, method: Method[Q, R], requests: AsyncIterator[Q],
-                     patience: Patience) -> AsyncGenerator[R, None]:
-        request_id = new_request_id()
-        start: Any = self._channel.stream_stream(method.path, _bytes_of, method.read)
-        call = start(requests, timeout=patience.left_s(),
-                     metadata=self._access.metadata(request_id))
-        try:
-            async for message in call:
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise self._failure(error, request_id) from None
-        finally:
-            call.cancel()
-
-
-def _bytes_of(message: Message) -> bytes:
+def bytes_of(message: Message) -> bytes:
     return message.SerializeToString()
+
+
+def begin_to_connect(channel: Any) -> None:
+    if isinstance(channel, grpc.aio.Channel):
+        channel.get_state(try_to_connect=True)
+    else:
+        grpc.channel_ready_future(channel)

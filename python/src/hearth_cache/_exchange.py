@@ -200,3 +200,13 @@ class Offer:
                         object=number, layer=layer, offset=offset,
                         data=bytes(data[offset:offset + PIECE_BYTES])))
         yield cache_store_pb2.PublishRequest(commit=cache_store_pb2.PublishCommit())
+
+
+class Turn:
+    """What a store said about a prefix that several might compute. `compute`: this caller does, and
+    others wait until the block is left; else there is nothing to wait for."""
+
+    def __init__(self, answer: cache_store_pb2.LeaseResponse) -> None:
+        self.answer = answer
+        self.compute = answer.turn == cache_store_pb2.LeaseResponse.COMPUTE
+        self.usable_tokens = answer.usable_tokens

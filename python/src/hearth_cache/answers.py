@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Optional
 
-from hearth_cache._calls import AsyncClosing, Closing
 from hearth_cache.v1 import inference_pb2, store_stats_pb2
 
 FINISH_REASONS = {
@@ -94,40 +92,3 @@ class Answer:
 
 def tier_name(tier: store_stats_pb2.Tier) -> str:
     return store_stats_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
-
-
-class Stream(Closing):
-    """An answer while it is computed: an iterator over its tokens, each with `text`, `ids` and
-    `sample`. `answer` has what came so far. Leaving the block, or close(), ends the call."""
-
-    def __init__(self, messages: Generator[inference_pb2.GenerateResponse, None, None],
-                 request_id: str) -> None:
-        self.answer = Answer(request_id)
-        self._messages = messages
-
-    def __iter__(self) -> Iterator[inference_pb2.GeneratedToken]:
-        for message in self._messages:
-            token = self.answer.take(message)
-            if token is not None:
-                yield token
-
-    def close(self) -> None:
-        self._messages.close()
-
-
-class AsyncStream(AsyncClosing):
-    """Stream for asyncio."""
-
-    def __init__(self, messages: AsyncGenerator[inference_pb2.GenerateResponse, None],
-                 request_id: str) -> None:
-        self.answer = Answer(request_id)
-        self._messages = messages
-
-    async def __aiter__(self) -> AsyncIterator[inference_pb2.GeneratedToken]:
-        async for message in self._messages:
-            token = self.answer.take(message)
-            if token is not None:
-                yield token
-
-    async def close(self) -> None:
-        await self._messages.aclose()

@@ -23,7 +23,7 @@ from typing import Any, Optional, Union
 import numpy as np
 import xxhash
 
-from hearth_cache._calls import Closing
+from hearth_cache._channel import Closing
 from hearth_cache._exchange import Bytes, Fetched, Prefix
 from hearth_cache.errors import HearthError
 from hearth_cache.layout import GLOBAL, LOCAL, Fingerprint, Layout, ObjectId

@@ -1,16 +1,14 @@
-"""Store and AsyncStore: prefixes in a hearth-store, for engines other than Hearth's own."""
+"""A client of a hearth-store: prefixes, for engines other than Hearth's own."""
 
 from __future__ import annotations
 
-import asyncio
-import queue
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
-from types import TracebackType
+from asyncio import Queue
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Optional
 
-from hearth_cache._calls import (
-    Access, AsyncChannel, AsyncClosing, Channel, Closing, Method, Patience)
-from hearth_cache._exchange import Fetched, FetchReader, Offer, Place, Prefix, SliceOf
+from hearth_cache._calls import Access, Method, Patience
+from hearth_cache._exchange import Fetched, FetchReader, Offer, Place, Prefix, SliceOf, Turn
+from hearth_cache.aio._channel import AsyncChannel, AsyncClosing
 from hearth_cache.errors import DataLoss
 from hearth_cache.layout import Fingerprint
 from hearth_cache.prompts import Durability, durability_of
@@ -46,31 +44,8 @@ _WATCH = Method[cache_store_pb2.WatchRequest, cache_store_pb2.WatchEvent](
     _SERVICE + "Watch", cache_store_pb2.WatchEvent.FromString)
 
 
-class Turn:
-    """What a store said about a prefix that several might compute. `compute`: this caller does, and
-    others wait until the block is left; else there is nothing to wait for."""
-
-    def __init__(self, answer: cache_store_pb2.LeaseResponse) -> None:
-        self.answer = answer
-        self.compute = answer.turn == cache_store_pb2.LeaseResponse.COMPUTE
-        self.usable_tokens = answer.usable_tokens
-
-
-class Lease(Turn, Closing):
-    def __init__(self, messages: Generator[cache_store_pb2.LeaseResponse, None, None]) -> None:
-        self._messages = messages
-        for answer in messages:
-            if answer.turn != cache_store_pb2.LeaseResponse.WAIT:
-                super().__init__(answer)
-                return
-        raise DataLoss("the lease ended without an answer")
-
-    def close(self) -> None:
-        self._messages.close()
-
-
 class AsyncLease:
-    """`async with store.lease(...) as turn`."""
+    """A block in which it is this caller's turn, or nobody's: store.lease(...) as turn."""
 
     def __init__(self, messages: AsyncGenerator[cache_store_pb2.LeaseResponse, None]) -> None:
         self._messages = messages
@@ -81,28 +56,28 @@ class AsyncLease:
                 return Turn(answer)
         raise DataLoss("the lease ended without an answer")
 
-    async def __aexit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                        trace: Optional[TracebackType]) -> None:
+    async def __aexit__(self, *unused: object) -> None:
         await self._messages.aclose()
 
 
-class Store(Closing):
-    """A hearth-store at `address` ("host:port" or "unix:PATH"). Methods may be called from any
-    thread. Tenants are the caller's own where none is named."""
+class AsyncStore(AsyncClosing):
+    """A hearth-store at `address` ("host:port" or "unix:PATH"). Tenants are the caller's own where
+    none is named. Methods that block may be called from any thread; those for asyncio need its
+    loop, here already."""
 
     def __init__(self, address: str, *, access: Optional[Access] = None,
                  deadline_s: float = DEFAULT_DEADLINE_S, retries: int = DEFAULT_RETRIES) -> None:
-        self._channel = Channel(address, access, deadline_s, retries)
+        self._channel = AsyncChannel(address, access, deadline_s, retries)
 
     def connect(self) -> None:
         """Begins to connect, which the first call does otherwise."""
         self._channel.connect()
 
-    def close(self) -> None:
-        self._channel.close()
+    async def close(self) -> None:
+        await self._channel.close()
 
-    def fetch(self, prefix: Prefix, *, above_tokens: int = 0, max_tokens: int = 0,
-              place: Optional[Place] = None, deadline_s: Optional[float] = None) -> Fetched:
+    async def fetch(self, prefix: Prefix, *, above_tokens: int = 0, max_tokens: int = 0,
+                    place: Optional[Place] = None, deadline_s: Optional[float] = None) -> Fetched:
         """The longest restore point of a prompt above `above_tokens`, and at most at `max_tokens`
         (0: one token is left to compute). Every byte is checked; where one is wrong the store is
         asked once more, and checks its own. DataLoss: it is wrong again. `place` takes each slice
@@ -110,119 +85,11 @@ class Store(Closing):
         result is then without them."""
         patience = self._channel.patience(deadline_s)
         try:
-            return self._fetch(FetchReader(prefix, above_tokens, max_tokens, place), False,
-                               patience)
+            return await self._fetch(FetchReader(prefix, above_tokens, max_tokens, place), False,
+                                     patience)
         except DataLoss:
-            return self._fetch(FetchReader(prefix, above_tokens, max_tokens, place), True, patience)
-
-    def _fetch(self, reader: FetchReader, again: bool, patience: Patience) -> Fetched:
-        messages = self._channel.stream(_FETCH, reader.request(again=again), patience)
-        try:
-            for message in messages:
-                reader.take(message)
-        finally:
-            messages.close()
-        return reader.end()
-
-    def publish(self, prefix: Prefix, boundaries: Sequence[int], slice_of: SliceOf, *,
-                durability: Durability = "default", ttl_s: int = 0,
-                stored: Optional[Fetched] = None,
-                deadline_s: Optional[float] = None) -> cache_store_pb2.PublishAck:
-        """Keeps restore points. `slice_of(object, layer)` gives bytes, and is asked twice for what
-        the store lacks. `stored`: of what was fetched no bytes are asked for."""
-        offer = Offer(prefix, boundaries, slice_of, durability_of(durability), ttl_s,
-                      () if stored is None else stored.refs)
-        return self._publish(offer, self._channel.patience(deadline_s))
-
-    def _publish(self, offer: Offer, patience: Patience) -> cache_store_pb2.PublishAck:
-        plans: queue.Queue[Optional[cache_store_pb2.PublishPlan]] = queue.Queue()
-
-        def requests() -> Iterator[cache_store_pb2.PublishRequest]:
-            yield cache_store_pb2.PublishRequest(begin=offer.begin)
-            plan = plans.get()
-            if plan is not None:
-                yield from offer.pieces(plan)
-
-        responses = self._channel.duplex(_PUBLISH, requests(), patience)
-        try:
-            for response in responses:
-                if response.HasField("ack"):
-                    return response.ack
-                plans.put(response.plan)
-        finally:
-            plans.put(None)
-            responses.close()
-        raise DataLoss("publish: the stream ended without an acknowledgement")
-
-    def lease(self, prefix: Prefix, *, lease_s: float, wait_s: float = 0.0, above_tokens: int = 0,
-              max_tokens: int = 0, min_tokens: int = 0) -> Lease:
-        """Asks whose turn it is to compute a prefix, and waits for another's up to `wait_s`."""
-        request = _lease_request(prefix, lease_s, wait_s, above_tokens, max_tokens, min_tokens)
-        patience = self._channel.patience(DEFAULT_DEADLINE_S + wait_s + lease_s)
-        return Lease(self._channel.stream(_LEASE, request, patience))
-
-    def explain(self, prefix: Prefix) -> cache_store_pb2.ExplainResponse:
-        request = cache_store_pb2.ExplainRequest(prefix=prefix.message())
-        return self._channel.unary(_EXPLAIN, request, self._channel.patience())
-
-    def list(self, *, tenant: str = "") -> RestorePoints:
-        request = cache_store_pb2.ListRequest(tenant=tenant)
-        return [*self._channel.stream(_LIST, request, self._channel.patience())]
-
-    def watch(self, *, tenant: str = "", since: Optional[cache_store_pb2.WatchEvent] = None
-              ) -> Generator[cache_store_pb2.WatchEvent, None, None]:
-        """What is stored, and every change from then on; `since`: after the last event that was
-        received. Closing the iterator ends it."""
-        return self._channel.stream(_WATCH, _watch_request(tenant, since),
-                                    self._channel.patience(_WATCH_S))
-
-    def pin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
-        request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return self._channel.unary(_PIN, request, self._channel.patience())
-
-    def unpin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
-        request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return self._channel.unary(_UNPIN, request, self._channel.patience())
-
-    def drop(self, restore_point_id: Optional[bytes], *, force: bool = False,
-             tenant: str = "") -> cache_store_pb2.DropResponse:
-        """Removes a restore point; None: all of the tenant's. Pinned ones only with `force`."""
-        request = _drop_request(restore_point_id, force, tenant)
-        return self._channel.unary(_DROP, request, self._channel.patience())
-
-    def renew(self, restore_point_id: bytes, ttl_s: int, *,
-              tenant: str = "") -> cache_store_pb2.PublishAck:
-        """Gives a restore point a later end: it is published again, without its bytes."""
-        request = cache_store_pb2.FetchRequest(restore_point_id=restore_point_id, tenant=tenant)
-        messages = self._channel.stream(_FETCH, request, self._channel.patience())
-        try:
-            offer = _renewal(next(messages).plan, ttl_s, tenant)
-        finally:
-            messages.close()
-        return self._publish(offer, self._channel.patience())
-
-    def stats(self, *, tenant: str = "") -> store_stats_pb2.StatsResponse:
-        request = store_stats_pb2.StatsRequest(tenant=tenant)
-        return self._channel.unary(_STATS, request, self._channel.patience())
-
-
-class AsyncStore(AsyncClosing):
-    """Store for asyncio; to be made within a running loop."""
-
-    def __init__(self, address: str, *, access: Optional[Access] = None,
-                 deadline_s: float = DEFAULT_DEADLINE_S, retries: int = DEFAULT_RETRIES) -> None:
-        self._channel = AsyncChannel(address, access, deadline_s, retries)
-
-    async def close(self) -> None:
-        await self._channel.close()
-
-    async def fetch(self, prefix: Prefix, *, above_tokens: int = 0, max_tokens: int = 0,
-                    deadline_s: Optional[float] = None) -> Fetched:
-        patience = self._channel.patience(deadline_s)
-        try:
-            return await self._fetch(FetchReader(prefix, above_tokens, max_tokens), False, patience)
-        except DataLoss:
-            return await self._fetch(FetchReader(prefix, above_tokens, max_tokens), True, patience)
+            return await self._fetch(FetchReader(prefix, above_tokens, max_tokens, place), True,
+                                     patience)
 
     async def _fetch(self, reader: FetchReader, again: bool, patience: Patience) -> Fetched:
         messages = self._channel.stream(_FETCH, reader.request(again=again), patience)
@@ -237,31 +104,36 @@ class AsyncStore(AsyncClosing):
                       slice_of: SliceOf, *, durability: Durability = "default",
                       ttl_s: int = 0, stored: Optional[Fetched] = None,
                       deadline_s: Optional[float] = None) -> cache_store_pb2.PublishAck:
+        """Keeps restore points. `slice_of(object, layer)` gives bytes, and is asked twice for what
+        the store lacks. `stored`: of what was fetched no bytes are asked for."""
         offer = Offer(prefix, boundaries, slice_of, durability_of(durability), ttl_s,
                       () if stored is None else stored.refs)
         return await self._publish(offer, self._channel.patience(deadline_s))
 
     async def _publish(self, offer: Offer, patience: Patience) -> cache_store_pb2.PublishAck:
-        plan: asyncio.Future[cache_store_pb2.PublishPlan] = asyncio.Future()
+        plans: Queue[Optional[cache_store_pb2.PublishPlan]] = Queue()
 
         async def requests() -> AsyncIterator[cache_store_pb2.PublishRequest]:
             yield cache_store_pb2.PublishRequest(begin=offer.begin)
-            for piece in offer.pieces(await plan):
-                yield piece
+            plan = await plans.get()
+            if plan is not None:
+                for piece in offer.pieces(plan):
+                    yield piece
 
         responses = self._channel.duplex(_PUBLISH, requests(), patience)
         try:
             async for response in responses:
                 if response.HasField("ack"):
                     return response.ack
-                plan.set_result(response.plan)
+                plans.put_nowait(response.plan)
         finally:
-            plan.cancel()
+            plans.put_nowait(None)
             await responses.aclose()
         raise DataLoss("publish: the stream ended without an acknowledgement")
 
     def lease(self, prefix: Prefix, *, lease_s: float, wait_s: float = 0.0, above_tokens: int = 0,
               max_tokens: int = 0, min_tokens: int = 0) -> AsyncLease:
+        """Asks whose turn it is to compute a prefix, and waits for another's up to `wait_s`."""
         request = _lease_request(prefix, lease_s, wait_s, above_tokens, max_tokens, min_tokens)
         patience = self._channel.patience(DEFAULT_DEADLINE_S + wait_s + lease_s)
         return AsyncLease(self._channel.stream(_LEASE, request, patience))
@@ -277,6 +149,8 @@ class AsyncStore(AsyncClosing):
 
     def watch(self, *, tenant: str = "", since: Optional[cache_store_pb2.WatchEvent] = None
               ) -> AsyncGenerator[cache_store_pb2.WatchEvent, None]:
+        """What is stored, and every change from then on; `since`: after the last event that was
+        received. Closing the iterator ends it."""
         return self._channel.stream(_WATCH, _watch_request(tenant, since),
                                     self._channel.patience(_WATCH_S))
 
@@ -290,11 +164,13 @@ class AsyncStore(AsyncClosing):
 
     async def drop(self, restore_point_id: Optional[bytes], *, force: bool = False,
                    tenant: str = "") -> cache_store_pb2.DropResponse:
+        """Removes a restore point; None: all of the tenant's. Pinned ones only with `force`."""
         request = _drop_request(restore_point_id, force, tenant)
         return await self._channel.unary(_DROP, request, self._channel.patience())
 
     async def renew(self, restore_point_id: bytes, ttl_s: int, *,
                     tenant: str = "") -> cache_store_pb2.PublishAck:
+        """Gives a restore point a later end: it is published again, without its bytes."""
         request = cache_store_pb2.FetchRequest(restore_point_id=restore_point_id, tenant=tenant)
         messages = self._channel.stream(_FETCH, request, self._channel.patience())
         try:
