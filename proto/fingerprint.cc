@@ -18,7 +18,7 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kDomain = "hearth.fingerprint.v1";
-constexpr uint64_t kObjectLayoutVersion = 1;
+constexpr uint64_t kRowsLayout = 1, kPagesLayout = 2;
 constexpr absl::string_view kRawCodec = "raw", kQuantizedCodec = "quantized:";
 
 bool GoodName(absl::string_view name) {
@@ -215,16 +215,20 @@ absl::StatusOr<KvLayout> Fingerprint::Layout() const {
   KvLayout layout;
   layout.chunk_tokens = reader.Integer("chunk_tokens");
   layout.window = reader.Integer("window");
-  layout.kv_heads = reader.Integer("kv_heads");
-  layout.head_dim = reader.Integer("head_dim");
-  layout.dtype = ReadDtype(&reader);
+  const uint64_t version = reader.Integer("object_layout");
+  if (version == kPagesLayout) {
+    layout.page_bytes = reader.Integer("page_bytes");
+    if (layout.page_bytes == 0) reader.Fail("fingerprint field page_bytes is 0");
+  } else if (version == kRowsLayout) {
+    layout.kv_heads = reader.Integer("kv_heads");
+    layout.head_dim = reader.Integer("head_dim");
+    layout.dtype = ReadDtype(&reader);
+  } else {
+    reader.Fail(absl::StrCat("fingerprint field object_layout is ", version, ", known are ",
+                             kRowsLayout, " and ", kPagesLayout));
+  }
   layout.exactness = ReadExactness(&reader);
   layout.layers = ReadLayers(&reader);
-  const uint64_t version = reader.Integer("object_layout");
-  if (version != kObjectLayoutVersion) {
-    reader.Fail(absl::StrCat("fingerprint field object_layout is ", version, ", known is ",
-                             kObjectLayoutVersion));
-  }
   layout.quantization = ReadCodec(&reader);
   if (!reader.status().ok()) return reader.status();
   absl::Status status = layout.Validate();

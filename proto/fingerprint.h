@@ -31,10 +31,11 @@ inline constexpr size_t kMaxFingerprintNameBytes = 64;
 inline constexpr size_t kMaxFingerprintTextBytes = 4096;
 
 // Field names that the store reads to know the layout. A fingerprint without them is refused.
-//   chunk_tokens, window, kv_heads, head_dim (integers); kv_dtype ("float32"...), exactness
-//   ("exact", "portable" or "invariant"), layer_types (one letter a layer: g or l), object_layout
-//   (integer 1), codec ("raw", or "quantized:" and the options that whole
-//   chunks are quantized by).
+//   chunk_tokens, window (integers); exactness ("exact", "portable" or "invariant"), layer_types
+//   (one letter a layer: g or l), object_layout (integer), codec ("raw", or "quantized:" and the
+//   options that whole chunks are quantized by).
+//   object_layout 1, rows: kv_heads, head_dim (integers), kv_dtype ("float32"...).
+//   object_layout 2, pages that only the engine which wrote them reads: page_bytes (integer).
 class Fingerprint {
  public:
   Fingerprint() = default;

@@ -74,6 +74,27 @@ const char* KvDtypeName(KvDtype dtype) {
 
 size_t KvDtypeBytes(KvDtype dtype) { return dtype == KvDtype::kFloat32 ? 4 : 2; }
 
+absl::Status KvLayout::ValidateRows() const {
+  absl::Status range = CheckRange("kv_heads", kv_heads, 1, kMaxKvHeads);
+  if (!range.ok()) return range;
+  range = CheckRange("head_dim", head_dim, 1, kMaxHeadDim);
+  if (!range.ok()) return range;
+  range = CheckRange("kv_dtype", static_cast<uint64_t>(dtype), 0,
+                     static_cast<uint64_t>(KvDtype::kFloat16));
+  if (!range.ok() || !quantization.is_on()) return range;
+  if (dtype == KvDtype::kFloat16) {
+    return absl::InvalidArgumentError("kv_dtype: only rows of float32 and bfloat16 are quantized");
+  }
+  return quantization.Check(chunk_tokens, head_dim);
+}
+
+absl::Status KvLayout::ValidatePages() const {
+  if (quantization.is_on()) {
+    return absl::InvalidArgumentError("codec: pages of object_layout 2 are not quantized here");
+  }
+  return CheckRange("page_bytes", page_bytes, 1, uint64_t{kMaxPageTokenBytes} * chunk_tokens);
+}
+
 absl::Status KvLayout::Validate() const {
   absl::Status range = CheckRange("chunk_tokens", chunk_tokens, kMinChunkTokens, kMaxChunkTokens);
   if (!range.ok()) return range;
@@ -81,26 +102,13 @@ absl::Status KvLayout::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk_tokens is ", chunk_tokens, ", not a power of two"));
   }
-  range = CheckRange("kv_heads", kv_heads, 1, kMaxKvHeads);
-  if (!range.ok()) return range;
-  range = CheckRange("head_dim", head_dim, 1, kMaxHeadDim);
+  range = page_bytes > 0 ? ValidatePages() : ValidateRows();
   if (!range.ok()) return range;
   range = CheckRange("layer count", layers.size(), 1, kMaxLayers);
-  if (!range.ok()) return range;
-  range = CheckRange("kv_dtype", static_cast<uint64_t>(dtype), 0,
-                     static_cast<uint64_t>(KvDtype::kFloat16));
   if (!range.ok()) return range;
   range = CheckRange("exactness", static_cast<uint64_t>(exactness), 0,
                      static_cast<uint64_t>(Exactness::kInvariant));
   if (!range.ok()) return range;
-  if (quantization.is_on()) {
-    if (dtype == KvDtype::kFloat16) {
-      return absl::InvalidArgumentError(
-          "kv_dtype: only rows of float32 and bfloat16 are quantized");
-    }
-    const absl::Status fits = quantization.Check(chunk_tokens, head_dim);
-    if (!fits.ok()) return fits;
-  }
   bool has_local = false;
   for (LayerGroup group : layers) {
     range = CheckRange("layer group", static_cast<uint64_t>(group), 0, 1);

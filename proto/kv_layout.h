@@ -55,6 +55,8 @@ inline constexpr uint32_t kMaxPromptTokens = 1u << 20;
 inline constexpr uint32_t kMaxLayers = 1024;
 inline constexpr uint32_t kMaxKvHeads = 1024;
 inline constexpr uint32_t kMaxHeadDim = 4096;
+// Of a page, for each of its tokens: 2 x 128 heads x 1,024 x 4 bytes.
+inline constexpr uint32_t kMaxPageTokenBytes = 1u << 20;
 
 struct KvLayout {
   uint32_t chunk_tokens = kDefaultChunkTokens;  // power of two, kMinChunkTokens..kMaxChunkTokens
@@ -65,6 +67,9 @@ struct KvLayout {
   Exactness exactness = Exactness::kExact;
   std::vector<LayerGroup> layers;  // one entry per model layer
   KvQuantization quantization;     // of whole chunks; a shorter object has its rows as they are
+  // Above 0: slices are opaque, an engine's page of one layer and one block of chunk_tokens, of so
+  // many bytes. Then every object is a whole chunk, and there are no heads, head_dim and dtype.
+  uint32_t page_bytes = 0;
 
   // Names the first field that is out of range.
   absl::Status Validate() const;
@@ -72,6 +77,7 @@ struct KvLayout {
   std::vector<uint32_t> LayersOf(LayerGroup group) const;
   // Bytes of a slice of `tokens` tokens: K and V, all KV heads.
   size_t SliceBytes(uint32_t tokens) const {
+    if (page_bytes > 0) return page_bytes;
     return quantization.is_on() && tokens == chunk_tokens ? QuantizedSliceBytes()
                                                           : PlainSliceBytes(tokens);
   }
@@ -87,6 +93,12 @@ struct KvLayout {
   size_t ObjectBytes(uint32_t tokens, LayerGroup group) const {
     return LayersOf(group).size() * SliceBytes(tokens);
   }
+  // Whether a prompt can be kept up to there: pages are not divided.
+  bool MayEndAt(uint32_t boundary) const { return page_bytes == 0 || boundary % chunk_tokens == 0; }
+
+ private:
+  absl::Status ValidateRows() const;
+  absl::Status ValidatePages() const;
 };
 
 // An object of a prompt: one segment's KV in one layer group. [begin, begin + tokens).

@@ -143,7 +143,8 @@ absl::Status PlacePayload(SnapshotHeader* header) {
     const uint64_t object_end = uint64_t{id.begin} + id.tokens;
     const size_t layers = layout.LayersOf(id.group).size();
     if (id.begin % layout.chunk_tokens != 0 || id.tokens == 0 || id.tokens > layout.chunk_tokens ||
-        object_end > header->manifest.token_count || object.slice_digests.size() != layers) {
+        object_end > header->manifest.token_count || !layout.MayEndAt(id.tokens) ||
+        object.slice_digests.size() != layers) {
       return absl::DataLossError(absl::StrCat(GroupName(id.group), " object [", id.begin, ", ",
                                               object_end, ") with ", object.slice_digests.size(),
                                               " slices is not a segment of this prompt and model"));
@@ -405,6 +406,11 @@ absl::Status ValidateManifest(const Manifest& manifest, const KvLayout& layout) 
     return absl::InvalidArgumentError(absl::StrCat("token_count is ", manifest.token_count,
                                                    ", allowed are 1 to ", kMaxPromptTokens));
   }
+  if (!layout.MayEndAt(manifest.token_count)) {
+    return absl::InvalidArgumentError(absl::StrCat("token_count is ", manifest.token_count,
+                                                   ", not a multiple of chunk_tokens, ",
+                                                   layout.chunk_tokens, ": pages are not divided"));
+  }
   if (manifest.token_ids.size() != manifest.token_count) {
     return absl::InvalidArgumentError(absl::StrCat("token_count is ", manifest.token_count,
                                                    " beside ", manifest.token_ids.size(),
@@ -445,12 +451,15 @@ absl::Status CheckRestorable(const SnapshotHeader& snapshot, const Fingerprint& 
   if (!status.ok()) return status;
   const std::vector<FieldDifference> differences = Compare(running, snapshot.fingerprint);
   if (!differences.empty()) {
-    // The dtype of keys and values decides others, which are named before it.
-    const auto dtype = std::find_if(differences.begin(), differences.end(),
-                                    [](const auto& each) { return each.field == "kv_dtype"; });
-    const FieldDifference& first = dtype == differences.end() ? differences.front() : *dtype;
-    return Mismatch(PartOf(first.field), absl::StrCat("\"", first.theirs, "\""),
-                    absl::StrCat("\"", first.ours, "\""));
+    // Both decide others, which come before them in order of name.
+    const FieldDifference* first = &differences.front();
+    for (const char* field : {"kv_dtype", "object_layout"}) {
+      for (const FieldDifference& each : differences) {
+        if (each.field == field) first = &each;
+      }
+    }
+    return Mismatch(PartOf(first->field), absl::StrCat("\"", first->theirs, "\""),
+                    absl::StrCat("\"", first->ours, "\""));
   }
   const std::string difference = NeededSetDifference(manifest, snapshot.layout);
   if (!difference.empty()) return Mismatch("KV", difference, "the needed set of the restore rule");

@@ -111,14 +111,16 @@ std::vector<std::shared_ptr<const KnownFingerprint>> FingerprintBook::Of(
 
 double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layout) {
   const double layers = static_cast<double>(layout.layers.size());
-  const double kv_columns = 2.0 * layout.kv_heads * layout.head_dim;
+  // An element of a page is taken for two bytes.
+  const double kv_columns = layout.page_bytes > 0 ? 0.5 * layout.page_bytes / layout.chunk_tokens
+                                                  : 2.0 * layout.kv_heads * layout.head_dim;
   const double hidden = Integer(fingerprint, "hidden_size");
   const double heads = Integer(fingerprint, "heads");
   const double intermediate = Integer(fingerprint, "intermediate_size");
   if (hidden == 0 || heads == 0 || intermediate == 0) {
     return layers * kv_columns * kMultiplyAddsPerElement;
   }
-  const double query_and_output = 2 * heads * layout.head_dim;
+  const double query_and_output = 2 * heads * Integer(fingerprint, "head_dim");
   return layers * hidden * (query_and_output + kv_columns + 3 * intermediate);
 }
 

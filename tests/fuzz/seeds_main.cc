@@ -107,6 +107,7 @@ void WriteSeeds(const std::filesystem::path& folder) {
   SeedFolder snapshot{folder / "snapshot"};
   snapshot.Add(0, TinyFile());
   snapshot.Add(1, *BuildSnapshotHeader(TinyFingerprint(), TinyManifest()));
+  snapshot.Add(0, PageFile());
   SeedFolder state{folder / "state"};
   state.Add(0, TinyStateFile());
   state.Add(1, TinyStateFile());
@@ -116,6 +117,7 @@ void WriteSeeds(const std::filesystem::path& folder) {
     manifest.Add(sealed | 1, SerializeManifestRecord(TinyRecord()));
     manifest.Add(sealed | 2, SerializeObject(TinyObject()));
     manifest.Add(sealed | 3, TinyFingerprint().Serialize());
+    manifest.Add(sealed | 3, PageFingerprint().Serialize());
   }
   SeedFolder request{folder / "request"};
   for (const bool with_fields : {false, true}) {

@@ -44,6 +44,14 @@ TEST(CheckRestorableTest, NamesWhatDiffersBeforeTheDigestsThatFollowFromIt) {
   EXPECT_EQ(differences[1].field, "canary_sha256");
 }
 
+TEST(CheckRestorableTest, AModelOfRowsRefusesPagesByTheirLayout) {
+  const absl::Status refused =
+      CheckRestorable(ParseSnapshotHeader(PageFile()).value(), TinyFingerprint());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(),
+            "cannot restore: model config field object_layout differs: saved \"2\", running \"1\"");
+}
+
 TEST(CheckRestorableTest, NamesEachOfTheSixPartsWithBothValues) {
   const absl::Status count = CheckChanged([](Manifest* m) { m->token_count = 19; });
   EXPECT_EQ(count.code(), absl::StatusCode::kFailedPrecondition);

@@ -87,20 +87,18 @@ def needed_objects(layer_types, window, chunk, boundary):
             yield begin, tokens, 1
 
 
-def check_manifest(raw, fields, digest):
-    """Rebuilds the example's manifest but for its XXH3 digests; returns those of the slices."""
-    tokens, cuts = list(range(2, 22)), [5, 20]
+def check_manifest(raw, fields, digest, tokens, cuts):
+    """Rebuilds an example's manifest but for its XXH3 digests; returns its objects."""
     layers, chunk = fields["layer_types"], fields["chunk_tokens"]
     objects = list(needed_objects(layers, fields["window"], chunk, len(tokens)))
     head = b"HRTHMANI" + struct.pack("<I", 1) + digest
     head += struct.pack("<5I", len(tokens), len(tokens), len(cuts), len(objects), len("causal"))
     head += b"causal" + u32s(tokens) + u32s(cuts)
     check(raw.startswith(head), "manifest state")
-    at, digests = len(head), []
+    at = len(head)
     for begin, count, group in objects:
         slices = layers.count("gl"[group])
         check(raw[at:at + 16] == struct.pack("<4I", begin, count, group, slices), "manifest object")
-        digests.append(raw[at + 16:at + 16 + 8 * slices])
         at += 16 + 8 * slices
     check(len(raw) == at + 8, "manifest length")
     return objects
@@ -110,18 +108,23 @@ def align(offset):
     return (offset + 63) // 64 * 64
 
 
-def check_snapshot(data, vectors):
-    canonical = bytes.fromhex(vectors["fingerprints"][0]["canonical_hex"])
-    manifest = bytes.fromhex(vectors["manifest_hex"])
-    fields = {name: value for name, _, value in vectors["fingerprints"][0]["fields"]}
-    objects = check_manifest(manifest, fields, hashlib.sha256(canonical).digest())
+def slice_bytes(fields, tokens):
+    if fields["object_layout"] == 2:
+        return fields["page_bytes"]
+    return 2 * fields["kv_heads"] * tokens * fields["head_dim"] * 2
+
+
+def check_snapshot(data, fingerprint, manifest, tokens, cuts):
+    canonical = bytes.fromhex(fingerprint["canonical_hex"])
+    fields = {name: value for name, _, value in fingerprint["fields"]}
+    objects = check_manifest(manifest, fields, hashlib.sha256(canonical).digest(), tokens, cuts)
     header_bytes = 40 + len(canonical) + len(manifest) + 8
     end = payload = align(header_bytes)
     slices = []
     for begin, count, group in objects:
         for _ in range(fields["layer_types"].count("gl"[group])):
             offset = align(end)
-            end = offset + 2 * fields["kv_heads"] * count * fields["head_dim"] * 2
+            end = offset + slice_bytes(fields, count)
             slices.append((offset, end))
     prelude = b"HRTHSNAP" + struct.pack("<IIQQQ", 1, len(canonical), len(manifest), payload, end)
     check(data[:40] == prelude, "snapshot prelude")
@@ -146,7 +149,10 @@ def main():
     golden, page = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     vectors = json.loads((golden / "vectors.json").read_text())
     check_keys(vectors)
-    check_snapshot((golden / "tiny.snapshot").read_bytes(), vectors)
+    check_snapshot((golden / "tiny.snapshot").read_bytes(), vectors["fingerprints"][0],
+                   bytes.fromhex(vectors["manifest_hex"]), list(range(2, 22)), [5, 20])
+    check_snapshot((golden / "pages.snapshot").read_bytes(), vectors["fingerprints"][2],
+                   bytes.fromhex(vectors["pages_manifest_hex"]), list(range(2, 50)), [])
     check_doc(page.read_text(), vectors)
     print("all vectors agree")
 

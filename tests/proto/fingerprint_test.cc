@@ -15,23 +15,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::vector<FingerprintField> With(FingerprintField changed) {
-  std::vector<FingerprintField> fields = TinyFields();
-  for (FingerprintField& field : fields) {
-    if (field.name == changed.name) {
-      field = changed;
-      return fields;
-    }
-  }
-  fields.push_back(changed);
-  return fields;
+  return With(TinyFields(), std::move(changed));
 }
 
 std::string CreateError(std::vector<FingerprintField> fields) {
   return std::string(Fingerprint::Create(std::move(fields)).status().message());
 }
 
-std::string LayoutError(FingerprintField changed) {
-  return std::string(Fingerprint::Create(With(std::move(changed)))->Layout().status().message());
+std::string LayoutError(FingerprintField changed,
+                        const std::vector<FingerprintField>& fields = TinyFields()) {
+  return std::string(
+      Fingerprint::Create(With(fields, std::move(changed)))->Layout().status().message());
 }
 
 TEST(FingerprintTest, TheOrderOfFieldsDoesNotMatter) {
@@ -82,11 +76,49 @@ TEST(FingerprintTest, LayoutNamesTheMissingOrBadField) {
   EXPECT_THAT(LayoutError({"kv_dtype", std::string("int4")}), HasSubstr("kv_dtype is \"int4\""));
   EXPECT_THAT(LayoutError({"layer_types", std::string("gx")}), HasSubstr("layer_types"));
   EXPECT_THAT(LayoutError({"exactness", std::string("roughly")}), HasSubstr("exactness"));
-  EXPECT_THAT(LayoutError({"object_layout", uint64_t{2}}), HasSubstr("object_layout is 2"));
+  EXPECT_THAT(LayoutError({"object_layout", uint64_t{3}}), HasSubstr("object_layout is 3"));
   EXPECT_THAT(LayoutError({"codec", std::string("zip")}), HasSubstr("codec is \"zip\""));
   EXPECT_THAT(LayoutError({"chunk_tokens", uint64_t{17}}), HasSubstr("power of two"));
   EXPECT_THAT(Fingerprint::Create({{"codec", std::string("raw")}})->Layout().status().message(),
               HasSubstr("chunk_tokens is missing"));
+}
+
+TEST(FingerprintTest, PagesHaveTheSizeThatTheFieldsSayAndNothingElse) {
+  const KvLayout layout = PageFingerprint().Layout().value();
+  EXPECT_EQ(layout.SliceBytes(16), 72u);
+  EXPECT_EQ(layout.ObjectBytes(16, LayerGroup::kLocal), 72u);
+  EXPECT_TRUE(layout.MayEndAt(32));
+  EXPECT_FALSE(layout.MayEndAt(33));
+  EXPECT_TRUE(TinyFingerprint().Layout()->MayEndAt(33));
+  // Whatever the engine calls its dtype.
+  EXPECT_EQ(LayoutError({"kv_dtype", std::string("int3")}, PageFields()), "");
+  // Rows become no pages by a field too many.
+  EXPECT_EQ(Fingerprint::Create(With({"page_bytes", uint64_t{72}}))->Layout()->SliceBytes(16),
+            TinyFingerprint().Layout()->SliceBytes(16));
+}
+
+TEST(FingerprintTest, PagesOfAHostileSizeAreRefusedByTheirField) {
+  const auto error = [](FingerprintField changed) {
+    return LayoutError(std::move(changed), PageFields());
+  };
+  EXPECT_EQ(error({"page_bytes", uint64_t{0}}), "fingerprint field page_bytes is 0");
+  EXPECT_EQ(error({"page_bytes", uint64_t{kMaxPageTokenBytes} * 16}), "");
+  EXPECT_EQ(error({"page_bytes", uint64_t{kMaxPageTokenBytes} * 16 + 1}),
+            "page_bytes is 16777217, allowed are 1 to 16777216");
+  EXPECT_EQ(error({"page_bytes", UINT64_MAX}),
+            "fingerprint field page_bytes is 18446744073709551615, over 32 bits");
+  EXPECT_EQ(error({"page_bytes", std::string("72")}),
+            "fingerprint field page_bytes is not an integer");
+  EXPECT_EQ(error({"layer_types", std::string(1025, 'g')}),
+            "layer count is 1025, allowed are 1 to 1024");
+  EXPECT_EQ(error({"layer_types", std::string()}), "layer count is 0, allowed are 1 to 1024");
+  EXPECT_EQ(CreateError(With(PageFields(), {"layer_types", std::string(1000000, 'g')})),
+            "fingerprint field layer_types has 1000000 bytes, the limit is 4096");
+  EXPECT_EQ(error({"chunk_tokens", uint64_t{1} << 20}),
+            "chunk_tokens is 1048576, allowed are 16 to 1024");
+  EXPECT_EQ(error({"codec", std::string("quantized:bits=4,group=64,axis_key=0,axis_value=0")}),
+            "codec: pages of object_layout 2 are not quantized here");
+  EXPECT_EQ(error({"window", uint64_t{0}}), "window is 0, allowed are 1 to 1048576");
 }
 
 TEST(FingerprintTest, ComparisonNamesEveryDifference) {

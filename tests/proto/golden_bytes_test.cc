@@ -45,7 +45,8 @@ FingerprintField FieldOf(const Json& json) {
 
 TEST(GoldenBytesTest, FingerprintsHaveThePublishedBytesAndDigests) {
   const Json vectors = Vectors();
-  ASSERT_GE(vectors.at("fingerprints").size(), 2u);
+  ASSERT_GE(vectors.at("fingerprints").size(), 3u);
+  EXPECT_EQ(vectors.at("fingerprints").at(2).at("digest"), DigestHex(PageFingerprint().digest()));
   for (const Json& vector : vectors.at("fingerprints")) {
     std::vector<FingerprintField> fields;
     for (const Json& field : vector.at("fields")) fields.push_back(FieldOf(field));
@@ -87,12 +88,17 @@ TEST(GoldenBytesTest, SliceDigestsArePlainXxh3) {
 TEST(GoldenBytesTest, TheManifestHasThePublishedBytes) {
   EXPECT_EQ(absl::BytesToHexString(SerializeManifest(TinyManifest())),
             Vectors().at("manifest_hex"));
+  EXPECT_EQ(absl::BytesToHexString(SerializeManifest(PageManifest())),
+            Vectors().at("pages_manifest_hex"));
 }
 
 TEST(GoldenBytesTest, TheSnapshotFileHasThePublishedBytes) {
   const std::string golden = ReadGolden("tiny.snapshot");
   EXPECT_EQ(absl::BytesToHexString(TinyFile()), absl::BytesToHexString(golden));
   EXPECT_TRUE(VerifySnapshotFile(golden).ok());
+  const std::string pages = ReadGolden("pages.snapshot");
+  EXPECT_EQ(absl::BytesToHexString(PageFile()), absl::BytesToHexString(pages));
+  EXPECT_TRUE(VerifySnapshotFile(pages).ok());
 }
 
 TEST(GoldenBytesTest, ValuesOnDiskAndWireAreFixed) {

@@ -72,6 +72,20 @@ TEST(SnapshotFileTest, HeaderTellsWhereEverySliceIs) {
   EXPECT_TRUE(VerifySnapshotFile(file).ok()) << VerifySnapshotFile(file);
 }
 
+TEST(SnapshotFileTest, PagesAreWholeBlocksAndTailsOfTheWindow) {
+  const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(PageFile());
+  ASSERT_TRUE(header.ok()) << header.status();
+  ASSERT_EQ(header->manifest.objects.size(), 5u) << "the window's tail is two of three blocks";
+  EXPECT_EQ(header->slice_offsets[1] - header->slice_offsets[0], 128u) << "72, to the next 64";
+  EXPECT_TRUE(VerifySnapshotFile(PageFile()).ok());
+
+  const KvLayout layout = PageFingerprint().Layout().value();
+  const Manifest divided = ManifestOf(PageFingerprint(), 40);
+  EXPECT_EQ(ValidateManifest(divided, layout).message(),
+            "token_count is 40, not a multiple of chunk_tokens, 16: pages are not divided");
+  EXPECT_FALSE(BuildSnapshotHeader(PageFingerprint(), divided).ok());
+}
+
 TEST(SnapshotFileTest, HeaderAloneIsEnoughToParse) {
   const std::string file = TinyFile();
   const uint64_t payload = ParseSnapshotHeader(file)->payload_offset;

@@ -1,10 +1,11 @@
-// The snapshot that the format's tests and docs/snapshot_format.md use as their example: two
-// layers, one of them sliding-window, 20 tokens in chunks of 16, so every kind of object occurs.
-// Pure functions.
+// The snapshots that the format's tests and docs/snapshot_format.md use as their examples: two
+// layers, one of them sliding-window, 20 tokens in chunks of 16, so every kind of object occurs;
+// and an engine's pages, of 48 tokens in blocks of 16. Pure functions.
 #ifndef HEARTH_TESTS_PROTO_TINY_SNAPSHOT_H_
 #define HEARTH_TESTS_PROTO_TINY_SNAPSHOT_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/fingerprint.h"
@@ -27,6 +28,37 @@ inline std::vector<FingerprintField> TinyFields() {
           {"window", uint64_t{8}}};
 }
 
+inline std::vector<FingerprintField> PageFields() {
+  return {{"cache_dtype", std::string("fp8_e4m3")},
+          {"chunk_tokens", uint64_t{16}},
+          {"codec", std::string("raw")},
+          {"engine", std::string("vllm")},
+          {"engine_version", std::string("0.32.0")},
+          {"exactness", std::string("portable")},
+          {"layer_types", std::string("lg")},
+          {"object_layout", uint64_t{2}},
+          {"page_bytes", uint64_t{72}},
+          {"page_layout", std::string("[K,V][head][dim][token]")},
+          {"tp_rank", uint64_t{0}},
+          {"tp_size", uint64_t{1}},
+          {"window", uint64_t{24}}};
+}
+
+// `fields` with one of them changed, or added.
+inline std::vector<FingerprintField> With(std::vector<FingerprintField> fields,
+                                          FingerprintField changed) {
+  for (FingerprintField& field : fields) {
+    if (field.name == changed.name) {
+      field = std::move(changed);
+      return fields;
+    }
+  }
+  fields.push_back(std::move(changed));
+  return fields;
+}
+
+inline Fingerprint PageFingerprint() { return Fingerprint::Create(PageFields()).value(); }
+
 inline Fingerprint TinyFingerprint() { return Fingerprint::Create(TinyFields()).value(); }
 
 // Byte i of the n-th slice of the file.
@@ -36,14 +68,14 @@ inline std::string TinySlice(size_t n, size_t bytes) {
   return slice;
 }
 
-inline Manifest TinyManifest() {
-  const KvLayout layout = TinyFingerprint().Layout().value();
+// Of the tokens 2, 3, ...
+inline Manifest ManifestOf(const Fingerprint& fingerprint, uint32_t tokens) {
+  const KvLayout layout = fingerprint.Layout().value();
   Manifest manifest;
-  manifest.fingerprint = TinyFingerprint().digest();
-  manifest.token_count = 20;
-  manifest.next_position = 20;
-  for (uint32_t i = 0; i < 20; ++i) manifest.token_ids.push_back(i + 2);
-  manifest.cuts = {5, 20};
+  manifest.fingerprint = fingerprint.digest();
+  manifest.token_count = tokens;
+  manifest.next_position = tokens;
+  for (uint32_t i = 0; i < tokens; ++i) manifest.token_ids.push_back(i + 2);
   size_t n = 0;
   for (const ObjectId& id : NeededObjects(layout, manifest.token_count)) {
     ManifestObject object;
@@ -57,9 +89,17 @@ inline Manifest TinyManifest() {
   return manifest;
 }
 
+inline Manifest TinyManifest() {
+  Manifest manifest = ManifestOf(TinyFingerprint(), 20);
+  manifest.cuts = {5, 20};
+  return manifest;
+}
+
+inline Manifest PageManifest() { return ManifestOf(PageFingerprint(), 48); }
+
 // The whole file, written the way an exporter writes it.
-inline std::string TinyFile() {
-  std::string file = BuildSnapshotHeader(TinyFingerprint(), TinyManifest()).value();
+inline std::string FileOf(const Fingerprint& fingerprint, const Manifest& manifest) {
+  std::string file = BuildSnapshotHeader(fingerprint, manifest).value();
   const SnapshotHeader header = ParseSnapshotHeader(file).value();
   size_t n = 0;
   for (const ManifestObject& object : header.manifest.objects) {
@@ -70,6 +110,9 @@ inline std::string TinyFile() {
   }
   return file;
 }
+
+inline std::string TinyFile() { return FileOf(TinyFingerprint(), TinyManifest()); }
+inline std::string PageFile() { return FileOf(PageFingerprint(), PageManifest()); }
 
 }  // namespace hearth
 

@@ -53,14 +53,18 @@ ABSL_ATTRIBUTE_NO_SANITIZE_THREAD void Fill(std::byte* memory, size_t bytes, uin
 Fingerprint KitModel::Make() const {
   std::vector<FingerprintField> fields = {{"chunk_tokens", uint64_t{chunk_tokens}},
                                           {"window", uint64_t{window}},
-                                          {"kv_heads", uint64_t{1}},
-                                          {"head_dim", uint64_t{head_dim}},
-                                          {"kv_dtype", std::string("float32")},
                                           {"exactness", std::string(exact ? "exact" : "portable")},
                                           {"layer_types", layer_types},
-                                          {"object_layout", uint64_t{1}},
+                                          {"object_layout", uint64_t{page_bytes > 0 ? 2u : 1u}},
                                           {"codec", std::string("raw")},
                                           {"weights", weights}};
+  if (page_bytes > 0) {
+    fields.push_back({"page_bytes", uint64_t{page_bytes}});
+  } else {
+    fields.push_back({"kv_heads", uint64_t{1}});
+    fields.push_back({"head_dim", uint64_t{head_dim}});
+    fields.push_back({"kv_dtype", std::string("float32")});
+  }
   if (hidden_size > 0) {
     fields.push_back({"hidden_size", uint64_t{hidden_size}});
     fields.push_back({"intermediate_size", uint64_t{4} * hidden_size});

@@ -23,6 +23,7 @@ struct KitModel {
   bool exact = true;
   std::string weights = "w0";
   uint32_t hidden_size = 0;  // 0: the fingerprint does not say
+  uint32_t page_bytes = 0;   // above 0: an engine's pages, without heads and dtype
 
   Fingerprint Make() const;
 };

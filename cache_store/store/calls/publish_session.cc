@@ -63,6 +63,11 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
                                                      previous, " and at most ",
                                                      StoredTokens(tokens, layout)));
     }
+    if (!layout.MayEndAt(boundary)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("boundaries: ", boundary, " is not a multiple of chunk_tokens, ",
+                       layout.chunk_tokens, ": pages are not divided"));
+    }
     if (CutsAreKeyed(layout.exactness) && !std::binary_search(ends.begin(), ends.end(), boundary)) {
       return absl::InvalidArgumentError(
           absl::StrCat("boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,

@@ -121,7 +121,7 @@ int RunDiff(const DiffFlags& flags, Console& console) {
   const KvLayout& b = right->layout;
   // Other element types or layers were named as fields; all slices differ then.
   if (a.dtype == b.dtype && a.layers == b.layers && a.head_dim == b.head_dim &&
-      a.quantization == b.quantization) {
+      a.quantization == b.quantization && a.page_bytes == b.page_bytes) {
     CompareSlices(*left, *right, &report);
   }
   return report.End();

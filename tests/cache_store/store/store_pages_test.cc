@@ -1,0 +1,102 @@
+// Pages that only the engine which wrote them reads (object_layout 2), through the whole store.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache_store/disk/verify.h"
+#include "tests/support/stepped_store.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kPageBytes = 1000;  // of no row that would divide it
+
+KitModel Engine() {
+  KitModel engine;
+  engine.exact = false;
+  engine.layer_types = "llg";
+  engine.page_bytes = kPageBytes;
+  return engine;
+}
+
+// C = 16, W = 24, on a disk and in RAM.
+class StorePages : public FaultyTierFixture, public ::testing::Test {
+ protected:
+  StorePages() {
+    options_.data_dir = folder_.path();
+    options_.host_bytes = options_.disk_bytes = 1 << 20;
+    Open();
+  }
+  const Fingerprint engine_ = Engine().Make();
+  const KitPrompt prompt_{KitTokens(3, 100), {}};
+};
+
+TEST_F(StorePages, BlocksAndTheWindowsTailComeBackFromRamAndAfterAStart) {
+  const auto published = KitPublish(store_.get(), engine_, prompt_, {96});
+  ASSERT_TRUE(published.ok()) << published.status();
+  // Six blocks of the one full layer, and of two sliding ones those that overlap [73, 96).
+  EXPECT_EQ(published->bytes_received, (6 + 2 * 2) * kPageBytes);
+  EXPECT_EQ(KitFetch(store_.get(), engine_, prompt_).value(), 96u);
+  Open();
+  Tier slowest = Tier::kNone;
+  EXPECT_EQ(KitFetch(store_.get(), engine_, prompt_, &slowest).value(), 96u);
+  EXPECT_EQ(slowest, Tier::kDisk);
+  EXPECT_EQ(store_->Fetch(KitQuery(engine_, prompt_), 0, 64).value()->plan().usable_tokens, 0u)
+      << "no tail is kept there";
+  store_.reset();
+  const absl::StatusOr<VerifyReport> verified = VerifyDataDir(folder_.path());
+  ASSERT_TRUE(verified.ok()) << verified.status();
+  EXPECT_THAT(verified->problems, ElementsAre());
+  EXPECT_EQ(verified->restore_points, 1u);
+}
+
+TEST_F(StorePages, ABoundaryInsideABlockIsRefusedByName) {
+  const auto refused = store_->Publish(KitSpec(engine_, prompt_, {90}));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.status().message(),
+            "boundaries: 90 is not a multiple of chunk_tokens, 16: pages are not divided");
+}
+
+// The largest pages of the most layers there may be: in sum 2^41 bytes a block.
+TEST_F(StorePages, PagesThatDoNotFitAreRefusedBeforeTheyCome) {
+  KitModel huge = Engine();
+  huge.page_bytes = kMaxPageTokenBytes * 16;
+  huge.layer_types = std::string(kMaxLayers, 'g');
+  PublishSpec spec;
+  spec.fingerprint = huge.Make();
+  spec.tenant = "default";
+  spec.token_ids = prompt_.tokens;
+  spec.boundaries = {16};
+  spec.objects = {{{0, 16, LayerGroup::kGlobal}, std::vector<uint64_t>(kMaxLayers, 1)}};
+  const auto refused = store_->Publish(spec);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("publish of 17179869184 bytes is over max_staged_bytes"));
+}
+
+TEST_F(StorePages, ExplainNamesWhatAnotherEngineHasOtherwise) {
+  ASSERT_TRUE(KitPublish(store_.get(), engine_, prompt_, {96}).ok());
+  KitModel blocks = Engine(), weights = Engine(), rows = Engine();
+  blocks.chunk_tokens = 32;
+  weights.weights = "w1";
+  rows.page_bytes = 0;
+  const auto fields = [&](const KitModel& other) {
+    store_->Observe(other.Make(), "default");
+    std::vector<std::string> named;
+    EXPECT_EQ(KitFetch(store_.get(), other.Make(), prompt_).value(), 0u);
+    const ExplainReport report = store_->Explain(KitQuery(other.Make(), prompt_)).value();
+    for (const OtherFingerprint& each : report.other_fingerprints) {
+      named.push_back(each.difference.field);
+    }
+    return named;
+  };
+  EXPECT_THAT(fields(blocks), ElementsAre("chunk_tokens"));
+  EXPECT_THAT(fields(weights), ElementsAre("weights"));
+  EXPECT_THAT(fields(rows),
+              ElementsAre("head_dim", "kv_dtype", "kv_heads", "object_layout", "page_bytes"));
+}
+
+}  // namespace
+}  // namespace hearth
