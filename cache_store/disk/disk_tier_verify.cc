@@ -32,8 +32,7 @@ class Verifier {
       Problem(absl::StrCat("object ", number, ": record unreadable"));
     }
     for (FingerprintRecord& known : contents->fingerprints) {
-      absl::StatusOr<KvLayout> layout = known.fingerprint.Layout();
-      if (layout.ok()) layouts_.emplace(known.fingerprint.digest(), *std::move(layout));
+      layouts_.emplace(known.fingerprint.digest(), known.fingerprint.Layout());
     }
     for (ObjectRecord& object : contents->objects) {
       const uint64_t number = object.number;
@@ -81,7 +80,9 @@ class Verifier {
       Problem(absl::StrCat(name, ": its fingerprint is not stored"));
       return;
     }
-    if (absl::Status status = ValidateManifest(record.manifest, layout->second); !status.ok()) {
+    absl::Status status = layout->second.status();
+    if (status.ok()) status = ValidateManifest(record.manifest, *layout->second);
+    if (!status.ok()) {
       Problem(absl::StrCat(name, ": ", status.message()));
       return;
     }
@@ -122,7 +123,7 @@ class Verifier {
 
   const Database& db_;
   const PointCount::Noted noted_;
-  absl::flat_hash_map<Digest, KvLayout> layouts_;
+  absl::flat_hash_map<Digest, absl::StatusOr<KvLayout>> layouts_;
   absl::flat_hash_map<uint64_t, CheckedObject> objects_;
   VerifyReport report_;
 };

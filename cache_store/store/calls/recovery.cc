@@ -82,7 +82,11 @@ Recovery::Recovery(StoreCore* core, DiskContents contents)
       uses_(contents_.uses.begin(), contents_.uses.end()) {
   for (const FingerprintRecord& record : contents_.fingerprints) {
     auto model = MakeKnown(record.fingerprint);
-    if (model == nullptr) continue;
+    if (model == nullptr) {
+      core->warnings.Say("damage", absl::StrCat("restore points of a model are dropped: ",
+                                                record.fingerprint.Layout().status().message()));
+      continue;
+    }
     const Digest& digest = record.fingerprint.digest();
     models_[{record.tenant, digest}] = {std::move(model), core->RootOf(digest, record.tenant)};
   }

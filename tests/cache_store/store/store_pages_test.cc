@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cache_store/disk/disk_tier_load.h"
+#include "cache_store/disk/stored_records.h"
 #include "cache_store/disk/verify.h"
+#include "tests/support/raw_database.h"
 #include "tests/support/stepped_store.h"
 
 namespace hearth {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -96,6 +100,30 @@ TEST_F(StorePages, ExplainNamesWhatAnotherEngineHasOtherwise) {
   EXPECT_THAT(fields(weights), ElementsAre("weights"));
   EXPECT_THAT(fields(rows),
               ElementsAre("head_dim", "kv_dtype", "kv_heads", "object_layout", "page_bytes"));
+}
+
+// As a release after this one leaves a folder.
+TEST_F(StorePages, ALayoutOfLaterIsNamedByAVerifyAndAtTheStart) {
+  ASSERT_TRUE(KitPublish(store_.get(), engine_, prompt_, {96}).ok());
+  store_.reset();
+  std::vector<FingerprintField> fields(engine_.fields().begin(), engine_.fields().end());
+  for (FingerprintField& field : fields) {
+    if (field.name == "object_layout") field.value = uint64_t{3};
+  }
+  const FingerprintRecord later{Fingerprint::Create(fields).value(), "default"};
+  {
+    RawDatabase raw(folder_);
+    const auto [key, value] = raw.All("manifests").front();
+    ManifestRecord record = ParseManifestRecord(value).value();
+    record.manifest.fingerprint = later.fingerprint.digest();
+    raw.Put("manifests", key, SerializeManifestRecord(record));
+    raw.Put("fingerprints", FingerprintKey(later), later.fingerprint.Serialize());
+  }
+  constexpr char kReason[] = "fingerprint field object_layout is 3, known are 1 and 2";
+  EXPECT_THAT(VerifyDataDir(folder_.path())->problems, ElementsAre(HasSubstr(kReason)));
+  Open();
+  EXPECT_THAT(lines_, Contains(HasSubstr(kReason)));
+  EXPECT_EQ(KitFetch(store_.get(), engine_, prompt_).value(), 0u);
 }
 
 }  // namespace
