@@ -17,7 +17,7 @@ from hearth_cache.caches import Caches
 from hearth_cache.errors import (
     Busy, Cancelled, Conflict, DataLoss, DeadlineExceeded, HearthError, InvalidRequest, NotFound,
     PermissionDenied, PreconditionFailed, Unauthenticated, Unavailable)
-from hearth_cache.layout import Fingerprint, Layout, ObjectId
+from hearth_cache.layout import Fingerprint, Layout, ObjectId, PageLayout
 from hearth_cache.prompts import (
     GenerateOptions, Message, Prompt, PromptOptions, model, system, user)
 from hearth_cache.store import Lease, Store
@@ -27,6 +27,7 @@ __all__ = [
     "Access", "Answer", "Asked", "AsyncCaches", "AsyncLease", "AsyncStore", "AsyncStream",
     "AsyncWorker", "Busy", "Cache", "Caches", "Cancelled", "Conflict", "DataLoss",
     "DeadlineExceeded", "Fetched", "Fingerprint", "GenerateOptions", "HearthError",
-    "InvalidRequest", "Layout", "Lease", "Message", "NotFound", "ObjectId", "PermissionDenied",
-    "PreconditionFailed", "Prefix", "Prompt", "PromptOptions", "Sample", "Store", "Stream", "Turn",
-    "Unauthenticated", "Unavailable", "Worker", "model", "system", "user"]
+    "InvalidRequest", "Layout", "Lease", "Message", "NotFound", "ObjectId", "PageLayout",
+    "PermissionDenied", "PreconditionFailed", "Prefix", "Prompt", "PromptOptions", "Sample",
+    "Store", "Stream", "Turn", "Unauthenticated", "Unavailable", "Worker", "model", "system",
+    "user"]

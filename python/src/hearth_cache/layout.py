@@ -35,21 +35,16 @@ class ObjectId:
         return self.begin + self.tokens
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A slice is one layer of an object: [K, V][kv_head][token][head_dim], little endian."""
+class _Layers:
+    """How a prompt's keys and values are divided. `layer_types`: a letter a layer, g or l.
+    `window` counts the current token: a tail is window - 1."""
 
-    layer_types: str  # a letter a layer: g or l
-    window: int  # counts the current token: a tail is window - 1
-    kv_heads: int
-    head_dim: int
-    dtype: str
-    chunk_tokens: int = 128
+    layer_types: str
+    window: int
+    chunk_tokens: int
 
     def __post_init__(self) -> None:
         # A local layer without a window would have a tail of no tokens: a wrong answer.
-        if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype is {self.dtype}; known are {', '.join(DTYPE_BYTES)}")
         if set(self.layer_types) - {"g", "l"} or not self.layer_types:
             raise ValueError(f'layer_types is "{self.layer_types}"; it is letters g and l')
         if "l" in self.layer_types and self.window < 1:
@@ -59,7 +54,15 @@ class Layout:
         return [layer for layer, kind in enumerate(self.layer_types) if kind == "gl"[group]]
 
     def slice_bytes(self, tokens: int) -> int:
-        return 2 * self.kv_heads * tokens * self.head_dim * DTYPE_BYTES[self.dtype]
+        raise NotImplementedError
+
+    def needed_bytes(self, boundary: int) -> int:
+        return sum(len(self.layers_of(one.group)) * self.slice_bytes(one.tokens)
+                   for one in self.needed_objects(boundary))
+
+    def fields(self) -> dict[str, FieldValue]:
+        return {"chunk_tokens": self.chunk_tokens, "window": self.window,
+                "layer_types": self.layer_types, "codec": "raw"}
 
     def needed_objects(self, boundary: int) -> list[ObjectId]:
         """What must be there to go on from a boundary: the restore rule."""
@@ -75,23 +78,63 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Layout(_Layers):
+    """A slice is one layer of an object: [K, V][kv_head][token][head_dim], little endian."""
+
+    layer_types: str
+    window: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    chunk_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype is {self.dtype}; known are {', '.join(DTYPE_BYTES)}")
+
+    def slice_bytes(self, tokens: int) -> int:
+        return 2 * self.kv_heads * tokens * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    def fields(self) -> dict[str, FieldValue]:
+        return {**super().fields(), "kv_heads": self.kv_heads, "head_dim": self.head_dim,
+                "kv_dtype": self.dtype, "object_layout": 1}
+
+
+@dataclass(frozen=True)
+class PageLayout(_Layers):
+    """A slice is one layer's page of one block of an engine, as the engine wrote it: whole blocks
+    only, which nobody else reads."""
+
+    layer_types: str
+    window: int
+    page_bytes: int
+    chunk_tokens: int  # the engine's block
+
+    def slice_bytes(self, tokens: int) -> int:
+        return self.page_bytes
+
+    def fields(self) -> dict[str, FieldValue]:
+        return {**super().fields(), "page_bytes": self.page_bytes, "object_layout": 2}
+
+
+AnyLayout = Union[Layout, PageLayout]
+
+
+@dataclass(frozen=True)
 class Fingerprint:
     """Everything but the tokens that decides the bytes of keys and values. Two engines with the
     same one may exchange them; Explain names the field in which others differ."""
 
-    layout: Layout
+    layout: AnyLayout
     fields: tuple[tuple[str, FieldValue], ...]
 
     @classmethod
-    def of(cls, layout: Layout, more: Mapping[str, FieldValue],
+    def of(cls, layout: AnyLayout, more: Mapping[str, FieldValue],
            exactness: str = "portable") -> Fingerprint:
         """`more`: what else decides: the engine, its version, the weights' digest. `exactness`:
         portable: equal within rounding; invariant: bits depend on the tokens alone."""
-        fields: dict[str, FieldValue] = {
-            "chunk_tokens": layout.chunk_tokens, "window": layout.window,
-            "kv_heads": layout.kv_heads, "head_dim": layout.head_dim, "kv_dtype": layout.dtype,
-            "layer_types": layout.layer_types, "exactness": exactness, "object_layout": 1,
-            "codec": "raw"}
+        fields: dict[str, FieldValue] = {**layout.fields(), "exactness": exactness}
         taken = sorted(fields.keys() & more.keys())
         if taken:
             raise ValueError(f"{taken[0]}: the layout has this field")
@@ -103,8 +146,11 @@ class Fingerprint:
         """REQUIRES: the message has the fields, as a store sends them."""
         read: dict[str, Any] = {one.name: getattr(one, one.WhichOneof("value") or "integer")
                                 for one in message.fields}
-        layout = Layout(read["layer_types"], read["window"], read["kv_heads"], read["head_dim"],
-                        read["kv_dtype"], read["chunk_tokens"])
+        layout: AnyLayout = PageLayout(
+            read["layer_types"], read["window"], read["page_bytes"], read["chunk_tokens"]) \
+            if read["object_layout"] == 2 else Layout(
+                read["layer_types"], read["window"], read["kv_heads"], read["head_dim"],
+                read["kv_dtype"], read["chunk_tokens"])
         made = cls(layout, tuple(sorted(read.items())))
         if made.digest != message.digest:
             raise ValueError(f"the fingerprint's fields do not have its digest "

@@ -13,8 +13,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import logging
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ import xxhash
 
 from hearth_cache._channel import Closing
 from hearth_cache._exchange import Bytes, Fetched, Prefix
+from hearth_cache._quiet import Quiet, load_deadline_s
 from hearth_cache.errors import HearthError
 from hearth_cache.layout import GLOBAL, LOCAL, Fingerprint, Layout, ObjectId
 from hearth_cache.store import Store
@@ -35,15 +34,13 @@ torch: Any = importlib.import_module("torch")
 transformers: Any = importlib.import_module("transformers")
 
 STEP_TOKENS = 1024  # of a prefill: what its activations need stays small
-FETCH_DEADLINE_S = 10.0
-QUIET_S = (1.0, 8.0)  # a store that failed is left alone for so long, and twice as long each time
+SAVE_DEADLINE_S = 10.0
 _KINDS = {"full_attention": "g", "sliding_attention": "l"}
 # Of a config: what says where it came from, and what only decides which token is drawn.
 _UNTOLD = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype",
            "bos_token_id", "eos_token_id", "pad_token_id"}
 _NUMPY: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.int32), "bfloat16": np.dtype(np.int16), "float16": np.dtype(np.int16)}
-_LOG = logging.getLogger("hearth_cache")
 
 Ids = Any  # token ids, or a tensor of one row
 
@@ -103,15 +100,18 @@ class PrefixCache(Closing):
             raise ValueError("the model has adapters, which can be switched at any time: merge "
                              "them into its weights first")
         self._model, self._tenant = model, tenant
-        self._store = Store(store, deadline_s=FETCH_DEADLINE_S, retries=0) \
+        self._store = Store(store, deadline_s=SAVE_DEADLINE_S, retries=0) \
             if isinstance(store, str) else store
         self._store.connect()  # while the weights are read
         self.layout = _layout_of(model, chunk_tokens)
         self.fingerprint = Fingerprint.of(self.layout, _fields_of(model))
-        self.failures = 0
-        self._quiet_until, self._quiet_s = 0.0, QUIET_S[0]
+        self._quiet = Quiet()
         self._background = ThreadPoolExecutor(1, "hearth-save")
         self._saving: list[Future[Any]] = []
+
+    @property
+    def failures(self) -> int:
+        return self._quiet.failures
 
     def close(self) -> None:
         """Waits for what generate() saves."""
@@ -182,13 +182,15 @@ class PrefixCache(Closing):
 
     def _load(self, ids: list[int], max_tokens: int) -> tuple[Any, Fetched]:
         fetched, layers = Fetched(), _Layers(self.layout)
-        if len(ids) > 1 and time.monotonic() >= self._quiet_until:
+        if len(ids) > 1 and not self._quiet:
             try:
                 fetched = self._store.fetch(self._prefix(ids), max_tokens=max_tokens,
-                                            place=layers.place)
-                self._quiet_s = QUIET_S[0]
+                                            place=layers.place,
+                                            deadline_s=load_deadline_s(
+                                                self.layout.needed_bytes(len(ids))))
+                self._quiet.end()
             except HearthError as error:
-                self._note(error)
+                self._quiet.begin(error)
         cache: Any = transformers.DynamicCache(config=self._model.config)
         if fetched.usable_tokens > 0:
             for number, rows in enumerate(layers.rows_at(fetched.usable_tokens)):
@@ -199,12 +201,6 @@ class PrefixCache(Closing):
                 if self.layout.layer_types[number] == "l":
                     layer.cumulative_length = fetched.usable_tokens
         return cache, fetched
-
-    def _note(self, error: HearthError) -> None:
-        self.failures += 1
-        self._quiet_until = time.monotonic() + self._quiet_s
-        self._quiet_s = min(2 * self._quiet_s, QUIET_S[1])
-        _LOG.warning("the store failed, the prompt is computed: %s", error)
 
     def _compute(self, cache: Any, ids: list[int]) -> None:
         """Of the tokens that the cache lacks; its sliding layers keep them all."""
@@ -231,7 +227,7 @@ class PrefixCache(Closing):
         try:
             self._publish(ids, rows, 0, stored)
         except HearthError as error:
-            self._note(error)
+            self._quiet.begin(error)
 
     def _publish(self, ids: list[int], rows: list[_Rows], ttl_s: int,
                  stored: Fetched) -> cache_store_pb2.PublishAck:

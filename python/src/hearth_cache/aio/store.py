@@ -132,10 +132,12 @@ class AsyncStore(AsyncClosing):
         raise DataLoss("publish: the stream ended without an acknowledgement")
 
     def lease(self, prefix: Prefix, *, lease_s: float, wait_s: float = 0.0, above_tokens: int = 0,
-              max_tokens: int = 0, min_tokens: int = 0) -> AsyncLease:
-        """Asks whose turn it is to compute a prefix, and waits for another's up to `wait_s`."""
+              max_tokens: int = 0, min_tokens: int = 0,
+              deadline_s: float = DEFAULT_DEADLINE_S) -> AsyncLease:
+        """Asks whose turn it is to compute a prefix, and waits for another's up to `wait_s`.
+        `lease_s` 0: what a fetch would find. `deadline_s`: for the rest."""
         request = _lease_request(prefix, lease_s, wait_s, above_tokens, max_tokens, min_tokens)
-        patience = self._channel.patience(DEFAULT_DEADLINE_S + wait_s + lease_s)
+        patience = self._channel.patience(deadline_s + wait_s + lease_s)
         return AsyncLease(self._channel.stream(_LEASE, request, patience))
 
     async def explain(self, prefix: Prefix) -> cache_store_pb2.ExplainResponse:

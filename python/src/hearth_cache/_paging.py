@@ -1,0 +1,307 @@
+"""Pages of a paged engine and a store: what is asked, loaded and saved, and when. vllm.py binds
+this to vLLM; here nothing of vLLM or torch is needed.
+
+A `Planner` lives where requests are scheduled, a `Mover` where the pages are. A load is of all that
+a boundary needs or of nothing. A save takes its pages before the step that computed them is over:
+the next one may free them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional, Protocol
+
+from hearth_cache._exchange import Bytes, Fetched, Prefix
+from hearth_cache._quiet import Quiet, load_deadline_s
+from hearth_cache.errors import HearthError, NotFound
+from hearth_cache.layout import ObjectId, PageLayout
+from hearth_cache.store import Store
+
+PLAN_DEADLINE_S = 1.0
+SAVE_DEADLINE_S = 60.0
+IDLE_S = 0.005  # an engine that has nothing to compute waits so long for a transfer
+STAGED_BYTES_MAX = 1 << 30  # of saves under way; those beyond are left out
+KNOWN_REQUESTS_MAX = 1024
+THREADS = 4
+_LOG = logging.getLogger("hearth_cache")
+
+Blocks = Sequence[Sequence[int]]  # of a request, by the engine's groups of layers
+
+
+@dataclass
+class Transfer:
+    """Pages of a request that are loaded or saved. `present_tokens`: of a load, what is there
+    already, and may be shared with others."""
+
+    request_id: str
+    token_ids: list[int]
+    boundaries: list[int]
+    blocks: Blocks
+    salt: str = ""
+    present_tokens: int = 0
+
+
+@dataclass
+class Step:
+    """What a step of the engine has to transfer. `idle`: it computes nothing."""
+
+    loads: list[Transfer] = field(default_factory=list[Transfer])
+    saves: list[Transfer] = field(default_factory=list[Transfer])
+    idle: bool = False
+
+
+@dataclass
+class _Request:
+    token_ids: list[int]
+    salt: str
+    boundaries: list[int]  # that are saved when they are passed
+    asked: Optional[concurrent.futures.Future[int]] = None
+    failed: bool = False
+
+
+class Planner:
+    """`prefixes_of`: a prompt as each of the engine's ranks keeps it. Thread safety: none."""
+
+    def __init__(self, store: Store, block_tokens: int,
+                 prefixes_of: Callable[[Sequence[int], str], list[Prefix]]) -> None:
+        self._store, self._block_tokens, self._prefixes_of = store, block_tokens, prefixes_of
+        self._requests: dict[str, _Request] = {}
+        self._loads: list[Transfer] = []
+        self._asking = concurrent.futures.ThreadPoolExecutor(THREADS, "hearth-plan")
+        self.quiet = Quiet()
+
+    def begin(self, request_id: str, token_ids: Sequence[int], salt: str = "", *,
+              reads: bool = True) -> None:
+        """One token is always left to compute."""
+        boundary = (len(token_ids) - 1) // self._block_tokens * self._block_tokens
+        if boundary <= 0:
+            return
+        request = self._requests[request_id] = _Request(list(token_ids), salt, [boundary])
+        if reads and not self.quiet:
+            request.asked = self._asking.submit(self._ask, request, boundary)
+
+    def _ask(self, request: _Request, boundary: int) -> int:
+        """The restore point; and what other prompts begin with alike becomes one, too."""
+        usable = matched = boundary
+        try:
+            for prefix in self._prefixes_of(request.token_ids[:boundary + 1], request.salt):
+                with self._store.lease(prefix, lease_s=0, deadline_s=PLAN_DEADLINE_S) as turn:
+                    usable = min(usable, turn.usable_tokens)
+                    matched = min(matched, turn.answer.matched_tokens)
+            self.quiet.end()
+        except HearthError as error:
+            self.quiet.begin(error)
+            return 0
+        except Exception:  # the scheduler's thread takes the result
+            _LOG.exception("a plan failed, the prompt is computed")
+            return 0
+        # A store may say anything; only whole blocks can be placed.
+        usable -= usable % self._block_tokens
+        alike = matched - matched % self._block_tokens
+        if usable < alike < boundary:
+            request.boundaries = [alike, boundary]
+        return usable
+
+    def matched(self, request_id: str, computed: int) -> tuple[Optional[int], bool]:
+        """Tokens beyond `computed` to load; None: not known yet."""
+        request = self._requests.get(request_id)
+        if request is None or request.asked is None or request.failed:
+            return 0, False
+        if not request.asked.done():
+            return None, False
+        more = request.asked.result() - computed
+        return (more, True) if more > 0 else (0, False)
+
+    def allocated(self, request_id: str, blocks: Blocks, tokens: int) -> None:
+        request = self._requests.get(request_id)
+        if tokens <= 0 or request is None or request.asked is None:
+            return
+        usable = request.asked.result()
+        self._loads.append(Transfer(request_id, request.token_ids[:usable], [usable], blocks,
+                                    request.salt, usable - tokens))
+
+    def step(self, scheduled: Iterable[tuple[str, int, int]],
+             blocks_of: Callable[[str], Optional[Blocks]]) -> Step:
+        """`scheduled`: each request with the tokens that are computed before and after."""
+        step, self._loads = Step(self._loads, [], True), []
+        for request_id, begin, end in scheduled:
+            step.idle = False
+            request = self._requests.get(request_id)
+            if request is None:
+                continue
+            passed = [one for one in request.boundaries if begin < one <= end]
+            blocks = blocks_of(request_id) if passed and not self.quiet else None
+            if blocks is not None:
+                step.saves.append(Transfer(request_id, request.token_ids[:passed[-1]], passed,
+                                           blocks, request.salt))
+        if step.idle and not step.loads:
+            waiting = [one.asked for one in self._requests.values()
+                       if one.asked is not None and not one.asked.done()]
+            concurrent.futures.wait(waiting, IDLE_S, concurrent.futures.FIRST_COMPLETED)
+        return step
+
+    def failed(self, request_ids: Iterable[str]) -> None:
+        """They are computed; who asks again for each would ask for ever."""
+        for request_id in request_ids:
+            if request_id in self._requests:
+                self._requests[request_id].failed = True
+
+    def end(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+
+    def close(self) -> None:
+        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._store.close()
+
+
+class Pages(Protocol):
+    """The memory of the engine's pages."""
+
+    def take(self, layer: int, blocks: list[int]) -> None:
+        """Begins to copy pages out."""
+
+    def taken(self) -> Callable[[], dict[int, Any]]:
+        """Ends a series of take(): waits for the copies and gives them, an array a layer. From now
+        on the engine may write the pages."""
+        ...
+
+    def writer(self) -> PageWriter: ...
+
+
+class PageWriter(Protocol):
+    """Writes pages that the engine does not read yet."""
+
+    def put(self, layer: int, block: int, data: Bytes) -> None: ...
+
+    def finish(self) -> None:
+        """Waits until they are written."""
+
+
+class Mover:
+    """`groups`: of each layer the engine's group, whose blocks it uses. save(), load() and
+    results() are the engine's thread's."""
+
+    def __init__(self, store: Store, layout: PageLayout, groups: Sequence[int], pages: Pages,
+                 prefix_of: Callable[[Sequence[int], str], Prefix]) -> None:
+        self._store, self._layout, self._groups = store, layout, groups
+        self._pages, self._prefix_of = pages, prefix_of
+        self._loading = concurrent.futures.ThreadPoolExecutor(THREADS, "hearth-load")
+        self._saving = concurrent.futures.ThreadPoolExecutor(1, "hearth-save")
+        self._changed = threading.Condition()
+        self._under_way, self._staged_bytes = 0, 0
+        self._done: set[str] = set()
+        self._failed: set[str] = set()
+        self._known: dict[str, list[Fetched]] = {}  # of running requests, what the store has
+        self.saves_left_out = 0
+        self.quiet = Quiet()
+
+    def load(self, load: Transfer) -> None:
+        with self._changed:
+            self._under_way += 1
+        self._loading.submit(self._load, load, self._pages.writer())
+
+    def _load(self, load: Transfer, writer: PageWriter) -> None:
+        failed = True
+        try:
+            known = self._fetch(load, writer)
+            failed = False
+            self._known.setdefault(load.request_id, []).append(known)
+            if len(self._known) > KNOWN_REQUESTS_MAX:  # of some the end was missed
+                self._known.pop(next(iter(self._known)), None)
+            self.quiet.end()
+        except HearthError as error:
+            self.quiet.begin(error)
+        except Exception:  # whatever it is: who waits for this load must hear of it
+            _LOG.exception("a load of pages failed, the prompt is computed")
+        with self._changed:
+            self._under_way -= 1
+            self._done.add(load.request_id)
+            if failed:
+                self._failed.add(load.request_id)
+            self._changed.notify()
+
+    def _fetch(self, load: Transfer, writer: PageWriter) -> Fetched:
+        boundary, chunk = load.boundaries[0], self._layout.chunk_tokens
+
+        def place(fetched: Fetched, one: ObjectId, layer: int, data: Bytes) -> None:
+            if one.begin >= load.present_tokens:
+                writer.put(layer, load.blocks[self._groups[layer]][one.begin // chunk], data)
+
+        try:
+            fetched = self._store.fetch(
+                self._prefix_of(load.token_ids, load.salt), above_tokens=boundary - 1,
+                max_tokens=boundary, place=place,
+                deadline_s=load_deadline_s(self._layout.needed_bytes(boundary)))
+        finally:
+            writer.finish()  # failed or not: the engine gets its blocks back
+        if fetched.usable_tokens != boundary:
+            raise NotFound(f"{boundary} tokens were planned, and are gone: {fetched.miss_reason}")
+        return fetched
+
+    def save(self, save: Transfer) -> None:
+        layout = self._layout
+        known = {(ref.begin, ref.group) for one in self._known.get(save.request_id, [])
+                 for ref in one.objects}
+        begins = [sorted({one.begin for boundary in save.boundaries
+                          for one in layout.needed_objects(boundary)
+                          if one.group == group and (one.begin, group) not in known})
+                  for group in (0, 1)]
+        size = sum(len(begins[group]) * len(layout.layers_of(group)) for group in (0, 1)) \
+            * layout.page_bytes
+        with self._changed:
+            if self.quiet or self._staged_bytes + size > STAGED_BYTES_MAX:
+                self.saves_left_out += 1
+                return
+            self._staged_bytes += size
+        for group in (0, 1):
+            for layer in layout.layers_of(group):
+                blocks = save.blocks[self._groups[layer]]
+                self._pages.take(layer, [blocks[one // layout.chunk_tokens]
+                                         for one in begins[group]])
+        self._saving.submit(self._save, save, begins, self._pages.taken(), size)
+
+    def _save(self, save: Transfer, begins: list[list[int]],
+              taken: Callable[[], dict[int, Any]], size: int) -> None:
+        try:
+            pages = taken()
+            rows = [{one: row for row, one in enumerate(each)} for each in begins]
+            known = Fetched(refs=[ref for one in self._known.get(save.request_id, [])
+                                  for ref in one.refs])
+
+            def slice_of(one: ObjectId, layer: int) -> Bytes:
+                return memoryview(pages[layer][rows[one.group][one.begin]])
+
+            self._store.publish(self._prefix_of(save.token_ids, save.salt), save.boundaries,
+                                slice_of, stored=known, deadline_s=SAVE_DEADLINE_S)
+            self.quiet.end()
+        except HearthError as error:
+            self.quiet.begin(error)
+        except Exception:
+            _LOG.exception("a save of pages failed")
+        finally:
+            with self._changed:
+                self._staged_bytes -= size
+
+    def results(self, finished: Iterable[str], idle: bool) -> tuple[set[str], set[str]]:
+        """Requests whose load is over, and those of them whose load failed."""
+        for request_id in finished:
+            self._known.pop(request_id, None)
+        with self._changed:
+            if idle and not self._done and self._under_way > 0:
+                self._changed.wait(IDLE_S)
+            done, self._done = self._done, set()
+            failed, self._failed = self._failed, set()
+        return done, failed
+
+    def flush(self) -> None:
+        """Waits for the saves so far."""
+        self._saving.submit(int).result()
+
+    def close(self) -> None:
+        self._loading.shutdown()
+        self._saving.shutdown()
+        self._store.close()

@@ -1,0 +1,318 @@
+"""What the connector asks, loads and saves, and when: without vLLM, against a store in memory. The
+last class is the order of a device's copies, over a host stand-in."""
+
+import contextlib
+import threading
+import types
+import unittest
+import unittest.mock
+
+import python_support
+from python_support import prompt
+
+import torch
+from hearth_cache import Unavailable
+from hearth_cache._exchange import Fetched, Prefix
+from hearth_cache._pages import DevicePages, HostPages, pages_of
+from hearth_cache._paging import Mover, Planner, Transfer
+from hearth_cache.layout import Fingerprint, PageLayout
+
+BLOCK, PAGE, WINDOW = 16, 64, 24
+LAYOUT = PageLayout("llgl", WINDOW, PAGE, BLOCK)
+GROUPS = [0, 0, 2, 1]  # the engine puts its four layers into three groups
+BLOCKS_MAX = 40
+PRINT = Fingerprint.of(LAYOUT, {"engine": "made up"})
+
+
+def prefix_of(ids, salt):
+    return Prefix(PRINT, ids)
+
+
+class MemoryStore:
+    """Keeps restore points as a store does; `error` is what its calls end with."""
+
+    def __init__(self):
+        self.kept, self.calls, self.error, self.matched = {}, [], None, 0
+        self.answering = threading.Event()
+        self.answering.set()
+
+    def call(self, name):
+        self.calls.append(name)
+        self.answering.wait()
+        if self.error is not None:
+            raise self.error
+
+    def usable(self, prefix, most):
+        return max((len(ids) for ids in self.kept
+                    if len(ids) <= most and tuple(prefix.token_ids[:len(ids)]) == ids), default=0)
+
+    @contextlib.contextmanager
+    def lease(self, prefix, *, lease_s, deadline_s):
+        self.call("lease")
+        usable = self.usable(prefix, len(prefix.token_ids) - 1)
+        yield types.SimpleNamespace(usable_tokens=usable, answer=types.SimpleNamespace(
+            matched_tokens=max(usable, self.matched)))
+
+    def fetch(self, prefix, *, above_tokens, max_tokens, place, deadline_s):
+        self.call("fetch")
+        usable = self.usable(prefix, max_tokens)
+        if usable <= above_tokens:
+            return Fetched(miss_reason="evicted")
+        fetched = Fetched(usable, objects=LAYOUT.needed_objects(usable))
+        for one in fetched.objects:
+            for layer in LAYOUT.layers_of(one.group):
+                place(fetched, one, layer, self.kept[tuple(prefix.token_ids[:usable])][one, layer])
+        return fetched
+
+    def publish(self, prefix, boundaries, slice_of, *, stored, deadline_s):
+        self.call("publish")
+        for boundary in boundaries:
+            self.kept[tuple(prefix.token_ids[:boundary])] = {
+                (one, layer): bytes(slice_of(one, layer))
+                for one in LAYOUT.needed_objects(boundary) for layer in LAYOUT.layers_of(one.group)}
+
+    def close(self):
+        pass
+
+
+class Plans(unittest.TestCase):
+    def setUp(self):
+        self.store = MemoryStore()
+        self.planner = Planner(self.store, BLOCK, lambda ids, salt: [prefix_of(ids, salt)])
+        self.addCleanup(self.planner.close)
+
+    def matched(self, name, computed=0):
+        """Once it is known."""
+        while (found := self.planner.matched(name, computed))[0] is None:
+            self.step()
+        return found
+
+    def step(self, *scheduled):
+        return self.planner.step(scheduled, lambda name: [[1] * 8] * 3)
+
+    def test_a_plan_is_unknown_until_the_store_answers_and_asked_once(self):
+        ids = prompt(100, 1)
+        self.store.kept[tuple(ids[:64])] = {}
+        self.store.answering.clear()
+        self.planner.begin("a", ids)
+        self.assertEqual(self.planner.matched("a", 0), (None, False))
+        self.store.answering.set()
+        self.assertEqual(self.matched("a"), (64, True))
+        self.assertEqual(self.matched("a", 32), (32, True))
+        self.assertEqual(self.matched("a", 64), (0, False))
+        self.assertEqual(self.store.calls, ["lease"])
+
+    def test_one_token_is_left_to_compute_and_short_prompts_are_not_asked_about(self):
+        ids = prompt(64, 2)
+        self.store.kept[tuple(ids)] = self.store.kept[tuple(ids[:48])] = {}
+        self.planner.begin("a", ids)
+        self.assertEqual(self.matched("a"), (48, True))
+        self.planner.begin("b", ids[:16])
+        self.planner.begin("c", ids, reads=False)
+        self.assertEqual((self.matched("b"), self.matched("c")), ((0, False), (0, False)))
+        self.assertEqual(self.store.calls, ["lease"])
+
+    def test_a_load_has_the_blocks_and_what_is_there_already(self):
+        ids = prompt(100, 3)
+        self.store.kept[tuple(ids[:96])] = {}
+        self.planner.begin("a", ids)
+        self.assertEqual(self.matched("a", 32), (64, True))
+        blocks = [[1] * 6, [2] * 6, [3] * 6]
+        self.planner.allocated("a", blocks, 64)
+        self.planner.allocated("a", blocks, 0)  # as vLLM does when the load is over
+        load, = self.step().loads
+        self.assertEqual((load.boundaries, load.present_tokens), ([96], 32))
+        self.assertEqual((load.token_ids, load.blocks), (ids[:96], blocks))
+        self.assertEqual(self.step().loads, [])
+
+    def test_a_request_whose_load_failed_is_computed_and_not_asked_about_again(self):
+        ids = prompt(100, 4)
+        self.store.kept[tuple(ids[:96])] = {}
+        self.planner.begin("a", ids)
+        self.assertEqual(self.matched("a"), (96, True))
+        self.planner.failed(["a", "unheard of"])
+        self.assertEqual(self.matched("a"), (0, False))
+        self.planner.end("a")
+        self.assertEqual(self.store.calls, ["lease"])
+
+    def test_saves_follow_the_chunks_of_a_prefill(self):
+        ids = prompt(100, 5)
+        self.planner.begin("a", ids)
+        self.matched("a")
+        self.assertEqual(self.step(("a", 0, 40)).saves, [])
+        self.assertEqual(self.step(("a", 40, 95)).saves, [])
+        save, = self.step(("a", 95, 100), ("unheard of", 0, 9)).saves
+        self.assertEqual((save.boundaries, save.token_ids), ([96], ids[:96]))
+        self.assertEqual(self.step(("a", 100, 101)).saves, [])
+
+    def test_a_common_beginning_of_two_prompts_becomes_a_restore_point(self):
+        self.store.matched = 70
+        self.planner.begin("a", prompt(100, 6))
+        self.matched("a")
+        first, = self.step(("a", 0, 64)).saves
+        second, = self.step(("a", 64, 100)).saves
+        self.assertEqual((first.boundaries, second.boundaries), ([64], [96]))
+
+    def test_a_store_that_fails_is_left_alone_for_a_while(self):
+        self.store.error = Unavailable("gone")
+        with self.assertLogs("hearth_cache", "WARNING"):
+            self.planner.begin("a", prompt(100, 7))
+            self.assertEqual(self.matched("a"), (0, False))
+        self.planner.begin("b", prompt(100, 8))
+        self.assertEqual(self.matched("b"), (0, False))
+        self.assertEqual(self.step(("b", 0, 100)).saves, [])
+        self.assertEqual(self.store.calls, ["lease"])
+        self.store.error = ValueError("a mistake of ours")
+        self.planner.quiet.end()
+        with self.assertLogs("hearth_cache", "ERROR"):
+            self.planner.begin("c", prompt(100, 9))
+            self.assertEqual(self.matched("c"), (0, False))
+
+
+class Moves(unittest.TestCase):
+    def setUp(self):
+        self.store = MemoryStore()
+        self.memory = [torch.randint(0, 256, (BLOCKS_MAX, PAGE), dtype=torch.uint8) for _ in GROUPS]
+        self.pages = HostPages(self.memory)
+        self.mover = Mover(self.store, LAYOUT, GROUPS, self.pages, prefix_of)
+        self.addCleanup(self.mover.close)
+
+    def save(self, ids, blocks, *boundaries):
+        self.mover.save(Transfer("saver", ids, list(boundaries), blocks))
+        self.mover.flush()
+
+    def load(self, ids, blocks, boundary, present=0):
+        self.mover.load(Transfer("loader", ids, [boundary], blocks, present_tokens=present))
+        done, failed = set(), set()
+        while not done:
+            done, failed = self.mover.results([], idle=True)
+        self.assertEqual(done, {"loader"})
+        return not failed
+
+    def test_pages_come_back_into_other_blocks_and_windows_as_tails(self):
+        ids = prompt(96, 1)
+        here = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18]]
+        there = [[one + 20 for one in group] for group in here]
+        self.save(ids, here, 96)
+        before = [layer.clone() for layer in self.memory]
+        self.assertTrue(self.load(ids, there, 96))
+        for layer, group in enumerate(GROUPS):
+            for place, (one, other) in enumerate(zip(here[group], there[group], strict=True)):
+                came = LAYOUT.layer_types[layer] == "g" or (place + 1) * BLOCK > 96 - (WINDOW - 1)
+                self.assertTrue(torch.equal(self.memory[layer][other],
+                                            before[layer][one if came else other]))
+
+    def test_present_blocks_may_be_shared_and_are_left_alone(self):
+        ids = prompt(96, 2)
+        blocks = [[1, 2, 3, 4, 5, 6]] * 3
+        self.save(ids, blocks, 96)
+        for layer in self.memory:
+            layer.fill_(7)
+        self.assertTrue(self.load(ids, blocks, 96, present=80))
+        for layer in self.memory:
+            self.assertTrue(bool((layer[1:6] == 7).all()))
+            self.assertFalse(bool((layer[6] == 7).all()))
+
+    def test_a_save_has_the_pages_of_its_moment(self):
+        ids = prompt(32, 3)
+        self.store.answering.clear()
+        kept = self.memory[2][1].clone()
+        self.mover.save(Transfer("saver", ids, [32], [[1, 2]] * 3))
+        self.memory[2].zero_()  # the next step takes the blocks
+        self.store.answering.set()
+        self.mover.flush()
+        self.assertTrue(self.load(ids, [[1, 2]] * 3, 32))
+        self.assertTrue(torch.equal(self.memory[2][1], kept))
+
+    def test_a_load_of_what_is_gone_or_fails_is_reported_as_failed(self):
+        ids = prompt(32, 4)
+        with self.assertLogs("hearth_cache", "WARNING"):
+            self.assertFalse(self.load(ids, [[1, 2]] * 3, 32))
+        self.save(ids, [[1, 2]] * 3, 32)
+        self.assertNotIn("publish", self.store.calls, "the store is left alone")
+        self.mover.quiet.end()
+        self.store.error = ValueError("a mistake of ours")
+        with self.assertLogs("hearth_cache", "ERROR"):
+            self.assertFalse(self.load(ids, [[1, 2]] * 3, 32))
+
+    def test_saves_beyond_the_staging_memory_are_left_out(self):
+        self.store.answering.clear()
+        self.addCleanup(self.store.answering.set)
+        limit = self.mover.save.__globals__
+        with unittest.mock.patch.dict(limit, STAGED_BYTES_MAX=PAGE * 8):
+            for number in range(3):
+                self.mover.save(Transfer("saver", prompt(32, number), [32], [[1, 2]] * 3))
+        self.assertEqual(self.mover.saves_left_out, 2)
+
+
+class Memory(unittest.TestCase):
+    def test_pages_lie_in_one_piece_or_are_refused(self):
+        whole = torch.arange(6 * 2 * 8 * 4, dtype=torch.float32).reshape(6, 2, 8, 4)
+        self.assertTrue(torch.equal(pages_of(whole, "x", 6, 256)[2],
+                                    whole[2].flatten().view(torch.uint8)))
+        self.assertEqual(pages_of(whole, "x", 3, 512).shape, (3, 512))  # two of the kernel's each
+        apart = torch.zeros(2, 6, 8, 4).transpose(0, 1)
+        for cache, blocks, page in ((apart, 6, 256), (whole, 4, 256), (whole, 6, 128)):
+            with self.assertRaisesRegex(ValueError, "layer x"):
+                pages_of(cache, "x", blocks, page)
+
+
+class StandIn:
+    """What is used of torch.cuda, which writes down the order of what it is given."""
+
+    def __init__(self):
+        self.log, self.made = [], 0
+        self.engine = self.Stream("engine")
+
+    def Stream(self, name=None):  # noqa: N802  (torch's name)
+        self.made += 1
+        name = name or f"copies{self.made - 1}"
+        log = self.log
+
+        def record_event():
+            log.append(f"{name} recorded")
+            return types.SimpleNamespace(
+                name=name, synchronize=lambda: log.append(f"waited for {name}"))
+        return types.SimpleNamespace(
+            name=name, record_event=record_event,
+            wait_event=lambda event: log.append(f"{name} behind {event.name}"),
+            synchronize=lambda: log.append(f"waited for {name}"))
+
+    def current_stream(self):
+        return self.engine
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        self.log.append(f"on {stream.name}")
+        yield
+
+
+class Device(unittest.TestCase):
+    def setUp(self):
+        self.api = StandIn()
+        self.memory = [torch.randint(0, 256, (8, PAGE), dtype=torch.uint8) for _ in range(2)]
+        self.pages = DevicePages(self.memory, self.api, pinned=False)
+
+    def test_a_take_is_behind_the_engine_and_the_engine_behind_it(self):
+        self.pages.take(0, [3, 1])
+        self.pages.take(1, [2])
+        wait = self.pages.taken()
+        copying = self.api.log[:]
+        self.assertEqual(copying, ["engine recorded", "copies1 behind engine", "on copies1",
+                                   "on copies1", "copies1 recorded", "engine behind copies1"])
+        taken = wait()
+        self.assertEqual(self.api.log[len(copying):], ["waited for copies1"])
+        self.assertEqual(bytes(taken[0][0]), bytes(self.memory[0][3].numpy()))
+        self.assertEqual(bytes(taken[1][0]), bytes(self.memory[1][2].numpy()))
+
+    def test_a_writer_is_behind_the_engine_and_finishes_when_all_is_written(self):
+        writer = self.pages.writer()
+        self.assertEqual(self.api.log, ["engine recorded", "copies2 behind engine"])
+        writer.put(1, 5, bytes(range(PAGE)))
+        writer.finish()
+        self.assertEqual(self.api.log[2:], ["on copies2", "waited for copies2"])
+        self.assertEqual(bytes(self.memory[1][5].numpy()), bytes(range(PAGE)))
+
+
+if __name__ == "__main__":
+    python_support.main()
