@@ -171,7 +171,7 @@ void Node::Die(Ledger::Death death) {
   }
   guests_.clear();
   const int struck = disk_.struck();
-  // A database that damage closed takes no erases: the next start finds what was given up meanwhile.
+  // A database that damage closed takes no erases: the next start finds what was given up.
   const bool is_failing = is_damaged_ && store_->Stats().Of(Counter::kTierErrors) > 0;
   store_.reset();
   const bool is_clean = !is_failing && struck == struck_at_opening_ && disk_.struck() == struck;
