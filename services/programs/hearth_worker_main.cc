@@ -77,13 +77,14 @@ void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
                  "answers; q8_0, q4_0: 8 or 4 bits, other answers, shared with the same form only; "
                  "int8: q8_0; auto: stored");
   set->AddChoice("arithmetic", &engine->arithmetic, {"float32", "int8", "auto"},
-                 "Class invariant, what products multiply: float32; int8: integers where a matrix "
-                 "is in blocks (a GGUF file's, or by --weights), other answers, shared with the "
-                 "same arithmetic only; auto: int8 where there is such a matrix");
+                 "Class invariant, what products multiply: float32 (the answers of versions before "
+                 "this flag); int8: integers where a matrix is in blocks (a GGUF file's, or by "
+                 "--weights), shared with the same arithmetic only; auto: int8 where there is such "
+                 "a matrix");
   set->AddChoice("kv-dtype", &engine->kv_dtype, {"float32", "bfloat16", "auto"},
-                 "Class invariant, how keys and values are stored: bfloat16: rounded when they are "
-                 "written, in half the bytes, other answers, shared with bfloat16 only; auto: "
-                 "bfloat16 where products multiply integers");
+                 "Class invariant, how keys and values are stored: float32; bfloat16: rounded when "
+                 "they are written, in half the bytes, other answers, shared with bfloat16 only; "
+                 "auto: bfloat16 where products multiply integers");
 }
 
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {

@@ -190,8 +190,10 @@ TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
       HasSubstr("input tokens differs"));
   WorkerServer::Options int8 = WorkerServer::Invariant();
   int8.engine.weights = WeightsChoice::kInt8;
+  int8.engine.arithmetic = ArithmeticChoice::kFloat32;
   WorkerServer other(int8);
-  EXPECT_THAT(Load(&other, saved_).status.error_message(), HasSubstr("model config field"));
+  EXPECT_THAT(Load(&other, saved_).status.error_message(),
+              HasSubstr("model config field weights"));
 }
 
 TEST_F(States, StateOfMoreTokensThanTheContextIsRefused) {

@@ -88,18 +88,27 @@ TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
   EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
 }
 
-// A worker does not find points published with other weights, and is told why.
-TEST(WorkerAndStore, WithInt8WeightsNeverReadWhatStoredWeightsGaveNorTheReverse) {
+// A worker does not find points published with other weights, other products, or keys and values of
+// another form, and is told why.
+TEST(WorkerAndStore, NeverReadWhatOtherWeightsOrAnotherArithmeticGave) {
   const PrefixRequest prefix = [] {
     PrefixRequest made;
     for (const uint32_t id : CountingTokens(100)) made.token_ids.push_back(id);
     made.tenant = "default";
     return made;
   }();
-  WorkerServer::Options stored, int8;
-  stored.engine.exactness = int8.engine.exactness = ExactnessChoice::kInvariant;
+  WorkerServer::Options stored;
+  stored.engine.exactness = ExactnessChoice::kInvariant;
+  stored.engine.arithmetic = ArithmeticChoice::kFloat32;
+  WorkerServer::Options int8 = stored;
   int8.engine.weights = WeightsChoice::kInt8;
-  for (const auto& [publishes, reads] : {std::pair(stored, int8), {int8, stored}}) {
+  WorkerServer::Options integers = int8;
+  integers.engine.arithmetic = ArithmeticChoice::kAuto;
+  using Fields = std::vector<std::string>;
+  const auto cases = {std::tuple(stored, int8, Fields{"weights"}),
+                      {int8, stored, Fields{"weights"}},
+                      {int8, integers, Fields{"arithmetic", "kv_dtype"}}};
+  for (const auto& [publishes, reads, fields] : cases) {
     StoreServer store(StoreServer::SmallStore(""));
     StoreWorker publisher(store.address(), publishes), reader(store.address(), reads);
     const Generation published = publisher.server.Generate(LongRequest());
@@ -116,9 +125,11 @@ TEST(WorkerAndStore, WithInt8WeightsNeverReadWhatStoredWeightsGaveNorTheReverse)
                           [&](absl::Status status, const v1::ExplainResponse& response) {
                             EXPECT_TRUE(status.ok()) << status;
                             EXPECT_EQ(response.usable_tokens(), 0u);
-                            EXPECT_EQ(response.other_fingerprints_size(), 1);
-                            EXPECT_EQ(response.other_fingerprints(0).field(), "weights")
-                                << response.summary();
+                            Fields differ;
+                            for (const auto& other : response.other_fingerprints()) {
+                              differ.push_back(other.field());
+                            }
+                            EXPECT_EQ(differ, fields) << response.summary();
                             explained.Notify();
                           });
     explained.WaitForNotification();

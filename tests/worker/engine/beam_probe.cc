@@ -84,6 +84,8 @@ int main(int argc, char** argv) {
   hearth::EngineOptions options;
   options.model_dir = argv[1];
   options.exactness = hearth::ExactnessChoice::kInvariant;
+  options.arithmetic = hearth::ArithmeticChoice::kFloat32;
+  options.kv_dtype = hearth::KvDtypeChoice::kFloat32;
   options.threads = argc > 2 ? std::atoi(argv[2]) : 0;
   const auto engine = hearth::Engine::Create(options);
   hearth::Require(engine.status());

@@ -145,7 +145,8 @@ TEST(EngineStates, AreRefusedByTheNameOfThePartThatDiffers) {
   EXPECT_THAT(refusal(NewWorker(Geometries()[1])), HasSubstr("model config field"));
   EngineOptions other = InvariantOptions();
   other.weights = WeightsChoice::kInt8;
-  EXPECT_THAT(refusal(NewWorker(Geometries()[0], other)), HasSubstr("model config field"));
+  other.arithmetic = ArithmeticChoice::kFloat32;
+  EXPECT_THAT(refusal(NewWorker(Geometries()[0], other)), HasSubstr("model config field weights"));
   const SnapshotHeader header = ParseSnapshotHeader(file).value();
   std::vector<FingerprintField> fields(header.fingerprint.fields().begin(),
                                        header.fingerprint.fields().end());

@@ -167,6 +167,8 @@ TEST(WeightsChoiceTest, RequestedFormDoesNotBecomeAnother) {
 TEST(ArithmeticChoiceTest, IntegersHaveAFingerprintOfTheirOwn) {
   EngineOptions options = InvariantOptions();
   options.weights = WeightsChoice::kQ8_0;
+  options.kv_dtype = KvDtypeChoice::kFloat32;
+  options.arithmetic = ArithmeticChoice::kFloat32;
   TestWorker floats(ChoiceDir(), options);
   EXPECT_EQ(floats->arithmetic(), "float32");
   options.arithmetic = ArithmeticChoice::kInt8;
@@ -189,6 +191,8 @@ TEST(ArithmeticChoiceTest, IntegersHaveAFingerprintOfTheirOwn) {
 TEST(KvDtypeChoiceTest, BFloat16HasHalfTheBytesAndAFingerprintOfItsOwn) {
   EngineOptions options = InvariantOptions();
   options.weights = WeightsChoice::kQ8_0;
+  options.arithmetic = ArithmeticChoice::kFloat32;
+  options.kv_dtype = KvDtypeChoice::kFloat32;
   TestWorker wide(ChoiceDir(), options);
   options.kv_dtype = KvDtypeChoice::kBFloat16;
   TestWorker narrow(ChoiceDir(), options);
@@ -205,11 +209,16 @@ TEST(KvDtypeChoiceTest, BFloat16HasHalfTheBytesAndAFingerprintOfItsOwn) {
   EXPECT_EQ(integers->layout().dtype, KvDtype::kBFloat16);
 }
 
-TEST(ArithmeticChoiceTest, AutoIsFloat32WhereNothingIsInBlocksAndInt8IsRefused) {
+// What was stored of a checkpoint without blocks before these flags were there stays valid.
+TEST(ArithmeticChoiceTest, DefaultIsFloat32WhereNothingIsInBlocksAndInt8IsRefused) {
   EngineOptions options = InvariantOptions();
-  options.arithmetic = ArithmeticChoice::kAuto;
   TestWorker automatic(ChoiceDir(), options);
   EXPECT_EQ(automatic->arithmetic(), "float32");
+  options.arithmetic = ArithmeticChoice::kFloat32;
+  options.kv_dtype = KvDtypeChoice::kFloat32;
+  TestWorker floats(ChoiceDir(), options);
+  EXPECT_TRUE(Compare(floats->fingerprint(), automatic->fingerprint()).empty());
+  options.kv_dtype = KvDtypeChoice::kAuto;
   options.model_dir = ChoiceDir();
   options.arithmetic = ArithmeticChoice::kInt8;
   options.digest_cache_dir = "";
@@ -219,15 +228,41 @@ TEST(ArithmeticChoiceTest, AutoIsFloat32WhereNothingIsInBlocksAndInt8IsRefused) 
               testing::AllOf(HasSubstr("arithmetic: int8"), HasSubstr("--weights q8_0")));
 }
 
-TEST(ArithmeticChoiceTest, IntegersAreRefusedInAnotherClass) {
+TEST(ArithmeticChoiceTest, DefaultIsIntegersAndBFloat16WhereWeightsAreInBlocks) {
+  EngineOptions options = InvariantOptions();
+  options.weights = WeightsChoice::kQ4_0;
+  TestWorker automatic(ChoiceDir(), options);
+  EXPECT_EQ(automatic->arithmetic(), "int8/32/1");
+  EXPECT_EQ(automatic->layout().dtype, KvDtype::kBFloat16);
+  options.arithmetic = ArithmeticChoice::kFloat32;
+  TestWorker floats(ChoiceDir(), options);
+  EXPECT_EQ(floats->arithmetic(), "float32");
+  EXPECT_EQ(floats->layout().dtype, KvDtype::kFloat32);
+}
+
+TEST(ArithmeticChoiceTest, OnlyAutoStartsInAnotherClass) {
   EngineOptions options = InvariantOptions();
   options.model_dir = ChoiceDir();
-  options.arithmetic = ArithmeticChoice::kInt8;
-  EXPECT_EQ(Refusal(options), "");
-  options.exactness = ExactnessChoice::kExact;
-  EXPECT_THAT(Refusal(options),
-              testing::AllOf(HasSubstr("arithmetic: int8"), HasSubstr("exactness is exact")));
+  const auto expect_refused = [&](const std::string& choice) {
+    options.exactness = ExactnessChoice::kInvariant;
+    EXPECT_EQ(Refusal(options), "");
+    options.exactness = ExactnessChoice::kExact;
+    EXPECT_EQ(Refusal(options),
+              choice +
+                  " is of the class invariant, and exactness is exact, where weights, "
+                  "products, keys and values are of --dtype: leave --" +
+                  choice.substr(0, choice.find(':')) + " at auto, or --exactness at auto");
+  };
+  for (const bool integers : {true, false}) {
+    options.arithmetic = integers ? ArithmeticChoice::kInt8 : ArithmeticChoice::kFloat32;
+    expect_refused(integers ? "arithmetic: int8" : "arithmetic: float32");
+  }
   options.arithmetic = ArithmeticChoice::kAuto;
+  for (const bool narrow : {true, false}) {
+    options.kv_dtype = narrow ? KvDtypeChoice::kBFloat16 : KvDtypeChoice::kFloat32;
+    expect_refused(narrow ? "kv-dtype: bfloat16" : "kv-dtype: float32");
+  }
+  options.kv_dtype = KvDtypeChoice::kAuto;
   EXPECT_EQ(Refusal(options), "");
 }
 
@@ -239,6 +274,7 @@ TEST(WeightsChoiceTest, Q8_0HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
   TestWorker wide(ChoiceDir(), options);
   EXPECT_EQ(wide->weights(), "float32");
   EXPECT_TRUE(Compare(automatic->fingerprint(), wide->fingerprint()).empty());
+  options.arithmetic = ArithmeticChoice::kFloat32;
   options.weights = WeightsChoice::kInt8;
   TestWorker narrow(ChoiceDir(), options);
   EXPECT_EQ(narrow->weights(), "q8_0");

@@ -34,8 +34,12 @@ absl::Status CacheTerms::Validate() const {
 std::vector<std::pair<std::string, std::string>> EngineOptions::ChoicesOfInvariant() const {
   std::vector<std::pair<std::string, std::string>> given;
   if (weights != WeightsChoice::kAuto) given.emplace_back("weights", WeightsChoiceName(weights));
-  if (arithmetic == ArithmeticChoice::kInt8) given.emplace_back("arithmetic", "int8");
-  if (kv_dtype == KvDtypeChoice::kBFloat16) given.emplace_back("kv-dtype", "bfloat16");
+  if (arithmetic != ArithmeticChoice::kAuto) {
+    given.emplace_back("arithmetic", arithmetic == ArithmeticChoice::kInt8 ? "int8" : "float32");
+  }
+  if (kv_dtype != KvDtypeChoice::kAuto) {
+    given.emplace_back("kv-dtype", kv_dtype == KvDtypeChoice::kBFloat16 ? "bfloat16" : "float32");
+  }
   return given;
 }
 

@@ -61,8 +61,8 @@ struct EngineOptions {
   uint32_t chunk_tokens = kDefaultChunkTokens;
   ExactnessChoice exactness = ExactnessChoice::kAuto;
   WeightsChoice weights = WeightsChoice::kAuto;
-  ArithmeticChoice arithmetic = ArithmeticChoice::kFloat32;  // class invariant
-  KvDtypeChoice kv_dtype = KvDtypeChoice::kFloat32;          // class invariant
+  ArithmeticChoice arithmetic = ArithmeticChoice::kAuto;  // class invariant
+  KvDtypeChoice kv_dtype = KvDtypeChoice::kAuto;          // class invariant
   KvWish kv;  // of requests that say nothing; empty: as the model says
   // Low-rank adapters, by the name that requests choose them by: folders as PEFT saves one. Class
   // invariant.

@@ -49,7 +49,8 @@ absl::Status MayHave(const std::string& flag, const std::string& value, Exactnes
     return absl::InvalidArgumentError(
         absl::StrCat(flag, ": ", value, " is of the class invariant, and exactness is ",
                      exactness == ExactnessChoice::kExact ? "exact" : "portable",
-                     ", whose weights are of --dtype: ", leave, ", or --exactness at auto"));
+                     ", where weights, products, keys and values are of --dtype: ", leave,
+                     ", or --exactness at auto"));
   }
   if (device != "cpu") {
     return absl::InvalidArgumentError(absl::StrCat(
