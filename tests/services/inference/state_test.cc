@@ -192,8 +192,7 @@ TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
   int8.engine.weights = WeightsChoice::kInt8;
   int8.engine.arithmetic = ArithmeticChoice::kFloat32;
   WorkerServer other(int8);
-  EXPECT_THAT(Load(&other, saved_).status.error_message(),
-              HasSubstr("model config field weights"));
+  EXPECT_THAT(Load(&other, saved_).status.error_message(), HasSubstr("model config field weights"));
 }
 
 TEST_F(States, StateOfMoreTokensThanTheContextIsRefused) {
