@@ -1,9 +1,10 @@
 // What a form of weights and an arithmetic cost in quality: each model's perplexity of texts, and
 // of its next tokens' distributions the mean divergence (KL) from the first model's and how often
 // the first choice is the same.
-//   quality_bench TEXT,TEXT,... MODEL[:WEIGHTS[:ARITHMETIC]]...
-// WEIGHTS: stored (the default), q8_0 or q4_0; ARITHMETIC: float32 (the default) or int8. Texts are
-// files, of which the first 2,048 tokens count; all models have the vocabulary of the first.
+//   quality_bench TEXT,TEXT,... MODEL[:WEIGHTS[:ARITHMETIC[:KV]]]...
+// WEIGHTS: stored (the default), q8_0 or q4_0; ARITHMETIC: float32 (the default) or int8; KV, keys
+// and values: float32 (the default) or bfloat16. Texts are files, of which the first 2,048 tokens
+// count; all models have the vocabulary of the first.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -31,6 +32,7 @@ std::unique_ptr<InvariantGemma> LoadForm(const std::string& form) {
   if (parts.size() > 1 && parts[1] == "q8_0") options.weights = WeightForm::kQ8_0;
   if (parts.size() > 1 && parts[1] == "q4_0") options.weights = WeightForm::kQ4_0;
   if (parts.size() > 2 && parts[2] == "int8") options.arithmetic = Arithmetic::kInt8;
+  if (parts.size() > 3 && parts[3] == "bfloat16") options.kv_dtype = KvDtype::kBFloat16;
   auto gemma = InvariantGemma::Load(parts[0], options);
   RequireOk(gemma.status());
   return *std::move(gemma);
@@ -106,7 +108,7 @@ std::vector<int32_t> TokensOf(const Tokenizer& tokenizer, const std::string& fil
 
 int Main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: quality_bench TEXT,... MODEL[:WEIGHTS[:ARITHMETIC]]...\n");
+    std::fprintf(stderr, "usage: quality_bench TEXT,... MODEL[:WEIGHTS[:ARITHMETIC[:KV]]]...\n");
     return 2;
   }
   const std::vector<std::string> files = absl::StrSplit(argv[1], ',');
