@@ -98,30 +98,169 @@ struct QuadSums {
 template <class B>
 constexpr int kZeroHere = B::kBits == 8 ? (kHasVnni ? 128 : 0) : B::kZero;
 
-// One more link of R by N chains: a block's sums, scaled.
-template <class B, int R, int N>
-HWY_INLINE void AddBlock(const Floats (&sums)[R][N], const int32_t* x, const float* scales,
-                         const float* leasts, Floats (&y)[R][N]) {
+// Words of four integers of a panel's weights, and what they are multiplied by, where they lie.
+template <class B>
+struct InPanel {
+  static constexpr int64_t kGroups = B::kValues / 32;  // of 32 inputs, in one block
+
+  InPanel(const std::byte* panel, int64_t panel_width) : halves(panel), width(panel_width) {}
+
+  HWY_INLINE const uint32_t* words() const {
+    return reinterpret_cast<const uint32_t*>(halves + 2 * B::kHalves * width);
+  }
+  // To the next 32 inputs.
+  HWY_INLINE void Next() {
+    group = (group + 1) % kGroups;
+    if (group == 0) halves += B::kBytes * width;
+  }
+  HWY_INLINE void SetWhole() { width = kWidth; }
+  // A share of what comes some steps later.
+  HWY_INLINE void Prefetch() const {
+    const int64_t share = B::kBytes * width / kGroups;
+    const std::byte* ahead = halves + group * share + kAheadBytes;
+#pragma GCC unroll 4
+    for (int64_t line = 0; line < share; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+  }
+
+  // One vector of outputs, `at` the first: word 0 to 7 of the group.
+  HWY_INLINE Words Word(int word, int64_t at) const {
+    constexpr int kRunWords = static_cast<int>(B::kRunInputs / 4);
+    const int64_t run = group * (8 / kRunWords) + word / kRunWords;
+    word %= kRunWords;
+    const uint32_t* from = words() + at;
+    const RunPlace place = PlaceOf<B>(run);
+    Words q = LoadAs<Words>(from + (place.low / 4 + word) * width);
+    if (B::kBits == 8) return kHasVnni ? q ^ 0x80808080u : q;
+    q = (place.is_upper ? q >> 4 : q) & 0x0f0f0f0fu;
+    if constexpr (B::kBits == 5 && !B::kIsK) {  // four bits in one word, to a byte each
+      const Words bits = LoadAs<Words>(from) >> static_cast<int>(16 * run + 4 * word) & 15u;
+      q |= (bits * 0x00204081u & 0x01010101u) << 4;
+    } else if constexpr (B::kBits > 4) {
+      const Words bits = LoadAs<Words>(from + (place.high / 4 + word) * width) >> place.high_bit;
+      q |= (bits & (B::kBits == 6 ? 0x03030303u : 0x01010101u)) << 4;
+    }
+    return q;
+  }
+  HWY_INLINE Floats Scale(int64_t at) const {
+    const Floats scale = WidenHalves(halves + 2 * at);
+    if constexpr (!B::kIsK || !B::kHasLeast) return scale;
+    return scale * FloatsOf((Whole)SixBits(at, 0));
+  }
+  HWY_INLINE Floats Least(int64_t at) const {
+    const Floats least = WidenHalves(halves + 2 * (width + at));
+    if constexpr (!B::kIsK) return least;
+    return least * -FloatsOf((Whole)SixBits(at, 1));
+  }
+  // Of 6 bits each, those of the last four groups in two pieces: `which` 0 the scale, 1 the least.
+  HWY_INLINE Words SixBits(int64_t at, int which) const {
+    const int shift = static_cast<int>(group % 4 * 8);
+    const Words own = LoadAs<Words>(words() + which * width + at) >> shift;
+    if (group < 4) return own & 63u;
+    const Words both = LoadAs<Words>(words() + 2 * width + at) >> (shift + 4 * which);
+    return (both & 15u) | (own >> 2 & 0x30u);
+  }
+  // Of Q6_K, of a half of the group: a byte with a sign.
+  HWY_INLINE Floats Part(int part, int64_t at) const {
+    const int64_t run = 2 * group + part;
+    const Words parts = LoadAs<Words>(words() + (48 + run / 4) * width + at);
+    return FloatsOf((Whole)(parts << static_cast<int>(24 - run % 4 * 8)) >> 24);
+  }
+
+  const std::byte* halves;  // of the block
+  int64_t width, group = 0;
+};
+
+// The same, unpacked.
+template <class B>
+struct InPiece {
+  explicit InPiece(const Piece& piece)
+      : words(piece.words), scales(piece.scales), others(piece.others) {}
+
+  HWY_INLINE void Next() {
+    words += 8 * kWidth;
+    scales += kWidth;
+    others += 2 * kWidth;
+  }
+  HWY_INLINE void SetWhole() {}
+  HWY_INLINE void Prefetch() const {}
+  HWY_INLINE Words Word(int word, int64_t at) const {
+    return LoadAs<Words>(words + word * kWidth + at);
+  }
+  HWY_INLINE Floats Scale(int64_t at) const { return LoadAs<Floats>(scales + at); }
+  HWY_INLINE Floats Least(int64_t at) const { return LoadAs<Floats>(others + at); }
+  HWY_INLINE Floats Part(int part, int64_t at) const {
+    return LoadAs<Floats>(others + part * kWidth + at);
+  }
+
+  const uint32_t* words;
+  const float *scales, *others;
+};
+
+// Unpacks a piece. REQUIRES: `from` is at its first input.
+template <class B>
+HWY_NOINLINE void Unpack(InPanel<B> from, int64_t blocks, Piece* piece) {
+  for (int64_t block = 0; block < blocks; ++block, from.Next()) {
+    from.Prefetch();
+    uint32_t* const words = piece->words + block * 8 * kWidth;
+    float* const others = piece->others + block * 2 * kWidth;
+    for (int64_t at = 0; at < from.width; at += kLanes) {
+      StoreTo(from.Scale(at), piece->scales + block * kWidth + at);
+      if constexpr (B::kHasLeast) StoreTo(from.Least(at), others + at);
+#pragma GCC unroll 2
+      for (int part = 0; part < (B::kBits == 6 ? 2 : 0); ++part) {
+        StoreTo(from.Part(part, at), others + part * kWidth + at);
+      }
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    float scale;
-    std::memcpy(&scale, &x[kScaleWord * R + r], sizeof scale);
-    const Floats d = Set(scale);
-    const Floats all = Set(static_cast<float>(x[kSumsWord * R + r] + x[(kSumsWord + 1) * R + r]));
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      y[r][n] = MulAdd(sums[r][n], d * LoadAs<Floats>(scales + n * kLanes), y[r][n]);
-      if (!B::kHasLeast) continue;
-      y[r][n] = MulAdd(all, d * LoadAs<Floats>(leasts + n * kLanes), y[r][n]);
+      for (int word = 0; word < 8; ++word) StoreTo(from.Word(word, at), words + word * kWidth + at);
     }
   }
 }
 
-// R rows by N vectors of outputs, all blocks of a piece.
-template <class B, int R, int N>
-HWY_INLINE void Multiply(const Piece& piece, const Tile& tile, int64_t at) {
+// Sums of R rows by N vectors of outputs, of 32 inputs; of Q6_K scaled by the halves' parts.
+template <class B, int R, int N, class Source>
+HWY_INLINE void SumBlock(const Source& source, const int32_t* x, int64_t at, Floats (&y)[R][N]) {
   constexpr bool kIsHalved = B::kBits == 6;
   constexpr int kParts = kIsHalved ? 2 : 1, kPartWords = 8 / kParts;
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) {
+    QuadSums<B::kBits> sums[R][N];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      int32_t sum = x[(kSumsWord + part) * R + r];
+      if (!kIsHalved) sum += x[(kSumsWord + 1) * R + r];
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) sums[r][n].sums = Whole{} - kZeroHere<B> * sum;
+    }
+#pragma GCC unroll 8
+    for (int word = 0; word < kPartWords; ++word) {
+      Words weights[N];
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        weights[n] = source.Word(part * kPartWords + word, at + n * kLanes);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const Words q = Words{} + static_cast<uint32_t>(x[(part * kPartWords + word) * R + r]);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) sums[r][n].Add(word, weights[n], q);
+      }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const Floats scale = kIsHalved ? source.Part(part, at + n * kLanes) : Floats{};
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const Floats sum = FloatsOf(sums[r][n].sums);
+        y[r][n] = kIsHalved ? MulAdd(sum, scale, part == 0 ? Floats{} : y[r][n]) : sum;
+      }
+    }
+  }
+}
+
+// R rows by N vectors of outputs, all blocks of a tile's work.
+template <class B, int R, int N, class Source>
+HWY_INLINE void Multiply(Source source, const Tile& tile, int64_t at) {
+  if (N * kLanes == kWidth) source.SetWhole();  // a constant
   Floats y[R][N];
   for (int r = 0; r < R; ++r) {
     for (int n = 0; n < N; ++n) {
@@ -129,45 +268,24 @@ HWY_INLINE void Multiply(const Piece& piece, const Tile& tile, int64_t at) {
     }
   }
   const int32_t* x = tile.x;
-  const uint32_t* words = piece.words + at;
-  for (int64_t block = 0; block < tile.blocks; ++block, x += kBlockWords * R) {
-    Floats products[R][N];
-#pragma GCC unroll 2
-    for (int part = 0; part < kParts; ++part) {
-      QuadSums<B::kBits> sums[R][N];
+  for (int64_t block = 0; block < tile.blocks; ++block, x += kBlockWords * R, source.Next()) {
+    if (at == 0) source.Prefetch();
+    Floats sums[R][N];
+    SumBlock<B>(source, x, at, sums);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const Floats scale = source.Scale(at + n * kLanes);
+      const Floats least = B::kHasLeast ? source.Least(at + n * kLanes) : Floats{};
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        int32_t sum = x[(kSumsWord + part) * R + r];
-        if (!kIsHalved) sum += x[(kSumsWord + 1) * R + r];
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) sums[r][n].sums = Whole{} - kZeroHere<B> * sum;
-      }
-#pragma GCC unroll 8
-      for (int word = 0; word < kPartWords; ++word, words += kWidth) {
-        Words weights[N];
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) weights[n] = LoadAs<Words>(words + n * kLanes);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          const Words q = Words{} + static_cast<uint32_t>(x[(part * kPartWords + word) * R + r]);
-#pragma GCC unroll 8
-          for (int n = 0; n < N; ++n) sums[r][n].Add(word, weights[n], q);
-        }
-      }
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const Floats scale =
-            LoadAs<Floats>(piece.others + (block * 2 + part) * kWidth + at + n * kLanes);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          const Floats sum = FloatsOf(sums[r][n].sums);
-          products[r][n] =
-              kIsHalved ? MulAdd(sum, scale, part == 0 ? Floats{} : products[r][n]) : sum;
-        }
+        float d;
+        std::memcpy(&d, &x[kScaleWord * R + r], sizeof d);
+        y[r][n] = MulAdd(sums[r][n], Set(d) * scale, y[r][n]);
+        if (!B::kHasLeast) continue;
+        const auto sum = static_cast<float>(x[kSumsWord * R + r] + x[(kSumsWord + 1) * R + r]);
+        y[r][n] = MulAdd(Set(sum), Set(d) * least, y[r][n]);
       }
     }
-    AddBlock<B>(products, x, piece.scales + block * kWidth + at,
-                piece.others + block * 2 * kWidth + at, y);
   }
   for (int r = 0; r < R; ++r) {
     for (int n = 0; n < N; ++n) {
@@ -176,102 +294,46 @@ HWY_INLINE void Multiply(const Piece& piece, const Tile& tile, int64_t at) {
   }
 }
 
-template <class B, int R>
-HWY_NOINLINE void TileOfPiece(const Piece& piece, const Tile& tile) {
+template <class B, int R, class Source>
+HWY_NOINLINE void TileOf(const Source& source, const Tile& tile) {
   constexpr int kWhole = kVectors * kLanes;
   int64_t at = 0;
-  for (; at + kWhole <= tile.width; at += kWhole) Multiply<B, R, kVectors>(piece, tile, at);
-  for (; at < tile.width; at += kGrain) Multiply<B, R, kGrainVectors>(piece, tile, at);
+  for (; at + kWhole <= tile.width; at += kWhole) Multiply<B, R, kVectors>(source, tile, at);
+  for (; at < tile.width; at += kGrain) Multiply<B, R, kGrainVectors>(source, tile, at);
 }
 
-// The words of a run's integers, of one vector of outputs.
-template <class B>
-HWY_INLINE void UnpackRun(const uint32_t* words, int64_t width, int64_t run, uint32_t* to) {
-  const RunPlace place = PlaceOf<B>(run);
-  for (int64_t word = 0; word < B::kRunInputs / 4; ++word, to += kWidth) {
-    Words q = LoadAs<Words>(words + (place.low / 4 + word) * width);
-    if constexpr (B::kBits == 8) {
-      StoreTo(kHasVnni ? q ^ 0x80808080u : q, to);
-      continue;
-    }
-    q = (place.is_upper ? q >> 4 : q) & 0x0f0f0f0fu;
-    if constexpr (B::kBits == 5 && !B::kIsK) {  // four bits in one word, to a byte each
-      const Words bits = LoadAs<Words>(words) >> static_cast<int>(16 * run + 4 * word) & 15u;
-      q |= (bits * 0x00204081u & 0x01010101u) << 4;
-    } else if constexpr (B::kBits > 4) {
-      const Words bits = LoadAs<Words>(words + (place.high / 4 + word) * width) >> place.high_bit;
-      q |= (bits & (B::kBits == 6 ? 0x03030303u : 0x01010101u)) << 4;
-    }
-    StoreTo(q, to);
-  }
+// kLeast: rows of a tile at least.
+template <class B, int kLeast, class Source>
+HWY_INLINE void TileOfRows(int64_t rows, const Source& source, const Tile& tile) {
+  static_assert(kIntegerTileRows == 4, "a case for each number of rows");
+  if (rows == 4) return TileOf<B, 4>(source, tile);
+  if (rows == 3) return TileOf<B, 3>(source, tile);
+  if constexpr (kLeast == 1)
+    return rows == 2 ? TileOf<B, 2>(source, tile) : TileOf<B, 1>(source, tile);
+  assert(false);
 }
 
-// What 32 inputs' sums are multiplied by, and what is added.
-template <class B>
-HWY_INLINE void UnpackScales(const std::byte* halves, const uint32_t* words, int64_t width,
-                             int64_t group, float* scales, float* others) {
-  Floats scale = WidenHalves(halves);
-  Floats least = B::kHasLeast ? WidenHalves(halves + 2 * width) : Floats{};
-  if constexpr (B::kBits == 6) {
-    for (int64_t part = 0; part < 2; ++part) {  // bytes with a sign
-      const int64_t run = 2 * group + part;
-      const Words parts = LoadAs<Words>(words + (48 + run / 4) * width);
-      StoreTo(FloatsOf((Whole)(parts << static_cast<int>(24 - run % 4 * 8)) >> 24),
-              others + part * kWidth);
-    }
-  } else if constexpr (B::kIsK) {  // 6 bits each, those of the last four groups in two pieces
-    const int shift = static_cast<int>(group % 4 * 8);
-    Words of_scale = LoadAs<Words>(words) >> shift;
-    Words of_least = LoadAs<Words>(words + width) >> shift;
-    if (group >= 4) {
-      const Words both = LoadAs<Words>(words + 2 * width) >> shift;
-      of_scale = (both & 15u) | (of_scale >> 2 & 0x30u);
-      of_least = (both >> 4 & 15u) | (of_least >> 2 & 0x30u);
-    }
-    scale *= FloatsOf((Whole)(of_scale & 63u));
-    least *= -FloatsOf((Whole)(of_least & 63u));
-  }
-  StoreTo(scale, scales);
-  if (B::kHasLeast) StoreTo(least, others);
-}
-
-template <class B>
-HWY_NOINLINE void Unpack(const std::byte* panel, int64_t width, int64_t blocks, Piece* piece) {
-  constexpr int64_t kGroups = B::kValues / 32, kGroupRuns = 32 / B::kRunInputs;
-  for (int64_t group = 0; group < blocks; ++group) {
-    const std::byte* halves = panel + group / kGroups * B::kBytes * width;
-    const uint32_t* words = reinterpret_cast<const uint32_t*>(halves + 2 * B::kHalves * width);
-    const int64_t share = B::kBytes * width / kGroups;  // of what comes some steps later
-    const std::byte* ahead = halves + group % kGroups * share + kAheadBytes;
-    for (int64_t line = 0; line < share; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
-    for (int64_t at = 0; at < width; at += kLanes) {
-      UnpackScales<B>(halves + 2 * at, words + at, width, group % kGroups,
-                      piece->scales + group * kWidth + at, piece->others + group * 2 * kWidth + at);
-#pragma GCC unroll 2
-      for (int64_t run = 0; run < kGroupRuns; ++run) {
-        UnpackRun<B>(words + at, width, group % kGroups * kGroupRuns + run,
-                     piece->words + (group * 8 + run * B::kRunInputs / 4) * kWidth + at);
-      }
-    }
-  }
-}
-
+// A panel of few tiles is read where it lies, in one stream; of more, piece by piece.
 template <class B>
 void PanelOfType(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
                  int64_t end, float* chains) {
-  using Function = void (*)(const Piece&, const Tile&);
-  constexpr Function kTiles[] = {TileOfPiece<B, 1>, TileOfPiece<B, 2>, TileOfPiece<B, 3>,
-                                 TileOfPiece<B, 4>};
-  static_assert(std::size(kTiles) == kIntegerTileRows, "one for each number of rows");
   const int64_t inputs = weights.inputs(), width = weights.PanelWidth(panel);
-  Piece piece;
-  for (int64_t k = 0; k < inputs; k += kPieceInputs) {
-    const int64_t blocks = RowBlocks(std::min(kPieceInputs, inputs - k));
-    Unpack<B>(weights.Panel<std::byte>(panel, k), width, blocks, &piece);
+  const bool is_unpacked = end - first > kTilesInPanel;
+  const int64_t most = is_unpacked ? kPieceInputs : inputs;
+  Piece unpacked;
+  for (int64_t k = 0; k < inputs; k += most) {
+    const int64_t blocks = RowBlocks(std::min(most, inputs - k));
+    const InPanel<B> stored(weights.Panel<std::byte>(panel, k), width);
+    if (is_unpacked) Unpack<B>(stored, blocks, &unpacked);
     for (int64_t tile = first; tile < end; ++tile) {
       const int64_t row = x.FirstRow(tile), rows = x.FirstRow(tile + 1) - row;
-      kTiles[rows - 1](piece, {TileWords(x, tile, inputs) + k / 32 * kBlockWords * rows, blocks,
-                               k == 0, chains + (row - x.FirstRow(first)) * kWidth, width});
+      const Tile work{TileWords(x, tile, inputs) + k / 32 * kBlockWords * rows, blocks, k == 0,
+                      chains + (row - x.FirstRow(first)) * kWidth, width};
+      if (is_unpacked) {
+        TileOfRows<B, 3>(rows, InPiece<B>(unpacked), work);
+      } else {
+        TileOfRows<B, 1>(rows, stored, work);
+      }
     }
   }
 }

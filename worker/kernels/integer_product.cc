@@ -29,6 +29,8 @@ constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights:
 constexpr int64_t kAheadBytes = 6 << 10;
 // Inputs of a piece of a panel, whose weights are unpacked before the tiles read them.
 constexpr int64_t kPieceInputs = 256;
+// Of as many tiles each unpacks weights itself. Where there are more, each has three rows or four.
+constexpr int64_t kTilesInPanel = 2;
 
 int64_t RowBlocks(int64_t inputs) { return (inputs + 31) / 32; }
 
