@@ -347,47 +347,50 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
 
 #if HEARTH_INTEGER_KERNEL == 0
 
-// One row of a tile of `rows`: `to` is its first word. Kernels of all sets use it.
-void QuantizeRow(const float* row, int64_t inputs, int64_t rows, int32_t* to) {
+// 32 inputs of a row of a tile of `rows`: `to` is the row's first word of the block.
+HWY_INLINE void QuantizeBlock(const float* from, int64_t rows, int32_t* to) {
   const __m256i size = _mm256_set1_epi32(0x7fffffff);
-  for (int64_t k = 0; k < inputs; k += 32, to += kBlockWords * rows) {
-    float padded[32] = {};
-    const float* from = row + k;
-    if (inputs - k < 32) {
-      std::copy_n(from, inputs - k, padded);
-      from = padded;
-    }
-    __m256 x[4];
-    __m256i most = _mm256_setzero_si256();  // as bits: a NaN's are the largest
-    for (int i = 0; i < 4; ++i) {
-      x[i] = _mm256_loadu_ps(from + 8 * i);
-      most = _mm256_max_epi32(most, _mm256_and_si256((__m256i)x[i], size));
-    }
-    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-    const float m = _mm_cvtss_f32((__m128)four);
-    float d = m < kLeastQuantized ? 0 : std::numeric_limits<float>::quiet_NaN();
-    alignas(32) int32_t words[8] = {}, sums[8] = {};
-    if (m >= kLeastQuantized && m <= std::numeric_limits<float>::max()) {
-      d = m / 127;
-      const __m256 inverse = _mm256_set1_ps(127 / m);
-      __m256i q[4];
-      for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], inverse));
-      const __m256i bytes = _mm256_permutevar8x32_epi32(
-          _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])),
-          _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(words), bytes);
-      const __m256i ones = _mm256_set1_epi16(1);
-      __m256i sum = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), ones);
-      sum = _mm256_hadd_epi32(sum, sum);
-      _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_hadd_epi32(sum, sum));
-    }
-    for (int word = 0; word < 8; ++word) to[word * rows] = words[word];
-    std::memcpy(&to[kScaleWord * rows], &d, sizeof d);
-    to[kSumsWord * rows] = sums[0];
-    to[(kSumsWord + 1) * rows] = sums[4];
+  __m256 x[4];
+  __m256i most = _mm256_setzero_si256();  // as bits: a NaN's are the largest
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm256_loadu_ps(from + 8 * i);
+    most = _mm256_max_epi32(most, _mm256_and_si256((__m256i)x[i], size));
   }
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+  const float m = _mm_cvtss_f32((__m128)four);
+  float d = m < kLeastQuantized ? 0 : std::numeric_limits<float>::quiet_NaN();
+  __m256i bytes = _mm256_setzero_si256();
+  if (m >= kLeastQuantized && m <= std::numeric_limits<float>::max()) {
+    d = m / 127;
+    const __m256 inverse = _mm256_set1_ps(127 / m);
+    __m256i q[4];
+    for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], inverse));
+    bytes = _mm256_permutevar8x32_epi32(
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])),
+        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  // Of eight each, and 128 more of every one.
+  __m256i sums =
+      _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+  sums = _mm256_add_epi64(sums, _mm256_shuffle_epi32(sums, 0x4e));
+  int32_t words[8];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), bytes);
+  for (int word = 0; word < 8; ++word) to[word * rows] = words[word];
+  std::memcpy(&to[kScaleWord * rows], &d, sizeof d);
+  to[kSumsWord * rows] = _mm256_extract_epi32(sums, 0) - 16 * 128;
+  to[(kSumsWord + 1) * rows] = _mm256_extract_epi32(sums, 4) - 16 * 128;
+}
+
+// A row. Kernels of all sets use it.
+void QuantizeRow(const float* row, int64_t inputs, int64_t rows, int32_t* to) {
+  int64_t k = 0;
+  for (; k + 32 <= inputs; k += 32, to += kBlockWords * rows) QuantizeBlock(row + k, rows, to);
+  if (k == inputs) return;
+  float padded[32] = {};
+  std::copy_n(row + k, inputs - k, padded);
+  QuantizeBlock(padded, rows, to);
 }
 
 #endif  // HEARTH_INTEGER_KERNEL == 0

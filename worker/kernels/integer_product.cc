@@ -121,20 +121,13 @@ PackedRows QuantizedRows(const ConstRows& x, int64_t inputs, Workspace* workspac
 #if defined(__x86_64__)
 
 void AddQuantizing(const ConstRows& x, int64_t inputs, Workspace* workspace, KernelPhases* phases) {
-  // One part has so much that it is not over before another thread would have taken it.
-  constexpr int64_t kPartFloats = 1 << 13;
-  const int64_t tiles = QuantizedRows(x, inputs, workspace).tiles;
-  const int64_t parts = std::min(tiles, (x.rows * inputs + kPartFloats - 1) / kPartFloats);
-  phases->Add(parts, [x, inputs, workspace, tiles, parts](int64_t part) {
+  QuantizedRows(x, inputs, workspace);
+  phases->AddToRows(x.rows, [x, inputs, workspace](int64_t row) {
     const FloatMode mode;
     const PackedRows packed = QuantizedRows(x, inputs, workspace);
-    for (int64_t tile = part * tiles / parts; tile < (part + 1) * tiles / parts; ++tile) {
-      const int64_t first = packed.FirstRow(tile), rows = packed.FirstRow(tile + 1) - first;
-      int32_t* words = const_cast<int32_t*>(TileWords(packed, tile, inputs));
-      for (int64_t row = 0; row < rows; ++row) {
-        avx2_integers::QuantizeRow(x.Row(first + row), inputs, rows, words + row);
-      }
-    }
+    const int64_t tile = packed.TileOf(row), first = packed.FirstRow(tile);
+    int32_t* words = const_cast<int32_t*>(TileWords(packed, tile, inputs)) + row - first;
+    avx2_integers::QuantizeRow(x.Row(row), inputs, packed.FirstRow(tile + 1) - first, words);
   });
 }
 

@@ -47,7 +47,8 @@ inline constexpr int64_t kIntegerTileRows = 4;
 int64_t QuantizedRowBytes(int64_t inputs);
 // The rows, where AddQuantizing's loop puts them.
 PackedRows QuantizedRows(const ConstRows& x, int64_t inputs, Workspace* workspace);
-// The workspace has its room at once.
+// The workspace has its room at once. A row is quantized in the loop before, where that is by rows:
+// that loop must neither use the workspace nor make a row of x but at the same number.
 void AddQuantizing(const ConstRows& x, int64_t inputs, Workspace* workspace, KernelPhases* phases);
 // Tiles [first, end) of the rows: chains[row - first row][kPanelOutputs].
 void IntegerPanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel,

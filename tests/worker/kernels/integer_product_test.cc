@@ -190,6 +190,41 @@ TEST(IntegerProduct, SharesRowsBetweenMatricesOfUnlikeTypes) {
   });
 }
 
+// A loop that makes the rows quantizes them; one over other rows, or over parts, does not.
+TEST(IntegerProduct, QuantizesRowsInTheLoopThatMakesThem) {
+  Numbers numbers(9);
+  const PackedWeights weights =
+      MakeWeights({53, 96}, ElementType::kQ8_0, &numbers, Arithmetic::kInt8);
+  for (const int64_t rows : {1, 5, 17, 129}) {
+    FencedRows made(rows, 96), x(rows, 96);
+    made.Fill(&numbers);
+    const std::vector<float> want = ReferenceRows(made, rows, weights);
+    const auto copy = [&](int64_t row) { std::copy_n(made.Row(row), 96, x.Row(row)); };
+    const auto list = [&](KernelPhases* phases, std::vector<float>* y, Workspace* workspace) {
+      AddProduct({x.Row(0), rows, x.stride()}, weights, {y->data(), rows, 53}, workspace, phases);
+      const size_t loops = phases->list().size();
+      phases->Run(InThisThread);
+      EXPECT_EQ(FirstDifference(y->data(), want.data(), rows * 53), "") << rows;
+      return loops;
+    };
+    ForEachIntegerKernel([&](const std::string& kernel) {
+      const bool plain = kernel == "plain";
+      if (plain && rows > 5) return;
+      std::vector<float> y(want.size());
+      Workspace workspace;
+      KernelPhases by_rows, by_parts, by_more_rows;
+      by_rows.AddRows(rows, copy);
+      EXPECT_EQ(list(&by_rows, &y, &workspace), 2u) << kernel;
+      by_parts.Add(rows, copy);
+      EXPECT_EQ(list(&by_parts, &y, &workspace), plain ? 2u : 3u) << kernel;
+      by_more_rows.AddRows(rows + 1, [&](int64_t row) {
+        if (row < rows) copy(row);
+      });
+      EXPECT_EQ(list(&by_more_rows, &y, &workspace), plain ? 2u : 3u) << kernel;
+    });
+  }
+}
+
 TEST(IntegerProduct, IsFusedWithGelu) {
   Numbers numbers(7);
   const PackedWeights gate =

@@ -14,6 +14,7 @@ struct PackedRows {
   int64_t rows = 0, tiles = 0;
 
   int64_t FirstRow(int64_t tile) const { return tile * rows / tiles; }
+  int64_t TileOf(int64_t row) const { return ((row + 1) * tiles - 1) / rows; }
 };
 
 }  // namespace hearth

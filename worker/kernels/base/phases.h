@@ -23,6 +23,7 @@ namespace hearth {
 struct KernelPhase {
   int64_t parts;
   std::function<void(int64_t part, int thread)> body;
+  int64_t rows = 0;  // of a loop over rows, kPartRows in a part
 };
 
 class KernelPhases {
@@ -34,11 +35,19 @@ class KernelPhases {
   // body(row) for each row; a part has some rows, as one is over before a thread has taken it.
   template <typename Body>
   void AddRows(int64_t rows, Body body) {
-    constexpr int64_t kPartRows = 8;
-    Add((rows + kPartRows - 1) / kPartRows, [rows, body = std::move(body)](int64_t part) {
-      const int64_t end = std::min(rows, (part + 1) * kPartRows);
-      for (int64_t row = part * kPartRows; row < end; ++row) body(row);
-    });
+    phases_.push_back({(rows + kPartRows - 1) / kPartRows, OverRows(rows, std::move(body)), rows});
+  }
+  // The same, for a body that sees no other row's results of the loop before: if that is over as
+  // many rows, body(row) is called in it, as a loop costs threads a wait.
+  template <typename Body>
+  void AddToRows(int64_t rows, Body body) {
+    if (phases_.empty() || phases_.back().rows != rows) return AddRows(rows, std::move(body));
+    auto& last = phases_.back().body;
+    last = [before = std::move(last), then = OverRows(rows, std::move(body))](int64_t part,
+                                                                              int thread) {
+      before(part, thread);
+      then(part, thread);
+    };
   }
   const std::vector<KernelPhase>& list() const { return phases_; }
   void Clear() { phases_.clear(); }
@@ -59,6 +68,16 @@ class KernelPhases {
   }
 
  private:
+  static constexpr int64_t kPartRows = 8;
+
+  template <typename Body>
+  static std::function<void(int64_t, int)> OverRows(int64_t rows, Body body) {
+    return [rows, body = std::move(body)](int64_t part, int) {
+      const int64_t end = std::min(rows, (part + 1) * kPartRows);
+      for (int64_t row = part * kPartRows; row < end; ++row) body(row);
+    };
+  }
+
   std::vector<KernelPhase> phases_;
 };
 
