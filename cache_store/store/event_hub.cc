@@ -73,24 +73,17 @@ WatchStart EventHub::Subscribe(const std::string& tenant, std::optional<uint64_t
   return start;
 }
 
-// Tells of events that never reached the queue.
-void EventHub::DeliverLoss(Subscriber* subscriber, uint64_t sequence) {
-  absl::MutexLock lock(&subscriber->mu);
-  if (!subscriber->active || sequence <= subscriber->seen) return;
-  StoreEvent gap;
-  gap.kind = StoreEvent::Kind::kLost;
-  gap.sequence = subscriber->seen = sequence;
-  subscriber->callback(gap);
-}
-
-void EventHub::Deliver(Subscriber* subscriber, const StoreEvent& event) {
-  if (event.restore_point.tenant != subscriber->tenant) return;
-  DeliverLoss(subscriber, event.sequence - 1);
+void EventHub::Deliver(Subscriber* subscriber, uint64_t sequence, const StoreEvent* event) {
+  if (event != nullptr && event->restore_point.tenant != subscriber->tenant) return;
   absl::MutexLock lock(&subscriber->mu);
   // Events queued before it subscribed are in its start.
-  if (!subscriber->active || event.sequence <= subscriber->seen) return;
-  subscriber->seen = event.sequence;
-  subscriber->callback(event);
+  if (!subscriber->active || sequence <= subscriber->seen) return;
+  StoreEvent gap;  // of those that never reached the queue
+  gap.kind = StoreEvent::Kind::kLost;
+  gap.sequence = event == nullptr ? sequence : sequence - 1;
+  if (gap.sequence > subscriber->seen) subscriber->callback(gap);
+  subscriber->seen = sequence;
+  if (event != nullptr) subscriber->callback(*event);
 }
 
 void EventHub::Run() {
@@ -119,11 +112,8 @@ void EventHub::Run() {
       }
     }
     for (const auto& [subscriber, posted] : receivers) {
-      if (event != nullptr) {
-        Deliver(subscriber.get(), *event);
-      } else {
-        DeliverLoss(subscriber.get(), posted);  // the queue is empty: the rest was lost
-      }
+      // Without an event the queue is empty: the rest was lost.
+      Deliver(subscriber.get(), event != nullptr ? event->sequence : posted, event.get());
     }
   }
 }

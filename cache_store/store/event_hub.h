@@ -62,8 +62,8 @@ class EventHub {
     std::thread::id thread ABSL_GUARDED_BY(mu);
   };
   void Run();
-  static void Deliver(Subscriber* subscriber, const StoreEvent& event);
-  static void DeliverLoss(Subscriber* subscriber, uint64_t sequence);
+  // All up to `sequence`, which is the event's; null: they were lost.
+  static void Deliver(Subscriber* subscriber, uint64_t sequence, const StoreEvent* event);
 
   Counters* const counters_;
   const std::shared_ptr<State> state_;
