@@ -19,22 +19,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace hearth {
 
-// A value to set. Its texts must outlive the call.
+// A value to set.
 struct SharedValue {
-  absl::string_view key;
-  absl::string_view value;                        // not empty
+  std::string key;
+  std::string value;                              // not empty
   absl::Duration ttl = absl::InfiniteDuration();  // whole milliseconds, at least one
   bool only_if_absent = false;
 };
 
 struct SharedExpiry {
-  absl::string_view key;
+  std::string key;
   absl::Duration ttl;  // below a century
 };
 

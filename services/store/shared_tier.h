@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "cache_store/base/repeating_thread.h"
 #include "cache_store/shared/shared_engine.h"
-#include "cache_store/shared/tier/shared_options.h"
+#include "cache_store/shared/tier/shared_core.h"
 #include "cache_store/store/tiered_store.h"
 #include "services/serving/flags.h"
 #include "services/serving/metrics.h"

@@ -90,8 +90,7 @@ class FakeSharedEngine : public SharedEngine {
     if (late_) {
       absl::MutexLock lock(&memory_->mu);
       for (const SharedValue& value : values) {
-        on_their_way_[std::string(value.key)] = {std::string(value.value),
-                                                 clock_->Now() + value.ttl};
+        on_their_way_[value.key] = {value.value, clock_->Now() + value.ttl};
       }
       return {values.size(), absl::DeadlineExceededError("too late")};
     }
@@ -99,13 +98,13 @@ class FakeSharedEngine : public SharedEngine {
     {
       absl::MutexLock lock(&memory_->mu);
       for (const SharedValue& value : values) {
-        const std::string key(value.key);
+        const std::string& key = value.key;
         if (silent_.count(key) > 0) {
           results.push_back(absl::UnavailableError("not reached"));
           continue;
         }
         const bool writes = !value.only_if_absent || Find(key) == nullptr;
-        if (writes) memory_->entries[key] = {std::string(value.value), clock_->Now() + value.ttl};
+        if (writes) memory_->entries[key] = {value.value, clock_->Now() + value.ttl};
         results.push_back(writes);
       }
     }
@@ -117,7 +116,7 @@ class FakeSharedEngine : public SharedEngine {
     if (absl::Status status = Answer(deadline); !status.ok()) return {expiries.size(), status};
     absl::MutexLock lock(&memory_->mu);
     for (const SharedExpiry& expiry : expiries) {
-      FakeSharedMemory::Entry* const entry = Find(std::string(expiry.key));
+      FakeSharedMemory::Entry* const entry = Find(expiry.key);
       if (entry != nullptr) entry->expires = std::max(entry->expires, clock_->Now() + expiry.ttl);
     }
     return std::vector<absl::Status>(expiries.size());

@@ -1,23 +1,46 @@
 // SharedCore: what all parts of a shared tier share: the store behind it, the engine, the spaces of
-// the tenants, clocks, counters and options.
+// the tenants, clocks and counters; and SharedOptions, how a store uses the engine.
 //
 // Made by SharedStore before its parts, and outlives them. Thread safety: all of it from any
 // thread. Ownership: owns all but a test's clocks.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/stats.h"
 #include "cache_store/shared/shared_engine.h"
-#include "cache_store/shared/tier/shared_options.h"
 #include "cache_store/shared/tier/shared_spaces.h"
 #include "cache_store/store/tiered_store.h"
 
 namespace hearth {
+
+struct SharedOptions {
+  // The most that a lookup spends on the engine, all round trips together.
+  absl::Duration fetch_budget = absl::Milliseconds(500);
+  // A value's life since its last use; a deeper chunk's is a little shorter, by an eighth at most.
+  absl::Duration ttl = absl::Hours(24);
+  // A tenant's generation is read again after this: a drop of all takes effect everywhere within.
+  absl::Duration generation_age = absl::Seconds(1);
+  // Of each round trip of what is written behind.
+  absl::Duration write_timeout = absl::Seconds(5);
+  // Written in one round trip. A sixteenth of it is asked for in one, and six are under way.
+  uint64_t max_in_flight_bytes = uint64_t{32} << 20;
+  // Read from the engine and not yet in RAM, all lookups together. What the store behind has no
+  // room for is not to be loaded again and again.
+  uint64_t max_loading_bytes = uint64_t{1} << 30;
+  // Prompts whose objects wait to be written: their token ids, not their keys and values.
+  uint64_t max_queued_bytes = uint64_t{64} << 20;
+
+  // kInvalidArgument names the field.
+  absl::Status Validate() const;
+};
 
 struct SharedCore {
   // `secret`: the store's. `test_clock`, `test_steady`: null for the real ones; with a clock alone,

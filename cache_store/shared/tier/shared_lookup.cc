@@ -1,9 +1,12 @@
 #include "cache_store/shared/tier/shared_lookup.h"
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <utility>
 
 #include "proto/restore_rule.h"
+#include "proto/slice_hasher.h"
 
 namespace hearth {
 namespace {
@@ -12,6 +15,9 @@ namespace {
 constexpr char kEverybody[] = "";
 constexpr char kPublisher[] = "the shared tier";
 
+constexpr size_t kBatchesUnderWay = 6;
+// Of max_in_flight_bytes, in one batch: what is opened soon after it came, a cache still has.
+constexpr uint64_t kBatchShare = 16;
 // Of what a load may take by the engine's speed: it is not always the same.
 constexpr double kSafeShare = 0.7;
 
@@ -28,6 +34,220 @@ std::vector<uint32_t> CutsUpTo(absl::Span<const uint32_t> cuts, uint32_t boundar
 }
 
 }  // namespace
+
+ObjectMap::ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t usable_here)
+    : layout_(layout),
+      chain_(chain),
+      usable_here_(usable_here),
+      has_local_(!layout.LayersOf(LayerGroup::kLocal).empty()),
+      has_global_(!layout.LayersOf(LayerGroup::kGlobal).empty()) {
+  if (usable_here == 0) return;
+  for (const ObjectId& id : NeededObjects(layout, usable_here)) Set(id, Place::kHere);
+}
+
+std::vector<ObjectId> ObjectMap::ToProbe() const {
+  std::vector<ObjectId> ids;
+  const auto add = [&](const Segment& segment) {
+    // A longer boundary's tail begins no earlier than that of the one that is here.
+    if (segment.end() <= usable_here_) return;
+    if (has_global_) ids.push_back({segment.begin, segment.tokens, LayerGroup::kGlobal});
+    if (has_local_) ids.push_back({segment.begin, segment.tokens, LayerGroup::kLocal});
+  };
+  for (const KeyedSegment& chunk : chain_.chunks) add(chunk.segment);
+  for (const KeyedSegment& remainder : chain_.remainders) add(remainder.segment);
+  return ids;
+}
+
+uint32_t ObjectMap::KnownTokens() const {
+  const LayerGroup group = has_global_ ? LayerGroup::kGlobal : LayerGroup::kLocal;
+  uint32_t known = 0;
+  while (known < chain_.chunks.size() && HasChunk(known, group)) ++known;
+  return known * layout_.chunk_tokens;
+}
+
+bool ObjectMap::HasRemainder(uint32_t boundary) const {
+  const uint32_t tokens = boundary % layout_.chunk_tokens;
+  if (tokens == 0) return true;
+  const auto has = [&](LayerGroup group) { return Has(boundary - tokens, tokens, group); };
+  const bool needs_local = has_local_ && boundary > LocalTailBegin(layout_, boundary);
+  return (!has_global_ || has(LayerGroup::kGlobal)) && (!needs_local || has(LayerGroup::kLocal));
+}
+
+std::vector<uint32_t> ObjectMap::Restorable(absl::Span<const uint32_t> candidates,
+                                            uint32_t above) const {
+  size_t globals = 0;  // chunks from the beginning on
+  while (HasChunk(globals, LayerGroup::kGlobal)) ++globals;
+  std::vector<uint32_t> found;
+  size_t next = 0, gap_end = 0;  // the last chunk without its local object ends there
+  for (const uint32_t boundary : candidates) {
+    const size_t chunks = boundary / layout_.chunk_tokens;
+    if (has_global_ && chunks > globals) break;
+    for (; next < chunks; ++next) {
+      if (!HasChunk(next, LayerGroup::kLocal)) gap_end = next + 1;
+    }
+    const size_t tail = LocalTailBegin(layout_, boundary) / layout_.chunk_tokens;
+    if (boundary <= above || (has_local_ && gap_end > tail)) continue;
+    if (HasRemainder(boundary)) found.push_back(boundary);
+  }
+  return found;
+}
+
+std::vector<ObjectId> ObjectMap::NeededFromEngine(uint32_t boundary) const {
+  std::vector<ObjectId> ids;
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    if (Of(id) == Place::kEngine) ids.push_back(id);
+  }
+  return ids;
+}
+
+// An object from the engine, while its parts come in their order.
+struct SharedLookup::LoadedObject {
+  SharedShape shape;
+  SharedFacts facts;
+  std::vector<std::shared_ptr<std::byte>> slices;  // in the ascending order of layers
+  std::vector<uint64_t> digests;                   // of these bytes; those of its head, once whole
+  SliceHasher hasher;                              // of the slice that the next part goes on with
+  uint32_t parts_left = 0;
+  bool is_torn = false;     // a part was missing, or was not what it has to be
+  bool is_unknown = false;  // the engine did not say
+
+  // Of one slice.
+  void Hash(absl::Span<const std::byte> bytes) {
+    hasher.Add(bytes.data(), bytes.size());
+    if (hasher.bytes() < shape.slice_bytes) return;
+    digests.push_back(hasher.digest());
+    hasher.Begin();
+  }
+};
+
+// Reads a prompt's objects from the engine, and believes none before it is opened. What is missing
+// or wrong is counted: the head of an object that is not whole is erased, so that the next
+// publisher writes it anew.
+class SharedLookup::Loading {
+ public:
+  Loading(SharedCore* core, const SharedPrompt& prompt, absl::Time deadline)
+      : core_(core), prompt_(prompt), deadline_(deadline) {}
+
+  // Those of `ids` that came whole and in time. `stopped` as PrefixQuery's.
+  LoadedObjects Load(absl::Span<const ObjectId> ids, const std::function<bool()>& stopped) {
+    LoadedObjects objects;
+    std::vector<Part> parts;
+    for (const ObjectId& id : ids) {
+      LoadedObject& object = objects[id];
+      object.shape = prompt_.ShapeOf(id);
+      object.parts_left = object.shape.parts();
+      for (uint32_t part = 0; part < object.parts_left; ++part) parts.push_back({&object, part});
+    }
+    // Some batches come while the one before them is opened.
+    std::deque<Batch> under_way;
+    size_t asked = 0;
+    for (;;) {
+      while (asked < parts.size() && under_way.size() < kBatchesUnderWay &&
+             core_->clock->Now() < deadline_ && !(stopped && stopped())) {
+        under_way.push_back(Ask(parts, asked));
+        asked = under_way.back().end;
+      }
+      if (under_way.empty()) break;
+      SharedEngine::Values values = under_way.front().values();
+      const size_t begin = under_way.front().begin;
+      under_way.pop_front();
+      for (size_t i = 0; i < values.size(); ++i) Take(parts[begin + i], std::move(values[i]));
+    }
+    KeepWhole(&objects);
+    return objects;
+  }
+
+ private:
+  struct Part {
+    LoadedObject* object = nullptr;
+    uint32_t part = 0;
+  };
+  // Parts [begin, end) of a list, on their way.
+  struct Batch {
+    SharedEngine::Later values;
+    size_t begin = 0, end = 0;
+  };
+
+  void KeepWhole(LoadedObjects* objects) {
+    std::vector<std::string> torn;  // the names of their heads
+    for (auto it = objects->begin(); it != objects->end();) {
+      LoadedObject& object = it->second;
+      const bool is_whole = object.parts_left == 0 && !object.is_torn && !object.is_unknown;
+      // Parts of two publishers, each sealed, need not be of the same bytes in every class.
+      if (is_whole && object.digests != object.facts.slice_digests) {
+        object.is_torn = true;
+        core_->Count(Counter::kSharedRejectedValues);
+      }
+      if (object.is_torn) torn.push_back(prompt_.NameOf(it->first, 0));
+      it = is_whole && !object.is_torn ? std::next(it) : objects->erase(it);
+    }
+    if (!torn.empty() && core_->clock->Now() < deadline_) core_->engine->Erase(torn, deadline_);
+  }
+
+  Batch Ask(absl::Span<const Part> parts, size_t begin) {
+    Batch batch{{}, begin, begin};
+    std::vector<std::string> names;
+    for (uint64_t bytes = 0; batch.end < parts.size(); ++batch.end) {
+      const SharedShape& shape = parts[batch.end].object->shape;
+      bytes += SharedSpace::kSealBytes + shape.TextBytes(parts[batch.end].part);
+      if (batch.end > begin && bytes > core_->options.max_in_flight_bytes / kBatchShare) break;
+      names.push_back(prompt_.NameOf(shape.id, parts[batch.end].part));
+    }
+    batch.values =
+        core_->engine->GetLater(std::move(names), SharedSpace::kMaxValueBytes, deadline_);
+    return batch;
+  }
+
+  void Take(const Part& part, absl::StatusOr<std::string> value) {
+    absl::Status status = value.status();
+    if (value.ok()) {
+      core_->Count(Counter::kSharedReadBytes, value->size());
+      status = Open(part.part, *value, part.object);
+      core_->engine->Recycle(*std::move(value));
+      if (status.ok()) return;
+    }
+    const bool is_gone = absl::IsNotFound(status), is_wrong = absl::IsDataLoss(status);
+    (is_gone || is_wrong ? part.object->is_torn : part.object->is_unknown) = true;
+    core_->Count(is_gone    ? Counter::kSharedVanishedParts
+                 : is_wrong ? Counter::kSharedRejectedValues
+                            : Counter::kSharedUnanswered);
+  }
+
+  absl::Status Open(uint32_t part, absl::string_view value, LoadedObject* object) {
+    const SharedShape& shape = object->shape;
+    while (object->slices.size() < shape.slices) {
+      object->slices.push_back(core_->store->AllocateSlice(shape.slice_bytes));
+    }
+    std::vector<std::byte*> slices;
+    for (const auto& slice : object->slices) slices.push_back(slice.get());
+    std::vector<absl::Span<std::byte>> pieces = shape.PiecesOf(part, slices);
+    std::string head(part == 0 ? shape.head_bytes() : 0, '\0');
+    pieces.insert(pieces.begin(), {reinterpret_cast<std::byte*>(head.data()), head.size()});
+    size_t head_left = head.size();
+    const auto hash = [&](absl::Span<const std::byte> block) {
+      if (head_left == 0) return object->Hash(block);
+      head_left -= block.size();
+    };
+    absl::Status status =
+        prompt_.space->OpenInto(prompt_.NameOf(shape.id, part), value, pieces, hash);
+    if (!status.ok()) return status;
+    if (part == 0) {
+      absl::StatusOr<SharedFacts> facts = shape.ParseHead(head);
+      if (!facts.ok()) return facts.status();
+      object->facts = *std::move(facts);
+      const uint64_t ends = object->facts.expires_unix_s;
+      if (ends > 0 && absl::FromUnixSeconds(static_cast<int64_t>(ends)) <= core_->clock->Now()) {
+        return absl::NotFoundError("its end has come");
+      }
+    }
+    --object->parts_left;
+    return absl::OkStatus();
+  }
+
+  SharedCore* const core_;
+  const SharedPrompt& prompt_;
+  const absl::Time deadline_;
+};
 
 void SharedLookup::Observe(const Fingerprint& fingerprint) {
   fingerprints_.Learn(fingerprint, kEverybody);
@@ -104,7 +324,7 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
     }
   }
   if (best == nullptr || best->boundary == 0) return brought;
-  best->boundary = Affordable(question, *best);
+  best->boundary = Affordable(*best, deadline);
   if (best->boundary == 0) {
     core_->Count(Counter::kSharedNotKept);
     return brought;
@@ -130,7 +350,7 @@ SharedLookup::Known SharedLookup::KnownOf(const PrefixQuery& query, uint32_t usa
   if (probed == nullptr) return known;
   known.known_tokens = probed->map->KnownTokens();
   known.model = question.model;
-  known.boundaries = probed->map->Restorable(question.candidates, usable_here);
+  known.boundaries = probed->restorable;
   return known;
 }
 
@@ -153,8 +373,17 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const Question& questi
       query.token_ids};
   if (!probed->prompt.chain->is_whole) return nullptr;
   probed->map = std::make_unique<ObjectMap>(layout, *probed->prompt.chain, usable_here);
-  reader_.Probe(probed->prompt, question.deadline, probed->map.get());
-  probed->boundary = probed->map->Longest(question.candidates, question.above);
+  const std::vector<ObjectId> ids = probed->map->ToProbe();
+  std::vector<std::string> names;
+  names.reserve(ids.size());
+  for (const ObjectId& id : ids) names.push_back(probed->prompt.NameOf(id, 0));
+  const std::vector<absl::StatusOr<bool>> there = core_->engine->Exists(names, question.deadline);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!there[i].ok()) core_->Count(Counter::kSharedUnanswered);
+    if (there[i].ok() && *there[i]) probed->map->Set(ids[i], ObjectMap::Place::kEngine);
+  }
+  probed->restorable = probed->map->Restorable(question.candidates, question.above);
+  if (!probed->restorable.empty()) probed->boundary = probed->restorable.back();
   return probed;
 }
 
@@ -183,10 +412,10 @@ bool SharedLookup::LoadOnce(const Question& question, Probed* probed) {
   return is_loaded;
 }
 
-uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed) {
+uint32_t SharedLookup::Affordable(const Probed& probed, absl::Time deadline) {
   uint64_t most = core_->options.max_loading_bytes;
   if (const uint64_t rate = bytes_per_s_.load(); rate > 0) {
-    const double left = absl::ToDoubleSeconds(question.deadline - core_->clock->Now());
+    const double left = absl::ToDoubleSeconds(deadline - core_->clock->Now());
     most = std::min(
         most, static_cast<uint64_t>(kSafeShare * std::max(0.0, left) * static_cast<double>(rate)));
   }
@@ -196,10 +425,8 @@ uint32_t SharedLookup::Affordable(const Question& question, const Probed& probed
   if (fits(probed.boundary)) return probed.boundary;
   if (most < core_->options.max_loading_bytes && MayTry()) most = core_->options.max_loading_bytes;
   if (fits(probed.boundary)) return probed.boundary;
-  const std::vector<uint32_t> restorable =
-      probed.map->Restorable(question.candidates, question.above);
-  const auto end = std::partition_point(restorable.begin(), restorable.end(), fits);
-  return end == restorable.begin() ? 0 : *(end - 1);
+  const auto end = std::partition_point(probed.restorable.begin(), probed.restorable.end(), fits);
+  return end == probed.restorable.begin() ? 0 : *(end - 1);
 }
 
 // Faster at once, slower by and by: a short load says little of how fast a long one is.
@@ -228,7 +455,7 @@ bool SharedLookup::Load(const Question& question, Probed* probed) {
   const bool fits = loading_bytes_.fetch_add(bytes) + bytes <= core_->options.max_loading_bytes;
   if (fits) {
     const absl::Time begin = core_->steady->Now();
-    reader_.Load(probed->prompt, ids, question.deadline, question.query->stopped, &loaded);
+    loaded = Loading(core_, probed->prompt, question.deadline).Load(ids, question.query->stopped);
     std::vector<ObjectId> came;
     for (const auto& [id, object] : loaded) came.push_back(id);
     NoteSpeed(BytesOf(layout, came), core_->steady->Now() - begin);

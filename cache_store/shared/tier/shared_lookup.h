@@ -5,13 +5,16 @@
 //   -> a publish into the store's RAM
 //
 // A boundary of which anything is missing or bad by then is a miss; the next lookup knows of it.
+// What the engine gives is believed once it is opened.
 //
 // Thread safety: all methods from any thread. Ownership: borrows core and writer.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_LOOKUP_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,14 +22,55 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/shared/shared_object.h"
-#include "cache_store/shared/tier/object_map.h"
 #include "cache_store/shared/tier/shared_core.h"
-#include "cache_store/shared/tier/shared_reader.h"
 #include "cache_store/shared/tier/shared_writer.h"
 
 namespace hearth {
+
+// Where the objects of one prompt can be had, and the longest boundary that they make. Not thread
+// safe. Borrows the chain.
+class ObjectMap {
+ public:
+  enum class Place { kNowhere, kHere, kEngine };  // kHere: in this store, or loaded by this lookup
+
+  // `usable_here`: the longest restore point of the prompt that this store has; its objects are.
+  ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t usable_here);
+
+  // The objects that a longer boundary may need and this store is not known to have.
+  std::vector<ObjectId> ToProbe() const;
+  void Set(const ObjectId& id, Place place) { places_[id] = place; }
+  Place Of(const ObjectId& id) const {
+    const auto it = places_.find(id);
+    return it == places_.end() ? Place::kNowhere : it->second;
+  }
+
+  // Those of `candidates` (ascending) above `above` all of whose objects are somewhere, ascending.
+  // One pass over chunks and candidates, however many there are.
+  std::vector<uint32_t> Restorable(absl::Span<const uint32_t> candidates, uint32_t above) const;
+  // Of the objects that `boundary` needs.
+  std::vector<ObjectId> NeededFromEngine(uint32_t boundary) const;
+  // Whole chunks from the beginning on whose global objects are somewhere, in tokens.
+  uint32_t KnownTokens() const;
+
+ private:
+  bool Has(uint32_t begin, uint32_t tokens, LayerGroup group) const {
+    return Of({begin, tokens, group}) != Place::kNowhere;
+  }
+  bool HasChunk(size_t chunk, LayerGroup group) const {
+    return Has(static_cast<uint32_t>(chunk) * layout_.chunk_tokens, layout_.chunk_tokens, group);
+  }
+  // Behind the whole chunks before the boundary.
+  bool HasRemainder(uint32_t boundary) const;
+
+  const KvLayout layout_;
+  const PromptChain& chain_;
+  const uint32_t usable_here_;
+  const bool has_local_, has_global_;
+  std::map<ObjectId, Place> places_;
+};
 
 class SharedLookup {
  public:
@@ -39,8 +83,7 @@ class SharedLookup {
   // one in this time.
   static constexpr absl::Duration kTryPause = absl::Seconds(1);
 
-  SharedLookup(SharedCore* core, SharedWriter* writer)
-      : core_(core), writer_(writer), reader_(core) {}
+  SharedLookup(SharedCore* core, SharedWriter* writer) : core_(core), writer_(writer) {}
 
   // A lookup needs the layout.
   void Observe(const Fingerprint& fingerprint);
@@ -67,12 +110,16 @@ class SharedLookup {
   Known KnownOf(const PrefixQuery& query, uint32_t usable_here);
 
  private:
+  class Loading;
+  struct LoadedObject;
+  using LoadedObjects = std::map<ObjectId, LoadedObject>;
   // A tenant's prompt in the engine.
   struct Probed {
     std::string tenant;
     SharedPrompt prompt;
     std::unique_ptr<ObjectMap> map;
-    uint32_t boundary = 0;  // the longest above what is here; 0: none
+    std::vector<uint32_t> restorable;  // boundaries above what is here, ascending
+    uint32_t boundary = 0;             // the longest of them that is wanted; 0: none
     bool is_answered = false;
   };
   struct Question {
@@ -94,7 +141,7 @@ class SharedLookup {
                      absl::Time deadline);
   // The longest boundary up to the probed one that can be loaded in the time that is left, as fast
   // as the engine was, and in the memory that loads may take. 0: none.
-  uint32_t Affordable(const Question& question, const Probed& probed);
+  uint32_t Affordable(const Probed& probed, absl::Time deadline);
   void NoteSpeed(uint64_t bytes, absl::Duration took);
   bool MayTry();
   // Once at a time for each restore point: who comes meanwhile waits for it, and finds it here.
@@ -104,7 +151,6 @@ class SharedLookup {
 
   SharedCore* const core_;
   SharedWriter* const writer_;
-  SharedReader reader_;
   std::atomic<uint64_t> loading_bytes_{0};
   std::atomic<int64_t> paused_until_ms_{0};  // by the steady clock
   std::atomic<int64_t> deaf_until_ms_{0};    // the same, of Hear alone

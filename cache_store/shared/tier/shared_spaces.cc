@@ -35,10 +35,12 @@ absl::StatusOr<SharedSpaces::Told> SharedSpaces::Ask(const SharedSpace& space,
   return Told{SharedNumbers::Parse(*text).value_or(SharedNumbers())};
 }
 
-absl::Status SharedSpaces::Set(const SharedSpace& space, const SharedNumbers& numbers,
-                               absl::Time deadline) {
-  const std::string name = space.NumbersName(), sealed = space.Seal(name, numbers.Text());
-  return engine_->Set({SharedValue{name, sealed}}, deadline)[0].status();
+absl::StatusOr<bool> SharedSpaces::Set(const SharedSpace& space, const SharedNumbers& numbers,
+                                       bool only_if_absent, absl::Time deadline) {
+  const std::string name = space.NumbersName();
+  return engine_->Set(
+      {{name, space.Seal(name, numbers.Text()), absl::InfiniteDuration(), only_if_absent}},
+      deadline)[0];
 }
 
 absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& tenant, bool begins,
@@ -58,14 +60,12 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     if (ours.generation == 0) return absl::NotFoundError("the engine has nothing of the tenant");
     if (ours == told->numbers) return Adopt(tenant, ours);
     if (told->numbers.generation > 0) {
-      Set(plain, ours, deadline).IgnoreError();  // or at the next look
+      Set(plain, ours, false, deadline).IgnoreError();  // or at the next look
       return Adopt(tenant, ours);
     }
-    const std::string name = plain.NumbersName(), sealed = plain.Seal(name, ours.Text());
-    const auto set = engine_->Set(
-        {SharedValue{name, sealed, absl::InfiniteDuration(), told->is_absent}}, deadline);
-    if (!set[0].ok()) return set[0].status();
-    if (*set[0]) return Adopt(tenant, ours);
+    const absl::StatusOr<bool> set = Set(plain, ours, told->is_absent, deadline);
+    if (!set.ok()) return set.status();
+    if (*set) return Adopt(tenant, ours);
   }
   return absl::UnavailableError("the tenant's numbers in the engine come and go");
 }
@@ -134,7 +134,7 @@ absl::StatusOr<DropResult> SharedSpaces::DropAll(const std::string& tenant, bool
   number = NumberAfter(number);
   absl::StatusOr<DropResult> dropped = store_->RaiseDropNumber(tenant, number, force);
   if (store_->DropNumber(tenant) < number) return dropped;  // it refused
-  if (told->ok()) told->Update(Set(plain, {number, number}, deadline));
+  if (told->ok()) told->Update(Set(plain, {number, number}, false, deadline).status());
   {
     // What was read before is of no use, and another store's may have taken the place of this one.
     absl::MutexLock lock(&mu_);

@@ -78,7 +78,9 @@ class SharedSpaces {
   };
   absl::StatusOr<SpacePtr> Find(const std::string& tenant, bool begins, absl::Time deadline);
   absl::StatusOr<Told> Ask(const SharedSpace& space, absl::Time deadline);
-  absl::Status Set(const SharedSpace& space, const SharedNumbers& numbers, absl::Time deadline);
+  // Whether it was written.
+  absl::StatusOr<bool> Set(const SharedSpace& space, const SharedNumbers& numbers,
+                           bool only_if_absent, absl::Time deadline);
   // With what this store knows. Generation 0: there is none, and none `begins`.
   SharedNumbers Join(const std::string& tenant, const SharedNumbers& told, bool begins)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -13,45 +13,36 @@ class SharedWriter::Batch {
 
   absl::Status Add(std::string name, std::string value, absl::Duration life, bool is_head) {
     bytes_ += value.size();
-    (is_head ? heads_ : parts_).push_back({std::move(name), std::move(value), life});
+    (is_head ? heads_ : parts_).push_back({std::move(name), std::move(value), life, is_head});
     if (bytes_ <= core_->options.max_in_flight_bytes) return absl::OkStatus();
-    return is_head ? Send() : SendAll(&parts_, false);
+    return is_head ? Send() : SendAll(&parts_);
   }
   absl::Status Send() {
-    if (absl::Status status = SendAll(&parts_, false); !status.ok()) return status;
-    return SendAll(&heads_, true);
+    if (absl::Status status = SendAll(&parts_); !status.ok()) return status;
+    return SendAll(&heads_);
   }
 
  private:
-  struct Value {
-    std::string name, value;
-    absl::Duration life;
-  };
-
-  absl::Status SendAll(std::vector<Value>* list, bool are_heads) {
-    const std::vector<Value> values = std::exchange(*list, {});
+  absl::Status SendAll(std::vector<SharedValue>* list) {
+    const std::vector<SharedValue> values = std::exchange(*list, {});
     if (values.empty()) return absl::OkStatus();
-    std::vector<SharedValue> sets;
-    for (const Value& value : values) {
-      sets.push_back({value.name, value.value, value.life, /*only_if_absent=*/are_heads});
-      bytes_ -= value.value.size();
-    }
+    for (const SharedValue& value : values) bytes_ -= value.value.size();
     absl::Status status;
-    const auto written = core_->engine->Set(sets, core_->WriteDeadline());
+    const auto written = core_->engine->Set(values, core_->WriteDeadline());
     for (size_t i = 0; i < written.size(); ++i) {
       if (!written[i].ok()) {
         status.Update(written[i].status());
         core_->Count(Counter::kSharedWritesFailed);
       } else if (*written[i]) {
         core_->Count(Counter::kSharedWrittenBytes, values[i].value.size());
-        if (are_heads) core_->Count(Counter::kSharedWrittenObjects);
+        if (values[i].only_if_absent) core_->Count(Counter::kSharedWrittenObjects);
       }
     }
     return status;
   }
 
   SharedCore* const core_;
-  std::vector<Value> parts_, heads_;
+  std::vector<SharedValue> parts_, heads_;  // only heads are left alone where they are there
   uint64_t bytes_ = 0;
 };
 
@@ -232,17 +223,13 @@ void SharedWriter::PutOff(const SharedWork& work) {
 }
 
 void SharedWriter::PutOffObjects(const SharedPrompt& prompt, absl::Span<const ObjectId> ids) {
-  std::vector<std::string> names;
-  std::vector<absl::Duration> lives;
+  std::vector<SharedExpiry> expiries;
   for (const ObjectId& id : ids) {
     const uint32_t parts = prompt.ShapeOf(id).parts();
     for (uint32_t part = 0; part < parts; ++part) {
-      names.push_back(prompt.NameOf(id, part));
-      lives.push_back(LifeOf(id, prompt.layout));
+      expiries.push_back({prompt.NameOf(id, part), LifeOf(id, prompt.layout)});
     }
   }
-  std::vector<SharedExpiry> expiries;
-  for (size_t i = 0; i < names.size(); ++i) expiries.push_back({names[i], lives[i]});
   if (!expiries.empty()) core_->engine->PutOff(expiries, core_->WriteDeadline());
 }
 
