@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "cache_store/shared/redis/redis_reply.h"
 #include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {

@@ -13,6 +13,7 @@
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_CLUSTER_NODE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,11 +26,43 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
+#include "cache_store/base/reread_file.h"
+#include "cache_store/shared/redis/event_loop.h"
+#include "cache_store/shared/redis/host_resolver.h"
 #include "cache_store/shared/redis/key_batch.h"
 #include "cache_store/shared/redis/redis_options.h"
-#include "cache_store/shared/redis/redis_parts.h"
+#include "cache_store/shared/redis/redis_reply.h"
+#include "cache_store/shared/redis/transport.h"
 
 namespace hearth {
+
+struct RedisCounters {
+  std::atomic<uint32_t> shards{0}, reachable{0}, nodes{0};
+  std::atomic<uint64_t> round_trips{0}, redirections{0}, reconnects{0}, failed{0};
+  std::atomic<uint64_t> sent_bytes{0};
+};
+
+// What all connections of one client share: the loop's thread, counters apart. RedisCluster owns
+// it, and it outlives all who use it.
+struct RedisParts {
+  explicit RedisParts(const RedisOptions& given)
+      : options(given),
+        resolver(&loop),
+        tls(options),
+        password(
+            {options.password_file}, [this] { return ReadPassword(options.password_file); },
+            options.on_unusable_file) {}
+  RedisParts(const RedisParts&) = delete;
+  RedisParts& operator=(const RedisParts&) = delete;
+
+  const RedisOptions options;
+  EventLoop loop;
+  HostResolver resolver;
+  TlsContext tls;
+  RereadFile password;  // "" where there is none
+  TextPool texts;
+  RedisCounters counters;
+};
 
 class ClusterNode : public EventLoop::Watcher {
  public:

@@ -34,16 +34,16 @@ constexpr absl::Duration kUnusedKept = absl::Seconds(10);
 
 }  // namespace
 
-ClusterNode* ClusterNodes::Get(const NodeAddress& address, Lane lane) {
+ClusterNode* ClusterRouter::NodeAt(const NodeAddress& address, Lane lane) {
   const auto it = nodes_.find({address, lane});
   if (it != nodes_.end()) return it->second.get();
   if (nodes_.size() >= kLanes * (2 * primaries_ + kStrangersMax)) return nullptr;
   ++parts_->counters.nodes;
-  auto node = std::make_unique<ClusterNode>(parts_, address, lane, observer_);
-  return nodes_.emplace(Key(address, lane), std::move(node)).first->second.get();
+  auto node = std::make_unique<ClusterNode>(parts_, address, lane, this);
+  return nodes_.emplace(std::make_pair(address, lane), std::move(node)).first->second.get();
 }
 
-ClusterNode* ClusterNodes::AnyUp() {
+ClusterNode* ClusterRouter::AnyUp() {
   std::vector<ClusterNode*> up;
   for (const auto& [key, node] : nodes_) {
     if (key.second == Lane::kShort && node->IsUp()) up.push_back(node.get());
@@ -52,45 +52,29 @@ ClusterNode* ClusterNodes::AnyUp() {
   return up[std::uniform_int_distribution<size_t>(0, up.size() - 1)(lots_)];
 }
 
-void ClusterNodes::MeetSeeds() {
-  for (const NodeAddress& address : parts_->options.addresses) Get(address);
+void ClusterRouter::MeetSeeds() {
+  for (const NodeAddress& address : parts_->options.addresses) NodeAt(address);
 }
 
-void ClusterNodes::MeetPrimaries(const SlotMap& map) {
-  primaries_ = map.primaries().size();
-  for (const NodeAddress& address : map.primaries()) Get(address);
-}
-
-void ClusterNodes::Sweep(const SlotMap* map) {
-  if (map == nullptr) return;
-  const absl::Time now = parts_->loop.Now();
+void ClusterRouter::Sweep() {
+  if (!map_.has_value()) return;
+  const std::vector<NodeAddress>& kept = map_->primaries();
   for (auto it = nodes_.begin(); it != nodes_.end();) {
-    const std::vector<NodeAddress>& kept = map->primaries();
     const bool is_kept = std::find(kept.begin(), kept.end(), it->first.first) != kept.end();
-    const bool is_used = !it->second->IsIdle() || now - it->second->last_used() < kUnusedKept;
+    const bool is_used = !it->second->IsIdle() || Now() - it->second->last_used() < kUnusedKept;
     it = is_kept || is_used ? std::next(it) : nodes_.erase(it);
   }
   parts_->counters.nodes = static_cast<uint32_t>(nodes_.size());
 }
 
-bool ClusterNodes::SomeMayAnswer() const {
+bool ClusterRouter::SomeMayAnswer() const {
   return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& entry) {
     return entry.first.second == Lane::kShort && !entry.second->IsDown();
   });
 }
 
-uint32_t ClusterNodes::CountUp(const SlotMap& map) const {
-  return static_cast<uint32_t>(
-      std::count_if(map.primaries().begin(), map.primaries().end(), [this](const auto& address) {
-        const auto it = nodes_.find({address, Lane::kShort});
-        return it != nodes_.end() && it->second->IsUp();
-      }));
-}
-
-ClusterRouter::ClusterRouter(RedisParts* parts) : parts_(parts), nodes_(parts, this) {}
-
 void ClusterRouter::Begin() {
-  nodes_.MeetSeeds();
+  MeetSeeds();
   WantMap();
 }
 
@@ -121,7 +105,7 @@ void ClusterRouter::Route(const std::shared_ptr<KeyBatch>& batch) {
 
 void ClusterRouter::RouteUnrouted() {
   if (!map_.has_value()) {
-    if (!nodes_.SomeMayAnswer()) FinishUnrouted(why_no_map_);
+    if (!SomeMayAnswer()) FinishUnrouted(why_no_map_);
     return;
   }
   std::vector<std::shared_ptr<KeyBatch>> batches;
@@ -145,9 +129,9 @@ void ClusterRouter::Send(const KeyRequest& request) {
 }
 
 void ClusterRouter::SendTo(const NodeAddress& address, const KeyRequest& request) {
-  ClusterNode* const node = nodes_.Get(address);
+  ClusterNode* const node = NodeAt(address);
   ClusterNode* const lane =
-      node == nullptr || node->IsDown() ? node : nodes_.Get(address, request.command().lane());
+      node == nullptr || node->IsDown() ? node : NodeAt(address, request.command().lane());
   if (lane == nullptr) return Finish(request, NoNode());
   lane->Send(request);
 }
@@ -213,7 +197,11 @@ void ClusterRouter::OnNodeDown(ClusterNode* node) {
 void ClusterRouter::CountNodes() {
   if (!map_.has_value()) return;
   parts_->counters.shards = static_cast<uint32_t>(map_->primaries().size());
-  parts_->counters.reachable = nodes_.CountUp(*map_);
+  parts_->counters.reachable = static_cast<uint32_t>(std::count_if(
+      map_->primaries().begin(), map_->primaries().end(), [this](const auto& address) {
+        const auto it = nodes_.find({address, Lane::kShort});
+        return it != nodes_.end() && it->second->IsUp();
+      }));
 }
 
 void ClusterRouter::WantMap() {
@@ -226,17 +214,17 @@ void ClusterRouter::WantMap() {
 // Of two that have no cluster each would say that it has all.
 ClusterNode* ClusterRouter::WhomToAsk() {
   if (map_.has_value() && map_->primaries().size() == 1) {
-    ClusterNode* node = nodes_.Get(map_->primaries()[0]);
+    ClusterNode* node = NodeAt(map_->primaries()[0]);
     if (node != nullptr && node->IsUp()) return node;
   }
-  return nodes_.AnyUp();
+  return AnyUp();
 }
 
 void ClusterRouter::AskForMap() {
   map_timer_.reset();
-  nodes_.Sweep(map_.has_value() ? &*map_ : nullptr);
+  Sweep();
   ClusterNode* node = WhomToAsk();
-  if (node == nullptr) return nodes_.MeetSeeds();  // the first that is up wants the map
+  if (node == nullptr) return MeetSeeds();  // the first that is up wants the map
   next_question_ = Now() + kMapPause;
   wants_map_ = false;
   asks_for_map_ = true;
@@ -266,7 +254,8 @@ void ClusterRouter::OnMap(const NodeAddress& teller, absl::StatusOr<RedisReply> 
 
 void ClusterRouter::Use(SlotMap map) {
   map_ = std::move(map);
-  nodes_.MeetPrimaries(*map_);
+  primaries_ = map_->primaries().size();
+  for (const NodeAddress& address : map_->primaries()) NodeAt(address);
   CountNodes();
   if (parts_->counters.reachable < parts_->counters.shards) wants_map_ = true;
   RouteUnrouted();

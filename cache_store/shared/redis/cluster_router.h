@@ -2,7 +2,9 @@
 //
 // Keeps the map of hash slots, follows redirections, and asks for a new map when one is due: at the
 // start, after a redirection, when a connection stands again, and while a primary is not reached;
-// one question at a time, with a pause between two. Thread safety: the loop's thread.
+// one question at a time, with a pause between two. What is said of a node is said of its lane of
+// short commands: it is the one that each node has, the others are made when they are first used.
+// Thread safety: the loop's thread.
 // Ownership: batches are shared with their callers.
 // Invariants: (1) each command of a batch is finished, at its deadline at the latest; (2) a command
 // is sent again only after an answer that says it was not carried out.
@@ -23,45 +25,13 @@
 #include "cache_store/shared/redis/cluster_node.h"
 #include "cache_store/shared/redis/key_batch.h"
 #include "cache_store/shared/redis/redis_options.h"
-#include "cache_store/shared/redis/redis_parts.h"
 #include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
 
-// The nodes that a client knows, by their addresses and lanes; they stay until Sweep. What is said
-// of a node is said of its lane of short commands: it is the one that each node has, the others are
-// made when they are first used.
-class ClusterNodes {
- public:
-  ClusterNodes(RedisParts* parts, ClusterNode::Observer* observer)
-      : parts_(parts), observer_(observer) {}
-
-  // Null: there are too many already.
-  ClusterNode* Get(const NodeAddress& address, Lane lane = Lane::kShort);
-  // One that is up, by lot; null: none is.
-  ClusterNode* AnyUp();
-  // Those that a map or the options name; the rest goes once it is idle.
-  void MeetSeeds();
-  void MeetPrimaries(const SlotMap& map);
-  // Lets go what neither the map nor anybody else used lately. Not from within a node's call.
-  void Sweep(const SlotMap* map);
-  // Whether one may yet be reached: it is up, or its first attempt has not ended.
-  bool SomeMayAnswer() const;
-  uint32_t CountUp(const SlotMap& map) const;
-
- private:
-  RedisParts* const parts_;
-  ClusterNode::Observer* const observer_;
-  using Key = std::pair<NodeAddress, Lane>;
-
-  std::map<Key, std::unique_ptr<ClusterNode>> nodes_;
-  size_t primaries_ = 0;  // of the last map
-  std::minstd_rand lots_{std::random_device{}()};
-};
-
 class ClusterRouter : public ClusterNode::Observer {
  public:
-  explicit ClusterRouter(RedisParts* parts);
+  explicit ClusterRouter(RedisParts* parts) : parts_(parts) {}
 
   // The first thing in the loop.
   void Begin();
@@ -83,6 +53,16 @@ class ClusterRouter : public ClusterNode::Observer {
   void Redirect(ClusterNode* node, KeyRequest request, const std::string& error);
   void Finish(const KeyRequest& request, absl::StatusOr<RedisReply> reply);
 
+  // Null: there are too many already.
+  ClusterNode* NodeAt(const NodeAddress& address, Lane lane = Lane::kShort);
+  // One that is up, by lot; null: none is.
+  ClusterNode* AnyUp();
+  void MeetSeeds();
+  // Lets go what neither the map nor anybody else used lately. Not from within a node's call.
+  void Sweep();
+  // Whether a node may yet be reached: it is up, or its first attempt has not ended.
+  bool SomeMayAnswer() const;
+
   void WantMap();
   void AskForMap();
   ClusterNode* WhomToAsk();
@@ -94,8 +74,10 @@ class ClusterRouter : public ClusterNode::Observer {
   absl::Time Now() { return parts_->loop.Now(); }
 
   RedisParts* const parts_;
-  ClusterNodes nodes_;
+  std::map<std::pair<NodeAddress, Lane>, std::unique_ptr<ClusterNode>> nodes_;
+  std::minstd_rand lots_{std::random_device{}()};
   std::optional<SlotMap> map_;
+  size_t primaries_ = 0;  // of the last map, as it came
   std::vector<std::shared_ptr<KeyBatch>> unrouted_;  // until there is a map
   absl::Status why_no_map_ = absl::UnavailableError("redis: no node is known");
   bool wants_map_ = false, asks_for_map_ = false;

@@ -8,7 +8,6 @@
 #include "absl/time/clock.h"
 #include "cache_store/shared/redis/cluster_router.h"
 #include "cache_store/shared/redis/key_batch.h"
-#include "cache_store/shared/redis/redis_parts.h"
 
 namespace hearth {
 namespace {
