@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cache_store/catalog/history.h"
 #include "proto/caller_gone.h"
 #include "proto/restore_rule.h"
 
@@ -84,6 +87,66 @@ std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions&
   return "";
 }
 
+// Says why a boundary of a prompt cannot be used, in words and as a code: looks at the place where
+// the prompt's chain breaks, and at the history of the missing segments. Made for one walk along a
+// prompt, under the store's lock, and used there. Borrows everything.
+class MissExplainer {
+ public:
+  // `matched_tokens`: common with anything the tenant stored.
+  MissExplainer(StoreCore* core, const Fetcher* finder, const KvLayout& layout,
+                const PromptChain& chain, uint32_t matched_tokens, absl::Time now)
+      : core_(core),
+        finder_(finder),
+        layout_(layout),
+        chain_(chain),
+        matched_tokens_(matched_tokens),
+        now_(now) {}
+
+  // Of the next boundary of a walk; with kNeverStored and kOtherCuts no reason.
+  BoundaryReport ReportOn(const BoundaryState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
+    BoundaryReport report;
+    report.boundary = state.boundary;
+    Explain(state, &report);
+    if (!state.usable()) return report;
+    if (!finder_->IsUsable(state, now_)) {
+      report.miss = MissReason::kRemoved;
+      report.removed = Removal::kExpired;
+      report.reason = "expired";
+      return report;
+    }
+    report.usable = true;
+    report.bytes = state.bytes;
+    report.slowest_tier = state.tier;
+    if (RestorePointEntry* point = state.node->restore_point; point != nullptr) {
+      report.age = std::max(absl::ZeroDuration(), now_ - point->uses.last);
+      report.pinned = point->pinned;
+      report.restore_point_id = point->id;
+    }
+    return report;
+  }
+
+ private:
+  // Where the boundary cannot be used, fills miss, removed, removed_ago and reason.
+  void Explain(const BoundaryState& state, BoundaryReport* report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  struct Gone {
+    uint32_t end = 0;
+    Departure departure;
+  };
+
+  StoreCore* const core_;
+  const Fetcher* const finder_;
+  const KvLayout& layout_;
+  const PromptChain& chain_;
+  const uint32_t matched_tokens_;
+  const absl::Time now_;
+  bool lacks_globals_ = false;
+  bool has_hidden_ = false;                     // among the objects so far
+  std::optional<Departure> globals_departure_;  // of the first chunk that lacks its global object
+  // Missing local objects of the tail, those after which none left later.
+  std::deque<Gone> tail_;
+};
+
 void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) {
   core_->mu.AssertHeld();
   const KeyedSegment* segment = chain_.EndingAt(state.boundary, layout_.chunk_tokens);
@@ -143,12 +206,20 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
 
 absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
-  ExplainReport report = ExplainOwn(query);
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  const absl::StatusOr<std::vector<Namespace>> spaces = finder_->NamespacesOf(query, tokens);
+  if (!spaces.ok()) return spaces.status();
+  ExplainReport report;
+  report.summary = "miss: the store has never seen this fingerprint from this tenant";
+  const bool has_own = !spaces->empty() && spaces->front().tenant == query.tenant;
+  if (has_own) {
+    report = ExplainIn(spaces->front(), query);
+    ExplainCuts(spaces->front(), query, &report);
+  }
+  ExplainOthers(query, has_own ? spaces->front().model.get() : nullptr, &report);
   if (query.stopped && query.stopped()) return CallerGone();
-  if (!query.public_tenant.empty() && query.public_tenant != query.tenant) {
-    PrefixQuery theirs = query;
-    theirs.tenant = std::exchange(theirs.public_tenant, "");
-    AddPublic(ExplainOwn(theirs), query, &report);
+  if (spaces->size() > (has_own ? 1 : 0)) {
+    AddPublic(ExplainIn(spaces->back(), query), query, &report);
   }
   const std::vector<std::string>& damage = core_->damage;
   if (!damage.empty()) {
@@ -181,32 +252,21 @@ void PromptExplainer::AddPublic(const ExplainReport& theirs, const PrefixQuery& 
                                  query.public_tenant, "\"; of the tenant's own, ", report->summary);
 }
 
-ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
+ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQuery& query) {
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   ExplainReport report;
-  const auto model = core_->fingerprints.Find(query.fingerprint, query.tenant);
-  const Digest root = core_->RootOf(query.fingerprint, query.tenant);
-  if (model == nullptr) {
-    report.summary = "miss: the store has never seen this fingerprint from this tenant";
-    ExplainOthers(query, nullptr, &report);
-    return report;
-  }
-  const KvLayout& layout = model->layout;
-  const PromptChain chain = MakeChain(layout, root, query.token_ids, query.cuts,
-                                      StoredTokens(tokens, layout), query.cuts, query.stopped);
-  if (!chain.is_whole) return report;  // nobody reads it
-  report.boundaries.reserve(chain.chunks.size() + chain.remainders.size());
+  report.boundaries.reserve(space.chain->chunks.size() + space.chain->remainders.size());
   {
     StoreLock lock(core_);
-    WalkOwn(query, layout, chain, &report);
+    Walk(space, query, &report);
   }
-  SayCommonReasons(query.tenant, layout, &report);
+  SayCommonReasons(space, &report);
   if (report.usable_tokens > 0) {
     report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
                                   " tokens can be restored, ", report.matched_tokens, " match");
   } else {
     report.summary = report.matched_tokens == 0
-                         ? absl::StrCat("miss: nothing that tenant \"", query.tenant,
+                         ? absl::StrCat("miss: nothing that tenant \"", space.tenant,
                                         "\" stored under this fingerprint begins like this "
                                         "prompt; prefixes are each tenant's own")
                          : absl::StrCat("miss: ", report.matched_tokens,
@@ -218,22 +278,19 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
       absl::StrAppend(&report.summary, "; at ", last->boundary, ": ", last->reason);
     }
   }
-  ExplainCuts(query, *model, &report);
-  ExplainOthers(query, model.get(), &report);
   return report;
 }
 
 // The reasons of thousands of boundaries, without the lock.
-void PromptExplainer::SayCommonReasons(const std::string& tenant, const KvLayout& layout,
-                                       ExplainReport* report) {
-  const uint64_t drop_number = core_->drop_numbers.Of(tenant);
+void PromptExplainer::SayCommonReasons(const Namespace& space, ExplainReport* report) {
+  const uint64_t drop_number = core_->drop_numbers.Of(space.tenant);
   const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
   const std::string never =
       drop_number == 0 ? kNeverStored
                        : absl::StrCat("not stored since all that the tenant had was dropped, ",
                                       AgoText(core_->clock->Now() - dropped));
   const std::string otherwise =
-      CutsAreKeyed(layout.exactness)
+      CutsAreKeyed(space.model->layout.exactness)
           ? "these tokens are stored with other cuts, or were not kept up to here"
           : "not kept up to here";
   for (BoundaryReport& boundary : report->boundaries) {
@@ -242,16 +299,18 @@ void PromptExplainer::SayCommonReasons(const std::string& tenant, const KvLayout
   }
 }
 
-void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
-                              const PromptChain& chain, ExplainReport* report) {
+void PromptExplainer::Walk(const Namespace& space, const PrefixQuery& query,
+                           ExplainReport* report) {
   core_->mu.AssertHeld();
   core_->Expire();
   const PrefixIndex& index = core_->catalog.index();
+  const KvLayout& layout = space.model->layout;
+  const PromptChain& chain = *space.chain;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   report->matched_tokens =
       MatchPrompt(index, chain.root, query.token_ids, layout.chunk_tokens).tokens;
   const absl::Time now = core_->clock->Now();
-  MissExplainer misses(core_, layout, chain, report->matched_tokens, now);
+  MissExplainer misses(core_, finder_, layout, chain, report->matched_tokens, now);
   PromptWalk::OnDevice on_device;
   if (core_->tiers.device != nullptr) {
     on_device = [this](StoredObject* object) { return core_->tiers.device->Has(object->number); };
@@ -261,7 +320,7 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
   std::vector<BoundaryState> states;
   while (walk.Next(&states)) {
     for (const BoundaryState& state : states) {
-      BoundaryReport boundary = ReportOn(state, now, &misses);
+      BoundaryReport boundary = misses.ReportOn(state);
       // At least one token is always left to compute.
       if (boundary.usable && state.boundary < tokens) report->usable_tokens = state.boundary;
       if (boundary.miss == MissReason::kNeverStored) {
@@ -279,41 +338,17 @@ void PromptExplainer::WalkOwn(const PrefixQuery& query, const KvLayout& layout,
   }
 }
 
-BoundaryReport PromptExplainer::ReportOn(const BoundaryState& state, absl::Time now,
-                                         MissExplainer* misses) {
-  core_->mu.AssertHeld();
-  BoundaryReport report;
-  report.boundary = state.boundary;
-  misses->Explain(state, &report);
-  if (!state.usable()) return report;
-  if (!finder_->IsUsable(state, now)) {
-    report.miss = MissReason::kRemoved;
-    report.removed = Removal::kExpired;
-    report.reason = "expired";
-    return report;
-  }
-  report.usable = true;
-  report.bytes = state.bytes;
-  report.slowest_tier = state.tier;
-  if (RestorePointEntry* point = state.node->restore_point; point != nullptr) {
-    report.age = std::max(absl::ZeroDuration(), now - point->uses.last);
-    report.pinned = point->pinned;
-    report.restore_point_id = point->id;
-  }
-  return report;
-}
-
 // Would the same tokens have hit, or further, with the cuts that are stored, or with none?
-void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
+void PromptExplainer::ExplainCuts(const Namespace& space, const PrefixQuery& query,
                                   ExplainReport* report) {
-  if (!CutsAreKeyed(model.layout.exactness)) return;
+  const KvLayout& layout = space.model->layout;
+  if (!CutsAreKeyed(layout.exactness)) return;
   StoreLock lock(core_);
   const SegmentNode* const stored =
-      MatchPrompt(core_->catalog.index(), core_->RootOf(query.fingerprint, query.tenant),
-                  query.token_ids, model.layout.chunk_tokens)
+      MatchPrompt(core_->catalog.index(), space.chain->root, query.token_ids, layout.chunk_tokens)
           .point;
   if (stored == nullptr || stored->end() <= report->usable_tokens) return;
-  const std::string cuts = absl::StrJoin(CutsOf(stored, model.layout), ", ");
+  const std::string cuts = absl::StrJoin(CutsOf(stored, layout), ", ");
   absl::StrAppend(&report->summary, "; the same tokens are stored to ", stored->end(),
                   cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
 }
