@@ -1,8 +1,11 @@
 #include "cache_store/store/store_core.h"
 
+#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -21,6 +24,33 @@ constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
 constexpr uint64_t kDeadDivisor = 8;
 // In one call: of manifests, a few hundred KiB of the log.
 constexpr size_t kErasedAtOnce = 4096;
+// To be erased, of each kind, 8 MB: beyond, the oldest are left to the next start.
+constexpr size_t kMaxNoted = size_t{1} << 20;
+
+template <typename Erase>
+absl::Status InSteps(absl::Span<const uint64_t> numbers, Erase erase) {
+  absl::Status status;
+  for (size_t i = 0; i < numbers.size() && status.ok(); i += kErasedAtOnce) {
+    status = erase(numbers.subspan(i, kErasedAtOnce));
+  }
+  return status;
+}
+
+// What `later` has of the disk, behind what is noted already.
+void Note(const Garbage& later, Garbage* noted) {
+  const auto add = [](const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
+    to->insert(to->end(), numbers.begin(), numbers.end());
+    if (to->size() > kMaxNoted) to->erase(to->begin(), to->end() - kMaxNoted);
+  };
+  add(later.manifests, &noted->manifests);
+  add(later.disk_objects, &noted->disk_objects);
+  noted->disk_bytes += later.disk_bytes;
+}
+
+constexpr char kLookupLatency[] = "lookup";
+constexpr char kSliceReadLatency[] = "slice_read";
+constexpr char kFetchLatency[] = "fetch";
+constexpr char kCommitLatency[] = "publish_commit";
 
 }  // namespace
 
@@ -34,13 +64,122 @@ absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const 
 
 absl::Status NoSuchPoint() { return absl::NotFoundError("no such restore point"); }
 
+StoreTiers::StoreTiers(const StoreOptions& options, const StoreSeams& seams,
+                       std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier)
+    : is_shared(options.shared_memory),
+      min_table_bytes(seams.min_table_bytes),
+      arena(std::move(host_arena)),
+      disk(std::move(disk_tier)),
+      device(options.device == nullptr
+                 ? nullptr
+                 : std::make_unique<DeviceTier>(options.device, options.on_device_lost,
+                                                options.shared_memory)) {
+  if (disk == nullptr) return;
+  disk_slices = disk.get();
+  if (seams.wrap_disk) disk_slices = (wrapped_disk = seams.wrap_disk(disk_slices)).get();
+}
+
+std::shared_ptr<std::byte> StoreTiers::AllocateSlice(size_t bytes) const {
+  std::shared_ptr<std::byte> memory;
+  if (arena != nullptr) memory = arena->Allocate(bytes);
+  return memory != nullptr ? memory : hearth::AllocateSlice(bytes);
+}
+
+SliceView StoreTiers::InArena(const SliceView& slice) const {
+  if (!is_shared || arena == nullptr) return slice;
+  std::shared_ptr<std::byte> memory = arena->Allocate(slice.bytes.size());
+  if (memory == nullptr) return slice;
+  std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
+  const absl::Span<const std::byte> bytes(memory.get(), slice.bytes.size());
+  return SliceView{std::move(memory), bytes};
+}
+
+absl::StatusOr<SliceView> StoreTiers::ReadFromDisk(const StoredObject& object, size_t slice) const {
+  const absl::StatusOr<std::optional<SliceView>> read = disk_slices->Read(object.Slice(slice));
+  if (!read.ok()) return OfDisk(read.status());
+  const bool is_gone = !read->has_value();
+  if (!is_gone && object.IsIntact(slice, **read)) return **read;
+  return absl::DataLossError(absl::StrCat("disk tier: a slice of layer ", object.layers[slice],
+                                          is_gone ? " is gone" : " is not what was written"));
+}
+
+bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {
+  return device != nullptr && !objects.empty() &&
+         std::all_of(objects.begin(), objects.end(),
+                     [this](StoredObject* object) { return device->Has(object->number); });
+}
+
+std::vector<LatencySeries> StoreMeters::Latencies(bool has_disk, bool has_device,
+                                                  bool has_shared) const {
+  std::vector<LatencySeries> series = {
+      {kLookupLatency, "Time to find the longest restore point of a prompt, bytes not included.",
+       "", "", lookups.Read()}};
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    if (tier == Tier::kDisk && !has_disk) continue;
+    series.push_back({kSliceReadLatency,
+                      "Time to read one slice, and to verify it where the caller does not, by the "
+                      "tier that had it.",
+                      "tier", TierName(tier), slice_reads[Of(tier)].Read()});
+  }
+  for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kDisk, Tier::kShared}) {
+    if ((tier == Tier::kDisk && !has_disk) || (tier == Tier::kGpu && !has_device)) continue;
+    if (tier == Tier::kShared && !has_shared) continue;
+    series.push_back({kFetchLatency,
+                      "Time from a lookup's end until the last slice of its restore point was "
+                      "handed out, by the slowest tier.",
+                      "tier", TierName(tier), fetches[Of(tier)].Read()});
+  }
+  for (const Durability level : {Durability::kMemory, Durability::kDisk, Durability::kSync}) {
+    series.push_back({kCommitLatency, "Time from a publish's last byte to its acknowledgement.",
+                      "durability", DurabilityName(level), commits[Of(level)].Read()});
+  }
+  return series;
+}
+
+uint64_t DropNumbers::Of(const std::string& tenant) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const auto it = numbers_.find(tenant);
+  return it == numbers_.end() ? 0 : it->second;
+}
+
+void DropNumbers::Set(const std::string& tenant, uint64_t number,
+                      absl::FunctionRef<bool(const std::string& tenant)> has_any) {
+  absl::MutexLock lock(&mu_);
+  if (numbers_.size() >= kMaxTenants) {
+    absl::erase_if(numbers_, [&](const auto& entry) { return !has_any(entry.first); });
+  }
+  numbers_[tenant] = number;
+}
+
+std::string DropNumbers::Text() const {
+  absl::ReaderMutexLock lock(&mu_);
+  std::string text;
+  for (const auto& [tenant, number] : numbers_) {
+    absl::StrAppend(&text, number, " ", absl::CEscape(tenant), "\n");
+  }
+  return text;
+}
+
+void DropNumbers::Parse(absl::string_view text) {
+  absl::MutexLock lock(&mu_);
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> words =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    uint64_t number = 0;
+    std::string tenant;
+    if (absl::SimpleAtoi(words.first, &number) && absl::CUnescape(words.second, &tenant)) {
+      numbers_[tenant] = number;
+    }
+  }
+}
+
 StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
                      std::string store_secret, std::shared_ptr<HostArena> arena,
                      std::unique_ptr<DiskTier> disk)
     : options(store_options),
       secret(std::move(store_secret)),
       clock(seams.clock != nullptr ? seams.clock : &system_clock),
-      events(&meters.counters()),
+      events(&meters.counters),
       warnings(options.on_warning),
       tiers(options, seams, std::move(arena), std::move(disk)),
       staged(options.max_staged_bytes),
@@ -128,7 +267,7 @@ void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
     StoredObject* object = point.objects[i];
     if (object->names == 1) history.Record(object->key, why, now);
   }
-  meters.AddRemoved(why);
+  meters.CountRemoved(why);
   StoreEvent::Kind kind = StoreEvent::Kind::kEvicted;
   if (IsEviction(why)) Count(Counter::kEvicted);
   if (why == Removal::kDropped) {
@@ -159,7 +298,7 @@ bool StoreCore::CarryOut(const Garbage& garbage) {
   const bool erases = !garbage.manifests.empty() || !garbage.disk_objects.empty();
   if (!erases && garbage.disk_bytes == 0) return false;
   const absl::MutexLock lock(&noted_mu_);
-  noted_.Add({garbage.manifests, garbage.disk_objects, garbage.disk_bytes});
+  Note(garbage, &noted_);
   may_erase_ = true;
   return erases;
 }
@@ -171,65 +310,38 @@ void StoreCore::EraseLater() {
   }
 }
 
-void Erasures::Add(const Erasures& later) {
-  object_bytes += later.object_bytes;
-  const auto add = [](const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
-    to->insert(to->end(), numbers.begin(), numbers.end());
-    if (to->size() > kMaxEntries) to->erase(to->begin(), to->end() - kMaxEntries);
-  };
-  add(later.manifests, &manifests);
-  add(later.objects, &objects);
-}
-
 absl::Status StoreCore::EraseFromDisk(absl::Span<const uint64_t> orphans) {
   if (tiers.disk == nullptr || (orphans.empty() && !may_erase_)) return absl::OkStatus();
-  absl::StatusOr<Erasures> taken = EraseManifests();
-  absl::Status status = taken.status();
-  if (status.ok()) status = EraseObjects(orphans);
-  if (status.ok()) status = EraseObjects(taken->objects);
-  if (status.ok()) {
-    ReclaimLater(taken->object_bytes);
-    return status;
-  }
-  Count(Counter::kTierErrors);
-  if (taken.ok()) NoteAgain({{}, std::move(taken->objects), taken->object_bytes});
-  return status;
-}
-
-absl::StatusOr<Erasures> StoreCore::EraseManifests() {
-  const absl::MutexLock turn(&erase_mu_);
-  Erasures taken;
+  Garbage taken;
+  absl::Status status;
   {
-    const absl::MutexLock lock(&noted_mu_);
-    taken = std::exchange(noted_, {});
+    const absl::MutexLock turn(&erase_mu_);
+    {
+      const absl::MutexLock lock(&noted_mu_);
+      taken = std::exchange(noted_, {});
+    }
+    status =
+        InSteps(taken.manifests, [this](auto some) { return tiers.disk->EraseManifests(some); });
+    if (status.ok()) taken.manifests.clear();
+    NoteAgain(status.ok() ? Garbage() : std::exchange(taken, {}));
   }
-  const absl::Span<const uint64_t> manifests(taken.manifests);
-  absl::Status status;
-  for (size_t i = 0; i < manifests.size() && status.ok(); i += kErasedAtOnce) {
-    status = tiers.disk->EraseManifests(manifests.subspan(i, kErasedAtOnce));
-  }
-  if (!status.ok()) {
+  const auto erase = [this](auto some) { return tiers.disk_slices->EraseObjects(some); };
+  if (status.ok()) status = InSteps(orphans, erase);
+  if (status.ok()) status = InSteps(taken.disk_objects, erase);
+  if (status.ok()) {
+    ReclaimLater(taken.disk_bytes);
+  } else {
+    Count(Counter::kTierErrors);
     NoteAgain(std::move(taken));
-    return status;
-  }
-  const absl::MutexLock lock(&noted_mu_);
-  may_erase_ = !noted_.manifests.empty() || !noted_.objects.empty() || noted_.object_bytes > 0;
-  return taken;
-}
-
-void StoreCore::NoteAgain(Erasures numbers) {
-  const absl::MutexLock lock(&noted_mu_);
-  numbers.Add(noted_);
-  noted_ = std::move(numbers);
-  may_erase_ = true;
-}
-
-absl::Status StoreCore::EraseObjects(absl::Span<const uint64_t> objects) {
-  absl::Status status;
-  for (size_t i = 0; i < objects.size() && status.ok(); i += kErasedAtOnce) {
-    status = tiers.disk_slices->EraseObjects(objects.subspan(i, kErasedAtOnce));
   }
   return status;
+}
+
+void StoreCore::NoteAgain(Garbage taken) {
+  const absl::MutexLock lock(&noted_mu_);
+  Note(noted_, &taken);
+  noted_ = std::move(taken);
+  may_erase_ = !noted_.manifests.empty() || !noted_.disk_objects.empty() || noted_.disk_bytes > 0;
 }
 
 absl::Status StoreCore::EraseForGood() {

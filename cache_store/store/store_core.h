@@ -1,5 +1,5 @@
-// StoreCore: what all parts of a store share: its lock with the catalog under it, its tiers, and
-// how what leaves the catalog is erased from them.
+// StoreCore: what all parts of a store share: its lock with the catalog under it, its tiers and
+// meters, and how what leaves the catalog is erased.
 //
 // `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks. Order: `mu`
 // before the tiers' and the event hub's own mutexes, and before `noted_mu_`; whoever erases from
@@ -16,36 +16,49 @@
 #define HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/executor.h"
 #include "cache_store/base/latency.h"
+#include "cache_store/base/removal.h"
+#include "cache_store/base/slice_view.h"
 #include "cache_store/base/staged_bytes.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/base/tier.h"
 #include "cache_store/base/warnings.h"
 #include "cache_store/catalog/catalog.h"
 #include "cache_store/catalog/evictor.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/catalog/history.h"
-#include "cache_store/store/drop_numbers.h"
+#include "cache_store/catalog/stored_object.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/memory/device_tier.h"
+#include "cache_store/memory/host_arena.h"
 #include "cache_store/store/event_hub.h"
 #include "cache_store/store/options.h"
-#include "cache_store/store/store_meters.h"
 #include "cache_store/store/store_seams.h"
-#include "cache_store/store/store_tiers.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/prefix_key.h"
 
@@ -70,10 +83,7 @@ class SingleFlight {
   void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
     mu->AssertHeld();
     const auto free = [this, &keys] {
-      for (const Digest& key : keys) {
-        if (claimed_.contains(key)) return false;
-      }
-      return true;
+      return absl::c_none_of(keys, [this](const Digest& key) { return claimed_.contains(key); });
     };
     mu->Await(absl::Condition(&free));
     claimed_.insert(keys.begin(), keys.end());
@@ -90,15 +100,74 @@ class SingleFlight {
 // others no chance.
 inline void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
 
-// Numbers to be erased from the disk, the first noted first. One noted here is never written again.
-struct Erasures {
-  // Of each kind, 8 MB: beyond, the oldest are left to the next start.
-  static constexpr size_t kMaxEntries = size_t{1} << 20;
+// An error with the tier's name.
+inline absl::Status OfDisk(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("disk tier: ", status.message()));
+}
 
-  std::vector<uint64_t> manifests, objects;
-  uint64_t object_bytes = 0;  // what they take on disk
+// The tiers beside RAM, whose slices are the objects' (StoredObject::host), and RAM's memory. What
+// is read from disk is compared with its length and digest here. Thread safe, as the tiers are.
+struct StoreTiers {
+  StoreTiers(const StoreOptions& options, const StoreSeams& seams,
+             std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier);
 
-  void Add(const Erasures& later);
+  // Memory for a slice, from the arena if that has room.
+  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) const;
+  // The same bytes where workers can map them, if that is worth a copy.
+  SliceView InArena(const SliceView& slice) const;
+  // A slice from disk, verified. kDataLoss: it is gone, or it is not the object's.
+  absl::StatusOr<SliceView> ReadFromDisk(const StoredObject& object, size_t slice) const;
+  // Whether all of these have a copy on the device.
+  bool AreOnDevice(absl::Span<StoredObject* const> objects) const;
+
+  const bool is_shared;                    // StoreOptions::shared_memory
+  const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, or a test's
+  const std::shared_ptr<HostArena> arena;  // null: no RAM tier
+  const std::unique_ptr<DiskTier> disk;    // null: RAM only
+  std::unique_ptr<SliceTier> wrapped_disk;
+  SliceTier* disk_slices = nullptr;          // what is written to and erased
+  const std::unique_ptr<DeviceTier> device;  // null: no gpu tier
+};
+
+// Counters and timings, for statistics. Thread safe: relaxed atomics, read one by one.
+struct StoreMeters {
+  // The place of a tier or a durability in the arrays.
+  template <typename Key>
+  static constexpr size_t Of(Key key) {
+    return static_cast<size_t>(key);
+  }
+  void CountRemoved(Removal why) { removed[Of(why)].fetch_add(1, std::memory_order_relaxed); }
+  // Of the tiers that exist.
+  std::vector<LatencySeries> Latencies(bool has_disk, bool has_device, bool has_shared) const;
+
+  Counters counters;
+  LatencyHistogram lookups;
+  std::array<LatencyHistogram, 6> slice_reads;        // by tier
+  std::array<LatencyHistogram, 6> fetches;            // by the slowest tier that one came from
+  std::array<LatencyHistogram, 5> commits;            // by the durability that was reached
+  std::array<std::atomic<uint64_t>, 6> hit_tokens{};  // by tier
+  std::array<std::atomic<uint64_t>, kRemovals> removed{};
+};
+
+// The number of each tenant's last drop of all, which is in the keys of all it stores. Thread safe.
+class DropNumbers {
+ public:
+  static constexpr char kNote[] = "drop numbers";  // of their text on disk: never change it
+  // Some 100 bytes each. Beyond, those of tenants that have nothing are forgotten.
+  static constexpr size_t kMaxTenants = 16'384;
+
+  // 0: it never dropped all.
+  uint64_t Of(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);
+  void Set(const std::string& tenant, uint64_t number,
+           absl::FunctionRef<bool(const std::string& tenant)> has_any) ABSL_LOCKS_EXCLUDED(mu_);
+  // On disk: never change it. A line for each tenant: number, space, the tenant escaped as in C.
+  std::string Text() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Lines that are anything else are of no use.
+  void Parse(absl::string_view text) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, uint64_t> numbers_ ABSL_GUARDED_BY(mu_);
 };
 
 class StoreCore {
@@ -120,7 +189,7 @@ class StoreCore {
   // before are stale.
   bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
+  void Count(Counter counter, uint64_t amount = 1) { meters.counters.Add(counter, amount); }
   // Of the keys of what the tenant stores now.
   Digest RootOf(const Digest& fingerprint, const std::string& tenant) const {
     return RootKey(fingerprint, tenant, secret, drop_numbers.Of(tenant));
@@ -183,16 +252,15 @@ class StoreCore {
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(noted_mu_);
   void Reclaim() ABSL_LOCKS_EXCLUDED(noted_mu_);
-  // Takes what is noted, and erases the manifests of it.
-  absl::StatusOr<Erasures> EraseManifests() ABSL_LOCKS_EXCLUDED(erase_mu_, noted_mu_);
-  absl::Status EraseObjects(absl::Span<const uint64_t> objects);
+
   // What could not be erased: before what was noted meanwhile.
-  void NoteAgain(Erasures numbers) ABSL_LOCKS_EXCLUDED(noted_mu_);
+  void NoteAgain(Garbage taken) ABSL_LOCKS_EXCLUDED(noted_mu_);
 
   // Held while manifests are erased: objects that were noted after them wait until they are gone.
   absl::Mutex erase_mu_ ABSL_ACQUIRED_BEFORE(noted_mu_);
   absl::Mutex noted_mu_ ABSL_ACQUIRED_AFTER(mu);
-  Erasures noted_ ABSL_GUARDED_BY(noted_mu_);
+  // To be erased from the disk, the first noted first. A number noted here is never written again.
+  Garbage noted_ ABSL_GUARDED_BY(noted_mu_);
   std::atomic<bool> may_erase_{false};  // false: nothing is noted, and no manifest being erased
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(noted_mu_) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(noted_mu_) = false;

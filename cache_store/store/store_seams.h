@@ -18,8 +18,6 @@
 
 namespace hearth {
 
-class StoreCore;
-
 // Null: the real thing.
 struct StoreSeams {
   using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
@@ -33,19 +31,7 @@ struct StoreSeams {
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;
 };
 
-// SteppedStore: a store whose background steps a test can run and inspect. OpenStore and
-// TieredStore::Open return one.
-class SteppedStore : public TieredStore {
- public:
-  // Reads the next slice on disk, if it is time to; returns how long to wait before the next call.
-  // One caller at a time: a thread of the store, unless a test gave the executor.
-  virtual absl::Duration ScrubStep() = 0;
-  // Removes some expired points, and now and then notes last uses on disk; returns how long to
-  // wait. Called as ScrubStep.
-  virtual absl::Duration UpkeepStep() = 0;
-  virtual StoreCore* core() = 0;
-};
-
+// As TieredStore::Open; it is a Store (calls/store.h).
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
                                                        StoreSeams seams);
 

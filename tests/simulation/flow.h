@@ -80,7 +80,7 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   void SetDeadline(absl::Duration budget);
 
   Ledger* ledger() const { return peer_->node->ledger(); }
-  SteppedStore* store() const { return peer_->node->store(); }
+  Store* store() const { return peer_->node->store(); }
   std::string Who() const;
   // Whether the disk may have failed this.
   bool MayFail() const { return peer_->node->is_damaged() || peer_->node->was_struck(); }

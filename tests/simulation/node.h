@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache_store/store/store_seams.h"
+#include "cache_store/store/calls/store.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
 #include "tests/support/fake_device.h"
@@ -59,7 +59,7 @@ class Node {
   void Drain();
   bool is_draining() const { return is_draining_; }
   bool is_idle() const;
-  SteppedStore* store() const { return static_cast<SteppedStore*>(store_.get()); }
+  Store* store() const { return static_cast<Store*>(store_.get()); }
   Ledger* ledger() { return &ledger_; }
   FaultyDisk* disk() { return &disk_; }
   FakeDevice* device() { return device_.get(); }  // null: there is none

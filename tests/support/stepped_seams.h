@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cache_store/catalog/stored_object.h"
-#include "cache_store/store/store_seams.h"
+#include "cache_store/store/calls/store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
@@ -36,7 +36,7 @@ inline void FetchAgain(TieredStore* store, const Fingerprint& model, const KitPr
 inline void ScrubForAWhile(TieredStore* store, FakeClock* clock) {
   for (int second = 0; second < 40; ++second) {
     clock->Advance(absl::Seconds(1));
-    static_cast<SteppedStore*>(store)->ScrubStep();
+    static_cast<Store*>(store)->ScrubStep();
   }
 }
 

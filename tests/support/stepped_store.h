@@ -56,7 +56,7 @@ class SteppedStoreFixture {
   }
   uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  SteppedStore* stepped() { return static_cast<SteppedStore*>(store_.get()); }
+  Store* stepped() { return static_cast<Store*>(store_.get()); }
 
   const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();

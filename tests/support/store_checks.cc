@@ -2,7 +2,7 @@
 
 #include <cassert>
 
-#include "cache_store/store/store_core.h"
+#include "cache_store/store/calls/store.h"
 
 namespace hearth {
 namespace {
@@ -98,7 +98,7 @@ void CheckCatalog(const Catalog& catalog, const ObjectTable& objects) {
 }
 
 void CheckInvariants(TieredStore* store) {
-  StoreCore* const core = static_cast<SteppedStore*>(store)->core();
+  StoreCore* const core = static_cast<Store*>(store)->core();
   StoreLock lock(core);
   assert(core->objects.sums().host_bytes() <= core->evictor.limits().host_bytes);
   assert(core->objects.sums().disk_bytes() <= core->evictor.limits().disk_bytes);
@@ -114,20 +114,20 @@ void CheckInvariants(TieredStore* store) {
 
 void FlipInRam(TieredStore* store, size_t place) {
   const Digest id = store->Hottest(1).at(0).id;
-  StoreCore* const core = static_cast<SteppedStore*>(store)->core();
+  StoreCore* const core = static_cast<Store*>(store)->core();
   StoreLock lock(core);
   const SliceView& slice = core->catalog.Find(id)->objects.at(place)->host->at(0);
   const_cast<std::byte&>(slice.bytes[slice.bytes.size() / 2]) ^= std::byte{0x10};
 }
 
 uint64_t IndexFinds(TieredStore* store) {
-  StoreCore* const core = static_cast<SteppedStore*>(store)->core();
+  StoreCore* const core = static_cast<Store*>(store)->core();
   StoreLock lock(core);
   return core->catalog.index().finds();
 }
 
 uint64_t LockYields(TieredStore* store) {
-  StoreCore* const core = static_cast<SteppedStore*>(store)->core();
+  StoreCore* const core = static_cast<Store*>(store)->core();
   StoreLock lock(core);
   return core->yields;
 }

@@ -3,6 +3,7 @@
 #include <cassert>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "cache_store/catalog/prefix_walk.h"
 
 namespace hearth {
@@ -157,15 +158,12 @@ void DiskWriter::WriteBehind(const Digest& id) {
     }
     core_->flight.Claim(&core_->mu, work.claims);
     RestorePointEntry* point = core_->catalog.Find(id);
-    bool unclaimed = false;  // the point came, or came anew, while this waited
-    if (point != nullptr) {
-      for (StoredObject* object : point->objects) {
-        unclaimed |= !object->on_disk && std::find(work.claims.begin(), work.claims.end(),
-                                                   object->key) == work.claims.end();
-      }
-    }
-    if (point != nullptr && !unclaimed && core_->evictor.IsWorthWriting(*point) &&
-        Prepare(point, &work)) {
+    // Not so where the point came, or came anew, while this waited.
+    const auto is_claimed = [&](const StoredObject* object) {
+      return object->on_disk || absl::c_linear_search(work.claims, object->key);
+    };
+    if (point != nullptr && absl::c_all_of(point->objects, is_claimed) &&
+        core_->evictor.IsWorthWriting(*point) && Prepare(point, &work)) {
       number = point->number;
     } else {
       if (point != nullptr) core_->Count(Counter::kWriteBehindSkipped);

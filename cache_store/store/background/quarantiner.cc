@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
@@ -16,17 +17,15 @@ constexpr absl::Duration kFirstPause = absl::Seconds(1);
 
 // Where the objects end; kInvalidArgument: not in the prompt.
 absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
-  std::vector<uint32_t> ends;
+  std::set<uint32_t> ends;
   for (const ObjectId& id : objects) {
     if (id.begin + id.tokens > tokens) {
       return absl::InvalidArgumentError(absl::StrCat("objects: one ends at ", id.begin + id.tokens,
                                                      ", past the ", tokens, " tokens"));
     }
-    ends.push_back(id.begin + id.tokens);
+    ends.insert(id.begin + id.tokens);
   }
-  std::sort(ends.begin(), ends.end());
-  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
-  return ends;
+  return std::vector<uint32_t>(ends.begin(), ends.end());
 }
 
 bool Names(const RestorePointEntry& point, StoredObject* object) {

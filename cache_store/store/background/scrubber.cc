@@ -45,7 +45,10 @@ absl::Duration Scrubber::Step() {
     return absl::InfiniteDuration();
   }
   const absl::Time now = core_->clock->Now();
-  if (!loaded_) LoadProgress();
+  if (!std::exchange(loaded_, true)) {
+    progress_ = ScrubProgress::Parse(core_->tiers.disk->ReadNote(kProgressNote).value_or(""));
+    finished_unix_s_.store(progress_.finished_unix_s);
+  }
   // What the disk has lost is written again from memory by a pass, which begins at once.
   const uint64_t losses = core_->tiers.disk->losses();
   if (std::exchange(losses_, losses) != losses) {
@@ -86,13 +89,6 @@ absl::Duration Scrubber::Step() {
   if (unsaved_bytes_ >= kScrubSaveBytes) SaveProgress();
   next_step_ = now + pause;
   return pause;
-}
-
-void Scrubber::LoadProgress() {
-  loaded_ = true;
-  const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kProgressNote);
-  if (note.ok()) progress_ = ScrubProgress::Parse(*note);
-  finished_unix_s_.store(progress_.finished_unix_s);
 }
 
 // False: not before next_step.

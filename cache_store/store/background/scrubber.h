@@ -44,7 +44,6 @@ class Scrubber {
   int64_t finished_unix_s() const { return finished_unix_s_.load(); }  // the last complete pass
 
  private:
-  void LoadProgress();
   bool BeginPass(absl::Time now);
   StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);

@@ -4,35 +4,44 @@
 #include <cassert>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"
 
 namespace hearth {
 namespace {
 
-constexpr char kUnknownFingerprint[] = "nothing stored for this fingerprint";
+struct MissCause {
+  Counter counter;
+  const char* text;
+};
+constexpr MissCause kUnknownFingerprint = {Counter::kMissUnknownFingerprint,
+                                           "nothing stored for this fingerprint"};
+constexpr MissCause kNoCommonPrefix = {Counter::kMissNoCommonPrefix,
+                                       "nothing stored begins like this prompt"};
+constexpr MissCause kNotAbove = {Counter::kMissNotAbove,
+                                 "no restore point above what the caller has"};
+constexpr MissCause kNoRestorePoint = {Counter::kMissNoRestorePoint,
+                                       "no complete restore point in the common prefix"};
 
 }  // namespace
 
-std::unique_ptr<FetchSession> Fetcher::Miss(const PrefixQuery& query, Counter why,
-                                            const char* reason, uint32_t matched_tokens) {
-  if (!query.again) core_->Count(why);
-  return std::make_unique<FetchSessionImpl>(core_, reason,
-                                            std::max(matched_tokens, query.known_tokens));
+std::unique_ptr<FetchSession> Fetcher::Miss(const PrefixQuery& query, const Found& found) {
+  const MissCause& why = !found.is_known             ? kUnknownFingerprint
+                         : found.matched_tokens == 0 ? kNoCommonPrefix
+                         : found.boundary > 0        ? kNotAbove
+                                                     : kNoRestorePoint;
+  if (!query.again) core_->Count(why.counter);
+  return std::make_unique<FetchSessionImpl>(core_, why.text,
+                                            std::max(found.matched_tokens, query.known_tokens));
 }
 
 absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& query,
                                                              uint32_t above_tokens,
                                                              uint32_t max_tokens) {
   const Stopwatch stopwatch;
-  auto session = Lookup(query, above_tokens, max_tokens);
-  core_->meters.ObserveLookup(stopwatch.Elapsed());
-  return session;
-}
-
-absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery& query,
-                                                              uint32_t above_tokens,
-                                                              uint32_t max_tokens) {
+  const auto observe =
+      absl::MakeCleanup([&] { core_->meters.lookups.Observe(stopwatch.Elapsed()); });
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   core_->Count(query.again ? Counter::kRefetches : Counter::kFetches);
@@ -41,48 +50,30 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   const absl::StatusOr<std::vector<Namespace>> chained = NamespacesOf(query, highest);
   if (!chained.ok()) return chained.status();
   const std::vector<Namespace>& spaces = *chained;
-  if (spaces.empty()) {
-    return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
-  }
+  if (spaces.empty()) return Miss(query, Found());
   std::unique_ptr<FetchSessionImpl> session;  // ends without the lock
   std::vector<Digest> new_points;
   {
     StoreLock lock(core_);
     core_->Expire();
     Found best;
-    bool is_known = false;
     for (const Namespace& space : spaces) {
       // The tenant's own first: what is as long elsewhere is not looked for.
       if (best.space != nullptr && best.boundary == highest) break;
       if (!query.again) core_->catalog.feed().Request(*space.chain, tokens, core_->clock->Now());
       Found found = Search(query, space, highest);
-      is_known |= found.is_known;
-      const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
-      if (found.boundary > best.boundary) best = found;
-      best.matched_tokens = matched;
+      if (found.boundary > best.boundary) std::swap(best, found);
+      best.is_known |= found.is_known;
+      best.matched_tokens = std::max(best.matched_tokens, found.matched_tokens);
     }
     if (!query.again) core_->Count(Counter::kMatchedTokens, best.matched_tokens);
-    if (!is_known) {
-      return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
-    }
-    if (best.matched_tokens == 0) {
-      return Miss(query, Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
-    }
     if (best.boundary > above_tokens) {
-      session = BeginFetch(*best.space, best.node, &new_points);
+      session = BeginFetch(query, *best.space, best.node, &new_points);
+      if (session == nullptr) best.boundary = 0;
     }
-    if (session == nullptr && best.boundary > 0 && best.boundary <= above_tokens) {
-      return Miss(query, Counter::kMissNotAbove, "no restore point above what the caller has",
-                  best.matched_tokens);
-    }
-    if (session == nullptr) {
-      return Miss(query, Counter::kMissNoRestorePoint,
-                  "no complete restore point in the common prefix", best.matched_tokens);
-    }
+    if (session == nullptr) return Miss(query, best);
     session->mutable_plan()->matched_tokens = std::max(best.matched_tokens, query.known_tokens);
     session->mutable_plan()->from_public = best.space->tenant != query.tenant;
-    session->SetAgain(query.again);
-    session->SetLoadedFrom(query.loaded_from);
     if (!query.again) core_->Count(Counter::kHits);
     if (session->plan().from_public && !query.again) core_->Count(Counter::kPublicHits);
   }
@@ -121,14 +112,15 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
     RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
     core_->Count(Counter::kExports);
-    session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
+    session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point,
+                                                 FetchSessionImpl::Use{false, true, Tier::kNone});
   }
-  session->SetExport();
   session->mutable_plan()->matched_tokens = session->plan().usable_tokens;
   return session;
 }
 
-std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, SegmentNode* node,
+std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixQuery& query,
+                                                      const Namespace& space, SegmentNode* node,
                                                       std::vector<Digest>* new_points) {
   core_->mu.AssertHeld();
   RestorePointEntry* point = node->restore_point;
@@ -139,12 +131,9 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const Namespace& space, Se
   }
   core_->catalog.Touch(point, core_->clock->Now());
   core_->catalog.CountHit(point);
-  auto session = std::make_unique<FetchSessionImpl>(core_, quarantiner_, promoter_, point);
-  const LookupPlan& plan = session->plan();
-  if (plan.slowest_tier == Tier::kDisk && !plan.on_device && promoter_->MayPromote(*point)) {
-    session->BeginPromotion();
-  }
-  return session;
+  return std::make_unique<FetchSessionImpl>(
+      core_, quarantiner_, promoter_, point,
+      FetchSessionImpl::Use{query.again, false, query.loaded_from});
 }
 
 // Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
@@ -228,29 +217,25 @@ FetchSessionImpl::FetchSessionImpl(StoreCore* core, const char* miss_reason,
 }
 
 FetchSessionImpl::FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
-                                   RestorePointEntry* point)
+                                   RestorePointEntry* point, Use use)
     : core_(core),
       quarantiner_(quarantiner),
       promoter_(promoter),
+      use_(use),
       point_id_(point->id),
       point_number_(point->number) {
   core_->mu.AssertHeld();
   core_->catalog.HoldPoint(point);
-  HoldObjects(*point);
-}
-
-void FetchSessionImpl::HoldObjects(const RestorePointEntry& point) {
-  core_->mu.AssertHeld();
-  plan_.fingerprint = point.model->fingerprint;
-  plan_.layout = point.model->layout;
-  plan_.cuts = point.cuts;
-  plan_.usable_tokens = point.tokens();
-  plan_.token_ids = TokensOf(point.node);
-  plan_.total_bytes = point.bytes();
-  plan_.expires = point.expiry.at;
-  plan_.slowest_tier = point.slowest_tier();
-  plan_.on_device = core_->tiers.AreOnDevice(point.objects);
-  objects_ = point.objects;
+  plan_.fingerprint = point->model->fingerprint;
+  plan_.layout = point->model->layout;
+  plan_.cuts = point->cuts;
+  plan_.usable_tokens = point->tokens();
+  plan_.token_ids = TokensOf(point->node);
+  plan_.total_bytes = point->bytes();
+  plan_.expires = point->expiry.at;
+  plan_.slowest_tier = point->slowest_tier();
+  plan_.on_device = core_->tiers.AreOnDevice(point->objects);
+  objects_ = point->objects;
   served_.resize(objects_.size());
   copies_.reserve(objects_.size());
   plan_.objects.reserve(objects_.size());
@@ -261,11 +246,11 @@ void FetchSessionImpl::HoldObjects(const RestorePointEntry& point) {
                                           object->in_host() ? Tier::kHost : Tier::kDisk});
     unserved_slices_ += object->layers.size();
   }
-}
-
-void FetchSessionImpl::SetLoadedFrom(Tier tier) {
-  loaded_from_ = tier;
-  plan_.slowest_tier = std::max(plan_.slowest_tier, tier);
+  if (!use_.is_export && plan_.slowest_tier == Tier::kDisk && !plan_.on_device &&
+      promoter_->MayPromote(*point)) {
+    kept_.resize(objects_.size());
+  }
+  plan_.slowest_tier = std::max(plan_.slowest_tier, use_.loaded_from);
 }
 
 FetchSessionImpl::~FetchSessionImpl() {
@@ -279,10 +264,10 @@ FetchSessionImpl::~FetchSessionImpl() {
   // Of a prompt's copies in RAM the last ones go first.
   for (size_t i = objects_.size(); i-- > 0;) {
     const Served& served = served_[i];
-    if (!is_export_) core_->objects.NoteUse(objects_[i]);
+    if (!use_.is_export) core_->objects.NoteUse(objects_[i]);
     objects_[i]->ram.read |= served.from_host;
     objects_[i]->disk.read |= served.from_disk;
-    if (!is_export_ && (served.from_host || served.from_disk)) {
+    if (!use_.is_export && (served.from_host || served.from_disk)) {
       promoter_->NoteFetched(objects_[i]);
     }
     core_->objects.Release(objects_[i]);
@@ -296,19 +281,19 @@ void FetchSessionImpl::NoteServed(size_t object, Tier from) {
   (from == Tier::kDisk  ? served.from_disk
    : from == Tier::kGpu ? served.from_device
                         : served.from_host) = true;
-  if (unserved_slices_ > 0 && --unserved_slices_ == 0 && !is_export_) CountHit();
+  if (unserved_slices_ > 0 && --unserved_slices_ == 0 && !use_.is_export) CountHit();
 }
 
 // Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
 // gone. A restore point that was not read whole gave no tokens to anybody.
 void FetchSessionImpl::CountHit() {
-  Tier tier = std::max(Tier::kGpu, loaded_from_);
+  Tier tier = std::max(Tier::kGpu, use_.loaded_from);
   for (const Served& served : served_) {
     if (served.from_host) tier = std::max(tier, Tier::kHost);
     if (served.from_disk) tier = std::max(tier, Tier::kDisk);
   }
-  core_->meters.ObserveFetch(tier, begun_.Elapsed());
-  if (!again_) core_->meters.AddHitTokens(tier, plan_.usable_tokens);
+  core_->meters.fetches[StoreMeters::Of(tier)].Observe(begun_.Elapsed());
+  if (!use_.again) core_->meters.hit_tokens[StoreMeters::Of(tier)] += plan_.usable_tokens;
 }
 
 absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) const {
@@ -351,7 +336,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
     return read;
   }
   core_->Count(Counter::kBytesReadDisk, stored->slice_bytes);
-  core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
+  core_->meters.slice_reads[StoreMeters::Of(Tier::kDisk)].Observe(stopwatch.Elapsed());
   NoteServed(object, Tier::kDisk);
   KeepForPromotion(object, *place, *read);
   return read;
@@ -372,7 +357,7 @@ std::optional<SliceView> FetchSessionImpl::PeekSlice(size_t object, uint32_t lay
 
 void FetchSessionImpl::NoteFromHost(size_t object, size_t bytes, const Stopwatch& stopwatch) {
   core_->Count(Counter::kBytesReadHost, bytes);
-  core_->meters.ObserveSliceRead(Tier::kHost, stopwatch.Elapsed());
+  core_->meters.slice_reads[StoreMeters::Of(Tier::kHost)].Observe(stopwatch.Elapsed());
   NoteServed(object, Tier::kHost);
 }
 

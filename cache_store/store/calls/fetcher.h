@@ -29,19 +29,20 @@ namespace hearth {
 
 class FetchSessionImpl : public FetchSession {
  public:
+  struct Use {
+    bool again = false;              // PrefixQuery::again
+    bool is_export = false;          // by id: serves nobody's prompt
+    Tier loaded_from = Tier::kNone;  // PrefixQuery::loaded_from
+  };
   // A session for a miss.
   FetchSessionImpl(StoreCore* core, const char* miss_reason, uint32_t matched_tokens);
   // Holds the point and all it names.
   FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter,
-                   RestorePointEntry* point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->mu);
+                   RestorePointEntry* point, Use use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core->mu);
   ~FetchSessionImpl() override;
 
   // Before the session is handed out.
   LookupPlan* mutable_plan() { return &plan_; }
-  void BeginPromotion() { kept_.resize(objects_.size()); }
-  void SetAgain(bool again) { again_ = again; }  // PrefixQuery::again
-  void SetLoadedFrom(Tier tier);                 // PrefixQuery::loaded_from
-  void SetExport() { is_export_ = true; }        // by id: serves nobody's prompt
 
   const LookupPlan& plan() const override { return plan_; }
   absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
@@ -61,8 +62,6 @@ class FetchSessionImpl : public FetchSession {
     size_t count = 0;
   };
 
-  // Holds the point's objects and describes them.
-  void HoldObjects(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // One more slice went out.
   void NoteServed(size_t object, Tier from);
   void NoteFromHost(size_t object, size_t bytes, const Stopwatch& stopwatch);
@@ -76,6 +75,7 @@ class FetchSessionImpl : public FetchSession {
   StoreCore* const core_;
   Quarantiner* const quarantiner_ = nullptr;
   Promoter* const promoter_ = nullptr;
+  const Use use_;
   LookupPlan plan_;
   std::vector<StoredObject*> objects_;  // held
   std::vector<HostCopy> copies_;        // of each: what RAM had, or null. Kept to the end
@@ -86,9 +86,6 @@ class FetchSessionImpl : public FetchSession {
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
   const Stopwatch begun_;
-  bool again_ = false;
-  Tier loaded_from_ = Tier::kNone;
-  bool is_export_ = false;
   std::vector<Kept> kept_;  // by object; empty: nothing is to be promoted
 };
 
@@ -133,13 +130,10 @@ class Fetcher {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
-  absl::StatusOr<std::unique_ptr<FetchSession>> Lookup(const PrefixQuery& query,
-                                                       uint32_t above_tokens, uint32_t max_tokens)
-      ABSL_LOCKS_EXCLUDED(core_->mu);
-  std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, Counter why, const char* reason,
-                                     uint32_t matched_tokens);
-  std::unique_ptr<FetchSessionImpl> BeginFetch(const Namespace& space, SegmentNode* node,
-                                               std::vector<Digest>* new_points)
+  // `found`: what there is, and is not above what the caller has.
+  std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, const Found& found);
+  std::unique_ptr<FetchSessionImpl> BeginFetch(const PrefixQuery& query, const Namespace& space,
+                                               SegmentNode* node, std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);

@@ -1,14 +1,28 @@
-// Opening a store: the secret, the disk, the tiers, the index.
+// Opening a store: the secret, the disk, the tiers, and the index from what the disk has.
+//
+// Every manifest is read, checked and compared with the records of its objects. What does not fit
+// is dropped, counted and said; objects that no manifest names are erased. A manifest that the disk
+// does not give is left alone until the next start, with all objects that it might name. Errors:
+// the disk's, when it gives nothing any more: nothing is erased, and another start may do better.
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <future>
+#include <map>
+#include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/store/calls/store.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
 
 namespace hearth {
 namespace {
@@ -47,6 +61,334 @@ DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
   return disk;
 }
 
+// 4 MB each for the longest prompts.
+constexpr size_t kManifestsAtOnce = 64;
+
+class Recovery {
+ public:
+  Recovery(StoreCore* core, DiskContents contents);
+  absl::Status Run() ABSL_LOCKS_EXCLUDED(core_->mu);
+
+ private:
+  struct Model {
+    std::shared_ptr<const KnownFingerprint> known;
+    Digest root;  // of the tenant's keys
+  };
+  // A manifest's way along the index.
+  struct Path {
+    struct Step {
+      KeyedSegment segment;
+      SegmentNode* node;  // null: not there yet
+    };
+    std::vector<Step> steps;
+    std::vector<StoredObject*> objects;  // as the manifest names them; null: not there
+  };
+
+  // Held, and not visible until a manifest names them.
+  void AddObjects() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  using Records = absl::StatusOr<std::vector<std::optional<ManifestRecord>>>;
+  void TakeAll(absl::Span<const uint64_t> manifests,
+               const std::vector<std::optional<ManifestRecord>>& records)
+      ABSL_LOCKS_EXCLUDED(core_->mu);
+  void Take(const ManifestRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  Path PathOf(const ManifestRecord& record, const Model& model)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  static bool Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path);
+  // Rebuilds the path and the restore point.
+  void Adopt(const ManifestRecord& record, const Model& model, Path path)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void Drop(uint64_t number, const std::string& tenant, const Digest& point)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void SayWhatIsLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  // All manifests are done: what none of them names goes.
+  void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+
+  StoreCore* const core_;
+  DiskContents contents_;
+  uint64_t next_number_ = 1;  // above every number in use on disk
+  std::map<std::pair<std::string, Digest>, Model> models_;
+  const absl::flat_hash_set<uint64_t> pinned_;
+  const absl::flat_hash_map<uint64_t, uint64_t> uses_;
+  std::vector<StoredObject*> objects_;
+  std::vector<Digest> lost_;  // ids of dropped points; zeros: unknown
+  size_t unread_ = 0;         // manifests
+};
+
+Recovery::Recovery(StoreCore* core, DiskContents contents)
+    : core_(core),
+      contents_(std::move(contents)),
+      pinned_(contents_.pinned.begin(), contents_.pinned.end()),
+      uses_(contents_.uses.begin(), contents_.uses.end()) {
+  for (const FingerprintRecord& record : contents_.fingerprints) {
+    auto model = MakeKnown(record.fingerprint);
+    if (model == nullptr) {
+      core->warnings.Say("damage", absl::StrCat("restore points of a model are dropped: ",
+                                                record.fingerprint.Layout().status().message()));
+      continue;
+    }
+    const Digest& digest = record.fingerprint.digest();
+    models_[{record.tenant, digest}] = {std::move(model), core->RootOf(digest, record.tenant)};
+  }
+  const auto above = [this](uint64_t number) { next_number_ = std::max(next_number_, number + 1); };
+  above(contents_.last_number);
+  std::for_each(contents_.manifests.begin(), contents_.manifests.end(), above);
+  for (const auto& [number, used] : contents_.uses) above(number);
+  std::for_each(contents_.pinned.begin(), contents_.pinned.end(), above);
+  std::for_each(contents_.unreadable_objects.begin(), contents_.unreadable_objects.end(), above);
+  for (const ObjectRecord& record : contents_.objects) above(record.number);
+}
+
+absl::Status Recovery::Run() {
+  core_->Count(Counter::kRecoveryLostRestorePoints, contents_.lost_points);
+  {
+    StoreLock lock(core_);
+    core_->objects.ReserveNumbersBelow(next_number_);
+    // All of them: the book forgets entries above its limit that no restore point refers to.
+    for (const auto& [name, model] : models_) core_->fingerprints.Remember(model.known, name.first);
+    core_->catalog.BeginAdopting();
+    AddObjects();
+  }
+  std::vector<uint64_t> again;
+  // The next ones are read, by another thread, while some are put into the index.
+  absl::Span<const uint64_t> left(contents_.manifests);
+  absl::Span<const uint64_t> coming;
+  std::future<Records> records;
+  const auto read_next = [&] {
+    coming = left.last(std::min(left.size(), kManifestsAtOnce));
+    left.remove_suffix(coming.size());
+    if (coming.empty()) return;
+    records = std::async(std::launch::async, [disk = core_->tiers.disk.get(), numbers = coming] {
+      return disk->ReadManifests(numbers);
+    });
+  };
+  for (read_next(); !coming.empty();) {
+    const absl::Span<const uint64_t> numbers = coming;
+    const Records read = records.get();
+    read_next();
+    if (read.ok()) {
+      TakeAll(numbers, *read);
+    } else {
+      again.insert(again.end(), numbers.rbegin(), numbers.rend());
+    }
+  }
+  // One that cannot be read keeps no other back.
+  for (const uint64_t number : again) {
+    const Records read = core_->tiers.disk->ReadManifests({number});
+    if (read.ok()) {
+      TakeAll({number}, *read);
+      continue;
+    }
+    if (!core_->tiers.disk->IsOpen()) return read.status();
+    core_->Count(Counter::kTierErrors);
+    ++unread_;
+  }
+  StoreLock lock(core_, StoreLock::kErasesItself);
+  SayWhatIsLost();
+  Collect();
+  return absl::OkStatus();
+}
+
+void Recovery::AddObjects() {
+  objects_.reserve(contents_.objects.size());
+  for (ObjectRecord& record : contents_.objects) {
+    StoredObject* object = objects_.emplace_back(core_->objects.NewObject(
+        record.number, record.key, record.id, std::move(record.slice_digests),
+        std::move(record.layers), record.slice_bytes));
+    object->in_table.store(record.in_table);
+    core_->objects.AdoptOnDisk(object);
+  }
+  contents_.objects = {};
+}
+
+// A crash between a write and the erase of what it replaced may leave two of one key: the newest
+// comes first, and stays.
+void Recovery::TakeAll(absl::Span<const uint64_t> manifests,
+                       const std::vector<std::optional<ManifestRecord>>& records) {
+  StoreLock lock(core_, StoreLock::kErasesItself);
+  for (size_t i = manifests.size(); i-- > 0;) {
+    records[i].has_value() ? Take(*records[i]) : Drop(manifests[i], "", {});
+  }
+}
+
+void Recovery::Take(const ManifestRecord& record) {
+  const Manifest& manifest = record.manifest;
+  const auto model = models_.find({record.tenant, manifest.fingerprint});
+  if (model == models_.end() || !ValidateManifest(manifest, model->second.known->layout).ok()) {
+    return Drop(record.number, record.tenant, {});
+  }
+  Path path = PathOf(record, model->second);
+  const SegmentNode* const end = path.steps.back().node;
+  if (end != nullptr && end->restore_point != nullptr) {  // by a newer one, which replaced it
+    core_->objects.DiscardManifest(record.number);
+  } else if (Fits(record, model->second.known->layout, path)) {
+    Adopt(record, model->second, std::move(path));
+  } else {
+    Drop(record.number, record.tenant, path.steps.back().segment.key);
+  }
+}
+
+// Most segments were brought by a manifest before, with their objects: a node with the same tokens
+// and cuts, behind the same others, has the key that hashing would give.
+Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model) {
+  const Manifest& manifest = record.manifest;
+  const KvLayout& layout = model.known->layout;
+  const PrefixIndex& index = core_->catalog.index();
+  Path path;
+  path.objects.reserve(record.objects.size());
+  Digest parent = model.root;
+  SegmentNode* node = index.Find(parent);
+  for (const Segment& segment : SegmentsTo(manifest.token_count, layout.chunk_tokens)) {
+    KeyedSegment keyed{segment, {}, CutsBetween(segment, manifest.cuts, layout.exactness)};
+    SegmentNode* known = nullptr;
+    for (size_t i = path.objects.size();
+         i < record.objects.size() && manifest.objects[i].id.begin == segment.begin; ++i) {
+      StoredObject* object = core_->objects.Find(record.objects[i]);
+      path.objects.push_back(object);
+      if (object != nullptr && object->node != nullptr) known = object->node;
+    }
+    if (node != nullptr && known != nullptr && known->parent == node &&
+        known->Is(keyed, manifest.token_ids)) {
+      node = known;
+      keyed.key = known->key;
+    } else {
+      keyed.key = SegmentKey(
+          parent, absl::MakeSpan(manifest.token_ids).subspan(segment.begin, segment.tokens),
+          keyed.CutOffsets());
+      node = index.Find(keyed.key);
+    }
+    parent = keyed.key;
+    path.steps.push_back({keyed, node});
+  }
+  return path;
+}
+
+// Whether all objects are as the manifest has them, and none of their keys is another's. REQUIRES:
+// a valid manifest.
+bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path) {
+  for (size_t i = 0; i < path.objects.size(); ++i) {
+    StoredObject* const object = path.objects[i];
+    const ManifestObject& named = record.manifest.objects[i];
+    const Path::Step& step = path.steps[named.id.begin / layout.chunk_tokens];
+    if (object == nullptr || object->key != step.segment.key || !(object->id == named.id) ||
+        object->slice_digests != named.slice_digests ||
+        object->layers != layout.LayersOf(named.id.group) ||
+        object->slice_bytes != layout.SliceBytes(named.id.tokens)) {
+      return false;
+    }
+    // Of two objects of one key the first adopted stays, and a manifest that names the other goes.
+    if (object->node == nullptr && step.node != nullptr &&
+        step.node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Recovery::Adopt(const ManifestRecord& record, const Model& model, Path path) {
+  const Manifest& manifest = record.manifest;
+  SegmentNode* node = core_->catalog.index().EnsureRoot(model.root);
+  size_t next = 0;
+  for (const Path::Step& step : path.steps) {
+    const KeyedSegment& segment = step.segment;
+    node = step.node != nullptr ? step.node
+                                : core_->catalog.index().Ensure(node, segment, manifest.token_ids);
+    assert(node != nullptr);
+    for (; next < path.objects.size() && path.objects[next]->id.begin == segment.segment.begin;
+         ++next) {
+      if (path.objects[next]->node == nullptr) core_->objects.Link(path.objects[next], node);
+    }
+  }
+  const auto noted = uses_.find(record.number);
+  const uint64_t used_unix_s =
+      std::max(record.created_unix_s, noted == uses_.end() ? 0 : noted->second);
+  RestorePointEntry* point = core_->catalog.AddRestorePoint(
+      record.number, record.tenant, model.known, node, std::move(path.objects), manifest.cuts,
+      absl::FromUnixSeconds(static_cast<int64_t>(used_unix_s)));
+  core_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
+  core_->catalog.SetDurable(point, record.number);
+  core_->catalog.SetPinned(point, pinned_.contains(record.number));
+  core_->Count(Counter::kRecoveredRestorePoints);
+}
+
+void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& point) {
+  core_->Count(Counter::kRecoveryDroppedManifests);
+  core_->objects.DiscardManifest(number);
+  if (core_->drop_numbers.Of(tenant) > 0) {
+    // From before a drop of all: its keys are of a smaller number.
+    core_->meters.CountRemoved(Removal::kDropped);
+  } else {
+    lost_.push_back(point);
+  }
+}
+
+void Recovery::SayWhatIsLost() {
+  if (unread_ > 0) {
+    core_->Count(Counter::kRecoveryUnreadManifests, unread_);
+    core_->warnings.Say("damage", absl::StrCat(unread_,
+                                               " restore points cannot be read, and are "
+                                               "left alone until the next start"));
+  }
+  std::string first;
+  size_t lost = 0;
+  for (const Digest& id : lost_) {
+    if (core_->catalog.Find(id) != nullptr) continue;  // another manifest has it
+    core_->Count(Counter::kRecoveryLostRestorePoints);
+    core_->meters.CountRemoved(Removal::kLost);
+    core_->history.Record(id, Removal::kLost, core_->clock->Now());
+    if (lost++ == 0) first = DigestHex(id).substr(0, 16);
+  }
+  if (lost == 0) return;
+  core_->warnings.Say("damage", absl::StrCat(lost,
+                                             " restore points that were acknowledged do not match "
+                                             "their objects and are lost, the first is ",
+                                             first));
+}
+
+void Recovery::Collect() {
+  for (StoredObject* object : objects_) core_->objects.Release(object);
+  if (unread_ > 0) core_->objects.TakeGarbage();  // what was not read may name them: they stay
+  core_->catalog.EndAdopting(core_->clock->Now());
+  while (core_->Expire(1)) {
+  }
+  // Opened with a smaller limit than it was filled under.
+  if (!core_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+  Garbage garbage = core_->objects.TakeGarbage();
+  if (unread_ == 0) {
+    garbage.disk_objects.insert(garbage.disk_objects.end(), contents_.unreadable_objects.begin(),
+                                contents_.unreadable_objects.end());
+  }
+  // Of manifests that went while their use was noted.
+  const absl::flat_hash_set<uint64_t> known(contents_.manifests.begin(), contents_.manifests.end());
+  for (const auto& [number, used] : uses_) {
+    if (!known.contains(number)) garbage.manifests.push_back(number);
+  }
+  // Evicted now, collected, or erased before and not yet given back.
+  const uint64_t file_bytes = core_->tiers.disk->FileBytes();
+  garbage.disk_bytes = file_bytes - std::min(file_bytes, core_->objects.sums().disk_bytes());
+  core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
+  core_->CarryOut(garbage);
+  core_->fingerprints.Trim();
+}
+
+absl::Status RecoverIndex(StoreCore* core) {
+  DiskTier* const disk = core->tiers.disk.get();
+  if (disk == nullptr) return absl::OkStatus();
+  const absl::StatusOr<std::string> note = disk->ReadNote(DropNumbers::kNote);
+  if (!note.ok()) {
+    core->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
+                                              note.status().message()));
+  }
+  core->drop_numbers.Parse(note.value_or(""));
+  DiskContents contents = disk->Load();
+  core->damage = std::move(contents.damage);
+  core->Count(Counter::kRecoveryDamage, core->damage.size());
+  for (const std::string& line : core->damage) core->warnings.Say("damage", line);
+  absl::Status status = Recovery(core, std::move(contents)).Run();
+  if (!status.ok()) return status;
+  core->EraseFromDisk().IgnoreError();  // a full disk takes no erase: what it could not is noted
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const StoreOptions& options) {
@@ -83,7 +425,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
   }
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
-  if (absl::Status status = store->Recover(); !status.ok()) return status;
+  if (absl::Status status = RecoverIndex(store->core()); !status.ok()) return status;
   if (!is_tests) store->StartThreads();
   return store;
 }

@@ -86,19 +86,10 @@ absl::Status TierFull(absl::string_view tier, uint64_t new_bytes, uint64_t limit
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PublishSession>> PublishSessionImpl::Begin(StoreCore* core,
-                                                                          DiskWriter* writer,
-                                                                          ClaimDesk* claims,
-                                                                          PublishSpec spec) {
-  auto session = std::make_unique<PublishSessionImpl>(core, writer, claims, std::move(spec));
-  absl::Status status = session->Prepare();
-  if (!status.ok()) return status;
-  {
-    StoreLock lock(core);
-    status = session->PlanNeeded();
-  }
-  if (!status.ok()) return status;
-  return session;
+absl::Status PublishSessionImpl::Begin() {
+  if (absl::Status status = Prepare(); !status.ok()) return status;
+  StoreLock lock(core_);
+  return PlanNeeded();
 }
 
 absl::Status PublishSessionImpl::Prepare() {
@@ -124,17 +115,19 @@ absl::Status PublishSessionImpl::Prepare() {
     }
   }
   items_.resize(spec_.objects.size());
-  needs_.reserve(spec_.boundaries.size());
+  boundaries_.reserve(spec_.boundaries.size());
   std::vector<bool> wanted(spec_.objects.size(), false);
   for (const uint32_t boundary : spec_.boundaries) {
-    std::vector<size_t>& needs = needs_.emplace_back();
+    Boundary& named = boundaries_.emplace_back();
+    named.boundary = boundary;
+    named.segment = chain_->EndingAt(boundary, layout.chunk_tokens);
     for (const ObjectId& id : NeededObjects(layout, boundary)) {
       const auto it = announced.find(id);
       if (it == announced.end()) {
         return absl::InvalidArgumentError(absl::StrCat("objects: boundary ", boundary, " needs ",
                                                        ObjectName(id), ", which is not announced"));
       }
-      needs.push_back(it->second);
+      named.items.push_back(it->second);
       if (wanted[it->second]) continue;
       wanted[it->second] = true;
       const PublishObject& object = spec_.objects[it->second];
@@ -161,12 +154,8 @@ absl::Status PublishSessionImpl::Prepare() {
 }
 
 std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
-  std::vector<uint32_t> cuts;
-  if (!CutsAreKeyed(model_->layout.exactness)) return cuts;
-  for (const uint32_t cut : spec_.cuts) {
-    if (cut <= boundary) cuts.push_back(cut);
-  }
-  return cuts;
+  if (!CutsAreKeyed(model_->layout.exactness)) return {};
+  return {spec_.cuts.begin(), std::upper_bound(spec_.cuts.begin(), spec_.cuts.end(), boundary)};
 }
 
 absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
@@ -234,12 +223,11 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
 }
 
 absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
-  if (committed_) return CommittedAlready();
-  committed_ = true;
+  if (std::exchange(committed_, true)) return CommittedAlready();
   const Stopwatch stopwatch;
   absl::StatusOr<PublishResult> result = RunCommit();
   if (result.ok()) {
-    core_->meters.ObserveCommit(result->durable, stopwatch.Elapsed());
+    core_->meters.commits[StoreMeters::Of(result->durable)].Observe(stopwatch.Elapsed());
   }
   return result;
 }
@@ -257,13 +245,12 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   // Objects that only boundaries need which cannot be completed are not asked for.
   std::vector<bool> useful(items_.size(), false);
-  for (const std::vector<size_t>& needs : needs_) {
-    const bool possible = std::all_of(needs.begin(), needs.end(), [&](const size_t i) {
-      const Item& item = items_[i];
-      return item.needed || item.object != nullptr;
+  for (const Boundary& named : boundaries_) {
+    const bool possible = std::all_of(named.items.begin(), named.items.end(), [&](const size_t i) {
+      return items_[i].needed || items_[i].object != nullptr;
     });
     if (!possible) continue;
-    for (const size_t i : needs) useful[i] = true;
+    for (const size_t i : named.items) useful[i] = true;
   }
   uint64_t needed_bytes = 0, needed_objects = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
@@ -358,7 +345,7 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
   EndPlan();
   if (!written.ok()) return;
   std::vector<Digest> keys;
-  for (const Boundary& kept : plan_.boundaries) {
+  for (const Boundary& kept : boundaries_) {
     if (kept.shown) keys.push_back(kept.segment->key);
   }
   claims_->NotePublished(keys, &plan_.wakes);
@@ -368,7 +355,7 @@ void PublishSessionImpl::EndWrite(const absl::Status& written) {
 PublishResult PublishSessionImpl::Result() {
   PublishResult result;
   result.durable = plan_.level;
-  for (const Boundary& kept : plan_.boundaries) {
+  for (const Boundary& kept : boundaries_) {
     if (kept.shown) result.boundaries.push_back(kept.boundary);
   }
   result.bytes_received = received_bytes_;
@@ -383,10 +370,7 @@ void PublishSessionImpl::ClaimKeys() {
     const bool on_disk = item.object != nullptr && item.object->on_disk;
     if (!on_disk) plan_.work.claims.push_back(item.segment->key);
   }
-  const uint32_t chunk_tokens = model_->layout.chunk_tokens;
-  for (const uint32_t boundary : spec_.boundaries) {
-    plan_.work.claims.push_back(chain_->EndingAt(boundary, chunk_tokens)->key);
-  }
+  for (const Boundary& named : boundaries_) plan_.work.claims.push_back(named.segment->key);
   core_->flight.Claim(&core_->mu, plan_.work.claims);
 }
 
@@ -439,24 +423,18 @@ absl::StatusOr<StoredObject*> PublishSessionImpl::Stored(size_t i) const {
 
 void PublishSessionImpl::ChooseBoundaries() {
   core_->mu.AssertHeld();
-  const KvLayout& layout = model_->layout;
-  for (size_t place = 0; place < needs_.size(); ++place) {
-    const uint32_t boundary = spec_.boundaries[place];
-    Boundary kept;
-    kept.boundary = boundary;
-    kept.segment = chain_->EndingAt(boundary, layout.chunk_tokens);
-    kept.items = needs_[place];
-    size_t missing = 0;
-    for (const size_t i : kept.items) {
-      if (items_[i].object == nullptr || items_[i].lost) ++missing;
-    }
-    if (missing > 0) {
-      plan_.notes.push_back(absl::StrCat("boundary ", boundary, " left out: ", missing, " of ",
-                                         kept.items.size(), " objects did not arrive"));
-      continue;
-    }
-    plan_.boundaries.push_back(std::move(kept));
-  }
+  const auto is_missing = [this](const size_t i) {
+    return items_[i].object == nullptr || items_[i].lost;
+  };
+  const auto is_left_out = [&](const Boundary& named) {
+    const auto missing = std::count_if(named.items.begin(), named.items.end(), is_missing);
+    if (missing == 0) return false;
+    plan_.notes.push_back(absl::StrCat("boundary ", named.boundary, " left out: ", missing, " of ",
+                                       named.items.size(), " objects did not arrive"));
+    return true;
+  };
+  boundaries_.erase(std::remove_if(boundaries_.begin(), boundaries_.end(), is_left_out),
+                    boundaries_.end());
 }
 
 // Reserves quota, and RAM or disk, for what is new, and lists what is to be written.
@@ -467,7 +445,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
   uint64_t new_bytes = 0, new_objects = 0, host_bytes = 0;
   const absl::Time now = core_->clock->Now();
   plan_.expires = ExpiryOf(now);
-  for (Boundary& kept : plan_.boundaries) {
+  for (Boundary& kept : boundaries_) {
     HoldPoint(&kept, now);
     std::vector<StoredObject*> objects;
     for (const size_t i : kept.items) {
@@ -533,7 +511,7 @@ void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
 void PublishSessionImpl::ListManifests() {
   core_->mu.AssertHeld();
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
-  for (Boundary& kept : plan_.boundaries) {
+  for (Boundary& kept : boundaries_) {
     RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
     // One with an earlier end is replaced.
     const bool is_written = point != nullptr && point->durable;
@@ -565,7 +543,7 @@ void PublishSessionImpl::EndPlan() {
   core_->mu.AssertHeld();
   core_->objects.Unpromise(plan_.promised);
   plan_.promised.clear();
-  for (const Boundary& kept : plan_.boundaries) {
+  for (const Boundary& kept : boundaries_) {
     if (!kept.held) continue;
     RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
     if (point == nullptr || point->number != kept.number) continue;
@@ -595,7 +573,7 @@ absl::Time PublishSessionImpl::ExpiryOf(absl::Time now) {
 void PublishSessionImpl::Reveal() {
   core_->mu.AssertHeld();
   core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
-  for (Boundary& kept : plan_.boundaries) {
+  for (Boundary& kept : boundaries_) {
     for (const size_t i : kept.items) {
       // RAM is its only home, and was reserved.
       const Item& item = items_[i];

@@ -29,13 +29,12 @@ namespace hearth {
 
 class PublishSessionImpl : public PublishSession {
  public:
-  // Checks the spec, and finds the objects that the store lacks. kInvalidArgument names the
-  // mistake.
-  static absl::StatusOr<std::unique_ptr<PublishSession>> Begin(StoreCore* core, DiskWriter* writer,
-                                                               ClaimDesk* claims, PublishSpec spec);
   PublishSessionImpl(StoreCore* core, DiskWriter* writer, ClaimDesk* claims, PublishSpec spec)
       : core_(core), writer_(writer), claims_(claims), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override;
+  // Checks the spec, and finds the objects that the store lacks. kInvalidArgument names the
+  // mistake.
+  absl::Status Begin();
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
   absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice,
@@ -57,7 +56,7 @@ class PublishSessionImpl : public PublishSession {
   };
 
  private:
-  // A boundary that the commit is to show.
+  // A boundary of the announcement, and from MakeRoom on one that the commit is to show.
   struct Boundary {
     uint32_t boundary = 0;
     const KeyedSegment* segment = nullptr;
@@ -72,7 +71,6 @@ class PublishSessionImpl : public PublishSession {
   // The decisions of the commit, made between its two turns under the lock.
   struct Plan {
     Durability level = Durability::kMemory;
-    std::vector<Boundary> boundaries;
     std::vector<std::string> notes;
     absl::Time expires;  // of what is new
     ComputeClaims::Wakes wakes;
@@ -136,9 +134,8 @@ class PublishSessionImpl : public PublishSession {
   std::shared_ptr<const KnownFingerprint> model_;
   uint64_t drop_number_ = 0;  // the tenant's, that the chain was made under
   ChainPtr chain_;
-  std::vector<Item> items_;  // as spec_.objects
-  // By boundary of the spec: its items, in NeededObjects order.
-  std::vector<std::vector<size_t>> needs_;
+  std::vector<Item> items_;           // as spec_.objects
+  std::vector<Boundary> boundaries_;  // the commit leaves out those whose objects did not arrive
   std::vector<uint32_t> needed_;
   Plan plan_;
   uint64_t staged_bytes_ = 0;        // counted by the store for this publish

@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/catalog/catalog.h"
-#include "cache_store/store/calls/recovery.h"
 #include "proto/prefix_key.h"
 
 namespace hearth {
@@ -31,14 +30,6 @@ uint64_t MakeIncarnation() {
   return incarnation;
 }
 
-// Null where the executor is a test's, or there is no gpu tier.
-std::unique_ptr<Executor> CopierOf(const StoreOptions& options, bool is_tests) {
-  if (is_tests || options.device == nullptr) return nullptr;
-  return std::make_unique<ThreadExecutor>(options.max_background_bytes);
-}
-
-// On disk: never change it.
-constexpr char kDropNumbersNote[] = "drop numbers";
 constexpr size_t kShownPins = 8;
 
 }  // namespace
@@ -51,7 +42,9 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       uses_noted_(core_->clock->Now()),
       writer_(core_.get()),
       quarantiner_(core_.get()),
-      promoter_(core_.get(), CopierOf(options, seams.executor != nullptr)),
+      promoter_(core_.get(), seams.executor != nullptr || options.device == nullptr
+                                 ? nullptr
+                                 : std::make_unique<ThreadExecutor>(options.max_background_bytes)),
       fetcher_(core_.get(), &quarantiner_, &promoter_, &writer_),
       claims_(core_.get(), &fetcher_),
       explainer_(core_.get(), &fetcher_),
@@ -75,17 +68,6 @@ Store::~Store() {
   }
   core_->EraseFromDisk().IgnoreError();
   disk->Sync().IgnoreError();
-}
-
-absl::Status Store::Recover() {
-  if (core_->tiers.disk == nullptr) return absl::OkStatus();
-  const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kDropNumbersNote);
-  if (!note.ok()) {
-    core_->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
-                                               note.status().message()));
-  }
-  core_->drop_numbers.Parse(note.value_or(""));
-  return RecoverIndex(core_.get());
 }
 
 void Store::StartThreads() {
@@ -129,7 +111,10 @@ bool Store::NoteUses() {
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   core_->Count(Counter::kPublishes);
-  return PublishSessionImpl::Begin(core_.get(), &writer_, &claims_, std::move(spec));
+  auto session =
+      std::make_unique<PublishSessionImpl>(core_.get(), &writer_, &claims_, std::move(spec));
+  if (absl::Status status = session->Begin(); !status.ok()) return status;
+  return session;
 }
 
 void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
@@ -242,7 +227,8 @@ absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uin
       end = core_->objects.NextNumber();
       note = core_->drop_numbers.Text();
     }
-    if (core_->tiers.disk != nullptr) noted = core_->tiers.disk->WriteNote(kDropNumbersNote, note);
+    if (core_->tiers.disk != nullptr)
+      noted = core_->tiers.disk->WriteNote(DropNumbers::kNote, note);
     if (!noted.ok()) core_->Count(Counter::kTierErrors);
   }
   DropResult result;
@@ -322,9 +308,9 @@ StoreStats Store::Stats() {
   StoreStats stats;
   stats.incarnation = incarnation_;
   std::map<std::string, uint64_t>& counters = stats.counters;
-  counters = core_->meters.counters().Snapshot();
+  counters = core_->meters.counters.Snapshot();
   // Of a tier in front of this store nothing is known but what came from there.
-  const bool has_shared = core_->meters.hit_tokens(Tier::kShared) > 0;
+  const bool has_shared = core_->meters.hit_tokens[StoreMeters::Of(Tier::kShared)] > 0;
   stats.latencies = core_->meters.Latencies(core_->tiers.disk != nullptr,
                                             core_->tiers.device != nullptr, has_shared);
   stats.staged_bytes = core_->staged.bytes();
@@ -342,8 +328,8 @@ StoreStats Store::Stats() {
   counters[CounterName(Counter::kLastFullScrubUnixS)] =
       static_cast<uint64_t>(scrubber_.finished_unix_s());
   const auto add = [&](TierUsage usage, Counter read, const TierFlow& flow) {
-    usage.hit_tokens = core_->meters.hit_tokens(usage.tier);
-    usage.read_bytes = core_->meters.counters().Get(read);
+    usage.hit_tokens = core_->meters.hit_tokens[StoreMeters::Of(usage.tier)];
+    usage.read_bytes = core_->meters.counters.Get(read);
     usage.written_bytes = flow.written_bytes;
     usage.unread_bytes = flow.unread_bytes;
     stats.tiers.push_back(usage);
@@ -367,7 +353,9 @@ StoreStats Store::Stats() {
   stats.restore_points = core_->catalog.points().size();
   stats.objects = core_->objects.all().size();
   stats.pinned_bytes = core_->objects.sums().pinned_bytes();
-  stats.removed = core_->meters.removed();
+  for (size_t i = 0; i < kRemovals; ++i) {
+    stats.removed[RemovalName(static_cast<Removal>(i))] = core_->meters.removed[i];
+  }
   return stats;
 }
 

@@ -26,13 +26,12 @@
 
 namespace hearth {
 
-class Store : public SteppedStore {
+class Store final : public TieredStore {
  public:
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
   ~Store() override;
-  absl::Status Recover();  // rebuilds the index; before any other method, once
-  void StartThreads();     // upkeep, the scrub
+  void StartThreads();  // upkeep, the scrub
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
@@ -81,9 +80,13 @@ class Store : public SteppedStore {
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
   absl::Status Flush(absl::Time deadline) override;
 
-  absl::Duration ScrubStep() override { return scrubber_.Step(); }
-  absl::Duration UpkeepStep() override ABSL_LOCKS_EXCLUDED(core_->mu);
-  StoreCore* core() override { return core_.get(); }
+  // Background steps, which a test runs itself where it gave the executor; each by one thread at a
+  // time. Both return how long to wait before the next call.
+  // Reads the next slice on disk, if it is time to.
+  absl::Duration ScrubStep() { return scrubber_.Step(); }
+  // Removes some expired points, and now and then notes last uses on disk.
+  absl::Duration UpkeepStep() ABSL_LOCKS_EXCLUDED(core_->mu);
+  StoreCore* core() { return core_.get(); }
 
  private:
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,

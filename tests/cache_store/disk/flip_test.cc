@@ -26,7 +26,7 @@
 #include "cache_store/disk/backup.h"
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_seams.h"
+#include "cache_store/store/calls/store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/run_in_child.h"
 #include "tests/support/stepped_seams.h"
@@ -130,7 +130,7 @@ class Flips {
       if (!Fetches(store.get(), point)) lost.push_back(&point);
     }
     for (int step = 0; step < 2000; ++step) {
-      const absl::Duration pause = static_cast<SteppedStore*>(store.get())->ScrubStep();
+      const absl::Duration pause = static_cast<Store*>(store.get())->ScrubStep();
       if (pause > absl::Hours(1)) break;
       clock_.Advance(pause);
     }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "cache_store/store/calls/store.h"
 #include "tests/cache_store/shared/shared_kit.h"
 #include "tests/cache_store/store/store_start_kit.h"
 
@@ -270,7 +271,7 @@ class StartDropsTest : public StoreStart {
     StoreOptions options = Options();
     options.secret_file = file_;
     auto behind = OpenStore(options, std::move(seams)).value();
-    stepped_ = static_cast<SteppedStore*>(behind.get());
+    stepped_ = static_cast<Store*>(behind.get());
     auto writes = std::make_unique<ManualExecutor>();
     writes_ = writes.get();
     auto engine = std::make_unique<FakeSharedEngine>(&memory_, &clock_);
@@ -293,7 +294,7 @@ class StartDropsTest : public StoreStart {
   const std::string file_ = secrets_.path() + "/secret";
   std::string secret_;
   FakeSharedMemory memory_;
-  SteppedStore* stepped_ = nullptr;
+  Store* stepped_ = nullptr;
   ManualExecutor* writes_ = nullptr;
   FakeSharedEngine* engine_ = nullptr;
   std::unique_ptr<SharedStore> shared_;

@@ -52,7 +52,7 @@ class StoreCoreTest : public testing::Test {
     return SliceView{std::move(owner), bytes};
   }
   HostCopy Copy() const { return std::make_shared<const std::vector<SliceView>>(1, View()); }
-  uint64_t Counted(Counter counter) const { return core_->meters.counters().Get(counter); }
+  uint64_t Counted(Counter counter) const { return core_->meters.counters.Get(counter); }
 
   const std::string bytes_ = std::string(kObjectBytes, 'x');
   FakeClock clock_;
@@ -156,12 +156,7 @@ TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
 
 TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {
   StoreMeters meters;
-  meters.ObserveFetch(Tier::kHost, std::chrono::milliseconds(1));
-  meters.AddHitTokens(Tier::kHost, 128);
-  meters.AddRemoved(Removal::kDropped);
-  EXPECT_EQ(meters.hit_tokens(Tier::kHost), 128u);
-  EXPECT_EQ(meters.hit_tokens(Tier::kDisk), 0u);
-  EXPECT_EQ(meters.removed().at(RemovalName(Removal::kDropped)), 1u);
+  meters.fetches[StoreMeters::Of(Tier::kHost)].Observe(std::chrono::milliseconds(1));
   const auto fetches = [&](bool has_disk, bool has_device, bool has_shared) {
     std::vector<std::string> tiers;
     for (const LatencySeries& series : meters.Latencies(has_disk, has_device, has_shared)) {

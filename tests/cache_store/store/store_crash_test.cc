@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_seams.h"
+#include "cache_store/store/calls/store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
@@ -89,7 +89,7 @@ class CrashRun {
     store_ = *std::move(opened);
   }
 
-  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
+  Store* store() { return static_cast<Store*>(store_.get()); }
 
   void Arm() {
     const int nth = 1 + static_cast<int>(random_() % 40);

@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "cache_store/store/calls/store.h"
 #include "cache_store/store/store_core.h"
-#include "cache_store/store/store_seams.h"
 #include "proto/restore_rule.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
@@ -33,7 +33,7 @@ class StoreLongPrompts : public ::testing::Test {
     store_ = OpenStore(options, SteppedSeams(&executor_)).value();
     PublishLong();
   }
-  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
+  Store* store() { return static_cast<Store*>(store_.get()); }
   // In zeros: the kit's bytes take time in proportion to all tokens before them.
   void PublishLong() { Publish(long_, kLong); }
   void Publish(const KitPrompt& prompt, uint32_t boundary) {

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_seams.h"
+#include "cache_store/store/calls/store.h"
 #include "proto/restore_rule.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
@@ -184,7 +184,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     }
   }
 
-  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
+  Store* store() { return static_cast<Store*>(store_.get()); }
 
   void CheckAcked() {
     for (const KitPrompt& point : acked_) {
@@ -225,7 +225,7 @@ TEST_P(StoreProperty, HoldsAfterEveryOperation) {
       if (device_ != nullptr && random_() % 8 == 0) device_->FlipOnce();
       if (device_ != nullptr && random_() % 32 == 0) device_->Lose();
       executor_->RunAll();
-      static_cast<SteppedStore*>(store_.get())->UpkeepStep();
+      static_cast<Store*>(store_.get())->UpkeepStep();
     } else if (dice < 98) {
       PinOrDrop();
     } else {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache_store/catalog/fingerprint_book.h"
-#include "cache_store/store/store_seams.h"
+#include "cache_store/store/calls/store.h"
 #include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
 
@@ -21,7 +21,7 @@ class StoreTenants : public ::testing::Test {
     StoreOptions options;
     options.host_bytes = 1 << 20;
     opened_ = TieredStore::Open(options).value();
-    store_ = static_cast<SteppedStore*>(opened_.get());
+    store_ = static_cast<Store*>(opened_.get());
   }
   static KitPrompt Prompt(const std::string& tenant, uint64_t seed, uint32_t tokens) {
     return {KitTokens(seed, tokens), {}, tenant};
@@ -49,7 +49,7 @@ class StoreTenants : public ::testing::Test {
 
   const Fingerprint model_ = KitModel().Make();
   std::unique_ptr<TieredStore> opened_;
-  SteppedStore* store_ = nullptr;
+  Store* store_ = nullptr;
 };
 
 TEST_F(StoreTenants, ThePublicNamespaceIsReadWhereItReachesFurther) {
