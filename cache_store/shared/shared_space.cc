@@ -105,17 +105,12 @@ std::string SharedSpace::NameOf(absl::string_view what) const {
 
 std::string SharedSpace::NumbersName() const { return absl::StrCat(NameOf("numbers"), ":n"); }
 
-std::string SharedSpace::SegmentName(const Digest& segment_key) const {
+std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
+                                  uint32_t part) const {
   std::string what;
   AppendU64(&what, numbers_.generation);
   absl::StrAppend(&what, DigestBytes(segment_key));
-  return NameOf(what);
-}
-
-std::string SharedSpace::PartName(const Digest& segment_key, LayerGroup group,
-                                  uint32_t part) const {
-  const char* const kind = group == LayerGroup::kGlobal ? ":g:" : ":l:";
-  return absl::StrCat(SegmentName(segment_key), kind, part);
+  return absl::StrCat(NameOf(what), group == LayerGroup::kGlobal ? ":g:" : ":l:", part);
 }
 
 std::string SharedSpace::AssociatedData(absl::string_view name) const {

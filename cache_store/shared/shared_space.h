@@ -90,7 +90,6 @@ class SharedSpace {
 
  private:
   std::string NameOf(absl::string_view what) const;
-  std::string SegmentName(const Digest& segment_key) const;
   std::string AssociatedData(absl::string_view name) const;
 
   const std::string secret_, tenant_;

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/shared/redis/cluster_router.h"
 #include "cache_store/shared/redis/slot_map.h"
 
 namespace hearth {
@@ -22,6 +23,8 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // A node that never served is probed ever more seldom: a map may name hundreds that are not there.
 constexpr uint32_t kLongestPause = 8;  // times the first one
 
+// Requests and answers under way on one connection.
+constexpr uint64_t kInFlightBytesMax = uint64_t{32} << 20;
 // Where so much waits to be sent, more commands would only wait, too.
 constexpr size_t kUnsentBytes = size_t{256} << 10;
 // A shorter piece of what is to be sent is joined with those behind it.
@@ -39,13 +42,13 @@ ClusterNode::Connection::~Connection() {
 }
 
 ClusterNode::ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane,
-                         Observer* observer)
+                         ClusterRouter* router)
     : parts_(parts),
       address_(address),
       lane_(lane),
-      observer_(observer),
+      router_(router),
       last_used_(parts->loop.Now()) {
-  // In a task of its own: what it finds, it tells an observer who knows it by then.
+  // In a task of its own: what it finds, it tells a router that knows it by then.
   attempt_timer_ = parts_->loop.At(Now(), [this] { Attempt(); });
 }
 
@@ -128,7 +131,7 @@ void ClusterNode::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_la
   look_timer_ = parts_->loop.At(Now() + kLookPause, [this] { Look(); });
   quiet_looks_ = 0;
   refuses_ = false;
-  observer_->OnNodeUp(this);
+  router_->OnNodeUp(this);
   Pump();
 }
 
@@ -160,13 +163,13 @@ void ClusterNode::Refuse(const absl::Status& why) {
   why_refuses_ = why;
   std::deque<KeyRequest> waiting;
   waiting.swap(waiting_);
-  for (const KeyRequest& request : waiting) observer_->OnAnswer(this, request, why);
-  if (is_new) observer_->OnNodeDown(this);
+  for (const KeyRequest& request : waiting) router_->OnAnswer(this, request, why);
+  if (is_new) router_->OnNodeDown(this);
 }
 
 void ClusterNode::Send(const KeyRequest& request) {
   last_used_ = Now();
-  if (refuses_) return observer_->OnAnswer(this, request, why_refuses_);
+  if (refuses_) return router_->OnAnswer(this, request, why_refuses_);
   waiting_.push_back(request);
   Pump();
 }
@@ -177,7 +180,7 @@ void ClusterNode::Pump() {
     if (next.IsWanted()) {
       const uint64_t under_way = connection_->bytes_in_flight;
       const uint64_t cost = next.command().Cost();
-      if (under_way > 0 && under_way + cost > parts_->options.in_flight_bytes_max) return;
+      if (under_way > 0 && under_way + cost > kInFlightBytesMax) return;
       SendNow(next);
     }
     waiting_.pop_front();
@@ -189,7 +192,7 @@ void ClusterNode::SendNow(const KeyRequest& request) {
   if (request.asks) SendText(FormatCommand({"ASKING"}), {}, 0, nullptr);
   SendText(command.Format(), command.Limits(), command.Cost(),
            [this, request](absl::StatusOr<RedisReply> reply) {
-             observer_->OnAnswer(this, request, std::move(reply));
+             router_->OnAnswer(this, request, std::move(reply));
            });
 }
 

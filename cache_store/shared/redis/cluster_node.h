@@ -6,7 +6,7 @@
 // refuses commands at once while it is probed in the background. Commands wait for a connection
 // that is being made unless the last attempt failed, and for the bytes under way to become fewer. A
 // value is copied when its turn to be sent has come: many at once would hold the loop up. Thread
-// safety: the loop's thread. Ownership: the observer outlives it, and never destroys it in a call
+// safety: the loop's thread. Ownership: the router outlives it, and never destroys it in a call
 // that it makes.
 // Invariants: (1) each request is answered once; (2) requests that have left for the node are not
 // sent again: whoever wants that has the answer to decide by.
@@ -35,6 +35,8 @@
 #include "cache_store/shared/redis/transport.h"
 
 namespace hearth {
+
+class ClusterRouter;
 
 struct RedisCounters {
   std::atomic<uint32_t> shards{0}, reachable{0}, nodes{0};
@@ -66,18 +68,10 @@ struct RedisParts {
 
 class ClusterNode : public EventLoop::Watcher {
  public:
-  class Observer {
-   public:
-    virtual ~Observer() = default;
-    virtual void OnAnswer(ClusterNode* node, const KeyRequest& request,
-                          absl::StatusOr<RedisReply> reply) = 0;
-    virtual void OnNodeUp(ClusterNode* node) = 0;
-    virtual void OnNodeDown(ClusterNode* node) = 0;
-  };
   using Done = std::function<void(absl::StatusOr<RedisReply>)>;
 
   // Begins to connect.
-  ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane, Observer* observer);
+  ClusterNode(RedisParts* parts, const NodeAddress& address, Lane lane, ClusterRouter* router);
   ~ClusterNode() override;
   ClusterNode(const ClusterNode&) = delete;
   ClusterNode& operator=(const ClusterNode&) = delete;
@@ -91,7 +85,7 @@ class ClusterNode : public EventLoop::Watcher {
   bool IsIdle() const;  // no command waits for it or its answer
   absl::Time last_used() const { return last_used_; }
 
-  // Answers through the observer, also from within this call.
+  // Answers through the router, also from within this call.
   void Send(const KeyRequest& request);
   // CLUSTER SLOTS. REQUIRES: IsUp().
   void AskForSlots(Done done);
@@ -150,7 +144,7 @@ class ClusterNode : public EventLoop::Watcher {
   RedisParts* const parts_;
   const NodeAddress address_;
   const Lane lane_;
-  Observer* const observer_;
+  ClusterRouter* const router_;
   ConnectionPtr connection_;  // null between two attempts
   std::deque<KeyRequest> waiting_;
   bool refuses_ = false;

@@ -29,7 +29,7 @@
 
 namespace hearth {
 
-class ClusterRouter : public ClusterNode::Observer {
+class ClusterRouter {
  public:
   explicit ClusterRouter(RedisParts* parts) : parts_(parts) {}
 
@@ -38,10 +38,10 @@ class ClusterRouter : public ClusterNode::Observer {
   // `wait`: until the batch's deadline.
   void Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait);
 
-  void OnAnswer(ClusterNode* node, const KeyRequest& request,
-                absl::StatusOr<RedisReply> reply) override;
-  void OnNodeUp(ClusterNode* node) override;
-  void OnNodeDown(ClusterNode* node) override;
+  // A node's: an answer to a request, and that it came up or went down.
+  void OnAnswer(ClusterNode* node, const KeyRequest& request, absl::StatusOr<RedisReply> reply);
+  void OnNodeUp(ClusterNode* node);
+  void OnNodeDown(ClusterNode* node);
 
  private:
   void Expire(const std::shared_ptr<KeyBatch>& batch);
@@ -77,7 +77,7 @@ class ClusterRouter : public ClusterNode::Observer {
   std::map<std::pair<NodeAddress, Lane>, std::unique_ptr<ClusterNode>> nodes_;
   std::minstd_rand lots_{std::random_device{}()};
   std::optional<SlotMap> map_;
-  size_t primaries_ = 0;  // of the last map, as it came
+  size_t primaries_ = 0;                             // of the last map, as it came
   std::vector<std::shared_ptr<KeyBatch>> unrouted_;  // until there is a map
   absl::Status why_no_map_ = absl::UnavailableError("redis: no node is known");
   bool wants_map_ = false, asks_for_map_ = false;

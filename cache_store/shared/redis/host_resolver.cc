@@ -71,18 +71,12 @@ void HostResolver::Resolve(const NodeAddress& node, Done done) {
     asked->second.push_back({node.port, std::move(done)});
     return;
   }
-  const absl::Status started = StartToAsk(node.host);
-  if (!started.ok()) return done(started);
-  waiting_[node.host].push_back({node.port, std::move(done)});
-}
-
-absl::Status HostResolver::StartToAsk(const std::string& host) {
   if (waiting_.size() >= kMaxNames) {
-    return absl::UnavailableError(
-        absl::StrCat("redis: ", host, " is not looked up: ", kMaxNames, " other names are"));
+    return done(absl::UnavailableError(
+        absl::StrCat("redis: ", node.host, " is not looked up: ", kMaxNames, " other names are")));
   }
   try {
-    std::thread([asker = asker_, host] {
+    std::thread([asker = asker_, host = node.host] {
       const absl::StatusOr<Addresses> addresses = Ask(host, 0);
       absl::MutexLock lock(&asker->mu);
       if (asker->resolver == nullptr) return;
@@ -92,10 +86,10 @@ absl::Status HostResolver::StartToAsk(const std::string& host) {
       });
     }).detach();
   } catch (const std::system_error& error) {
-    return absl::UnavailableError(
-        absl::StrCat("redis: no thread to look ", host, " up: ", error.what()));
+    return done(absl::UnavailableError(
+        absl::StrCat("redis: no thread to look ", node.host, " up: ", error.what())));
   }
-  return absl::OkStatus();
+  waiting_[node.host].push_back({node.port, std::move(done)});
 }
 
 }  // namespace hearth

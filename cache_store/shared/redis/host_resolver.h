@@ -51,9 +51,6 @@ class HostResolver {
     Done done;
   };
 
-  // kUnavailable: there is no thread for it.
-  absl::Status StartToAsk(const std::string& host);
-
   std::map<std::string, std::vector<Waiting>> waiting_;  // by host
   const std::shared_ptr<Asker> asker_;
 };

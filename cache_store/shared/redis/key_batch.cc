@@ -32,10 +32,9 @@ std::string KeyCommand::Format() const {
     case Verb::kPutOff:
       return FormatCommand({"PEXPIRE", key, number, "GT"});
     case Verb::kErase:
-      return FormatCommand({"UNLINK", key});
+      break;
   }
-  assert(false);
-  return FormatCommand({"PING"});
+  return FormatCommand({"UNLINK", key});
 }
 
 Lane KeyCommand::lane() const {

@@ -57,8 +57,6 @@ struct RedisOptions {
   // Between two attempts to reach a node; up to eight times as long for one that never served. With
   // connect_wait it is the time to find it again.
   absl::Duration probe_pause = absl::Milliseconds(250);
-  // Requests and answers under way on one connection.
-  uint64_t in_flight_bytes_max = uint64_t{32} << 20;
 };
 
 // Reads "redis://HOST:PORT[,HOST:PORT...]"; rediss: with TLS. Everything else has its default.

@@ -28,21 +28,19 @@ struct SharedOptions {
   absl::Duration ttl = absl::Hours(24);
   // A tenant's generation is read again after this: a drop of all takes effect everywhere within.
   absl::Duration generation_age = absl::Seconds(1);
-  // Of each round trip of what is written behind.
-  absl::Duration write_timeout = absl::Seconds(5);
   // Written in one round trip. A sixteenth of it is asked for in one, and six are under way.
   uint64_t max_in_flight_bytes = uint64_t{32} << 20;
   // Read from the engine and not yet in RAM, all lookups together. What the store behind has no
   // room for is not to be loaded again and again.
   uint64_t max_loading_bytes = uint64_t{1} << 30;
-  // Prompts whose objects wait to be written: their token ids, not their keys and values.
-  uint64_t max_queued_bytes = uint64_t{64} << 20;
-
   // kInvalidArgument names the field.
   absl::Status Validate() const;
 };
 
 struct SharedCore {
+  // Of each round trip of what is written behind.
+  static constexpr absl::Duration kWriteTimeout = absl::Seconds(5);
+
   // `secret`: the store's. `test_clock`, `test_steady`: null for the real ones; with a clock alone,
   // that one is steady, too.
   SharedCore(std::unique_ptr<TieredStore> behind, std::unique_ptr<SharedEngine> shared,
@@ -59,7 +57,7 @@ struct SharedCore {
 
   void Count(Counter counter, uint64_t amount = 1) { counters.Add(counter, amount); }
   // Of what is written to the engine now.
-  absl::Time WriteDeadline() const { return clock->Now() + options.write_timeout; }
+  absl::Time WriteDeadline() const { return clock->Now() + kWriteTimeout; }
 
   const SharedOptions options;
   SystemClock system_clock;

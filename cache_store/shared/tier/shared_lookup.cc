@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "proto/restore_rule.h"
 #include "proto/slice_hasher.h"
 
@@ -266,7 +267,7 @@ void SharedLookup::Hear(absl::Span<const std::string* const> tenants) {
   const absl::Duration patience = absl::Milliseconds(hear_patience_ms_.load());
   if (HearWithin(names, std::min(core_->options.fetch_budget, patience))) return;
   deaf_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
-  writer_->RunBeside([this, names] { HearWithin(names, core_->options.write_timeout); });
+  writer_->RunBeside([this, names] { HearWithin(names, SharedCore::kWriteTimeout); });
 }
 
 bool SharedLookup::HearWithin(absl::Span<const std::string> tenants, absl::Duration most) {
@@ -282,19 +283,15 @@ bool SharedLookup::HearWithin(absl::Span<const std::string> tenants, absl::Durat
   return true;
 }
 
-SharedLookup::Brought SharedLookup::Bring(PrefixQuery* query, uint32_t above_tokens,
+SharedLookup::Brought SharedLookup::Bring(PrefixQuery* asked, uint32_t above_tokens,
                                           uint32_t max_tokens) {
-  if (is_paused()) return {};
+  Brought brought;
+  if (is_paused()) return brought;
   const absl::Time deadline = core_->clock->Now() + core_->options.fetch_budget;
-  const Brought brought = BringUntil(query, above_tokens, max_tokens, deadline);
-  if (core_->clock->Now() >= deadline && !brought.is_answered) {
+  const auto pause = absl::MakeCleanup([&] {
+    if (core_->clock->Now() < deadline || brought.is_answered) return;
     paused_until_ms_.store(NowMs() + absl::ToInt64Milliseconds(kPause));
-  }
-  return brought;
-}
-
-SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t above_tokens,
-                                               uint32_t max_tokens, absl::Time deadline) {
+  });
   const PrefixQuery& query = *asked;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   Question question;
@@ -302,14 +299,13 @@ SharedLookup::Brought SharedLookup::BringUntil(PrefixQuery* asked, uint32_t abov
   question.deadline = deadline;
   Hear({&query.tenant, &query.public_tenant});
   question.model = Find(query.fingerprint);
-  if (question.model == nullptr || tokens == 0) return {};
+  if (question.model == nullptr || tokens == 0) return brought;
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   question.candidates = RestoreCandidates(highest, query.cuts, question.model->layout.chunk_tokens);
   const bool has_public = !query.public_tenant.empty() && query.public_tenant != query.tenant;
   TieredStore::Peeked here = core_->store->Peek(query, max_tokens);
   asked->chains = std::move(here.chains);
   question.above = std::max({above_tokens, here.own, here.of_public});
-  Brought brought;
   if (question.candidates.empty() || question.candidates.back() <= question.above) return brought;
   core_->Count(Counter::kSharedLookups);
 

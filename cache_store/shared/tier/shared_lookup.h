@@ -137,8 +137,6 @@ class SharedLookup {
   bool HearWithin(absl::Span<const std::string> tenants, absl::Duration most);
   std::unique_ptr<Probed> Probe(const Question& question, const std::string& tenant,
                                 uint32_t usable_here);
-  Brought BringUntil(PrefixQuery* asked, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline);
   // The longest boundary up to the probed one that can be loaded in the time that is left, as fast
   // as the engine was, and in the memory that loads may take. 0: none.
   uint32_t Affordable(const Probed& probed, absl::Time deadline);

@@ -55,7 +55,10 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     }
     // Before anybody finds, or writes, anything under the generation that it began. Counted there.
     store_->RaiseDropNumber(tenant, told->numbers.drop_number, true).status().IgnoreError();
-    NoteHeard(tenant, steady_->Now());
+    {
+      absl::MutexLock lock(&mu_);
+      KnownOf(tenant).heard_at = steady_->Now();
+    }
     const SharedNumbers ours = Join(tenant, told->numbers, begins);
     if (ours.generation == 0) return absl::NotFoundError("the engine has nothing of the tenant");
     if (ours == told->numbers) return Adopt(tenant, ours);
@@ -91,11 +94,6 @@ SharedNumbers SharedSpaces::Join(const std::string& tenant, const SharedNumbers&
 uint64_t SharedSpaces::NumberAfter(uint64_t number) const {
   const int64_t now = std::max<int64_t>(0, absl::ToUnixMicros(clock_->Now()));
   return std::max(static_cast<uint64_t>(now), number + 1);
-}
-
-void SharedSpaces::NoteHeard(const std::string& tenant, absl::Time at) {
-  absl::MutexLock lock(&mu_);
-  KnownOf(tenant).heard_at = at;
 }
 
 bool SharedSpaces::Hear(const std::string& tenant, absl::Time deadline) {

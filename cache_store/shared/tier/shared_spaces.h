@@ -86,7 +86,6 @@ class SharedSpaces {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Later than `number`, and than now.
   uint64_t NumberAfter(uint64_t number) const;
-  void NoteHeard(const std::string& tenant, absl::Time at) ABSL_LOCKS_EXCLUDED(mu_);
   // It was read now.
   SpacePtr Adopt(const std::string& tenant, const SharedNumbers& numbers) ABSL_LOCKS_EXCLUDED(mu_);
   // Null: none was read since.

@@ -50,9 +50,8 @@ SharedWriter::SharedWriter(SharedCore* core, std::unique_ptr<Executor> executor,
                            std::unique_ptr<Executor> waiting)
     : core_(core),
       lives_(core->options.ttl),
-      executor_(executor != nullptr
-                    ? std::move(executor)
-                    : std::make_unique<ThreadExecutor>(core->options.max_queued_bytes)),
+      executor_(executor != nullptr ? std::move(executor)
+                                    : std::make_unique<ThreadExecutor>(kMaxQueuedBytes)),
       waiting_(waiting != nullptr ? std::move(waiting)
                                   : std::make_unique<ThreadExecutor>(kMaxWaiting, kWaitedFor)) {}
 
@@ -193,8 +192,6 @@ void SharedWriter::WriteThen(SharedWork work, std::function<void(absl::Status)> 
   core_->Count(Counter::kSharedWritesSkipped);
   done(absl::ResourceExhaustedError("too many publishes wait for it"));
 }
-
-void SharedWriter::WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
 
 bool SharedWriter::RunBeside(std::function<void()> job) {
   return waiting_->TrySchedule(1, [this, job = std::move(job)] {

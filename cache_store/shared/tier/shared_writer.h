@@ -39,6 +39,8 @@ struct SharedWork {
 
 class SharedWriter {
  public:
+  // Prompts whose objects wait to be written: their token ids, not their keys and values.
+  static constexpr uint64_t kMaxQueuedBytes = uint64_t{64} << 20;
   // Writes that somebody waits for: so many at a time, and so many more in turn.
   static constexpr int kWaitedFor = 4;
   static constexpr int kMaxWaiting = 32;
@@ -53,7 +55,7 @@ class SharedWriter {
   absl::Status Write(const SharedWork& work);
   // The same on a thread of the writer's, which then calls `done`.
   void WriteThen(SharedWork work, std::function<void(absl::Status)> done);
-  void WriteBehind(SharedWork work);
+  void WriteBehind(SharedWork work) { Schedule(std::move(work), true); }
   // Beside what is written behind. False: too much waits already.
   bool RunBeside(std::function<void()> job);
   // The last of the work's boundaries served somebody.
