@@ -37,27 +37,6 @@ bool Names(const RestorePointEntry& point, StoredObject* object) {
 
 }  // namespace
 
-std::vector<StoredObject*> Quarantiner::HoldObjects(const PrefixQuery& query,
-                                                    const PromptChain& chain,
-                                                    const KvLayout& layout,
-                                                    absl::Span<const ObjectId> objects) {
-  core_->mu.AssertHeld();
-  std::vector<StoredObject*> found;
-  absl::flat_hash_set<StoredObject*> held;
-  for (const ObjectId& id : objects) {
-    const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
-    const SegmentNode* node =
-        segment == nullptr ? nullptr : core_->catalog.index().Find(*segment, query.token_ids);
-    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
-    if (object != nullptr && object->id == id && held.insert(object).second) {
-      // One may be there only because another's restore points are.
-      core_->objects.Hold(object);
-      found.push_back(object);
-    }
-  }
-  return found;
-}
-
 absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& query,
                                                          absl::Span<const ObjectId> objects) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
@@ -74,7 +53,19 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   QuarantineResult result;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    for (StoredObject* object : HoldObjects(query, chain, layout, objects)) {
+    std::vector<StoredObject*> wrong;
+    absl::flat_hash_set<StoredObject*> held;
+    for (const ObjectId& id : objects) {
+      const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+      const SegmentNode* node =
+          segment == nullptr ? nullptr : core_->catalog.index().Find(*segment, query.token_ids);
+      StoredObject* object =
+          node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+      if (object == nullptr || !(object->id == id) || !held.insert(object).second) continue;
+      wrong.push_back(object);
+      core_->objects.Hold(object);  // it may be there only because another's restore points are
+    }
+    for (StoredObject* object : wrong) {
       const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
       QuarantineLocked(object);
       core_->objects.Release(object);

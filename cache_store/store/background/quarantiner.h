@@ -6,7 +6,6 @@
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -46,9 +45,6 @@ class Quarantiner {
 
  private:
   bool QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  std::vector<StoredObject*> HoldObjects(const PrefixQuery& query, const PromptChain& chain,
-                                         const KvLayout& layout, absl::Span<const ObjectId> objects)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
 };

@@ -87,7 +87,14 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
       static_cast<uint32_t>(claims_.SharedChunks(chain.chunks)) * chunk_tokens;
   turn.matched_tokens = std::max(stored, under_way);
   if (ask.compute_time > absl::ZeroDuration()) Promise(query, layout, chain, ask, now, &turn);
-  CountWait(ask, now, turn);
+  if (ask.waited_for == 0) return turn;
+  if (turn.usable_tokens >= ask.waited_for) {
+    core_->Count(Counter::kLeaseWaitsHit);
+  } else if (now >= ask.wait_until) {
+    core_->Count(Counter::kLeaseWaitsTimedOut);
+  } else if (turn.role == ClaimRole::kCompute) {
+    core_->Count(Counter::kLeaseTakeovers);
+  }
   return turn;
 }
 
@@ -116,17 +123,6 @@ void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
     }
     Run(wakes);
   });
-}
-
-void ClaimDesk::CountWait(const ClaimRequest& ask, absl::Time now, const ClaimDecision& turn) {
-  if (ask.waited_for == 0) return;
-  if (turn.usable_tokens >= ask.waited_for) {
-    core_->Count(Counter::kLeaseWaitsHit);
-  } else if (now >= ask.wait_until) {
-    core_->Count(Counter::kLeaseWaitsTimedOut);
-  } else if (turn.role == ClaimRole::kCompute) {
-    core_->Count(Counter::kLeaseTakeovers);
-  }
 }
 
 std::shared_ptr<void> ClaimDesk::Ticket(std::function<void()> give_back) {

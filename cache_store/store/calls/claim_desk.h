@@ -40,7 +40,6 @@ class ClaimDesk {
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  void CountWait(const ClaimRequest& ask, absl::Time now, const ClaimDecision& turn);
   // Calls `give_back`, under no lock, when the last copy is destroyed.
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
 

@@ -281,12 +281,9 @@ void FetchSessionImpl::NoteServed(size_t object, Tier from) {
   (from == Tier::kDisk  ? served.from_disk
    : from == Tier::kGpu ? served.from_device
                         : served.from_host) = true;
-  if (unserved_slices_ > 0 && --unserved_slices_ == 0 && !use_.is_export) CountHit();
-}
-
-// Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
-// gone. A restore point that was not read whole gave no tokens to anybody.
-void FetchSessionImpl::CountHit() {
+  if (unserved_slices_ == 0 || --unserved_slices_ > 0 || use_.is_export) return;
+  // Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
+  // gone. A restore point that was not read whole gave no tokens to anybody.
   Tier tier = std::max(Tier::kGpu, use_.loaded_from);
   for (const Served& served : served_) {
     if (served.from_host) tier = std::max(tier, Tier::kHost);

@@ -62,10 +62,9 @@ class FetchSessionImpl : public FetchSession {
     size_t count = 0;
   };
 
-  // One more slice went out.
+  // One more slice went out; with the last one the hit is counted.
   void NoteServed(size_t object, Tier from);
   void NoteFromHost(size_t object, size_t bytes, const Stopwatch& stopwatch);
-  void CountHit();
   // Of a slice of the plan; kInvalidArgument when there is none.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
   std::optional<SliceView> InHost(size_t object, size_t place) const;

@@ -84,8 +84,6 @@ class Recovery {
     std::vector<StoredObject*> objects;  // as the manifest names them; null: not there
   };
 
-  // Held, and not visible until a manifest names them.
-  void AddObjects() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   using Records = absl::StatusOr<std::vector<std::optional<ManifestRecord>>>;
   void TakeAll(absl::Span<const uint64_t> manifests,
                const std::vector<std::optional<ManifestRecord>>& records)
@@ -146,7 +144,16 @@ absl::Status Recovery::Run() {
     // All of them: the book forgets entries above its limit that no restore point refers to.
     for (const auto& [name, model] : models_) core_->fingerprints.Remember(model.known, name.first);
     core_->catalog.BeginAdopting();
-    AddObjects();
+    // Held, and not visible until a manifest names them.
+    objects_.reserve(contents_.objects.size());
+    for (ObjectRecord& record : contents_.objects) {
+      StoredObject* object = objects_.emplace_back(core_->objects.NewObject(
+          record.number, record.key, record.id, std::move(record.slice_digests),
+          std::move(record.layers), record.slice_bytes));
+      object->in_table.store(record.in_table);
+      core_->objects.AdoptOnDisk(object);
+    }
+    contents_.objects = {};
   }
   std::vector<uint64_t> again;
   // The next ones are read, by another thread, while some are put into the index.
@@ -186,18 +193,6 @@ absl::Status Recovery::Run() {
   SayWhatIsLost();
   Collect();
   return absl::OkStatus();
-}
-
-void Recovery::AddObjects() {
-  objects_.reserve(contents_.objects.size());
-  for (ObjectRecord& record : contents_.objects) {
-    StoredObject* object = objects_.emplace_back(core_->objects.NewObject(
-        record.number, record.key, record.id, std::move(record.slice_digests),
-        std::move(record.layers), record.slice_bytes));
-    object->in_table.store(record.in_table);
-    core_->objects.AdoptOnDisk(object);
-  }
-  contents_.objects = {};
 }
 
 // A crash between a write and the erase of what it replaced may leave two of one key: the newest

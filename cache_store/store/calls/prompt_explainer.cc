@@ -260,7 +260,21 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
     StoreLock lock(core_);
     Walk(space, query, &report);
   }
-  SayCommonReasons(space, &report);
+  // The reasons of thousands of boundaries, without the lock.
+  const uint64_t drop_number = core_->drop_numbers.Of(space.tenant);
+  const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
+  const std::string never =
+      drop_number == 0 ? kNeverStored
+                       : absl::StrCat("not stored since all that the tenant had was dropped, ",
+                                      AgoText(core_->clock->Now() - dropped));
+  const std::string otherwise =
+      CutsAreKeyed(space.model->layout.exactness)
+          ? "these tokens are stored with other cuts, or were not kept up to here"
+          : "not kept up to here";
+  for (BoundaryReport& boundary : report.boundaries) {
+    if (boundary.miss == MissReason::kNeverStored) boundary.reason = never;
+    if (boundary.miss == MissReason::kOtherCuts) boundary.reason = otherwise;
+  }
   if (report.usable_tokens > 0) {
     report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
                                   " tokens can be restored, ", report.matched_tokens, " match");
@@ -279,24 +293,6 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
     }
   }
   return report;
-}
-
-// The reasons of thousands of boundaries, without the lock.
-void PromptExplainer::SayCommonReasons(const Namespace& space, ExplainReport* report) {
-  const uint64_t drop_number = core_->drop_numbers.Of(space.tenant);
-  const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
-  const std::string never =
-      drop_number == 0 ? kNeverStored
-                       : absl::StrCat("not stored since all that the tenant had was dropped, ",
-                                      AgoText(core_->clock->Now() - dropped));
-  const std::string otherwise =
-      CutsAreKeyed(space.model->layout.exactness)
-          ? "these tokens are stored with other cuts, or were not kept up to here"
-          : "not kept up to here";
-  for (BoundaryReport& boundary : report->boundaries) {
-    if (boundary.miss == MissReason::kNeverStored) boundary.reason = never;
-    if (boundary.miss == MissReason::kOtherCuts) boundary.reason = otherwise;
-  }
 }
 
 void PromptExplainer::Walk(const Namespace& space, const PrefixQuery& query,

@@ -33,7 +33,6 @@ class PromptExplainer {
   void ExplainCuts(const Namespace& space, const PrefixQuery& query, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);
-  void SayCommonReasons(const Namespace& space, ExplainReport* report);
   // Fills in the tokens that match, and the boundaries.
   void Walk(const Namespace& space, const PrefixQuery& query, ExplainReport* report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
