@@ -1,7 +1,6 @@
 #include "cache_store/shared/redis/host_resolver.h"
 
 #include <netdb.h>
-#include <netinet/in.h>
 
 #include <cassert>
 #include <cstring>
@@ -16,15 +15,16 @@
 namespace hearth {
 namespace {
 
-absl::StatusOr<HostResolver::Addresses> Ask(const std::string& host, int flags) {
+absl::StatusOr<HostResolver::Addresses> Ask(const NodeAddress& node, int flags) {
   addrinfo hints = {};
-  hints.ai_flags = flags;
+  hints.ai_flags = flags | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int result = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  const int result =
+      getaddrinfo(node.host.c_str(), absl::StrCat(node.port).c_str(), &hints, &found);
   if (result != 0) {
     return absl::UnavailableError(
-        absl::StrCat("redis: no address of ", host, ": ", gai_strerror(result)));
+        absl::StrCat("redis: no address of ", node.host, ": ", gai_strerror(result)));
   }
   HostResolver::Addresses addresses;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
@@ -34,17 +34,6 @@ absl::StatusOr<HostResolver::Addresses> Ask(const std::string& host, int flags) 
     address.bytes = each->ai_addrlen;
   }
   freeaddrinfo(found);
-  return addresses;
-}
-
-absl::StatusOr<HostResolver::Addresses> WithPort(absl::StatusOr<HostResolver::Addresses> addresses,
-                                                 uint16_t port) {
-  if (!addresses.ok()) return addresses;
-  for (SocketAddress& address : *addresses) {
-    const bool is_v6 = address.storage.ss_family == AF_INET6;
-    (is_v6 ? reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port
-           : reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port) = htons(port);
-  }
   return addresses;
 }
 
@@ -64,11 +53,11 @@ HostResolver::~HostResolver() {
 }
 
 void HostResolver::Resolve(const NodeAddress& node, Done done) {
-  absl::StatusOr<Addresses> numeric = Ask(node.host, AI_NUMERICHOST);
-  if (numeric.ok()) return done(WithPort(std::move(numeric), node.port));
-  const auto asked = waiting_.find(node.host);
+  absl::StatusOr<Addresses> numeric = Ask(node, AI_NUMERICHOST);
+  if (numeric.ok()) return done(std::move(numeric));
+  const auto asked = waiting_.find(node);
   if (asked != waiting_.end()) {
-    asked->second.push_back({node.port, std::move(done)});
+    asked->second.push_back(std::move(done));
     return;
   }
   if (waiting_.size() >= kMaxNames) {
@@ -76,20 +65,20 @@ void HostResolver::Resolve(const NodeAddress& node, Done done) {
         absl::StrCat("redis: ", node.host, " is not looked up: ", kMaxNames, " other names are")));
   }
   try {
-    std::thread([asker = asker_, host = node.host] {
-      const absl::StatusOr<Addresses> addresses = Ask(host, 0);
+    std::thread([asker = asker_, node] {
+      const absl::StatusOr<Addresses> addresses = Ask(node, 0);
       absl::MutexLock lock(&asker->mu);
       if (asker->resolver == nullptr) return;
-      asker->loop->Post([resolver = asker->resolver, host, addresses] {
-        const auto asked = resolver->waiting_.extract(host);
-        for (const Waiting& each : asked.mapped()) each.done(WithPort(addresses, each.port));
+      asker->loop->Post([resolver = asker->resolver, node, addresses] {
+        const auto asked = resolver->waiting_.extract(node);
+        for (const Done& each : asked.mapped()) each(addresses);
       });
     }).detach();
   } catch (const std::system_error& error) {
     return done(absl::UnavailableError(
         absl::StrCat("redis: no thread to look ", node.host, " up: ", error.what())));
   }
-  waiting_[node.host].push_back({node.port, std::move(done)});
+  waiting_[node].push_back(std::move(done));
 }
 
 }  // namespace hearth

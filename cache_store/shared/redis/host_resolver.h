@@ -1,7 +1,7 @@
 // HostResolver: the addresses of a host's name, asked for without waiting.
 //
-// getaddrinfo waits, as long as name servers make it: each name has a thread while it is asked for,
-// and at most kMaxNames are.
+// getaddrinfo waits, as long as name servers make it: each node has a thread while its name is asked
+// for, and at most kMaxNames are.
 // Thread safety: its loop's thread. Ownership: the loop outlives it; what is not answered when it
 // is destroyed is never answered.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
@@ -14,7 +14,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,12 +45,8 @@ class HostResolver {
 
  private:
   struct Asker;  // what its threads know of it
-  struct Waiting {
-    uint16_t port = 0;
-    Done done;
-  };
 
-  std::map<std::string, std::vector<Waiting>> waiting_;  // by host
+  std::map<NodeAddress, std::vector<Done>> waiting_;
   const std::shared_ptr<Asker> asker_;
 };
 

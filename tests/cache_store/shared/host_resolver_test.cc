@@ -43,7 +43,7 @@ namespace {
 using Addresses = absl::StatusOr<HostResolver::Addresses>;
 
 TEST(HostResolverTest, AsksForAFewNamesAtATimeAndForEachOnce) {
-  constexpr uint16_t kPorts[] = {6379, 6380};
+  constexpr uint16_t kPort = 6379;
   EventLoop loop;
   HostResolver resolver(&loop);
   std::vector<uint16_t> ports;  // of the answers
@@ -51,9 +51,9 @@ TEST(HostResolverTest, AsksForAFewNamesAtATimeAndForEachOnce) {
   absl::Notification all;
   loop.Post([&] {
     for (size_t name = 0; name <= HostResolver::kMaxNames; ++name) {
-      for (const uint16_t port : kPorts) {
+      for (int again = 0; again < 2; ++again) {
         ++left;
-        resolver.Resolve({absl::StrCat(name, ".slow"), port}, [&](const Addresses& addresses) {
+        resolver.Resolve({absl::StrCat(name, ".slow"), kPort}, [&](const Addresses& addresses) {
           refused += absl::IsUnavailable(addresses.status()) ? 1 : 0;
           if (addresses.ok()) {
             const auto* address = reinterpret_cast<const sockaddr_in*>(&addresses->at(0).storage);
@@ -77,7 +77,7 @@ TEST(HostResolverTest, AsksForAFewNamesAtATimeAndForEachOnce) {
   loop.Stop();
   EXPECT_EQ(slow_asked, static_cast<int>(HostResolver::kMaxNames));
   EXPECT_EQ(ports.size(), 2 * HostResolver::kMaxNames);
-  for (size_t i = 0; i < ports.size(); ++i) EXPECT_EQ(ports[i], kPorts[i % 2]) << i;
+  for (const uint16_t port : ports) EXPECT_EQ(port, kPort);
 }
 
 }  // namespace
