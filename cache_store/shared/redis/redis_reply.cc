@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -54,17 +55,17 @@ constexpr size_t kShortestBytes = size_t{16} << 10;
 
 std::string TextPool::Take(size_t bytes) {
   std::string text;
+  // One much longer than it need be would hold memory that nobody counts.
+  const auto fits = [bytes](const std::string& kept) {
+    return kept.capacity() >= bytes && kept.capacity() / 2 <= bytes;
+  };
   if (bytes >= kShortestBytes) {
     absl::MutexLock lock(&mutex_);
-    // The last one given is the one that a cache still has. One much longer than it need be would
-    // hold memory that nobody counts.
-    for (size_t i = texts_.size(); i-- > 0;) {
-      const size_t capacity = texts_[i].capacity();
-      if (capacity < bytes || capacity / 2 > bytes) continue;
-      text = std::move(texts_[i]);
-      texts_.erase(texts_.begin() + static_cast<ptrdiff_t>(i));
-      kept_bytes_ -= capacity;
-      break;
+    // The last one given is the one that a cache still has.
+    const auto kept = std::find_if(texts_.rbegin(), texts_.rend(), fits);
+    if (kept != texts_.rend()) {
+      text = std::move(*kept);
+      texts_.erase(std::next(kept).base());
     }
   }
   text.resize(bytes);
@@ -72,21 +73,11 @@ std::string TextPool::Take(size_t bytes) {
 }
 
 void TextPool::Give(std::string text) {
-  const size_t capacity = text.capacity();
-  if (capacity < kShortestBytes) return;
+  if (text.capacity() < kShortestBytes || text.capacity() > kLongestBytes) return;
   absl::MutexLock lock(&mutex_);
-  if (capacity > kKeptBytes) return;
-  // The oldest make room: sizes that nobody asks for any more would keep the others out.
-  size_t oldest = 0;
-  for (; kept_bytes_ + capacity > kKeptBytes; ++oldest) kept_bytes_ -= texts_[oldest].capacity();
-  texts_.erase(texts_.begin(), texts_.begin() + static_cast<ptrdiff_t>(oldest));
-  kept_bytes_ += capacity;
+  // The oldest makes room: sizes that nobody asks for any more would keep the others out.
+  if (texts_.size() == kKeptTexts) texts_.erase(texts_.begin());
   texts_.push_back(std::move(text));
-}
-
-size_t TextPool::kept_bytes() const {
-  absl::MutexLock lock(&mutex_);
-  return kept_bytes_;
 }
 
 void ReplyReader::Feed(const char* bytes, size_t count) {

@@ -27,21 +27,19 @@ namespace hearth {
 
 // Keeps the memory of long texts for those that come next. Values come one after another, on the
 // loop's thread, and are done with on others: each would be memory new from the system, cleared
-// page by page. Thread safety: all methods from any thread. Invariant: it keeps at most kKeptBytes.
+// page by page. Thread safety: all methods from any thread.
 class TextPool {
  public:
-  // As much as may be under way on one connection.
-  static constexpr size_t kKeptBytes = size_t{32} << 20;
+  // Together as much as may be under way on one connection.
+  static constexpr size_t kKeptTexts = 32, kLongestBytes = size_t{1} << 20;
 
   // Of that many bytes; which ones is not said.
   std::string Take(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(std::string text) ABSL_LOCKS_EXCLUDED(mutex_);
-  size_t kept_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   std::vector<std::string> texts_ ABSL_GUARDED_BY(mutex_);
-  size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 struct RedisReply {
