@@ -54,8 +54,6 @@ struct RedisParts {
         password(
             {options.password_file}, [this] { return ReadPassword(options.password_file); },
             options.on_unusable_file) {}
-  RedisParts(const RedisParts&) = delete;
-  RedisParts& operator=(const RedisParts&) = delete;
 
   const RedisOptions options;
   EventLoop loop;

@@ -87,11 +87,8 @@ void ClusterRouter::Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait)
 
 void ClusterRouter::Expire(const std::shared_ptr<KeyBatch>& batch) {
   batch->expiry.reset();
-  for (uint32_t i = 0; i < batch->size(); ++i) {
-    if (!batch->IsFinished(i)) {
-      Finish({batch, i}, absl::DeadlineExceededError("redis did not answer in time"));
-    }
-  }
+  const absl::Status late = absl::DeadlineExceededError("redis did not answer in time");
+  for (uint32_t i = 0; i < batch->size(); ++i) Finish({batch, i}, late);
 }
 
 void ClusterRouter::Route(const std::shared_ptr<KeyBatch>& batch) {

@@ -1,9 +1,8 @@
 // HostResolver: the addresses of a host's name, asked for without waiting.
 //
-// getaddrinfo waits, as long as name servers make it: each node has a thread while its name is asked
-// for, and at most kMaxNames are.
-// Thread safety: its loop's thread. Ownership: the loop outlives it; what is not answered when it
-// is destroyed is never answered.
+// getaddrinfo waits, as long as name servers make it: each node has a thread while its name is
+// asked for, and at most kMaxNames are. Thread safety: its loop's thread. Ownership: the loop
+// outlives it; what is not answered when it is destroyed is never answered.
 #ifndef HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 #define HEARTH_CACHE_STORE_SHARED_REDIS_HOST_RESOLVER_H_
 

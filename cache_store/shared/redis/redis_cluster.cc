@@ -179,17 +179,9 @@ std::vector<absl::Status> RedisCluster::Erase(absl::Span<const std::string> keys
 void RedisCluster::Recycle(std::string value) { parts_->texts.Give(std::move(value)); }
 
 SharedEngineStats RedisCluster::Stats() const {
-  const RedisCounters& counters = parts_->counters;
-  SharedEngineStats stats;
-  stats.shards = counters.shards;
-  stats.reachable = counters.reachable;
-  stats.nodes = counters.nodes;
-  stats.round_trips = counters.round_trips;
-  stats.redirections = counters.redirections;
-  stats.reconnects = counters.reconnects;
-  stats.failed = counters.failed;
-  stats.sent_bytes = counters.sent_bytes;
-  return stats;
+  const RedisCounters& now = parts_->counters;
+  return {now.shards,       now.reachable,  now.nodes,  now.round_trips,
+          now.redirections, now.reconnects, now.failed, now.sent_bytes};
 }
 
 }  // namespace hearth

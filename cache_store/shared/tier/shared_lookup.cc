@@ -30,10 +30,6 @@ uint64_t BytesOf(const KvLayout& layout, absl::Span<const ObjectId> ids) {
 
 absl::Status BeginningLeft() { return absl::NotFoundError("its beginning has left the store"); }
 
-std::vector<uint32_t> CutsUpTo(absl::Span<const uint32_t> cuts, uint32_t boundary) {
-  return {cuts.begin(), std::upper_bound(cuts.begin(), cuts.end(), boundary)};
-}
-
 }  // namespace
 
 ObjectMap::ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t usable_here)
@@ -472,7 +468,8 @@ absl::Status SharedLookup::Keep(const Question& question, const Probed& probed,
   spec.fingerprint = question.model->fingerprint;
   spec.tenant = probed.tenant;
   spec.token_ids = {query.token_ids.begin(), query.token_ids.begin() + probed.boundary};
-  spec.cuts = CutsUpTo(query.cuts, probed.boundary);
+  spec.cuts = {query.cuts.begin(),
+               std::upper_bound(query.cuts.begin(), query.cuts.end(), probed.boundary)};
   spec.boundaries = {probed.boundary};
   spec.durability = Durability::kMemory;
   spec.publisher = kPublisher;

@@ -109,14 +109,12 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
   const LookupPlan& plan = (*session)->plan();
   // The store behind knows its models from before its start.
   if (lookup_.Find(query.fingerprint) == nullptr) lookup_.Observe(plan.fingerprint);
-  SharedWork used;
-  used.fingerprint = query.fingerprint;
-  used.layout = plan.layout;
-  used.tenant = plan.from_public ? query.public_tenant : query.tenant;
-  used.token_ids = plan.token_ids;
-  used.cuts = plan.cuts;
-  used.boundaries = {plan.usable_tokens};
-  writer_.NoteUse(std::move(used));
+  writer_.NoteUse({query.fingerprint,
+                   plan.layout,
+                   plan.from_public ? query.public_tenant : query.tenant,
+                   plan.token_ids,
+                   plan.cuts,
+                   {plan.usable_tokens}});
   return session;
 }
 
@@ -128,14 +126,9 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::FetchById(const Diges
 
 absl::StatusOr<std::unique_ptr<PublishSession>> SharedStore::Publish(PublishSpec spec) {
   lookup_.Observe(spec.fingerprint);
-  SharedWork work;
-  work.fingerprint = spec.fingerprint.digest();
-  work.tenant = spec.tenant;
-  work.token_ids = spec.token_ids;
-  work.cuts = spec.cuts;
-  absl::StatusOr<KvLayout> layout = spec.fingerprint.Layout();
+  const absl::StatusOr<KvLayout> layout = spec.fingerprint.Layout();
   if (!layout.ok()) return layout.status();
-  work.layout = *std::move(layout);
+  SharedWork work{spec.fingerprint.digest(), *layout, spec.tenant, spec.token_ids, spec.cuts, {}};
   const bool waits = spec.durability == Durability::kShared;
   if (waits) spec.durability = Durability::kDisk;
   auto session = core_.store->Publish(std::move(spec));

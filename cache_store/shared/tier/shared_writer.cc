@@ -176,11 +176,7 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
   auto shared = std::make_shared<const SharedWork>(std::move(work));
   const bool accepted = executor_->TrySchedule(bytes, [this, shared, writes] {
     if (stopping_) return;
-    if (writes) {
-      Write(*shared).IgnoreError();  // counted
-    } else {
-      PutOff(*shared);
-    }
+    writes ? Write(*shared).IgnoreError() : PutOff(*shared);  // what fails is counted
   });
   if (!accepted && writes) core_->Count(Counter::kSharedWritesSkipped);
 }
