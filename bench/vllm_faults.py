@@ -1,6 +1,7 @@
 """vLLM with a store behind a wire that breaks, stalls, slows down or lies, and with a full store.
 
-usage: PYTHONPATH=build/python .clients/vllm/bin/python bench/vllm_faults.py MODEL STORE FULL ROUNDS
+usage: .clients/vllm/bin/python bench/vllm_faults.py MODEL STORE FULL ROUNDS SEED
+       (PYTHONPATH=build/python)
 
 MODEL: a folder, as build/tests/write_checkpoint writes it (layers gllgl, a window of 24, heads 2 1
 32, 160 tokens). STORE, FULL: addresses of two stores, FULL with --host-bytes 1MiB --disk-bytes
@@ -91,8 +92,8 @@ def counted(name, counts):
     setattr(Store, name, call)
 
 
-def main(model, address, full_address, rounds):
-    wire, counts, source = Wire(address, full_address), {}, random.Random(7)
+def main(model, address, full_address, rounds, seed):
+    wire, counts, source = Wire(address, full_address), {}, random.Random(seed)
     for name in ("lease", "fetch"):
         counted(name, counts)
     engine = LLM(model, skip_tokenizer_init=True, dtype="float32", enforce_eager=True,
@@ -143,4 +144,4 @@ def get_planner(engine):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]))
+    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))

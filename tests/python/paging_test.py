@@ -235,6 +235,16 @@ class Moves(unittest.TestCase):
         with self.assertLogs("hearth_cache", "ERROR"):
             self.assertFalse(self.load(ids, [[1, 2]] * 3, 32))
 
+    def test_saves_queued_behind_one_that_failed_are_left_out(self):
+        self.store.answering.clear()
+        self.store.error = Unavailable("gone")
+        for number in range(3):
+            self.mover.save(Transfer("saver", prompt(32, number), [32], [[1, 2]] * 3))
+        with self.assertLogs("hearth_cache", "WARNING"):
+            self.store.answering.set()
+            self.mover.flush()
+        self.assertEqual((self.store.calls, self.mover.saves_left_out), (["publish"], 2))
+
     def test_saves_beyond_the_staging_memory_are_left_out(self):
         self.store.answering.clear()
         self.addCleanup(self.store.answering.set)

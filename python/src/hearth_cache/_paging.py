@@ -22,7 +22,7 @@ from hearth_cache.layout import ObjectId, PageLayout
 from hearth_cache.store import Store
 
 PLAN_DEADLINE_S = 1.0
-SAVE_DEADLINE_S = 60.0
+SAVE_PATIENCE = 5  # times that of a load: nobody waits for it
 IDLE_S = 0.005  # an engine that has nothing to compute waits so long for a transfer
 STAGED_BYTES_MAX = 1 << 30  # of saves under way; those beyond are left out
 KNOWN_REQUESTS_MAX = 1024
@@ -268,6 +268,9 @@ class Mover:
               taken: Callable[[], dict[int, Any]], size: int) -> None:
         try:
             pages = taken()
+            if self.quiet:  # since it was queued; an engine that ends would wait for each
+                self.saves_left_out += 1
+                return
             rows = [{one: row for row, one in enumerate(each)} for each in begins]
             known = Fetched(refs=[ref for one in self._known.get(save.request_id, [])
                                   for ref in one.refs])
@@ -276,7 +279,8 @@ class Mover:
                 return memoryview(pages[layer][rows[one.group][one.begin]])
 
             self._store.publish(self._prefix_of(save.token_ids, save.salt), save.boundaries,
-                                slice_of, stored=known, deadline_s=SAVE_DEADLINE_S)
+                                slice_of, stored=known,
+                                deadline_s=SAVE_PATIENCE * load_deadline_s(size))
             self.quiet.end()
         except HearthError as error:
             self.quiet.begin(error)
