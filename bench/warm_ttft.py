@@ -52,7 +52,7 @@ def run(args):
     times = {"transformers": [], "store": [], "pool": []}
     with tempfile.TemporaryDirectory() as work, Cluster(args.bin, work) as cluster:
         store = cluster.store(pathlib.Path(work) / "data")
-        flags = ["--dtype", "float32"]
+        flags = ["--dtype", "float32", "--arithmetic", "float32"]
         bare = cluster.worker(args.model, store.address, "--pool-bytes", "0", *flags)
         pooled = cluster.worker(args.model, store.address, *flags)
         first = cluster.generate(bare.address, prefix + endings[-1], "--breakpoint", PREFIX_TOKENS,

