@@ -79,22 +79,28 @@ std::vector<float> LogitsOfStep(const InvariantGemma& gemma, InvariantGemma::Kv*
   return logits;
 }
 
-Quality Compare(const InvariantGemma& base, const InvariantGemma& gemma,
-                const std::vector<int32_t>& text) {
-  InvariantGemma::Kv base_kv = base.NewKv(), kv = gemma.NewKv();
-  const int64_t vocabulary = base.config().vocab_size;
-  Quality quality;
+using Models = std::vector<std::unique_ptr<InvariantGemma>>;
+
+// Each model beside the first, whose logits are computed once.
+std::vector<Quality> Compare(const Models& models, const std::vector<int32_t>& text) {
+  std::vector<InvariantGemma::Kv> kvs;
+  for (const auto& model : models) kvs.push_back(model->NewKv());
+  const int64_t vocabulary = models[0]->config().vocab_size;
+  std::vector<Quality> qualities(models.size());
   for (size_t at = 0; at + 1 < text.size(); at += kStep) {
     const size_t count = std::min<size_t>(kStep, text.size() - 1 - at);
     const absl::Span<const int32_t> tokens(text.data() + at, count);
-    const std::vector<float> want = LogitsOfStep(base, &base_kv, tokens);
-    const std::vector<float> got = LogitsOfStep(gemma, &kv, tokens);
-    for (size_t i = 0; i < count; ++i) {
-      const int64_t row = static_cast<int64_t>(i) * vocabulary;
-      quality.Add(want.data() + row, got.data() + row, vocabulary, text[at + i + 1]);
+    std::vector<float> want, got;
+    for (size_t model = 0; model < models.size(); ++model) {
+      got = LogitsOfStep(*models[model], &kvs[model], tokens);
+      if (model == 0) want = got;
+      for (size_t i = 0; i < count; ++i) {
+        const int64_t row = static_cast<int64_t>(i) * vocabulary;
+        qualities[model].Add(want.data() + row, got.data() + row, vocabulary, text[at + i + 1]);
+      }
     }
   }
-  return quality;
+  return qualities;
 }
 
 std::vector<int32_t> TokensOf(const Tokenizer& tokenizer, const std::string& file) {
@@ -115,18 +121,18 @@ int Main(int argc, char** argv) {
   const std::string first = std::string(argv[2]).substr(0, std::string(argv[2]).find(':'));
   const auto tokenizer = LoadTokenizer(first);
   RequireOk(tokenizer.status());
-  const auto base = LoadForm(argv[2]);
-  for (int i = 2; i < argc; ++i) {
-    const auto gemma = LoadForm(argv[i]);
-    std::printf("%s\n", argv[i]);
-    for (const std::string& file : files) {
-      const Quality all = Compare(*base, *gemma, TokensOf(*tokenizer->tokenizer, file));
-      const auto tokens = static_cast<double>(all.tokens);
+  Models models;
+  for (int i = 2; i < argc; ++i) models.push_back(LoadForm(argv[i]));
+  for (const std::string& file : files) {
+    std::printf("%s\n", file.c_str());
+    const std::vector<Quality> all = Compare(models, TokensOf(*tokenizer->tokenizer, file));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto tokens = static_cast<double>(all[i].tokens);
       std::printf("  %-40s %5.0f tokens  perplexity %9.4f  KL %.5f  same first choice %.2f %%\n",
-                  file.c_str(), tokens, std::exp(all.loss / tokens), all.divergence / tokens,
-                  100 * static_cast<double>(all.same) / tokens);
-      std::fflush(stdout);
+                  argv[2 + i], tokens, std::exp(all[i].loss / tokens), all[i].divergence / tokens,
+                  100 * static_cast<double>(all[i].same) / tokens);
     }
+    std::fflush(stdout);
   }
   return 0;
 }
