@@ -155,6 +155,38 @@ TEST_F(StoreWatchTest, TokensComeWithTheirChunksWhereTheyAreAskedFor) {
   EXPECT_NE(other.chunks().chunk_ids(1), run.chunk_ids(1));
 }
 
+// Of the sliding-window layers only the tail is stored, of a model without others nothing before
+// it: a router that took such a group for a prefix would send prompts to where they miss.
+TEST_F(StoreWatchTest, ATailIsToldAsTheEndOfAWholePrefixAndNeverAlone) {
+  KitModel sliding;
+  sliding.layer_types = "lll";
+  v1::WatchRequest request;
+  request.set_with_chunks(true);
+  const auto stream = Watch(request);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
+  const KitPrompt prompt{KitTokens(1, 97), {}};
+  for (const Fingerprint& model : {model_, sliding.Make()}) {
+    ASSERT_TRUE(KitPublish(server_.store(), model, prompt, {32, 96}).ok());
+    for (const uint32_t boundary : {32u, 96u}) {
+      const v1::WatchEvent stored = stream->Next();
+      ASSERT_EQ(stored.kind(), v1::WatchEvent::STORED);
+      const v1::ChunkRun& run = stored.chunks();
+      EXPECT_EQ(run.first_chunk(), 0u);
+      EXPECT_EQ(run.parent_id(), 0u);
+      EXPECT_EQ(run.chunk_ids_size() * 16u, boundary);
+      EXPECT_EQ(std::vector<uint32_t>(run.token_ids().begin(), run.token_ids().end()),
+                KitTokens(1, boundary));
+    }
+    // No other boundary can be restored, and none is told: not that of 64 tokens, whose tail is
+    // half there.
+    ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
+    ASSERT_TRUE(server_.store()->Drop(LatestId(), "default", false).ok());
+    EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::DROPPED);
+    EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::DROPPED);
+  }
+}
+
 TEST_F(StoreWatchTest, WithoutAskingNoTokensAreSent) {
   Publish(1);
   const auto stream = Watch();
