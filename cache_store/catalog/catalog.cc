@@ -170,11 +170,12 @@ void Catalog::EndAdopting(absl::Time now) {
   }
 }
 
-void Catalog::SetDurable(RestorePointEntry* point, uint64_t manifest) {
+void Catalog::SetDurable(RestorePointEntry* point, uint64_t manifest, absl::Time end) {
   if (point->durable) objects_->DiscardManifest(point->manifest);
   const Change change(&objects_->sums(), point);
   point->manifest = manifest;
   point->durable = true;
+  point->expiry.written = end;
 }
 
 void Catalog::SetManifest(RestorePointEntry* point, uint64_t number) { point->manifest = number; }

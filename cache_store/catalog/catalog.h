@@ -75,8 +75,9 @@ class Catalog {
   void BeginAdopting();
   void EndAdopting(absl::Time now);
 
-  // Its manifest is on disk from now on, under this number. One that was there before goes.
-  void SetDurable(RestorePointEntry* point, uint64_t manifest);
+  // Its manifest is on disk from now on, under this number and with this end. One that was there
+  // before goes.
+  void SetDurable(RestorePointEntry* point, uint64_t manifest, absl::Time end);
   // The number of its next manifest.
   void SetManifest(RestorePointEntry* point, uint64_t number);
   void SetPinned(RestorePointEntry* point, bool pinned);

@@ -179,7 +179,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
       core_->Count(Counter::kWriteBehindFailed);
     } else if (point != nullptr && point->number == number) {
       const bool is_new = !point->durable;
-      core_->catalog.SetDurable(point, work.manifests[0].number);
+      core_->catalog.SetDurable(point, work.manifests[0].number, EndOf(work.manifests[0]));
       if (is_new) core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
     } else {
       core_->objects.DiscardManifest(work.manifests[0].number);

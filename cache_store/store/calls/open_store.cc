@@ -300,7 +300,7 @@ void Recovery::Adopt(const ManifestRecord& record, const Model& model, Path path
       record.number, record.tenant, model.known, node, std::move(path.objects), manifest.cuts,
       absl::FromUnixSeconds(static_cast<int64_t>(used_unix_s)));
   core_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
-  core_->catalog.SetDurable(point, record.number);
+  core_->catalog.SetDurable(point, record.number, EndOf(record));
   core_->catalog.SetPinned(point, pinned_.contains(record.number));
   core_->Count(Counter::kRecoveredRestorePoints);
 }

@@ -513,9 +513,9 @@ void PublishSessionImpl::ListManifests() {
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
   for (Boundary& kept : boundaries_) {
     RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
-    // One with an earlier end is replaced.
+    // One with an earlier end is replaced; RAM may know a later one than the disk.
     const bool is_written = point != nullptr && point->durable;
-    if (is_written && !EndsEarlier(*point, kept)) continue;
+    if (is_written && !EndsEarlier(*point, kept) && kept.expires <= point->expiry.written) continue;
     kept.write = true;
     if (is_written) kept.manifest = core_->objects.NextNumber();
     if (point != nullptr && point->pinned) plan_.work.pins.push_back(kept.manifest);
@@ -618,7 +618,7 @@ void PublishSessionImpl::Show(const Boundary& kept) {
   if (is_renewed) core_->catalog.Renew(point, kept.expires);
   const bool is_made_durable = kept.write && !point->durable;
   // A lookup may have made the point meanwhile: this manifest is its.
-  if (kept.write) core_->catalog.SetDurable(point, kept.manifest);
+  if (kept.write) core_->catalog.SetDurable(point, kept.manifest, kept.expires);
   if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id);
   core_->catalog.Touch(point, core_->clock->Now());
   // Only now is the record what a list would show.

@@ -69,7 +69,7 @@ TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
 TEST(CatalogTest, AUseIsNotedOnceASecond) {
   CatalogKit kit({kBytes, kBytes});
   RestorePointEntry* point = kit.Add("a");
-  kit.catalog.SetDurable(point, point->number);
+  kit.catalog.SetDurable(point, point->number, absl::InfiniteFuture());
   kit.catalog.Touch(point, kit.now);
   EXPECT_THAT(kit.catalog.TakeUses(10), IsEmpty()) << "the second of its manifest";
   kit.catalog.Touch(point, kit.now + absl::Seconds(2));

@@ -138,6 +138,17 @@ TEST_F(StoreTtl, PublishingAgainRenewsAndNeverShortens) {
   EXPECT_EQ(Expired(), 0u);
 }
 
+TEST_F(StoreTtl, ARenewalThatIsNotOnDiskYetSparesNoLaterOneTheDisk) {
+  Open();
+  const KitPrompt prompt = Prompt(1, 65);
+  Publish(prompt, {64}, absl::Minutes(1), Durability::kDisk);
+  Publish(prompt, {64}, absl::Minutes(10), Durability::kMemory);
+  Publish(prompt, {64}, absl::Minutes(5), Durability::kDisk);
+  store_.reset();  // the write of the second one is still to come
+  Open();
+  EXPECT_GE(Only().expires_in, absl::Minutes(5));
+}
+
 TEST_F(StoreTtl, ItSurvivesARestartAndEndsWhileTheStoreIsDown) {
   Open();
   const KitPrompt early = Prompt(1, 65), late = Prompt(2, 65), behind = Prompt(3, 65);
