@@ -35,6 +35,15 @@ enum class Tier : uint8_t { kNone = 0, kWorker = 1, kGpu = 2, kHost = 3, kDisk =
 // kShared: kDisk, and in the engine that stores share.
 enum class Durability : uint8_t { kDefault = 0, kMemory = 1, kDisk = 2, kSync = 3, kShared = 4 };
 
+// What a publisher hints of its restore points, as PublishBegin's fields of these names.
+struct KeepHint {
+  uint32_t keep_s = 0;
+  int32_t priority = 0;
+  bool is_given() const { return keep_s > 0 || priority != 0; }
+};
+inline constexpr uint32_t kMaxKeepSeconds = 3600;
+inline constexpr int32_t kMaxPriority = 8;
+
 // "none", "worker", "gpu", "host", "disk", "shared".
 const char* TierName(Tier tier);
 // "default", "memory", "disk", "sync", "shared".

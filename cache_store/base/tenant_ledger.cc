@@ -60,8 +60,7 @@ TenantAccount* TenantLedger::AccountOf(const std::string& tenant) {
     account = std::make_unique<TenantAccount>();
     account->tenant = tenant;
     account->quota = quotas_.Of(tenant);
-    const bool is_limited = account->quota.has_ceiling() || account->quota.floor_bytes > 0;
-    if (is_limited) account->owner = next_owner_++;
+    account->owner = next_owner_++;
   }
   return account.get();
 }

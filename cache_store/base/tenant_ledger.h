@@ -63,7 +63,7 @@ struct TenantAccount {
 
   std::string tenant;
   TenantQuota quota;
-  uint32_t owner = 0;  // Retention's; 0 for tenants without ceiling and floor
+  uint32_t owner = 0;  // Retention's
   TenantUsage usage;
   Amount promised;  // of objects on their way, or kept from eviction for a publish, beside `usage`
   Amount kept;      // of `usage`: pinned, or held by sessions

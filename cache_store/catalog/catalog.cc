@@ -55,6 +55,7 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   if (IsEviction(why)) ++evicted_;
   SetPinned(point, false);
   expiry_.Remove(*point);
+  kept_.erase({point->hint.kept_until, point->number});
   used_.erase(point);
   if (point->durable) {
     objects_->DiscardManifest(point->manifest);
@@ -114,6 +115,24 @@ void Catalog::EndRenewal(RestorePointEntry* point) {
   assert(point->expiry.renewals > 0);
   --point->expiry.renewals;
   expiry_.Add(point);
+}
+
+void Catalog::SetHint(RestorePointEntry* point, int priority, absl::Time kept_until,
+                      absl::Time now) {
+  RestorePointEntry::Hint& hint = point->hint;
+  kept_.erase({hint.kept_until, point->number});
+  hint.kept_until = std::max(hint.kept_until, kept_until);
+  if (priority != 0) hint.priority = priority;
+  const bool is_kept = hint.kept_until > now;
+  if (is_kept) kept_.emplace(std::make_pair(hint.kept_until, point->number), point);
+  feed_.Weigh(*point, is_kept);
+}
+
+void Catalog::EndKeeps(absl::Time now) {
+  while (!kept_.empty() && kept_.begin()->first.first <= now) {
+    feed_.Weigh(*kept_.begin()->second, false);
+    kept_.erase(kept_.begin());
+  }
 }
 
 void Catalog::Touch(RestorePointEntry* point, absl::Time now) {

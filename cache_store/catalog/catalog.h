@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -59,6 +60,11 @@ class Catalog {
   void BeginRenewal(RestorePointEntry* point);
   void EndRenewal(RestorePointEntry* point);
   const ExpirySchedule& expiry() const { return expiry_; }
+
+  // Priority 0, and an earlier time, leave what it has.
+  void SetHint(RestorePointEntry* point, int priority, absl::Time kept_until, absl::Time now);
+  // Points that were kept until now are weighed as others again.
+  void EndKeeps(absl::Time now);
 
   // Marks the point and its ancestors as just used: on equal age children go first.
   void Touch(RestorePointEntry* point, absl::Time now);
@@ -114,6 +120,7 @@ class Catalog {
   absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
   absl::flat_hash_map<std::string, PointSet> points_of_;
   ExpirySchedule expiry_;
+  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> kept_;  // by their end and number
   PointSet used_;
   RetentionFeed feed_;
   uint64_t tick_ = 0;  // of the last use

@@ -96,6 +96,12 @@ void RetentionFeed::Update(const RestorePointEntry& point) {
   retention_->SetEvictable(key, !point.pinned);
 }
 
+void RetentionFeed::Weigh(const RestorePointEntry& point, bool is_kept) {
+  if (!point.listed) return;
+  const int weight = Retention::kDoubleWorth * point.hint.priority;
+  retention_->SetWeight(KeyOf(point.id), is_kept ? Retention::kMaxWeight : weight);
+}
+
 void RetentionFeed::Renew(const std::vector<RestorePointEntry*>& path, absl::Time now) {
   std::vector<Retention::Key> keys;
   keys.reserve(path.size());

@@ -37,6 +37,8 @@ class RetentionFeed {
   void Remove(const RestorePointEntry& point, bool may_return);
   // To be called when it becomes evictable, or stops being so.
   void Update(const RestorePointEntry& point);
+  // By its priority or, while it is kept, above all others of its tenant.
+  void Weigh(const RestorePointEntry& point, bool is_kept);
 
   // These were used, root first.
   void Renew(const std::vector<RestorePointEntry*>& path, absl::Time now);

@@ -99,6 +99,11 @@ struct RestorePointEntry {
     uint32_t renewals = 0;  // publishes under way that will renew it
   };
 
+  struct Hint {  // of who published it
+    int priority = 0;
+    absl::Time kept_until = absl::InfinitePast();  // given up after the tenant's others until then
+  };
+
   uint64_t number = 0;
   uint64_t manifest = 0;  // its number on disk; another after a failed write
   Digest id{};            // key of its last segment
@@ -114,6 +119,7 @@ struct RestorePointEntry {
   uint32_t sessions = 0;
   Uses uses;
   Expiry expiry;
+  Hint hint;
   uint64_t manifest_cost_bytes = 0;
   uint64_t object_bytes = 0;  // of all it names
 

@@ -126,6 +126,7 @@ LearningRetention::Unit* LearningRetention::FindOrAdd(Key key, const Facts& fact
   if (!*is_new) RemoveFromCell(unit);
   unit->owner = facts.owner;
   if (unit->held_members == 0 && !*is_new) given_up_.erase(unit->given_up);
+  if (unit->held_members == 0) unit->weight = 0;
   if (facts.tokens >= unit->tokens) {
     unit->tokens = facts.tokens;
     unit->gain_tokens = std::max(1u, facts.gain_tokens);
@@ -213,6 +214,15 @@ void LearningRetention::SetEvictable(Key key, bool offered) {
   }
 }
 
+void LearningRetention::SetWeight(Key key, int weight) {
+  Unit* unit = Find(key);
+  assert(unit != nullptr);
+  if (unit->weight == weight) return;
+  RemoveFromCell(unit);
+  unit->weight = weight;
+  AddToCell(unit);
+}
+
 void LearningRetention::Erase(Key key, bool remember) {
   Unit* unit = Find(key);
   assert(unit != nullptr && unit->held_members > 0);
@@ -254,9 +264,9 @@ void LearningRetention::StartLife(Unit* unit, int unit_class) {
 
 // In quarter powers of two: what differs by less is as likely noise, and use decides.
 int LearningRetention::WorthOf(const CellId& id) const {
-  const auto& [density, unit_class, age] = id;
+  const auto& [density, unit_class, age, weight] = id;
   const double worth = std::max(1e-30, model_.Worth(unit_class, age) * std::exp2(density / 2.0));
-  return static_cast<int>(std::floor(4 * std::log2(worth)));
+  return static_cast<int>(std::floor(kDoubleWorth * std::log2(worth)));
 }
 
 void LearningRetention::AddToCell(Unit* unit, bool as_oldest) {

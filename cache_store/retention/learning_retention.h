@@ -30,6 +30,7 @@ class LearningRetention final : public Retention {
   void Insert(Key key, const Facts& facts, const Prompt& prompt) override;
   void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used, absl::Time now) override;
   void SetEvictable(Key key, bool offered) override;
+  void SetWeight(Key key, int weight) override;
   void Erase(Key key, bool remember) override;
   void Visit(absl::FunctionRef<Answer(Key)> take) override { offered_.Visit(take); }
   void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) override {
@@ -62,6 +63,7 @@ class LearningRetention final : public Retention {
     uint64_t added_by = 0;  // the request that it was new to
     bool remainder = false;
     Owner owner = 0;
+    int weight = 0;
     Density density;
     int added_class = 0, unit_class = 0, age = 0;
     uint64_t tick = 0;
@@ -71,7 +73,7 @@ class LearningRetention final : public Retention {
     Unit* newer = nullptr;
   };
   using UnitPtr = std::shared_ptr<Unit>;  // one owner for each member's key
-  using CellId = VictimOrder::Class;      // density, class and age
+  using CellId = VictimOrder::Class;      // density, class, age and weight
   struct Cell {
     Unit* oldest = nullptr;  // of all, held or remembered, in order of use
     Unit* newest = nullptr;
@@ -95,7 +97,9 @@ class LearningRetention final : public Retention {
   // Into its cell and out of it. `as_oldest`: before all others there.
   void AddToCell(Unit* unit, bool as_oldest = false);
   void RemoveFromCell(Unit* unit);
-  CellId CellOf(const Unit& unit) const { return {unit.density.now, unit.unit_class, unit.age}; }
+  CellId CellOf(const Unit& unit) const {
+    return {unit.density.now, unit.unit_class, unit.age, unit.weight};
+  }
   bool MayBeOffered(const Unit& unit) const;
   void ChangeChildren(Unit* unit, int by);
   void Offer(const Unit& unit, bool offered);

@@ -22,16 +22,22 @@ class LruRetention final : public Retention {
   }
   void Renew(absl::Span<const Key> path, absl::Time now) override { Touch(path, 0, now); }
   void Insert(Key key, const Facts& facts, const Prompt&) override {
-    Add(key, Unit{++tick_, facts.tokens, facts.owner});
+    Add(key, Unit{++tick_, facts.tokens, facts.owner, 0, false});
   }
   void Adopt(Key key, const Facts& facts, bool, absl::Time, absl::Time) override {
-    Add(key, Unit{--oldest_tick_, facts.tokens, facts.owner});
+    Add(key, Unit{--oldest_tick_, facts.tokens, facts.owner, 0, false});
   }
   void SetEvictable(Key key, bool offered) override {
     Unit& unit = units_.at(key);
     if (unit.offered == offered) return;
     unit.offered = offered;
     Offer(key, unit, offered);
+  }
+  void SetWeight(Key key, int weight) override {
+    Unit& unit = units_.at(key);
+    if (unit.offered) Offer(key, unit, false);
+    unit.weight = weight;
+    if (unit.offered) Offer(key, unit, true);
   }
   void Erase(Key key, bool) override {
     SetEvictable(key, false);
@@ -50,16 +56,18 @@ class LruRetention final : public Retention {
     uint64_t tick = 0;
     uint32_t tokens = 0;
     Owner owner = 0;
+    int weight = 0;
     bool offered = false;
   };
 
   void Offer(Key key, const Unit& unit, bool offered) {
     const VictimOrder::Place place{unit.tick, ~unit.tokens, key};
     if (offered) {
-      // All units are of one class: only their last use tells them apart.
-      offered_.Add(unit.owner, {}, place, [](const VictimOrder::Class&) { return 0; });
+      // All units are of one class: only their last use and their weight tell them apart.
+      offered_.Add(unit.owner, {0, 0, 0, unit.weight}, place,
+                   [](const VictimOrder::Class&) { return 0; });
     } else {
-      offered_.Remove(unit.owner, {}, place);
+      offered_.Remove(unit.owner, {0, 0, 0, unit.weight}, place);
     }
   }
   void Add(Key key, const Unit& unit) {

@@ -87,9 +87,14 @@ class Retention {
                      absl::Time now) = 0;
   // REQUIRES: held.
   virtual void SetEvictable(Key key, bool offered) = 0;
+  // What is added to its worth among the units of its owner, from 0 at its insertion. Which owner
+  // gives one up follows from their worth alone. REQUIRES: held.
+  virtual void SetWeight(Key key, int weight) = 0;
   // The key is no longer held. `remember`: it was given up for room and may return; false: it was
   // dropped, and is forgotten. REQUIRES: held.
   virtual void Erase(Key key, bool remember) = 0;
+  static constexpr int kDoubleWorth = 4;      // the weight of twice the worth
+  static constexpr int kMaxWeight = 1 << 20;  // above every worth
   // The answer to an offer.
   enum class Answer { kTake, kNext, kNextOwner };
   // Offers the held units, the least worth keeping first, until one is taken: all of one owner,

@@ -4,8 +4,20 @@
 
 namespace hearth {
 
+void VictimOrder::Owned::Enter(const Class& of, const Members& members) {
+  const uint64_t first = std::get<0>(*members.places.begin());
+  order.insert({members.worth + std::get<3>(of), first, of});
+  by_worth.insert({members.worth, first, of});
+}
+
+void VictimOrder::Owned::Leave(const Class& of, const Members& members) {
+  const uint64_t first = std::get<0>(*members.places.begin());
+  order.erase({members.worth + std::get<3>(of), first, of});
+  by_worth.erase({members.worth, first, of});
+}
+
 VictimOrder::Head VictimOrder::HeadOf(Owner owner, const Owned& owned) {
-  const auto& [worth, tick, first] = *owned.order.begin();
+  const auto& [worth, tick, first] = *owned.by_worth.begin();
   return {worth, tick, owner};
 }
 
@@ -22,13 +34,13 @@ void VictimOrder::Change(Owner owner, const Class& of, WorthOf worth,
   if (is_new) {
     members.worth = worth(of);
   } else {
-    owned->order.erase({members.worth, std::get<0>(*members.places.begin()), of});
+    owned->Leave(of, members);
   }
   change(&members.places);
   if (members.places.empty()) {
     owned->classes.erase(found);
   } else {
-    owned->order.insert({members.worth, std::get<0>(*members.places.begin()), of});
+    owned->Enter(of, members);
   }
   if (owned->order.empty()) {
     owned_.erase(owner);
@@ -57,10 +69,9 @@ void VictimOrder::Weigh(WorthOf worth) {
       const auto [found, is_new] = known.try_emplace(of, 0);
       if (is_new) found->second = worth(of);
       if (found->second == members.worth) continue;
-      const uint64_t first = std::get<0>(*members.places.begin());
-      owned->order.erase({members.worth, first, of});
+      owned->Leave(of, members);
       members.worth = found->second;
-      owned->order.insert({members.worth, first, of});
+      owned->Enter(of, members);
     }
     heads_.insert(HeadOf(owner, *owned));
   }

@@ -2,7 +2,8 @@
 // limit loses its own units and a guaranteed owner is skipped without a look at its units.
 //
 // Units of one class have one worth, the least recently used first. The class of least worth comes
-// first; of equal ones, the class with the least recently used unit. Private to cache_store: what
+// first; of equal ones, the class with the least recently used unit. Among an owner's classes each
+// has its weight beside its worth, which does not count among owners. Private to cache_store: what
 // the policies of retention.h are made of. Thread safety: none.
 // Invariant: Add and Remove cost O(log n); the first offer does not depend on how much there is.
 #ifndef HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
@@ -24,7 +25,7 @@ class VictimOrder {
   using Key = Retention::Key;
   using Owner = Retention::Owner;
   using Answer = Retention::Answer;
-  using Class = std::tuple<int, int, int>;
+  using Class = std::tuple<int, int, int, int>;  // the last: its weight
   using WorthOf = absl::FunctionRef<int(const Class&)>;
   using Place = std::tuple<uint64_t, uint32_t, Key>;  // tick, ~tokens (longest first), key
 
@@ -45,7 +46,11 @@ class VictimOrder {
   };
   struct Owned {
     absl::flat_hash_map<Class, Members> classes;  // none is empty
-    std::set<std::tuple<int, uint64_t, Class>> order;
+    using Order = std::set<std::tuple<int, uint64_t, Class>>;
+    Order order;     // as its units are given up
+    Order by_worth;  // without weights: of its place among the owners
+    void Enter(const Class& of, const Members& members);
+    void Leave(const Class& of, const Members& members);
   };
   using Head = std::tuple<int, uint64_t, Owner>;
 

@@ -231,6 +231,8 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   described.age = std::max(absl::ZeroDuration(), clock->Now() - point.uses.last);
   described.expires_in = std::max(absl::ZeroDuration(), point.expiry.at - clock->Now());
   described.hits = point.uses.hits;
+  described.priority = point.hint.priority;
+  described.kept = std::max(absl::ZeroDuration(), point.hint.kept_until - clock->Now());
   std::vector<uint32_t>& last = described.last_token_ids;
   for (const SegmentNode* node = point.node; node != nullptr && last.size() < kShownTokens;
        node = node->parent) {
@@ -281,6 +283,7 @@ void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
 bool StoreCore::Expire(int most) {
   mu.AssertHeld();
   const absl::Time now = clock->Now();
+  catalog.EndKeeps(now);
   bool any = false;
   for (; most > 0; --most, any = true) {
     RestorePointEntry* point = catalog.expiry().FirstExpired(now);

@@ -127,6 +127,7 @@ struct PublishSpec {
   // a point that was published before keeps its end. Published again with a time to live, a point
   // gets the later of the two ends.
   absl::Duration ttl;
+  KeepHint hint = {};  // published again without one, a point keeps that which it has
   std::function<bool()> stopped = nullptr;  // as PrefixQuery's
   std::string publisher = "";               // who it is, for QuarantineResult
   std::vector<ChainPtr> chains = {};        // as PrefixQuery's
@@ -252,6 +253,8 @@ struct RestorePoint {
   absl::Duration age;                                    // since last use
   absl::Duration expires_in = absl::InfiniteDuration();  // a pin holds it longer
   uint64_t hits = 0;
+  int priority = 0;                      // as PublishBegin's
+  absl::Duration kept;                   // for so long, as it says
   std::vector<uint32_t> last_token_ids;  // at most 8
 };
 

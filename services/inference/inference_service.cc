@@ -163,6 +163,7 @@ absl::Status InferenceService::GenerateRequestFrom(const v1::GenerateRequest& re
   if (request.has_speculate()) converted->speculate = request.speculate();
   converted->durability = *durability;
   converted->ttl_s = request.ttl_s();
+  converted->hint = HintFromProto(request);
   if (absl::Status kv = engine_->Complete(converted); !kv.ok()) return kv;
   options->sampling = *sampling;
   options->tokenizer = options_.tokenizer;
@@ -256,6 +257,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Prefill(Context* c
     made->max_new_tokens = 0;
     made->durability = *durability;
     made->ttl_s = parsed.ttl_s();
+    made->hint = HintFromProto(parsed);
     made->adapter = parsed.adapter();
     return AddPrompt(parsed.prompt(), PromptPurpose::kPrefill, context, made);
   };

@@ -507,6 +507,8 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   begin->mutable_boundaries()->Add(spec.boundaries.begin(), spec.boundaries.end());
   begin->set_durability(ToProto(spec.durability));
   begin->set_ttl_s(spec.ttl_s);
+  begin->set_keep_s(spec.hint.keep_s);
+  begin->set_priority(spec.hint.priority);
   for (const auto& object : spec.objects) {
     v1::ObjectRef* ref = begin->add_objects();
     ToProto(object->id, ref);

@@ -5,6 +5,7 @@
 #ifndef HEARTH_SERVICES_RPC_PROTO_CONVERSION_H_
 #define HEARTH_SERVICES_RPC_PROTO_CONVERSION_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -49,6 +50,13 @@ int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer);
 absl::Status CheckMessageBytes(size_t bytes);
 // kInvalidArgument: a field has a value that its enum does not.
 absl::Status UnknownValue(const char* field, int value, int last);
+
+// What is beyond the limits counts as them.
+template <typename Message>
+KeepHint HintFromProto(const Message& proto) {
+  return {std::min<uint32_t>(proto.keep_s(), kMaxKeepSeconds),
+          std::clamp<int32_t>(proto.priority(), -kMaxPriority, kMaxPriority)};
+}
 
 }  // namespace hearth
 

@@ -65,6 +65,7 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const I
   spec.tenant = *std::move(tenant);
   spec.durability = *durability;
   spec.ttl = absl::Seconds(proto.ttl_s());
+  spec.hint = HintFromProto(proto);
   spec.token_ids.assign(proto.prefix().token_ids().begin(), proto.prefix().token_ids().end());
   spec.cuts.assign(proto.prefix().cuts().begin(), proto.prefix().cuts().end());
   spec.boundaries.assign(proto.boundaries().begin(), proto.boundaries().end());
@@ -213,6 +214,8 @@ void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out) {
     out->set_expires_in_s(absl::ToDoubleSeconds(point.expires_in));
   }
   out->set_hits(point.hits);
+  out->set_priority(point.priority);
+  out->set_kept_s(absl::ToDoubleSeconds(point.kept));
   out->mutable_last_token_ids()->Add(point.last_token_ids.begin(), point.last_token_ids.end());
 }
 

@@ -68,6 +68,7 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   spec.objects = std::move(objects);
   spec.durability = sequence.request.durability;
   spec.ttl_s = sequence.request.ttl_s;
+  spec.hint = sequence.request.hint;
   spec.on_plan = [written = sequence.kept.written](const auto& lacked) { written->Add(lacked); };
   return spec;
 }

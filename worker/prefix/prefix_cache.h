@@ -84,6 +84,7 @@ struct PublishRequestSpec {
   std::vector<std::shared_ptr<const KvObject>> objects;
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;  // 0: as long as the store's default says
+  KeepHint hint = {};
   // Called once the cache has said which objects it lacks, before these are sent; never of a
   // publish that it refuses. May be null.
   std::function<void(const std::vector<ObjectId>& lacked)> on_plan = nullptr;

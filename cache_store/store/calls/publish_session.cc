@@ -445,6 +445,9 @@ absl::Status PublishSessionImpl::MakeRoom() {
   uint64_t new_bytes = 0, new_objects = 0, host_bytes = 0;
   const absl::Time now = core_->clock->Now();
   plan_.expires = ExpiryOf(now);
+  const uint64_t most_s = core_->catalog.ledger().QuotaOf(spec_.tenant).max_ttl_s;
+  const uint64_t keep_s = spec_.hint.keep_s;
+  plan_.kept_until = now + absl::Seconds(most_s > 0 ? std::min(keep_s, most_s) : keep_s);
   for (Boundary& kept : boundaries_) {
     HoldPoint(&kept, now);
     std::vector<StoredObject*> objects;
@@ -504,6 +507,7 @@ void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
       kept->expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;
     }
   }
+  kept->expires = std::max(kept->expires, plan_.kept_until);
   kept->number = kept->held ? point->number : core_->objects.NextNumber();
   kept->manifest = kept->held ? point->manifest : kept->number;
 }
@@ -621,6 +625,9 @@ void PublishSessionImpl::Show(const Boundary& kept) {
   if (kept.write) core_->catalog.SetDurable(point, kept.manifest, kept.expires);
   if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id);
   core_->catalog.Touch(point, core_->clock->Now());
+  if (spec_.hint.is_given()) {
+    core_->catalog.SetHint(point, spec_.hint.priority, plan_.kept_until, core_->clock->Now());
+  }
   // Only now is the record what a list would show.
   if (is_new) {
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));

@@ -73,6 +73,7 @@ class PublishSessionImpl : public PublishSession {
     Durability level = Durability::kMemory;
     std::vector<std::string> notes;
     absl::Time expires;  // of what is new
+    absl::Time kept_until;
     ComputeClaims::Wakes wakes;
     std::vector<Digest> unwritten;  // restore points that the disk lacks, or has an earlier end of
     uint64_t unwritten_bytes = 0;   // of new objects that are in RAM only

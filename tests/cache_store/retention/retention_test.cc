@@ -67,6 +67,29 @@ TEST_P(RetentionContractTest, UnitThatFreesNothingIsNotOffered) {
   EXPECT_EQ(retention->held(), 1u);
 }
 
+// Owner 1 gives up as many as it would without weights, and says which.
+TEST_P(RetentionContractTest, WeightOrdersAnOwnersUnitsAndNotTheOwners) {
+  const auto retention = Make();
+  for (int i = 1; i <= 4; ++i) {
+    Retention::Facts facts = PointOf(512);
+    facts.owner = i <= 2 ? 1 : 2;
+    retention->Insert(i, facts, {static_cast<uint64_t>(i), 512, At(0)});
+  }
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1, 2, 3, 4}));
+  retention->SetWeight(1, Retention::kMaxWeight);
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({2, 1, 3, 4}));
+  retention->SetWeight(3, Retention::kDoubleWorth);
+  retention->SetWeight(1, 0);
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1, 2, 4, 3}));
+  retention->SetWeight(2, -Retention::kDoubleWorth);
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({2, 1, 4, 3}));
+  retention->Erase(2, true);
+  Retention::Facts again = PointOf(512);
+  again.owner = 1;
+  retention->Insert(2, again, {5, 512, At(0)});
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1, 2, 4, 3})) << "no weight is remembered";
+}
+
 TEST_P(RetentionContractTest, AdoptedUnitsGoOldestFirst) {
   const auto retention = Make();
   retention->Insert(9, PointOf(512), {1, 512, At(1000)});

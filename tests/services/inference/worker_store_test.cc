@@ -296,6 +296,36 @@ TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
   EXPECT_EQ(others, limited);
 }
 
+TEST(WorkerAndStore, ACallsHintsReachTheStore) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker worker(store.address());
+  v1::GenerateRequest request = LongRequest();
+  request.set_wait_published(true);
+  request.set_keep_s(kMaxKeepSeconds + 1);
+  request.set_priority(-kMaxPriority - 1);
+  const Generation generated = worker.server.Generate(request);
+  ASSERT_GT(generated.published.published_tokens(), 0u) << generated.published.note();
+  v1::PrefillRequest prefill;
+  for (const uint32_t id : CountingTokens(40, 9)) {
+    prefill.mutable_prompt()->mutable_token_ids()->add_ids(id);
+  }
+  prefill.set_keep_s(900);
+  prefill.set_priority(3);
+  v1::PrefillResponse response;
+  ASSERT_TRUE(Prefill(worker.server.stub(), prefill, &response).ok());
+  size_t by_generate = 0, by_prefill = 0;
+  for (const RestorePoint& point : store.store()->List("default")) {
+    const bool was_prefill = point.priority == 3;
+    (was_prefill ? by_prefill : by_generate) += 1;
+    if (!was_prefill) EXPECT_EQ(point.priority, -kMaxPriority);
+    const absl::Duration kept = absl::Seconds(was_prefill ? 900 : kMaxKeepSeconds);
+    EXPECT_LE(point.kept, kept);
+    EXPECT_GT(point.kept, kept / 2);
+  }
+  EXPECT_GT(by_generate, 0u);
+  EXPECT_GT(by_prefill, 0u);
+}
+
 TEST(WorkerAndStore, ExplainsInTheSameWords) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker worker(store.address());

@@ -57,6 +57,7 @@ struct EngineRequest {
   std::optional<uint32_t> speculate;
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
+  KeepHint hint;           // likewise
   std::string request_id;  // for logs, the cache's too
   absl::Time deadline = absl::InfiniteFuture();
 
