@@ -96,7 +96,7 @@ struct RestorePointEntry {
     absl::Time at;          // not served from then on, unless it is pinned
     bool inherited = true;  // nobody published it as a whole: it expires with its parts
     absl::Time written = absl::InfinitePast();  // what the disk holds of `at`, if not inherited
-    uint32_t renewals = 0;  // publishes under way that will renew it
+    uint32_t renewals = 0;                      // publishes under way that will renew it
   };
 
   struct Hint {  // of who published it
