@@ -66,10 +66,10 @@ void HostResolver::Resolve(const NodeAddress& node, Done done) {
   }
   try {
     std::thread([asker = asker_, node] {
-      const absl::StatusOr<Addresses> addresses = Ask(node, 0);
+      absl::StatusOr<Addresses> addresses = Ask(node, 0);
       absl::MutexLock lock(&asker->mu);
       if (asker->resolver == nullptr) return;
-      asker->loop->Post([resolver = asker->resolver, node, addresses] {
+      asker->loop->Post([resolver = asker->resolver, node, addresses = std::move(addresses)] {
         const auto asked = resolver->waiting_.extract(node);
         for (const Done& each : asked.mapped()) each(addresses);
       });
