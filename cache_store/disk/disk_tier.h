@@ -49,6 +49,8 @@ struct DiskContents {
   uint64_t drops = 0;  // the number of the last one
   // Restore points that were there when the count was last noted (point_count.h), and are not.
   uint64_t lost_points = 0;
+  // The machine stopped, and all that is there is whole: what was not synced may be missing.
+  bool may_lack = false;
   // Damage, a line for each: files, and ranges of records.
   std::vector<std::string> damage;
 };

@@ -232,7 +232,8 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
   if (is_same_boot && lost > 0) {
     contents->damage.insert(contents->damage.end(), db.cut_logs().begin(), db.cut_logs().end());
   }
-  if (is_same_boot || !contents->damage.empty()) contents->lost_points = lost;
+  contents->may_lack = !is_same_boot && contents->damage.empty();
+  if (!contents->may_lack) contents->lost_points = lost;
   if (contents->lost_points > 0) {
     contents->damage.push_back(
         absl::StrCat(contents->lost_points, " of ", noted.points, " restore points are lost"));

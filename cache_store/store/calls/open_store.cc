@@ -327,9 +327,10 @@ void Recovery::SayWhatIsLost() {
   size_t lost = 0;
   for (const Digest& id : lost_) {
     if (core_->catalog.Find(id) != nullptr) continue;  // another manifest has it
-    core_->Count(Counter::kRecoveryLostRestorePoints);
     core_->meters.CountRemoved(Removal::kLost);
     core_->history.Record(id, Removal::kLost, core_->clock->Now());
+    if (contents_.may_lack) continue;
+    core_->Count(Counter::kRecoveryLostRestorePoints);
     if (lost++ == 0) first = DigestHex(id).substr(0, 16);
   }
   if (lost == 0) return;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/verify.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -143,6 +144,26 @@ TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsLostAndItsRemainsAreCollected) {
     EXPECT_EQ(KitFetch(store.get(), model_, other).value(), 64u);
     const auto explained = store->Explain(KitQuery(model_, prompt_)).value();
     EXPECT_EQ(absl::StrContains(explained.summary, "lost: it was acknowledged"), is_first);
+  }
+}
+
+// Of two logs the older may lose its end and the newer nothing: a manifest then lacks its objects.
+TEST_F(DiskStore, AMachineThatStoppedMayTakeWhatWasNotSynced) {
+  const auto open = [this](BootId boot) {
+    StoreSeams seams;
+    seams.boot = boot;
+    return OpenStore(DiskOptions(folder_), std::move(seams)).value();
+  };
+  for (const bool stops : {true, false}) {
+    { ASSERT_TRUE(KitPublish(open(1).get(), model_, prompt_, {192}).ok()); }
+    {
+      RawDatabase raw(folder_);
+      raw.Delete("objects", raw.All("objects").at(3).first);
+    }
+    const auto counters = open(stops ? 2 : 1)->Stats().counters;
+    EXPECT_EQ(counters.at("recovery_dropped_manifests"), 1u);
+    EXPECT_EQ(counters.at("recovery_lost_restore_points"), stops ? 0u : 1u);
+    EXPECT_EQ(counters.at("recovery_damage"), 0u);
   }
 }
 
