@@ -14,7 +14,7 @@ from python_support import CHUNK_TOKENS, ROOT, PythonTest, prompt
 
 from hearth_cache import (
     AsyncStore, AsyncWorker, Conflict, DataLoss, Fingerprint, Layout, NotFound,
-    PreconditionFailed, Prefix, Store, Worker, system)
+    PageLayout, PreconditionFailed, Prefix, Store, Worker, system)
 from hearth_cache._exchange import FetchReader
 from hearth_cache.v1 import cache_store_pb2
 
@@ -121,6 +121,27 @@ class Prefixes(PythonTest):
         differs = self.store.explain(other).other_fingerprints[0]
         self.assertEqual((differs.field, differs.requested, differs.stored, differs.matched_tokens),
                          ("engine", "another", "made up", 48))
+
+    def test_engines_pages_that_differ_in_one_field_are_shared_with_nobody(self):
+        shape = {"layer_types": "llgl", "window": 24, "page_bytes": 256, "chunk_tokens": 16}
+        fields = {"engine": "vllm", "engine_version": "0.32.0", "dtype": "float32",
+                  "cache_dtype": "auto", "isa": "AVX512", "weights_xxh3": "ab", "tp_size": 1}
+        ids = prompt(50, 11)
+
+        def found(layout, fields):
+            asked = Prefix(Fingerprint.of(layout, fields), ids)
+            return (self.store.fetch(asked).usable_tokens,
+                    [one.field for one in self.store.explain(asked).other_fingerprints])
+
+        page = bytes(shape["page_bytes"])
+        self.store.publish(Prefix(Fingerprint.of(PageLayout(**shape), fields), ids), [48],
+                           lambda one, layer: page)
+        self.assertEqual(found(PageLayout(**shape), fields), (48, []))
+        for name, value in {"chunk_tokens": 32, "page_bytes": 512}.items():
+            self.assertEqual(found(PageLayout(**{**shape, name: value}), fields), (0, [name]))
+        for name, value in {"engine_version": "0.33.0", "dtype": "bfloat16", "cache_dtype": "fp8",
+                            "isa": "AVX512 amx", "weights_xxh3": "cd", "tp_size": 2}.items():
+            self.assertEqual(found(PageLayout(**shape), {**fields, name: value}), (0, [name]))
 
     def test_restore_points_are_listed_pinned_renewed_and_dropped(self):
         self.keep(prompt(33, 5), 32, ttl_s=500)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import unittest.mock
 
 import python_support
 from python_support import PACKAGE, PythonTest, prompt
@@ -52,7 +53,7 @@ class Prefixes(PythonTest):
         return transformers.AutoModelForCausalLM.from_pretrained(self.made, dtype=dtype).eval()
 
     def prefixes_of(self, model, **options):
-        made = PrefixCache(model, self.node.address, chunk_tokens=CHUNK, **options)
+        made = PrefixCache(model, self.node.address, **{"chunk_tokens": CHUNK, **options})
         self.addCleanup(made.close)
         return made
 
@@ -192,6 +193,11 @@ class Prefixes(PythonTest):
         torch.set_num_threads(2)
         self.assertEqual(found_by(self.loaded), (0, ["threads"]))
         torch.set_num_threads(1)
+        self.assertEqual(found_by(self.loaded, chunk_tokens=32), (0, ["chunk_tokens"]))
+        with unittest.mock.patch.object(transformers, "__version__", "5.0.0"):
+            self.assertEqual(found_by(self.loaded), (0, ["transformers"]))
+        with unittest.mock.patch("torch.backends.cpu.get_cpu_capability", lambda: "another"):
+            self.assertEqual(found_by(self.loaded), (0, ["capability"]))
         changed = self.load_model()
         with torch.no_grad():
             changed.model.layers[0].mlp.up_proj.weight[0, 0] += 1e-3
