@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/cli/command_line.h"
 #include "services/hearthctl/chat_file.h"
-#include "services/hearthctl/prompt_flags.h"
 #include "services/rpc/call_metadata.h"
 
 namespace hearth {
@@ -115,6 +114,7 @@ void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_
       "--durability", kDurabilities,
       [this](int level) { durability_ = static_cast<v1::Durability>(level); },
       "of what is published: memory, disk or sync");
+  hint_.Declare(command);
 }
 
 void GenerationFlags::DeclareRules(CommandFlags* command) {
@@ -190,6 +190,8 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   request->set_kv_quantization(kv_quantization_);
   if (speculate_ >= 0) request->set_speculate(static_cast<uint32_t>(speculate_));
   request->set_durability(durability_);
+  request->set_keep_s(hint_.Value().keep_s);
+  request->set_priority(hint_.Value().priority);
 }
 
 GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request,

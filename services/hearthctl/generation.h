@@ -17,6 +17,7 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/progress_line.h"
+#include "services/hearthctl/prompt_flags.h"
 
 namespace hearth {
 
@@ -59,6 +60,7 @@ class GenerationFlags {
   std::string kv_cache_, kv_quantization_;
   int speculate_ = -1;
   v1::Durability durability_ = v1::DURABILITY_DEFAULT;
+  HintFlags hint_;
 };
 
 // One answer of several to a prompt.

@@ -56,6 +56,8 @@ Json RestorePointJson(const v1::RestorePointInfo& point) {
               {"pinned", point.pinned()},
               {"age_s", point.age_s()},
               {"expires_in_s", point.has_expires_in_s() ? Json(point.expires_in_s()) : Json()},
+              {"kept_s", point.kept_s()},
+              {"priority", point.priority()},
               {"hits", point.hits()},
               {"fingerprint", HexText(point.fingerprint_digest())},
               {"last_token_ids", std::vector<uint32_t>(point.last_token_ids().begin(),

@@ -1,5 +1,7 @@
 #include "services/hearthctl/prompt_flags.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -30,6 +32,20 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
 void DeclareAdapter(CommandFlags* command, std::string* adapter) {
   command->Add("--adapter", adapter,
                "go through this adapter of the worker's (hearth-worker --adapter NAME=DIR)");
+}
+
+void HintFlags::Declare(CommandFlags* command) {
+  command->Add("--keep", &keep_,
+               "what is kept goes after all else of the tenant for so long: 10m; 1h at most");
+  command
+      ->Add("--priority", &priority_,
+            "each step doubles the worth of what is kept beside all else of the tenant")
+      .Between(-kMaxPriority, kMaxPriority);
+}
+
+KeepHint HintFlags::Value() const {
+  const absl::Duration keep = std::min(keep_, absl::Seconds(kMaxKeepSeconds));
+  return {static_cast<uint32_t>(absl::ToInt64Seconds(keep)), priority_};
 }
 
 void PromptFlags::Declare(CommandFlags* command, bool takes_word) {

@@ -10,7 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "proto/inference.pb.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 
@@ -21,6 +23,17 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
 
 // --adapter: the one that a prompt goes through.
 void DeclareAdapter(CommandFlags* command, std::string* adapter);
+
+// --keep, --priority: hints for the store, of what a call keeps.
+class HintFlags {
+ public:
+  void Declare(CommandFlags* command);
+  KeepHint Value() const;
+
+ private:
+  absl::Duration keep_;
+  int priority_ = 0;
+};
 
 class PromptFlags {
  public:

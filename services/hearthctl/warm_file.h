@@ -27,6 +27,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 
@@ -35,6 +36,7 @@ struct WarmEntry {
   v1::PromptInput prompt;
   bool pin = false;
   uint32_t ttl_s = 0;   // 0: not given
+  KeepHint hint;        // of flags alone
   std::string adapter;  // empty: none
 };
 

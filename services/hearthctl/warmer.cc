@@ -42,8 +42,8 @@ absl::Status Warmer::Warm(const WarmEntry& entry, bool pin, WarmResult* result) 
   }
   auto explained = FindStored(entry, result);
   if (!explained.ok()) return explained.status();
-  // With a time to live, prompts that are stored already too: their time is renewed.
-  if (!result->complete() || entry.ttl_s > 0) {
+  // With a time to live or a hint, prompts that are stored already too: theirs is renewed.
+  if (!result->complete() || entry.ttl_s > 0 || entry.hint.is_given()) {
     status = Prefill(entry, result);
     if (!status.ok()) return status;
     explained = FindStored(entry, result);
@@ -91,6 +91,8 @@ absl::Status Warmer::Prefill(const WarmEntry& entry, WarmResult* result) {
   *request.mutable_prompt() = entry.prompt;
   request.set_durability(durability_);
   request.set_ttl_s(entry.ttl_s);
+  request.set_keep_s(entry.hint.keep_s);
+  request.set_priority(entry.hint.priority);
   request.set_adapter(entry.adapter);
   ProgressLine progress(console_);
   request.set_report_progress(progress.is_seen());

@@ -169,6 +169,8 @@ void CompletionCall::Start(v1::Inference::StubInterface* stub) {
       Warming* call = warmings_.back().get();
       *call->request.mutable_prompt() = asked.prompt();
       call->request.set_ttl_s(request_.ttl_s);
+      call->request.set_keep_s(asked.keep_s());
+      call->request.set_priority(asked.priority());
       call->request.set_adapter(terms_.adapter);
       Prepare(&call->context);
       stub->async()->Prefill(&call->context, &call->request, call);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 namespace {
@@ -117,7 +118,19 @@ absl::Status ReadStops(const json& body, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
-absl::Status ReadCacheOptions(const json& body, bool* is_explicit, OpenAiRequest* request) {
+absl::Status ReadPriority(const json& options, v1::GenerateRequest* made) {
+  const json* found = Find(options, "priority");
+  if (found == nullptr) return absl::OkStatus();
+  if (!found->is_number_integer() || std::abs(found->get<double>()) > kMaxPriority) {
+    return Bad("priority", absl::StrCat("is ", found->dump(), "; priorities are whole, from ",
+                                        -kMaxPriority, " to ", kMaxPriority));
+  }
+  made->set_priority(found->get<int32_t>());
+  return absl::OkStatus();
+}
+
+absl::Status ReadCacheOptions(const json& body, bool* is_explicit, OpenAiRequest* request,
+                              v1::GenerateRequest* made) {
   if (absl::Status status = ReadText(body, "prompt_cache_key", &request->cache_key); !status.ok()) {
     return status;
   }
@@ -135,6 +148,12 @@ absl::Status ReadCacheOptions(const json& body, bool* is_explicit, OpenAiRequest
     status = seconds.status();
     if (status.ok()) request->ttl_s = *seconds;
   }
+  if (const json* keep = Find(*options, "keep"); status.ok() && keep != nullptr) {
+    const absl::StatusOr<uint32_t> seconds = ParseCacheTtl(*keep, "keep");
+    status = seconds.status();
+    if (status.ok()) made->set_keep_s(*seconds);
+  }
+  if (status.ok()) status = ReadPriority(*options, made);
   *is_explicit = mode == "explicit";
   return status.ok()
              ? status
@@ -344,7 +363,7 @@ absl::StatusOr<json> ParseBody(const std::string& body) {
   return parsed;
 }
 
-absl::StatusOr<uint32_t> ParseCacheTtl(const json& ttl) {
+absl::StatusOr<uint32_t> ParseCacheTtl(const json& ttl, const char* name) {
   uint64_t seconds = 0;
   if (ttl.is_number_unsigned()) {
     seconds = ttl.get<uint64_t>();
@@ -358,8 +377,8 @@ absl::StatusOr<uint32_t> ParseCacheTtl(const json& ttl) {
     }
   }
   if (seconds == 0 || seconds > kMaxTtlS) {
-    return Bad("ttl", absl::StrCat("is ", ttl.dump(), "; \"5m\", \"1h\" or a number of seconds, ",
-                                   "at most a year"));
+    return Bad(name, absl::StrCat("is ", ttl.dump(), "; \"5m\", \"1h\" or a number of seconds, ",
+                                  "at most a year"));
   }
   return static_cast<uint32_t>(seconds);
 }
@@ -371,7 +390,7 @@ absl::StatusOr<OpenAiRequest> ParseChat(const json& body) {
   bool has_breakpoint = false, logprobs = false;
   uint64_t alternatives = 0;
   absl::Status status = ReadCommon(body, kChatTokens, &request, &made);
-  if (status.ok()) status = ReadCacheOptions(body, &has_breakpoint, &request);
+  if (status.ok()) status = ReadCacheOptions(body, &has_breakpoint, &request, &made);
   if (status.ok()) status = ReadBool(body, "logprobs", &logprobs);
   if (status.ok()) status = ReadCount(body, "top_logprobs", 0, 20, &alternatives);
   if (status.ok() && logprobs) status = AskLogprobs(alternatives, &request, &made);
@@ -402,7 +421,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(const json& body) {
   bool is_explicit = false;
   uint64_t alternatives = 0;
   absl::Status status = ReadCommon(body, kCompletionTokens, &request, &made);
-  if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request);
+  if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request, &made);
   if (status.ok()) status = ReadBool(body, "echo", &request.echo);
   if (status.ok()) status = ReadCount(body, "logprobs", 0, 20, &alternatives);
   if (status.ok() && Find(body, "logprobs") != nullptr) {

@@ -39,8 +39,8 @@ absl::StatusOr<nlohmann::json> ParseBody(const std::string& body);
 // The body of /v1/chat/completions, /v1/completions. An error begins with the field's name.
 absl::StatusOr<OpenAiRequest> ParseChat(const nlohmann::json& body);
 absl::StatusOr<OpenAiRequest> ParseCompletion(const nlohmann::json& body);
-// "30m", "1h", "90s" or a number of seconds.
-absl::StatusOr<uint32_t> ParseCacheTtl(const nlohmann::json& ttl);
+// "30m", "1h", "90s" or a number of seconds. `name`: of the field, for errors.
+absl::StatusOr<uint32_t> ParseCacheTtl(const nlohmann::json& ttl, const char* name = "ttl");
 
 }  // namespace hearth
 

@@ -14,6 +14,7 @@ hearth_test(hearthctl_test
           hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
           hearthctl/asked_prompts_test.cc hearthctl/transcript_test.cc
   LIBS hearthctl_commands hearth_events hearth_simulate hearth_cache_service
+       hearth_store_test_support
        nlohmann_json::nlohmann_json OpenSSL::Crypto util
   HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
 

@@ -81,6 +81,8 @@ absl::StatusOr<AskedQuestion> ReadQuestion(absl::string_view text, size_t line,
 std::string DigestOf(const AskedQuestion& question, v1::GenerateRequest each) {
   each.clear_cache();
   each.clear_durability();
+  each.clear_keep_s();
+  each.clear_priority();
   return DigestHex(Sha256(absl::StrCat(each.SerializeAsString(), "\n", question.text, "\n",
                                        absl::StrJoin(question.token_ids, ","))));
 }

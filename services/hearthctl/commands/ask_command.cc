@@ -225,6 +225,8 @@ absl::Status Asker::KeepContext(v1::Inference::Stub* stub, const v1::PromptInput
   v1::PrefillRequest request;
   *request.mutable_prompt() = shared;
   request.set_durability(each_.durability());
+  request.set_keep_s(each_.keep_s());
+  request.set_priority(each_.priority());
   request.set_adapter(each_.adapter());
   v1::PrefillResponse response;
   const absl::Status kept = WhenThereIsRoom([&](grpc::ClientContext* context) {

@@ -16,7 +16,8 @@ constexpr char kListExamples[] =
   hearthctl ls --json | jq -sc 'sort_by(-.bytes)[:10][]'          (the largest)
 Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
 the fastest tier that holds all of it, whether it is durable and pinned, its age since last use,
-the time it has left to live, and its last token ids; those first that were used last.
+the time it has left to live, for how long it goes after the tenant's others, its priority, and its
+last token ids; those first that were used last.
 )";
 constexpr char kPinExamples[] = R"(  hearthctl pin 3fa94c1200aa      (never evicted until unpinned)
   hearthctl unpin 3fa94c1200aa
@@ -36,16 +37,17 @@ struct StoreFlags {
 
 void PrintHeader(Console& console) {
   console.out << "id              tokens       size  tier    durable  pinned       age   hits  "
-                 "    left  last tokens\n";
+                 "    left      kept  priority  last tokens\n";
 }
 
 void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
-  console.out << absl::StrFormat("%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5u  %8s ",
-                                 HexText(point.restore_point_id()).substr(0, 12), point.tokens(),
-                                 SizeText(point.bytes()), TierText(point.tier()),
-                                 point.durable() ? "yes" : "no", point.pinned() ? "yes" : "no",
-                                 AgeText(point.age_s()), point.hits(),
-                                 point.has_expires_in_s() ? AgeText(point.expires_in_s()) : "-");
+  console.out << absl::StrFormat(
+      "%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5u  %8s  %8s  %8d ",
+      HexText(point.restore_point_id()).substr(0, 12), point.tokens(), SizeText(point.bytes()),
+      TierText(point.tier()), point.durable() ? "yes" : "no", point.pinned() ? "yes" : "no",
+      AgeText(point.age_s()), point.hits(),
+      point.has_expires_in_s() ? AgeText(point.expires_in_s()) : "-",
+      point.kept_s() > 0 ? AgeText(point.kept_s()) : "-", point.priority());
   for (uint32_t id : point.last_token_ids()) console.out << " " << id;
   console.out << "\n";
 }

@@ -8,6 +8,7 @@
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/model_info.h"
+#include "services/hearthctl/prompt_flags.h"
 #include "services/hearthctl/warmer.h"
 
 namespace hearth {
@@ -45,6 +46,7 @@ struct WarmFlags {
   double min_coverage = 1.0;
   bool pin = false;
   std::string ttl;
+  HintFlags hint;
   bool json = false;
 };
 
@@ -165,6 +167,7 @@ int RunWarm(const WarmFlags& flags, Console& console) {
       if (entry.ttl_s == 0) entry.ttl_s = *ttl;
     }
   }
+  for (WarmEntry& entry : *entries) entry.hint = flags.hint.Value();
   const bool pins = flags.pin || std::any_of(entries->begin(), entries->end(),
                                              [](const WarmEntry& entry) { return entry.pin; });
   if (pins && flags.store.address.empty()) {
@@ -217,6 +220,7 @@ void AddWarmCommand(CommandSet* commands) {
   command->Add("--ttl", &flags->ttl,
                "how long what is stored may be served, and what is there already from now "
                "on: 90m, 36h; of prompts that say nothing else");
+  flags->hint.Declare(command);
   command->AddJson(&flags->json, " a prompt, the coverage last");
 }
 

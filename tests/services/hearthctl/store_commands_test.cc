@@ -5,6 +5,7 @@
 #include "tests/proto/tiny_snapshot.h"
 #include "tests/services/hearthctl/run_cli.h"
 #include "tests/services/store/store_server.h"
+#include "tests/support/store_kit.h"
 
 namespace hearth {
 namespace {
@@ -51,6 +52,22 @@ TEST_F(StoreCommandsTest, TheLastScrubIsATimeThatAPersonCanRead) {
   const CliResult human = RunCli({"stats", "--store", server_.address()});
   EXPECT_THAT(human.out, ContainsRegex("last_full_scrub 20[0-9-]+ [0-9:]+ UTC"));
   EXPECT_THAT(human.out, Not(HasSubstr("unix_s")));
+}
+
+TEST_F(StoreCommandsTest, AListShowsWhatPublishersHinted) {
+  const Fingerprint model = KitModel().Make();
+  const KitPrompt prompt{KitTokens(1, 33), {}};
+  PublishSpec spec = KitSpec(model, prompt, {32});
+  spec.hint = {600, -3};
+  auto session = server_.store()->Publish(spec);
+  ASSERT_TRUE(session.ok() && KitPutAll(session->get(), spec, model, prompt).ok());
+  ASSERT_TRUE((*session)->Commit().ok());
+  const Json point = Run({"ls"}).last();
+  EXPECT_EQ(point["priority"], -3);
+  EXPECT_GT(point["kept_s"], 300);
+  EXPECT_LE(point["kept_s"], 600);
+  const CliResult human = RunCli({"ls", "--store", server_.address()});
+  EXPECT_THAT(human.out, ContainsRegex("left +kept +priority .*\n.* -  +[0-9.]+ min +-3 "));
 }
 
 TEST_F(StoreCommandsTest, StatsCountWhatIsStored) {

@@ -245,9 +245,11 @@ TEST_F(OpenAiDoorTest, SaysWhatThePromptAddedToTheStore) {
       Post("/v1/chat/completions",
            R"({"messages": [{"role": "system", "content": "the keeper of the light)"
            R"( climbs the stairs and 12 barrels"}, {"role": "user", "content": "a"}],)"
-           R"( "prompt_cache_options": {"prewarm": true}})")
+           R"( "prompt_cache_options": {"prewarm": true, "keep": 60, "priority": 2}})")
           .parsed()["usage"];
   EXPECT_GT(warmed["prompt_tokens_details"]["cache_write_tokens"], 0) << warmed;
+  EXPECT_EQ(cache_->published().back().hint.keep_s, 60u);
+  EXPECT_EQ(cache_->published().back().hint.priority, 2);
 }
 
 // The answer's prefix goes out beside the prompt's, and may have the prompt's chunks first.

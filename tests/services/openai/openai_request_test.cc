@@ -97,11 +97,13 @@ TEST(OpenAiRequest, KeepsTheEndOfTheSystemTextUnlessBreakpointsAreSaid) {
   EXPECT_TRUE(keeps(of(system + "," + plain, ""), 0));
   EXPECT_FALSE(
       keeps(of(system + "," + plain, R"(, "prompt_cache_options": {"mode": "explicit"})"), 0));
-  const OpenAiRequest said =
-      of(system + "," + marked, R"(, "prompt_cache_options": {"ttl": "5m"})");
+  const OpenAiRequest said = of(system + "," + marked, R"(, "prompt_cache_options": {"ttl": "5m", )"
+                                                       R"("keep": "10m", "priority": -8})");
   EXPECT_FALSE(keeps(said, 0));
   EXPECT_TRUE(keeps(said, 1));
   EXPECT_EQ(said.generations[0].ttl_s(), 3600u);
+  EXPECT_EQ(said.generations[0].keep_s(), 600u);
+  EXPECT_EQ(said.generations[0].priority(), -8);
   EXPECT_TRUE(of(plain, R"(, "prompt_cache_options": {"prewarm": true})").prewarm);
   EXPECT_EQ(of(plain, R"(, "prompt_cache_key": "k")").cache_key, "k");
 }
@@ -157,6 +159,13 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ChatError(R"("messages": [])"), StartsWith("messages: "));
   EXPECT_THAT(ChatError(R"("messages": [{"role": "user"}])"), StartsWith("messages[0].content: "));
   EXPECT_THAT(ChatError(R"("messages": ["x"])"), StartsWith("messages[0]: "));
+  for (const char* priority : {"9", "-9", "0.5", "18446744073709551615", "\"high\""}) {
+    EXPECT_THAT(ChatError(R"("prompt_cache_options": {"priority": )" + std::string(priority) + "}"),
+                StartsWith("prompt_cache_options.priority: is " + std::string(priority) +
+                           "; priorities are"));
+  }
+  EXPECT_THAT(ChatError(R"("prompt_cache_options": {"keep": "long"})"),
+              StartsWith("prompt_cache_options.keep: is \"long\""));
   EXPECT_THAT(ChatError(R"("prompt_cache_options": {"mode": "x"})"),
               StartsWith("prompt_cache_options.mode: "));
 }
