@@ -24,13 +24,16 @@ BLOCKING = (
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync (?=def|for|with)|\bawait ", ""),
     (r"\b__a(?=enter|exit|iter|next)", "__"),
-    (r"\baclose\b", "close"),
+    (r"\baclos(e|ing)\b", r"clos\1"),
+    (r"\basynccontextmanager\b", "contextmanager"),
+    (r"\bAwaitable(?:\[([\w.]+)\]|, )", r"\1"),
+    (r"(\S+)\.get_state\(try_to_connect=True\)", r"grpc.channel_ready_future(\1)"),
     (r"\bgrpc\.aio\b", "grpc"),
     (r"\bAioRpcError\b", "RpcError"),
     (r"\bfrom asyncio import Queue\b", "from queue import Queue"),
     (r"\bfrom asyncio import sleep\b", "from time import sleep"),
 )
-CLIENTS = ("_channel.py", "caches.py", "store.py", "worker.py")
+CLIENTS = ("_asked.py", "_channel.py", "caches.py", "store.py", "worker.py")
 FILES = ("cache_store", "chunk_run", "inference", "store_stats")
 
 

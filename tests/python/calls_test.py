@@ -15,6 +15,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from hearth_cache import (
     Access, AsyncWorker, Busy, DeadlineExceeded, InvalidRequest, Unavailable, Worker)
+from hearth_cache.prompts import generate_request
 from hearth_cache.v1 import inference_pb2
 
 LONG_S = 60
@@ -149,6 +150,19 @@ class Errors(unittest.TestCase):
     def test_an_option_that_does_not_exist_is_refused(self):
         with Worker("127.0.0.1:1") as worker, self.assertRaisesRegex(TypeError, "top_q"):
             worker.generate([1], top_q=3)
+
+
+    def test_options_are_fields_by_their_names(self):
+        made = generate_request(inference_pb2.PromptInput(), {
+            "stop": "end", "cache": "read", "keep_s": 9, "logprobs": 2, "logit_bias": {5: 1.0},
+            "top_k": 3, "breakpoints": [1]})
+        self.assertEqual(made, inference_pb2.GenerateRequest(
+            prompt=inference_pb2.PromptInput(), max_new_tokens=256, fits_context=True,
+            stop=["end"], cache=inference_pb2.CACHE_MODE_READ, keep_s=9,
+            sampling=inference_pb2.SamplingParams(
+                report_logprobs=True, logprobs=2, logit_bias={5: 1.0}, top_k=3)))
+        plain = generate_request(inference_pb2.PromptInput(), {"max_new_tokens": 3})
+        self.assertFalse(plain.fits_context or plain.HasField("sampling"))
 
 
 class Identities(unittest.TestCase):

@@ -5,14 +5,12 @@
         print(answer.text, answer.cached_tokens)
 """
 
-from hearth_cache._asking import Asked
-from hearth_cache._cache import Cache
 from hearth_cache._calls import Access
 from hearth_cache._exchange import Fetched, Prefix, Turn
 from hearth_cache.aio.caches import AsyncCaches
-from hearth_cache.aio.store import AsyncLease, AsyncStore
+from hearth_cache.aio.store import AsyncStore
 from hearth_cache.aio.worker import AsyncStream, AsyncWorker
-from hearth_cache.answers import Answer, Sample
+from hearth_cache.answers import Answer, Asked, Cache, Sample
 from hearth_cache.caches import Caches
 from hearth_cache.errors import (
     Busy, Cancelled, Conflict, DataLoss, DeadlineExceeded, HearthError, InvalidRequest, NotFound,
@@ -20,14 +18,14 @@ from hearth_cache.errors import (
 from hearth_cache.layout import Fingerprint, Layout, ObjectId, PageLayout
 from hearth_cache.prompts import (
     GenerateOptions, Message, Prompt, PromptOptions, model, system, user)
-from hearth_cache.store import Lease, Store
+from hearth_cache.store import Store
 from hearth_cache.worker import Stream, Worker
 
 __all__ = [
-    "Access", "Answer", "Asked", "AsyncCaches", "AsyncLease", "AsyncStore", "AsyncStream",
+    "Access", "Answer", "Asked", "AsyncCaches", "AsyncStore", "AsyncStream",
     "AsyncWorker", "Busy", "Cache", "Caches", "Cancelled", "Conflict", "DataLoss",
     "DeadlineExceeded", "Fetched", "Fingerprint", "GenerateOptions", "HearthError",
-    "InvalidRequest", "Layout", "Lease", "Message", "NotFound", "ObjectId", "PageLayout",
+    "InvalidRequest", "Layout", "Message", "NotFound", "ObjectId", "PageLayout",
     "PermissionDenied", "PreconditionFailed", "Prefix", "Prompt", "PromptOptions", "Sample",
     "Store", "Stream", "Turn", "Unauthenticated", "Unavailable", "Worker", "model", "system",
     "user"]

@@ -1,4 +1,4 @@
-"""Calls of a server: metadata, deadlines, retries and errors."""
+"""How a server is reached, and how long a call is tried."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import os
 import pathlib
 import random
 import re
-import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Optional, Protocol, TypeVar, Union
+from typing import Optional, Union
 
 import grpc
-import grpc.aio
 
-from hearth_cache.errors import Busy, HearthError, Unavailable, from_status
+from hearth_cache.errors import Busy, HearthError, Unavailable
 
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
@@ -31,20 +28,6 @@ CHANNEL_OPTIONS = [
 ]
 
 PathText = Union[str, "os.PathLike[str]"]
-
-
-class Message(Protocol):
-    def SerializeToString(self) -> bytes: ...
-
-
-Q = TypeVar("Q", bound=Message)
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Method(Generic[Q, R]):
-    path: str
-    read: Callable[[bytes], R]
 
 
 @dataclass(frozen=True)
@@ -97,10 +80,6 @@ def _stays_on_host(address: str) -> bool:
         re.fullmatch(r"127\.[0-9.:]*", address) is not None
 
 
-def new_request_id() -> str:
-    return secrets.token_hex(8)
-
-
 class Patience:
     """How long one call is tried: until its deadline, and at most so many times more."""
 
@@ -126,35 +105,3 @@ class Patience:
             raise failure
         self._retries -= 1
         return delay_s
-
-
-class Peer:
-    """What both kinds of channels have in common."""
-
-    def __init__(self, address: str, access: Optional[Access], deadline_s: float,
-                 retries: int) -> None:
-        self.address = address
-        self._access = access or Access()
-        self._access.check(address)
-        self._deadline_s = deadline_s
-        self._retries = retries
-
-    def patience(self, deadline_s: Optional[float] = None,
-                 retries: Optional[int] = None) -> Patience:
-        return Patience(self._deadline_s if deadline_s is None else deadline_s,
-                        self._retries if retries is None else retries)
-
-    def failure(self, error: Any, request_id: str) -> HearthError:
-        trailers = error.trailing_metadata() or ()
-        return from_status(error.code(), error.details() or "", trailers, self.address, request_id)
-
-
-def bytes_of(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def begin_to_connect(channel: Any) -> None:
-    if isinstance(channel, grpc.aio.Channel):
-        channel.get_state(try_to_connect=True)
-    else:
-        grpc.channel_ready_future(channel)

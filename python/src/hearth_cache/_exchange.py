@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Optional, Union
+from typing import Optional, Union
 
 import xxhash
 
 from hearth_cache.answers import tier_name
 from hearth_cache.errors import DataLoss, PreconditionFailed
-from hearth_cache.layout import Fingerprint, ObjectId
+from hearth_cache.layout import AnyLayout, Fingerprint, ObjectId
 from hearth_cache.v1 import cache_store_pb2
 
 PIECE_BYTES = 1 << 20
@@ -59,11 +59,12 @@ class FetchReader:
     def __init__(self, prefix: Prefix, above_tokens: int, max_tokens: int,
                  place: Optional[Place] = None) -> None:
         self._prefix, self._place = prefix, place
+        self._layout = prefix.fingerprint.layout
         self._above = above_tokens
         self._most = max_tokens or max(0, len(prefix.token_ids) - 1)
-        self._plan: Optional[cache_store_pb2.FetchPlan] = None
+        self._planned = False
+        self._due: dict[tuple[int, int], int] = {}  # digests, by object and layer
         self._parts: dict[tuple[int, int], bytearray] = {}
-        self._placed: set[tuple[int, int]] = set()
         self.fetched = Fetched()
 
     def request(self, *, again: bool) -> cache_store_pb2.FetchRequest:
@@ -72,15 +73,14 @@ class FetchReader:
             max_tokens=self._most, verifies=not again, again=again)
 
     def take(self, message: cache_store_pb2.FetchResponse) -> None:
-        if message.HasField("plan"):
-            if self._plan is not None:
-                raise DataLoss("a second plan in one fetch")
-            self._plan = message.plan
-            self._take_plan(message.plan)
-        elif self._plan is None:
-            raise DataLoss("the fetch began without a plan")
+        if message.HasField("plan") == self._planned:
+            raise DataLoss("a second plan in one fetch" if self._planned
+                           else "the fetch began without a plan")
+        if self._planned:
+            self._take_slice(message.slice)
         else:
-            self._take_slice(message.slice, self._plan)
+            self._planned = True
+            self._take_plan(message.plan)
 
     def _take_plan(self, plan: cache_store_pb2.FetchPlan) -> None:
         fetched, state, ids = self.fetched, plan.state, self._prefix.token_ids
@@ -90,97 +90,82 @@ class FetchReader:
         if usable == 0:
             return
         if not self._above < usable <= min(self._most, len(ids)):
-            self._differs("usable_tokens", usable)
-        for name, value in (("token_count", state.token_count),
-                            ("next_position", state.next_position)):
-            if value != usable:
-                self._differs(name, value)
-        if state.attention_mask != "causal":
-            self._differs("attention_mask", state.attention_mask)
-        if state.fingerprint.digest != self._prefix.fingerprint.digest:
-            self._differs("fingerprint", state.fingerprint.digest.hex())
-        if list(state.token_ids) != list(ids[:usable]):
-            self._differs("token_ids", f"{len(state.token_ids)} ids that are not the prompt's")
+            raise _differs("usable_tokens", usable)
         objects = [ObjectId(one.begin, one.tokens, one.group) for one in plan.objects]
-        layout = self._prefix.fingerprint.layout
-        if sorted(objects) != layout.needed_objects(usable):
-            self._differs("objects", f"{len(objects)} that are not those of {usable} tokens")
-        for one, ref in zip(objects, plan.objects):
-            if len(ref.slice_digests) != len(layout.layers_of(one.group)):
-                self._differs("slice_digests", len(ref.slice_digests))
+        for name, said, asked in (
+                ("token_count", state.token_count, usable),
+                ("next_position", state.next_position, usable),
+                ("attention_mask", state.attention_mask, "causal"),
+                ("fingerprint", state.fingerprint.digest, self._prefix.fingerprint.digest),
+                ("token_ids", list(state.token_ids), list(ids[:usable])),
+                ("objects", sorted(objects), self._layout.needed_objects(usable))):
+            if said != asked:
+                raise _differs(name, said)
+        for number, ref in enumerate(plan.objects):
+            layers = self._layout.layers_of(ref.group)
+            if len(ref.slice_digests) != len(layers):
+                raise _differs("slice_digests", len(ref.slice_digests))
+            self._due.update(((number, layer), digest)
+                             for layer, digest in zip(layers, ref.slice_digests))
         fetched.usable_tokens, fetched.objects, fetched.refs = usable, objects, plan.objects
         fetched.source_tier = tier_name(plan.slowest_tier)
 
-    def _differs(self, name: str, value: object) -> NoReturn:
-        raise PreconditionFailed(f"plan: {name} is {value}; that is not what was asked for")
-
-    def _take_slice(self, piece: cache_store_pb2.SliceData,
-                    plan: cache_store_pb2.FetchPlan) -> None:
-        if piece.object >= len(self.fetched.objects):
-            raise DataLoss(f"slice of object {piece.object} of {len(self.fetched.objects)}")
-        one, layout = self.fetched.objects[piece.object], self._prefix.fingerprint.layout
-        layers = layout.layers_of(one.group)
-        key, size, data = (one.begin, piece.layer), layout.slice_bytes(one.tokens), piece.data
-        part = self._parts.get(key)
-        have = 0 if part is None else len(part)
-        if piece.layer not in layers or key in self._placed or piece.offset != have \
-                or not 0 < len(data) <= size - have:
+    def _take_slice(self, piece: cache_store_pb2.SliceData) -> None:
+        key = (piece.object, piece.layer)
+        if key not in self._due:
+            raise DataLoss(f"slice of object {piece.object} in layer {piece.layer}: none is due")
+        one, data = self.fetched.objects[piece.object], piece.data
+        size, have = self._layout.slice_bytes(one.tokens), len(self._parts.get(key, ()))
+        if piece.offset != have or not 0 < len(data) <= size - have:
             raise DataLoss(f"slice of layer {piece.layer} at token {one.begin}: {len(data)} bytes "
                            f"at {piece.offset}, where {size - have} are due at {have}")
         whole: Bytes = data
         if len(data) < size:
-            if part is None:
-                part = self._parts[key] = bytearray()
+            part = self._parts.setdefault(key, bytearray())
             part += data
             if len(part) < size:
                 return
             whole = memoryview(self._parts.pop(key))
-        digest = plan.objects[piece.object].slice_digests[layers.index(piece.layer)]
-        if xxhash.xxh3_64_intdigest(whole) != digest:
+        if xxhash.xxh3_64_intdigest(whole) != self._due.pop(key):
             raise DataLoss(f"layer {piece.layer} of {one} does not have its digest")
-        self._placed.add(key)
         self.fetched.bytes += size
         if self._place is None:
-            self.fetched.slices[key] = whole
+            self.fetched.slices[one.begin, piece.layer] = whole
         else:
             self._place(self.fetched, one, piece.layer, whole)
 
     def end(self) -> Fetched:
-        if self._plan is None:
-            raise DataLoss("the fetch ended without a plan")
-        layout = self._prefix.fingerprint.layout
-        want = sum(len(layout.layers_of(one.group)) for one in self.fetched.objects)
-        if len(self._placed) != want:
-            raise DataLoss(f"the fetch ended with {len(self._placed)} of {want} slices")
+        if self._due or not self._planned:
+            raise DataLoss(f"the fetch ended with {len(self._due)} slices due" if self._planned
+                           else "the fetch ended without a plan")
         return self.fetched
 
 
-class Offer:
-    """What a publish offers, and the messages that send what the store lacks of it. `stored`: what
-    the store had lately, by a plan's names; of these objects no bytes are offered."""
+def _differs(name: str, said: object) -> PreconditionFailed:
+    return PreconditionFailed(f"plan: {name} is {str(said)[:99]}; that is not what was asked for")
 
-    def __init__(self, prefix: Prefix, boundaries: Sequence[int], slice_of: Optional[SliceOf],
-                 durability: cache_store_pb2.Durability, ttl_s: int,
-                 stored: Sequence[cache_store_pb2.ObjectRef] = ()) -> None:
-        layout = prefix.fingerprint.layout
-        self.objects = sorted({one for boundary in boundaries
-                               for one in layout.needed_objects(boundary)})
+
+class Offer:
+    """Puts the objects of `begin`'s boundaries into it, and makes the messages that send what the
+    store lacks of them. `stored`: what the store had lately, by a plan's names; of these objects no
+    bytes are offered."""
+
+    def __init__(self, begin: cache_store_pb2.PublishBegin, layout: AnyLayout, slice_of: SliceOf,
+                 stored: Sequence[cache_store_pb2.ObjectRef]) -> None:
         self._layout, self._slice_of = layout, slice_of
-        self.begin = cache_store_pb2.PublishBegin(
-            prefix=prefix.message(), boundaries=sorted(boundaries), durability=durability,
-            ttl_s=ttl_s)
+        self._objects = sorted({one for boundary in begin.boundaries
+                                for one in layout.needed_objects(boundary)})
         known = {ObjectId(ref.begin, ref.tokens, ref.group): ref for ref in stored}
-        for one in self.objects:
-            ref = self.begin.objects.add(begin=one.begin, tokens=one.tokens, absent=one in known)
-            ref.group = cache_store_pb2.LAYER_GROUP_LOCAL if one.group \
-                else cache_store_pb2.LAYER_GROUP_GLOBAL
-            ref.slice_digests.extend(
-                known[one].slice_digests if one in known
+        for one in self._objects:
+            ref = known.get(one)
+            begin.objects.add(
+                begin=one.begin, tokens=one.tokens, absent=ref is not None,
+                group="LAYER_GROUP_LOCAL" if one.group else "LAYER_GROUP_GLOBAL",
+                slice_digests=ref.slice_digests if ref is not None
                 else [xxhash.xxh3_64_intdigest(self._slice(one, layer))
                       for layer in layout.layers_of(one.group)])
 
     def _slice(self, one: ObjectId, layer: int) -> Bytes:
-        assert self._slice_of is not None
         data = self._slice_of(one, layer)
         if len(data) != self._layout.slice_bytes(one.tokens):
             raise ValueError(f"layer {layer} of {one} has {len(data)} bytes, not "
@@ -188,18 +173,17 @@ class Offer:
         return data
 
     def pieces(self, plan: cache_store_pb2.PublishPlan) -> Iterator[cache_store_pb2.PublishRequest]:
-        """What the plan asks for, and the commit."""
+        """What the plan asks for."""
         for number in plan.needed:
-            if number >= len(self.objects) or self._slice_of is None:
+            if number >= len(self._objects):
                 raise DataLoss("publish: the store asked for an object that was not offered")
-            one = self.objects[number]
+            one = self._objects[number]
             for layer in self._layout.layers_of(one.group):
                 data = self._slice(one, layer)
                 for offset in range(0, len(data), PIECE_BYTES):
                     yield cache_store_pb2.PublishRequest(slice=cache_store_pb2.SliceData(
                         object=number, layer=layer, offset=offset,
                         data=bytes(data[offset:offset + PIECE_BYTES])))
-        yield cache_store_pb2.PublishRequest(commit=cache_store_pb2.PublishCommit())
 
 
 class Turn:

@@ -38,28 +38,31 @@ class HostPages:
 
 
 class DevicePages:
-    """Pages in a device's memory, copied through pinned buffers on a stream of their own. `api`:
+    """Pages in a device's memory, copied through pinned buffers on streams of their own. `api`:
     torch.cuda or what is like it. Copies begin behind what the engine's stream has been given; what
     that is given later begins behind the copies of a take."""
 
     def __init__(self, pages: Sequence[Any], api: Any, *, pinned: bool = True) -> None:
         self._pages, self._api, self._pinned = pages, api, pinned
         self._stream = api.Stream()
-        self._taken: dict[int, Any] = {}
+        self._kept: dict[Any, Any] = {}  # until they are copied
+
+    def _begin(self) -> None:
+        self._stream.wait_event(self._api.current_stream().record_event())
+
+    def _buffer(self, *shape: int) -> Any:
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=self._pinned)
 
     def take(self, layer: int, blocks: list[int]) -> None:
-        if not self._taken:
-            self._stream.wait_event(self._api.current_stream().record_event())
-        pages = self._pages[layer]
-        kept = torch.empty((len(blocks), pages.shape[1]), dtype=torch.uint8,
-                           pin_memory=self._pinned)
+        if not self._kept:
+            self._begin()
+        kept = self._kept[layer] = self._buffer(len(blocks), self._pages[layer].shape[1])
         with self._api.stream(self._stream):
             for row, block in enumerate(blocks):
-                kept[row].copy_(pages[block], non_blocking=True)
-        self._taken[layer] = kept
+                kept[row].copy_(self._pages[layer][block], non_blocking=True)
 
     def taken(self) -> Callable[[], dict[int, Any]]:
-        taken, self._taken = self._taken, {}
+        taken, self._kept = self._kept, {}
         copied = self._stream.record_event()
         self._api.current_stream().wait_event(copied)
 
@@ -68,30 +71,21 @@ class DevicePages:
             return {layer: kept.numpy() for layer, kept in taken.items()}
         return wait
 
-    def writer(self) -> _DeviceWriter:
-        return _DeviceWriter(self._pages, self._api, self._pinned)
-
-
-class _DeviceWriter:
-    """Made by the engine's thread; used by one other."""
-
-    def __init__(self, pages: Sequence[Any], api: Any, pinned: bool) -> None:
-        self._pages, self._api, self._pinned = pages, api, pinned
-        self._stream = api.Stream()
-        # Until here the engine may still read what was in these blocks before.
-        self._stream.wait_event(api.current_stream().record_event())
-        self._kept: list[Any] = []  # until they are copied
+    def writer(self) -> DevicePages:
+        """Made by the engine's thread; used by one other."""
+        made = DevicePages(self._pages, self._api, pinned=self._pinned)
+        made._begin()  # until now the engine may read what was in these blocks before
+        return made
 
     def put(self, layer: int, block: int, data: Bytes) -> None:
-        kept = torch.empty(len(data), dtype=torch.uint8, pin_memory=self._pinned)
+        kept = self._kept[layer, block] = self._buffer(len(data))
         kept.numpy()[:] = np.frombuffer(data, np.uint8)
-        self._kept.append(kept)
         with self._api.stream(self._stream):
             self._pages[layer][block].copy_(kept, non_blocking=True)
 
     def finish(self) -> None:
         self._stream.synchronize()
-        self._kept = []
+        self._kept = {}
 
 
 def pages_of(cache: Any, name: str, blocks: int, page_bytes: int) -> Any:

@@ -8,16 +8,14 @@ the next one may free them.
 
 from __future__ import annotations
 
-import concurrent.futures
-import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
 
+from hearth_cache._engines import Quiet, load_deadline_s
 from hearth_cache._exchange import Bytes, Fetched, Prefix
-from hearth_cache._quiet import Quiet, load_deadline_s
-from hearth_cache.errors import HearthError, NotFound
+from hearth_cache.errors import NotFound
 from hearth_cache.layout import ObjectId, PageLayout
 from hearth_cache.store import Store
 
@@ -27,7 +25,6 @@ IDLE_S = 0.005  # an engine that has nothing to compute waits so long for a tran
 STAGED_BYTES_MAX = 1 << 30  # of saves under way; those beyond are left out
 KNOWN_REQUESTS_MAX = 1024
 THREADS = 4
-_LOG = logging.getLogger("hearth_cache")
 
 Blocks = Sequence[Sequence[int]]  # of a request, by the engine's groups of layers
 
@@ -59,7 +56,7 @@ class _Request:
     token_ids: list[int]
     salt: str
     boundaries: list[int]  # that are saved when they are passed
-    asked: Optional[concurrent.futures.Future[int]] = None
+    asked: Optional[Future[int]] = None
     failed: bool = False
 
 
@@ -71,7 +68,7 @@ class Planner:
         self._store, self._block_tokens, self._prefixes_of = store, block_tokens, prefixes_of
         self._requests: dict[str, _Request] = {}
         self._loads: list[Transfer] = []
-        self._asking = concurrent.futures.ThreadPoolExecutor(THREADS, "hearth-plan")
+        self._asking = ThreadPoolExecutor(THREADS, "hearth-plan")
         self.quiet = Quiet()
 
     def begin(self, request_id: str, token_ids: Sequence[int], salt: str = "", *,
@@ -86,25 +83,19 @@ class Planner:
 
     def _ask(self, request: _Request, boundary: int) -> int:
         """The restore point; and what other prompts begin with alike becomes one, too."""
-        usable = matched = boundary
-        try:
+        with self.quiet.call(Exception):  # the scheduler's thread takes the result
+            usable = matched = boundary
             for prefix in self._prefixes_of(request.token_ids[:boundary + 1], request.salt):
                 with self._store.lease(prefix, lease_s=0, deadline_s=PLAN_DEADLINE_S) as turn:
                     usable = min(usable, turn.usable_tokens)
                     matched = min(matched, turn.answer.matched_tokens)
-            self.quiet.end()
-        except HearthError as error:
-            self.quiet.begin(error)
-            return 0
-        except Exception:  # the scheduler's thread takes the result
-            _LOG.exception("a plan failed, the prompt is computed")
-            return 0
-        # A store may say anything; only whole blocks can be placed.
-        usable -= usable % self._block_tokens
-        alike = matched - matched % self._block_tokens
-        if usable < alike < boundary:
-            request.boundaries = [alike, boundary]
-        return usable
+            # A store may say anything; only whole blocks can be placed.
+            usable -= usable % self._block_tokens
+            alike = matched - matched % self._block_tokens
+            if usable < alike < boundary:
+                request.boundaries = [alike, boundary]
+            return usable
+        return 0
 
     def matched(self, request_id: str, computed: int) -> tuple[Optional[int], bool]:
         """Tokens beyond `computed` to load; None: not known yet."""
@@ -141,7 +132,7 @@ class Planner:
         if step.idle and not step.loads:
             waiting = [one.asked for one in self._requests.values()
                        if one.asked is not None and not one.asked.done()]
-            concurrent.futures.wait(waiting, IDLE_S, concurrent.futures.FIRST_COMPLETED)
+            wait(waiting, IDLE_S, FIRST_COMPLETED)
         return step
 
     def failed(self, request_ids: Iterable[str]) -> None:
@@ -155,7 +146,6 @@ class Planner:
 
     def close(self) -> None:
         self._asking.shutdown(wait=False, cancel_futures=True)
-        self._store.close()
 
 
 class Pages(Protocol):
@@ -169,111 +159,86 @@ class Pages(Protocol):
         on the engine may write the pages."""
         ...
 
-    def writer(self) -> PageWriter: ...
-
-
-class PageWriter(Protocol):
-    """Writes pages that the engine does not read yet."""
+    def writer(self) -> Pages:
+        """For one other thread, which writes pages that the engine does not read yet."""
+        ...
 
     def put(self, layer: int, block: int, data: Bytes) -> None: ...
 
     def finish(self) -> None:
-        """Waits until they are written."""
+        """Waits until what was put is written."""
 
 
 class Mover:
-    """`groups`: of each layer the engine's group, whose blocks it uses. save(), load() and
-    results() are the engine's thread's."""
+    """`groups`: of each layer the engine's group, whose blocks it uses. Thread safety: none; it is
+    the engine's thread's."""
 
     def __init__(self, store: Store, layout: PageLayout, groups: Sequence[int], pages: Pages,
                  prefix_of: Callable[[Sequence[int], str], Prefix]) -> None:
         self._store, self._layout, self._groups = store, layout, groups
         self._pages, self._prefix_of = pages, prefix_of
-        self._loading = concurrent.futures.ThreadPoolExecutor(THREADS, "hearth-load")
-        self._saving = concurrent.futures.ThreadPoolExecutor(1, "hearth-save")
-        self._changed = threading.Condition()
-        self._under_way, self._staged_bytes = 0, 0
-        self._done: set[str] = set()
-        self._failed: set[str] = set()
-        self._known: dict[str, list[Fetched]] = {}  # of running requests, what the store has
+        self._loading = ThreadPoolExecutor(THREADS, "hearth-load")
+        self._saving = ThreadPoolExecutor(1, "hearth-save")
+        self._loads: dict[Future[Optional[Fetched]], str] = {}
+        self._saves: dict[Future[None], int] = {}  # under way, with their bytes
+        self._known: dict[str, Fetched] = {}  # of running requests, what the store has
         self.saves_left_out = 0
         self.quiet = Quiet()
 
     def load(self, load: Transfer) -> None:
-        with self._changed:
-            self._under_way += 1
-        self._loading.submit(self._load, load, self._pages.writer())
+        begun = self._loading.submit(self._load, load, self._pages.writer())
+        self._loads[begun] = load.request_id
 
-    def _load(self, load: Transfer, writer: PageWriter) -> None:
-        failed = True
-        try:
-            known = self._fetch(load, writer)
-            failed = False
-            self._known.setdefault(load.request_id, []).append(known)
-            if len(self._known) > KNOWN_REQUESTS_MAX:  # of some the end was missed
-                self._known.pop(next(iter(self._known)), None)
-            self.quiet.end()
-        except HearthError as error:
-            self.quiet.begin(error)
-        except Exception:  # whatever it is: who waits for this load must hear of it
-            _LOG.exception("a load of pages failed, the prompt is computed")
-        with self._changed:
-            self._under_way -= 1
-            self._done.add(load.request_id)
-            if failed:
-                self._failed.add(load.request_id)
-            self._changed.notify()
-
-    def _fetch(self, load: Transfer, writer: PageWriter) -> Fetched:
+    def _load(self, load: Transfer, writer: Pages) -> Optional[Fetched]:
         boundary, chunk = load.boundaries[0], self._layout.chunk_tokens
 
         def place(fetched: Fetched, one: ObjectId, layer: int, data: Bytes) -> None:
             if one.begin >= load.present_tokens:
                 writer.put(layer, load.blocks[self._groups[layer]][one.begin // chunk], data)
 
-        try:
-            fetched = self._store.fetch(
-                self._prefix_of(load.token_ids, load.salt), above_tokens=boundary - 1,
-                max_tokens=boundary, place=place,
-                deadline_s=load_deadline_s(self._layout.needed_bytes(boundary)))
-        finally:
-            writer.finish()  # failed or not: the engine gets its blocks back
-        if fetched.usable_tokens != boundary:
-            raise NotFound(f"{boundary} tokens were planned, and are gone: {fetched.miss_reason}")
-        return fetched
+        with self.quiet.call(Exception):  # whatever it is: the engine must hear of it
+            try:
+                fetched = self._store.fetch(
+                    self._prefix_of(load.token_ids, load.salt), above_tokens=boundary - 1,
+                    max_tokens=boundary, place=place,
+                    deadline_s=load_deadline_s(self._layout.needed_bytes(boundary)))
+            finally:
+                writer.finish()  # failed or not: the engine gets its blocks back
+            if fetched.usable_tokens != boundary:
+                raise NotFound(
+                    f"{boundary} tokens were planned, and are gone: {fetched.miss_reason}")
+            return fetched
+        return None
 
     def save(self, save: Transfer) -> None:
-        layout = self._layout
-        known = {(ref.begin, ref.group) for one in self._known.get(save.request_id, [])
-                 for ref in one.objects}
+        layout, known = self._layout, self._known.get(save.request_id, Fetched())
+        present = set(known.objects)
         begins = [sorted({one.begin for boundary in save.boundaries
                           for one in layout.needed_objects(boundary)
-                          if one.group == group and (one.begin, group) not in known})
+                          if one.group == group and one not in present})
                   for group in (0, 1)]
         size = sum(len(begins[group]) * len(layout.layers_of(group)) for group in (0, 1)) \
             * layout.page_bytes
-        with self._changed:
-            if self.quiet or self._staged_bytes + size > STAGED_BYTES_MAX:
-                self.saves_left_out += 1
-                return
-            self._staged_bytes += size
+        self._saves = {one: staged for one, staged in self._saves.items() if not one.done()}
+        if self.quiet or sum(self._saves.values()) + size > STAGED_BYTES_MAX:
+            self.saves_left_out += 1
+            return
         for group in (0, 1):
             for layer in layout.layers_of(group):
                 blocks = save.blocks[self._groups[layer]]
                 self._pages.take(layer, [blocks[one // layout.chunk_tokens]
                                          for one in begins[group]])
-        self._saving.submit(self._save, save, begins, self._pages.taken(), size)
+        begun = self._saving.submit(self._save, save, begins, self._pages.taken(), size, known)
+        self._saves[begun] = size
 
     def _save(self, save: Transfer, begins: list[list[int]],
-              taken: Callable[[], dict[int, Any]], size: int) -> None:
-        try:
+              taken: Callable[[], dict[int, Any]], size: int, known: Fetched) -> None:
+        if self.quiet:  # since it was queued; an engine that ends would wait for each
+            self.saves_left_out += 1
+            return
+        with self.quiet.call(Exception):
             pages = taken()
-            if self.quiet:  # since it was queued; an engine that ends would wait for each
-                self.saves_left_out += 1
-                return
             rows = [{one: row for row, one in enumerate(each)} for each in begins]
-            known = Fetched(refs=[ref for one in self._known.get(save.request_id, [])
-                                  for ref in one.refs])
 
             def slice_of(one: ObjectId, layer: int) -> Bytes:
                 return memoryview(pages[layer][rows[one.group][one.begin]])
@@ -281,31 +246,23 @@ class Mover:
             self._store.publish(self._prefix_of(save.token_ids, save.salt), save.boundaries,
                                 slice_of, stored=known,
                                 deadline_s=SAVE_PATIENCE * load_deadline_s(size))
-            self.quiet.end()
-        except HearthError as error:
-            self.quiet.begin(error)
-        except Exception:
-            _LOG.exception("a save of pages failed")
-        finally:
-            with self._changed:
-                self._staged_bytes -= size
 
     def results(self, finished: Iterable[str], idle: bool) -> tuple[set[str], set[str]]:
         """Requests whose load is over, and those of them whose load failed."""
         for request_id in finished:
             self._known.pop(request_id, None)
-        with self._changed:
-            if idle and not self._done and self._under_way > 0:
-                self._changed.wait(IDLE_S)
-            done, self._done = self._done, set()
-            failed, self._failed = self._failed, set()
-        return done, failed
+        if idle:
+            wait(self._loads, IDLE_S, FIRST_COMPLETED)
+        over = {self._loads.pop(one): one.result() for one in [*self._loads] if one.done()}
+        self._known.update((name, fetched) for name, fetched in over.items() if fetched)
+        while len(self._known) > KNOWN_REQUESTS_MAX:  # of some the end was missed
+            self._known.pop(next(iter(self._known)))
+        return set(over), {name for name, fetched in over.items() if not fetched}
 
     def flush(self) -> None:
         """Waits for the saves so far."""
-        self._saving.submit(int).result()
+        wait(self._saves)
 
     def close(self) -> None:
         self._loading.shutdown()
         self._saving.shutdown()
-        self._store.close()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Optional, Union
 
+from hearth_cache.errors import InvalidRequest
 from hearth_cache.v1 import inference_pb2, store_stats_pb2
+
+Question = Union[str, Sequence[int]]
 
 FINISH_REASONS = {
     inference_pb2.FINISH_REASON_LENGTH: "length",
@@ -30,6 +34,9 @@ class Answer:
 
     request_id: str  # as the logs of worker and store have it; save_state() takes it
     samples: list[Sample] = field(default_factory=lambda: [Sample()])
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, restored instead of computed
+    source_tier: str = "none"  # the slowest that they came from: worker, gpu, host, disk or shared
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
     published: Optional[inference_pb2.Published] = None
@@ -48,26 +55,15 @@ class Answer:
     def finish_reason(self) -> str:
         return self.samples[0].finish_reason
 
-    @property
-    def prompt_tokens(self) -> int:
-        return self.started.prompt_tokens
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens of the prompt that were restored instead of computed."""
-        return self.started.cached_tokens
-
-    @property
-    def source_tier(self) -> str:
-        """The slowest tier that they came from: none, worker, gpu, host, disk or shared."""
-        return tier_name(self.started.source_tier)
-
     def take(self, message: inference_pb2.GenerateResponse
              ) -> Optional[inference_pb2.GeneratedToken]:
         """Adds a message; returns it where it has text or tokens."""
         kind = message.WhichOneof("message")
         if kind == "started":
             self.started = message.started
+            self.prompt_tokens = message.started.prompt_tokens
+            self.cached_tokens = message.started.cached_tokens
+            self.source_tier = tier_name(message.started.source_tier)
         elif kind == "prompt":
             self.prompt.extend(message.prompt.tokens)
         elif kind == "finished":
@@ -88,6 +84,29 @@ class Answer:
         while len(self.samples) <= number:
             self.samples.append(Sample())
         return self.samples[number]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question of ask() and what came of it: an answer, or the error of this question alone."""
+
+    number: int
+    question: Question
+    answer: Optional[Answer] = None
+    error: Optional[InvalidRequest] = None
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One of Worker.caches."""
+
+    id: str
+    tokens: int
+    bytes: int
+    tier: str
+    pinned: bool
+    hits: int
+    expires_in_s: Optional[float]  # None: never
 
 
 def tier_name(tier: store_stats_pb2.Tier) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 DEFAULT_RETRY_AFTER_S = 1.0
+_CLASSES: dict[grpc.StatusCode, type[HearthError]] = {}
 
 
 class HearthError(Exception):
@@ -22,75 +22,61 @@ class HearthError(Exception):
         self.retry_after_s = retry_after_s
         self.field = field
 
+    def __init_subclass__(cls, code: Optional[grpc.StatusCode] = None) -> None:
+        if code is not None:
+            _CLASSES[code] = cls
 
-class InvalidRequest(HearthError):
+
+class InvalidRequest(HearthError, code=grpc.StatusCode.INVALID_ARGUMENT):
     """A field of the request is wrong; `field` is its path, where it is about one."""
 
 
-class Unauthenticated(HearthError):
+class Unauthenticated(HearthError, code=grpc.StatusCode.UNAUTHENTICATED):
     """The server asks who calls: a token or a client certificate is missing or wrong."""
 
 
-class PermissionDenied(HearthError):
+class PermissionDenied(HearthError, code=grpc.StatusCode.PERMISSION_DENIED):
     """The caller may not do this, or not for this tenant."""
 
 
-class NotFound(HearthError):
+class NotFound(HearthError, code=grpc.StatusCode.NOT_FOUND):
     """There is no such restore point or request."""
 
 
-class PreconditionFailed(HearthError):
+class PreconditionFailed(HearthError, code=grpc.StatusCode.FAILED_PRECONDITION):
     """The server cannot do this as it was started: the message says what is missing."""
 
 
-class Busy(HearthError):
+class Busy(HearthError, code=grpc.StatusCode.RESOURCE_EXHAUSTED):
     """A limit is reached for now; repeat after `retry_after_s`."""
 
 
-class Unavailable(HearthError):
+class Unavailable(HearthError, code=grpc.StatusCode.UNAVAILABLE):
     """The server cannot be reached, or is ending."""
 
 
-class DeadlineExceeded(HearthError):
+class DeadlineExceeded(HearthError, code=grpc.StatusCode.DEADLINE_EXCEEDED):
     """The call took longer than its deadline_s, or its peer than it may."""
 
 
-class Cancelled(HearthError):
+class Cancelled(HearthError, code=grpc.StatusCode.CANCELLED):
     """The call was cancelled."""
 
 
-class DataLoss(HearthError):
+class DataLoss(HearthError, code=grpc.StatusCode.DATA_LOSS):
     """Bytes do not match their digest; nothing was used."""
 
 
-class Conflict(HearthError):
+class Conflict(HearthError, code=grpc.StatusCode.ABORTED):
     """The key exists with other bytes; the stored ones stay."""
 
 
-_CLASSES: dict[grpc.StatusCode, type[HearthError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
-    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
-    grpc.StatusCode.NOT_FOUND: NotFound,
-    grpc.StatusCode.FAILED_PRECONDITION: PreconditionFailed,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Busy,
-    grpc.StatusCode.UNAVAILABLE: Unavailable,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    grpc.StatusCode.CANCELLED: Cancelled,
-    grpc.StatusCode.DATA_LOSS: DataLoss,
-    grpc.StatusCode.ABORTED: Conflict,
-}
-
-Trailers = Iterable[tuple[str, Union[str, bytes]]]
-
-
-def from_status(code: grpc.StatusCode, details: str, trailers: Trailers, address: str,
-                request_id: str) -> HearthError:
-    """`trailers`: the call's trailing metadata."""
-    said = {key: value for key, value in trailers}
-    kind = _CLASSES.get(code, HearthError)
+def from_call(call: Any, address: str, request_id: str) -> HearthError:
+    """`call`: what gRPC raised."""
+    said: dict[str, Union[str, bytes]] = dict(call.trailing_metadata() or ())
+    kind = _CLASSES.get(call.code(), HearthError)
     retry_after_s = _seconds(said.get("retry-after-ms")) if kind is Busy else None
-    return kind(f"{address}: {details or code.name}", request_id, retry_after_s,
+    return kind(f"{address}: {call.details() or call.code().name}", request_id, retry_after_s,
                 _field(said.get("grpc-status-details-bin")))
 
 
@@ -102,10 +88,9 @@ def _seconds(text: Union[str, bytes, None]) -> float:
 
 
 def _field(details: Union[str, bytes, None]) -> str:
-    if not isinstance(details, bytes):
-        return ""
     request = error_details_pb2.BadRequest()
-    for detail in status_pb2.Status.FromString(details).details:
-        if detail.Unpack(request) and request.field_violations:
-            return str(request.field_violations[0].field)
+    if isinstance(details, bytes):
+        for detail in status_pb2.Status.FromString(details).details:
+            if detail.Unpack(request) and request.field_violations:
+                return str(request.field_violations[0].field)
     return ""

@@ -5,13 +5,14 @@ The encodings are those of docs/snapshot_format.md; tests compare them with its 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Union
+from typing import Union
 
 from hearth_cache.v1 import cache_store_pb2
 
@@ -61,8 +62,7 @@ class _Layers:
                    for one in self.needed_objects(boundary))
 
     def fields(self) -> dict[str, FieldValue]:
-        return {"chunk_tokens": self.chunk_tokens, "window": self.window,
-                "layer_types": self.layer_types, "codec": "raw"}
+        raise NotImplementedError
 
     def needed_objects(self, boundary: int) -> list[ObjectId]:
         """What must be there to go on from a boundary: the restore rule."""
@@ -97,8 +97,8 @@ class Layout(_Layers):
         return 2 * self.kv_heads * tokens * self.head_dim * DTYPE_BYTES[self.dtype]
 
     def fields(self) -> dict[str, FieldValue]:
-        return {**super().fields(), "kv_heads": self.kv_heads, "head_dim": self.head_dim,
-                "kv_dtype": self.dtype, "object_layout": 1}
+        fields = dataclasses.asdict(self)
+        return {"kv_dtype": fields.pop("dtype"), **fields, "codec": "raw", "object_layout": 1}
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class PageLayout(_Layers):
         return self.page_bytes
 
     def fields(self) -> dict[str, FieldValue]:
-        return {**super().fields(), "page_bytes": self.page_bytes, "object_layout": 2}
+        return {**dataclasses.asdict(self), "codec": "raw", "object_layout": 2}
 
 
 AnyLayout = Union[Layout, PageLayout]
@@ -141,22 +141,6 @@ class Fingerprint:
         fields.update(more)
         return cls(layout, tuple(sorted(fields.items())))
 
-    @classmethod
-    def from_message(cls, message: cache_store_pb2.Fingerprint) -> Fingerprint:
-        """REQUIRES: the message has the fields, as a store sends them."""
-        read: dict[str, Any] = {one.name: getattr(one, one.WhichOneof("value") or "integer")
-                                for one in message.fields}
-        layout: AnyLayout = PageLayout(
-            read["layer_types"], read["window"], read["page_bytes"], read["chunk_tokens"]) \
-            if read["object_layout"] == 2 else Layout(
-                read["layer_types"], read["window"], read["kv_heads"], read["head_dim"],
-                read["kv_dtype"], read["chunk_tokens"])
-        made = cls(layout, tuple(sorted(read.items())))
-        if made.digest != message.digest:
-            raise ValueError(f"the fingerprint's fields do not have its digest "
-                             f"{message.digest.hex()}")
-        return made
-
     @cached_property
     def digest(self) -> bytes:
         return hashlib.sha256(self.canonical()).digest()
@@ -170,13 +154,9 @@ class Fingerprint:
     def message(self) -> cache_store_pb2.Fingerprint:
         made = cache_store_pb2.Fingerprint(digest=self.digest)
         for name, value in self.fields:
-            field = made.fields.add(name=name)
-            if isinstance(value, str):
-                field.text = value
-            elif isinstance(value, float):
-                field.number = value
-            else:
-                field.integer = value
+            kind = "text" if isinstance(value, str) else \
+                "number" if isinstance(value, float) else "integer"
+            setattr(made.fields.add(name=name), kind, value)
         return made
 
 

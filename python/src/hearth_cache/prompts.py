@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Optional, TypedDict, Union, cast
 
-from hearth_cache.v1 import cache_store_pb2, inference_pb2
+from hearth_cache.v1 import inference_pb2
 
 CacheMode = Literal["default", "read", "write", "off"]
 Durability = Literal["default", "memory", "disk", "sync", "shared"]
@@ -45,8 +45,16 @@ class PromptOptions(TypedDict, total=False):
     strict: bool  # of a chat: control tokens in its messages are plain characters
 
 
-class GenerateOptions(PromptOptions, total=False):
-    """The fields of GenerateRequest and SamplingParams (proto/inference.proto), by their names.
+class PrefillOptions(PromptOptions, total=False):
+    """The fields of PrefillRequest (proto/inference.proto), by their names."""
+
+    durability: Durability
+    ttl_s: Optional[int]
+    adapter: str
+
+
+class GenerateOptions(PrefillOptions, total=False):
+    """The fields of GenerateRequest and SamplingParams, by their names.
 
     Without max_new_tokens an answer has at most 256, and fewer where the context ends.
     `logprobs`: the alternatives reported with each token, 0 for the token's own alone.
@@ -57,12 +65,9 @@ class GenerateOptions(PromptOptions, total=False):
     stop: Sequence[str]
     ignore_eos: bool
     cache: CacheMode
-    durability: Durability
-    ttl_s: int
     wait_published: bool
     report_writes: bool
     n: int
-    adapter: str
     kv_cache: str
     kv_quantization: str
     speculate: int
@@ -89,8 +94,9 @@ class GenerateOptions(PromptOptions, total=False):
 
 
 DEFAULT_NEW_TOKENS = 256
-_PROMPT_OPTIONS = frozenset(PromptOptions.__annotations__)
-_SAMPLING = frozenset(inference_pb2.SamplingParams.DESCRIPTOR.fields_by_name)
+_ENUMS = {"cache": "CACHE_MODE", "durability": "DURABILITY"}
+_SAMPLING = inference_pb2.SamplingParams.DESCRIPTOR.fields_by_name
+_OF_PREFILLS = PrefillOptions.__annotations__.keys() - PromptOptions.__annotations__.keys()
 
 
 def prompt_input(prompt: Prompt, options: Mapping[str, Any]) -> inference_pb2.PromptInput:
@@ -101,57 +107,39 @@ def prompt_input(prompt: Prompt, options: Mapping[str, Any]) -> inference_pb2.Pr
     elif len(prompt) == 0:
         raise ValueError("the prompt is empty: give a text, token ids or messages")
     elif isinstance(prompt[0], Message):
-        made.chat.CopyFrom(_chat(cast("Sequence[Message]", prompt), options))
+        made.chat.omit_generation_prompt = options.get("omit_generation_prompt", False)
+        made.chat.strict = options.get("strict", False)
+        for one in cast("Sequence[Message]", prompt):
+            part = inference_pb2.ContentPart(text=one.text, cache_breakpoint=one.breakpoint)
+            made.chat.messages.add(role=one.role, parts=[part], token_ids=one.token_ids)
     else:
         made.token_ids.ids.extend(cast("Sequence[int]", prompt))
     return made
 
 
-def _chat(messages: Sequence[Message], options: Mapping[str, Any]) -> inference_pb2.Chat:
-    chat = inference_pb2.Chat(
-        omit_generation_prompt=options.get("omit_generation_prompt", False),
-        strict=options.get("strict", False))
-    for message in messages:
-        part = inference_pb2.ContentPart(text=message.text, cache_breakpoint=message.breakpoint)
-        chat.messages.add(role=message.role, parts=[part], token_ids=message.token_ids)
-    return chat
-
-
 def generate_request(prompt: inference_pb2.PromptInput,
                      options: Mapping[str, Any]) -> inference_pb2.GenerateRequest:
-    request = inference_pb2.GenerateRequest(prompt=prompt, max_new_tokens=DEFAULT_NEW_TOKENS)
-    request.fits_context = "max_new_tokens" not in options
+    fields: dict[str, Any] = {"max_new_tokens": DEFAULT_NEW_TOKENS,
+                              "fits_context": "max_new_tokens" not in options}
+    sampling: dict[str, Any] = {"report_logprobs": True} if "logprobs" in options else {}
     for name, value in options.items():
         if name not in GenerateOptions.__annotations__:
             raise TypeError(f"{name}: there is no such option; GenerateOptions lists them")
-        if name == "cache":
-            request.cache = cast("inference_pb2.CacheMode",
-                                 inference_pb2.CacheMode.Value(f"CACHE_MODE_{value.upper()}"))
-        elif name == "durability":
-            request.durability = durability_of(value)
-        elif name == "logprobs":
-            request.sampling.report_logprobs = True
-            request.sampling.logprobs = value
-        elif name not in _PROMPT_OPTIONS:
-            _set(request.sampling if name in _SAMPLING else request, name, value)
-    return request
+        if name not in PromptOptions.__annotations__:
+            (sampling if name in _SAMPLING else fields)[name] = _value(name, value)
+    return inference_pb2.GenerateRequest(
+        prompt=prompt, sampling=inference_pb2.SamplingParams(**sampling) if sampling else None,
+        **fields)
 
 
-def _set(message: Any, name: str, value: Any) -> None:
-    if isinstance(value, Mapping):
-        getattr(message, name).update(value)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        getattr(message, name).extend(value)
-    else:
-        setattr(message, name, value)
+def prefill_request(prompt: inference_pb2.PromptInput,
+                    options: Mapping[str, Any]) -> inference_pb2.PrefillRequest:
+    fields: dict[str, Any] = {name: _value(name, options[name]) for name in _OF_PREFILLS
+                              if name in options}
+    return inference_pb2.PrefillRequest(prompt=prompt, **fields)
 
 
-def durability_of(name: Durability) -> cache_store_pb2.Durability:
-    return cast("cache_store_pb2.Durability",
-                cache_store_pb2.Durability.Value(f"DURABILITY_{name.upper()}"))
-
-
-def prefill_request(prompt: inference_pb2.PromptInput, durability: Durability,
-                    ttl_s: Optional[int], adapter: str) -> inference_pb2.PrefillRequest:
-    return inference_pb2.PrefillRequest(prompt=prompt, durability=durability_of(durability),
-                                        ttl_s=ttl_s or 0, adapter=adapter)
+def _value(name: str, value: Any) -> Any:
+    if name == "stop" and isinstance(value, str):
+        return [value]  # else it would be taken letter by letter
+    return f"{_ENUMS[name]}_{value.upper()}" if name in _ENUMS else value

@@ -10,22 +10,18 @@ versions and threads share what is kept: the results agree within rounding.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import numpy as np
 import xxhash
 
 from hearth_cache._channel import Closing
+from hearth_cache._engines import Quiet, config_sha256, load_deadline_s
 from hearth_cache._exchange import Bytes, Fetched, Prefix
-from hearth_cache._quiet import Quiet, load_deadline_s
-from hearth_cache.errors import HearthError
-from hearth_cache.layout import GLOBAL, LOCAL, Fingerprint, Layout, ObjectId
+from hearth_cache.layout import DTYPE_BYTES, GLOBAL, LOCAL, Fingerprint, Layout, ObjectId
 from hearth_cache.store import Store
 from hearth_cache.v1 import cache_store_pb2
 
@@ -36,51 +32,38 @@ transformers: Any = importlib.import_module("transformers")
 STEP_TOKENS = 1024  # of a prefill: what its activations need stays small
 SAVE_DEADLINE_S = 10.0
 _KINDS = {"full_attention": "g", "sliding_attention": "l"}
-# Of a config: what says where it came from, and what only decides which token is drawn.
-_UNTOLD = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype",
-           "bos_token_id", "eos_token_id", "pad_token_id"}
-_NUMPY: dict[str, np.dtype[Any]] = {
-    "float32": np.dtype(np.int32), "bfloat16": np.dtype(np.int16), "float16": np.dtype(np.int16)}
 
 Ids = Any  # token ids, or a tensor of one row
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Keys and values of a layer, [1, kv_head, token, head_dim], of tokens from `begin` on."""
-
-    keys: Any
-    values: Any
-    begin: int
+Rows = list[tuple[Any, Any]]  # keys and values of each layer, [1, kv_head, token, head_dim]
 
 
 class _Layers:
     """The rows of a fetch, put where they belong as they come: for each layer [K, V][1][kv_head]
-    [token][head_dim]."""
+    [token][bytes of head_dim]."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._row_bytes = layout.head_dim * DTYPE_BYTES[layout.dtype]
         self._fetched: Optional[Fetched] = None
         self._begins = [0, 0]
-        self._layers: list[np.ndarray[Any, np.dtype[Any]]] = []
+        self._layers: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
 
     def place(self, fetched: Fetched, one: ObjectId, layer: int, data: Bytes) -> None:
         if self._fetched is not fetched:
             self._make(fetched)
-        begin, layout = self._begins[one.group], self._layout
+        begin, heads = self._begins[one.group], self._layout.kv_heads
         self._layers[layer][:, 0, :, one.begin - begin:one.end - begin] = np.frombuffer(
-            data, _NUMPY[layout.dtype]).reshape(2, layout.kv_heads, one.tokens, layout.head_dim)
+            data, np.uint8).reshape(2, heads, one.tokens, self._row_bytes)
 
     def _make(self, fetched: Fetched) -> None:
-        layout, self._fetched = self._layout, fetched
+        self._fetched = fetched
         self._begins = [min((one.begin for one in fetched.objects if one.group == group),
                                  default=0) for group in (GLOBAL, LOCAL)]
-        whole = getattr(torch, _NUMPY[layout.dtype].name)
         # Not numpy's memory: that asks for huge pages, and a machine without them takes its time.
         self._layers = [
-            torch.empty((2, 1, layout.kv_heads,
-                         fetched.usable_tokens - self._begins["gl".index(kind)],
-                         layout.head_dim), dtype=whole).numpy() for kind in layout.layer_types]
+            torch.empty((2, 1, self._layout.kv_heads,
+                         fetched.usable_tokens - self._begins["gl".index(kind)], self._row_bytes),
+                        dtype=torch.uint8).numpy() for kind in self._layout.layer_types]
 
     def rows_at(self, boundary: int) -> Iterator[Any]:
         """Exactly what each layer holds after so many tokens."""
@@ -144,8 +127,9 @@ class PrefixCache(Closing):
         if length != len(ids):
             raise ValueError(f"the cache has {length} tokens, and there are {len(ids)} ids")
         rows, stored = self._rows(cache, length), Fetched()
-        if any(row.begin > 0 for row in rows):  # as of one that went on from load()
-            stored = self._store.fetch(self._prefix(ids), max_tokens=length, place=_pass_over)
+        if any(keys.shape[-2] < length for keys, _ in rows):  # as of one that went on from load()
+            stored = self._store.fetch(self._prefix(ids), max_tokens=length,
+                                       place=lambda fetched, one, layer, data: None)
         return self._publish(ids, rows, ttl_s, stored)
 
     def generate(self, inputs: Any, **options: Any) -> Any:
@@ -183,14 +167,11 @@ class PrefixCache(Closing):
     def _load(self, ids: list[int], max_tokens: int) -> tuple[Any, Fetched]:
         fetched, layers = Fetched(), _Layers(self.layout)
         if len(ids) > 1 and not self._quiet:
-            try:
+            with self._quiet.call():
                 fetched = self._store.fetch(self._prefix(ids), max_tokens=max_tokens,
                                             place=layers.place,
                                             deadline_s=load_deadline_s(
                                                 self.layout.needed_bytes(len(ids))))
-                self._quiet.end()
-            except HearthError as error:
-                self._quiet.begin(error)
         cache: Any = transformers.DynamicCache(config=self._model.config)
         if fetched.usable_tokens > 0:
             for number, rows in enumerate(layers.rows_at(fetched.usable_tokens)):
@@ -211,48 +192,42 @@ class PrefixCache(Closing):
                 self._model(input_ids=step, past_key_values=cache, use_cache=True,
                             logits_to_keep=1)
 
-    def _rows(self, cache: Any, length: int) -> list[_Rows]:
+    def _rows(self, cache: Any, length: int) -> Rows:
         """A snapshot: a cache that goes on makes tensors anew."""
         shape = (1, self.layout.kv_heads, self.layout.head_dim)
-        rows: list[_Rows] = []
+        rows: Rows = []
         for number, layer in enumerate(cache.layers[:len(self.layout.layer_types)]):
             if layer.get_seq_length() != length or \
                     (*layer.keys.shape[:2], layer.keys.shape[-1]) != shape:
                 raise ValueError(f"layer {number} has {layer.get_seq_length()} tokens of shape "
                                  f"{tuple(layer.keys.shape)}; {length} of {shape} are to be kept")
-            rows.append(_Rows(layer.keys, layer.values, length - layer.keys.shape[-2]))
+            rows.append((layer.keys, layer.values))
         return rows
 
-    def _keep(self, ids: list[int], rows: list[_Rows], stored: Fetched) -> None:
-        try:
+    def _keep(self, ids: list[int], rows: Rows, stored: Fetched) -> None:
+        with self._quiet.call():
             self._publish(ids, rows, 0, stored)
-        except HearthError as error:
-            self._quiet.begin(error)
 
-    def _publish(self, ids: list[int], rows: list[_Rows], ttl_s: int,
+    def _publish(self, ids: list[int], rows: Rows, ttl_s: int,
                  stored: Fetched) -> cache_store_pb2.PublishAck:
         last_chunk = len(ids) - len(ids) % self.layout.chunk_tokens
         boundaries = [one for one in sorted({last_chunk, len(ids)})
                       if one > stored.usable_tokens] or [len(ids)]
 
         def slice_of(one: ObjectId, layer: int) -> memoryview:
-            row = rows[layer]
-            if one.begin < row.begin:
+            begin = len(ids) - rows[layer][0].shape[-2]
+            if one.begin < begin:
                 raise ValueError(
-                    f"layer {layer} keeps tokens from {row.begin} on, and those from {one.begin} "
+                    f"layer {layer} keeps tokens from {begin} on, and those from {one.begin} "
                     "on are needed: a sliding layer that has slid keeps less than whole chunks. "
                     "Call cache.activate_past_recording() before the prefill, and cache.crop(0) "
                     "after save(); prefill() does both")
-            part = slice(one.begin - row.begin, one.end - row.begin)
-            both = torch.stack((row.keys[0, :, part], row.values[0, :, part]))
+            both = torch.stack([kind[0, :, one.begin - begin:one.end - begin]
+                                for kind in rows[layer]])
             return memoryview(both.cpu().contiguous().view(torch.uint8).numpy()).cast("B")
 
         return self._store.publish(self._prefix(ids), boundaries, slice_of, ttl_s=ttl_s,
                                    stored=stored)
-
-
-def _pass_over(fetched: Fetched, one: ObjectId, layer: int, data: Bytes) -> None:
-    """Of what the store has only the names are wanted."""
 
 
 def _stop_recording(cache: Any) -> None:
@@ -288,7 +263,6 @@ def _layout_of(model: Any, chunk_tokens: int) -> Layout:
 
 def _fields_of(model: Any) -> dict[str, Union[int, float, str]]:
     config = model.config.get_text_config(decoder=True)
-    told = {name: value for name, value in config.to_dict().items() if name not in _UNTOLD}
     on_cpu = model.device.type == "cpu"
     capability = torch.backends.cpu.get_cpu_capability() if on_cpu \
         else torch.cuda.get_device_name(model.device)
@@ -296,8 +270,7 @@ def _fields_of(model: Any) -> dict[str, Union[int, float, str]]:
         "engine": "transformers", "transformers": transformers.__version__,
         "torch": str(torch.__version__), "device": model.device.type, "capability": capability,
         "attention": str(config._attn_implementation),
-        "config_sha256": hashlib.sha256(
-            json.dumps(told, sort_keys=True, default=str).encode()).hexdigest(),
+        "config_sha256": config_sha256(config.to_dict()),
         "weights_xxh3": _weights_digest(model)}
     if on_cpu:
         fields["threads"] = torch.get_num_threads()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
@@ -22,6 +21,7 @@ from typing import Any, Optional
 import xxhash
 
 from hearth_cache._calls import Access
+from hearth_cache._engines import config_sha256
 from hearth_cache._exchange import Prefix
 from hearth_cache._pages import DevicePages, HostPages, pages_of
 from hearth_cache._paging import Mover, Planner, Step
@@ -35,7 +35,6 @@ _base: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.
 _specs: Any = importlib.import_module("vllm.v1.kv_cache_interface")
 
 _SUBJECTS = {"store", "tenant", "tls_ca", "tls_cert", "tls_key", "token_file", "plaintext_tokens"}
-_UNTOLD = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
 
 
@@ -62,12 +61,12 @@ class HearthConnector(
         self._ranks: int = vllm_config.parallel_config.tensor_parallel_size
         self._layout, self._names, self._groups = _layout_of(kv_cache_config)
         self._store, self._step = store, Step()
-        self._mover: Optional[Mover] = None
+        self._mover: Mover  # of a worker
         self._rank: int = vllm_config.parallel_config.rank % self._ranks
         self._fields = _fields_of(vllm_config, kv_cache_config)
         self._prints: dict[tuple[int, str], Fingerprint] = {}
-        self._planner = Planner(store, self._layout.chunk_tokens, self._prefixes_of) \
-            if role == _base.KVConnectorRole.SCHEDULER else None
+        self._planner = Planner(store, self._layout.chunk_tokens, self._prefixes_of)
+        self._closing = [self._planner.close]
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -90,23 +89,20 @@ class HearthConnector(
     def on_new_request(self, request: Any) -> None:
         alone = request.lora_request is not None or request.mm_features or \
             getattr(request, "prompt_embeds", None) is not None
-        if self._planner is not None and request.prompt_token_ids and not alone:
+        if request.prompt_token_ids and not alone:
             self._planner.begin(request.request_id, request.prompt_token_ids,
                                 request.cache_salt or "",
                                 reads=not request.skip_reading_prefix_cache)
 
     def get_num_new_matched_tokens(self, request: Any,
                                    num_computed_tokens: int) -> tuple[Optional[int], bool]:
-        assert self._planner is not None
         return self._planner.matched(request.request_id, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any,
                                  num_external_tokens: int) -> None:
-        assert self._planner is not None
         self._planner.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
-        assert self._planner is not None
         cached = scheduler_output.scheduled_cached_reqs
         begins = {one.req_id: one.num_computed_tokens
                   for one in scheduler_output.scheduled_new_reqs}
@@ -117,11 +113,9 @@ class HearthConnector(
             scheduler_output.kv_connector_block_state.get_block_ids)
 
     def update_connector_output(self, connector_output: Any) -> None:
-        assert self._planner is not None
         self._planner.failed(connector_output.failed_recving or ())
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        assert self._planner is not None
         self._planner.end(request.request_id)
         return False, None
 
@@ -137,9 +131,9 @@ class HearthConnector(
             else DevicePages(pages, torch.get_device_module(pages[0].device))
         self._mover = Mover(self._store, self._layout, self._groups, memory,
                             lambda ids, salt: self._prefix_of(self._rank, ids, salt))
+        self._closing.append(self._mover.close)
 
     def start_load_kv(self, forward_context: Any, **unused: Any) -> None:
-        assert self._mover is not None
         self._step = self._get_connector_metadata()
         for load in self._step.loads:
             self._mover.load(load)
@@ -152,20 +146,16 @@ class HearthConnector(
         pass
 
     def wait_for_save(self) -> None:
-        assert self._mover is not None
         for save in self._get_connector_metadata().saves:
             self._mover.save(save)
 
     def get_transfer_results(self, finished_req_ids: Iterable[str]) -> Any:
-        assert self._mover is not None
         done, failed = self._mover.results(finished_req_ids, self._step.idle)
         return _base.KVConnectorTransferResults(finished_recving=done, failed_recving=failed)
 
     def shutdown(self) -> None:
-        if self._planner is not None:
-            self._planner.close()
-        if self._mover is not None:
-            self._mover.close()
+        for close in (*self._closing, self._store.close):
+            close()
 
 
 def _check(config: Any) -> None:
@@ -209,8 +199,6 @@ def _layout_of(config: Any) -> tuple[PageLayout, list[str], list[int]]:
 def _fields_of(config: Any, caches: Any) -> dict[str, FieldValue]:
     """All that decides the bytes of a page but the layout, the rank and the tokens."""
     model, parallel = config.model_config, config.parallel_config
-    told = {name: value for name, value in model.hf_config.to_dict().items()
-            if name not in _UNTOLD}
     platform = importlib.import_module("vllm.platforms").current_platform
     on_cpu: bool = platform.is_cpu()
     isa = f"{torch.backends.cpu.get_cpu_capability()}" \
@@ -226,8 +214,7 @@ def _fields_of(config: Any, caches: Any) -> dict[str, FieldValue]:
         "kv_specs_sha256": hashlib.sha256(repr(sorted({
             re.sub(r" at 0x[0-9a-f]+", "", str(one.kv_cache_spec))
             for one in caches.kv_cache_groups})).encode()).hexdigest(),
-        "config_sha256": hashlib.sha256(
-            json.dumps(told, sort_keys=True, default=str).encode()).hexdigest(),
+        "config_sha256": config_sha256(model.hf_config.to_dict()),
         "weights_xxh3": _weights_digest(model), "tp_size": parallel.tensor_parallel_size}
 
 

@@ -1,17 +1,22 @@
-"""A channel to a server, for unary calls and streams."""
+"""A channel to a server, and its calls."""
 
 from __future__ import annotations
 
+import secrets
 from asyncio import sleep
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, Optional
+from contextlib import aclosing
+from typing import Any, Optional, TypeVar, Union
 
 import grpc.aio
+from google.protobuf.message import Message
 from typing_extensions import Self
 
-from hearth_cache._calls import (
-    CHANNEL_OPTIONS, Access, Method, Patience, Peer, Q, R, begin_to_connect, bytes_of,
-    new_request_id)
+from hearth_cache._calls import CHANNEL_OPTIONS, Access, Patience
+from hearth_cache.errors import HearthError, from_call
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 
 
 class AsyncClosing:
@@ -27,67 +32,81 @@ class AsyncClosing:
         await self.close()
 
 
-class AsyncChannel(Peer):
-    """Calls of one server."""
+class AsyncChannel:
+    """Calls of one service of a server, by the names of its methods."""
 
-    def __init__(self, address: str, access: Optional[Access], deadline_s: float,
+    def __init__(self, service: str, address: str, access: Optional[Access], deadline_s: float,
                  retries: int) -> None:
-        super().__init__(address, access, deadline_s, retries)
+        self._access = access or Access()
+        self._access.check(address)
+        self._service, self._address = service, address
+        self._deadline_s, self._retries = deadline_s, retries
         credentials = self._access.credentials()
         self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) if not credentials \
             else grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS)
 
     def connect(self) -> None:
-        begin_to_connect(self._channel)
+        self._channel.get_state(try_to_connect=True)
 
     async def close(self) -> None:
         await self._channel.close()
 
-    async def unary(self, method: Method[Q, R], request: Q, patience: Patience) -> R:
-        request_id = new_request_id()
-        call: Any = self._channel.unary_unary(method.path, bytes_of, method.read)
-        while True:
-            try:
-                response: R = await call(request, timeout=patience.left_s(),
-                                         metadata=self._access.metadata(request_id))
-                return response
-            except grpc.aio.AioRpcError as error:
-                failure = self.failure(error, request_id)
-            await sleep(patience.delay_s(failure))
+    def patience(self, deadline_s: Optional[float] = None,
+                 retries: Optional[int] = None) -> Patience:
+        return Patience(self._deadline_s if deadline_s is None else deadline_s,
+                        self._retries if retries is None else retries)
 
-    async def stream(self, method: Method[Q, R], request: Q, patience: Patience,
+    async def unary(self, method: str, request: Message, response: type[R],
+                    patience: Optional[Patience] = None) -> R:
+        return await last(self.stream(method, request, response, patience))
+
+    async def stream(self, method: str, request: Message, response: type[R],
+                     patience: Optional[Patience] = None,
                      request_id: str = "") -> AsyncGenerator[R, None]:
         """Retried until its first message. Closing the iterator cancels the call."""
-        request_id = request_id or new_request_id()
-        start: Any = self._channel.unary_stream(method.path, bytes_of, method.read)
+        patience, request_id = patience or self.patience(), request_id or new_request_id()
         while True:
-            call = start(request, timeout=patience.left_s(),
-                         metadata=self._access.metadata(request_id))
             begun = False
             try:
-                async for message in call:
-                    begun = True
-                    yield message
+                async with aclosing(self.once(method, request, response, patience,
+                                              request_id)) as messages:
+                    async for message in messages:
+                        begun = True
+                        yield message
                 return
-            except grpc.aio.AioRpcError as error:
-                failure = self.failure(error, request_id)
-            finally:
-                call.cancel()
-            if begun:
-                raise failure
-            await sleep(patience.delay_s(failure))
+            except HearthError as error:
+                if begun:
+                    raise
+                delay_s = patience.delay_s(error)
+            await sleep(delay_s)
 
-    async def duplex(self, method: Method[Q, R], requests: AsyncIterator[Q],
-                     patience: Patience) -> AsyncGenerator[R, None]:
-        """Not retried: who has the requests begins anew."""
-        request_id = new_request_id()
-        start: Any = self._channel.stream_stream(method.path, bytes_of, method.read)
-        call = start(requests, timeout=patience.left_s(),
-                     metadata=self._access.metadata(request_id))
+    async def once(self, method: str, requests: Union[Message, AsyncIterator[Message]],
+                   response: type[R], patience: Patience,
+                   request_id: str = "") -> AsyncGenerator[R, None]:
+        """Not retried: who has several requests begins anew."""
+        request_id = request_id or new_request_id()
+        kind: Any = self._channel.unary_stream if isinstance(requests, Message) \
+            else self._channel.stream_stream
+        call = kind(f"/hearth.v1.{self._service}/{method}", _bytes_of, response.FromString)(
+            requests, timeout=patience.left_s(), metadata=self._access.metadata(request_id))
         try:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as error:
-            raise self.failure(error, request_id) from None
+            raise from_call(error, self._address, request_id) from None
         finally:
             call.cancel()
+
+
+def new_request_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _bytes_of(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+async def last(messages: AsyncIterator[T]) -> T:
+    for message in [message async for message in messages][-1:]:
+        return message
+    raise HearthError("the call ended without an answer")

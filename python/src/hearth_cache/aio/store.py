@@ -3,61 +3,24 @@
 from __future__ import annotations
 
 from asyncio import Queue
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Optional
 
-from hearth_cache._calls import Access, Method, Patience
+from hearth_cache._calls import Access, Patience
 from hearth_cache._exchange import Fetched, FetchReader, Offer, Place, Prefix, SliceOf, Turn
 from hearth_cache.aio._channel import AsyncChannel, AsyncClosing
 from hearth_cache.errors import DataLoss
-from hearth_cache.layout import Fingerprint
-from hearth_cache.prompts import Durability, durability_of
+from hearth_cache.prompts import Durability
 from hearth_cache.v1 import cache_store_pb2, store_stats_pb2
 
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_RETRIES = 3
 _WATCH_S = 1e7  # as good as without end
 
+Pieces = Callable[[cache_store_pb2.PublishPlan], Iterable[cache_store_pb2.PublishRequest]]
 PinResponse = cache_store_pb2.PinResponse
 RestorePoints = list[cache_store_pb2.RestorePointInfo]
-
-_SERVICE = "/hearth.v1.CacheStore/"
-_FETCH = Method[cache_store_pb2.FetchRequest, cache_store_pb2.FetchResponse](
-    _SERVICE + "Fetch", cache_store_pb2.FetchResponse.FromString)
-_LEASE = Method[cache_store_pb2.LeaseRequest, cache_store_pb2.LeaseResponse](
-    _SERVICE + "Lease", cache_store_pb2.LeaseResponse.FromString)
-_PUBLISH = Method[cache_store_pb2.PublishRequest, cache_store_pb2.PublishResponse](
-    _SERVICE + "Publish", cache_store_pb2.PublishResponse.FromString)
-_EXPLAIN = Method[cache_store_pb2.ExplainRequest, cache_store_pb2.ExplainResponse](
-    _SERVICE + "Explain", cache_store_pb2.ExplainResponse.FromString)
-_PIN = Method[cache_store_pb2.PinRequest, cache_store_pb2.PinResponse](
-    _SERVICE + "Pin", cache_store_pb2.PinResponse.FromString)
-_UNPIN = Method[cache_store_pb2.PinRequest, cache_store_pb2.PinResponse](
-    _SERVICE + "Unpin", cache_store_pb2.PinResponse.FromString)
-_DROP = Method[cache_store_pb2.DropRequest, cache_store_pb2.DropResponse](
-    _SERVICE + "Drop", cache_store_pb2.DropResponse.FromString)
-_LIST = Method[cache_store_pb2.ListRequest, cache_store_pb2.RestorePointInfo](
-    _SERVICE + "List", cache_store_pb2.RestorePointInfo.FromString)
-_STATS = Method[store_stats_pb2.StatsRequest, store_stats_pb2.StatsResponse](
-    _SERVICE + "Stats", store_stats_pb2.StatsResponse.FromString)
-_WATCH = Method[cache_store_pb2.WatchRequest, cache_store_pb2.WatchEvent](
-    _SERVICE + "Watch", cache_store_pb2.WatchEvent.FromString)
-
-
-class AsyncLease:
-    """A block in which it is this caller's turn, or nobody's: store.lease(...) as turn."""
-
-    def __init__(self, messages: AsyncGenerator[cache_store_pb2.LeaseResponse, None]) -> None:
-        self._messages = messages
-
-    async def __aenter__(self) -> Turn:
-        async for answer in self._messages:
-            if answer.turn != cache_store_pb2.LeaseResponse.WAIT:
-                return Turn(answer)
-        raise DataLoss("the lease ended without an answer")
-
-    async def __aexit__(self, *unused: object) -> None:
-        await self._messages.aclose()
 
 
 class AsyncStore(AsyncClosing):
@@ -67,7 +30,7 @@ class AsyncStore(AsyncClosing):
 
     def __init__(self, address: str, *, access: Optional[Access] = None,
                  deadline_s: float = DEFAULT_DEADLINE_S, retries: int = DEFAULT_RETRIES) -> None:
-        self._channel = AsyncChannel(address, access, deadline_s, retries)
+        self._channel = AsyncChannel("CacheStore", address, access, deadline_s, retries)
 
     def connect(self) -> None:
         """Begins to connect, which the first call does otherwise."""
@@ -92,12 +55,11 @@ class AsyncStore(AsyncClosing):
                                      patience)
 
     async def _fetch(self, reader: FetchReader, again: bool, patience: Patience) -> Fetched:
-        messages = self._channel.stream(_FETCH, reader.request(again=again), patience)
-        try:
+        async with aclosing(self._channel.stream(
+                "Fetch", reader.request(again=again), cache_store_pb2.FetchResponse,
+                patience)) as messages:
             async for message in messages:
                 reader.take(message)
-        finally:
-            await messages.aclose()
         return reader.end()
 
     async def publish(self, prefix: Prefix, boundaries: Sequence[int],
@@ -106,108 +68,107 @@ class AsyncStore(AsyncClosing):
                       deadline_s: Optional[float] = None) -> cache_store_pb2.PublishAck:
         """Keeps restore points. `slice_of(object, layer)` gives bytes, and is asked twice for what
         the store lacks. `stored`: of what was fetched no bytes are asked for."""
-        offer = Offer(prefix, boundaries, slice_of, durability_of(durability), ttl_s,
+        begin = cache_store_pb2.PublishBegin(
+            prefix=prefix.message(), boundaries=sorted(boundaries), ttl_s=ttl_s,
+            durability=f"DURABILITY_{durability.upper()}")
+        offer = Offer(begin, prefix.fingerprint.layout, slice_of,
                       () if stored is None else stored.refs)
-        return await self._publish(offer, self._channel.patience(deadline_s))
+        return await self._publish(begin, offer.pieces, self._channel.patience(deadline_s))
 
-    async def _publish(self, offer: Offer, patience: Patience) -> cache_store_pb2.PublishAck:
+    async def _publish(self, begin: cache_store_pb2.PublishBegin, pieces: Pieces,
+                       patience: Patience) -> cache_store_pb2.PublishAck:
         plans: Queue[Optional[cache_store_pb2.PublishPlan]] = Queue()
 
         async def requests() -> AsyncIterator[cache_store_pb2.PublishRequest]:
-            yield cache_store_pb2.PublishRequest(begin=offer.begin)
+            yield cache_store_pb2.PublishRequest(begin=begin)
             plan = await plans.get()
             if plan is not None:
-                for piece in offer.pieces(plan):
+                for piece in pieces(plan):
                     yield piece
+                yield cache_store_pb2.PublishRequest(commit=cache_store_pb2.PublishCommit())
 
-        responses = self._channel.duplex(_PUBLISH, requests(), patience)
         try:
-            async for response in responses:
-                if response.HasField("ack"):
-                    return response.ack
-                plans.put_nowait(response.plan)
+            async with aclosing(self._channel.once(
+                    "Publish", requests(), cache_store_pb2.PublishResponse,
+                    patience)) as responses:
+                async for response in responses:
+                    if response.HasField("ack"):
+                        return response.ack
+                    plans.put_nowait(response.plan)
         finally:
             plans.put_nowait(None)
-            await responses.aclose()
         raise DataLoss("publish: the stream ended without an acknowledgement")
 
-    def lease(self, prefix: Prefix, *, lease_s: float, wait_s: float = 0.0, above_tokens: int = 0,
-              max_tokens: int = 0, min_tokens: int = 0,
-              deadline_s: float = DEFAULT_DEADLINE_S) -> AsyncLease:
-        """Asks whose turn it is to compute a prefix, and waits for another's up to `wait_s`.
-        `lease_s` 0: what a fetch would find. `deadline_s`: for the rest."""
-        request = _lease_request(prefix, lease_s, wait_s, above_tokens, max_tokens, min_tokens)
+    @asynccontextmanager
+    async def lease(self, prefix: Prefix, *, lease_s: float, wait_s: float = 0.0,
+                    above_tokens: int = 0, max_tokens: int = 0, min_tokens: int = 0,
+                    deadline_s: float = DEFAULT_DEADLINE_S) -> AsyncGenerator[Turn, None]:
+        """A block in which it is this caller's turn to compute a prefix, or nobody's; it begins
+        once another is done, after up to `wait_s`. `lease_s` 0: what a fetch would find.
+        `deadline_s`: for the rest."""
+        request = cache_store_pb2.LeaseRequest(
+            prefix=prefix.message(), above_tokens=above_tokens, max_tokens=max_tokens,
+            min_tokens=min_tokens, lease_ms=round(1000 * lease_s), wait_ms=round(1000 * wait_s))
         patience = self._channel.patience(deadline_s + wait_s + lease_s)
-        return AsyncLease(self._channel.stream(_LEASE, request, patience))
+        async with aclosing(self._channel.stream(
+                "Lease", request, cache_store_pb2.LeaseResponse, patience)) as answers:
+            async for answer in answers:
+                if answer.turn != cache_store_pb2.LeaseResponse.WAIT:
+                    yield Turn(answer)
+                    return
+        raise DataLoss("the lease ended without an answer")
 
     async def explain(self, prefix: Prefix) -> cache_store_pb2.ExplainResponse:
         request = cache_store_pb2.ExplainRequest(prefix=prefix.message())
-        return await self._channel.unary(_EXPLAIN, request, self._channel.patience())
+        return await self._channel.unary("Explain", request, cache_store_pb2.ExplainResponse)
 
     async def list(self, *, tenant: str = "") -> RestorePoints:
         request = cache_store_pb2.ListRequest(tenant=tenant)
-        return [one async for one in self._channel.stream(_LIST, request,
-                                                          self._channel.patience())]
+        return [one async for one in self._channel.stream("List", request,
+                                                          cache_store_pb2.RestorePointInfo)]
 
     def watch(self, *, tenant: str = "", since: Optional[cache_store_pb2.WatchEvent] = None
               ) -> AsyncGenerator[cache_store_pb2.WatchEvent, None]:
         """What is stored, and every change from then on; `since`: after the last event that was
         received. Closing the iterator ends it."""
-        return self._channel.stream(_WATCH, _watch_request(tenant, since),
+        since = since or cache_store_pb2.WatchEvent()
+        request = cache_store_pb2.WatchRequest(tenant=tenant, since_sequence=since.sequence,
+                                               incarnation=since.incarnation)
+        return self._channel.stream("Watch", request, cache_store_pb2.WatchEvent,
                                     self._channel.patience(_WATCH_S))
 
     async def pin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
         request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return await self._channel.unary(_PIN, request, self._channel.patience())
+        return await self._channel.unary("Pin", request, PinResponse)
 
     async def unpin(self, restore_point_id: bytes, *, tenant: str = "") -> PinResponse:
         request = cache_store_pb2.PinRequest(restore_point_id=restore_point_id, tenant=tenant)
-        return await self._channel.unary(_UNPIN, request, self._channel.patience())
+        return await self._channel.unary("Unpin", request, PinResponse)
 
     async def drop(self, restore_point_id: Optional[bytes], *, force: bool = False,
                    tenant: str = "") -> cache_store_pb2.DropResponse:
         """Removes a restore point; None: all of the tenant's. Pinned ones only with `force`."""
-        request = _drop_request(restore_point_id, force, tenant)
-        return await self._channel.unary(_DROP, request, self._channel.patience())
+        request = cache_store_pb2.DropRequest(
+            restore_point_id=restore_point_id or b"", all=restore_point_id is None, force=force,
+            tenant=tenant)
+        return await self._channel.unary("Drop", request, cache_store_pb2.DropResponse)
 
     async def renew(self, restore_point_id: bytes, ttl_s: int, *,
                     tenant: str = "") -> cache_store_pb2.PublishAck:
         """Gives a restore point a later end: it is published again, without its bytes."""
         request = cache_store_pb2.FetchRequest(restore_point_id=restore_point_id, tenant=tenant)
-        messages = self._channel.stream(_FETCH, request, self._channel.patience())
-        try:
-            offer = _renewal((await messages.__anext__()).plan, ttl_s, tenant)
-        finally:
-            await messages.aclose()
-        return await self._publish(offer, self._channel.patience())
+        async with aclosing(self._channel.stream("Fetch", request,
+                                                 cache_store_pb2.FetchResponse)) as messages:
+            plan = (await messages.__anext__()).plan
+        state = plan.state
+        begin = cache_store_pb2.PublishBegin(
+            prefix=cache_store_pb2.Prefix(fingerprint=state.fingerprint, cuts=state.cuts,
+                                          token_ids=state.token_ids, tenant=tenant),
+            boundaries=[plan.usable_tokens], objects=plan.objects, ttl_s=ttl_s)
+        for one in begin.objects:
+            one.absent = True
+        return await self._publish(begin, lambda plan: (), self._channel.patience())
 
     async def stats(self, *, tenant: str = "") -> store_stats_pb2.StatsResponse:
         request = store_stats_pb2.StatsRequest(tenant=tenant)
-        return await self._channel.unary(_STATS, request, self._channel.patience())
-
-
-def _renewal(plan: cache_store_pb2.FetchPlan, ttl_s: int, tenant: str) -> Offer:
-    state = plan.state
-    prefix = Prefix(Fingerprint.from_message(state.fingerprint), list(state.token_ids),
-                    list(state.cuts), tenant)
-    return Offer(prefix, [plan.usable_tokens], None, durability_of("default"), ttl_s, plan.objects)
-
-
-def _lease_request(prefix: Prefix, lease_s: float, wait_s: float, above_tokens: int,
-                   max_tokens: int, min_tokens: int) -> cache_store_pb2.LeaseRequest:
-    return cache_store_pb2.LeaseRequest(
-        prefix=prefix.message(), above_tokens=above_tokens, max_tokens=max_tokens,
-        min_tokens=min_tokens, lease_ms=round(1000 * lease_s), wait_ms=round(1000 * wait_s))
-
-
-def _watch_request(tenant: str, since: Optional[cache_store_pb2.WatchEvent]
-                   ) -> cache_store_pb2.WatchRequest:
-    since = since or cache_store_pb2.WatchEvent()
-    return cache_store_pb2.WatchRequest(tenant=tenant, since_sequence=since.sequence,
-                                        incarnation=since.incarnation)
-
-
-def _drop_request(restore_point_id: Optional[bytes], force: bool,
-                  tenant: str) -> cache_store_pb2.DropRequest:
-    return cache_store_pb2.DropRequest(restore_point_id=restore_point_id or b"", force=force,
-                                       all=restore_point_id is None, tenant=tenant)
+        return await self._channel.unary("Stats", request, store_stats_pb2.StatsResponse)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Optional, TypeVar
+from contextlib import aclosing
+from typing import Optional
 
 from typing_extensions import Unpack
 
-from hearth_cache._asked_prompts import Question, Tokenizing
-from hearth_cache._asking import Asked, Asking
-from hearth_cache._calls import Access, Method, PathText, Patience, new_request_id
-from hearth_cache._pools import AsyncPool
-from hearth_cache.aio._channel import AsyncChannel, AsyncClosing
+from hearth_cache._calls import Access, PathText, Patience
+from hearth_cache.aio._asked import AsyncAskedPrompts
+from hearth_cache.aio._channel import AsyncChannel, AsyncClosing, last, new_request_id
+from hearth_cache.aio._results import results
 from hearth_cache.aio.caches import AsyncCaches
 from hearth_cache.aio.store import AsyncStore
-from hearth_cache.answers import Answer
-from hearth_cache.errors import HearthError, InvalidRequest
+from hearth_cache.answers import Answer, Asked, Question
+from hearth_cache.errors import InvalidRequest
 from hearth_cache.prompts import (
-    Durability, GenerateOptions, Message, Prompt, PromptOptions, generate_request, prefill_request,
-    prompt_input)
+    GenerateOptions, Message, PrefillOptions, Prompt, PromptOptions, generate_request,
+    prefill_request, prompt_input)
 from hearth_cache.v1 import cache_store_pb2, inference_pb2
 
 DEFAULT_DEADLINE_S = 600.0
@@ -26,24 +26,6 @@ DEFAULT_RETRIES = 5
 DEFAULT_TEMPLATE = "\n\nQuestion: {question}\nAnswer:"
 _STATE_PIECE_BYTES = 1 << 20
 _MANY_RETRIES = 1_000_000  # of questions: as long as the deadline lasts
-
-_SERVICE = "/hearth.v1.Inference/"
-_GENERATE = Method[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse](
-    _SERVICE + "Generate", inference_pb2.GenerateResponse.FromString)
-_PREFILL = Method[inference_pb2.PrefillRequest, inference_pb2.PrefillResponse](
-    _SERVICE + "Prefill", inference_pb2.PrefillResponse.FromString)
-_TOKENIZE = Method[inference_pb2.TokenizeRequest, inference_pb2.TokenizeResponse](
-    _SERVICE + "Tokenize", inference_pb2.TokenizeResponse.FromString)
-_MODEL = Method[inference_pb2.GetModelRequest, inference_pb2.GetModelResponse](
-    _SERVICE + "GetModel", inference_pb2.GetModelResponse.FromString)
-_EXPLAIN = Method[inference_pb2.ExplainInputRequest, cache_store_pb2.ExplainResponse](
-    _SERVICE + "Explain", cache_store_pb2.ExplainResponse.FromString)
-_SAVE = Method[inference_pb2.SaveStateRequest, inference_pb2.StateChunk](
-    _SERVICE + "SaveState", inference_pb2.StateChunk.FromString)
-_LOAD = Method[inference_pb2.StateChunk, inference_pb2.LoadStateResponse](
-    _SERVICE + "LoadState", inference_pb2.LoadStateResponse.FromString)
-
-T = TypeVar("T")
 
 
 class AsyncStream(AsyncClosing):
@@ -74,7 +56,7 @@ class AsyncWorker(AsyncClosing):
     def __init__(self, address: str, *, store: Optional[str] = None,
                  access: Optional[Access] = None, deadline_s: float = DEFAULT_DEADLINE_S,
                  retries: int = DEFAULT_RETRIES) -> None:
-        self._channel = AsyncChannel(address, access, deadline_s, retries)
+        self._channel = AsyncChannel("Inference", address, access, deadline_s, retries)
         self._store = None if store is None else AsyncStore(store, access=access)
         self.caches = AsyncCaches(self, self._store)
 
@@ -101,8 +83,8 @@ class AsyncWorker(AsyncClosing):
 
     def _stream(self, request: inference_pb2.GenerateRequest, patience: Patience) -> AsyncStream:
         request_id = new_request_id()
-        return AsyncStream(self._channel.stream(_GENERATE, request, patience, request_id),
-                           request_id)
+        return AsyncStream(self._channel.stream("Generate", request, inference_pb2.GenerateResponse,
+                                                patience, request_id), request_id)
 
     async def _whole(self, request: inference_pb2.GenerateRequest, patience: Patience) -> Answer:
         async with self._stream(request, patience) as stream:
@@ -117,79 +99,83 @@ class AsyncWorker(AsyncClosing):
         """Answers many questions about one context, `parallel` at a time, as they are done. The
         context is computed and kept once. A question is put into `template`; after a chat it is the
         user's next message; after token ids it is token ids. `deadline_s` is of each call."""
-        asking = Asking(context, questions, template, options)
+        put = prompt_input(context, options)
+        if any(isinstance(one, str) == put.HasField("token_ids") for one in questions):
+            raise ValueError("questions are token ids where the context is, else texts")
+        failed: dict[int, InvalidRequest] = {}
 
         def patience() -> Patience:
             return self._channel.patience(deadline_s, _MANY_RETRIES)
 
+        async def tokens(prompt: inference_pb2.PromptInput) -> inference_pb2.TokenizeResponse:
+            return await self._tokens(prompt, patience())
+
         async def read(number: int) -> None:
             try:
-                await self._feed(asking.prompts.read_question(number), patience())
+                await prompts.read_question(number, questions[number])
             except InvalidRequest as error:
-                asking.failed[number] = error
+                failed[number] = error
 
         async def answer(number: int) -> Asked:
-            if number in asking.failed:
-                return asking.outcome(number, None)
+            made: Optional[Answer] = None
             try:
-                made = await self._whole(asking.request(number), patience())
-                return asking.outcome(number, made)
+                if number not in failed:
+                    request = generate_request(prompts.prompt_of(number), options)
+                    # The context is kept; a question's end is of no use to anybody.
+                    request.cache = inference_pb2.CACHE_MODE_READ if mode in ("default", "read") \
+                        else inference_pb2.CACHE_MODE_OFF
+                    made = await self._whole(request, patience())
             except InvalidRequest as error:
-                asking.failed[number] = error
-                return asking.outcome(number, None)
+                failed[number] = error
+            return Asked(number, questions[number], made, failed.get(number))
 
-        await self._feed(asking.prompts.read_context(), patience())
-        async with AsyncPool(parallel) as pool:
-            async for _ in pool.results(read, len(questions)):
-                pass
-            kept = asking.context_request()
-            if kept is not None:
-                await _last(self._channel.stream(_PREFILL, kept, patience()))
-            async for done in pool.results(answer, len(questions)):
-                yield done
-
-    async def _feed(self, tokenizing: Tokenizing, patience: Patience) -> None:
-        try:
-            wanted = next(tokenizing)
-            while True:
-                wanted = tokenizing.send(await self._tokens(wanted, patience))
-        except StopIteration:
+        prompts, mode = AsyncAskedPrompts(put, template, tokens), options.get("cache", "default")
+        await prompts.read_context()
+        async for _ in results(read, len(questions), parallel):
             pass
+        shared = prompts.shared()
+        if prompts.boundary > 0 and mode in ("default", "write"):
+            await self._channel.unary("Prefill", prefill_request(shared, options),
+                                      inference_pb2.PrefillResponse, patience())
+        async with aclosing(results(answer, len(questions), parallel)) as answers:
+            async for one in answers:
+                yield one
 
     async def _tokens(self, prompt: inference_pb2.PromptInput,
-                      patience: Patience) -> inference_pb2.TokenizeResponse:
+                      patience: Optional[Patience] = None) -> inference_pb2.TokenizeResponse:
         request = inference_pb2.TokenizeRequest(prompt=prompt)
-        return await self._channel.unary(_TOKENIZE, request, patience)
+        return await self._channel.unary("Tokenize", request, inference_pb2.TokenizeResponse,
+                                         patience)
 
     async def tokenize(self, prompt: Prompt,
                        **options: Unpack[PromptOptions]) -> inference_pb2.TokenizeResponse:
-        return await self._tokens(prompt_input(prompt, options), self._channel.patience())
+        return await self._tokens(prompt_input(prompt, options))
 
-    async def prefill(self, prompt: Prompt, *, ttl_s: Optional[int] = None,
-                      durability: Durability = "default", adapter: str = "",
-                      deadline_s: Optional[float] = None,
-                      **options: Unpack[PromptOptions]) -> inference_pb2.PrefillResponse:
+    async def prefill(self, prompt: Prompt, *, deadline_s: Optional[float] = None,
+                      **options: Unpack[PrefillOptions]) -> inference_pb2.PrefillResponse:
         """Computes a prompt and keeps it in the store; generates nothing."""
-        request = prefill_request(prompt_input(prompt, options), durability, ttl_s, adapter)
-        return await _last(
-            self._channel.stream(_PREFILL, request, self._channel.patience(deadline_s)))
+        request = prefill_request(prompt_input(prompt, options), options)
+        return await self._channel.unary("Prefill", request, inference_pb2.PrefillResponse,
+                                         self._channel.patience(deadline_s))
 
-    async def explain(self, prompt: Prompt, *, adapter: str = "",
-                      **options: Unpack[PromptOptions]) -> cache_store_pb2.ExplainResponse:
-        """For each boundary of a prompt where it is stored, or why it cannot be used."""
+    async def explain(self, prompt: Prompt,
+                      **options: Unpack[PrefillOptions]) -> cache_store_pb2.ExplainResponse:
+        """For each boundary of a prompt where it is stored, or why it cannot be used. `options`:
+        with which it would be kept."""
         request = inference_pb2.ExplainInputRequest(prompt=prompt_input(prompt, options),
-                                                    adapter=adapter)
-        return await self._channel.unary(_EXPLAIN, request, self._channel.patience())
+                                                    adapter=options.get("adapter", ""))
+        return await self._channel.unary("Explain", request, cache_store_pb2.ExplainResponse)
 
     async def model(self) -> inference_pb2.GetModelResponse:
-        return await self._channel.unary(_MODEL, inference_pb2.GetModelRequest(),
-                                         self._channel.patience())
+        return await self._channel.unary("GetModel", inference_pb2.GetModelRequest(),
+                                         inference_pb2.GetModelResponse)
 
     async def save_state(self, request_id: str, path: PathText) -> None:
         """Writes an inference, running or finished, to a file: Answer.request_id names it."""
         request = inference_pb2.SaveStateRequest(request_id=request_id)
         with open(path, "wb") as file:
-            async for piece in self._channel.stream(_SAVE, request, self._channel.patience()):
+            async for piece in self._channel.stream("SaveState", request,
+                                                    inference_pb2.StateChunk):
                 file.write(piece.data)
 
     async def load_state(self, path: PathText) -> inference_pb2.LoadStateResponse:
@@ -198,11 +184,6 @@ class AsyncWorker(AsyncClosing):
             with open(path, "rb") as file:
                 while data := file.read(_STATE_PIECE_BYTES):
                     yield inference_pb2.StateChunk(data=data)
-        return await _last(
-            self._channel.duplex(_LOAD, pieces(), self._channel.patience()))
-
-
-async def _last(messages: AsyncIterator[T]) -> T:
-    for message in [message async for message in messages][-1:]:
-        return message
-    raise HearthError("the call ended without an answer")
+        return await last(self._channel.once("LoadState", pieces(),
+                                             inference_pb2.LoadStateResponse,
+                                             self._channel.patience()))

@@ -4,24 +4,23 @@ A text's last tokens depend on what follows it, so that each question is turned 
 the text's end. Of a long text that end is its last words, where their tokens are the same behind
 the whole text as alone: then no token reaches across their beginning. The rules are those of
 `hearthctl ask` (services/hearthctl/ask/asked_prompts.h).
-
-Functions that need the worker's tokens are generators: they yield a prompt, and are sent what
-Tokenize answered, so that the blocking client and the one for asyncio share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import copy
+import itertools
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Union
 
+from hearth_cache.answers import Question
 from hearth_cache.v1 import inference_pb2
 
 LONG_TEXT_CHARACTERS = 4096
 END_CHARACTERS = 512
 
-Question = Union[str, Sequence[int]]
-Tokenizing = Generator[inference_pb2.PromptInput, inference_pb2.TokenizeResponse, None]
+Tokenize = Callable[[inference_pb2.PromptInput], Awaitable[inference_pb2.TokenizeResponse]]
 
 
 @dataclass
@@ -31,60 +30,53 @@ class _Asked:
     breakpoints: list[int] = field(default_factory=list[int])
 
 
-class AskedPrompts:
-    def __init__(self, context: inference_pb2.PromptInput, questions: Sequence[Question],
-                 template: str) -> None:
+class AsyncAskedPrompts:
+    def __init__(self, context: inference_pb2.PromptInput, template: str,
+                 tokenize: Tokenize) -> None:
+        if "{question}" not in template:
+            raise ValueError("template: has no {question}")
         self.boundary = 0
-        self._input = context
+        self._input, self._template, self._tokenize = context, template, tokenize
         self._ids: list[int] = []
         self._end, self._end_ids = "", [0] * 0
         self._asked: dict[int, _Asked] = {}
-        self._questions = [self._checked(question, template) for question in questions]
 
-    def _checked(self, question: Question, template: str) -> Question:
-        is_text = isinstance(question, str)
-        if is_text == self._input.HasField("token_ids"):
-            raise ValueError("questions are token ids where the context is, else texts")
-        if not isinstance(question, str) or self._input.HasField("chat"):
-            return question
-        return template.replace("{question}", question)
-
-    def read_context(self) -> Tokenizing:
+    async def read_context(self) -> None:
         """Before the questions are read."""
         if self._input.HasField("token_ids"):
             self._ids = list(self._input.token_ids.ids)
             return
-        alone = inference_pb2.PromptInput()
-        alone.CopyFrom(self._input)
+        alone = copy.deepcopy(self._input)
         if alone.HasField("chat"):
             alone.chat.omit_generation_prompt = True
-        self._ids = list((yield alone).token_ids)
+        self._ids = list((await self._tokenize(alone)).token_ids)
         end = _last_words(self._input.text)
         if end:
-            ids = list((yield inference_pb2.PromptInput(text=end)).token_ids)
+            ids = list((await self._tokenize(inference_pb2.PromptInput(text=end))).token_ids)
             # Each begins with the token that begins every text.
             if ids[:1] == self._ids[:1] and ids[1:] == self._ids[len(self._ids) - len(ids) + 1:]:
                 self._end, self._end_ids = end, ids
 
-    def read_question(self, number: int) -> Tokenizing:
-        question = self._questions[number]
+    async def read_question(self, number: int, question: Question) -> None:
         if not isinstance(question, str):
             self._asked[number] = _Asked(len(self._ids), list(question))
             return
+        if not self._input.HasField("chat"):
+            question = self._template.replace("{question}", question)
         if self._end:
-            ids = list((yield inference_pb2.PromptInput(text=self._end + question)).token_ids)
+            end = inference_pb2.PromptInput(text=self._end + question)
+            ids = list((await self._tokenize(end)).token_ids)
             same = _common(self._end_ids, ids)
             if same >= 2:  # else the question may reach further back
                 self._asked[number] = _Asked(len(self._ids) - len(self._end_ids) + same, ids[same:])
                 return
-        whole = yield self._with(question)
+        whole = await self._tokenize(self._with(question))
         ids = list(whole.token_ids)
         same = _common(self._ids, ids)
         self._asked[number] = _Asked(same, ids[same:], list(whole.breakpoints))
 
     def _with(self, question: str) -> inference_pb2.PromptInput:
-        made = inference_pb2.PromptInput()
-        made.CopyFrom(self._input)
+        made = copy.deepcopy(self._input)
         if not made.HasField("chat"):
             made.text += question
         elif made.chat.messages and made.chat.messages[-1].role == "user":
@@ -118,16 +110,9 @@ def _last_words(text: str) -> str:
     """The end of a long text, from a space behind a letter on; empty where there is none."""
     if len(text) <= LONG_TEXT_CHARACTERS:
         return ""
-    at = len(text) - END_CHARACTERS
-    while at > 0 and not (text[at] == " " and text[at - 1].isascii() and text[at - 1].isalpha()):
-        at -= 1
-    return text[at:] if at > 0 else ""
+    found = re.match(r".*[A-Za-z](?= )", text[:len(text) - END_CHARACTERS + 1], re.DOTALL)
+    return text[found.end():] if found else ""
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    count = 0
-    for a, b in zip(one, other):
-        if a != b:
-            break
-        count += 1
-    return count
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
