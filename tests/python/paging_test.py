@@ -14,7 +14,7 @@ import torch
 from hearth_cache import Unavailable
 from hearth_cache._exchange import Fetched, Prefix
 from hearth_cache._pages import DevicePages, HostPages, pages_of
-from hearth_cache._paging import Mover, Planner, Transfer
+from hearth_cache._paging import Mover, Planner, Transfer, hints_of
 from hearth_cache.layout import Fingerprint, PageLayout
 
 BLOCK, PAGE, WINDOW = 16, 64, 24
@@ -64,8 +64,9 @@ class MemoryStore:
                 place(fetched, one, layer, self.kept[tuple(prefix.token_ids[:usable])][one, layer])
         return fetched
 
-    def publish(self, prefix, boundaries, slice_of, *, stored, deadline_s):
+    def publish(self, prefix, boundaries, slice_of, *, stored, deadline_s, **hints):
         self.call("publish")
+        self.hints = hints
         for boundary in boundaries:
             self.kept[tuple(prefix.token_ids[:boundary])] = {
                 (one, layer): bytes(slice_of(one, layer))
@@ -169,6 +170,27 @@ class Plans(unittest.TestCase):
             self.assertEqual(self.matched("c"), (0, False))
 
 
+    def test_hints_of_a_request_reach_its_saves_as_the_store_takes_them(self):
+        def request(params=None, *actions):
+            made = types.SimpleNamespace(kv_transfer_params=params)
+            if actions:
+                made.kv_hints = types.SimpleNamespace(actions=[
+                    types.SimpleNamespace(action_type=kind, payload=payload)
+                    for kind, payload in actions])
+            return made
+
+        self.assertEqual(hints_of(request()), {})
+        self.assertEqual(hints_of(request({"keep_s": 9000, "priority": "high", "other": 1})),
+                         {"keep_s": 3600})
+        hints = hints_of(request({"keep_s": 60}, ("another's", {"keep_s": 1}),
+                                 ("hearth.keep", {"priority": -9})))
+        self.assertEqual(hints, {"keep_s": 60, "priority": -8})
+        self.planner.begin("a", prompt(100, 10), hints=hints)
+        self.matched("a")
+        save, = self.step(("a", 0, 100)).saves
+        self.assertEqual(save.hints, hints)
+
+
 class Moves(unittest.TestCase):
     def setUp(self):
         self.store = MemoryStore()
@@ -223,6 +245,12 @@ class Moves(unittest.TestCase):
         self.mover.flush()
         self.assertTrue(self.load(ids, [[1, 2]] * 3, 32))
         self.assertTrue(torch.equal(self.memory[2][1], kept))
+
+    def test_a_save_is_published_with_its_hints(self):
+        hints = {"keep_s": 30, "priority": 2}
+        self.mover.save(Transfer("saver", prompt(32, 5), [32], [[1, 2]] * 3, hints=hints))
+        self.mover.flush()
+        self.assertEqual(self.store.hints, hints)
 
     def test_a_load_of_what_is_gone_or_fails_is_reported_as_failed(self):
         ids = prompt(32, 4)

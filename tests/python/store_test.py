@@ -158,6 +158,12 @@ class Prefixes(PythonTest):
             self.store.pin(point.restore_point_id)
         self.assertEqual(self.store.stats().restore_points, 0)
 
+    def test_hints_reach_the_store(self):
+        self.keep(prompt(33, 10), 32, keep_s=100, priority=-3)
+        point, = self.store.list()
+        self.assertGreater(point.kept_s, 50)
+        self.assertEqual(point.priority, -3)
+
     def test_a_watch_goes_on_after_an_event(self):
         events = self.store.watch()
         last = next(event for event in events if event.kind == event.SNAPSHOT_END)

@@ -5,7 +5,8 @@ import asyncio
 from python_support import CHUNK_TOKENS, PythonTest, main, prompt
 
 from hearth_cache import (
-    AsyncWorker, InvalidRequest, Message, NotFound, PreconditionFailed, Worker, model, system, user)
+    AsyncWorker, InvalidRequest, Message, NotFound, PreconditionFailed, Store, Worker, model,
+    system, user)
 
 NEW_TOKENS = 5
 RULES = "the lighthouse keeper writes down each ship that passes, and the hour. " * 3
@@ -86,6 +87,16 @@ class Answers(PythonTest):
         self.assertEqual(told.usable_tokens, 6 * CHUNK_TOKENS)
         self.assertTrue([one for one in told.boundaries if one.boundary == 40 and one.usable])
         self.assertEqual(self.client.model().chunk_tokens, CHUNK_TOKENS)
+
+    def test_kept_prompts_have_their_hints(self):
+        kept = {"keep_s": 100, "priority": 3}
+        self.client.generate(prompt(49, 6), max_new_tokens=1, wait_published=True, **kept)
+        self.client.prefill(prompt(49, 7), **kept)
+        with Store(self.store.address) as store:
+            points = store.list()
+        self.assertGreaterEqual(len(points), 2)
+        self.assertEqual({point.priority for point in points}, {3})
+        self.assertGreater(min(point.kept_s for point in points), 50)
 
     def test_a_state_goes_to_a_file_and_back(self):
         whole = self.client.generate(prompt(40, 3), max_new_tokens=8, ignore_eos=True)

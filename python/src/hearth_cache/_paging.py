@@ -8,7 +8,7 @@ the next one may free them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
@@ -25,6 +25,8 @@ IDLE_S = 0.005  # an engine that has nothing to compute waits so long for a tran
 STAGED_BYTES_MAX = 1 << 30  # of saves under way; those beyond are left out
 KNOWN_REQUESTS_MAX = 1024
 THREADS = 4
+HINT = "hearth.keep"  # the type of an action of kv_hints
+HINTS = {"keep_s": (0, 3600), "priority": (-8, 8)}  # what the store takes of each
 
 Blocks = Sequence[Sequence[int]]  # of a request, by the engine's groups of layers
 
@@ -32,7 +34,7 @@ Blocks = Sequence[Sequence[int]]  # of a request, by the engine's groups of laye
 @dataclass
 class Transfer:
     """Pages of a request that are loaded or saved. `present_tokens`: of a load, what is there
-    already, and may be shared with others."""
+    already, and may be shared with others. `hints`: of a save, for Store.publish()."""
 
     request_id: str
     token_ids: list[int]
@@ -40,6 +42,7 @@ class Transfer:
     blocks: Blocks
     salt: str = ""
     present_tokens: int = 0
+    hints: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass
@@ -56,8 +59,20 @@ class _Request:
     token_ids: list[int]
     salt: str
     boundaries: list[int]  # that are saved when they are passed
+    hints: Mapping[str, Any]
     asked: Optional[Future[int]] = None
     failed: bool = False
+
+
+def hints_of(request: Any) -> dict[str, Any]:
+    """Of a request of vLLM: keep_s and priority in its kv_transfer_params, or in an action of its
+    kv_hints. One that the store would refuse is cut: it would cost the save."""
+    told = dict(request.kv_transfer_params or {})
+    for action in getattr(getattr(request, "kv_hints", None), "actions", ()):
+        if action.action_type == HINT:
+            told.update(action.payload)
+    return {name: max(least, min(told[name], most)) for name, (least, most) in HINTS.items()
+            if isinstance(told.get(name), int)}
 
 
 class Planner:
@@ -72,12 +87,13 @@ class Planner:
         self.quiet = Quiet()
 
     def begin(self, request_id: str, token_ids: Sequence[int], salt: str = "", *,
-              reads: bool = True) -> None:
+              reads: bool = True, hints: Optional[Mapping[str, Any]] = None) -> None:
         """One token is always left to compute."""
         boundary = (len(token_ids) - 1) // self._block_tokens * self._block_tokens
         if boundary <= 0:
             return
-        request = self._requests[request_id] = _Request(list(token_ids), salt, [boundary])
+        request = _Request(list(token_ids), salt, [boundary], hints or {})
+        self._requests[request_id] = request
         if reads and not self.quiet:
             request.asked = self._asking.submit(self._ask, request, boundary)
 
@@ -128,7 +144,7 @@ class Planner:
             blocks = blocks_of(request_id) if passed and not self.quiet else None
             if blocks is not None:
                 step.saves.append(Transfer(request_id, request.token_ids[:passed[-1]], passed,
-                                           blocks, request.salt))
+                                           blocks, request.salt, hints=request.hints))
         if step.idle and not step.loads:
             waiting = [one.asked for one in self._requests.values()
                        if one.asked is not None and not one.asked.done()]
@@ -244,7 +260,7 @@ class Mover:
                 return memoryview(pages[layer][rows[one.group][one.begin]])
 
             self._store.publish(self._prefix_of(save.token_ids, save.salt), save.boundaries,
-                                slice_of, stored=known,
+                                slice_of, stored=known, **save.hints,
                                 deadline_s=SAVE_PATIENCE * load_deadline_s(size))
 
     def results(self, finished: Iterable[str], idle: bool) -> tuple[set[str], set[str]]:

@@ -51,6 +51,8 @@ class PrefillOptions(PromptOptions, total=False):
     durability: Durability
     ttl_s: Optional[int]
     adapter: str
+    keep_s: int  # for so long what is kept is given up after all else of the tenant
+    priority: int  # -8 to 8: its worth beside the tenant's others
 
 
 class GenerateOptions(PrefillOptions, total=False):

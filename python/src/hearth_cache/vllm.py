@@ -24,7 +24,7 @@ from hearth_cache._calls import Access
 from hearth_cache._engines import config_sha256
 from hearth_cache._exchange import Prefix
 from hearth_cache._pages import DevicePages, HostPages, pages_of
-from hearth_cache._paging import Mover, Planner, Step
+from hearth_cache._paging import Mover, Planner, Step, hints_of
 from hearth_cache.layout import FieldValue, Fingerprint, PageLayout
 from hearth_cache.store import Store
 
@@ -92,7 +92,8 @@ class HearthConnector(
         if request.prompt_token_ids and not alone:
             self._planner.begin(request.request_id, request.prompt_token_ids,
                                 request.cache_salt or "",
-                                reads=not request.skip_reading_prefix_cache)
+                                reads=not request.skip_reading_prefix_cache,
+                                hints=hints_of(request))
 
     def get_num_new_matched_tokens(self, request: Any,
                                    num_computed_tokens: int) -> tuple[Optional[int], bool]:

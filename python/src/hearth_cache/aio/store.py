@@ -64,13 +64,15 @@ class AsyncStore(AsyncClosing):
 
     async def publish(self, prefix: Prefix, boundaries: Sequence[int],
                       slice_of: SliceOf, *, durability: Durability = "default",
-                      ttl_s: int = 0, stored: Optional[Fetched] = None,
+                      ttl_s: int = 0, keep_s: int = 0, priority: int = 0,
+                      stored: Optional[Fetched] = None,
                       deadline_s: Optional[float] = None) -> cache_store_pb2.PublishAck:
         """Keeps restore points. `slice_of(object, layer)` gives bytes, and is asked twice for what
-        the store lacks. `stored`: of what was fetched no bytes are asked for."""
+        the store lacks. `stored`: of what was fetched no bytes are asked for. `keep_s`: for so long
+        the tenant gives up its other points first; `priority`, -8 to 8: their worth beside them."""
         begin = cache_store_pb2.PublishBegin(
-            prefix=prefix.message(), boundaries=sorted(boundaries), ttl_s=ttl_s,
-            durability=f"DURABILITY_{durability.upper()}")
+            prefix=prefix.message(), boundaries=sorted(boundaries), ttl_s=ttl_s, keep_s=keep_s,
+            durability=f"DURABILITY_{durability.upper()}", priority=priority)
         offer = Offer(begin, prefix.fingerprint.layout, slice_of,
                       () if stored is None else stored.refs)
         return await self._publish(begin, offer.pieces, self._channel.patience(deadline_s))
