@@ -33,7 +33,6 @@ BLOCKING = (
     (r"\bfrom asyncio import Queue\b", "from queue import Queue"),
     (r"\bfrom asyncio import sleep\b", "from time import sleep"),
 )
-CLIENTS = ("_asked.py", "_channel.py", "caches.py", "store.py", "worker.py")
 FILES = ("cache_store", "chunk_run", "inference", "store_stats")
 
 
@@ -64,8 +63,7 @@ class MessagesHook(BuildHookInterface[Any]):
         package.mkdir(parents=True)
         for name in FILES:
             text = (source / f"{name}.proto").read_text(encoding="utf-8")
-            text = text.replace('import "proto/', f'import "{PACKAGE}/')
-            text = text.replace('import public "proto/', f'import public "{PACKAGE}/')
+            text = re.sub('(import (?:public )?")proto/', rf"\1{PACKAGE}/", text)
             (package / f"{name}.proto").write_text(text, encoding="utf-8")
         subprocess.run(
             [sys.executable, "-m", "grpc_tools.protoc", f"-I{self.made}",
@@ -75,11 +73,12 @@ class MessagesHook(BuildHookInterface[Any]):
             if path.suffix == ".pyi":
                 path.write_text(strict(path.read_text(encoding="utf-8")), encoding="utf-8")
             build_data["force_include"][str(path)] = f"{PACKAGE}/{path.name}"
-        for name in CLIENTS:
-            made = self.made / name
-            made.write_text(blocking((root / "src" / "hearth_cache" / "aio" / name).read_text(
-                encoding="utf-8")), encoding="utf-8")
-            build_data["force_include"][str(made)] = f"hearth_cache/{name}"
+        clients = root / "src" / "hearth_cache"
+        for path in (clients / "aio").glob("*.py"):
+            if not (clients / path.name).exists():  # else it is written twice
+                made = self.made / path.name
+                made.write_text(blocking(path.read_text(encoding="utf-8")), encoding="utf-8")
+                build_data["force_include"][str(made)] = f"hearth_cache/{path.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self.made is not None:

@@ -13,8 +13,8 @@ from python_support import prompt
 import torch
 from hearth_cache import Unavailable
 from hearth_cache._exchange import Fetched, Prefix
-from hearth_cache._pages import DevicePages, HostPages, pages_of
-from hearth_cache._paging import Mover, Planner, Transfer, hints_of
+from hearth_cache._paging import (
+    DevicePages, HostPages, Mover, Planner, Transfer, hints_of, pages_of)
 from hearth_cache.layout import Fingerprint, PageLayout
 
 BLOCK, PAGE, WINDOW = 16, 64, 24

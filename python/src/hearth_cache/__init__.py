@@ -7,11 +7,9 @@
 
 from hearth_cache._calls import Access
 from hearth_cache._exchange import Fetched, Prefix, Turn
-from hearth_cache.aio.caches import AsyncCaches
 from hearth_cache.aio.store import AsyncStore
-from hearth_cache.aio.worker import AsyncStream, AsyncWorker
+from hearth_cache.aio.worker import AsyncCaches, AsyncStream, AsyncWorker
 from hearth_cache.answers import Answer, Asked, Cache, Sample
-from hearth_cache.caches import Caches
 from hearth_cache.errors import (
     Busy, Cancelled, Conflict, DataLoss, DeadlineExceeded, HearthError, InvalidRequest, NotFound,
     PermissionDenied, PreconditionFailed, Unauthenticated, Unavailable)
@@ -19,7 +17,7 @@ from hearth_cache.layout import Fingerprint, Layout, ObjectId, PageLayout
 from hearth_cache.prompts import (
     GenerateOptions, Message, Prompt, PromptOptions, model, system, user)
 from hearth_cache.store import Store
-from hearth_cache.worker import Stream, Worker
+from hearth_cache.worker import Caches, Stream, Worker
 
 __all__ = [
     "Access", "Answer", "Asked", "AsyncCaches", "AsyncStore", "AsyncStream",

@@ -1,23 +1,29 @@
 """Pages of a paged engine and a store: what is asked, loaded and saved, and when. vllm.py binds
-this to vLLM; here nothing of vLLM or torch is needed.
+this to vLLM; here nothing of vLLM is needed.
 
-A `Planner` lives where requests are scheduled, a `Mover` where the pages are. A load is of all that
+A `Planner` lives where requests are scheduled, a `Mover` where the pages are, in the memory of the
+process (`HostPages`) or of a device. A load is of all that
 a boundary needs or of nothing. A save takes its pages before the step that computed them is over:
 the next one may free them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Union
+
+import numpy as np
 
 from hearth_cache._engines import Quiet, load_deadline_s
 from hearth_cache._exchange import Bytes, Fetched, Prefix
 from hearth_cache.errors import NotFound
 from hearth_cache.layout import ObjectId, PageLayout
 from hearth_cache.store import Store
+
+torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
 
 PLAN_DEADLINE_S = 1.0
 SAVE_PATIENCE = 5  # times that of a load: nobody waits for it
@@ -164,32 +170,106 @@ class Planner:
         self._asking.shutdown(wait=False, cancel_futures=True)
 
 
-class Pages(Protocol):
-    """The memory of the engine's pages."""
+class HostPages:
+    """Pages in a process's own memory. `pages`: of each layer [block, byte]. Thread safety: none;
+    a writer() is for one other thread."""
+
+    def __init__(self, pages: Sequence[Any]) -> None:
+        self._pages: list[np.ndarray[Any, np.dtype[np.uint8]]] = [one.numpy() for one in pages]
+        self._taken: dict[int, Any] = {}
 
     def take(self, layer: int, blocks: list[int]) -> None:
         """Begins to copy pages out."""
+        self._taken[layer] = self._pages[layer][blocks]
 
     def taken(self) -> Callable[[], dict[int, Any]]:
         """Ends a series of take(): waits for the copies and gives them, an array a layer. From now
         on the engine may write the pages."""
-        ...
+        taken, self._taken = self._taken, {}
+        return lambda: taken
 
-    def writer(self) -> Pages:
-        """For one other thread, which writes pages that the engine does not read yet."""
-        ...
+    def writer(self) -> HostPages:
+        """Puts bytes into pages that the engine does not read yet."""
+        return self
 
-    def put(self, layer: int, block: int, data: Bytes) -> None: ...
+    def put(self, layer: int, block: int, data: Bytes) -> None:
+        self._pages[layer][block] = np.frombuffer(data, np.uint8)
 
     def finish(self) -> None:
         """Waits until what was put is written."""
+
+
+class DevicePages:
+    """Pages in a device's memory, copied through pinned buffers on streams of their own. `api`:
+    torch.cuda or what is like it. Copies begin behind what the engine's stream has been given; what
+    that is given later begins behind the copies of a take."""
+
+    def __init__(self, pages: Sequence[Any], api: Any, *, pinned: bool = True) -> None:
+        self._pages, self._api, self._pinned = pages, api, pinned
+        self._stream = api.Stream()
+        self._kept: dict[Any, Any] = {}  # until they are copied
+
+    def _begin(self) -> None:
+        self._stream.wait_event(self._api.current_stream().record_event())
+
+    def _buffer(self, *shape: int) -> Any:
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=self._pinned)
+
+    def take(self, layer: int, blocks: list[int]) -> None:
+        if not self._kept:
+            self._begin()
+        kept = self._kept[layer] = self._buffer(len(blocks), self._pages[layer].shape[1])
+        with self._api.stream(self._stream):
+            for row, block in enumerate(blocks):
+                kept[row].copy_(self._pages[layer][block], non_blocking=True)
+
+    def taken(self) -> Callable[[], dict[int, Any]]:
+        taken, self._kept = self._kept, {}
+        copied = self._stream.record_event()
+        self._api.current_stream().wait_event(copied)
+
+        def wait() -> dict[int, Any]:
+            copied.synchronize()
+            return {layer: kept.numpy() for layer, kept in taken.items()}
+        return wait
+
+    def writer(self) -> DevicePages:
+        """Made by the engine's thread; used by one other."""
+        made = DevicePages(self._pages, self._api, pinned=self._pinned)
+        made._begin()  # until now the engine may read what was in these blocks before
+        return made
+
+    def put(self, layer: int, block: int, data: Bytes) -> None:
+        kept = self._kept[layer, block] = self._buffer(len(data))
+        kept.numpy()[:] = np.frombuffer(data, np.uint8)
+        with self._api.stream(self._stream):
+            self._pages[layer][block].copy_(kept, non_blocking=True)
+
+    def finish(self) -> None:
+        self._stream.synchronize()
+        self._kept = {}
+
+
+def pages_of(cache: Any, name: str, blocks: int, page_bytes: int) -> Any:
+    """A layer's pages as [block, byte]. Blocks of the kernel may be parts of the manager's."""
+    parts, odd = divmod(cache.shape[0], blocks)
+    page = cache[:1].numel() * parts
+    if odd or not cache[0].is_contiguous() or (parts > 1 and not cache[:parts].is_contiguous()) \
+            or page * cache.element_size() != page_bytes:
+        raise ValueError(f"layer {name}: its cache of shape {tuple(cache.shape)} and strides "
+                         f"{cache.stride()} does not have {blocks} pages of {page_bytes} bytes, "
+                         "each in one piece")
+    return cache.as_strided((blocks, page), (cache.stride(0) * parts, 1)).view(torch.uint8)
+
+
+AnyPages = Union[HostPages, DevicePages]
 
 
 class Mover:
     """`groups`: of each layer the engine's group, whose blocks it uses. Thread safety: none; it is
     the engine's thread's."""
 
-    def __init__(self, store: Store, layout: PageLayout, groups: Sequence[int], pages: Pages,
+    def __init__(self, store: Store, layout: PageLayout, groups: Sequence[int], pages: AnyPages,
                  prefix_of: Callable[[Sequence[int], str], Prefix]) -> None:
         self._store, self._layout, self._groups = store, layout, groups
         self._pages, self._prefix_of = pages, prefix_of
@@ -205,7 +285,7 @@ class Mover:
         begun = self._loading.submit(self._load, load, self._pages.writer())
         self._loads[begun] = load.request_id
 
-    def _load(self, load: Transfer, writer: Pages) -> Optional[Fetched]:
+    def _load(self, load: Transfer, writer: AnyPages) -> Optional[Fetched]:
         boundary, chunk = load.boundaries[0], self._layout.chunk_tokens
 
         def place(fetched: Fetched, one: ObjectId, layer: int, data: Bytes) -> None:

@@ -21,7 +21,8 @@ import xxhash
 from hearth_cache._channel import Closing
 from hearth_cache._engines import Quiet, config_sha256, load_deadline_s
 from hearth_cache._exchange import Bytes, Fetched, Prefix
-from hearth_cache.layout import DTYPE_BYTES, GLOBAL, LOCAL, Fingerprint, Layout, ObjectId
+from hearth_cache.layout import (
+    DTYPE_BYTES, GLOBAL, LOCAL, FieldValue, Fingerprint, Layout, ObjectId)
 from hearth_cache.store import Store
 from hearth_cache.v1 import cache_store_pb2
 
@@ -261,20 +262,17 @@ def _layout_of(model: Any, chunk_tokens: int) -> Layout:
                   head_dim, str(model.dtype).removeprefix("torch."), chunk_tokens)
 
 
-def _fields_of(model: Any) -> dict[str, Union[int, float, str]]:
+def _fields_of(model: Any) -> dict[str, FieldValue]:
     config = model.config.get_text_config(decoder=True)
     on_cpu = model.device.type == "cpu"
-    capability = torch.backends.cpu.get_cpu_capability() if on_cpu \
-        else torch.cuda.get_device_name(model.device)
-    fields: dict[str, Union[int, float, str]] = {
+    return {
         "engine": "transformers", "transformers": transformers.__version__,
-        "torch": str(torch.__version__), "device": model.device.type, "capability": capability,
+        "torch": str(torch.__version__), "device": model.device.type,
+        "threads": torch.get_num_threads() if on_cpu else 0,
+        "capability": torch.backends.cpu.get_cpu_capability() if on_cpu
+        else torch.cuda.get_device_name(model.device),
         "attention": str(config._attn_implementation),
-        "config_sha256": config_sha256(config.to_dict()),
-        "weights_xxh3": _weights_digest(model)}
-    if on_cpu:
-        fields["threads"] = torch.get_num_threads()
-    return fields
+        "config_sha256": config_sha256(config.to_dict()), "weights_xxh3": _weights_digest(model)}
 
 
 def _weights_digest(model: Any) -> str:

@@ -23,8 +23,8 @@ import xxhash
 from hearth_cache._calls import Access
 from hearth_cache._engines import config_sha256
 from hearth_cache._exchange import Prefix
-from hearth_cache._pages import DevicePages, HostPages, pages_of
-from hearth_cache._paging import Mover, Planner, Step, hints_of
+from hearth_cache._paging import (
+    DevicePages, HostPages, Mover, Planner, Step, hints_of, pages_of)
 from hearth_cache.layout import FieldValue, Fingerprint, PageLayout
 from hearth_cache.store import Store
 
@@ -65,7 +65,8 @@ class HearthConnector(
         self._rank: int = vllm_config.parallel_config.rank % self._ranks
         self._fields = _fields_of(vllm_config, kv_cache_config)
         self._prints: dict[tuple[int, str], Fingerprint] = {}
-        self._planner = Planner(store, self._layout.chunk_tokens, self._prefixes_of)
+        self._planner = Planner(store, self._layout.chunk_tokens, lambda ids, salt: [
+            self._prefix_of(rank, ids, salt) for rank in range(self._ranks)])
         self._closing = [self._planner.close]
 
     @property
@@ -80,9 +81,6 @@ class HearthConnector(
             if not salt:  # of those there are as many as a caller likes
                 self._prints[rank, salt] = made
         return Prefix(made, token_ids, tenant=self._tenant)
-
-    def _prefixes_of(self, token_ids: Sequence[int], salt: str) -> list[Prefix]:
-        return [self._prefix_of(rank, token_ids, salt) for rank in range(self._ranks)]
 
     # --- the scheduler's side ---
 
