@@ -66,8 +66,7 @@ class _Request:
     salt: str
     boundaries: list[int]  # that are saved when they are passed
     hints: Mapping[str, Any]
-    asked: Optional[Future[int]] = None
-    failed: bool = False
+    asked: Optional[Future[int]] = None  # None: it is computed
 
 
 def hints_of(request: Any) -> dict[str, Any]:
@@ -122,7 +121,7 @@ class Planner:
     def matched(self, request_id: str, computed: int) -> tuple[Optional[int], bool]:
         """Tokens beyond `computed` to load; None: not known yet."""
         request = self._requests.get(request_id)
-        if request is None or request.asked is None or request.failed:
+        if request is None or request.asked is None:
             return 0, False
         if not request.asked.done():
             return None, False
@@ -161,7 +160,7 @@ class Planner:
         """They are computed; who asks again for each would ask for ever."""
         for request_id in request_ids:
             if request_id in self._requests:
-                self._requests[request_id].failed = True
+                self._requests[request_id].asked = None
 
     def end(self, request_id: str) -> None:
         self._requests.pop(request_id, None)

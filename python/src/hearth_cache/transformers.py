@@ -113,9 +113,7 @@ class PrefixCache(Closing):
         ids = _list_of(ids)
         cache, stored = self._load(ids, len(ids))
         if stored.usable_tokens < len(ids):
-            self._compute(cache, ids)
-            self._publish(ids, self._rows(cache, len(ids)), ttl_s, stored)
-            _stop_recording(cache)
+            self._publish(ids, self._compute(cache, ids), ttl_s, stored)
         elif ttl_s > 0:
             self._publish(ids, [], ttl_s, stored)
         return cache
@@ -149,9 +147,7 @@ class PrefixCache(Closing):
         cache, stored = self._load(ids, 0)
         boundary = (len(ids) - 1) // self.layout.chunk_tokens * self.layout.chunk_tokens
         if boundary > stored.usable_tokens:
-            self._compute(cache, ids[:boundary])
-            rows = self._rows(cache, boundary)
-            _stop_recording(cache)
+            rows = self._compute(cache, ids[:boundary])
             self._saving = [one for one in self._saving if not one.done()]
             self._saving.append(self._background.submit(self._keep, ids[:boundary], rows, stored))
         return self._model.generate(inputs, past_key_values=cache, **options)
@@ -184,14 +180,20 @@ class PrefixCache(Closing):
                     layer.cumulative_length = fetched.usable_tokens
         return cache, fetched
 
-    def _compute(self, cache: Any, ids: list[int]) -> None:
-        """Of the tokens that the cache lacks; its sliding layers keep them all."""
+    def _compute(self, cache: Any, ids: list[int]) -> Rows:
+        """Of the tokens that the cache lacks; its sliding layers keep them all, until it ends."""
         cache.activate_past_recording()
         with torch.no_grad():
             for begin in range(cache.get_seq_length(), len(ids), STEP_TOKENS):
                 step = torch.tensor([ids[begin:begin + STEP_TOKENS]], device=self._model.device)
                 self._model(input_ids=step, past_key_values=cache, use_cache=True,
                             logits_to_keep=1)
+        rows = self._rows(cache, len(ids))
+        cache.crop(0)
+        for layer in cache.layers:
+            if hasattr(layer, "record_past"):
+                layer.record_past = False
+        return rows
 
     def _rows(self, cache: Any, length: int) -> Rows:
         """A snapshot: a cache that goes on makes tensors anew."""
@@ -229,13 +231,6 @@ class PrefixCache(Closing):
 
         return self._store.publish(self._prefix(ids), boundaries, slice_of, ttl_s=ttl_s,
                                    stored=stored)
-
-
-def _stop_recording(cache: Any) -> None:
-    cache.crop(0)
-    for layer in cache.layers:
-        if hasattr(layer, "record_past"):
-            layer.record_past = False
 
 
 def _list_of(ids: Ids) -> list[int]:
