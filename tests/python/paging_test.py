@@ -203,8 +203,9 @@ class Moves(unittest.TestCase):
         self.mover.save(Transfer("saver", ids, list(boundaries), blocks))
         self.mover.flush()
 
-    def load(self, ids, blocks, boundary, present=0):
-        self.mover.load(Transfer("loader", ids, [boundary], blocks, present_tokens=present))
+    def load(self, ids, blocks, boundary, present=0, **options):
+        self.mover.load(Transfer("loader", ids, [boundary], blocks, present_tokens=present,
+                                 **options))
         done, failed = set(), set()
         while not done:
             done, failed = self.mover.results([], idle=True)
@@ -251,6 +252,16 @@ class Moves(unittest.TestCase):
         self.mover.save(Transfer("saver", prompt(32, 5), [32], [[1, 2]] * 3, hints=hints))
         self.mover.flush()
         self.assertEqual(self.store.hints, hints)
+
+    def test_a_load_gives_its_hints_to_what_is_stored(self):
+        ids, hints = prompt(32, 6), {"keep_s": 30}
+        self.save(ids, [[1, 2]] * 3, 32)
+        self.assertTrue(self.load(ids, [[1, 2]] * 3, 32))
+        self.mover.flush()
+        self.assertEqual(self.store.calls.count("publish"), 1, "without hints it is left alone")
+        self.assertTrue(self.load(ids, [[1, 2]] * 3, 32, hints=hints))
+        self.mover.close()
+        self.assertEqual((self.store.calls.count("publish"), self.store.hints), (2, hints))
 
     def test_a_load_of_what_is_gone_or_fails_is_reported_as_failed(self):
         ids = prompt(32, 4)

@@ -159,10 +159,16 @@ class Prefixes(PythonTest):
         self.assertEqual(self.store.stats().restore_points, 0)
 
     def test_hints_reach_the_store(self):
-        self.keep(prompt(33, 10), 32, keep_s=100, priority=-3)
+        ids = prompt(33, 10)
+        self.keep(ids, 32, priority=-3)
+        point, = self.store.list()
+        self.assertEqual((point.kept_s, point.priority), (0, -3))
+        stored = self.store.fetch(Prefix(PRINT, ids))
+        self.store.publish(Prefix(PRINT, ids), [32], lambda one, layer: b"", stored=stored,
+                           keep_s=100, priority=4)  # again, without its bytes
         point, = self.store.list()
         self.assertGreater(point.kept_s, 50)
-        self.assertEqual(point.priority, -3)
+        self.assertEqual(point.priority, 4)
 
     def test_a_watch_goes_on_after_an_event(self):
         events = self.store.watch()

@@ -40,7 +40,7 @@ Blocks = Sequence[Sequence[int]]  # of a request, by the engine's groups of laye
 @dataclass
 class Transfer:
     """Pages of a request that are loaded or saved. `present_tokens`: of a load, what is there
-    already, and may be shared with others. `hints`: of a save, for Store.publish()."""
+    already, and may be shared with others. `hints`: for Store.publish()."""
 
     request_id: str
     token_ids: list[int]
@@ -134,7 +134,7 @@ class Planner:
             return
         usable = request.asked.result()
         self._loads.append(Transfer(request_id, request.token_ids[:usable], [usable], blocks,
-                                    request.salt, usable - tokens))
+                                    request.salt, usable - tokens, request.hints))
 
     def step(self, scheduled: Iterable[tuple[str, int, int]],
              blocks_of: Callable[[str], Optional[Blocks]]) -> Step:
@@ -302,8 +302,17 @@ class Mover:
             if fetched.usable_tokens != boundary:
                 raise NotFound(
                     f"{boundary} tokens were planned, and are gone: {fetched.miss_reason}")
+            if load.hints:
+                self._saving.submit(self._hint, load, fetched)
             return fetched
         return None
+
+    def _hint(self, load: Transfer, known: Fetched) -> None:
+        """What is stored already has the hints, too: it is published again without its bytes."""
+        with self.quiet.call(Exception):
+            self._store.publish(self._prefix_of(load.token_ids, load.salt), load.boundaries,
+                                lambda one, layer: b"", stored=known, **load.hints,
+                                deadline_s=load_deadline_s(0))
 
     def save(self, save: Transfer) -> None:
         layout, known = self._layout, self._known.get(save.request_id, Fetched())
