@@ -56,22 +56,28 @@ void GeluProductForTarget(const GeluProductCall& call) {
   const int64_t tiles = product::Packed(call.x, *call.gate, call.workspace).tiles;
   const int64_t part_tiles = product::PartTiles(*call.gate, kGeluPartTiles);
   const int64_t groups = (tiles + part_tiles - 1) / part_tiles;
+  const int64_t run = call.x.rows > 1 ? 1 : product::RowPanels(*call.gate);
+  const int64_t runs = (panels + run - 1) / run;
   product::AddPacking(call.x, *call.gate, call.workspace, call.phases);
-  call.phases->Add(panels * groups, [call, panels, tiles, part_tiles](int64_t part) {
+  call.phases->Add(runs * groups, [call, panels, tiles, part_tiles, run, runs](int64_t part) {
     const FloatMode mode;
     const PackedRows x = product::Packed(call.x, *call.gate, call.workspace);
-    const int64_t panel = part % panels, first = part / panels * part_tiles;
-    const int64_t end = std::min(first + part_tiles, tiles);
+    const int64_t first = part / runs * part_tiles, end = std::min(first + part_tiles, tiles);
+    const int64_t first_row = x.FirstRow(first), rows = x.FirstRow(end) - first_row;
+    const int64_t begin = part % runs * run, count = std::min(run, panels - begin);
     constexpr int64_t kFloats = kGeluPartTiles * product::kTileRows * product::kWidth;
     alignas(kKernelAlignBytes) float gate[kFloats], up[kFloats];
-    product::PanelOfRows(x, *call.gate, panel, first, end, gate);
-    product::PanelOfRows(x, *call.up, panel, first, end, up);
-    const int64_t width = call.gate->PanelWidth(panel);
-    const size_t real_bytes = static_cast<size_t>(call.gate->PanelReal(panel)) * sizeof(float);
-    for (int64_t row = x.FirstRow(first); row < x.FirstRow(end); ++row) {
-      const int64_t at = (row - x.FirstRow(first)) * product::kWidth;
-      GeluTimesPanel(gate + at, up + at, width);
-      std::memcpy(call.y.Row(row) + panel * product::kWidth, gate + at, real_bytes);
+    for (const bool is_gate : {true, false}) {  // each in one stream
+      for (int64_t i = 0; i < count; ++i) {
+        product::PanelOfRows(x, is_gate ? *call.gate : *call.up, begin + i, first, end,
+                             (is_gate ? gate : up) + i * rows * product::kWidth);
+      }
+    }
+    for (int64_t i = 0; i < count * rows; ++i) {
+      const int64_t panel = begin + i / rows, at = i * product::kWidth;
+      GeluTimesPanel(gate + at, up + at, call.gate->PanelWidth(panel));
+      std::memcpy(call.y.Row(first_row + i % rows) + panel * product::kWidth, gate + at,
+                  static_cast<size_t>(call.gate->PanelReal(panel)) * sizeof(float));
     }
   });
 }

@@ -79,6 +79,17 @@ inline int64_t PartTiles(const PackedWeights& weights, int64_t most) {
   return std::min(most, std::max(kLeast, kRowBytes / tile_bytes));
 }
 
+// A part has as many panels at most.
+constexpr int64_t kPartPanelsMax = 8;
+
+// Panels of a part of one row: less memory in one stream is read half as fast.
+inline int64_t RowPanels(const PackedWeights& weights) {
+  constexpr int64_t kPartBytes = 64 << 10;
+  const auto bytes = static_cast<int64_t>(weights.bytes());
+  return std::clamp((kPartBytes * weights.panels() + bytes / 2) / bytes, int64_t{1},
+                    kPartPanelsMax);
+}
+
 // Rows as tiles, where AddPacking's loop puts them; a single row of floats is one already.
 inline PackedRows Packed(const ConstRows& x, const PackedWeights& weights, Workspace* workspace) {
   const int64_t inputs = weights.inputs();

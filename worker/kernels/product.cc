@@ -26,9 +26,7 @@ namespace hearth {
 constexpr int64_t kPartTiles = 32;
 // A head has thousands of panels, each over in two microseconds for one row: a part has several,
 // while there are as many parts as keep any number of threads busy.
-constexpr int64_t kPartPanelsMax = 8, kEnoughParts = 256;
-// A part of one row reads so much at least, or it is over before a thread has taken the next.
-constexpr int64_t kPartBytes = 32 << 10;
+constexpr int64_t kEnoughParts = 256;
 
 struct ProductCall {
   ConstRows x;
@@ -332,10 +330,8 @@ void ProductForTarget(const ProductCall& call) {
   const int64_t tiles = product::Packed(call.x, *call.weights, call.workspace).tiles;
   const int64_t part_tiles = product::PartTiles(*call.weights, kPartTiles);
   const int64_t groups = (tiles + part_tiles - 1) / part_tiles;
-  const int64_t least =
-      call.x.rows > 1 ? 1 : kPartBytes * panels / static_cast<int64_t>(call.weights->bytes());
-  const int64_t run =
-      std::clamp(std::max(least, panels * groups / kEnoughParts), int64_t{1}, kPartPanelsMax);
+  const int64_t least = call.x.rows > 1 ? 1 : product::RowPanels(*call.weights);
+  const int64_t run = std::clamp(panels * groups / kEnoughParts, least, product::kPartPanelsMax);
   const int64_t runs = (panels + run - 1) / run;
   if (call.packs) product::AddPacking(call.x, *call.weights, call.workspace, call.phases);
   call.phases->Add(runs * groups, [call, panels, tiles, part_tiles, run, runs](int64_t part) {

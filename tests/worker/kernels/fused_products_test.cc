@@ -77,8 +77,8 @@ TEST(GeluProduct, EqualsTheReferencesAtTheInputsOfEachGemma) {
 
 TEST(GeluProduct, IsTheSameOnAnyNumberOfThreads) {
   Numbers numbers(10);
-  const PackedWeights gate = MakeWeights({150, 40}, ElementType::kBFloat16, &numbers);
-  const PackedWeights up = MakeWeights({150, 40}, ElementType::kBFloat16, &numbers);
+  const PackedWeights gate = MakeWeights({450, 40}, ElementType::kBFloat16, &numbers);
+  const PackedWeights up = MakeWeights({450, 40}, ElementType::kBFloat16, &numbers);
   FencedRows x(kMaxRows, 40);
   x.Fill(&numbers);
   const std::vector<float> want = GeluReference(x, kMaxRows, gate, up);
