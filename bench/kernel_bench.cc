@@ -5,7 +5,8 @@
 // of theirs / ours, each of one turn, so that what else the machine did weighs on both; times are
 // the medians.
 // Of the fused kernel (gelu) theirs are our own kernels one after the other.
-//   kernel_bench [avx2] [THREADS...]       default: 1 2, on the best instruction set
+//   kernel_bench [avx2] [q8_0|q4_0] [THREADS...]       default: 1 2, on the best instruction set
+// q8_0, q4_0: our weights are made into these blocks, and multiply in integers.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -113,6 +114,14 @@ void PrintPoolCosts(ThreadPool* pool) {
               alone / kLoops * 1e6, turns.theirs / kLoops * 1e6, turns.ours / kLoops * 1e6);
 }
 
+ElementType our_type = ElementType::kBFloat16;
+
+PackedWeights Pack(const WeightRows& rows, int64_t inputs) {
+  const bool in_blocks = our_type != ElementType::kBFloat16;
+  return PackedWeights::Pack({rows}, our_type, inputs, InThisThread, nullptr,
+                             in_blocks ? Arithmetic::kInt8 : Arithmetic::kFloat32);
+}
+
 class Matrices {
  public:
   explicit Matrices(const Shape& shape) {
@@ -125,8 +134,7 @@ class Matrices {
     view.data = {std::make_shared<at::Tensor>(wide),
                  static_cast<const std::byte*>(wide.data_ptr())};
     for (int i = 0; i < shape.copies; ++i) {
-      ours_.push_back(
-          PackedWeights::Pack({rows}, ElementType::kBFloat16, shape.inputs, InThisThread));
+      ours_.push_back(Pack(rows, shape.inputs));
       theirs_.push_back(Linear({view}, at::kFloat, at::kCPU, /*rows_hint=*/128));
     }
   }
@@ -159,7 +167,7 @@ void Compare(const Shape& shape, Matrices* matrices, int64_t rows, ThreadPool* p
   const Turns turns(
       kTurns, [&] { matrices->RunOurs(x, y, pool, &workspace); }, [&] { matrices->RunTheirs(x); });
   const double error = (y - matrices->theirs_out()).abs().max().item<float>();
-  if (error > 1e-2) {
+  if (error > 1e-2 && our_type == ElementType::kBFloat16) {
     std::fprintf(stderr, "kernel_bench: %s: the two differ by %g\n", shape.name, error);
     std::exit(1);
   }
@@ -169,8 +177,7 @@ void Compare(const Shape& shape, Matrices* matrices, int64_t rows, ThreadPool* p
 
 PackedWeights RandomWeights(int64_t outputs, int64_t inputs) {
   const at::Tensor weight = at::randn({outputs, inputs}).to(at::kBFloat16);
-  const ElementType type = ElementType::kBFloat16;
-  return PackedWeights::Pack({{weight.data_ptr(), outputs, type}}, type, inputs, InThisThread);
+  return Pack({weight.data_ptr(), outputs, ElementType::kBFloat16}, inputs);
 }
 
 // Gate and up of 270M with GELU: one kernel against one after the other.
@@ -263,10 +270,12 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "avx2") {
       ForceTarget(KernelTarget::kAvx2);
+    } else if (std::string(argv[i]) == "q8_0" || std::string(argv[i]) == "q4_0") {
+      our_type = argv[i][1] == '8' ? ElementType::kQ8_0 : ElementType::kQ4_0;
     } else {
       threads.push_back(std::atoi(argv[i]));
       if (threads.back() < 1) {
-        std::fprintf(stderr, "usage: kernel_bench [avx2] [THREADS...]\n");
+        std::fprintf(stderr, "usage: kernel_bench [avx2] [q8_0|q4_0] [THREADS...]\n");
         return 2;
       }
     }
