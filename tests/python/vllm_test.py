@@ -1,6 +1,8 @@
 """HearthConnector within vLLM itself, on a tiny model: each engine is a process.
 
 In the environment that `scripts/clients.sh vllm` makes; without it this is shown as skipped.
+For figures of another model of Gemma's layers: HEARTH_VLLM_MODEL, its folder, and
+HEARTH_VLLM_BLOCKS, how many blocks are few for it.
 """
 
 import json
@@ -19,7 +21,12 @@ CLIENTS = pathlib.Path(os.environ.get("HEARTH_CLIENTS", ROOT / ".clients"))
 PYTHON = CLIENTS / "vllm" / "bin" / "python"
 GEOMETRY = "irregular"  # heads of 32, which vLLM computes on CPUs
 BLOCK, NEW_TOKENS, TOLERANCE = 128, 8, 1e-3
+MODEL = os.environ.get("HEARTH_VLLM_MODEL")
+FEW_BLOCKS = int(os.environ.get("HEARTH_VLLM_BLOCKS", 18))  # a prompt of 800 tokens takes 11
+MORE_TOKENS = 64  # past the end of a block for every second prompt
+# One thread: two would spin at their barriers on the core that both are bound to.
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0-0",
+               "OMP_NUM_THREADS": "1",
                "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_HOST_IP": "127.0.0.1",
                "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 ENGINE = """
@@ -27,14 +34,19 @@ import json, sys
 said, sys.stdout = sys.stdout, sys.stderr
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
-told = json.loads(sys.argv[1])
+told = json.load(sys.stdin)
 connector = {} if not told["store"] else {"kv_transfer_config": KVTransferConfig(
     kv_connector="HearthConnector", kv_connector_module_path="hearth_cache.vllm",
     kv_role="kv_both", kv_load_failure_policy=told.get("policy", "recompute"),
     kv_connector_extra_config={"store": told["store"]})}
-engine = LLM(told["model"], skip_tokenizer_init=True, dtype=told.get("dtype", "float32"),
-             enforce_eager=True, max_model_len=2048, **told["options"], **connector)
-answers = []
+engine = LLM(told["model"], skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=False,
+             **{"dtype": "float32", "max_model_len": 2048, **told["options"]}, **connector)
+answers, fields = [], []
+if told.get("explain"):
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+    worker = get_kv_transfer_group()
+    explained = worker._store.explain(worker._prefix_of(0, told["prompts"][0], ""))
+    fields = [one.field for one in explained.other_fingerprints]
 for seed in told.get("seeds", [None]):
     sampling = SamplingParams(max_tokens=told["new"], ignore_eos=True, detokenize=False, logprobs=0,
                               temperature=0 if seed is None else 0.8, seed=seed)
@@ -43,8 +55,9 @@ for seed in told.get("seeds", [None]):
         made = done.outputs[0]
         answers.append([list(made.token_ids), done.num_cached_tokens, [
             each[token].logprob for each, token in zip(made.logprobs, made.token_ids)]])
+preempted = sum(one.value for one in engine.get_metrics() if one.name == "vllm:num_preemptions")
 engine.llm_engine.engine_core.shutdown()
-print(json.dumps(answers), file=said)
+print(json.dumps({"answers": answers, "preempted": preempted, "fields": fields}), file=said)
 """
 
 
@@ -54,25 +67,32 @@ class Engines(PythonTest):
         self.node = self.cluster.store(self.folder / "data")
         self.store = Store(self.node.address)
         self.addCleanup(self.store.close)
-        self.path = self.model(GEOMETRY)
+        self.apart = 0
+        self.path = MODEL or self.model(GEOMETRY)
 
-    def run_vllm(self, *argv):
+    def run_vllm(self, *argv, told=None):
         return subprocess.run(
             [str(PYTHON), "-B", *map(str, argv)], capture_output=True, text=True, check=False,
-            cwd=self.folder, env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(PACKAGE)})
+            input=json.dumps(told), cwd=self.folder,
+            env={**ENVIRONMENT, **os.environ, "PYTHONPATH": str(PACKAGE)})
 
-    def engine(self, prompts, store="", options=None, **more):
-        done = self.run_vllm("-c", ENGINE, json.dumps({
+    def run_engine(self, prompts, store="", options=None, **more):
+        """Answers, how many were preempted, and where fingerprints of the store differ."""
+        done = self.run_vllm("-c", ENGINE, told={
             "model": str(self.path), "prompts": prompts, "store": store, "new": NEW_TOKENS,
-            "options": options or {}, **more}))
+            "options": options or {}, **more})
         self.assertEqual(done.returncode, 0, done.stderr[-4000:])
         return json.loads(done.stdout.splitlines()[-1])
+
+    def engine(self, *arguments, **more):
+        return self.run_engine(*arguments, **more)["answers"]
 
     def expect_same(self, answers, others):
         for (ids, _, logprobs), (other_ids, _, other_logprobs) in zip(answers, others, strict=True):
             self.assertEqual(ids, other_ids)
             for one, other in zip(logprobs, other_logprobs, strict=True):
                 self.assertAlmostEqual(one, other, delta=TOLERANCE)
+                self.apart = max(self.apart, abs(one - other))
 
     def test_another_process_restores_and_answers_as_vllm_alone(self):
         shared = prompt(300, 1)
@@ -90,8 +110,30 @@ class Engines(PythonTest):
         self.expect_same(second, alone)
         self.assertEqual([answer[1] for answer in second],
                          [(len(ids) - 1) // BLOCK * BLOCK for ids in prompts])
-        other = self.engine(prompts[:1], self.node.address, dtype="bfloat16")
-        self.assertEqual(other[0][1], 0, "an engine that differs shares nothing")
+
+    def test_engines_that_differ_share_nothing_and_are_told_the_field(self):
+        prompts = [prompt(300, 1)]
+        self.engine(prompts, self.node.address)
+        for options, field in (({"dtype": "bfloat16"}, "dtype"),
+                               ({"block_size": 64}, "chunk_tokens")):
+            other = self.run_engine(prompts, self.node.address, options, explain=True)
+            self.assertEqual(other["answers"][0][1], 0)
+            self.assertIn(field, other["fields"])
+
+    def test_preempted_prompts_without_its_prefix_cache_answer_as_vllm_alone(self):
+        documents = [prompt(300 + 97 * i, 100 + i) for i in range(5)]
+        prompts = [documents[i % 5] + prompt(20 + 7 * i % 120, 1000 + i)[1:] for i in range(50)]
+        options = {"max_num_batched_tokens": 256, "max_num_seqs": 8, "max_model_len": 1024,
+                   "num_gpu_blocks_override": FEW_BLOCKS, "enable_prefix_caching": False}
+        runs = [self.run_engine(prompts, store, options, new=MORE_TOKENS)
+                for store in ("", self.node.address, self.node.address)]
+        for run in runs:
+            self.expect_same(run["answers"], runs[0]["answers"])
+            self.assertGreater(run["preempted"], 0)
+            restored = sum(answer[1] for answer in run["answers"])
+            print(f"{run['preempted']} preempted, {restored} tokens restored, logprobs "
+                  f"{self.apart:.1e} apart", file=sys.stderr)
+        self.assertGreater(restored, 0)
 
     def test_a_store_that_is_gone_costs_no_answer(self):
         prompts = [prompt(200, 9)]
@@ -101,9 +143,9 @@ class Engines(PythonTest):
                          self.engine(prompts, seeds=[None, 7]))
 
     def test_a_policy_that_fails_requests_is_refused(self):
-        done = self.run_vllm("-c", ENGINE, json.dumps({
+        done = self.run_vllm("-c", ENGINE, told={
             "model": str(self.path), "prompts": [], "store": self.node.address, "options": {},
-            "policy": "fail"}))
+            "policy": "fail"})
         self.assertNotEqual(done.returncode, 0)
         self.assertIn('kv_load_failure_policy must be "recompute"', done.stderr)
 
@@ -121,4 +163,6 @@ if __name__ == "__main__":
     if not (CLIENTS / "vllm" / "installed").is_file():
         print("skipped, vLLM is not installed: scripts/clients.sh vllm")
         sys.exit(SKIPPED)
+    if MODEL:
+        python_support.system_support.VOCABULARY = 262_000
     python_support.main()
