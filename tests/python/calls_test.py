@@ -151,7 +151,6 @@ class Errors(unittest.TestCase):
         with Worker("127.0.0.1:1") as worker, self.assertRaisesRegex(TypeError, "top_q"):
             worker.generate([1], top_q=3)
 
-
     def test_options_are_fields_by_their_names(self):
         made = generate_request(inference_pb2.PromptInput(), {
             "stop": "end", "cache": "read", "keep_s": 9, "logprobs": 2, "logit_bias": {5: 1.0},

@@ -169,7 +169,6 @@ class Plans(unittest.TestCase):
             self.planner.begin("c", prompt(100, 9))
             self.assertEqual(self.matched("c"), (0, False))
 
-
     def test_hints_of_a_request_reach_its_saves_as_the_store_takes_them(self):
         def request(params=None, *actions):
             made = types.SimpleNamespace(kv_transfer_params=params)

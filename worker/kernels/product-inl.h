@@ -79,7 +79,7 @@ inline int64_t PartTiles(const PackedWeights& weights, int64_t most) {
   return std::min(most, std::max(kLeast, kRowBytes / tile_bytes));
 }
 
-// A part has as many panels at most.
+// The most panels of one part.
 constexpr int64_t kPartPanelsMax = 8;
 
 // Panels of a part of one row: less memory in one stream is read half as fast.

@@ -2,9 +2,9 @@
 this to vLLM; here nothing of vLLM is needed.
 
 A `Planner` lives where requests are scheduled, a `Mover` where the pages are, in the memory of the
-process (`HostPages`) or of a device. A load is of all that
-a boundary needs or of nothing. A save takes its pages before the step that computed them is over:
-the next one may free them.
+process (`HostPages`) or of a device (`DevicePages`). A load is of all that a boundary needs or of
+nothing. A save takes its pages before the step that computed them is over: the next one may free
+them.
 """
 
 from __future__ import annotations

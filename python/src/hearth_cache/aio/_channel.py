@@ -107,6 +107,7 @@ def _bytes_of(message: Message) -> bytes:
 
 
 async def last(messages: AsyncIterator[T]) -> T:
-    for message in [message async for message in messages][-1:]:
-        return message
-    raise HearthError("the call ended without an answer")
+    got = [message async for message in messages]
+    if not got:
+        raise HearthError("the call ended without an answer")
+    return got[-1]
