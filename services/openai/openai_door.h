@@ -1,8 +1,8 @@
 // OpenAiDoor: serves a worker's model over HTTP, as clients of OpenAI's API know it.
 //
 // Requests become calls of hearth.v1.Inference in this process (completion.h). A web page of
-// somebody else's must not reach a model on its reader's machine: Host must be an address of this
-// server's or in the list of hosts, Origin the same or in the list of origins, and a body JSON.
+// somebody else's must not reach a model on its reader's machine: Host must be a name of this
+// server's (HostRule), Origin the same or in the list of origins, and a body JSON.
 // Thread safety: made and destroyed by one thread. Ownership: what the options point to must
 // outlive the door; the channel's server must be shut down before it.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_DOOR_H_
@@ -33,7 +33,6 @@ struct OpenAiOptions {
   std::string version;
   uint32_t context_tokens = 0;
   const Tokenizer* tokenizer = nullptr;  // null: no text
-  std::vector<std::string> hosts;    // besides addresses, localhost, and the address listened at
   std::vector<std::string> origins;  // whose pages may call; "*": all
   // Of a token, or none: who may ask what needs no call of the worker's API.
   std::function<absl::Status(const std::string& token)> check;

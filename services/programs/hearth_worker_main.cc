@@ -59,6 +59,7 @@ struct WorkerFlags {
   bool ignores_generation_config = false;
   std::string default_sampling;
   std::string http_listen, http_address_file, http_model, http_hosts, http_origins;
+  std::string trusted_proxies;
 };
 
 // Weight digests are remembered where other programs remember what they can compute again.
@@ -172,11 +173,14 @@ void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
       "What these requests get before either: temperature=0.7,top_k=40,top_p=0.9, or some of "
       "the three");
   set->AddText("http-hosts", &flags->http_hosts,
-               "Names, parted by commas, by which callers reach it, besides localhost, addresses "
-               "and the name in --http-listen");
+               "Comma-separated names by which callers reach it and the metrics, in addition to "
+               "localhost, IP addresses and the name in --http-listen; *: all");
   set->AddText("http-origins", &flags->http_origins,
                "Sites, parted by commas, whose pages may call it (https://chat.example.com), "
                "besides its own; *: all");
+  set->AddText("trusted-proxies", &flags->trusted_proxies,
+               "Comma-separated CIDR blocks (10.0.0.0/8,fd00::/8) of proxies in front of "
+               "--http-listen; their connections are not closed to make room for others");
 }
 
 bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
@@ -210,6 +214,7 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
                   "How long restore points of an embedded store live that are published without a "
                   "time to live; 0s: until room is needed");
   if (!set.Parse(argc, argv, exit_code)) return false;
+  absl::StrAppend(&flags->server.metrics_hosts, ",", flags->http_hosts);
   flags->engine.threads = static_cast<int>(flags->threads);
   return true;
 }
@@ -229,6 +234,10 @@ absl::Status CheckStart(const WorkerFlags& flags) {
   if (!sampling.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--default-sampling: ", sampling.status().message()));
+  }
+  if (const auto proxies = Cidr::ParseList(flags.trusted_proxies); !proxies.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trusted-proxies: ", proxies.status().message()));
   }
   if (absl::Status status = CheckPorts(flags.server); !status.ok()) return status;
   return flags.http_listen.empty() ? absl::OkStatus() : CheckPort("http-", flags.http_listen);
@@ -273,6 +282,9 @@ OpenSideDoor OpenerOf(const WorkerFlags& flags, const Engine& engine, const Toke
   if (flags.http_listen.empty()) return nullptr;
   OpenAiOptions options;
   options.http.listen = flags.http_listen;
+  options.http.budget_bytes = flags.server.unfinished_bytes;
+  options.http.hosts = Words(flags.http_hosts);
+  options.http.trusted_proxies = *Cidr::ParseList(flags.trusted_proxies);
   if (access.certificates != nullptr) {
     options.http.tls = [certificates = access.certificates.get()] { return certificates->texts(); };
   }
@@ -281,7 +293,6 @@ OpenSideDoor OpenerOf(const WorkerFlags& flags, const Engine& engine, const Toke
   options.version = kVersion;
   options.context_tokens = static_cast<uint32_t>(engine.config().max_position_embeddings);
   options.tokenizer = tokenizer;
-  options.hosts = Words(flags.http_hosts);
   options.origins = Words(flags.http_origins);
   options.check = [identities = access.identities.get()](const std::string& token) {
     Credentials credentials;

@@ -193,6 +193,9 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
           "Serve Prometheus metrics over HTTP on HOST:PORT; empty: off");
   AddText("metrics-address-file", &flags->metrics_address_file,
           "Write the metrics' address to this file");
+  AddText("metrics-hosts", &flags->metrics_hosts,
+          "Comma-separated names by which callers reach the metrics, in addition to localhost, IP "
+          "addresses and the name in --metrics-listen; *: all");
   AddChoice("log-level", &flags->log_level, {"debug", "info", "warning", "error"},
             "Least level that is logged, to stderr");
   AddChoice("log-format", &flags->log_format, {"text", "json"},

@@ -44,6 +44,7 @@ struct ServerFlags {
   std::string address_file;
   std::string metrics_listen;
   std::string metrics_address_file;
+  std::string metrics_hosts;  // comma-separated
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   absl::Duration drain_timeout = absl::Seconds(60);

@@ -7,6 +7,9 @@
 namespace hearth {
 namespace {
 
+// Pages are about 100 KiB.
+constexpr uint64_t kBudgetBytes = uint64_t{8} << 20;
+
 // Scrapers, and a few people: none of them is slow, or sends anything.
 HttpLimits PageLimits() {
   HttpLimits limits;
@@ -41,10 +44,14 @@ HttpHeaders PageHeaders(const std::string& content_type) {
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> ServePages(const std::string& address,
+                                                       std::vector<std::string> hosts,
                                                        std::map<std::string, HttpPage> pages) {
   HttpServer::Options options;
   options.listen = address;
   options.limits = PageLimits();
+  options.budget_bytes = kBudgetBytes;
+  options.hosts = std::move(hosts);
+  options.hosts_flag = "--metrics-hosts";
   auto server = HttpServer::Start(
       options, [pages = std::move(pages)](const HttpRequest& request,
                                           const std::shared_ptr<HttpAnswer>& answer) {

@@ -121,11 +121,13 @@ void Metrics::AddPage(const std::string& path, HttpPage page) {
   rep_->pages[path] = std::move(page);
 }
 
-absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
+absl::StatusOr<std::string> Metrics::Serve(const std::string& address,
+                                           std::vector<std::string> hosts) {
   assert(rep_->server == nullptr);
   std::map<std::string, HttpPage> pages = rep_->pages;
   pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8", [this] { return Render(); }};
-  absl::StatusOr<std::unique_ptr<HttpServer>> server = ServePages(address, std::move(pages));
+  absl::StatusOr<std::unique_ptr<HttpServer>> server =
+      ServePages(address, std::move(hosts), std::move(pages));
   if (!server.ok()) return server.status();
   rep_->server = *std::move(server);
   return rep_->server->address();

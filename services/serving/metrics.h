@@ -70,9 +70,11 @@ class Metrics {
   // One of the parts of a generation: "queue", "fetch", "prefill", "ttft", "total".
   void RecordGeneration(const std::string& part, double seconds);
 
-  // Serves /metrics and the pages on "host:port"; port 0 lets the system choose. Returns
-  // "host:port". kUnavailable naming the address when it cannot be bound.
-  absl::StatusOr<std::string> Serve(const std::string& address);
+  // Serves /metrics and the pages on "host:port"; port 0 lets the system choose. `hosts`: more
+  // names that a request's Host may have (http_pages.h). Returns "host:port". kUnavailable naming
+  // the address when it cannot be bound.
+  absl::StatusOr<std::string> Serve(const std::string& address,
+                                    std::vector<std::string> hosts = {});
   // Ends Serve: returns when no source is being read, so that their data may be destroyed. May be
   // called without Serve, and again.
   void Stop();

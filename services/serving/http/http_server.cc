@@ -1,477 +1,41 @@
 #include "services/serving/http/http_server.h"
 
 #include <fcntl.h>
+#include <malloc.h>
+#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <atomic>
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
 #include <chrono>
+#include <exception>
 #include <list>
-#include <optional>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "nlohmann/json.hpp"
 #include "services/serving/door/listeners.h"
+#include "services/serving/http/http_connection.h"
+#include "services/serving/logging.h"
 
 namespace hearth {
 namespace {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 using std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(250);
-constexpr auto kSilence = std::chrono::seconds(1);
-// After the last answer of a connection: so long what its caller still sends is read and dropped,
-// since a socket closed over unread bytes takes the answer with it.
-constexpr auto kLinger = std::chrono::seconds(2);
-constexpr size_t kWatchBytes = 512;
 // Answers under way when the server goes have so long to reach their callers.
 constexpr auto kFinish = std::chrono::seconds(1);
-
-steady_clock::time_point After(absl::Duration wait) {
-  return steady_clock::now() + absl::ToChronoNanoseconds(wait);
-}
-
-}  // namespace
-
-// What a handler's threads and the connection share. The connection takes `ready` when it is poked.
-struct HttpAnswer::State {
-  State(bool is_head, bool is_chunked, bool keeps_alive, size_t unsent_limit,
-        std::function<void()> poke)
-      : is_head(is_head),
-        is_chunked(is_chunked),
-        keeps_alive(keeps_alive),
-        unsent_limit(unsent_limit),
-        poke(std::move(poke)) {}
-
-  // The first line and the headers; `length` below 0: a stream.
-  std::string Head(int status, const HttpHeaders& headers, int64_t length) const {
-    std::string head = absl::StrCat(
-        "HTTP/1.1 ", status, " ", HttpReason(status), "\r\nDate: ",
-        absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT\r\n", absl::Now(), absl::UTCTimeZone()));
-    for (const auto& [name, value] : headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
-    if (length >= 0) {
-      absl::StrAppend(&head, "Content-Length: ", length, "\r\n");
-    } else if (is_chunked) {
-      absl::StrAppend(&head, "Transfer-Encoding: chunked\r\n");
-    }
-    const bool closes = !keeps_alive || (length < 0 && !is_chunked);
-    absl::StrAppend(&head, closes ? "Connection: close\r\n\r\n" : "\r\n");
-    return head;
-  }
-
-  // False: the caller is gone.
-  bool Put(absl::string_view bytes, bool is_end) ABSL_LOCKS_EXCLUDED(mutex) {
-    {
-      absl::MutexLock lock(&mutex);
-      if (ended || gone) return false;
-      absl::StrAppend(&ready, bytes);
-      unsent += bytes.size();
-      ended = is_end;
-      too_slow = is_stream && unsent > unsent_limit;
-      if (std::exchange(is_poked, true)) return !too_slow;
-    }
-    poke();
-    return true;
-  }
-
-  // A part of a stream.
-  bool Write(absl::string_view data) {
-    if (is_head || data.empty()) return true;
-    if (!is_chunked) return Put(data, false);
-    return Put(absl::StrCat(absl::Hex(data.size()), "\r\n", data, "\r\n"), false);
-  }
-
-  const bool is_head, is_chunked, keeps_alive;
-  const size_t unsent_limit;
-  const std::function<void()> poke;
-  absl::Mutex mutex;
-  bool begun ABSL_GUARDED_BY(mutex) = false;
-  bool is_stream ABSL_GUARDED_BY(mutex) = false;
-  bool ended ABSL_GUARDED_BY(mutex) = false;
-  bool gone ABSL_GUARDED_BY(mutex) = false;
-  bool too_slow ABSL_GUARDED_BY(mutex) = false;  // more is unsent than may be
-  bool is_broken ABSL_GUARDED_BY(mutex) = false;
-  bool is_poked ABSL_GUARDED_BY(mutex) = false;
-  std::string ready ABSL_GUARDED_BY(mutex);
-  size_t unsent ABSL_GUARDED_BY(mutex) = 0;  // ready, and what the connection took of it
-  std::string when_silent ABSL_GUARDED_BY(mutex);
-  std::function<void()> on_gone ABSL_GUARDED_BY(mutex);
-};
-
-HttpAnswer::~HttpAnswer() {
-  bool begun = false;
-  {
-    absl::MutexLock lock(&state_->mutex);
-    if (state_->ended || state_->gone) return;
-    begun = state_->begun;
-    state_->is_broken = begun;
-  }
-  if (begun) {
-    state_->Put("", /*is_end=*/true);
-  } else {
-    Send(500, {{"Content-Type", "application/json"}}, HttpErrorBody(500, "no answer was made"));
-  }
-}
-
-void HttpAnswer::Send(int status, const HttpHeaders& headers, absl::string_view body) {
-  {
-    absl::MutexLock lock(&state_->mutex);
-    state_->begun = true;
-  }
-  const auto length = static_cast<int64_t>(body.size());
-  state_->Put(absl::StrCat(state_->Head(status, headers, length), state_->is_head ? "" : body),
-              /*is_end=*/true);
-}
-
-void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string& when_silent) {
-  {
-    absl::MutexLock lock(&state_->mutex);
-    state_->begun = state_->is_stream = true;
-    state_->when_silent = when_silent;
-  }
-  state_->Put(state_->Head(status, headers, -1), /*is_end=*/false);
-}
-
-bool HttpAnswer::Write(absl::string_view data) { return state_->Write(data); }
-
-void HttpAnswer::End() {
-  state_->Put(state_->is_chunked && !state_->is_head ? "0\r\n\r\n" : "", /*is_end=*/true);
-}
-
-void HttpAnswer::OnGone(std::function<void()> gone) {
-  {
-    absl::MutexLock lock(&state_->mutex);
-    if (!state_->gone) {
-      state_->on_gone = std::move(gone);
-      return;
-    }
-  }
-  gone();
-}
-
-namespace {
-
-// One connection, on the server's thread: reads a request, has it answered, and so on.
-class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
- public:
-  struct Server {
-    HttpLimits limits;
-    HttpServer::Handler handler;
-    bool draining = false;
-    std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
-  };
-
-  // `io` lives as long as any connection.
-  HttpConnection(std::shared_ptr<asio::io_context> io, Server* server, std::string peer)
-      : io_(std::move(io)), server_(server), peer_(std::move(peer)) {
-    deadline_ = After(server_->limits.header_time);
-  }
-  virtual ~HttpConnection() = default;
-
-  virtual void Start() = 0;
-  // Ends what took too long, and what is silent says something.
-  void Look(steady_clock::time_point now);
-  void Close();
-  bool is_idle() const { return stage_ == Stage::kIdle; }
-  bool is_answering() const { return stage_ == Stage::kAnswer; }
-  steady_clock::time_point deadline() const { return deadline_; }
-
- protected:
-  enum class Stage { kHeader, kBody, kAnswer, kIdle, kLinger, kClosed };
-  using Parser = http::request_parser<http::string_body>;
-
-  virtual void StartHeader() = 0;
-  virtual void StartBody() = 0;
-  virtual void StartWatch() = 0;
-  virtual void StartWrite(asio::const_buffer bytes) = 0;
-  virtual tcp::socket& socket() = 0;
-
-  void ReadHeader();
-  void OnHeader(ErrorCode error);
-  void OnBody(ErrorCode error);
-  void OnWatched(ErrorCode error, size_t bytes);
-  void OnWritten(ErrorCode error, size_t bytes);
-
-  const std::shared_ptr<asio::io_context> io_;
-  boost::beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;
-
- private:
-  void Watch();
-  void Handle();
-  void Refuse(ErrorCode error);
-  void Poke();
-  void WriteSome();
-  void EndAnswer();
-  void BeginAnswer(bool is_head, bool is_chunked);
-
-  Server* const server_;  // gone after Close
-  const std::string peer_;
-  Stage stage_ = Stage::kHeader;
-  steady_clock::time_point deadline_;  // of the stage
-  bool keeps_alive_ = true, watching_ = false, writing_ = false;
-  std::shared_ptr<HttpAnswer::State> answer_;
-  std::string out_;  // being written, from sent_ on
-  size_t sent_ = 0;
-  steady_clock::time_point written_;  // when the last byte was taken
-};
-
-template <typename Stream>
-class HttpConnectionOver final : public HttpConnection {
- public:
-  HttpConnectionOver(Stream stream, std::shared_ptr<void> context,
-                     std::shared_ptr<asio::io_context> io, Server* server, std::string peer)
-      : HttpConnection(std::move(io), server, std::move(peer)),
-        context_(std::move(context)),
-        stream_(std::move(stream)) {}
-
-  void Start() override {
-    if constexpr (std::is_same_v<Stream, tcp::socket>) {
-      ReadHeader();
-    } else {
-      stream_.async_handshake(
-          asio::ssl::stream_base::server,
-          [this, self = shared_from_this()](ErrorCode error) { error ? Close() : ReadHeader(); });
-    }
-  }
-
- private:
-  void StartHeader() override {
-    http::async_read_header(
-        stream_, buffer_, *parser_,
-        [this, self = shared_from_this()](ErrorCode error, size_t) { OnHeader(error); });
-  }
-  void StartBody() override {
-    http::async_read(stream_, buffer_, *parser_,
-                     [this, self = shared_from_this()](ErrorCode error, size_t) { OnBody(error); });
-  }
-  void StartWatch() override {
-    stream_.async_read_some(
-        buffer_.prepare(kWatchBytes),
-        [this, self = shared_from_this()](ErrorCode error, size_t n) { OnWatched(error, n); });
-  }
-  void StartWrite(asio::const_buffer bytes) override {
-    stream_.async_write_some(
-        bytes, [this, self = shared_from_this()](ErrorCode e, size_t n) { OnWritten(e, n); });
-  }
-  tcp::socket& socket() override {
-    if constexpr (std::is_same_v<Stream, tcp::socket>) {
-      return stream_;
-    } else {
-      return stream_.next_layer();
-    }
-  }
-
-  const std::shared_ptr<void> context_;  // of TLS
-  Stream stream_;
-};
-
-void HttpConnection::Look(steady_clock::time_point now) {
-  if (writing_ && now - written_ > absl::ToChronoNanoseconds(server_->limits.write_time)) {
-    return Close();
-  }
-  if (stage_ != Stage::kAnswer) {
-    if (now > deadline_ && !writing_) Close();
-    return;
-  }
-  std::string due;
-  bool too_slow = false;
-  {
-    absl::MutexLock lock(&answer_->mutex);
-    too_slow = answer_->too_slow;
-    if (!answer_->ended && !writing_ && now - written_ > kSilence) due = answer_->when_silent;
-  }
-  if (too_slow) return Close();
-  if (!due.empty()) answer_->Write(due);
-}
-
-void HttpConnection::Close() {
-  if (std::exchange(stage_, Stage::kClosed) == Stage::kClosed) return;
-  const auto self = shared_from_this();
-  server_->open.erase(this);
-  ErrorCode ignored;
-  socket().close(ignored);
-  if (answer_ == nullptr) return;
-  std::function<void()> gone;
-  {
-    absl::MutexLock lock(&answer_->mutex);
-    answer_->gone = true;
-    if (!answer_->ended) gone = std::move(answer_->on_gone);
-    answer_->on_gone = nullptr;
-  }
-  if (gone) gone();
-}
-
-void HttpConnection::ReadHeader() {
-  stage_ = Stage::kHeader;
-  parser_.emplace();
-  parser_->header_limit(static_cast<uint32_t>(server_->limits.header_bytes));
-  parser_->body_limit(server_->limits.body_bytes);
-  StartHeader();
-}
-
-void HttpConnection::OnHeader(ErrorCode error) {
-  if (stage_ == Stage::kClosed) return;
-  if (error) return Refuse(error);
-  stage_ = Stage::kBody;
-  deadline_ = After(server_->limits.request_time);
-  if (parser_->get()[http::field::expect] == "100-continue") {
-    out_ = "HTTP/1.1 100 Continue\r\n\r\n";
-    WriteSome();
-  }
-  StartBody();
-}
-
-void HttpConnection::OnBody(ErrorCode error) {
-  if (stage_ == Stage::kClosed) return;
-  error ? Refuse(error) : Handle();
-}
-
-// Of a request that cannot be read: says why, where it can be said, and closes.
-void HttpConnection::Refuse(ErrorCode error) {
-  const bool is_ours = error.category() == make_error_code(http::error::bad_method).category();
-  if (!is_ours || error == http::error::end_of_stream || error == http::error::partial_message) {
-    return Close();
-  }
-  int status = 400;
-  if (error == http::error::header_limit) status = 431;
-  if (error == http::error::body_limit) status = 413;
-  keeps_alive_ = false;
-  BeginAnswer(/*is_head=*/false, /*is_chunked=*/true);
-  std::string why = error.message();
-  if (status == 431) why = absl::StrCat("headers over ", server_->limits.header_bytes, " bytes");
-  if (status == 413) why = absl::StrCat("a body over ", server_->limits.body_bytes, " bytes");
-  HttpAnswer(answer_).Send(status, {{"Content-Type", "application/json"}},
-                           HttpErrorBody(status, why));
-}
-
-void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
-  stage_ = Stage::kAnswer;
-  written_ = steady_clock::now();
-  const auto poke = [io = io_, weak = weak_from_this()] {
-    asio::post(*io, [weak] {
-      if (const auto self = weak.lock()) self->Poke();
-    });
-  };
-  answer_ = std::make_shared<HttpAnswer::State>(is_head, is_chunked, keeps_alive_,
-                                                server_->limits.unsent_bytes, poke);
-}
-
-void HttpConnection::Handle() {
-  auto message = parser_->release();
-  keeps_alive_ = message.keep_alive() && !server_->draining;
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  request.path = target.substr(0, target.find('?'));
-  if (request.path.size() < target.size()) request.query = target.substr(request.path.size() + 1);
-  for (const auto& field : message) {
-    request.headers.emplace_back(absl::AsciiStrToLower(std::string(field.name_string())),
-                                 std::string(field.value()));
-  }
-  request.body = std::move(message.body());
-  request.peer = peer_;
-  BeginAnswer(message.method() == http::verb::head, message.version() >= 11);
-  Watch();
-  server_->handler(std::move(request), std::make_shared<HttpAnswer>(answer_));
-}
-
-// Reads on while an answer is under way, or none is due: that is how a hang-up is seen. What comes
-// belongs to the next request, and ends the watch.
-void HttpConnection::Watch() {
-  if (watching_ || buffer_.size() > 0) return;
-  watching_ = true;
-  StartWatch();
-}
-
-void HttpConnection::OnWatched(ErrorCode error, size_t bytes) {
-  watching_ = false;
-  if (stage_ == Stage::kClosed) return;
-  if (error) return Close();
-  if (stage_ == Stage::kLinger) return Watch();
-  buffer_.commit(bytes);
-  if (stage_ != Stage::kIdle) return;
-  deadline_ = After(server_->limits.header_time);
-  ReadHeader();
-}
-
-// The answer has something ready, or has ended.
-void HttpConnection::Poke() {
-  if (stage_ != Stage::kAnswer || writing_) return;
-  bool is_done = false, too_slow = false;
-  {
-    absl::MutexLock lock(&answer_->mutex);
-    answer_->is_poked = false;
-    too_slow = answer_->too_slow;
-    out_ = std::move(answer_->ready);
-    answer_->ready.clear();
-    is_done = answer_->ended && out_.empty();
-    if (answer_->is_broken && is_done) too_slow = true;
-  }
-  if (too_slow) return Close();
-  if (is_done) return EndAnswer();
-  WriteSome();
-}
-
-void HttpConnection::WriteSome() {
-  if (out_.empty()) return;
-  writing_ = true;
-  written_ = steady_clock::now();
-  StartWrite(asio::buffer(out_.data() + sent_, out_.size() - sent_));
-}
-
-void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
-  writing_ = false;
-  if (stage_ == Stage::kClosed) return;
-  if (error) return Close();
-  written_ = steady_clock::now();
-  sent_ += bytes;
-  if (answer_ != nullptr) {
-    absl::MutexLock lock(&answer_->mutex);
-    answer_->unsent -= std::min(bytes, answer_->unsent);
-  }
-  if (sent_ < out_.size()) return WriteSome();
-  std::string().swap(out_);
-  sent_ = 0;
-  if (stage_ == Stage::kAnswer) Poke();
-}
-
-void HttpConnection::EndAnswer() {
-  bool keeps_alive = keeps_alive_ && !server_->draining;
-  {
-    absl::MutexLock lock(&answer_->mutex);
-    answer_->on_gone = nullptr;
-    keeps_alive = keeps_alive && (answer_->is_chunked || !answer_->is_stream);
-  }
-  answer_.reset();
-  if (!keeps_alive) {
-    ErrorCode ignored;
-    socket().shutdown(tcp::socket::shutdown_send, ignored);
-    stage_ = Stage::kLinger;
-    deadline_ = steady_clock::now() + kLinger;
-    buffer_.clear();
-    return Watch();
-  }
-  stage_ = Stage::kIdle;
-  deadline_ = After(server_->limits.idle_time);
-  if (watching_) return;
-  if (buffer_.size() == 0) return Watch();
-  deadline_ = After(server_->limits.header_time);
-  ReadHeader();
-}
+constexpr auto kTrimPause = std::chrono::seconds(5);
+constexpr uint64_t kTrimBytes = uint64_t{32} << 20;
+// A caller whose host is gone, or that hung up after it closed its sending half, is found by the
+// system: after 3 probes, or once its system has forgotten the connection (60 s on Linux).
+constexpr int kKeepAliveS = 5, kKeepAliveProbes = 3;
 
 absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeContext(const TlsTexts& texts) {
   auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
@@ -485,15 +49,64 @@ absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeContext(const TlsTexts& 
   return absl::InvalidArgumentError(absl::StrCat("TLS over HTTP: ", error.message()));
 }
 
+void SetSocketOptions(tcp::socket* socket) {
+  ErrorCode ignored;
+  socket->set_option(tcp::no_delay(true), ignored);
+  SetOn(socket->native_handle(), SOL_SOCKET, SO_KEEPALIVE);
+  const auto set = [fd = socket->native_handle()](int option, int value) {
+    setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
+  };
+  set(TCP_KEEPIDLE, kKeepAliveS);
+  set(TCP_KEEPINTVL, kKeepAliveS);
+  set(TCP_KEEPCNT, kKeepAliveProbes);
+}
+
+// Whether an error of accept is about one connection; else the process or the machine lacks
+// descriptors or memory, and the next accept would fail at once.
+bool IsOfOneConnection(ErrorCode error) {
+  return error == asio::error::connection_aborted || error == asio::error::connection_reset ||
+         error == asio::error::try_again || error == asio::error::interrupted ||
+         error.value() == EPROTO;
+}
+
+// The connection to close for a newcomer of `address`, or null. Only callers that have not proved
+// an identity give way: first the address with the most of them, and of its connections first those
+// that take no byte, then those without an answer under way (the one whose time ends first), then
+// the oldest. An answer under way does not end for a newcomer of the same address.
+HttpConnection* WhoMakesRoom(const HttpConnection::Server& server, const std::string& address,
+                             steady_clock::time_point now) {
+  std::unordered_map<std::string, size_t> shares;
+  size_t most = 0;
+  for (const auto& [connection, owned] : server.open) {
+    if (!connection->is_known()) most = std::max(most, ++shares[connection->caller().address]);
+  }
+  HttpConnection* found = nullptr;
+  std::tuple<int, steady_clock::time_point> least;
+  for (const auto& [connection, owned] : server.open) {
+    const std::string& its = connection->caller().address;
+    if (connection->is_known() || shares[its] < most) continue;
+    int rank = 2;
+    if (!connection->is_answering()) rank = 1;
+    if (connection->is_stalled(now)) rank = 0;
+    if (rank == 2 && its == address) continue;
+    const auto key =
+        std::make_tuple(rank, rank == 1 ? connection->deadline() : connection->since());
+    if (found == nullptr || key < least) {
+      found = connection;
+      least = key;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 class HttpServer::Rep {
  public:
   Rep(const Options& options, Handler handler)
-      : tls_(options.tls), listeners_(options.listen), io_(std::make_shared<asio::io_context>(1)) {
-    server_.limits = options.limits;
-    server_.handler = std::move(handler);
-  }
+      : listeners_(options.listen),
+        io_(std::make_shared<asio::io_context>(1)),
+        server_(options, std::move(handler)) {}
   ~Rep() {
     if (!thread_.joinable()) return;
     Drain();
@@ -506,24 +119,24 @@ class HttpServer::Rep {
 
   absl::Status Open() {
     if (absl::Status status = listeners_.Open(); !status.ok()) return status;
-    if (tls_) {
+    if (server_.options.tls) {
       if (absl::Status status = RefreshContext(); !status.ok()) return status;
     }
     for (const int fd : listeners_.fds()) {
       int family = 0;
       socklen_t size = sizeof(family);
       getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
-      acceptors_.emplace_back(*io_, family == AF_INET6 ? tcp::v6() : tcp::v4(),
-                              fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      acceptors_.emplace_back(io_.get(), family, fcntl(fd, F_DUPFD_CLOEXEC, 0));
       Accept(&acceptors_.back());
     }
     Look();
-    thread_ = std::thread([io = io_] { io->run(); });
+    thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();
   }
 
   int port() const { return listeners_.port(); }
   size_t open() const { return open_.load(std::memory_order_relaxed); }
+  uint64_t held_bytes() const { return server_.budget->held_bytes(); }
   void Drain() {
     asio::post(*io_, [this] {
       server_.draining = true;
@@ -536,9 +149,33 @@ class HttpServer::Rep {
   }
 
  private:
-  // An invalid certificate leaves the one before.
+  // Each has a timer of its own: with one timer for both, one acceptor's retry would cancel the
+  // wait of the other.
+  struct Acceptor {
+    Acceptor(asio::io_context* io, int family, int fd)
+        : socket(*io, family == AF_INET6 ? tcp::v6() : tcp::v4(), fd), retry(*io) {}
+    tcp::acceptor socket;
+    asio::steady_timer retry;
+  };
+
+  // A fault in one step, such as a lack of memory, does not end the process.
+  void Run() {
+    for (;;) {
+      try {
+        io_->run();
+        return;
+      } catch (const std::exception& fault) {
+        LogSometimes(&server_.faults, LogLevel::kError, "the HTTP server failed in one step",
+                     {{"error", fault.what()}});
+      } catch (...) {
+        LogSometimes(&server_.faults, LogLevel::kError, "the HTTP server failed in one step", {});
+      }
+    }
+  }
+
+  // If the new certificate is invalid, the one before stays.
   absl::Status RefreshContext() {
-    const std::shared_ptr<const TlsTexts> texts = tls_();
+    const std::shared_ptr<const TlsTexts> texts = server_.options.tls();
     if (texts == texts_) return absl::OkStatus();
     absl::StatusOr<std::shared_ptr<asio::ssl::context>> context = MakeContext(*texts);
     if (!context.ok()) return context.status();
@@ -547,50 +184,61 @@ class HttpServer::Rep {
     return absl::OkStatus();
   }
 
-  void Accept(tcp::acceptor* acceptor) {
-    acceptor->async_accept([this, acceptor](ErrorCode error, tcp::socket socket) {
+  void Accept(Acceptor* acceptor) {
+    acceptor->socket.async_accept([this, acceptor](ErrorCode error, tcp::socket socket) {
       if (server_.draining) return;
-      if (error) {
-        // Descriptors are short: until some are free that would be said again at once, forever.
-        retry_.expires_after(kLook);
-        retry_.async_wait([this, acceptor](ErrorCode) {
-          if (!server_.draining) Accept(acceptor);
-        });
-        return;
-      }
-      Take(std::move(socket));
-      Accept(acceptor);
+      if (error && !IsOfOneConnection(error)) return Retry(acceptor, error);
+      Accept(acceptor);  // first, so that a fault below leaves it
+      if (!error) Take(std::move(socket));
+    });
+  }
+
+  void Retry(Acceptor* acceptor, ErrorCode error) {
+    LogSometimes(&accept_failures_, LogLevel::kWarning, "accept failed",
+                 {{"error", error.message()}});
+    acceptor->retry.expires_after(kLook);
+    acceptor->retry.async_wait([this, acceptor](ErrorCode cancelled) {
+      if (!cancelled && !server_.draining) Accept(acceptor);
     });
   }
 
   void Take(tcp::socket socket) {
-    if (server_.open.size() >= server_.limits.connections) {
-      HttpConnection* longest = nullptr;
-      for (const auto& [connection, owned] : server_.open) {
-        if (connection->is_answering()) continue;
-        if (longest == nullptr || connection->deadline() < longest->deadline()) {
-          longest = connection;
-        }
-      }
-      if (longest == nullptr) return;
-      longest->Close();
-    }
-    ErrorCode ignored;
-    socket.set_option(tcp::no_delay(true), ignored);
-    const tcp::endpoint from = socket.remote_endpoint(ignored);
-    std::string peer = absl::StrCat(from.address().to_string(), ":", from.port());
-    std::shared_ptr<HttpConnection> connection;
-    if (tls_ == nullptr) {
-      connection = std::make_shared<HttpConnectionOver<tcp::socket>>(
-          std::move(socket), nullptr, io_, &server_, std::move(peer));
-    } else {
-      RefreshContext().IgnoreError();
-      asio::ssl::stream<tcp::socket> stream(std::move(socket), *context_);
-      connection = std::make_shared<HttpConnectionOver<asio::ssl::stream<tcp::socket>>>(
-          std::move(stream), context_, io_, &server_, std::move(peer));
-    }
+    ErrorCode error;
+    const tcp::endpoint from = socket.remote_endpoint(error);
+    if (error) return;  // it is gone
+    SetSocketOptions(&socket);
+    const std::string address = from.address().to_string();
+    HttpConnection::Caller caller;
+    caller.peer = absl::StrCat(address, ":", from.port());
+    caller.address = CallerOfAddress(address);
+    const auto& proxies = server_.options.trusted_proxies;
+    caller.is_trusted = std::any_of(proxies.begin(), proxies.end(),
+                                    [&](const Cidr& proxy) { return proxy.Contains(address); });
+    if (!MakeRoom(&caller)) return;
+    if (server_.options.tls) RefreshContext().IgnoreError();
+    const auto connection =
+        MakeHttpConnection(std::move(socket), context_, io_, &server_, std::move(caller));
     server_.open.emplace(connection.get(), connection);
-    connection->Start();
+    connection->Open();
+  }
+
+  // Returns false if there is none.
+  bool MakeRoom(HttpConnection::Caller* caller) {
+    const HttpLimits& limits = server_.options.limits;
+    if (server_.open.size() < limits.connections) return true;
+    HttpConnection* goes = WhoMakesRoom(server_, caller->address, steady_clock::now());
+    if (goes != nullptr) {
+      goes->Close();
+      return true;
+    }
+    caller->is_extra = true;
+    if (server_.open.size() < limits.connections + limits.extra_connections) return true;
+    for (const auto& [connection, owned] : server_.open) {
+      if (!connection->caller().is_extra) continue;
+      if (goes == nullptr || connection->since() < goes->since()) goes = connection;
+    }
+    if (goes != nullptr) goes->Close();
+    return goes != nullptr;
   }
 
   // Ends once no answer is under way, or it is time.
@@ -611,22 +259,38 @@ class HttpServer::Rep {
     look_.expires_after(kLook);
     look_.async_wait([this](ErrorCode error) {
       if (error) return;
+      Look();  // first, so that a fault below leaves it
+      if (finished_) return;
       const auto open = server_.open;
       open_.store(open.size(), std::memory_order_relaxed);
       const auto now = steady_clock::now();
       for (const auto& [connection, owned] : open) connection->Look(now);
-      Look();
+      Trim(now);
     });
   }
 
-  const std::function<std::shared_ptr<const TlsTexts>()> tls_;
+  // Hands freed memory back to the system after much of the budget was in use; the allocator keeps
+  // it otherwise. Not on this thread, which it would hold up.
+  void Trim(steady_clock::time_point now) {
+    const uint64_t held = held_bytes();
+    peak_bytes_ = std::max(peak_bytes_, held);
+    if (peak_bytes_ - held < kTrimBytes || now - trimmed_ < kTrimPause) return;
+    if (server_.large_bodies == nullptr) return;
+    trimmed_ = now;
+    peak_bytes_ = held;
+    server_.large_bodies->Submit("trim", 0, [] { malloc_trim(0); }).IgnoreError();
+  }
+
   Listeners listeners_;
   const std::shared_ptr<asio::io_context> io_;
-  // Of the thread.
+  // The thread's.
   HttpConnection::Server server_;
-  std::list<tcp::acceptor> acceptors_;
-  asio::steady_timer look_{*io_}, retry_{*io_};
+  std::list<Acceptor> acceptors_;
+  asio::steady_timer look_{*io_};
+  LogRate accept_failures_;
   steady_clock::time_point finish_by_ = steady_clock::time_point::max();
+  steady_clock::time_point trimmed_;
+  uint64_t peak_bytes_ = 0;  // of the budget, since trimmed_
   bool finished_ = false;
   std::shared_ptr<const TlsTexts> texts_;
   std::shared_ptr<asio::ssl::context> context_;
@@ -648,26 +312,6 @@ HttpServer::HttpServer(std::unique_ptr<Rep> rep, std::string address)
 HttpServer::~HttpServer() = default;
 void HttpServer::Drain() { rep_->Drain(); }
 size_t HttpServer::open() const { return rep_->open(); }
-
-const std::string* HttpRequest::Header(absl::string_view name) const {
-  for (const auto& header : headers) {
-    if (header.first == name) return &header.second;
-  }
-  return nullptr;
-}
-
-const char* HttpReason(int status) {
-  return http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status))).data();
-}
-
-std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param) {
-  const nlohmann::json body = {
-      {"error",
-       {{"message", std::string(message)},
-        {"type", status < 500 ? "invalid_request_error" : "server_error"},
-        {"param", param.empty() ? nlohmann::json() : nlohmann::json(std::string(param))},
-        {"code", nullptr}}}};
-  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+uint64_t HttpServer::held_bytes() const { return rep_->held_bytes(); }
 
 }  // namespace hearth

@@ -1,20 +1,27 @@
-// HttpServer: answers HTTP/1.1 requests on one thread, plain or by TLS.
+// HttpServer: answers HTTP/1.1 requests, plain or by TLS.
 //
-// A connection is read from while its answer is under way, so that a caller who hangs up is seen at
-// once. Requests that follow one another wait in the connection.
-// Thread safety: handlers and OnGone's functions run on the server's thread and must not block it;
-// an HttpAnswer may be used from any thread.
+// One thread reads and writes all connections. It also runs the handler of a request without a
+// body. The handler of a request with a body runs on a pool, because reading a body takes time: one
+// lane for bodies up to HttpLimits::small_body_bytes, one for larger bodies; in each lane the
+// callers' addresses take turns.
+// A connection is read while its answer is under way, so that a caller who hangs up is noticed at
+// once. Later requests of a connection wait in its buffer.
+// Thread safety: check_head and OnGone's functions run on the server's thread and must not block
+// it; the handler runs on that thread or on the pool, for several requests at the same time; an
+// HttpAnswer may be used from any thread. What a handler throws is logged and answered with 500.
 // Ownership: the handler, and what it uses, must outlive the server. An answer may outlive both.
-// Invariants: (1) each request that came whole is handled once; (2) a connection that does not come
-// forward within the limits is closed, and what it held is freed; (3) at most
-// HttpLimits::connections are open: one more takes the place of the one without an answer under way
-// whose time ends first, or is closed.
+// Invariants: (1) each complete request is handled once; (2) a connection that makes no progress
+// within the limits is closed, and its memory is freed; (3) at most HttpLimits::connections are
+// open, and `extra_connections` more that only get /health answered; (4) what connections, handlers
+// and unsent answers hold is counted and at most Options::budget_bytes (http_budget.h).
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,53 +30,88 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "services/rpc/tls_files.h"
+#include "services/serving/http/http_names.h"
 
 namespace hearth {
 
 struct HttpLimits {
   size_t connections = 1024;
+  size_t extra_connections = 16;
+  // The request line and the headers; also a chunk's header, and the trailers.
   size_t header_bytes = size_t{16} << 10;
+  // 0: no pool is made, since no request has a body.
   size_t body_bytes = size_t{3} << 20;
-  // Of a streamed answer; a caller who lets more wait is gone.
-  size_t unsent_bytes = size_t{256} << 10;
+  size_t small_body_bytes = size_t{64} << 10;
   absl::Duration header_time = absl::Seconds(10);   // a TLS handshake included
   absl::Duration request_time = absl::Seconds(30);  // of the body
   absl::Duration idle_time = absl::Seconds(60);     // between two requests
-  absl::Duration write_time = absl::Seconds(30);    // without a byte taken
+  // If bytes of an answer are queued and the caller takes less than `slow_bytes` of them within
+  // `slow_time`, its connection is closed.
+  uint64_t slow_bytes = uint64_t{1} << 20;
+  absl::Duration slow_time = absl::Seconds(60);
+  // A full server closes connections first that have taken no byte of their answer for this long.
+  absl::Duration stall_time = absl::Seconds(1);
+  // If nothing was sent for this long: a stream's `when_silent`, and a probe of a caller that has
+  // closed its sending half.
+  absl::Duration silence = absl::Seconds(1);
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method, path, query, body;
-  HttpHeaders headers;  // names in lower case
-  std::string peer;     // its address
+  HttpHeaders headers;  // names in lower case; no trailers
+  std::string peer;     // its address and port
 
-  // Null: it is not there.
+  // Null: the request has no such header.
   const std::string* Header(absl::string_view name) const;
 };
 
-// The answer to one request: whole, or a stream. Destroyed before its end it is a 500, or a stream
-// that breaks off.
+// An answer to the headers of a request.
+struct HttpRefusal {
+  int status = 0;
+  HttpHeaders headers;
+  std::string body;
+};
+
+struct HttpVerdict {
+  // Sent at once. If a body follows the headers, it is not read and the connection is closed.
+  std::optional<HttpRefusal> refusal;
+  // The caller proved an identity: its connection is not counted for its address any more.
+  bool is_authenticated = false;
+};
+
+// The answer to one request: whole, or a stream. If it is destroyed before its end, the caller gets
+// 500, or a stream that breaks off.
 class HttpAnswer {
  public:
-  struct State;  // shared with the connection
+  struct State;  // shared with the connection (http_answer.h)
   explicit HttpAnswer(std::shared_ptr<State> state) : state_(std::move(state)) {}
   ~HttpAnswer();
   HttpAnswer(const HttpAnswer&) = delete;
   HttpAnswer& operator=(const HttpAnswer&) = delete;
 
-  // Length, date and what the connection needs are added to `headers`.
-  void Send(int status, const HttpHeaders& headers, absl::string_view body);
+  // Length, date and connection are added to `headers`. If the server's budget has no room for the
+  // answer, 503 is sent instead.
+  void Send(int status, const HttpHeaders& headers, std::string body);
 
-  // Begins a stream. `when_silent`: sent where nothing else was for a second; empty: nothing.
+  // Begins a stream. `when_silent` is sent if nothing else was for a second; empty: nothing.
   void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "");
-  // False: the caller is gone, and nothing is sent any more.
+  // Returns false if the caller is gone, or the server's budget has no room: then the connection is
+  // closed, and nothing is sent any more.
   bool Write(absl::string_view data);
   void End();
 
-  // Calls `gone` once, when the caller hangs up before the end, at once if it did.
+  // Counts `bytes` that the answer's maker holds (parsed JSON, collected log probabilities) until
+  // the answer ends. Returns false if the server's budget has no room: answer 503.
+  bool Hold(uint64_t bytes);
+
+  // Calls `gone` once if the caller hangs up before the end, at once if it already did; also if
+  // the server took the answer's memory back.
   void OnGone(std::function<void()> gone);
+
+  // Ends an answer that its maker cannot make: 500, or a stream that breaks off.
+  void Fail();
 
  private:
   const std::shared_ptr<State> state_;
@@ -81,8 +123,18 @@ class HttpServer {
   struct Options {
     std::string listen;  // HOST:PORT; port 0 lets the system choose
     HttpLimits limits;
-    // Asked for each connection; another pointer is a new certificate. Null: no TLS.
+    uint64_t budget_bytes = uint64_t{128} << 20;
+    // Called for each connection; another pointer is a new certificate. Null: no TLS.
     std::function<std::shared_ptr<const TlsTexts>()> tls;
+    // Called when the headers of a request are complete, before any of its body is read; the
+    // request's body is empty. Must not throw. Null: all requests pass.
+    std::function<HttpVerdict(const HttpRequest& head)> check_head;
+    // More names that a request's Host may have (HostRule), and the flag that lists them, for
+    // errors.
+    std::vector<std::string> hosts;
+    std::string hosts_flag = "--http-hosts";
+    // Connections from these are never closed to make room, since they carry many callers.
+    std::vector<Cidr> trusted_proxies;
   };
 
   // Serves when it returns. kUnavailable names the address.
@@ -96,6 +148,8 @@ class HttpServer {
   // Takes no new connections, and closes each one once its answer has ended.
   void Drain();
   size_t open() const;  // connections
+  // Of the budget: partially received requests, handlers, unsent answers.
+  uint64_t held_bytes() const;
 
  private:
   class Rep;

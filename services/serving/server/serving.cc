@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "services/cli/signal_thread.h"
 #include "services/cli/version.h"
@@ -61,7 +62,8 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   if (!limits.ok()) return limits.status();
   KeepStopSignal();
   if (!flags.metrics_listen.empty()) {
-    absl::StatusOr<std::string> address = metrics->Serve(flags.metrics_listen);
+    absl::StatusOr<std::string> address = metrics->Serve(
+        flags.metrics_listen, absl::StrSplit(flags.metrics_hosts, ',', absl::SkipWhitespace()));
     if (!address.ok()) return address.status();
     Log(LogLevel::kInfo, "serving metrics", {{"address", *address}});
     if (!flags.metrics_address_file.empty()) {

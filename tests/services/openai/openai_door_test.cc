@@ -355,7 +355,7 @@ TEST_F(OpenAiDoorTest, CancelsTheCallOfACallerWhoHangsUp) {
 }
 
 TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
-  options_.hosts = {"models.example.com"};
+  options_.http.hosts = {"models.example.com"};
   options_.origins = {"https://chat.example.com"};
   const auto status = [&](const std::string& headers) {
     return Ask("GET /v1/models", headers).status;

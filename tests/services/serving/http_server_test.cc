@@ -239,7 +239,7 @@ TEST(HttpServer, FinishesAnAnswerDuringADrain) {
 }
 
 TEST(HttpPages, AnswerGetAndHeadForWhatThereIs) {
-  auto server = ServePages("127.0.0.1:0", {{"/a", {"text/plain", [] { return "made."; }}}});
+  auto server = ServePages("127.0.0.1:0", {}, {{"/a", {"text/plain", [] { return "made."; }}}});
   ASSERT_TRUE(server.ok()) << server.status();
   const auto ask = [&](const std::string& line) {
     HttpCaller caller((*server)->address());

@@ -1,0 +1,610 @@
+#include "services/serving/http/http_connection.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <exception>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using ErrorCode = HttpConnection::ErrorCode;
+using Clock = HttpConnection::Clock;
+
+// After the last answer of a connection: this long its caller's bytes are read and dropped, because
+// closing a socket over unread bytes takes the answer with it.
+constexpr auto kLinger = std::chrono::seconds(2);
+// A read while a body comes, while headers come, and in between, where only a hang-up is expected:
+// idle connections are many.
+constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kWatchRead = 512;
+// The bytes that end a chunked body: "0\r\n\r\n". With fewer of them Beast 1.74's parser fails an
+// assertion, which ends the process: "0\r\n" and then "\r" did.
+constexpr size_t kLeastChunkBytes = 5;
+// What OpenSSL and Asio hold for a connection: two records each, and the session.
+constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
+constexpr size_t kMaxQuotedBytes = 200;
+
+constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr char kHealth[] = "/health";
+
+// Headers of which a request has at most one: a proxy may take the other one.
+constexpr std::array<absl::string_view, 8> kSingle = {
+    "host",         "authorization", "x-api-key", "content-length",
+    "content-type", "origin",        "expect",    "transfer-encoding"};
+
+Clock::time_point After(absl::Duration wait) {
+  return Clock::now() + absl::ToChronoNanoseconds(wait);
+}
+
+HttpRefusal Refusal(int status, absl::string_view why) {
+  return {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
+}
+
+// What makes the headers ambiguous; empty: nothing.
+std::string FaultOf(const HttpRequest& request, bool is_http11) {
+  for (const absl::string_view name : kSingle) {
+    const auto names = [name](const auto& header) { return header.first == name; };
+    if (std::count_if(request.headers.begin(), request.headers.end(), names) > 1) {
+      return absl::StrCat(name, ": must be there once; got several");
+    }
+  }
+  const std::string* length = request.Header("content-length");
+  if (length != nullptr && absl::StrContains(*length, ",")) {
+    return "content-length: must be one number; got a list";
+  }
+  const std::string* encoding = request.Header("transfer-encoding");
+  if (encoding != nullptr && (!is_http11 || length != nullptr)) {
+    return "transfer-encoding: must not be in a request of HTTP/1.0, or with Content-Length";
+  }
+  if (encoding != nullptr && !absl::EqualsIgnoreCase(*encoding, "chunked")) {
+    return absl::StrCat("transfer-encoding: must be chunked; got ",
+                        encoding->substr(0, kMaxQuotedBytes));
+  }
+  return "";
+}
+
+// Calls a handler; what it throws ends its answer, not the process.
+void CallHandler(const HttpServer::Handler& handler, LogRate* faults, HttpRequest request,
+                 const std::shared_ptr<HttpAnswer>& answer) {
+  const std::string what =
+      absl::StrCat(request.method, " ", request.path).substr(0, kMaxQuotedBytes);
+  std::string why = "unknown";
+  try {
+    return handler(std::move(request), answer);
+  } catch (const std::exception& fault) {
+    why = fault.what();
+  } catch (...) {
+  }
+  answer->Fail();
+  LogSometimes(faults, LogLevel::kError, "an HTTP handler threw",
+               {{"request", what}, {"error", why.substr(0, kMaxQuotedBytes)}});
+}
+
+std::unique_ptr<FairPool> MakeLane(const HttpLimits& limits, const char* kind) {
+  if (limits.body_bytes == 0) return nullptr;
+  FairPoolOptions options;
+  // One thread for each of two addresses. Each connection has one request at most, and the budget
+  // counts their bytes.
+  options.threads = 2;
+  options.max_waiting = options.max_waiting_each = 2 * limits.connections + 1;
+  return std::make_unique<FairPool>(kind, options);
+}
+
+}  // namespace
+
+HttpConnection::Server::Server(HttpServer::Options options, HttpServer::Handler handler)
+    : options(std::move(options)),
+      handler(std::move(handler)),
+      host_rule(this->options.listen, this->options.hosts),
+      budget(std::make_shared<HttpBudget>(this->options.budget_bytes)),
+      small_bodies(MakeLane(this->options.limits, "small HTTP bodies")),
+      large_bodies(MakeLane(this->options.limits, "large HTTP bodies")) {}
+
+HttpConnection::HttpConnection(std::shared_ptr<asio::io_context> io, Server* server, Caller caller)
+    : io_(std::move(io)), server_(server), caller_(std::move(caller)) {
+  deadline_ = After(server_->options.limits.header_time);
+}
+
+void HttpConnection::Open() {
+  account_ = HttpBudget::Open(server_->budget, [io = io_, weak = weak_from_this()] {
+    asio::post(*io, [weak] {
+      if (const auto self = weak.lock()) self->Guarded([&] { self->OnEvicted(); });
+    });
+  });
+  BeginRequest();
+  counted_tls_ = server_->options.tls == nullptr ? 0 : kTlsBytes;
+  if (account_->Grow(counted_tls_)) return Start();
+  counted_tls_ = 0;
+  Close();
+}
+
+bool HttpConnection::is_stalled(Clock::time_point now) const {
+  return writing_ &&
+         now - written_ >= absl::ToChronoNanoseconds(server_->options.limits.stall_time);
+}
+
+void HttpConnection::Look(Clock::time_point now) {
+  const HttpLimits& limits = server_->options.limits;
+  if (writing_ && now - window_start_ >= absl::ToChronoNanoseconds(limits.slow_time)) {
+    if (window_bytes_ < limits.slow_bytes) return Close();
+    window_start_ = now;
+    window_bytes_ = 0;
+  }
+  if (stage_ != Stage::kAnswer) {
+    if (now > deadline_ && !writing_) Close();
+    return;
+  }
+  if (!writing_ && now - written_ > absl::ToChronoNanoseconds(limits.silence)) Probe();
+}
+
+// Sends something that the caller ignores. If the caller is gone, its system answers with a reset.
+void HttpConnection::Probe() {
+  if (writing_ || stage_ != Stage::kAnswer) return;
+  std::string due;
+  bool begun = false;
+  {
+    absl::MutexLock lock(&answer_->mutex);
+    begun = answer_->begun;
+    if (!answer_->ended) due = answer_->when_silent;
+  }
+  if (!due.empty()) {
+    answer_->Write(due);
+  } else if (input_ended_ && is_http11_ && !begun && !has_sent_some_) {
+    out_.push_back({kContinue, 0});
+    WriteSome();
+  }
+}
+
+void HttpConnection::Close() {
+  if (std::exchange(stage_, Stage::kClosed) == Stage::kClosed) return;
+  const auto self = shared_from_this();
+  server_->open.erase(this);
+  ErrorCode ignored;
+  socket().close(ignored);
+  // The memory is freed with the connection, once its operations have ended.
+  account_->Shrink(std::exchange(counted_tls_, 0) + std::exchange(counted_buffers_, 0) +
+                   std::exchange(counted_body_, 0));
+  for (auto& piece : out_) account_->Shrink(std::exchange(piece.counted, 0));
+  if (answer_ == nullptr) return;
+  const std::function<void()> gone = answer_->Abandon();
+  answer_ = nullptr;
+  if (gone) gone();
+}
+
+void HttpConnection::BeginRequest() {
+  stage_ = Stage::kHeader;
+  deadline_ = After(server_->options.limits.header_time);
+  parser_.emplace();
+  parser_->header_limit(static_cast<uint32_t>(server_->options.limits.header_bytes));
+  parser_->body_limit(server_->options.limits.body_bytes);
+  header_bytes_ = overhead_bytes_ = 0;
+  is_folded_ = false;
+}
+
+void HttpConnection::Read() {
+  if (reading_ || input_ended_ || stage_ == Stage::kClosed) return;
+  reading_ = true;
+  size_t bytes = kWatchRead;
+  if (stage_ == Stage::kHeader) bytes = kHeaderRead;
+  if (stage_ == Stage::kBody) bytes = kBodyRead;
+  if (incoming_.capacity() > bytes) std::vector<char>().swap(incoming_);
+  incoming_.resize(bytes);
+  StartRead(asio::buffer(incoming_));
+}
+
+void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
+  reading_ = false;
+  if (stage_ == Stage::kClosed) return;
+  if (error == asio::error::eof) return OnInputEnd();
+  if (error) return Close();
+  if (stage_ != Stage::kLinger && !drops_input_) {
+    pending_.append(incoming_.data(), bytes);
+    if (!CountBuffers()) return OnEvicted();
+    if (stage_ == Stage::kIdle) BeginRequest();
+    if (is_reading_request()) Parse();
+    CheckPending();
+  }
+  Read();
+}
+
+// The caller has closed its sending half: it may wait for its answer, or be gone.
+void HttpConnection::OnInputEnd() {
+  input_ended_ = true;
+  if (stage_ != Stage::kAnswer || !StartErrorWait()) return Close();
+  Probe();
+}
+
+void HttpConnection::Parse() {
+  size_t at = 0;
+  while (is_reading_request() && at < pending_.size()) {
+    size_t taken = 0;
+    const ErrorCode error = ParseSome(absl::string_view(pending_).substr(at), &taken);
+    at += taken;
+    if (error == http::error::need_more) break;
+    if (error) {
+      RefuseFault(error);
+      break;
+    }
+    if (stage_ == Stage::kHeader && parser_->is_header_done()) OnHead();
+    if (stage_ == Stage::kBody && parser_->is_done()) Handle();
+  }
+  pending_.erase(0, at);
+  if (pending_.empty()) std::string().swap(pending_);
+  if (input_ended_ && is_reading_request()) Close();
+}
+
+ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
+  ErrorCode error;
+  if (stage_ == Stage::kHeader) {
+    *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
+    // Beast takes whole headers only, each with all of its lines.
+    const absl::string_view lines = bytes.substr(0, *taken);
+    is_folded_ =
+        is_folded_ || absl::StrContains(lines, "\r\n ") || absl::StrContains(lines, "\r\n\t");
+    header_bytes_ += *taken;
+    if (header_bytes_ > server_->options.limits.header_bytes) return http::error::header_limit;
+    return error;
+  }
+  if (parser_->chunked() && bytes.size() < kLeastChunkBytes) return http::error::need_more;
+  if (!ReserveBody(bytes.size())) {
+    OnEvicted();
+    return {};
+  }
+  const size_t before = parser_->get().body().size();
+  *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
+  overhead_bytes_ += *taken - (parser_->get().body().size() - before);
+  return error;
+}
+
+// Bounds what is not parsed: the rest of a header or of a chunk's header, or later requests.
+void HttpConnection::CheckPending() {
+  const HttpLimits& limits = server_->options.limits;
+  const std::string over = absl::StrCat(" over ", limits.header_bytes, " bytes");
+  if (stage_ == Stage::kHeader && header_bytes_ + pending_.size() > limits.header_bytes) {
+    RefuseWith(431, "headers" + over);
+  } else if (stage_ == Stage::kBody && pending_.size() > limits.header_bytes) {
+    RefuseWith(431, "a chunk's header, or the trailers," + over);
+  } else if (stage_ == Stage::kBody && overhead_bytes_ > limits.body_bytes + limits.header_bytes) {
+    RefuseWith(413, absl::StrCat("chunk headers over ", limits.body_bytes, " bytes"));
+  } else if (pending_.size() > limits.header_bytes) {
+    drops_input_ = true;  // later requests: only the caller's end is waited for
+    keeps_alive_ = false;
+    std::string().swap(pending_);
+  }
+}
+
+bool HttpConnection::ReserveBody(size_t more) {
+  std::string& body = parser_->get().body();
+  const uint64_t wanted = body.size() + more;
+  if (wanted <= counted_body_) return true;
+  const uint64_t most = parser_->content_length().value_or(server_->options.limits.body_bytes);
+  const uint64_t to = std::min(most, std::max(wanted, 2 * counted_body_));
+  if (to <= counted_body_) return true;
+  if (!account_->Grow(to - counted_body_)) return false;
+  counted_body_ = to;
+  body.reserve(to);
+  return true;
+}
+
+bool HttpConnection::CountBuffers() {
+  const uint64_t now = incoming_.capacity() + pending_.capacity();
+  if (now > counted_buffers_) {
+    if (!account_->Grow(now - counted_buffers_)) return false;
+  } else {
+    account_->Shrink(counted_buffers_ - now);
+  }
+  counted_buffers_ = now;
+  return true;
+}
+
+void HttpConnection::OnHead() {
+  const auto& message = parser_->get();
+  is_http11_ = message.version() >= 11;
+  keeps_alive_ = message.keep_alive() && !server_->draining && !caller_.is_extra;
+  request_.method = std::string(message.method_string());
+  const std::string target(message.target());
+  request_.path = target.substr(0, target.find('?'));
+  request_.query =
+      request_.path.size() < target.size() ? target.substr(request_.path.size() + 1) : "";
+  request_.headers.clear();
+  for (const auto& field : message) {
+    request_.headers.emplace_back(absl::AsciiStrToLower(std::string(field.name_string())),
+                                  std::string(field.value()));
+  }
+  request_.peer = caller_.peer;
+  if (is_folded_) return RefuseWith(400, "a header must be one line; got one over several lines");
+  if (const std::string fault = FaultOf(request_, is_http11_); !fault.empty()) {
+    return RefuseWith(400, fault);
+  }
+  const bool has_body = !parser_->is_done();
+  if (std::optional<HttpRefusal> refusal = RefusalOf()) {
+    return Refuse(*std::move(refusal), /*closes=*/has_body);
+  }
+  stage_ = Stage::kBody;
+  deadline_ = After(server_->options.limits.request_time);
+  const std::string* expect = request_.Header("expect");
+  if (has_body && expect != nullptr && absl::EqualsIgnoreCase(*expect, "100-continue")) {
+    out_.push_back({kContinue, 0});
+    WriteSome();
+  }
+}
+
+// Why a request is answered without its handler.
+std::optional<HttpRefusal> HttpConnection::RefusalOf() {
+  const HttpServer::Options& options = server_->options;
+  if (caller_.is_extra && request_.path != kHealth) {
+    return Refusal(503, absl::StrCat("the server has ", options.limits.connections,
+                                     " connections, which is the limit; try again later"));
+  }
+  const std::string* host = request_.Header("host");
+  if (host == nullptr || host->empty()) {
+    if (is_http11_) return Refusal(400, "host: must be there; got none");
+    if (request_.Header("origin") != nullptr) {
+      return Refusal(403, "origin: a page's request must have a Host; got none");
+    }
+  } else if (!server_->host_rule.Allows(*host)) {
+    return Refusal(403, absl::StrCat("Host: \"", HostOf(*host).substr(0, kMaxQuotedBytes),
+                                     "\" is no name of this server's; ", options.hosts_flag,
+                                     " lists those that are"));
+  }
+  if (options.check_head == nullptr) return std::nullopt;
+  HttpVerdict verdict = options.check_head(request_);
+  is_authenticated_ = is_authenticated_ || verdict.is_authenticated;
+  return std::move(verdict.refusal);
+}
+
+void HttpConnection::Handle() {
+  request_.body = std::move(parser_->get().body());
+  parser_.reset();
+  const bool is_head = request_.method == "HEAD";
+  drops_input_ = drops_input_ || !keeps_alive_;
+  BeginAnswer(is_head, is_http11_);
+  Dispatch(std::exchange(request_, {}));
+}
+
+void HttpConnection::Dispatch(HttpRequest request) {
+  auto answer = std::make_shared<HttpAnswer>(answer_);
+  if (request.body.empty()) {
+    return CallHandler(server_->handler, &server_->faults, std::move(request), answer);
+  }
+  FairPool* lane = request.body.size() <= server_->options.limits.small_body_bytes
+                       ? server_->small_bodies.get()
+                       : server_->large_bodies.get();
+  assert(lane != nullptr);
+  auto shared = std::make_shared<HttpRequest>(std::move(request));
+  const absl::Status status =
+      lane->Submit(caller_.address, 0, [shared, answer, state = answer_, server = server_] {
+        {
+          absl::MutexLock lock(&state->mutex);
+          if (state->gone || state->superseded) return;
+        }
+        CallHandler(server->handler, &server->faults, std::move(*shared), answer);
+      });
+  if (status.ok()) return;
+  HttpRefusal refusal = Refusal(503, status.message());
+  answer->Send(refusal.status, refusal.headers, std::move(refusal.body));
+}
+
+// Answers a request that cannot be read, and closes.
+void HttpConnection::RefuseFault(ErrorCode error) {
+  const HttpLimits& limits = server_->options.limits;
+  if (error == http::error::header_limit) {
+    return RefuseWith(431, absl::StrCat("headers over ", limits.header_bytes, " bytes"));
+  }
+  if (error == http::error::body_limit) {
+    return RefuseWith(413, absl::StrCat("a body over ", limits.body_bytes, " bytes"));
+  }
+  RefuseWith(400, error.message());
+}
+
+void HttpConnection::RefuseWith(int status, absl::string_view why) {
+  Refuse(Refusal(status, why), /*closes=*/true);
+}
+
+void HttpConnection::Refuse(HttpRefusal refusal, bool closes) {
+  if (closes) keeps_alive_ = false;
+  drops_input_ = drops_input_ || !keeps_alive_;
+  const bool is_head = request_.method == "HEAD";
+  ForgetRequest();
+  BeginAnswer(is_head, /*is_chunked=*/true);
+  HttpAnswer(answer_).Send(refusal.status, refusal.headers, std::move(refusal.body));
+}
+
+// Frees what was received of a request.
+void HttpConnection::ForgetRequest() {
+  parser_.reset();
+  request_ = {};
+  account_->Shrink(std::exchange(counted_body_, 0));
+}
+
+// The budget took this connection's bytes back.
+void HttpConnection::OnEvicted() {
+  if (stage_ == Stage::kClosed) return;
+  if (stage_ != Stage::kAnswer && !is_reading_request()) return Close();
+  keeps_alive_ = false;
+  drops_input_ = true;
+  if (is_reading_request()) {
+    ForgetRequest();
+    BeginAnswer(/*is_head=*/false, /*is_chunked=*/true);
+  }
+  if (!answer_->Supersede()) return Close();
+  if (!reading_) Read();
+}
+
+void HttpConnection::OnFault(absl::string_view why) {
+  if (stage_ == Stage::kClosed) return;
+  LogSometimes(&server_->faults, LogLevel::kError, "an HTTP connection failed",
+               {{"peer", caller_.peer}, {"error", why.substr(0, kMaxQuotedBytes)}});
+  Close();
+}
+
+void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
+  stage_ = Stage::kAnswer;
+  written_ = Clock::now();
+  has_sent_some_ = false;
+  const auto poke = [io = io_, weak = weak_from_this()] {
+    asio::post(*io, [weak] {
+      if (const auto self = weak.lock()) self->Guarded([&] { self->Poke(); });
+    });
+  };
+  answer_ = std::make_shared<HttpAnswer::State>(is_head, is_chunked, keeps_alive_,
+                                                std::exchange(counted_body_, 0), account_, poke);
+}
+
+// The answer has something ready, or has ended.
+void HttpConnection::Poke() {
+  if (stage_ != Stage::kAnswer) return;
+  bool is_done = false, is_broken = false, is_lost = false;
+  {
+    absl::MutexLock lock(&answer_->mutex);
+    is_broken = answer_->is_broken;
+    is_lost = is_broken && answer_->superseded;
+    if (!is_lost && writing_) return;
+    answer_->is_poked = false;
+    for (auto& piece : answer_->ready) out_.push_back(std::move(piece));
+    answer_->ready.clear();
+    is_done = answer_->ended && out_.empty();
+  }
+  if (is_lost) return Close();
+  if (is_done) return is_broken ? Close() : EndAnswer();
+  has_sent_some_ = has_sent_some_ || !out_.empty();
+  WriteSome();
+}
+
+void HttpConnection::WriteSome() {
+  if (out_.empty() || std::exchange(writing_, true)) return;
+  written_ = window_start_ = Clock::now();
+  window_bytes_ = 0;
+  StartWrite(asio::buffer(out_.front().bytes));
+}
+
+void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
+  if (stage_ == Stage::kClosed) return;
+  if (error) return Close();
+  written_ = Clock::now();
+  window_bytes_ += bytes;
+  sent_ += bytes;
+  if (sent_ == out_.front().bytes.size()) {
+    account_->Shrink(out_.front().counted);
+    out_.pop_front();
+    sent_ = 0;
+  }
+  if (!out_.empty()) {
+    return StartWrite(asio::buffer(out_.front().bytes) + sent_);
+  }
+  writing_ = false;
+  if (stage_ == Stage::kAnswer) Poke();
+}
+
+void HttpConnection::EndAnswer() {
+  bool keeps_alive = keeps_alive_ && !server_->draining;
+  {
+    absl::MutexLock lock(&answer_->mutex);
+    answer_->on_gone = nullptr;
+    keeps_alive = keeps_alive && (answer_->is_chunked || !answer_->is_stream);
+  }
+  answer_.reset();
+  if (!keeps_alive || (input_ended_ && pending_.empty())) {
+    if (input_ended_) return Close();
+    ErrorCode ignored;
+    socket().shutdown(tcp::socket::shutdown_send, ignored);
+    stage_ = Stage::kLinger;
+    deadline_ = Clock::now() + kLinger;
+    std::string().swap(pending_);
+    CountBuffers();
+    return Read();
+  }
+  if (!pending_.empty()) {
+    BeginRequest();
+    Parse();
+    if (stage_ == Stage::kClosed) return;
+    CheckPending();
+    CountBuffers();
+    return Read();
+  }
+  stage_ = Stage::kIdle;
+  deadline_ = After(server_->options.limits.idle_time);
+  Read();
+}
+
+namespace {
+
+template <typename Stream>
+class HttpConnectionOver final : public HttpConnection {
+ public:
+  static constexpr bool kIsPlain = std::is_same_v<Stream, tcp::socket>;
+
+  HttpConnectionOver(Stream stream, std::shared_ptr<void> context,
+                     std::shared_ptr<asio::io_context> io, Server* server, Caller caller)
+      : HttpConnection(std::move(io), server, std::move(caller)),
+        context_(std::move(context)),
+        stream_(std::move(stream)) {}
+
+  void Start() override {
+    if constexpr (kIsPlain) {
+      BeginReading();
+    } else {
+      stream_.async_handshake(asio::ssl::stream_base::server,
+                              [this, self = shared_from_this()](ErrorCode error) {
+                                Guarded([&] { error ? Close() : BeginReading(); });
+                              });
+    }
+  }
+
+ private:
+  void StartRead(asio::mutable_buffer into) override {
+    stream_.async_read_some(into, [this, self = shared_from_this()](ErrorCode error, size_t n) {
+      Guarded([&] { OnRead(error, n); });
+    });
+  }
+  void StartWrite(asio::const_buffer bytes) override {
+    stream_.async_write_some(bytes, [this, self = shared_from_this()](ErrorCode error, size_t n) {
+      Guarded([&] { OnWritten(error, n); });
+    });
+  }
+  // A TLS caller says that it ends: nothing can be sent to it any more.
+  bool StartErrorWait() override {
+    if constexpr (kIsPlain) {
+      stream_.async_wait(tcp::socket::wait_error, [this, self = shared_from_this()](ErrorCode) {
+        Guarded([&] { Close(); });
+      });
+    }
+    return kIsPlain;
+  }
+  tcp::socket& socket() override {
+    if constexpr (kIsPlain) {
+      return stream_;
+    } else {
+      return stream_.next_layer();
+    }
+  }
+
+  const std::shared_ptr<void> context_;  // of TLS
+  Stream stream_;
+};
+
+}  // namespace
+
+std::shared_ptr<HttpConnection> MakeHttpConnection(tcp::socket socket,
+                                                   std::shared_ptr<asio::ssl::context> context,
+                                                   std::shared_ptr<asio::io_context> io,
+                                                   HttpConnection::Server* server,
+                                                   HttpConnection::Caller caller) {
+  if (context == nullptr) {
+    return std::make_shared<HttpConnectionOver<tcp::socket>>(
+        std::move(socket), nullptr, std::move(io), server, std::move(caller));
+  }
+  asio::ssl::stream<tcp::socket> stream(std::move(socket), *context);
+  return std::make_shared<HttpConnectionOver<asio::ssl::stream<tcp::socket>>>(
+      std::move(stream), std::move(context), std::move(io), server, std::move(caller));
+}
+
+}  // namespace hearth

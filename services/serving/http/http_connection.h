@@ -1,0 +1,204 @@
+// HttpConnection: one connection of an HttpServer: reads a request, has it answered, and so on.
+//
+//   kHeader -> kBody -> kAnswer -> kIdle -> kHeader ...      kLinger: the last answer is sent, and
+//        \________________/   \--> kLinger -> kClosed        what the caller still sends is dropped
+//
+// One read is always under way until the caller's end, so that a hang-up is noticed in each stage.
+// Bytes that come while an answer is under way wait in `pending_`, up to the size of a header.
+// Thread safety: the server's thread only. Ownership: Server::open owns it until Close.
+// Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the body's
+// and the buffers' capacity is counted in `account_`; (3) after Close no function of Server is
+// used.
+#ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
+#define HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
+
+#include <boost/asio.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "services/serving/calls/fair_pool.h"
+#include "services/serving/http/http_answer.h"
+#include "services/serving/http/http_budget.h"
+#include "services/serving/http/http_names.h"
+#include "services/serving/http/http_server.h"
+#include "services/serving/logging.h"
+
+namespace hearth {
+
+// A body that grows as its bytes come: Beast's own allocates Content-Length before the first byte.
+struct HttpBody {
+  using value_type = std::string;
+  class reader {
+   public:
+    template <bool is_request, typename Fields>
+    reader(boost::beast::http::header<is_request, Fields>&, value_type& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, boost::system::error_code& error) { error = {}; }
+    template <typename Buffers>
+    size_t put(const Buffers& buffers, boost::system::error_code& error) {
+      error = {};
+      size_t bytes = 0;
+      for (const boost::asio::const_buffer buffer : boost::beast::buffers_range_ref(buffers)) {
+        body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+        bytes += buffer.size();
+      }
+      return bytes;
+    }
+    void finish(boost::system::error_code& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using ErrorCode = boost::system::error_code;
+
+  // Shared by the connections of a server.
+  struct Server {
+    explicit Server(HttpServer::Options options, HttpServer::Handler handler);
+
+    const HttpServer::Options options;
+    const HttpServer::Handler handler;
+    const HostRule host_rule;
+    const std::shared_ptr<HttpBudget> budget;
+    LogRate faults;
+    const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: no request has a body
+    bool draining = false;
+    std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
+  };
+  struct Caller {
+    std::string peer;     // address and port
+    std::string address;  // CallerOfAddress
+    bool is_trusted = false;
+    bool is_extra = false;  // only /health is answered
+  };
+
+  // `io` lives as long as any connection.
+  HttpConnection(std::shared_ptr<boost::asio::io_context> io, Server* server, Caller caller);
+  virtual ~HttpConnection() = default;
+
+  // Begins to read. REQUIRES: Server::open has it.
+  void Open();
+  // Ends what took too long; sends what is due in silence.
+  void Look(Clock::time_point now);
+  void Close();
+
+  const Caller& caller() const { return caller_; }
+  bool is_idle() const { return stage_ == Stage::kIdle; }
+  bool is_answering() const { return stage_ == Stage::kAnswer; }
+  // The caller is known: it does not give way.
+  bool is_known() const { return caller_.is_trusted || is_authenticated_; }
+  // The caller has not taken a byte of its answer for HttpLimits::stall_time.
+  bool is_stalled(Clock::time_point now) const;
+  Clock::time_point since() const { return since_; }
+  Clock::time_point deadline() const { return deadline_; }
+
+ protected:
+  virtual void Start() = 0;
+  virtual void StartRead(boost::asio::mutable_buffer into) = 0;
+  virtual void StartWrite(boost::asio::const_buffer bytes) = 0;
+  // Calls Close once the connection has an error. Returns false if it cannot.
+  virtual bool StartErrorWait() = 0;
+  virtual boost::asio::ip::tcp::socket& socket() = 0;
+
+  void BeginReading() { Read(); }
+  void OnRead(ErrorCode error, size_t bytes);
+  void OnWritten(ErrorCode error, size_t bytes);
+  // Runs one step. If the step throws, the fault is logged and the connection closed.
+  template <typename Step>
+  void Guarded(const Step& step) {
+    try {
+      step();
+    } catch (const std::exception& fault) {
+      OnFault(fault.what());
+    } catch (...) {
+      OnFault("unknown");
+    }
+  }
+
+ private:
+  enum class Stage { kHeader, kBody, kAnswer, kIdle, kLinger, kClosed };
+  using Parser = boost::beast::http::request_parser<HttpBody>;
+
+  bool is_reading_request() const { return stage_ == Stage::kHeader || stage_ == Stage::kBody; }
+  void Read();
+  void OnInputEnd();
+  void BeginRequest();
+  void Parse();
+  ErrorCode ParseSome(absl::string_view bytes, size_t* taken);
+  void CheckPending();
+  bool ReserveBody(size_t more);
+  bool CountBuffers();
+  void OnHead();
+  std::optional<HttpRefusal> RefusalOf();
+  void Handle();
+  void Dispatch(HttpRequest request);
+  void RefuseFault(ErrorCode error);
+  void Refuse(HttpRefusal refusal, bool closes);
+  void RefuseWith(int status, absl::string_view why);
+  void OnEvicted();
+  void OnFault(absl::string_view why);
+  void BeginAnswer(bool is_head, bool is_chunked);
+  void Poke();
+  void WriteSome();
+  void Probe();
+  void EndAnswer();
+  void ForgetRequest();
+
+  const std::shared_ptr<boost::asio::io_context> io_;
+  Server* const server_;  // gone after Close
+  const Caller caller_;
+  const Clock::time_point since_ = Clock::now();
+  std::shared_ptr<HttpBudget::Account> account_;  // set by Open
+  Stage stage_ = Stage::kHeader;
+  Clock::time_point deadline_;  // of the stage
+  bool is_authenticated_ = false;
+
+  // Input.
+  std::vector<char> incoming_;  // of the read that is under way
+  std::string pending_;         // not parsed yet
+  uint64_t counted_tls_ = 0, counted_buffers_ = 0, counted_body_ = 0;
+  bool reading_ = false, input_ended_ = false;
+  bool drops_input_ = false;  // no request follows
+
+  // The request.
+  std::optional<Parser> parser_;
+  HttpRequest request_;
+  size_t header_bytes_ = 0;
+  uint64_t overhead_bytes_ = 0;  // of chunks
+  bool is_folded_ = false;       // a header goes over several lines
+  bool is_http11_ = true, keeps_alive_ = true;
+
+  // The answer.
+  std::shared_ptr<HttpAnswer::State> answer_;
+  std::deque<HttpAnswer::State::Piece> out_;  // being written, from sent_ on
+  size_t sent_ = 0;
+  bool writing_ = false;
+  bool has_sent_some_ = false;  // of the answer
+  Clock::time_point written_;   // when a byte was taken last
+  Clock::time_point window_start_;
+  uint64_t window_bytes_ = 0;  // taken since window_start_
+};
+
+// `context`: null for no TLS.
+std::shared_ptr<HttpConnection> MakeHttpConnection(
+    boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> context,
+    std::shared_ptr<boost::asio::io_context> io, HttpConnection::Server* server,
+    HttpConnection::Caller caller);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
