@@ -1,10 +1,11 @@
-// HttpAnswer::State: what the maker of an answer and the connection share.
+// HttpAnswer: the answer to one HttpRequest.
 //
-//   handler's threads                         server's thread
-//   HttpAnswer --> State <-- HttpConnection   Put() queues pieces and calls `poke`, by which the
-//                                             connection takes them.
-// Thread safety: all methods from any thread; fields by their annotations.
-// Ownership: shared by the HttpAnswer and the connection; the last one frees it.
+//   handler's threads           server's thread
+//   HttpAnswer --> State <-- HttpConnection
+// The answer's maker puts pieces into the state and calls `poke`, upon which the connection takes
+// them.
+// Thread safety: an HttpAnswer and its State may be used from any thread.
+// Ownership: the HttpAnswer and the connection share the State; the last one frees it.
 // Invariants: (1) after `ended` nothing is added to `ready`; (2) after `gone` nothing is ready;
 // (3) `held` and the counted pieces are counted in `account`.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
@@ -16,14 +17,67 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "services/serving/http/http_budget.h"
-#include "services/serving/http/http_server.h"
 
 namespace hearth {
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method, path, query, body;
+  HttpHeaders headers;  // names in lower case; no trailers
+  std::string peer;     // its address and port
+
+  // Null: the request has no such header.
+  const std::string* Header(absl::string_view name) const;
+};
+
+// The answer to one request: whole, or a stream. If it is destroyed before its end, the caller gets
+// 500, or a stream that breaks off.
+class HttpAnswer {
+ public:
+  struct State;  // shared with the connection
+  explicit HttpAnswer(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  ~HttpAnswer();
+  HttpAnswer(const HttpAnswer&) = delete;
+  HttpAnswer& operator=(const HttpAnswer&) = delete;
+
+  // Length, date and connection are added to `headers`. If the server's budget has no room for the
+  // answer, 503 is sent instead.
+  void Send(int status, const HttpHeaders& headers, std::string body);
+
+  // Begins a stream. `when_silent` is sent if nothing else was for a second; empty: nothing.
+  void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "");
+  // Returns false if the caller is gone, or the server's budget has no room: then the connection is
+  // closed, and nothing is sent any more.
+  bool Write(absl::string_view data);
+  void End();
+
+  // Counts `bytes` that the answer's maker holds (parsed JSON, collected log probabilities) until
+  // the answer ends. Returns false if the server's budget has no room: answer 503.
+  bool Hold(uint64_t bytes);
+
+  // Calls `gone` once if the caller hangs up before the end, at once if it already did; also if
+  // the server took the answer's memory back.
+  void OnGone(std::function<void()> gone);
+
+  // Ends an answer that its maker cannot make: 500, or a stream that breaks off.
+  void Fail();
+
+ private:
+  const std::shared_ptr<State> state_;
+};
+
+// The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
+std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "");
+// "Not Found".
+const char* HttpReason(int status);
 
 struct HttpAnswer::State {
   // Bytes to send, and how many of them the budget counts: all, or none.

@@ -326,7 +326,8 @@ void HttpConnection::OnHead() {
   }
   const bool has_body = !parser_->is_done();
   if (std::optional<HttpRefusal> refusal = RefusalOf()) {
-    return Refuse(*std::move(refusal), /*closes=*/has_body);
+    const bool closes = has_body || refusal->status == 400;
+    return Refuse(*std::move(refusal), closes);
   }
   stage_ = Stage::kBody;
   deadline_ = After(server_->options.limits.request_time);

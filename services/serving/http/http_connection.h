@@ -99,8 +99,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const Caller& caller() const { return caller_; }
   bool is_idle() const { return stage_ == Stage::kIdle; }
   bool is_answering() const { return stage_ == Stage::kAnswer; }
-  // The caller is known: it does not give way.
-  bool is_known() const { return caller_.is_trusted || is_authenticated_; }
+  // Whether it may be closed to make room. An extra connection would make none.
+  bool gives_way() const { return !caller_.is_trusted && !is_authenticated_ && !caller_.is_extra; }
   // The caller has not taken a byte of its answer for HttpLimits::stall_time.
   bool is_stalled(Clock::time_point now) const;
   Clock::time_point since() const { return since_; }

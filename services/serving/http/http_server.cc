@@ -78,13 +78,14 @@ HttpConnection* WhoMakesRoom(const HttpConnection::Server& server, const std::st
   std::unordered_map<std::string, size_t> shares;
   size_t most = 0;
   for (const auto& [connection, owned] : server.open) {
-    if (!connection->is_known()) most = std::max(most, ++shares[connection->caller().address]);
+    if (!connection->gives_way()) continue;
+    most = std::max(most, ++shares[connection->caller().address]);
   }
   HttpConnection* found = nullptr;
   std::tuple<int, steady_clock::time_point> least;
   for (const auto& [connection, owned] : server.open) {
     const std::string& its = connection->caller().address;
-    if (connection->is_known() || shares[its] < most) continue;
+    if (!connection->gives_way() || shares[its] < most) continue;
     int rank = 2;
     if (!connection->is_answering()) rank = 1;
     if (connection->is_stalled(now)) rank = 0;
@@ -165,12 +166,16 @@ class HttpServer::Rep {
         io_->run();
         return;
       } catch (const std::exception& fault) {
-        LogSometimes(&server_.faults, LogLevel::kError, "the HTTP server failed in one step",
-                     {{"error", fault.what()}});
+        LogFault(fault.what());
       } catch (...) {
-        LogSometimes(&server_.faults, LogLevel::kError, "the HTTP server failed in one step", {});
+        LogFault("unknown");
       }
     }
+  }
+
+  void LogFault(const char* why) {
+    LogSometimes(&server_.faults, LogLevel::kError, "the HTTP server failed in one step",
+                 {{"error", why}});
   }
 
   // If the new certificate is invalid, the one before stays.
@@ -226,13 +231,16 @@ class HttpServer::Rep {
   bool MakeRoom(HttpConnection::Caller* caller) {
     const HttpLimits& limits = server_.options.limits;
     if (server_.open.size() < limits.connections) return true;
+    const auto is_extra = [](const auto& entry) { return entry.second->caller().is_extra; };
+    const size_t extra = std::count_if(server_.open.begin(), server_.open.end(), is_extra);
+    if (server_.open.size() - extra < limits.connections) return true;
     HttpConnection* goes = WhoMakesRoom(server_, caller->address, steady_clock::now());
     if (goes != nullptr) {
       goes->Close();
       return true;
     }
     caller->is_extra = true;
-    if (server_.open.size() < limits.connections + limits.extra_connections) return true;
+    if (extra < limits.extra_connections) return true;
     for (const auto& [connection, owned] : server_.open) {
       if (!connection->caller().is_extra) continue;
       if (goes == nullptr || connection->since() < goes->since()) goes = connection;

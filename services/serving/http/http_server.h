@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "services/rpc/tls_files.h"
+#include "services/serving/http/http_answer.h"
 #include "services/serving/http/http_names.h"
 
 namespace hearth {
@@ -56,17 +57,6 @@ struct HttpLimits {
   absl::Duration silence = absl::Seconds(1);
 };
 
-using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
-
-struct HttpRequest {
-  std::string method, path, query, body;
-  HttpHeaders headers;  // names in lower case; no trailers
-  std::string peer;     // its address and port
-
-  // Null: the request has no such header.
-  const std::string* Header(absl::string_view name) const;
-};
-
 // An answer to the headers of a request.
 struct HttpRefusal {
   int status = 0;
@@ -79,42 +69,6 @@ struct HttpVerdict {
   std::optional<HttpRefusal> refusal;
   // The caller proved an identity: its connection is not counted for its address any more.
   bool is_authenticated = false;
-};
-
-// The answer to one request: whole, or a stream. If it is destroyed before its end, the caller gets
-// 500, or a stream that breaks off.
-class HttpAnswer {
- public:
-  struct State;  // shared with the connection (http_answer.h)
-  explicit HttpAnswer(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  ~HttpAnswer();
-  HttpAnswer(const HttpAnswer&) = delete;
-  HttpAnswer& operator=(const HttpAnswer&) = delete;
-
-  // Length, date and connection are added to `headers`. If the server's budget has no room for the
-  // answer, 503 is sent instead.
-  void Send(int status, const HttpHeaders& headers, std::string body);
-
-  // Begins a stream. `when_silent` is sent if nothing else was for a second; empty: nothing.
-  void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "");
-  // Returns false if the caller is gone, or the server's budget has no room: then the connection is
-  // closed, and nothing is sent any more.
-  bool Write(absl::string_view data);
-  void End();
-
-  // Counts `bytes` that the answer's maker holds (parsed JSON, collected log probabilities) until
-  // the answer ends. Returns false if the server's budget has no room: answer 503.
-  bool Hold(uint64_t bytes);
-
-  // Calls `gone` once if the caller hangs up before the end, at once if it already did; also if
-  // the server took the answer's memory back.
-  void OnGone(std::function<void()> gone);
-
-  // Ends an answer that its maker cannot make: 500, or a stream that breaks off.
-  void Fail();
-
- private:
-  const std::shared_ptr<State> state_;
 };
 
 class HttpServer {
@@ -157,11 +111,6 @@ class HttpServer {
   const std::unique_ptr<Rep> rep_;
   const std::string address_;
 };
-
-// The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
-std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "");
-// "Not Found".
-const char* HttpReason(int status);
 
 }  // namespace hearth
 

@@ -4,11 +4,14 @@
 #ifndef HEARTH_TESTS_SERVICES_SERVING_HTTP_CALLER_H_
 #define HEARTH_TESTS_SERVICES_SERVING_HTTP_CALLER_H_
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -19,7 +22,17 @@ namespace hearth {
 
 class HttpCaller {
  public:
-  explicit HttpCaller(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+  // `from`: the caller's address, 127.x.y.z.
+  explicit HttpCaller(const std::string& address, const char* from = "127.0.0.1")
+      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    // Small, so that a server is soon left with an answer that is not read.
+    const int buffer_bytes = 64 << 10;
+    setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(buffer_bytes));
+    sockaddr_in own;
+    std::memset(&own, 0, sizeof(own));
+    own.sin_family = AF_INET;
+    inet_pton(AF_INET, from, &own.sin_addr);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
     sockaddr_in to;
     std::memset(&to, 0, sizeof(to));
     int port = 0;
@@ -38,16 +51,29 @@ class HttpCaller {
   void Say(const std::string& text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
+  // Returns false if the server has closed the connection.
+  bool TrySay(const std::string& text) const {
+    return send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+  }
+  // Closes the sending half.
+  void EndInput() const { EXPECT_EQ(shutdown(fd_, SHUT_WR), 0); }
+  // Whether bytes, or the server's end, are there to be read.
+  bool HasNews() const {
+    pollfd wanted{fd_, POLLIN, 0};
+    return !heard_.empty() || poll(&wanted, 1, 0) == 1;
+  }
   // What came until `end` did, or the server closed.
   std::string HearUntil(const std::string& end) {
+    size_t searched = 0;
     for (;;) {
-      const size_t at = heard_.find(end);
+      const size_t at = heard_.find(end, searched);
       if (at != std::string::npos) {
         const std::string until = heard_.substr(0, at + end.size());
         heard_.erase(0, until.size());
         return until;
       }
-      char bytes[4096];
+      searched = heard_.size() - std::min(heard_.size(), end.size());
+      char bytes[1 << 16];
       const ssize_t n = recv(fd_, bytes, sizeof(bytes), 0);
       if (n <= 0) return std::exchange(heard_, "");
       heard_.append(bytes, n);

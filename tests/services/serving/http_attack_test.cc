@@ -1,0 +1,516 @@
+// HttpServer against callers who want its memory, its connections, or its process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "services/serving/http/http_server.h"
+#include "services/serving/http_pages.h"
+#include "tests/services/serving/http_caller.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr char kGet[] = "GET /get HTTP/1.1\r\nHost: localhost\r\n\r\n";
+constexpr char kPost[] = "POST /post HTTP/1.1\r\nHost: localhost\r\n";
+// Of connections that are only there to ask.
+constexpr uint64_t kAlmostNothing = uint64_t{16} << 10;
+
+class HttpAttackTest : public ::testing::Test {
+ protected:
+  HttpAttackTest() { options_.listen = "127.0.0.1:0"; }
+  void Serve(HttpServer::Handler handler) {
+    auto server = HttpServer::Start(options_, std::move(handler));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  void ServeEcho() {
+    Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+      answer->Send(200, {}, absl::StrCat(request.path, " ", request.body.size(), "|"));
+    });
+  }
+  // Keeps the answers for the test.
+  void ServeKept() {
+    Serve([this](const HttpRequest& request, std::shared_ptr<HttpAnswer> answer) {
+      if (request.path == "/now") return answer->Send(200, {}, "now|");
+      absl::MutexLock lock(&mutex_);
+      kept_.push_back(std::move(answer));
+    });
+  }
+  std::shared_ptr<HttpAnswer> Kept(size_t index) {
+    absl::MutexLock lock(&mutex_);
+    const auto is_there = [&] { return kept_.size() > index; };
+    mutex_.Await(absl::Condition(&is_there));
+    return kept_[index];
+  }
+  void TearDown() override {
+    absl::MutexLock lock(&mutex_);
+    kept_.clear();
+  }
+  std::string Ask(const std::string& text) {
+    HttpCaller caller(server_->address());
+    caller.Say(text);
+    return caller.HearUntil("\r\n\r\n");
+  }
+  // Returns once the server has taken what callers sent before: one thread reads in turn.
+  void Settle() {
+    HttpCaller caller(server_->address(), "127.0.0.9");
+    caller.Say("GET /now HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    EXPECT_THAT(caller.HearAll(), HasSubstr("HTTP/1.1 200"));
+  }
+  void AwaitNothingHeld() {
+    while (server_->held_bytes() > kAlmostNothing) Settle();
+  }
+
+  HttpServer::Options options_;
+  absl::Mutex mutex_;
+  std::vector<std::shared_ptr<HttpAnswer>> kept_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<HttpServer> server_;
+};
+
+// Sends pieces until the server answers.
+std::string Flood(const HttpServer& server, const std::string& head, const std::string& piece) {
+  HttpCaller caller(server.address());
+  caller.Say(head);
+  uint64_t most = 0, sent = 0;
+  while (!caller.HasNews() && sent < (uint64_t{256} << 20) && caller.TrySay(piece)) {
+    sent += piece.size();
+    most = std::max(most, server.held_bytes());
+  }
+  EXPECT_LT(most, uint64_t{256} << 10);
+  return caller.HearUntil("\r\n\r\n");
+}
+
+TEST_F(HttpAttackTest, FloodInsideChunkIsRefused) {
+  ServeEcho();
+  const std::string head = absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n");
+  const std::string letters(64 << 10, 'a');
+  EXPECT_THAT(Flood(*server_, head + "1;", letters), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(Flood(*server_, head + "1;a=\"", letters), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(Flood(*server_, head, std::string(64 << 10, '0')), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(Flood(*server_, head + "0\r\nA: ", letters), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(Flood(*server_, head + "0\r\n", "A: b\r\nA: c\r\n"), StartsWith("HTTP/1.1 431"));
+  Settle();
+}
+
+TEST_F(HttpAttackTest, ManyChunkExtensionsAreRefused) {
+  options_.limits.body_bytes = 100000;
+  ServeEcho();
+  const std::string head = absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n");
+  EXPECT_THAT(Flood(*server_, head, absl::StrCat("1;", std::string(9000, 'a'), "\r\nx\r\n")),
+              StartsWith("HTTP/1.1 413"));
+}
+
+TEST_F(HttpAttackTest, HeadersInAimedPiecesAreRefused) {
+  ServeEcho();
+  HttpCaller caller(server_->address());
+  caller.Say("GET / HTTP/1.1\r\nA");
+  // Each piece ends after the first letter of the next header.
+  for (int i = 0; i < 20000 && !caller.HasNews(); ++i) {
+    if (!caller.TrySay(": 1\r\nA")) break;
+  }
+  EXPECT_THAT(caller.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 431"));
+}
+
+TEST_F(HttpAttackTest, LastChunkInPiecesIsTaken) {
+  ServeEcho();
+  for (const std::string& first : {std::string(), std::string("3\r\nabc\r\n")}) {
+    HttpCaller caller(server_->address());
+    caller.Say(absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n", first));
+    for (const char* piece : {"0", "\r", "\n", "\r", "\n"}) {
+      Settle();
+      caller.Say(piece);
+    }
+    EXPECT_THAT(caller.HearUntil("|"), EndsWith(first.empty() ? "/post 0|" : "/post 3|"));
+  }
+}
+
+TEST_F(HttpAttackTest, HalfBodiesStayWithinBudget) {
+  options_.budget_bytes = 1 << 20;
+  options_.limits.body_bytes = 256 << 10;
+  ServeEcho();
+  std::vector<std::unique_ptr<HttpCaller>> callers;
+  const std::string half =
+      absl::StrCat(kPost, "Content-Length: 200001\r\n\r\n", std::string(200000, 'b'));
+  for (int i = 0; i < 20; ++i) {
+    callers.push_back(std::make_unique<HttpCaller>(server_->address()));
+    callers.back()->TrySay(half);
+    Settle();
+    EXPECT_LE(server_->held_bytes(), options_.budget_bytes);
+  }
+  size_t refused = 0;
+  for (const auto& caller : callers) {
+    if (!caller->HasNews()) continue;
+    EXPECT_THAT(caller->HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 503"));
+    ++refused;
+  }
+  EXPECT_GE(refused, 14u);
+  EXPECT_LT(refused, 20u);
+  callers.clear();
+  AwaitNothingHeld();
+}
+
+TEST_F(HttpAttackTest, RefusedHeadersEndBeforeTheBody) {
+  options_.check_head = [](const HttpRequest& head) {
+    HttpVerdict verdict;
+    const std::string* token = head.Header("authorization");
+    if (token == nullptr) verdict.refusal = HttpRefusal{401, {{"A", "b"}}, "no token|"};
+    return verdict;
+  };
+  ServeEcho();
+  HttpCaller caller(server_->address());
+  caller.Say(absl::StrCat(kPost, "Expect: 100-continue\r\nContent-Length: 100000\r\n\r\n"));
+  const std::string refusal = caller.HearUntil("|");
+  EXPECT_THAT(refusal, StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(refusal, HasSubstr("A: b\r\n"));
+  EXPECT_THAT(refusal, HasSubstr("Connection: close\r\n"));
+  HttpCaller other(server_->address());
+  other.Say(kGet);
+  EXPECT_THAT(other.HearUntil("no token|"), Not(HasSubstr("Connection: close")));
+  other.Say("GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: b\r\n\r\n");
+  EXPECT_THAT(other.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpAttackTest, AnswerOverBudgetIsRefused) {
+  options_.budget_bytes = 1 << 20;
+  Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    if (request.path != "/now" && !answer->Hold(request.path == "/hold" ? 2 << 20 : 1)) {
+      return answer->Send(503, {}, "no room");
+    }
+    answer->Send(200, {}, std::string(request.path == "/large" ? 2 << 20 : 100, 'a'));
+  });
+  for (const char* path : {"/large", "/hold"}) {
+    EXPECT_THAT(Ask(absl::StrCat("GET ", path, " HTTP/1.0\r\nHost: localhost\r\n\r\n")),
+                StartsWith("HTTP/1.1 503"));
+  }
+  EXPECT_THAT(Ask(kGet), StartsWith("HTTP/1.1 200"));
+  AwaitNothingHeld();
+}
+
+TEST_F(HttpAttackTest, UnreadAnswerClosesConnection) {
+  options_.limits.slow_time = absl::Milliseconds(1);
+  options_.limits.slow_bytes = uint64_t{1} << 40;
+  Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    answer->Send(200, {}, std::string(request.path == "/get" ? 32 << 20 : 1, 'a'));
+  });
+  HttpCaller caller(server_->address());
+  caller.Say(kGet);
+  caller.HearUntil("aaaa");
+  AwaitNothingHeld();
+  EXPECT_LT(caller.HearAll().size(), size_t{32} << 20);
+}
+
+TEST_F(HttpAttackTest, LargeAnswerToReaderIsWhole) {
+  Serve([](const HttpRequest&, const std::shared_ptr<HttpAnswer>& answer) {
+    answer->Send(200, {}, std::string(32 << 20, 'a') + "|");
+  });
+  HttpCaller caller(server_->address());
+  caller.Say("GET /get HTTP/1.0\r\nHost: localhost\r\n\r\n");
+  caller.HearUntil("\r\n\r\n");
+  EXPECT_EQ(caller.HearAll().size(), (size_t{32} << 20) + 1);
+}
+
+TEST_F(HttpAttackTest, BudgetEvictsLargestAnswer) {
+  options_.budget_bytes = 1 << 20;
+  ServeKept();
+  HttpCaller large(server_->address()), small(server_->address());
+  large.Say(kGet);
+  const auto large_answer = Kept(0);
+  small.Say(kGet);
+  const auto small_answer = Kept(1);
+  absl::Notification gone;
+  large_answer->OnGone([&] { gone.Notify(); });
+  EXPECT_TRUE(large_answer->Hold(700000));
+  EXPECT_TRUE(small_answer->Hold(500000));
+  gone.WaitForNotification();
+  EXPECT_THAT(large.HearAll(), StartsWith("HTTP/1.1 503"));
+  large_answer->Send(200, {}, "too late");
+  small_answer->Send(200, {}, "in time|");
+  EXPECT_THAT(small.HearUntil("|"), EndsWith("in time|"));
+}
+
+TEST_F(HttpAttackTest, BudgetEndsLargestStream) {
+  options_.budget_bytes = 4 << 20;
+  ServeKept();
+  HttpCaller caller(server_->address());
+  caller.Say(kGet);
+  const auto answer = Kept(0);
+  absl::Notification gone;
+  answer->OnGone([&] { gone.Notify(); });
+  answer->Begin(200, {});
+  while (answer->Write(std::string(1 << 16, 'x'))) {
+  }
+  gone.WaitForNotification();
+  AwaitNothingHeld();
+}
+
+TEST_F(HttpAttackTest, LargeEventReachesItsReader) {
+  ServeKept();
+  HttpCaller caller(server_->address());
+  caller.Say(kGet);
+  const auto answer = Kept(0);
+  answer->Begin(200, {});
+  EXPECT_TRUE(answer->Write(std::string(8 << 20, 'x')));
+  EXPECT_TRUE(answer->Write("last"));
+  answer->End();
+  EXPECT_GT(caller.HearUntil("last\r\n0\r\n\r\n").size(), size_t{8} << 20);
+}
+
+TEST_F(HttpAttackTest, HandlerThatThrowsAnswers500) {
+  Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    if (request.path == "/now") return answer->Send(200, {}, "now");
+    if (request.query == "stream") answer->Begin(200, {});
+    if (request.query == "number") throw 1;
+    throw std::runtime_error("a fault");
+  });
+  for (const char* query : {"", "?number"}) {
+    EXPECT_THAT(Ask(absl::StrCat("GET /", query, " HTTP/1.0\r\nHost: localhost\r\n\r\n")),
+                StartsWith("HTTP/1.1 500"));
+    EXPECT_THAT(Ask(absl::StrCat("POST /", query, " HTTP/1.0\r\nHost: localhost\r\n",
+                                 "Content-Length: 1\r\n\r\n1")),
+                StartsWith("HTTP/1.1 500"));
+  }
+  HttpCaller caller(server_->address());
+  caller.Say("GET /?stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(caller.HearAll(), Not(HasSubstr("0\r\n\r\n")));
+  Settle();
+}
+
+TEST_F(HttpAttackTest, ManyCallersOfThrowingPagesAreAnswered) {
+  auto pages =
+      ServePages("127.0.0.1:0", {}, {{"/bad", {"text/plain", []() -> std::string { throw 1; }}}});
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  for (int i = 0; i < 3; ++i) {
+    HttpCaller caller((*pages)->address());
+    caller.Say("GET /bad HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 500"));
+  }
+}
+
+TEST_F(HttpAttackTest, PagesAnswerOnlyTheirOwnNames) {
+  auto pages = ServePages("127.0.0.1:0", {"stats.example.com"},
+                          {{"/a", {"text/plain", [] { return "made."; }}}});
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  const auto ask = [&](const std::string& host) {
+    HttpCaller caller((*pages)->address());
+    caller.Say(absl::StrCat("GET /a HTTP/1.0\r\nHost: ", host, "\r\n\r\n"));
+    return caller.HearAll();
+  };
+  for (const char* own : {"localhost:9080", "10.0.0.7:9080", "[::1]", "stats.example.com"}) {
+    EXPECT_THAT(ask(own), EndsWith("made.")) << own;
+  }
+  const std::string refusal = ask("attacker.example.com");
+  EXPECT_THAT(refusal, StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(refusal, HasSubstr("--metrics-hosts"));
+}
+
+TEST_F(HttpAttackTest, AmbiguousHeadersAreRefused) {
+  ServeEcho();
+  const std::string get = "GET / HTTP/1.1\r\nHost: localhost\r\n", chunks = "\r\n0\r\n\r\n";
+  const std::vector<std::pair<std::string, int>> cases = {
+      {"GET / HTTP/1.1\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost:\r\n\r\n", 400},
+      {"GET / HTTP/1.0\r\n\r\n", 200},
+      {"GET / HTTP/1.0\r\nOrigin: http://a.example.com\r\n\r\n", 403},
+      {"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n", 403},
+      {get + "\r\n", 200},
+      {get + "Host: localhost\r\n\r\n", 400},
+      {get + "Authorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n", 400},
+      {get + "A: b\r\n c\r\n\r\n", 400},
+      {get + "A: b\nB: c\r\n\r\n", 400},
+      {get + "A : b\r\n\r\n", 400},
+      {get + std::string("A: b\0c\r\n\r\n", 10), 400},
+      {get + "Content-Length: 0\r\nContent-Length: 0\r\n\r\n", 400},
+      {get + "Content-Length: 0, 0\r\n\r\n", 400},
+      {get + "Content-Length: +0\r\n\r\n", 400},
+      {get + "Content-Length: 0x0\r\n\r\n", 400},
+      {kPost + std::string("Transfer-Encoding: chunked\r\n") + chunks, 200},
+      {kPost + std::string("Transfer-Encoding: Chunked\r\n") + chunks, 200},
+      {kPost + std::string("Transfer-Encoding: gzip, chunked\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding: chunked, gzip\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding: chunked, chunked\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding: identity\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding: xchunked\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding: \"chunked\"\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding:\r\n chunked\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n") + chunks,
+       400},
+      {kPost + std::string("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n") + chunks, 400},
+      {kPost + std::string("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n") + chunks, 400},
+      {kPost + std::string("Content-Length: 5\r\nTransfer-Encoding: gzip\r\n") + chunks, 400},
+      {"POST / HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n" + chunks, 400},
+  };
+  for (const auto& [text, status] : cases) {
+    const std::string reply = Ask(text);
+    EXPECT_THAT(reply, StartsWith(absl::StrCat("HTTP/1.1 ", status))) << text;
+    if (status == 400) {
+      EXPECT_THAT(reply, HasSubstr("Connection: close")) << text;
+    }
+  }
+}
+
+TEST_F(HttpAttackTest, TrailersAreNoHeaders) {
+  Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    answer->Send(200, {}, request.Header("authorization") == nullptr ? "none|" : "some|");
+  });
+  HttpCaller caller(server_->address());
+  caller.Say(absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
+                          "Authorization: Bearer a\r\n\r\n"));
+  EXPECT_THAT(caller.HearUntil("|"), EndsWith("none|"));
+}
+
+TEST_F(HttpAttackTest, HalfClosedCallerGetsItsAnswer) {
+  ServeKept();
+  size_t index = 0;
+  for (const char* version : {"1.0", "1.1"}) {
+    for (const bool streams : {false, true}) {
+      HttpCaller caller(server_->address());
+      caller.Say(absl::StrCat("GET / HTTP/", version, "\r\nHost: localhost\r\n\r\n"));
+      caller.EndInput();
+      const auto answer = Kept(index++);
+      Settle();
+      if (streams) {
+        answer->Begin(200, {}, ": still here\n\n");
+        Settle();
+        EXPECT_TRUE(answer->Write("part"));
+        answer->Write("done.");
+        answer->End();
+      } else {
+        answer->Send(200, {}, "done.");
+      }
+      const std::string all = caller.HearAll();
+      EXPECT_THAT(all, HasSubstr("HTTP/1.1 200 OK")) << version << streams;
+      EXPECT_THAT(all, HasSubstr("done.")) << version << streams;
+    }
+  }
+}
+
+TEST_F(HttpAttackTest, HalfClosedCallerGetsAllItsAnswers) {
+  ServeEcho();
+  HttpCaller caller(server_->address());
+  caller.Say(
+      "GET /1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /2 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  caller.EndInput();
+  EXPECT_THAT(caller.HearAll(), EndsWith("/2 0|"));
+}
+
+TEST_F(HttpAttackTest, HangUpAfterAnotherByteIsNoticed) {
+  ServeKept();
+  size_t index = 0;
+  for (const std::string& more : {std::string("G"), std::string(100000, 'G')}) {
+    HttpCaller caller(server_->address());
+    caller.Say(absl::StrCat(kGet, more));
+    const auto answer = Kept(index++);
+    absl::Notification gone;
+    answer->OnGone([&] { gone.Notify(); });
+    Settle();
+    caller.HangUp();
+    gone.WaitForNotification();
+  }
+}
+
+TEST_F(HttpAttackTest, AddressWithMostConnectionsGivesWay) {
+  options_.limits.connections = 5;
+  ServeKept();
+  HttpCaller honest(server_->address(), "127.0.0.2");
+  honest.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  honest.HearUntil("now|");
+  std::vector<std::unique_ptr<HttpCaller>> attackers;
+  for (int i = 0; i < 3; ++i) {
+    attackers.push_back(std::make_unique<HttpCaller>(server_->address(), "127.0.0.3"));
+    attackers.back()->Say(kGet);
+    Kept(i);
+  }
+  HttpCaller silent(server_->address(), "127.0.0.3");
+  HttpCaller newcomer(server_->address(), "127.0.0.4");
+  newcomer.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(silent.HearAll(), "");  // before those with an answer under way
+  HttpCaller next(server_->address(), "127.0.0.4");
+  next.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(next.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(attackers[0]->HearAll(), "");  // the oldest
+  honest.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(honest.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpAttackTest, StalledConnectionGivesWayFirst) {
+  options_.limits.connections = 3;
+  options_.limits.stall_time = absl::ZeroDuration();
+  ServeKept();
+  HttpCaller silent(server_->address(), "127.0.0.3");
+  HttpCaller stalled(server_->address(), "127.0.0.3");
+  stalled.Say(kGet);
+  Kept(0)->Send(200, {}, std::string(32 << 20, 'a'));
+  stalled.HearUntil("aaaa");
+  HttpCaller idle(server_->address(), "127.0.0.3");
+  idle.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(idle.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
+  HttpCaller newcomer(server_->address(), "127.0.0.3");
+  newcomer.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
+  EXPECT_LT(stalled.HearAll().size(), size_t{32} << 20);
+  EXPECT_FALSE(silent.HasNews());
+}
+
+TEST_F(HttpAttackTest, FullTableOfKnownCallersAnswersHealth) {
+  options_.limits.connections = 2;
+  options_.trusted_proxies = *Cidr::ParseList("127.0.0.4/31");
+  options_.check_head = [](const HttpRequest& head) {
+    HttpVerdict verdict;
+    verdict.is_authenticated = head.Header("authorization") != nullptr;
+    return verdict;
+  };
+  ServeKept();
+  HttpCaller known(server_->address(), "127.0.0.3"), proxy(server_->address(), "127.0.0.5");
+  known.Say("GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a\r\n\r\n");
+  proxy.Say(kGet);
+  Kept(0)->Send(200, {}, "idle|");
+  Kept(1)->Send(200, {}, "idle|");
+  for (HttpCaller* caller : {&known, &proxy}) caller->HearUntil("idle|");
+  HttpCaller other(server_->address(), "127.0.0.3");
+  other.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(other.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 503"));
+  HttpCaller health(server_->address(), "127.0.0.3");
+  health.Say("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  Kept(2)->Send(200, {}, "healthy");
+  EXPECT_THAT(health.HearAll(), EndsWith("healthy"));
+  for (HttpCaller* caller : {&known, &proxy}) {
+    caller->Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_THAT(caller->HearUntil("now|"), StartsWith("HTTP/1.1 200"));
+  }
+}
+
+TEST_F(HttpAttackTest, SlowHandlerOfBodyDelaysNobody) {
+  absl::Notification entered, release;
+  Serve([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    if (request.body.size() > (64 << 10)) {
+      entered.Notify();
+      release.WaitForNotification();
+    }
+    answer->Send(200, {}, absl::StrCat(request.body.size(), "|"));
+  });
+  HttpCaller large(server_->address());
+  large.Say(absl::StrCat(kPost, "Content-Length: 100000\r\n\r\n", std::string(100000, 'b')));
+  entered.WaitForNotification();
+  EXPECT_THAT(Ask(kGet), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Ask(absl::StrCat(kPost, "Content-Length: 1\r\n\r\n1")), StartsWith("HTTP/1.1 200"));
+  release.Notify();
+  EXPECT_THAT(large.HearUntil("100000|"), StartsWith("HTTP/1.1 200"));
+}
+
+}  // namespace
+}  // namespace hearth
