@@ -9,10 +9,15 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
+#include <iterator>
+#include <optional>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/serving/json_reader.h"
+#include "services/serving/json_value.h"
 
 namespace hearth {
 namespace {
@@ -21,70 +26,71 @@ absl::Status Bad(const std::string& where, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat("chat ", where, " ", why));
 }
 
-absl::Status ReadPart(const nlohmann::json& json, const std::string& where, v1::ContentPart* part) {
+absl::Status ReadPart(JsonValue json, v1::ContentPart* part) {
+  const std::string where = absl::StrCat("messages", json.Path());  // the root is the list
   if (!json.is_object()) return Bad(where, "is not an object with text");
-  for (const auto& [key, value] : json.items()) {
-    if (key == "text" && value.is_string()) {
-      part->set_text(value.get<std::string>());
-    } else if (key == "cache_breakpoint" && value.is_boolean()) {
-      part->set_cache_breakpoint(value.get<bool>());
-    } else if (key == "type" && value == "text") {
+  bool has_text = false;
+  for (const JsonField field : json.fields()) {
+    const JsonValue value = field.value();
+    if (field.name() == "text" && value.is_string()) {
+      part->set_text(std::string(*value.Text()));
+      has_text = true;
+    } else if (const auto is_on = value.Bool(); field.name() == "cache_breakpoint" && is_on.ok()) {
+      part->set_cache_breakpoint(*is_on);
+    } else if (field.name() == "type" && value.Is("text")) {
       // Written by other chat programs; text is all there is.
     } else {
-      return Bad(where, absl::StrCat("has the field \"", key,
-                                     "\" or its type wrong; known are text (a string) and "
+      return Bad(where, absl::StrCat("has the field ", Quoted(field.name()),
+                                     " or its type wrong; known are text (a string) and "
                                      "cache_breakpoint (true or false)"));
     }
   }
-  if (!json.contains("text")) return Bad(where, "has no text");
-  return absl::OkStatus();
+  return has_text ? absl::OkStatus() : Bad(where, "has no text");
 }
 
-absl::Status ReadContent(const nlohmann::json& content, const std::string& where,
-                         v1::ChatMessage* message) {
+absl::Status ReadContent(JsonValue content, const std::string& where, v1::ChatMessage* message) {
   if (content.is_string()) {
-    message->add_parts()->set_text(content.get<std::string>());
+    message->add_parts()->set_text(std::string(*content.Text()));
     return absl::OkStatus();
   }
-  if (!content.is_array()) return Bad(where, "has a content that is no string and no list");
-  for (size_t i = 0; i < content.size(); ++i) {
-    absl::Status status =
-        ReadPart(content[i], absl::StrCat(where, ".content[", i, "]"), message->add_parts());
-    if (!status.ok()) return status;
+  if (!content.is_list()) return Bad(where, "has a content that is no string and no list");
+  for (const JsonValue part : content.elements()) {
+    if (absl::Status status = ReadPart(part, message->add_parts()); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadMessage(const nlohmann::json& json, const std::string& where,
-                         v1::ChatMessage* message) {
+absl::Status ReadMessage(JsonValue json, const std::string& where, v1::ChatMessage* message) {
   if (!json.is_object()) return Bad(where, "is not an object with role and content");
-  for (const auto& [key, value] : json.items()) {
-    if (key == "role" || key == "content" || key == "cache_breakpoint" || key == "token_ids")
-      continue;
-    return Bad(where, absl::StrCat("has the unknown field \"", key,
-                                   "\"; known are role, content, cache_breakpoint, token_ids"));
-  }
-  const auto role = json.find("role");
-  if (role == json.end() || !role->is_string()) return Bad(where, "has no role (a string)");
-  message->set_role(role->get<std::string>());
-  const auto content = json.find("content");
-  if (content == json.end()) return Bad(where, "has no content");
-  if (absl::Status status = ReadContent(*content, where, message); !status.ok()) return status;
-  if (const auto ids = json.find("token_ids"); ids != json.end()) {
-    if (!ids->is_array()) return Bad(where, "has token_ids that are no list");
-    for (const auto& id : *ids) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) {
-        return Bad(where, "has token_ids that are no numbers of tokens");
-      }
-      message->add_token_ids(id.get<uint32_t>());
+  std::optional<JsonValue> role, content, ids, breakpoint;
+  const std::pair<const char*, std::optional<JsonValue>*> known[] = {
+      {"role", &role},
+      {"content", &content},
+      {"cache_breakpoint", &breakpoint},
+      {"token_ids", &ids}};
+  for (const JsonField field : json.fields()) {
+    const auto* found = std::find_if(std::begin(known), std::end(known),
+                                     [&](const auto& one) { return field.name() == one.first; });
+    if (found == std::end(known)) {
+      return Bad(where, absl::StrCat("has the unknown field ", Quoted(field.name()),
+                                     "; known are role, content, cache_breakpoint, token_ids"));
     }
+    *found->second = field.value();
   }
-  const auto breakpoint = json.find("cache_breakpoint");
-  if (breakpoint == json.end()) return absl::OkStatus();
-  if (!breakpoint->is_boolean()) {
+  if (!role.has_value() || !role->is_string()) return Bad(where, "has no role (a string)");
+  message->set_role(std::string(*role->Text()));
+  if (!content.has_value()) return Bad(where, "has no content");
+  if (absl::Status status = ReadContent(*content, where, message); !status.ok()) return status;
+  if (ids.has_value()) {
+    if (!ids->is_list()) return Bad(where, "has token_ids that are no list");
+    const absl::StatusOr<std::vector<uint32_t>> read = ids->Ids();
+    if (!read.ok()) return Bad(where, "has token_ids that are no numbers of tokens");
+    message->mutable_token_ids()->Add(read->begin(), read->end());
+  }
+  if (!breakpoint.has_value() || breakpoint->IsBool(false)) return absl::OkStatus();
+  if (!breakpoint->IsBool(true)) {
     return Bad(where, "has a cache_breakpoint that is not true or false");
   }
-  if (!breakpoint->get<bool>()) return absl::OkStatus();
   if (message->parts().empty()) return Bad(where, "has a cache_breakpoint and nothing before it");
   message->mutable_parts(message->parts_size() - 1)->set_cache_breakpoint(true);
   return absl::OkStatus();
@@ -144,8 +150,8 @@ absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
 std::string ChatText(const v1::Chat& chat) {
   std::string text = "[";
   for (const v1::ChatMessage& message : chat.messages()) {
-    nlohmann::ordered_json json{{"role", message.role()}};
-    nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+    Json json{{"role", message.role()}};
+    Json parts = Json::array();
     bool has_breakpoint = false;
     for (const v1::ContentPart& part : message.parts()) {
       parts.push_back({{"text", part.text()}});
@@ -157,8 +163,7 @@ std::string ChatText(const v1::Chat& chat) {
     // Of an answer: what it was made of, for the cache.
     for (const uint32_t id : message.token_ids()) json["token_ids"].push_back(id);
     // An answer may end within a character.
-    absl::StrAppend(&text, text.size() > 1 ? ",\n " : "",
-                    json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    absl::StrAppend(&text, text.size() > 1 ? ",\n " : "", JsonLine(json));
   }
   return text + "]\n";
 }
@@ -170,17 +175,16 @@ void AddMessage(v1::Chat* chat, const std::string& role, const std::string& text
 }
 
 absl::StatusOr<v1::Chat> ParseChat(const std::string& text) {
-  const nlohmann::json json =
-      nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("the chat is not JSON");
-  if (!json.is_array()) {
+  const absl::StatusOr<JsonDocument> json = JsonDocument::Parse(text, "the chat");
+  if (!json.ok()) return json.status();
+  if (!json->root().is_list()) {
     return absl::InvalidArgumentError(
         R"(the chat is not a list, like [{"role": "user", "content": "Hello"}])");
   }
   v1::Chat chat;
-  for (size_t i = 0; i < json.size(); ++i) {
-    absl::Status status =
-        ReadMessage(json[i], absl::StrCat("messages[", i, "]"), chat.add_messages());
+  for (const JsonValue message : json->root().elements()) {
+    const std::string where = absl::StrCat("messages[", chat.messages_size(), "]");
+    absl::Status status = ReadMessage(message, where, chat.add_messages());
     if (!status.ok()) return status;
   }
   return chat;

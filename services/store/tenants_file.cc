@@ -2,46 +2,44 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "services/cli/command_line.h"
 #include "services/rpc/access_files.h"
 #include "services/serving/flags.h"
+#include "services/serving/json_reader.h"
+#include "services/serving/json_value.h"
 
 namespace hearth {
 namespace {
 
-using ParsedJson = nlohmann::json;
-
-absl::StatusOr<uint64_t> AmountFrom(const ParsedJson& value, const std::string& where) {
-  if (value.is_number_unsigned()) return value.get<uint64_t>();
+absl::StatusOr<uint64_t> AmountFrom(JsonValue value) {
   if (value.is_string()) {
-    absl::StatusOr<uint64_t> bytes = ParseByteSize(value.get_ref<const std::string&>());
+    absl::StatusOr<uint64_t> bytes = ParseByteSize(std::string(*value.Text()));
     if (bytes.ok()) return bytes;
+  } else if (absl::StatusOr<uint64_t> count = value.Count(0, UINT64_MAX); count.ok()) {
+    return count;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, ": must be a whole number, or a size like \"10GiB\""));
+  return value.Bad("a whole number, or a size like \"10GiB\"");
 }
 
-absl::StatusOr<uint64_t> SecondsFrom(const ParsedJson& value, const std::string& where) {
-  if (value.is_number_unsigned()) return value.get<uint64_t>();
+absl::StatusOr<uint64_t> SecondsFrom(JsonValue value) {
   if (value.is_string()) {
-    const absl::StatusOr<absl::Duration> time =
-        ParseFlagDuration(value.get_ref<const std::string&>());
+    const absl::StatusOr<absl::Duration> time = ParseFlagDuration(std::string(*value.Text()));
     if (time.ok()) return static_cast<uint64_t>(absl::ToInt64Seconds(*time));
+  } else if (absl::StatusOr<uint64_t> count = value.Count(0, UINT64_MAX); count.ok()) {
+    return count;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, ": must be whole seconds, or a time like \"36h\""));
+  return value.Bad("whole seconds, or a time like \"36h\"");
 }
 
-absl::StatusOr<TenantQuota> QuotaFrom(const ParsedJson& json, const std::string& where) {
-  if (!json.is_object()) return absl::InvalidArgumentError(where + ": must be an object");
+absl::StatusOr<TenantQuota> QuotaFrom(JsonValue json) {
+  if (absl::Status status = json.CheckObject(); !status.ok()) return status;
   TenantQuota quota;
   struct Field {
     const char* name;
     uint64_t* place;
-    absl::StatusOr<uint64_t> (*parse)(const ParsedJson&, const std::string&);
+    absl::StatusOr<uint64_t> (*parse)(JsonValue);
   };
   const Field fields[] = {{"max_bytes", &quota.max_bytes, &AmountFrom},
                           {"max_objects", &quota.max_objects, &AmountFrom},
@@ -49,49 +47,54 @@ absl::StatusOr<TenantQuota> QuotaFrom(const ParsedJson& json, const std::string&
                           {"floor_bytes", &quota.floor_bytes, &AmountFrom},
                           {"default_ttl_s", &quota.default_ttl_s, &SecondsFrom},
                           {"max_ttl_s", &quota.max_ttl_s, &SecondsFrom}};
-  for (const auto& [key, value] : json.items()) {
+  for (const JsonField given : json.fields()) {
     const Field* field =
         std::find_if(std::begin(fields), std::end(fields),
-                     [&name = key](const Field& known) { return name == known.name; });
+                     [&given](const Field& known) { return given.name() == known.name; });
     if (field == std::end(fields)) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": unknown key \"", key, "\""));
+      return json.Refuse(absl::StrCat("unknown key ", Quoted(given.name())));
     }
-    absl::StatusOr<uint64_t> amount = field->parse(value, absl::StrCat(where, ".", key));
+    absl::StatusOr<uint64_t> amount = field->parse(given.value());
     if (!amount.ok()) return amount.status();
     *field->place = *amount;
   }
   return quota;
 }
 
-}  // namespace
-
-absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path) {
+absl::StatusOr<TenantQuotas> QuotasFrom(JsonValue root) {
   TenantQuotas quotas;
-  if (path.empty()) return quotas;
-  absl::StatusOr<std::string> text = ReadFlagFile("tenants-file", path);
-  if (!text.ok()) return text.status();
-  const ParsedJson json = ParsedJson::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(path + ": must be a JSON object");
-  }
-  for (const auto& [key, value] : json.items()) {
-    if (key == "default") {
-      absl::StatusOr<TenantQuota> quota = QuotaFrom(value, path + ": default");
+  if (!root.is_object()) return root.Refuse("must be a JSON object");
+  for (const JsonField field : root.fields()) {
+    if (field.name() == "default") {
+      absl::StatusOr<TenantQuota> quota = QuotaFrom(field.value());
       if (!quota.ok()) return quota.status();
       quotas.others = *quota;
-    } else if (key == "tenants" && value.is_object()) {
-      for (const auto& [tenant, entry] : value.items()) {
-        absl::StatusOr<TenantQuota> quota =
-            QuotaFrom(entry, absl::StrCat(path, ": tenants.", tenant));
+    } else if (field.name() == "tenants" && field.value().is_object()) {
+      for (const JsonField tenant : field.value().fields()) {
+        absl::StatusOr<TenantQuota> quota = QuotaFrom(tenant.value());
         if (!quota.ok()) return quota.status();
-        quotas.by_tenant[tenant] = *quota;
+        quotas.by_tenant[std::string(tenant.name())] = *quota;
       }
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": \"", key, "\" is neither \"default\" nor an object \"tenants\""));
+      return root.Refuse(
+          absl::StrCat(Quoted(field.name()), " is neither \"default\" nor an object \"tenants\""));
     }
   }
   return quotas;
+}
+
+}  // namespace
+
+absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path) {
+  if (path.empty()) return TenantQuotas();
+  absl::StatusOr<std::string> text = ReadFlagFile("tenants-file", path);
+  if (!text.ok()) return text.status();
+  JsonLimits limits;
+  limits.keys = kMaxFileKeys;
+  const absl::StatusOr<JsonDocument> json = JsonDocument::Parse(*text, "the file", limits);
+  absl::StatusOr<TenantQuotas> quotas = json.ok() ? QuotasFrom(json->root()) : json.status();
+  if (quotas.ok()) return quotas;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", quotas.status().message()));
 }
 
 }  // namespace hearth

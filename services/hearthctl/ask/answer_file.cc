@@ -9,12 +9,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/serving/json_reader.h"
 
 namespace hearth {
 namespace {
@@ -26,9 +27,9 @@ absl::Status FileFailure(const std::string& what, const std::string& path) {
   return absl::NotFoundError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
 }
 
-std::string TextOf(const nlohmann::json& json, const char* field) {
-  const auto found = json.find(field);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+std::string TextOf(JsonValue json, const char* field) {
+  const std::optional<JsonValue> found = json.Find(field);
+  return found.has_value() && found->is_string() ? std::string(*found->Text()) : "";
 }
 
 }  // namespace
@@ -82,9 +83,11 @@ absl::Status AnswerFile::NoAnswer(size_t number) const {
 
 absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
                                     const std::string& context_sha256) {
-  const auto json = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  const std::string id = TextOf(json, "id"), question = TextOf(json, "question_sha256"),
-                    context = TextOf(json, "context_sha256");
+  const absl::StatusOr<JsonDocument> json = JsonDocument::Parse(line, "the line");
+  if (!json.ok()) return NoAnswer(number);
+  const JsonValue root = json->root();
+  const std::string id = TextOf(root, "id"), question = TextOf(root, "question_sha256"),
+                    context = TextOf(root, "context_sha256");
   if (id.empty() || question.empty() || context.empty()) {
     return NoAnswer(number);
   }
@@ -94,7 +97,7 @@ absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
                      context, ", not ", context_sha256, ")", kOtherFile));
   }
   sha256_of_[id] = question;
-  models_.emplace(TextOf(json, "model"), number);
+  models_.emplace(TextOf(root, "model"), number);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,6 @@
 #include "services/hearthctl/ask/question_file.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,6 +9,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "proto/digest.h"
+#include "services/serving/json_reader.h"
+#include "services/serving/json_value.h"
 
 namespace hearth {
 namespace {
@@ -18,42 +19,38 @@ absl::Status Bad(size_t line, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", why));
 }
 
-bool IsTokenId(const nlohmann::json& value) {
-  return value.is_number_unsigned() && value.get<uint64_t>() <= UINT32_MAX;
-}
-
 struct ReadLine {
   AskedQuestion question;
   bool has_ending = false;
 };
 
 // Reads one field. Returns the mistake in it, or an empty text.
-std::string ReadField(const std::string& name, const nlohmann::json& value,
-                      const std::string& question_template, ReadLine* read) {
+std::string ReadField(absl::string_view name, JsonValue value, const std::string& question_template,
+                      ReadLine* read) {
   const bool is_ending = name == "question" || name == "prompt" || name == "ending";
   if (is_ending || name == "token_ids") {
     if (std::exchange(read->has_ending, true)) {
       return "has two of question, ending, prompt and token_ids";
     }
   }
-  if (name == "id" && (value.is_string() || value.is_number_integer())) {
-    read->question.id = value.is_string() ? value.get<std::string>() : value.dump();
+  const bool is_whole = value.Count(0, UINT64_MAX).ok() || value.Integer(INT64_MIN, INT64_MAX).ok();
+  if (name == "id" && (value.is_string() || is_whole)) {
+    read->question.id = value.is_string() ? std::string(*value.Text()) : value.Quote();
   } else if (name == "kind" && value.is_string()) {
-    read->question.kind = value.get<std::string>();
+    read->question.kind = std::string(*value.Text());
   } else if (is_ending && value.is_string()) {
-    std::string text = value.get<std::string>();
+    std::string text(*value.Text());
     if (name == "question") {
       text = absl::StrReplaceAll(question_template, {{kQuestionPlace, text}});
     }
     read->question.text = std::move(text);
-  } else if (name == "token_ids" && value.is_array()) {
-    for (const nlohmann::json& id : value) {
-      if (!IsTokenId(id)) return "has token_ids that are not all token ids";
-      read->question.token_ids.push_back(id.get<uint32_t>());
-    }
+  } else if (name == "token_ids" && value.is_list()) {
+    absl::StatusOr<std::vector<uint32_t>> ids = value.Ids();
+    if (!ids.ok()) return "has token_ids that are not all token ids";
+    read->question.token_ids = *std::move(ids);
   } else {
-    return absl::StrCat("has the field \"", name,
-                        "\" or its type wrong; known are id, kind, question, ending and prompt "
+    return absl::StrCat("has the field ", Quoted(name),
+                        " or its type wrong; known are id, kind, question, ending and prompt "
                         "(texts), and token_ids (a list)");
   }
   return "";
@@ -61,14 +58,16 @@ std::string ReadField(const std::string& name, const nlohmann::json& value,
 
 absl::StatusOr<AskedQuestion> ReadQuestion(absl::string_view text, size_t line,
                                            const std::string& question_template) {
-  const auto json = nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return Bad(line, R"(is not a JSON object, like {"id": "q1", "question": "Which river?"})");
+  const absl::StatusOr<JsonDocument> json = JsonDocument::Parse(text, "it");
+  if (!json.ok() || !json->root().is_object()) {
+    return Bad(
+        line, absl::StrCat(R"(is not a JSON object, like {"id": "q1", "question": "Which river?"})",
+                           json.ok() ? "" : "; ", json.ok() ? "" : json.status().message()));
   }
   ReadLine read;
   read.question.id = absl::StrCat(line);
-  for (const auto& [name, value] : json.items()) {
-    const std::string wrong = ReadField(name, value, question_template, &read);
+  for (const JsonField field : json->root().fields()) {
+    const std::string wrong = ReadField(field.name(), field.value(), question_template, &read);
     if (!wrong.empty()) return Bad(line, wrong);
   }
   if (read.question.text.empty() && read.question.token_ids.empty()) {

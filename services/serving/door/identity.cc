@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -14,23 +13,24 @@
 #include "absl/strings/strip.h"
 #include "cache_store/base/file_stamp.h"
 #include "services/rpc/access_files.h"
+#include "services/serving/json_reader.h"
+#include "services/serving/json_value.h"
 #include "services/serving/logging.h"
 
 namespace hearth {
 
 namespace {
 
-using ParsedJson = nlohmann::json;
+// `error` of the JSON in `file`.
+absl::Status In(const std::string& file, const absl::Status& error) {
+  return absl::InvalidArgumentError(absl::StrCat(file, ": ", error.message()));
+}
 
-// A text field of an entry; empty when absent.
-absl::StatusOr<std::string> TextOf(const ParsedJson& entry, const char* key,
-                                   const std::string& where) {
-  const auto it = entry.find(key);
-  if (it == entry.end()) return std::string();
-  if (!it->is_string() || it->get_ref<const std::string&>().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ".", key, ": must be text"));
-  }
-  return it->get<std::string>();
+// A text field: not empty.
+absl::StatusOr<std::string> TextOf(JsonValue value) {
+  const absl::StatusOr<absl::string_view> text = value.Text();
+  if (!text.ok() || text->empty()) return value.Bad("text");
+  return std::string(*text);
 }
 
 absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where) {
@@ -38,13 +38,13 @@ absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where)
   if (text == "worker") return Role::kWorker;
   if (text == "admin") return Role::kAdmin;
   return absl::InvalidArgumentError(
-      absl::StrCat(where, ".role: \"", text, "\" is not one of tenant, worker, admin"));
+      absl::StrCat(where, ".role: ", Quoted(text), " is not one of tenant, worker, admin"));
 }
 
 // Of one file: remembers what entries must not share.
 struct Parser {
   absl::StatusOr<std::vector<IdentityEntry>> Parse(const std::string& text);
-  absl::StatusOr<IdentityEntry> ParseEntry(const ParsedJson& item, const std::string& where);
+  absl::StatusOr<IdentityEntry> ParseEntry(JsonValue item, const std::string& where);
 
   const std::string file;
   std::string public_tenant;
@@ -53,26 +53,30 @@ struct Parser {
 };
 
 absl::StatusOr<std::vector<IdentityEntry>> Parser::Parse(const std::string& text) {
-  const ParsedJson json = ParsedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("identities") || !json["identities"].is_array()) {
+  JsonLimits limits;
+  limits.keys = kMaxFileKeys;
+  const absl::StatusOr<JsonDocument> json = JsonDocument::Parse(text, "the file", limits);
+  if (!json.ok()) return In(file, json.status());
+  const JsonValue root = json->root();
+  const std::optional<JsonValue> list = root.Find("identities");
+  if (!list.has_value() || !list->is_list()) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": must be a JSON object {\"identities\": [...]}"));
   }
-  for (const auto& [key, value] : json.items()) {
-    if (key == "identities" || key == "public_tenant") continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": \"", key, "\" is neither \"identities\" nor \"public_tenant\""));
+  for (const JsonField field : root.fields()) {
+    if (field.name() == "identities" || field.name() == "public_tenant") continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": ", Quoted(field.name()), " is neither \"identities\" nor \"public_tenant\""));
   }
-  absl::StatusOr<std::string> shared = TextOf(json, "public_tenant", file);
-  if (shared.ok() && !shared->empty()) {
-    const absl::Status status = CheckTenantName(*shared);
-    if (!status.ok())
-      shared = absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
+  for (const JsonField field : root.fields()) {
+    if (field.name() != "public_tenant") continue;
+    const absl::StatusOr<std::string> shared = TextOf(field.value());
+    const absl::Status fine = shared.ok() ? CheckTenantName(*shared) : shared.status();
+    if (!fine.ok()) return In(file, fine);
+    public_tenant = *shared;
   }
-  if (!shared.ok()) return shared.status();
-  public_tenant = *std::move(shared);
   std::vector<IdentityEntry> entries;
-  for (const ParsedJson& item : json["identities"]) {
+  for (const JsonValue item : list->elements()) {
     const std::string where = absl::StrCat(file, ": identities[", entries.size(), "]");
     absl::StatusOr<IdentityEntry> entry = ParseEntry(item, where);
     if (!entry.ok()) return entry.status();
@@ -81,7 +85,7 @@ absl::StatusOr<std::vector<IdentityEntry>> Parser::Parse(const std::string& text
   return entries;
 }
 
-absl::StatusOr<IdentityEntry> Parser::ParseEntry(const ParsedJson& item, const std::string& where) {
+absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::string& where) {
   static const std::set<std::string> kKeys = {"name", "role", "tenant", "token_sha256",
                                               "certificate"};
   const auto refuse = [&where](absl::string_view why) {
@@ -91,16 +95,18 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(const ParsedJson& item, const s
   std::map<std::string, std::string> fields;
   IdentityEntry entry;
   Identity& identity = entry.identity;
-  for (const auto& [key, value] : item.items()) {
-    if (key == "publishes_public" && value.is_boolean()) {
-      identity.publishes_public = value.get<bool>();
+  for (const JsonField field : item.fields()) {
+    const std::string key(field.name());
+    if (key == "publishes_public") {
+      const absl::StatusOr<bool> publishes = field.value().Bool();
+      if (!publishes.ok()) return In(file, publishes.status());
+      identity.publishes_public = *publishes;
       continue;
     }
-    if (key == "publishes_public") return refuse(".publishes_public: must be true or false");
-    if (kKeys.count(key) == 0) return refuse(absl::StrCat(": unknown key \"", key, "\""));
-    absl::StatusOr<std::string> field = TextOf(item, key.c_str(), where);
-    if (!field.ok()) return field.status();
-    fields[key] = *std::move(field);
+    if (kKeys.count(key) == 0) return refuse(absl::StrCat(": unknown key ", Quoted(key)));
+    absl::StatusOr<std::string> text = TextOf(field.value());
+    if (!text.ok()) return In(file, text.status());
+    fields[key] = *std::move(text);
   }
   identity.name = fields["name"];
   identity.public_tenant = public_tenant;

@@ -45,7 +45,7 @@ TEST(ChatFileTest, AMessagesBreakpointIsAtItsEnd) {
 }
 
 TEST(ChatFileTest, NamesTheMessageThatIsWrong) {
-  EXPECT_THAT(ErrorOf("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(ErrorOf("{"), HasSubstr("must be JSON; at byte 1"));
   EXPECT_THAT(ErrorOf("{}"), HasSubstr("not a list"));
   EXPECT_THAT(ErrorOf("[1]"), HasSubstr("messages[0] is not an object"));
   EXPECT_THAT(ErrorOf(R"([{"content": "a"}])"), HasSubstr("messages[0] has no role"));

@@ -344,7 +344,7 @@ TEST_F(TenantsTest, TheTenantsFileIsReadAndItsMistakesAreNamed) {
   EXPECT_EQ(quotas->Of("b").max_objects, 0u) << "an entry stands for itself";
   EXPECT_EQ(quotas->Of("a").max_objects, 7u);
   const std::vector<std::pair<std::string, std::string>> wrong = {
-      {"[", "must be a JSON object"},
+      {"[", "must be JSON"},
       {R"({"tenant": {}})", "\"tenant\" is neither"},
       {R"({"default": {"max_byte": 1}})", "default: unknown key \"max_byte\""},
       {R"({"tenants": {"b": {"max_bytes": -1}}})", "tenants.b.max_bytes: must be"},

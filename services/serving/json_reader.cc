@@ -1,0 +1,525 @@
+#include "services/serving/json_reader.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "services/serving/json_value.h"
+
+namespace hearth {
+namespace {
+
+template <typename Int>
+std::string WholeNumberFrom(Int least, Int most) {
+  return absl::StrCat("a whole number from ", least, " to ", most);
+}
+
+// A key that is a plain name, as paths of fields have them.
+bool IsPlainKey(absl::string_view key) {
+  return !key.empty() && key.size() <= 64 && std::all_of(key.begin(), key.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+std::string NumberText(double number) {
+  std::string text;
+  AppendJsonNumber(number, &text);
+  return absl::StrCat(absl::StripSuffix(text, ".0"));
+}
+
+}  // namespace
+
+struct JsonNodes {
+  enum class Type : uint8_t {
+    kNull,
+    kFalse,
+    kTrue,
+    kInteger,   // below 0
+    kUnsigned,  // from 0 on
+    kFloat,
+    kString,
+    kList,
+    kObject,
+  };
+  struct Node {
+    Type type = Type::kNull;
+    uint32_t size = 0;  // a string's bytes, a list's elements, an object's keys
+    union {
+      int64_t integer;
+      uint64_t number;
+      double real;
+      uint64_t text;  // where a string begins
+      uint64_t end;   // the node after the last one inside; open: UINT32_MAX
+    };
+  };
+  static_assert(sizeof(Node) == 16, "the arithmetic of json_reader.h counts on it");
+
+  std::vector<Node> nodes;
+  std::string text;
+  std::string name;
+
+  bool is_container(uint32_t at) const {
+    return nodes[at].type == Type::kList || nodes[at].type == Type::kObject;
+  }
+  uint32_t EndOf(uint32_t at) const {
+    return is_container(at) ? static_cast<uint32_t>(nodes[at].end) : at + 1;
+  }
+  absl::string_view TextOf(uint32_t at) const {
+    assert(nodes[at].type == Type::kString);
+    return absl::string_view(text).substr(nodes[at].text, nodes[at].size);
+  }
+  std::string PathOf(uint32_t at) const;
+  void WriteTo(uint32_t at, std::string* out) const;
+};
+
+// Walks down from the root: only errors need a path. Containers may be open still.
+std::string JsonNodes::PathOf(uint32_t at) const {
+  std::string path;
+  for (uint32_t outer = 0; outer != at;) {
+    const bool is_object = nodes[outer].type == Type::kObject;
+    uint32_t item = outer + 1;
+    size_t before = 0;
+    while (EndOf(item + is_object) <= at) {
+      item = EndOf(item + is_object);
+      ++before;
+    }
+    if (!is_object) {
+      absl::StrAppend(&path, "[", before, "]");
+    } else if (IsPlainKey(TextOf(item))) {
+      absl::StrAppend(&path, path.empty() ? "" : ".", TextOf(item));
+    } else {
+      absl::StrAppend(&path, "[", Quoted(TextOf(item), 64), "]");
+    }
+    outer = item + is_object;
+  }
+  return path;
+}
+
+// Stops soon after kMaxQuotedBytes.
+void JsonNodes::WriteTo(uint32_t at, std::string* out) const {
+  const Node& node = nodes[at];
+  switch (node.type) {
+    case Type::kNull:
+      out->append("null");
+      return;
+    case Type::kFalse:
+    case Type::kTrue:
+      out->append(node.type == Type::kTrue ? "true" : "false");
+      return;
+    case Type::kInteger:
+      absl::StrAppend(out, node.integer);
+      return;
+    case Type::kUnsigned:
+      absl::StrAppend(out, node.number);
+      return;
+    case Type::kFloat:
+      return AppendJsonNumber(node.real, out);
+    case Type::kString:
+      return AppendJsonString(TextOf(at).substr(0, kMaxQuotedBytes + 1), out);
+    case Type::kList:
+    case Type::kObject:
+      break;
+  }
+  const bool is_object = node.type == Type::kObject;
+  out->push_back(is_object ? '{' : '[');
+  for (uint32_t item = at + 1; item < node.end && out->size() <= kMaxQuotedBytes;) {
+    if (item > at + 1) out->push_back(',');
+    if (is_object) {
+      WriteTo(item++, out);
+      out->push_back(':');
+    }
+    WriteTo(item, out);
+    item = EndOf(item);
+  }
+  out->push_back(is_object ? '}' : ']');
+}
+
+namespace {
+
+using Node = JsonNodes::Node;
+using NodeType = JsonNodes::Type;
+
+// Walks over the text for the parser, and notes how far it came.
+class CountedBytes {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountedBytes(const char* at, const char** reached) : at_(at), reached_(reached) {}
+  reference operator*() const { return *at_; }
+  CountedBytes& operator++() {
+    *reached_ = ++at_;
+    return *this;
+  }
+  CountedBytes operator++(int) {
+    const CountedBytes before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const CountedBytes& other) const { return at_ == other.at_; }
+  bool operator!=(const CountedBytes& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** reached_;
+};
+
+// Takes nlohmann's events, and makes the nodes. False ends the parsing: status() says why.
+class NodeBuilder {
+ public:
+  NodeBuilder(absl::string_view text, const JsonLimits& limits, JsonNodes* made)
+      : limits_(limits), end_(text.data() + text.size()), begin_(text.data()), made_(made) {}
+
+  // NOLINTBEGIN(readability-identifier-naming): the names are nlohmann's
+  using Text = std::string;
+  bool null() { return AddValue(NodeType::kNull); }
+  bool boolean(bool value) { return AddValue(value ? NodeType::kTrue : NodeType::kFalse); }
+  bool number_integer(int64_t value) {
+    if (!AddValue(NodeType::kInteger)) return false;
+    made_->nodes.back().integer = value;
+    return true;
+  }
+  bool number_unsigned(uint64_t value) {
+    if (!AddValue(NodeType::kUnsigned)) return false;
+    made_->nodes.back().number = value;
+    return true;
+  }
+  bool number_float(double value, const Text& /*text*/) {
+    if (!AddValue(NodeType::kFloat)) return false;
+    made_->nodes.back().real = value;
+    return true;
+  }
+  bool string(const Text& value) { return AddValue(NodeType::kString) && AddText(value); }
+  bool binary(const nlohmann::json::binary_t& /*value*/) { return false; }  // JSON text has none
+  bool start_object(size_t /*size*/) { return Open(NodeType::kObject); }
+  bool start_array(size_t /*size*/) { return Open(NodeType::kList); }
+  bool key(const Text& value);
+  bool end_object() { return HasNoTwins() && Close(); }
+  bool end_array() { return Close(); }
+  bool parse_error(size_t position, const Text& last_token,
+                   const nlohmann::detail::exception& error);
+  // NOLINTEND(readability-identifier-naming)
+
+  const char** reached() { return &reached_; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  bool Hold(uint64_t bytes) {
+    if (!limits_.hold || limits_.hold(bytes)) return true;
+    status_ = absl::UnavailableError(
+        absl::StrCat(made_->name, ": the server has no memory left for it now; try again later"));
+    return false;
+  }
+  // "PATH `why`, at byte N", of the container that is open.
+  bool Fail(absl::string_view why) {
+    const std::string path = open_.empty() ? "" : made_->PathOf(open_.back());
+    status_ = absl::InvalidArgumentError(absl::StrCat(path.empty() ? made_->name : path, ": ", why,
+                                                      ", at byte ", reached_ - begin_));
+    return false;
+  }
+  bool AddNode(NodeType type);
+  bool AddText(const Text& value);
+  bool AddValue(NodeType type) {
+    if (!open_.empty() && made_->nodes[open_.back()].type == NodeType::kList) {
+      ++made_->nodes[open_.back()].size;
+    }
+    return AddNode(type);
+  }
+  bool Open(NodeType type);
+  bool Close() {
+    made_->nodes[open_.back()].end = made_->nodes.size();
+    open_.pop_back();
+    return true;
+  }
+  bool HasNoTwins();
+
+  const JsonLimits& limits_;
+  const char* const end_;
+  const char* const begin_;
+  JsonNodes* const made_;
+  const char* reached_ = begin_;
+  std::vector<uint32_t> open_;  // containers, from the outermost
+  std::vector<absl::string_view> keys_;
+  absl::Status status_;
+};
+
+// Grows by half at least, but never to more nodes than the rest of the text can have: one for each
+// two bytes.
+bool NodeBuilder::AddNode(NodeType type) {
+  std::vector<Node>& nodes = made_->nodes;
+  if (nodes.size() == nodes.capacity()) {
+    const size_t rest = static_cast<size_t>(end_ - reached_) / 2 + 2;
+    const size_t more = std::min(std::max<size_t>(64, nodes.size() / 2), rest);
+    if (!Hold(more * sizeof(Node))) return false;
+    nodes.reserve(nodes.size() + more);
+  }
+  nodes.emplace_back();
+  nodes.back().type = type;
+  nodes.back().number = 0;
+  return true;
+}
+
+// No string is longer than it is written.
+bool NodeBuilder::AddText(const Text& value) {
+  std::string& text = made_->text;
+  if (text.size() + value.size() > text.capacity()) {
+    const size_t rest = static_cast<size_t>(end_ - reached_);
+    const size_t more = value.size() + std::min(std::max<size_t>(64, text.size() / 2), rest);
+    if (!Hold(more)) return false;
+    text.reserve(text.size() + more);
+  }
+  made_->nodes.back().text = text.size();
+  made_->nodes.back().size = static_cast<uint32_t>(value.size());
+  text.append(value);
+  return true;
+}
+
+bool NodeBuilder::Open(NodeType type) {
+  if (open_.size() >= limits_.depth) {
+    status_ = absl::InvalidArgumentError(absl::StrCat(made_->name, ": must be nested at most ",
+                                                      limits_.depth, " deep; it is deeper at byte ",
+                                                      reached_ - begin_));
+    return false;
+  }
+  if (!AddValue(type)) return false;
+  made_->nodes.back().end = std::numeric_limits<uint32_t>::max();
+  open_.push_back(static_cast<uint32_t>(made_->nodes.size() - 1));
+  return true;
+}
+
+bool NodeBuilder::key(const Text& value) {
+  if (made_->nodes[open_.back()].size >= limits_.keys) {
+    return Fail(absl::StrCat("must have at most ", limits_.keys, " keys; there are more"));
+  }
+  ++made_->nodes[open_.back()].size;
+  return AddNode(NodeType::kString) && AddText(value);
+}
+
+bool NodeBuilder::HasNoTwins() {
+  const uint32_t object = open_.back();
+  keys_.clear();
+  for (uint32_t at = object + 1; at < made_->nodes.size(); at = made_->EndOf(at + 1)) {
+    keys_.push_back(made_->TextOf(at));
+  }
+  std::sort(keys_.begin(), keys_.end());
+  const auto twin = std::adjacent_find(keys_.begin(), keys_.end());
+  if (twin == keys_.end()) return true;
+  return Fail(absl::StrCat("must have each key once; got ", Quoted(*twin), " twice"));
+}
+
+bool NodeBuilder::parse_error(size_t /*position*/, const Text& /*last_token*/,
+                              const nlohmann::detail::exception& error) {
+  constexpr int kNumberOverflow = 406;
+  // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing
+  // value - invalid literal; last read: '...'". The token may have megabytes.
+  absl::string_view why = error.what();
+  constexpr absl::string_view kBegin = "syntax error while parsing ";
+  if (const size_t at = why.find(kBegin); at != why.npos) why.remove_prefix(at + kBegin.size());
+  why = why.substr(0, std::min(why.find("; last read"), kMaxQuotedBytes));
+  if (error.id == kNumberOverflow) why = "a number is out of range";
+  status_ = absl::InvalidArgumentError(
+      absl::StrCat(made_->name, ": must be JSON; at byte ", reached_ - begin_, ": ", why));
+  return false;
+}
+
+}  // namespace
+
+JsonDocument::JsonDocument(std::unique_ptr<const JsonNodes> nodes) : nodes_(std::move(nodes)) {}
+JsonDocument::~JsonDocument() = default;
+JsonDocument::JsonDocument(JsonDocument&&) noexcept = default;
+JsonDocument& JsonDocument::operator=(JsonDocument&&) noexcept = default;
+
+absl::StatusOr<JsonDocument> JsonDocument::Parse(absl::string_view text, absl::string_view name,
+                                                 const JsonLimits& limits) {
+  if (text.size() >= std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": must have less than 4 GiB; got ", text.size(), " bytes"));
+  }
+  auto made = std::make_unique<JsonNodes>();
+  made->name = std::string(name);
+  NodeBuilder builder(text, limits, made.get());
+  const CountedBytes begin(text.data(), builder.reached());
+  const CountedBytes end(text.data() + text.size(), builder.reached());
+  if (!nlohmann::json::sax_parse(begin, end, &builder)) {
+    assert(!builder.status().ok());
+    return builder.status();
+  }
+  return JsonDocument(std::move(made));
+}
+
+uint64_t JsonDocument::bytes() const {
+  return nodes_->nodes.capacity() * sizeof(Node) + nodes_->text.capacity();
+}
+
+absl::string_view JsonField::name() const { return nodes_->TextOf(at_); }
+
+bool JsonValue::is_null() const { return nodes_->nodes[at_].type == NodeType::kNull; }
+bool JsonValue::is_string() const { return nodes_->nodes[at_].type == NodeType::kString; }
+bool JsonValue::is_list() const { return nodes_->nodes[at_].type == NodeType::kList; }
+bool JsonValue::is_object() const { return nodes_->nodes[at_].type == NodeType::kObject; }
+bool JsonValue::is_number() const {
+  const NodeType type = nodes_->nodes[at_].type;
+  return type == NodeType::kInteger || type == NodeType::kUnsigned || type == NodeType::kFloat;
+}
+bool JsonValue::Is(absl::string_view text) const {
+  return is_string() && nodes_->TextOf(at_) == text;
+}
+bool JsonValue::IsBool(bool value) const {
+  return nodes_->nodes[at_].type == (value ? NodeType::kTrue : NodeType::kFalse);
+}
+size_t JsonValue::size() const { return is_list() || is_object() ? nodes_->nodes[at_].size : 0; }
+uint32_t JsonValue::End() const { return nodes_->EndOf(at_); }
+
+absl::StatusOr<bool> JsonValue::Bool() const {
+  if (!IsBool(true) && !IsBool(false)) return Bad("true or false");
+  return IsBool(true);
+}
+
+absl::StatusOr<absl::string_view> JsonValue::Text() const {
+  if (!is_string()) return Bad("a string");
+  return nodes_->TextOf(at_);
+}
+
+absl::StatusOr<uint64_t> JsonValue::Count(uint64_t least, uint64_t most) const {
+  const Node& node = nodes_->nodes[at_];
+  std::optional<uint64_t> count;
+  if (node.type == NodeType::kUnsigned) count = node.number;
+  // Doubles have all whole numbers up to 2^53.
+  if (node.type == NodeType::kFloat && node.real >= 0 && node.real <= 0x1p53 &&
+      std::floor(node.real) == node.real) {
+    count = static_cast<uint64_t>(node.real);
+  }
+  if (count.has_value() && *count >= least && *count <= most) return *count;
+  return Bad(WholeNumberFrom(least, most));
+}
+
+absl::StatusOr<int64_t> JsonValue::Integer(int64_t least, int64_t most) const {
+  const Node& node = nodes_->nodes[at_];
+  std::optional<int64_t> value;
+  if (node.type == NodeType::kInteger) value = node.integer;
+  if (node.type == NodeType::kUnsigned && node.number <= INT64_MAX) {
+    value = static_cast<int64_t>(node.number);
+  }
+  if (value.has_value() && *value >= least && *value <= most) return *value;
+  return Bad(WholeNumberFrom(least, most));
+}
+
+absl::StatusOr<double> JsonValue::Number(double least, double most) const {
+  const Node& node = nodes_->nodes[at_];
+  double value = std::numeric_limits<double>::quiet_NaN();
+  if (node.type == NodeType::kFloat) value = node.real;
+  if (node.type == NodeType::kInteger) value = static_cast<double>(node.integer);
+  if (node.type == NodeType::kUnsigned) value = static_cast<double>(node.number);
+  if (value >= least && value <= most) return value;
+  return Bad(absl::StrCat("a number from ", NumberText(least), " to ", NumberText(most)));
+}
+
+absl::StatusOr<std::vector<uint32_t>> JsonValue::Ids(uint64_t below) const {
+  if (!is_list()) return Bad("a list of token ids");
+  std::vector<uint32_t> ids;
+  ids.reserve(size());
+  for (const JsonValue id : elements()) {
+    const Node& node = nodes_->nodes[id.at_];
+    if (node.type != NodeType::kUnsigned || node.number >= below) {
+      return id.Bad(absl::StrCat("a token id below ", below));
+    }
+    ids.push_back(static_cast<uint32_t>(node.number));
+  }
+  return ids;
+}
+
+absl::Status JsonValue::CheckList() const { return is_list() ? absl::OkStatus() : Bad("a list"); }
+absl::Status JsonValue::CheckObject() const {
+  return is_object() ? absl::OkStatus() : Bad("an object");
+}
+
+std::optional<JsonValue> JsonValue::Find(absl::string_view name) const {
+  for (const JsonField field : fields()) {
+    if (field.name() != name) continue;
+    if (field.value().is_null()) break;
+    return field.value();
+  }
+  return std::nullopt;
+}
+
+JsonValue::Range<JsonValue> JsonValue::elements() const {
+  return {nodes_, at_ + 1, is_list() ? End() : at_ + 1};
+}
+JsonValue::Range<JsonField> JsonValue::fields() const {
+  return {nodes_, at_ + 1, is_object() ? End() : at_ + 1};
+}
+
+std::string JsonValue::Path() const { return nodes_->PathOf(at_); }
+
+std::string JsonValue::Quote() const {
+  if (is_string()) return Quoted(nodes_->TextOf(at_));
+  std::string text;
+  nodes_->WriteTo(at_, &text);
+  if (text.size() <= kMaxQuotedBytes) return text;
+  size_t end = kMaxQuotedBytes;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return absl::StrCat(text.substr(0, end), "...");
+}
+
+absl::Status JsonValue::Bad(absl::string_view must) const {
+  return Refuse(absl::StrCat("must be ", must, "; got ", Quote()));
+}
+
+absl::Status JsonValue::Refuse(absl::string_view why) const {
+  const std::string path = Path();
+  return absl::InvalidArgumentError(absl::StrCat(path.empty() ? nodes_->name : path, ": ", why));
+}
+
+std::optional<JsonValue> JsonFields::Find(absl::string_view name) const {
+  return status_.ok() ? object_.Find(name) : std::nullopt;
+}
+
+bool JsonFields::Bool(absl::string_view name, bool* to) {
+  const std::optional<JsonValue> found = Find(name);
+  if (!found.has_value()) return false;
+  const absl::StatusOr<bool> value = found->Bool();
+  status_ = value.status();
+  if (value.ok()) *to = *value;
+  return value.ok();
+}
+
+bool JsonFields::Text(absl::string_view name, std::string* to, size_t most_bytes) {
+  const std::optional<JsonValue> found = Find(name);
+  if (!found.has_value()) return false;
+  const absl::StatusOr<absl::string_view> value = found->Text();
+  status_ = value.status();
+  if (value.ok() && value->size() > most_bytes) {
+    status_ = found->Bad(absl::StrCat("a string of at most ", most_bytes, " bytes"));
+  }
+  if (status_.ok()) *to = std::string(*value);
+  return status_.ok();
+}
+
+bool JsonFields::Count(absl::string_view name, uint64_t least, uint64_t most, uint64_t* to) {
+  const std::optional<JsonValue> found = Find(name);
+  if (!found.has_value()) return false;
+  const absl::StatusOr<uint64_t> value = found->Count(least, most);
+  status_ = value.status();
+  if (value.ok()) *to = *value;
+  return value.ok();
+}
+
+bool JsonFields::Number(absl::string_view name, double least, double most, float* to) {
+  const std::optional<JsonValue> found = Find(name);
+  if (!found.has_value()) return false;
+  const absl::StatusOr<double> value = found->Number(least, most);
+  status_ = value.status();
+  if (value.ok()) *to = static_cast<float>(*value);
+  return value.ok();
+}
+
+}  // namespace hearth

@@ -1,0 +1,182 @@
+// JsonReader: reads JSON that comes from outside, without exceptions and within limits.
+//
+// JsonDocument parses a text in one pass. It is two buffers: a node of 16 bytes for each value and
+// each key, in the order of the text, and the bytes of all strings. So a text of N bytes takes at
+// most about 9 N bytes, no value is an allocation of its own, and fields keep their order.
+// JsonValue is a view of one value. Its getters return kInvalidArgument "PATH: must be X; got Y",
+// where PATH leads from the root ("messages[0].role") and Y quotes at most kMaxQuotedBytes.
+// Thread safety: const after parsing; any thread. Ownership: views borrow from their document,
+// which may be moved but must outlive them. Invariants: (1) all strings are valid UTF-8; (2) no
+// object has a key twice: RFC 8259 leaves open which of two counts, so a text with both is refused;
+// (3) limits are checked before the memory is allocated.
+#ifndef HEARTH_SERVICES_SERVING_JSON_READER_H_
+#define HEARTH_SERVICES_SERVING_JSON_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace hearth {
+
+inline constexpr size_t kMaxJsonKeys = 1024;             // of one object, in a request
+inline constexpr size_t kMaxFileKeys = size_t{1} << 20;  // the same in a file of 16 MiB
+
+struct JsonLimits {
+  size_t depth = 64;  // lists and objects inside each other
+  size_t keys = kMaxJsonKeys;
+  // Called with a number of bytes before they are allocated. False: there is no room for them.
+  // Null: the length of the text is the only limit.
+  std::function<bool(uint64_t bytes)> hold = nullptr;
+};
+
+class JsonField;
+struct JsonNodes;
+
+class JsonValue {
+ public:
+  bool is_null() const;
+  bool is_string() const;
+  bool is_number() const;
+  bool is_list() const;
+  bool is_object() const;
+  // Whether it is the text `text`, or the value `value`.
+  bool Is(absl::string_view text) const;
+  bool IsBool(bool value) const;
+  // The elements of a list, or the fields of an object; 0 for any other value.
+  size_t size() const;
+
+  absl::StatusOr<bool> Bool() const;
+  absl::StatusOr<absl::string_view> Text() const;
+  // A number without a fraction in [least, most]; 2.0 counts as 2.
+  absl::StatusOr<uint64_t> Count(uint64_t least, uint64_t most) const;
+  absl::StatusOr<int64_t> Integer(int64_t least, int64_t most) const;
+  absl::StatusOr<double> Number(double least, double most) const;
+  // A list of token ids below `below`.
+  absl::StatusOr<std::vector<uint32_t>> Ids(uint64_t below = uint64_t{1} << 32) const;
+  absl::Status CheckList() const;
+  absl::Status CheckObject() const;
+
+  // The field of an object. Nullopt: there is none, it is null, or the value is not an object.
+  std::optional<JsonValue> Find(absl::string_view name) const;
+
+  template <typename Item>
+  class Range;
+  Range<JsonValue> elements() const;  // empty unless it is a list
+  Range<JsonField> fields() const;    // empty unless it is an object
+
+  // "messages[0].role"; empty for the root.
+  std::string Path() const;
+  // JSON text, cut as Quoted does.
+  std::string Quote() const;
+  // kInvalidArgument "PATH: must be `must`; got VALUE".
+  absl::Status Bad(absl::string_view must) const;
+  // kInvalidArgument "PATH: `why`".
+  absl::Status Refuse(absl::string_view why) const;
+
+ private:
+  friend class JsonDocument;
+  friend class JsonField;
+  JsonValue(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
+  uint32_t End() const;  // the node after the last one of this value
+
+  const JsonNodes* nodes_;
+  uint32_t at_;
+};
+
+// A field of an object.
+class JsonField {
+ public:
+  absl::string_view name() const;
+  JsonValue value() const { return {nodes_, at_ + 1}; }
+
+ private:
+  template <typename Item>
+  friend class JsonValue::Range;
+  JsonField(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
+  uint32_t End() const { return value().End(); }
+
+  const JsonNodes* nodes_;
+  uint32_t at_;  // of the key
+};
+
+template <typename Item>
+class JsonValue::Range {
+ public:
+  class Iterator {
+   public:
+    Iterator(const JsonNodes* nodes, uint32_t at) : nodes_(nodes), at_(at) {}
+    Item operator*() const { return Item(nodes_, at_); }
+    Iterator& operator++() {
+      at_ = Item(nodes_, at_).End();
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return at_ != other.at_; }
+
+   private:
+    const JsonNodes* nodes_;
+    uint32_t at_;
+  };
+  Range(const JsonNodes* nodes, uint32_t begin, uint32_t end)
+      : nodes_(nodes), begin_(begin), end_(end) {}
+  Iterator begin() const { return {nodes_, begin_}; }
+  Iterator end() const { return {nodes_, end_}; }
+
+ private:
+  const JsonNodes* nodes_;
+  uint32_t begin_, end_;
+};
+
+class JsonDocument {
+ public:
+  // `name`: begins errors about the whole text ("the body"). kInvalidArgument with a byte offset:
+  // it is not JSON, or over a limit; kUnavailable: limits.hold refused.
+  static absl::StatusOr<JsonDocument> Parse(absl::string_view text, absl::string_view name,
+                                            const JsonLimits& limits = {});
+  ~JsonDocument();
+  JsonDocument(JsonDocument&&) noexcept;
+  JsonDocument& operator=(JsonDocument&&) noexcept;
+
+  JsonValue root() const { return {nodes_.get(), 0}; }
+  uint64_t bytes() const;  // that it holds
+
+ private:
+  explicit JsonDocument(std::unique_ptr<const JsonNodes> nodes);
+
+  std::unique_ptr<const JsonNodes> nodes_;
+};
+
+// JsonFields: reads optional fields of one object and keeps the first error. A field that is absent
+// or null leaves its variable as it is.
+//
+// Thread safety: none.
+class JsonFields {
+ public:
+  explicit JsonFields(JsonValue object) : object_(object), status_(object.CheckObject()) {}
+
+  // True: the field is there, and fine.
+  bool Bool(absl::string_view name, bool* to);
+  bool Text(absl::string_view name, std::string* to, size_t most_bytes = SIZE_MAX);
+  bool Count(absl::string_view name, uint64_t least, uint64_t most, uint64_t* to);
+  bool Number(absl::string_view name, double least, double most, float* to);
+  // Nullopt also after an error.
+  std::optional<JsonValue> Find(absl::string_view name) const;
+  // Keeps an error of the caller's own.
+  void Add(const absl::Status& status) { status_.Update(status); }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const JsonValue object_;
+  absl::Status status_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_JSON_READER_H_
