@@ -84,7 +84,6 @@ void LeaseCall::Start(const grpc::ByteBuffer& bytes) {
   if (!placed.ok()) return End(placed);
   share_name_ = caller->ShareName();
   request_bytes_ = bytes.Length();
-  call()->Follow(Identities::CredentialsOf(*context_), *caller);
   const auto begin = [self = Shared(this), caller = *caller, bytes] {
     const absl::Status begun = self->Begin(caller, bytes);
     absl::MutexLock lock(&self->mutex_);

@@ -26,7 +26,6 @@ class ListCall final : public StreamCall {
     if (!tenant.ok()) return End(tenant.status());
     const absl::Status placed = call()->TakePlace(kListLimit, *caller);
     if (!placed.ok()) return End(placed);
-    call()->Follow(Identities::CredentialsOf(*context_), *caller);
     call()->note()->tenant = *tenant;
     const auto look = [self = Shared(this), store = service->store(), tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);

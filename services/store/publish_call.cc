@@ -43,7 +43,7 @@ class PublishCall final : public UploadCall<Reactor> {
 
   void OnWriteDone(bool ok) override {
     EndWait();
-    if (!ok) return End(SlowOr(OnNoMore()));
+    if (!ok) return End(GivenUpOr(OnNoMore()));
     if (acknowledged_) return End(absl::OkStatus());
     Read();
   }

@@ -86,7 +86,6 @@ class WatchCall final : public StreamCall {
     }
     const absl::Status placed = call()->TakePlace(kWatchLimit, *caller);
     if (!placed.ok()) return End(placed);
-    call()->Follow(Identities::CredentialsOf(*context_), *caller);
     Subscribe(service->store(), *tenant, request);
   }
 

@@ -157,13 +157,6 @@ void Admission::Call::EndBy(EndCall end) {
   end(EndReason::kDrain, ClosedError());  // Close did not know of it
 }
 
-void Admission::Call::Follow(Credentials credentials, const Identity& was) {
-  if (admission_->identities_ == nullptr) return;
-  absl::MutexLock lock(&admission_->mutex_);
-  credentials_ = std::move(credentials);
-  was_ = was;
-}
-
 absl::Status Admission::Call::PaceAt(absl::Time now) {
   admission_->mutex_.AssertHeld();
   const bool waits = waits_.load(std::memory_order_relaxed);
@@ -207,6 +200,8 @@ std::unique_ptr<Admission::Call> Admission::Enter(const char* method, const std:
 absl::StatusOr<Identity> Admission::Enter(const char* method,
                                           const grpc::ServerContextBase& context, uint64_t bytes,
                                           std::unique_ptr<Call>* call, bool reads_on) {
+  // Before the credentials are compared: a file that is read meanwhile is noticed.
+  const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
   absl::StatusOr<Identity> caller =
       identities_ == nullptr ? everybody_ : identities_->Identify(context);
   *call = Enter(method, context.peer(), bytes, reads_on);
@@ -215,6 +210,11 @@ absl::StatusOr<Identity> Admission::Enter(const char* method,
   if (!caller.ok()) return caller;
   if ((*call)->connection_ != nullptr) (*call)->connection_->Known();
   (*call)->note_.tenant = caller->tenant;
+  if (identities_ == nullptr || caller->role == Role::kNobody) return caller;
+  absl::MutexLock lock(&mutex_);
+  (*call)->credentials_ = Identities::CredentialsOf(context);
+  (*call)->was_ = *caller;
+  (*call)->generation_ = generation;
   return caller;
 }
 

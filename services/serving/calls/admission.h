@@ -106,11 +106,10 @@ class Admission {
     // `most`, which nobody keeps for it. kResourceExhausted changes nothing.
     absl::Status Reserve(uint64_t bytes, uint64_t most = 0);
 
-    // Asks it to end by this function. To be called once, before the two below.
+    // Asks it to end by this function. To be called once, before the two below. It is called also
+    // when the caller's credentials are not the same identity's any more: with kUnauthenticated if
+    // they are nobody's, kPermissionDenied if they are another's.
     void EndBy(EndCall end);
-    // Asks it to end as soon as these credentials are not `was` any more: with kUnauthenticated
-    // when nobody has them, kPermissionDenied when another has.
-    void Follow(Credentials credentials, const Identity& was);
     // Only while it waits for the caller does its lack of progress count.
     void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
     void Moved(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
@@ -143,12 +142,12 @@ class Admission {
     bool is_worker_ = false;  // names others' tenants
     std::string tenant_;      // whose places they are; empty: not known
     uint64_t bytes_ = 0;
-    absl::Time since_;           // when its window began
-    uint64_t moved_before_ = 0;  // that
-    bool is_slow_ = false;       // and was told
-    std::optional<Credentials> credentials_;
+    absl::Time since_;                        // when its window began
+    uint64_t moved_before_ = 0;               // that
+    bool is_slow_ = false;                    // and was told
+    std::optional<Credentials> credentials_;  // of a caller with an identity, `was_`
     Identity was_;
-    uint64_t generation_ = 0;  // of the identities when it was last compared
+    uint64_t generation_ = 0;  // of the identities when it was last compared with them
   };
 
   // `identities` null: every caller is `everybody`.

@@ -3,8 +3,8 @@
 // Thread safety: gRPC calls the reactor from its threads; of reads, writes and what a message gives
 // to do one is in progress at a time. Ownership: made by make_shared; keeps itself from Enter until
 // OnDone.
-// Invariants: (1) Finish is called once; (2) a call whose caller does not keep its pace
-// (admission.h) ends before it reads on.
+// Invariants: (1) Finish is called once; (2) a call whose caller does not keep its pace, or is no
+// longer the same identity (admission.h), ends before it reads on.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_UPLOAD_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_UPLOAD_CALL_H_
 
@@ -40,7 +40,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
       call_->Took(message_.Length());
       call_->Moved(message_.Length());
     }
-    const absl::Status status = ok ? OnMessage() : SlowOr(OnNoMore());
+    const absl::Status status = ok ? OnMessage() : GivenUpOr(OnNoMore());
     if (!status.ok()) End(status);
   }
   // The read, write or work in progress fails then, and ends the call.
@@ -61,8 +61,8 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     if (!caller.ok()) return caller;
     if (absl::Status placed = call_->TakePlace(limit, *caller); !placed.ok()) return placed;
     call_->EndBy([weak = this->weak_from_this()](EndReason reason, const absl::Status& why) {
-      const auto self = reason == EndReason::kPace ? weak.lock() : nullptr;
-      if (self != nullptr) self->OnSlow(why);
+      const auto self = reason == EndReason::kDrain ? nullptr : weak.lock();
+      if (self != nullptr) self->GiveUp(why);
     });
     return caller;
   }
@@ -78,18 +78,18 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
   }
   // Begins a read or a write, unless the call was given up, and then ends it.
   void BeginWait(Waits waits, absl::FunctionRef<void()> start) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::Status slow;
+    absl::Status given_up;
     {
       absl::MutexLock lock(&mutex_);
-      slow = slow_;
+      given_up = given_up_;
       // Under the lock: whoever sees that it reads may end it, and nothing of it is left then.
-      if (slow.ok()) {
+      if (given_up.ok()) {
         waits_for_ = waits;
         call_->WaitsForCaller(true);
         start();
       }
     }
-    if (!slow.ok()) End(slow);
+    if (!given_up.ok()) End(given_up);
   }
   void EndWait() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -107,9 +107,9 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
     this->Finish(ToGrpcStatus(noted, context_));
   }
   // Why it was given up, or else `other`.
-  absl::Status SlowOr(absl::Status other) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::Status GivenUpOr(absl::Status other) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return slow_.ok() ? other : slow_;
+    return given_up_.ok() ? other : given_up_;
   }
 
   grpc::CallbackServerContext* const context_;
@@ -117,11 +117,11 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
   grpc::ByteBuffer message_;
 
  private:
-  void OnSlow(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void GiveUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
-      if (ended_ || !slow_.ok()) return;
-      slow_ = why;
+      if (ended_ || !given_up_.ok()) return;
+      given_up_ = why;
       // A write that is not taken ends no other way; the call is there until End, which waits here.
       if (waits_for_ == Waits::kWrite) context_->TryCancel();
       if (waits_for_ != Waits::kRead) return;  // it ends before it reads on
@@ -132,7 +132,7 @@ class UploadCall : public Reactor, public std::enable_shared_from_this<UploadCal
 
   std::shared_ptr<UploadCall> self_;  // held for gRPC
   absl::Mutex mutex_;
-  absl::Status slow_ ABSL_GUARDED_BY(mutex_);  // set once
+  absl::Status given_up_ ABSL_GUARDED_BY(mutex_);  // set once
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   Waits waits_for_ ABSL_GUARDED_BY(mutex_) = Waits::kNothing;
 };

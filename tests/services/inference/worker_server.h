@@ -55,6 +55,7 @@ class WorkerServer {
   static EngineOptions SmallEngine();  // class exact, C = 16, pool off
 
   Engine* engine() { return engine_.get(); }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   // To be set before the first request, for caches that need the engine's fingerprint.
   void SetCache(PrefixCache* cache) { engine_->SetCache(cache); }
   Admission* admission() { return &admission_; }

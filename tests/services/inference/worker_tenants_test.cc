@@ -25,6 +25,7 @@ class WorkerTenantsTest : public testing::Test {
     identities_ = Identities::Open(callers).value();
     WorkerServer::Options options;
     options.identities = identities_.get();
+    options.geometry.context_tokens = 200000;  // an answer may take longer than any test
     server_ = std::make_unique<WorkerServer>(options);
     cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
     server_->SetCache(cache_.get());
@@ -76,6 +77,30 @@ TEST_F(WorkerTenantsTest, StrangersAreRefused) {
     EXPECT_FALSE(reader->Read(&message));
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
   }
+}
+
+// As lists and leases of a store do.
+TEST_F(WorkerTenantsTest, StreamsEndWithTheirCallersIdentity) {
+  const auto stub = StubAs("token-b");
+  v1::GenerateRequest request;
+  *request.mutable_prompt() = Request().prompt();
+  request.set_max_new_tokens(150000);
+  request.set_ignore_eos(true);
+  grpc::ClientContext generating, loading;
+  v1::LoadStateResponse loaded;
+  const auto state = stub->LoadState(&loading, &loaded);
+  const auto reader = stub->Generate(&generating, request);
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  folder_.Write("callers.json", R"({"identities":[]})");
+  identities_->Reload();
+  server_->admission()->Look();
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status generated = reader->Finish();
+  EXPECT_EQ(generated.error_code(), grpc::StatusCode::UNAUTHENTICATED) << generated.error_message();
+  const grpc::Status state_end = state->Finish();
+  EXPECT_EQ(state_end.error_code(), grpc::StatusCode::UNAUTHENTICATED) << state_end.error_message();
 }
 
 }  // namespace
