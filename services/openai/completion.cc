@@ -5,57 +5,41 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
 #include "services/rpc/status_conversion.h"
+#include "services/serving/json_value.h"
 
 namespace hearth {
 namespace {
 
-using nlohmann::json;
+// Log probabilities are counted in steps of this size.
+constexpr uint64_t kHoldStepBytes = uint64_t{64} << 10;
 
-int HttpStatusOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
-      return 400;
-    case absl::StatusCode::kUnauthenticated:
-      return 401;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    case absl::StatusCode::kUnimplemented:
-      return 501;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kCancelled:
-      return 503;
-    case absl::StatusCode::kDeadlineExceeded:
-      return 504;
-    default:
-      return 500;
-  }
-}
-
-// One answer to one prompt, so far.
+// One answer to one prompt, so far. A stream keeps neither its text nor its tokens.
 struct Choice {
   std::string text;
-  json content = json::array();  // logprobs, of chats
-  json tokens = json::array(), token_logprobs = json::array(), top_logprobs = json::array(),
-       text_offset = json::array();  // of completions
-  size_t told_bytes = 0;             // of its prompt's tokens
+  size_t text_bytes = 0;  // of the prompt's echo and the answer
+  TokenLog log;
   const char* finish_reason = nullptr;
+};
+
+// A prompt that is given back before each of its answers.
+struct Echo {
+  std::string text;
+  TokenLog log;
+  size_t logged_bytes = 0;  // of the text of its tokens so far
 };
 
 class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
@@ -65,16 +49,9 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
         terms_(std::move(terms)),
         created_(absl::ToUnixSeconds(absl::Now())),
         answer_(std::move(answer)),
-        n_(request_.generations[0].n()),
-        choices_(request_.generations.size() * n_) {
-    for (size_t i = 0; request_.echo && i < choices_.size(); ++i) {
-      choices_[i].text = request_.prompts[i / n_];
-      if (!choices_[i].text.empty()) continue;
-      for (const uint32_t id : request_.generations[i / n_].prompt().token_ids().ids()) {
-        choices_[i].text += Text(static_cast<int32_t>(id));
-      }
-    }
-  }
+        n_(request_.common.n()),
+        choices_(request_.prompts.size() * n_),
+        echoes_(request_.prompts.size()) {}
 
   void Start(v1::Inference::StubInterface* stub);
 
@@ -112,25 +89,36 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   void TakePrompt(size_t prompt, const v1::PromptTokens& tokens)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeEnd(size_t prompt, const v1::Finished& finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  json TopMap(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& top) const;
-  json TakeLogprobs(const v1::GeneratedToken& token, Choice* choice) const;
   void OnCallDone(const absl::Status& status, const grpc::ClientContext& context)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The request has failed: the calls of its other prompts end, too.
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False: there is no memory for the prompts' text.
+  bool MakeEchoes() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts memory that was just allocated; the request fails if there is none left.
+  void Count(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddTokens(const v1::GeneratedToken& token, size_t text_offset, TokenLog* log) const;
+  void AddTokens(const v1::PromptTokens& tokens, Echo* echo, TokenLog* log) const;
+  // The JSON of `logprobs`.
+  void WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const;
 
   HttpHeaders Headers(const char* type) const;
-  json Envelope(const char* chat, const char* completion) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  json Chunk(size_t choice) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The beginning of the answer's object, up to its choices.
+  std::string Envelope() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SendEvent(const json& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An event about one choice. `said`: the JSON of what it adds.
+  void SendChunk(size_t index, absl::string_view said, absl::string_view logprobs = "null",
+                 const char* finish_reason = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteChoice(size_t index, HeldText* out) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string Text(int32_t id) const {
-    return terms_.token_bytes ? std::string(terms_.token_bytes(id)) : "";
+  absl::string_view Text(uint32_t id) const {
+    return terms_.token_bytes ? terms_.token_bytes(static_cast<int32_t>(id)) : "";
   }
 
-  const OpenAiRequest request_;
+  OpenAiRequest request_;  // Start moves its prompts to the calls
   const CompletionTerms terms_;
   const int64_t created_;
   const std::shared_ptr<HttpAnswer> answer_;
@@ -140,6 +128,8 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   std::vector<std::unique_ptr<Generation>> generations_;
   std::vector<std::unique_ptr<Warming>> warmings_;
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Echo> echoes_ ABSL_GUARDED_BY(mutex_);  // of each prompt
+  uint64_t uncounted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t open_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<uint64_t> seed_ ABSL_GUARDED_BY(mutex_);  // of the last prompt that began
@@ -152,49 +142,69 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
 };
 
 void CompletionCall::Prepare(grpc::ClientContext* context) {
-  if (!terms_.token.empty()) context->AddMetadata("authorization", "Bearer " + terms_.token);
+  SendToken(terms_.token, context);
   SendRequestId(terms_.request_id, context);
 }
 
+bool CompletionCall::MakeEchoes() {
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; request_.echo && i < echoes_.size(); ++i) {
+    const v1::PromptInput& prompt = request_.prompts[i];
+    uint64_t bytes = prompt.text().size();
+    for (const uint32_t id : prompt.token_ids().ids()) bytes += Text(id).size();
+    if (!answer_->Hold(bytes)) return false;
+    std::string& text = echoes_[i].text;
+    text.reserve(bytes);
+    text = prompt.text();
+    for (const uint32_t id : prompt.token_ids().ids()) absl::StrAppend(&text, Text(id));
+    for (size_t s = 0; s < n_; ++s) choices_[i * n_ + s].text_bytes = text.size();
+  }
+  return true;
+}
+
 void CompletionCall::Start(v1::Inference::StubInterface* stub) {
+  if (!MakeEchoes()) {
+    return SendError(NoAnswerMemory(), 0, Headers("application/json"), answer_.get());
+  }
   {
     absl::MutexLock lock(&mutex_);
-    open_ = request_.generations.size();
+    open_ = request_.prompts.size();
   }
   const auto self = shared_from_this();
-  for (size_t i = 0; i < request_.generations.size(); ++i) {
-    const v1::GenerateRequest& asked = request_.generations[i];
+  for (size_t i = 0; i < request_.prompts.size(); ++i) {
+    v1::PromptInput prompt = std::move(request_.prompts[i]);
     if (request_.prewarm) {
       warmings_.push_back(std::make_unique<Warming>(self, i));
       Warming* call = warmings_.back().get();
-      *call->request.mutable_prompt() = asked.prompt();
+      *call->request.mutable_prompt() = std::move(prompt);
       call->request.set_ttl_s(request_.ttl_s);
-      call->request.set_keep_s(asked.keep_s());
-      call->request.set_priority(asked.priority());
+      call->request.set_keep_s(request_.common.keep_s());
+      call->request.set_priority(request_.common.priority());
       call->request.set_adapter(terms_.adapter);
       Prepare(&call->context);
       stub->async()->Prefill(&call->context, &call->request, call);
     } else {
       generations_.push_back(std::make_unique<Generation>(self, i));
       Generation* call = generations_.back().get();
-      call->request = asked;
+      call->request = request_.common;
+      *call->request.mutable_prompt() = std::move(prompt);
       call->request.set_adapter(terms_.adapter);
       Prepare(&call->context);
       stub->async()->Generate(&call->context, &call->request, call);
     }
   }
-  // Not before: a hang-up cancels all that there are.
+  // Not before: a hang-up cancels all calls that exist.
   answer_->OnGone([weak = weak_from_this()] {
     if (const auto call = weak.lock()) call->CancelAll();
   });
-  for (const auto& call : generations_) {
+  const auto start = [](const auto& call) {
     call->StartRead(&call->response);
     call->StartCall();
-  }
-  for (const auto& call : warmings_) {
-    call->StartRead(&call->response);
-    call->StartCall();
-  }
+    // It was serialized, and its prompt may have megabytes.
+    std::decay_t<decltype(call->request)>().Swap(&call->request);
+  };
+  for (const auto& call : generations_) start(call);
+  for (const auto& call : warmings_) start(call);
 }
 
 void CompletionCall::CancelAll() {
@@ -225,38 +235,67 @@ void CompletionCall::Take(size_t, const v1::PrefillResponse& message) {
   written_tokens_ += message.cache_write_tokens();
 }
 
-// Of an echo with logprobs: the prompt's tokens come before the answer's.
-void CompletionCall::TakePrompt(size_t prompt, const v1::PromptTokens& tokens) {
+void CompletionCall::Fail(const absl::Status& status) {
   mutex_.AssertHeld();
-  for (size_t s = 0; s < n_; ++s) {
-    Choice& choice = choices_[prompt * n_ + s];
-    const size_t first = choice.tokens.size();
-    for (const v1::PromptTokens::Token& token : tokens.tokens()) {
-      const std::string text = Text(static_cast<int32_t>(token.id()));
-      choice.tokens.push_back(text);
-      choice.token_logprobs.push_back(token.has_logprob() ? json(token.logprob()) : json());
-      choice.top_logprobs.push_back(token.has_logprob() ? TopMap(token.top()) : json());
-      choice.text_offset.push_back(std::min(choice.told_bytes, choice.text.size()));
-      choice.told_bytes += text.size();
+  if (!failed_.ok()) return;
+  failed_ = status;
+  for (const auto& call : generations_) call->context.TryCancel();
+  for (const auto& call : warmings_) call->context.TryCancel();
+}
+
+void CompletionCall::Count(uint64_t bytes) {
+  mutex_.AssertHeld();
+  uncounted_bytes_ += bytes;
+  if (uncounted_bytes_ < kHoldStepBytes || !failed_.ok()) return;
+  if (!answer_->Hold(std::exchange(uncounted_bytes_, 0))) Fail(NoAnswerMemory());
+}
+
+void CompletionCall::AddTokens(const v1::PromptTokens& tokens, Echo* echo, TokenLog* log) const {
+  for (const v1::PromptTokens::Token& token : tokens.tokens()) {
+    const size_t offset = std::min(echo->logged_bytes, echo->text.size());
+    if (token.has_logprob()) {
+      v1::TokenLogprob one;
+      one.set_id(token.id());
+      one.set_logprob(token.logprob());
+      log->Add(one, token.top(), offset);
+    } else {
+      log->AddFirst(static_cast<int32_t>(token.id()), offset);
     }
-    if (!streaming_) continue;
-    json chunk = Chunk(prompt * n_ + s);
-    json& flat = chunk["choices"][0]["logprobs"] = json::object();
-    const auto rest = [first](const json& list) {
-      return json(json::array_t(list.begin() + static_cast<std::ptrdiff_t>(first), list.end()));
-    };
-    flat["tokens"] = rest(choice.tokens);
-    flat["token_logprobs"] = rest(choice.token_logprobs);
-    flat["top_logprobs"] = rest(choice.top_logprobs);
-    flat["text_offset"] = rest(choice.text_offset);
-    SendEvent(chunk);
+    echo->logged_bytes += Text(token.id()).size();
   }
 }
 
-json CompletionCall::TopMap(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& top) const {
-  json map = json::object();
-  for (const v1::TokenLogprob& one : top) map[Text(static_cast<int32_t>(one.id()))] = one.logprob();
-  return map;
+void CompletionCall::AddTokens(const v1::GeneratedToken& token, size_t text_offset,
+                               TokenLog* log) const {
+  const TokenLog::Top none;
+  for (int i = 0; i < token.logprobs_size(); ++i) {
+    const bool is_last = i + 1 == token.logprobs_size();
+    log->Add(token.logprobs(i), is_last ? token.top() : none, text_offset);
+  }
+}
+
+void CompletionCall::WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const {
+  if (!request_.is_chat) return WriteFlat(logs, terms_.token_bytes, out);
+  out->Append("{\"content\":[");
+  for (const TokenLog* const log : logs) log->WriteContent(terms_.token_bytes, out);
+  out->Append("],\"refusal\":null}");
+}
+
+// The prompt's tokens come before the answer's, for all answers to it at once.
+void CompletionCall::TakePrompt(size_t prompt, const v1::PromptTokens& tokens) {
+  mutex_.AssertHeld();
+  Echo& echo = echoes_[prompt];
+  if (!streaming_) {
+    const uint64_t before = echo.log.bytes();
+    AddTokens(tokens, &echo, &echo.log);
+    return Count(echo.log.bytes() - before);
+  }
+  TokenLog log;
+  AddTokens(tokens, &echo, &log);
+  HeldText logprobs;
+  WriteLogprobs({&log}, &logprobs);
+  const std::string text = logprobs.Take();
+  for (size_t s = 0; s < n_; ++s) SendChunk(prompt * n_ + s, "\"\"", text);
 }
 
 void CompletionCall::TakeToken(size_t prompt, const v1::GeneratedToken& token) {
@@ -264,55 +303,28 @@ void CompletionCall::TakeToken(size_t prompt, const v1::GeneratedToken& token) {
   const size_t index = prompt * n_ + token.sample();
   if (index >= choices_.size()) return;
   Choice& choice = choices_[index];
-  json logprobs = request_.logprobs ? TakeLogprobs(token, &choice) : json();
-  choice.text += token.text();
-  if (!streaming_ || (token.text().empty() && logprobs.is_null())) return;
-  json chunk = Chunk(index);
-  json& out = chunk["choices"][0];
-  if (request_.is_chat) {
-    out["delta"]["content"] = token.text();
+  const size_t offset = choice.text_bytes;
+  choice.text_bytes += token.text().size();
+  if (!streaming_) {
+    const uint64_t before = choice.text.capacity() + choice.log.bytes();
+    choice.text += token.text();
+    if (request_.logprobs) AddTokens(token, offset, &choice.log);
+    return Count(choice.text.capacity() + choice.log.bytes() - before);
+  }
+  const bool has_logprobs = request_.logprobs && token.logprobs_size() > 0;
+  if (token.text().empty() && !has_logprobs) return;
+  HeldText logprobs;
+  if (has_logprobs) {
+    TokenLog log;
+    AddTokens(token, offset, &log);
+    WriteLogprobs({&log}, &logprobs);
   } else {
-    out["text"] = token.text();
+    logprobs.Append("null");
   }
-  if (!logprobs.is_null()) out["logprobs"] = std::move(logprobs);
-  SendEvent(chunk);
-}
-
-// Of a message's tokens, in the form of its API; also added to the choice's.
-json CompletionCall::TakeLogprobs(const v1::GeneratedToken& token, Choice* choice) const {
-  const auto entry = [this](const v1::TokenLogprob& of) {
-    const std::string text = Text(static_cast<int32_t>(of.id()));
-    return json{{"token", text},
-                {"logprob", of.logprob()},
-                {"bytes", std::vector<uint8_t>(text.begin(), text.end())}};
-  };
-  json content = json::array(), flat = {{"tokens", json::array()},
-                                        {"token_logprobs", json::array()},
-                                        {"top_logprobs", json::array()},
-                                        {"text_offset", json::array()}};
-  for (int i = 0; i < token.logprobs_size(); ++i) {
-    json one = entry(token.logprobs(i));
-    json list = json::array(), map = json::object();
-    if (i + 1 == token.logprobs_size()) {
-      for (const v1::TokenLogprob& one : token.top()) list.push_back(entry(one));
-      map = TopMap(token.top());
-    }
-    flat["tokens"].push_back(one["token"]);
-    flat["token_logprobs"].push_back(one["logprob"]);
-    flat["top_logprobs"].push_back(std::move(map));
-    flat["text_offset"].push_back(choice->text.size());
-    one["top_logprobs"] = std::move(list);
-    content.push_back(std::move(one));
-  }
-  const auto append = [](const json& from, json* to) {
-    to->insert(to->end(), from.begin(), from.end());
-  };
-  append(content, &choice->content);
-  append(flat["tokens"], &choice->tokens);
-  append(flat["token_logprobs"], &choice->token_logprobs);
-  append(flat["top_logprobs"], &choice->top_logprobs);
-  append(flat["text_offset"], &choice->text_offset);
-  return request_.is_chat ? json{{"content", content}, {"refusal", nullptr}} : flat;
+  std::string said = request_.is_chat ? "{\"content\":" : "";
+  AppendJsonString(token.text(), &said);
+  if (request_.is_chat) said += "}";
+  SendChunk(index, said, logprobs.Take());
 }
 
 void CompletionCall::TakeEnd(size_t prompt, const v1::Finished& finished) {
@@ -326,60 +338,58 @@ void CompletionCall::TakeEnd(size_t prompt, const v1::Finished& finished) {
         is_known ? finished.samples(static_cast<int>(s)).reason() : finished.reason();
     choices_[index].finish_reason = reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
     if (!streaming_) continue;
-    json chunk = Chunk(index);
-    chunk["choices"][0]["finish_reason"] = choices_[index].finish_reason;
-    SendEvent(chunk);
+    SendChunk(index, request_.is_chat ? "{}" : "\"\"", "null", choices_[index].finish_reason);
   }
 }
 
 void CompletionCall::OnCallDone(const absl::Status& status, const grpc::ClientContext& context) {
   absl::MutexLock lock(&mutex_);
   if (!status.ok() && failed_.ok()) {
-    failed_ = status;
     const auto& trailing = context.GetServerTrailingMetadata();
     const auto hint = trailing.find(kRetryAfterMsKey);
     if (hint != trailing.end()) {
       const std::string text(hint->second.data(), hint->second.size());
       if (!absl::SimpleAtoi(text, &retry_after_ms_)) retry_after_ms_ = 0;
     }
-    // One that failed fails the request: nobody waits for the others.
-    for (const auto& call : generations_) call->context.TryCancel();
-    for (const auto& call : warmings_) call->context.TryCancel();
+    Fail(status);
   }
   if (--open_ == 0) End();
 }
 
 HttpHeaders CompletionCall::Headers(const char* type) const {
-  return {{"Content-Type", type},
-          {"Cache-Control", "no-store"},
-          {"X-Content-Type-Options", "nosniff"},
-          {"X-Request-Id", terms_.request_id}};
+  HttpHeaders headers = terms_.headers;
+  headers.insert(headers.end(), {{"Content-Type", type},
+                                 {"Cache-Control", "no-store"},
+                                 {"X-Content-Type-Options", "nosniff"},
+                                 {"X-Request-Id", terms_.request_id}});
+  return headers;
 }
 
-json CompletionCall::Envelope(const char* chat, const char* completion) const {
-  json made = {{"id", terms_.id},
-               {"object", request_.is_chat ? chat : completion},
+std::string CompletionCall::Envelope() const {
+  const char* const chat = request_.stream ? "chat.completion.chunk" : "chat.completion";
+  Json made = {{"id", terms_.id},
+               {"object", request_.is_chat ? chat : "text_completion"},
                {"created", created_},
                {"model", terms_.model}};
   if (!request_.cache_key.empty()) made["prompt_cache_key"] = request_.cache_key;
   if (seed_.has_value()) made["seed"] = *seed_;
-  return made;
+  std::string text = JsonLine(made);
+  text.back() = ',';
+  return text;
 }
 
-json CompletionCall::Chunk(size_t choice) const {
-  json chunk = Envelope("chat.completion.chunk", "text_completion");
-  json out = {{"index", choice}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  if (request_.is_chat) {
-    out["delta"] = json::object();
-  } else {
-    out["text"] = "";
-  }
-  chunk["choices"] = json::array({std::move(out)});
-  if (request_.include_usage) chunk["usage"] = nullptr;
-  return chunk;
+void CompletionCall::SendChunk(size_t index, absl::string_view said, absl::string_view logprobs,
+                               const char* finish_reason) {
+  mutex_.AssertHeld();
+  const std::string finish =
+      finish_reason == nullptr ? "null" : absl::StrCat("\"", finish_reason, "\"");
+  answer_->Write(absl::StrCat("data: ", Envelope(), "\"choices\":[{\"index\":", index,
+                              request_.is_chat ? ",\"delta\":" : ",\"text\":", said,
+                              ",\"logprobs\":", logprobs, ",\"finish_reason\":", finish, "}]",
+                              request_.include_usage ? ",\"usage\":null" : "", "}\n\n"));
 }
 
-json CompletionCall::Usage() const {
+Json CompletionCall::Usage() const {
   return {{"prompt_tokens", prompt_tokens_},
           {"completion_tokens", generated_tokens_},
           {"total_tokens", prompt_tokens_ + generated_tokens_},
@@ -392,68 +402,102 @@ void CompletionCall::BeginStream() {
   if (std::exchange(streaming_, true)) return;
   answer_->Begin(200, Headers("text/event-stream; charset=utf-8"), ": waiting\n\n");
   for (size_t i = 0; i < choices_.size(); ++i) {
-    json chunk = Chunk(i);
     if (request_.is_chat) {
-      chunk["choices"][0]["delta"] = {{"role", "assistant"}, {"content", ""}};
+      SendChunk(i, R"({"role":"assistant","content":""})");
     } else if (request_.echo) {
-      chunk["choices"][0]["text"] = choices_[i].text;
-    } else {
-      continue;
+      std::string text;
+      AppendJsonString(echoes_[i / n_].text, &text);
+      SendChunk(i, text);
     }
-    SendEvent(chunk);
   }
-}
-
-void CompletionCall::SendEvent(const json& event) {
-  mutex_.AssertHeld();
-  answer_->Write(absl::StrCat("data: ", JsonText(event), "\n\n"));
 }
 
 void CompletionCall::End() {
   mutex_.AssertHeld();
-  if (!failed_.ok() && !streaming_) {
-    return SendError(failed_, retry_after_ms_, Headers("application/json"), answer_.get());
+  if (!streaming_) {
+    return failed_.ok()
+               ? SendWhole()
+               : SendError(failed_, retry_after_ms_, Headers("application/json"), answer_.get());
   }
-  if (streaming_) {
-    if (!failed_.ok()) {
-      const int status = HttpStatusOf(failed_.code());
-      answer_->Write(absl::StrCat("data: ", HttpErrorBody(status, failed_.message()), "\n\n"));
-    } else if (request_.include_usage) {
-      json chunk = Chunk(0);
-      chunk["choices"] = json::array();
-      chunk["usage"] = Usage();
-      SendEvent(chunk);
-    }
-    answer_->Write("data: [DONE]\n\n");
-    return answer_->End();
+  if (!failed_.ok()) {
+    const int status = HttpStatusOf(failed_.code());
+    answer_->Write(absl::StrCat("data: ", HttpErrorBody(status, failed_.message()), "\n\n"));
+  } else if (request_.include_usage) {
+    answer_->Write(absl::StrCat("data: ", Envelope(),
+                                "\"choices\":[],\"usage\":", JsonLine(Usage()), "}\n\n"));
   }
-  json made = Envelope("chat.completion", "text_completion");
-  json& choices = made["choices"] = json::array();
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    const Choice& choice = choices_[i];
-    json out = {{"index", i}, {"finish_reason", "stop"}, {"logprobs", nullptr}};
-    if (choice.finish_reason != nullptr) out["finish_reason"] = choice.finish_reason;
-    if (request_.is_chat) {
-      out["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
-      if (request_.logprobs) {
-        out["logprobs"] = {{"content", choice.content}, {"refusal", nullptr}};
-      }
-    } else {
-      out["text"] = choice.text;
-      if (request_.logprobs) {
-        out["logprobs"] = {{"tokens", choice.tokens},
-                           {"token_logprobs", choice.token_logprobs},
-                           {"top_logprobs", choice.top_logprobs},
-                           {"text_offset", choice.text_offset}};
-      }
-    }
-    choices.push_back(std::move(out));
+  answer_->Write("data: [DONE]\n\n");
+  answer_->End();
+}
+
+void CompletionCall::WriteChoice(size_t index, HeldText* out) const {
+  const Choice& choice = choices_[index];
+  const Echo& echo = echoes_[index / n_];
+  const char* const reason = choice.finish_reason == nullptr ? "stop" : choice.finish_reason;
+  out->Append(absl::StrCat("{\"index\":", index, ",\"finish_reason\":\"", reason, "\","));
+  if (request_.is_chat) {
+    out->Append("\"message\":{\"role\":\"assistant\",\"content\":");
+    out->AppendString(choice.text);
+    out->Append(",\"refusal\":null}");
+  } else {
+    out->Append("\"text\":");
+    out->AppendString(echo.text.empty() ? choice.text : echo.text + choice.text);
   }
-  made["usage"] = Usage();
-  answer_->Send(200, Headers("application/json"), JsonText(made));
+  out->Append(",\"logprobs\":");
+  if (request_.logprobs) {
+    WriteLogprobs(request_.is_chat ? std::vector<const TokenLog*>{&choice.log}
+                                   : std::vector<const TokenLog*>{&echo.log, &choice.log},
+                  out);
+  } else {
+    out->Append("null");
+  }
+  out->Append("}");
+}
+
+void CompletionCall::SendWhole() {
+  mutex_.AssertHeld();
+  HeldText out(answer_.get());
+  out.Append(Envelope());
+  out.Append("\"choices\":[");
+  for (size_t i = 0; i < choices_.size() && out.fits(); ++i) {
+    if (i > 0) out.Append(",");
+    WriteChoice(i, &out);
+    choices_[i] = Choice();
+  }
+  out.Append(absl::StrCat("],\"usage\":", JsonLine(Usage()), "}"));
+  if (!out.fits()) {
+    return SendError(NoAnswerMemory(), 0, Headers("application/json"), answer_.get());
+  }
+  answer_->Send(200, Headers("application/json"), out.Take());
 }
 
 }  // namespace
+
+int HttpStatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    // A deadline is the server's own, so the caller may try again.
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDeadlineExceeded:
+      return 503;
+    default:
+      return 500;
+  }
+}
 
 void Complete(v1::Inference::StubInterface* stub, OpenAiRequest request, CompletionTerms terms,
               std::shared_ptr<HttpAnswer> answer) {

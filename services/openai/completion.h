@@ -9,14 +9,13 @@
 #ifndef HEARTH_SERVICES_OPENAI_COMPLETION_H_
 #define HEARTH_SERVICES_OPENAI_COMPLETION_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/openai/openai_request.h"
+#include "services/openai/token_log.h"
 #include "services/serving/http/http_server.h"
 
 namespace hearth {
@@ -25,16 +24,18 @@ namespace hearth {
 struct CompletionTerms {
   std::string id;     // "chatcmpl-..."
   std::string model;  // as the caller named it
-  std::string token;  // the caller's; empty: none
+  std::string token;  // the caller's, checked; empty: none
   std::string request_id;
   std::string adapter;
-  // The bytes that a token adds to the text; null: text cannot be had.
-  std::function<absl::string_view(int32_t id)> token_bytes;
+  TokenBytes token_bytes;
+  HttpHeaders headers;  // of the answer, besides its own
 };
 
 void Complete(v1::Inference::StubInterface* stub, OpenAiRequest request, CompletionTerms terms,
               std::shared_ptr<HttpAnswer> answer);
 
+// Only 400, 401, 403, 404, 429, 503 and, for a fault of the server, 500.
+int HttpStatusOf(absl::StatusCode code);
 // The answer to a call that failed: status, body, and when to try again.
 void SendError(const absl::Status& status, uint32_t retry_after_ms, const HttpHeaders& headers,
                HttpAnswer* answer);

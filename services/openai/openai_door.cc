@@ -6,34 +6,54 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "services/openai/chat_page.h"
-#include "services/openai/completion.h"
-#include "services/openai/openai_request.h"
+#include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
 #include "services/rpc/status_conversion.h"
 #include "services/serving/http_pages.h"
+#include "services/serving/json_reader.h"
 #include "worker/text/sampler.h"
 
 namespace hearth {
 namespace {
 
-using nlohmann::json;
-
 constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kCompletions[] = "/v1/completions";
 constexpr char kModels[] = "/v1/models";
 
-// The caller's token; empty: none.
-std::string TokenOf(const HttpRequest& request) {
-  if (const std::string* key = request.Header("x-api-key"); key != nullptr) return *key;
+// The token of "Authorization: Bearer TOKEN"; empty for another scheme.
+absl::string_view BearerTokenOf(absl::string_view authorization) {
+  const size_t space = authorization.find(' ');
+  if (space == authorization.npos ||
+      !absl::EqualsIgnoreCase(authorization.substr(0, space), "bearer")) {
+    return "";
+  }
+  return absl::StripAsciiWhitespace(authorization.substr(space));
+}
+
+// The caller's token; empty: none. kInvalidArgument: two tokens; kUnauthenticated: it has bytes
+// that no token has, and that gRPC's metadata would not take.
+absl::StatusOr<std::string> TokenOf(const HttpRequest& request) {
+  const std::string* key = request.Header("x-api-key");
   const std::string* authorization = request.Header("authorization");
-  if (authorization == nullptr) return "";
-  const absl::string_view text(*authorization);
-  const size_t space = text.find(' ');
-  if (space == text.npos || !absl::EqualsIgnoreCase(text.substr(0, space), "bearer")) return "";
-  return std::string(absl::StripAsciiWhitespace(text.substr(space)));
+  const std::string bearer(authorization == nullptr ? "" : BearerTokenOf(*authorization));
+  if (key != nullptr && authorization != nullptr && *key != bearer) {
+    return absl::InvalidArgumentError(
+        "X-Api-Key and Authorization must carry the same token; send one of them");
+  }
+  const std::string token = key == nullptr ? bearer : *key;
+  if (token.empty() || IsTokenText(token)) return token;
+  return absl::UnauthenticatedError(
+      "the token must be visible ASCII characters without spaces; it has another byte");
+}
+
+// Paths that tell nothing of a caller's or about the model.
+bool IsOpen(const HttpRequest& request) {
+  const bool gets = request.method == "GET" || request.method == "HEAD";
+  return request.method == "OPTIONS" ||
+         (gets && (request.path == "/" || request.path == "/health" || request.path == "/version"));
 }
 
 // Of the caller's own request id, what our metadata takes.
@@ -49,36 +69,19 @@ std::string RequestIdOf(const HttpRequest& request) {
   return NewRequestId();
 }
 
-void SendJson(const json& value, HttpHeaders headers, HttpAnswer* answer) {
+void SendJson(const Json& value, HttpHeaders headers, HttpAnswer* answer) {
   headers.emplace_back("Content-Type", "application/json");
-  answer->Send(200, headers, JsonText(value));
-}
-
-// One seed for all prompts, so that the answer can name it.
-void SetSeeds(OpenAiRequest* request) {
-  const uint64_t seed = NewSeed();
-  for (v1::GenerateRequest& made : request->generations) {
-    if (!made.sampling().has_seed()) made.mutable_sampling()->set_seed(seed);
-  }
+  answer->Send(200, headers, JsonLine(value));
 }
 
 // The tokens of one text, by the worker's own pool.
 class TokenizeCall {
  public:
-  TokenizeCall(std::shared_ptr<HttpAnswer> answer, uint32_t context_tokens)
-      : answer_(std::move(answer)), context_tokens_(context_tokens) {}
+  TokenizeCall(std::shared_ptr<HttpAnswer> answer, HttpHeaders headers, uint32_t context_tokens)
+      : answer_(std::move(answer)), headers_(std::move(headers)), context_tokens_(context_tokens) {}
   void Start(v1::Inference::StubInterface* stub) {
     stub->async()->Tokenize(&context, &request, &response, [this](const grpc::Status& status) {
-      if (status.ok()) {
-        auto* ids = response.mutable_token_ids();
-        if (drops_bos && !ids->empty()) ids->erase(ids->begin());
-        SendJson({{"count", response.token_ids_size()},
-                  {"max_model_len", context_tokens_},
-                  {"tokens", response.token_ids()}},
-                 {}, answer_.get());
-      } else {
-        SendError(FromGrpcStatus(status), 0, {{"Content-Type", "application/json"}}, answer_.get());
-      }
+      Send(FromGrpcStatus(status));
       delete this;
     });
   }
@@ -86,10 +89,26 @@ class TokenizeCall {
   grpc::ClientContext context;
   v1::TokenizeRequest request;
   v1::TokenizeResponse response;
-  bool drops_bos = false;  // which the tokens begin with
+  bool drops_bos = false;  // the tokens begin with one that was not asked for
 
  private:
+  void Send(absl::Status status) {
+    headers_.emplace_back("Content-Type", "application/json");
+    const auto& ids = response.token_ids();
+    const int first = drops_bos && !ids.empty() ? 1 : 0;
+    HeldText out(answer_.get());
+    out.Append(absl::StrCat("{\"count\":", ids.size() - first,
+                            ",\"max_model_len\":", context_tokens_, ",\"tokens\":["));
+    for (int i = first; i < ids.size(); ++i)
+      out.Append(absl::StrCat(i == first ? "" : ",", ids[i]));
+    out.Append("]}");
+    if (status.ok() && !out.fits()) status = NoAnswerMemory();
+    if (!status.ok()) return SendError(status, 0, headers_, answer_.get());
+    answer_->Send(200, headers_, out.Take());
+  }
+
   const std::shared_ptr<HttpAnswer> answer_;
+  HttpHeaders headers_;
   const uint32_t context_tokens_;
 };
 
@@ -102,10 +121,12 @@ OpenAiDoor::OpenAiDoor(OpenAiOptions options)
 
 absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenAiDoor::Open(OpenAiOptions options) {
   std::unique_ptr<OpenAiDoor> door(new OpenAiDoor(std::move(options)));
+  HttpServer::Options http = door->options_.http;
+  http.check_head = [raw = door.get()](const HttpRequest& head) { return raw->CheckHead(head); };
   auto server = HttpServer::Start(
-      door->options_.http,
-      [raw = door.get()](HttpRequest request, const std::shared_ptr<HttpAnswer>& answer) {
-        raw->Handle(std::move(request), answer);
+      http,
+      [raw = door.get()](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+        raw->Handle(request, answer);
       });
   if (!server.ok()) {
     return absl::Status(server.status().code(), absl::StrCat("http-", server.status().message()));
@@ -119,39 +140,54 @@ void OpenAiDoor::Drain() {
   server_->Drain();
 }
 
-bool OpenAiDoor::MayCall(const HttpRequest& request, HttpHeaders* headers,
-                         HttpAnswer* answer) const {
-  const auto refuse = [&](int status, absl::string_view why) {
-    headers->emplace_back("Content-Type", "application/json");
-    answer->Send(status, *headers, HttpErrorBody(status, why));
-    return false;
+std::optional<HttpHeaders> OpenAiDoor::OriginHeaders(const HttpRequest& head) const {
+  const std::string* origin = head.Header("origin");
+  if (origin == nullptr) return HttpHeaders();
+  const std::string* host = head.Header("host");
+  const auto& origins = options_.origins;
+  const auto is_listed = [&](absl::string_view one) {
+    return std::find(origins.begin(), origins.end(), one) != origins.end();
   };
-  const std::string* origin = request.Header("origin");
-  if (origin != nullptr) {
-    const auto& origins = options_.origins;
-    const std::string* named = request.Header("host");
-    const bool is_own = named != nullptr && (*origin == absl::StrCat("http://", *named) ||
-                                             *origin == absl::StrCat("https://", *named));
-    const bool is_listed = std::find(origins.begin(), origins.end(), *origin) != origins.end() ||
-                           std::find(origins.begin(), origins.end(), "*") != origins.end();
-    if (!is_own && !is_listed) {
-      return refuse(403, absl::StrCat("Origin: pages of ", *origin,
-                                      " may not call this server; --http-origins lists those "
-                                      "that may"));
-    }
-    headers->emplace_back("Access-Control-Allow-Origin", *origin);
-    headers->emplace_back("Access-Control-Allow-Headers", "authorization, content-type, x-api-key");
-    headers->emplace_back("Vary", "Origin");
-  }
-  if (request.method != "POST") return true;
-  const std::string* type = request.Header("content-type");
-  if (type != nullptr && absl::StartsWithIgnoreCase(*type, "application/json")) return true;
-  return refuse(415, "Content-Type: must be application/json");
+  const bool is_own = host != nullptr && (*origin == absl::StrCat("http://", *host) ||
+                                          *origin == absl::StrCat("https://", *host));
+  if (!is_own && !is_listed(*origin) && !is_listed("*")) return std::nullopt;
+  return HttpHeaders{{"Access-Control-Allow-Origin", *origin},
+                     {"Access-Control-Allow-Headers", "authorization, content-type, x-api-key"},
+                     {"Vary", "Origin"}};
 }
 
-void OpenAiDoor::Handle(HttpRequest request, const Answer& answer) {
-  HttpHeaders headers;
-  if (!MayCall(request, &headers, answer.get())) return;
+HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
+  HttpVerdict verdict;
+  const std::optional<HttpHeaders> headers = OriginHeaders(head);
+  const auto refuse = [&](int status, absl::string_view why) {
+    HttpRefusal refusal{status, headers.value_or(HttpHeaders()), HttpErrorBody(status, why)};
+    refusal.headers.emplace_back("Content-Type", "application/json");
+    if (status == 401) refusal.headers.emplace_back("WWW-Authenticate", "Bearer");
+    verdict.refusal = std::move(refusal);
+    return verdict;
+  };
+  if (!headers.has_value()) {
+    return refuse(403, absl::StrCat("Origin: pages of ", Quoted(*head.Header("origin")),
+                                    " may not call this server; --http-origins lists the sites "
+                                    "that may"));
+  }
+  if (head.method == "POST") {
+    const std::string* type = head.Header("content-type");
+    if (type == nullptr || !absl::StartsWithIgnoreCase(*type, "application/json")) {
+      return refuse(415, "Content-Type: must be application/json");
+    }
+  }
+  if (IsOpen(head)) return verdict;
+  const absl::StatusOr<std::string> token = TokenOf(head);
+  const absl::StatusOr<bool> known =
+      token.ok() ? options_.check(*token) : absl::StatusOr<bool>(token.status());
+  if (!known.ok()) return refuse(HttpStatusOf(known.status().code()), known.status().message());
+  verdict.is_authenticated = *known;
+  return verdict;
+}
+
+void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
+  HttpHeaders headers = OriginHeaders(request).value_or(HttpHeaders());
   const bool gets = request.method == "GET" || request.method == "HEAD";
   const bool posts = request.method == "POST";
   const std::string& path = request.path;
@@ -173,30 +209,27 @@ void OpenAiDoor::Handle(HttpRequest request, const Answer& answer) {
     return SendJson({{"version", options_.version}}, headers, answer.get());
   }
   if (draining_) return error(503, "the server is draining; call another worker");
-  if (posts && path == kChat) return StartCompletion(request, true, answer);
-  if (posts && path == kCompletions) return StartCompletion(request, false, answer);
-  if (posts && path == "/tokenize") return Tokenize(request, answer);
-  const bool is_known = path == kChat || path == kCompletions || path == "/tokenize";
-  if (is_known) return error(405, absl::StrCat(path, " takes POST"));
-  if (const absl::Status known = options_.check(TokenOf(request)); !known.ok()) {
-    headers.emplace_back("Content-Type", "application/json");
-    return SendError(known, 0, headers, answer.get());
+  if (posts && path == kChat) return StartCompletion(request, true, headers, answer);
+  if (posts && path == kCompletions) return StartCompletion(request, false, headers, answer);
+  if (posts && path == "/tokenize") return Tokenize(request, headers, answer);
+  if (posts && path == "/detokenize") return Detokenize(request, headers, answer);
+  if (path == kChat || path == kCompletions || path == "/tokenize" || path == "/detokenize") {
+    return error(405, absl::StrCat(path, " takes POST"));
   }
   if (gets && (path == kModels || absl::StartsWith(path, absl::StrCat(kModels, "/")))) {
     const std::string only = path == kModels ? "" : path.substr(sizeof(kModels));
     const std::string models = Models(only);
-    if (models.empty()) return error(404, absl::StrCat("there is no model ", only));
+    if (models.empty()) return error(404, absl::StrCat("there is no model ", Quoted(only)));
     headers.emplace_back("Content-Type", "application/json");
     return answer->Send(200, headers, models);
   }
   if (gets && path == "/tokenizer_info") return SendJson(TokenizerInfo(), headers, answer.get());
-  if (posts && path == "/detokenize") return Detokenize(request, answer.get());
-  error(404, absl::StrCat("there is no ", path));
+  error(404, absl::StrCat("there is no ", Quoted(path)));
 }
 
 // What lm-eval asks of a server whose tokenizer it uses.
-json OpenAiDoor::TokenizerInfo() const {
-  if (options_.tokenizer == nullptr) return json::object();
+Json OpenAiDoor::TokenizerInfo() const {
+  if (options_.tokenizer == nullptr) return Json::object();
   return {{"tokenizer_class", "GemmaTokenizer"},
           {"model_max_length", options_.context_tokens},
           {"bos_token", "<bos>"},
@@ -204,45 +237,61 @@ json OpenAiDoor::TokenizerInfo() const {
           {"pad_token", "<pad>"}};
 }
 
-std::string OpenAiDoor::Models(const std::string& only) const {
-  json list = json::array();
+std::string OpenAiDoor::Models(absl::string_view only) const {
+  Json list = Json::array();
   std::vector<std::string> names = options_.adapters;
   names.insert(names.begin(), options_.model);
   for (const std::string& name : names) {
-    const json model = {{"id", name},
+    const Json model = {{"id", name},
                         {"object", "model"},
                         {"created", start_},
                         {"owned_by", "hearth"},
                         {"root", options_.model},
                         {"max_model_len", options_.context_tokens}};
-    if (name == only) return JsonText(model);
+    if (name == only) return JsonLine(model);
     list.push_back(model);
   }
-  return only.empty() ? JsonText({{"object", "list"}, {"data", list}}) : "";
+  return only.empty() ? JsonLine({{"object", "list"}, {"data", list}}) : "";
 }
 
-void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer) {
+absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request, bool is_chat,
+                                                      const Answer& answer) const {
+  const absl::StatusOr<JsonDocument> body =
+      ParseBody(request.body, [&](uint64_t bytes) { return answer->Hold(bytes); });
+  if (!body.ok()) return body.status();
+  absl::StatusOr<OpenAiRequest> read =
+      is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
+  if (read.ok() && !answer->Hold(read->bytes())) return NoAnswerMemory();
+  return read;
+}
+
+absl::Status OpenAiDoor::SetModel(const OpenAiRequest& request, CompletionTerms* terms) const {
+  terms->model = request.model.empty() ? options_.model : request.model;
+  const auto& adapters = options_.adapters;
+  if (std::find(adapters.begin(), adapters.end(), terms->model) != adapters.end()) {
+    terms->adapter = terms->model;
+  } else if (terms->model != options_.model) {
+    return absl::NotFoundError(absl::StrCat("model: there is no ", Quoted(terms->model),
+                                            " here; GET /v1/models lists the models"));
+  }
+  return absl::OkStatus();
+}
+
+void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpHeaders headers,
+                                 const Answer& answer) {
   CompletionTerms terms;
   terms.request_id = RequestIdOf(request);
-  const HttpHeaders headers = {{"Content-Type", "application/json"},
-                               {"X-Request-Id", terms.request_id}};
-  const absl::StatusOr<json> body = ParseBody(request.body);
-  if (!body.ok()) return SendError(body.status(), 0, headers, answer.get());
-  absl::StatusOr<OpenAiRequest> parsed = is_chat ? ParseChat(*body) : ParseCompletion(*body);
-  if (!parsed.ok()) return SendError(parsed.status(), 0, headers, answer.get());
-  SetSeeds(&*parsed);
-  terms.model = parsed->model.empty() ? options_.model : parsed->model;
-  const auto& adapters = options_.adapters;
-  if (std::find(adapters.begin(), adapters.end(), terms.model) != adapters.end()) {
-    terms.adapter = terms.model;
-  } else if (terms.model != options_.model) {
-    return SendError(absl::NotFoundError(absl::StrCat("model: there is no ", terms.model,
-                                                      " here; GET /v1/models lists those that "
-                                                      "there are")),
-                     0, headers, answer.get());
-  }
+  terms.headers = headers;
+  headers.insert(headers.end(),
+                 {{"Content-Type", "application/json"}, {"X-Request-Id", terms.request_id}});
+  absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, is_chat, answer);
+  const absl::Status status = parsed.ok() ? SetModel(*parsed, &terms) : parsed.status();
+  if (!status.ok()) return SendError(status, 0, headers, answer.get());
+  // One seed for all prompts, so that the answer can name it.
+  v1::SamplingParams* sampling = parsed->common.mutable_sampling();
+  if (!sampling->has_seed()) sampling->set_seed(NewSeed());
   terms.id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", terms.request_id);
-  terms.token = TokenOf(request);
+  terms.token = TokenOf(request).value_or("");
   if (options_.tokenizer != nullptr) {
     terms.token_bytes = [tokenizer = options_.tokenizer](int32_t id) -> absl::string_view {
       if (id < 0 || id >= tokenizer->size()) return "";
@@ -254,50 +303,71 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, const
 }
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
-void OpenAiDoor::Tokenize(const HttpRequest& request, const Answer& answer) {
-  const HttpHeaders headers = {{"Content-Type", "application/json"}};
-  absl::StatusOr<json> body = ParseBody(request.body);
-  if (!body.ok()) return SendError(body.status(), 0, headers, answer.get());
-  const absl::StatusOr<OpenAiRequest> parsed =
-      body->contains("messages") ? ParseChat(*body) : ParseCompletion(*body);
-  absl::Status status = parsed.status();
-  if (status.ok() && parsed->generations.size() != 1) {
-    status = absl::InvalidArgumentError("prompt: one text is wanted");
+void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
+  const auto hold = [&](uint64_t bytes) { return answer->Hold(bytes); };
+  const absl::StatusOr<JsonDocument> body = ParseBody(request.body, hold);
+  absl::Status status = body.status();
+  bool adds_special = true;
+  OpenAiRequest parsed;
+  if (status.ok()) {
+    const bool is_chat = body->root().Find("messages").has_value();
+    absl::StatusOr<OpenAiRequest> read =
+        is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
+    JsonFields fields(body->root());
+    fields.Bool("add_special_tokens", &adds_special);
+    status = read.ok() ? fields.status() : read.status();
+    if (status.ok() && read->prompts.size() != 1) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("prompt: must be one text; got ", read->prompts.size()));
+    }
+    if (status.ok() && !answer->Hold(read->bytes())) status = NoAnswerMemory();
+    if (status.ok()) parsed = *std::move(read);
   }
-  if (!status.ok()) return SendError(status, 0, headers, answer.get());
-  auto* call = new TokenizeCall(answer, options_.context_tokens);
-  *call->request.mutable_prompt() = parsed->generations[0].prompt();
-  const auto special = body->find("add_special_tokens");
-  call->drops_bos = special != body->end() && *special == false &&
-                    parsed->generations[0].prompt().has_text() &&
-                    !absl::StartsWith(parsed->generations[0].prompt().text(), "<bos>");
-  const std::string token = TokenOf(request);
-  if (!token.empty()) call->context.AddMetadata("authorization", "Bearer " + token);
+  if (!status.ok()) {
+    headers.emplace_back("Content-Type", "application/json");
+    return SendError(status, 0, headers, answer.get());
+  }
+  auto* call = new TokenizeCall(answer, std::move(headers), options_.context_tokens);
+  *call->request.mutable_prompt() = std::move(parsed.prompts[0]);
+  const v1::PromptInput& prompt = call->request.prompt();
+  call->drops_bos = !adds_special && prompt.has_text() && !absl::StartsWith(prompt.text(), "<bos>");
+  SendToken(TokenOf(request).value_or(""), &call->context);
   call->Start(stub_.get());
 }
 
-void OpenAiDoor::Detokenize(const HttpRequest& request, HttpAnswer* answer) const {
-  const HttpHeaders headers = {{"Content-Type", "application/json"}};
-  const absl::StatusOr<json> body = ParseBody(request.body);
-  if (!body.ok()) return SendError(body.status(), 0, headers, answer);
-  if (options_.tokenizer == nullptr) {
-    return SendError(absl::FailedPreconditionError("tokens: without a tokenizer they have no text"),
-                     0, headers, answer);
+void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
+                            const Answer& answer) const {
+  headers.emplace_back("Content-Type", "application/json");
+  const auto refuse = [&](const absl::Status& status) {
+    SendError(status, 0, headers, answer.get());
+  };
+  const Tokenizer* const tokenizer = options_.tokenizer;
+  if (tokenizer == nullptr) {
+    return refuse(absl::FailedPreconditionError("tokens: without a tokenizer they have no text"));
   }
-  std::vector<int32_t> ids;
-  const auto tokens = body->find("tokens");
-  bool are_ids = tokens != body->end() && tokens->is_array();
-  for (size_t i = 0; are_ids && i < tokens->size(); ++i) {
-    const json& id = (*tokens)[i];
-    are_ids = id.is_number_unsigned() &&
-              id.get<uint64_t>() < static_cast<uint64_t>(options_.tokenizer->size());
-    if (are_ids) ids.push_back(id.get<int32_t>());
+  const auto hold = [&](uint64_t bytes) { return answer->Hold(bytes); };
+  const absl::StatusOr<JsonDocument> body = ParseBody(request.body, hold);
+  if (!body.ok()) return refuse(body.status());
+  const std::optional<JsonValue> tokens = body->root().Find("tokens");
+  if (!tokens.has_value()) return refuse(absl::InvalidArgumentError("tokens: is missing"));
+  if (!hold(tokens->size() * 2 * sizeof(uint32_t))) return refuse(NoAnswerMemory());
+  const absl::StatusOr<std::vector<uint32_t>> read =
+      tokens->Ids(static_cast<uint64_t>(tokenizer->size()));
+  if (!read.ok()) return refuse(read.status());
+  const std::vector<int32_t> ids(read->begin(), read->end());
+  uint64_t bytes = 0;
+  // A byte that is not UTF-8 becomes three.
+  for (const int32_t id : ids) {
+    const uint64_t piece = tokenizer->TokenBytes(id).size();
+    bytes += piece == 1 ? 3 : piece;
   }
-  if (!are_ids) {
-    return SendError(absl::InvalidArgumentError("tokens: is no list of the model's token ids"), 0,
-                     headers, answer);
-  }
-  SendJson({{"prompt", options_.tokenizer->Decode(ids, /*skip_special=*/false)}}, {}, answer);
+  if (!hold(bytes)) return refuse(NoAnswerMemory());
+  HeldText out(answer.get());
+  out.Append("{\"prompt\":");
+  out.AppendString(tokenizer->Decode(ids, /*skip_special=*/false));
+  out.Append("}");
+  if (!out.fits()) return refuse(NoAnswerMemory());
+  answer->Send(200, headers, out.Take());
 }
 
 }  // namespace hearth

@@ -1,10 +1,11 @@
 // OpenAiDoor: serves a worker's model over HTTP, as clients of OpenAI's API know it.
 //
 // Requests become calls of hearth.v1.Inference in this process (completion.h). A web page of
-// somebody else's must not reach a model on its reader's machine: Host must be a name of this
-// server's (HostRule), Origin the same or in the list of origins, and a body JSON.
-// Thread safety: made and destroyed by one thread. Ownership: what the options point to must
-// outlive the door; the channel's server must be shut down before it.
+// another site must not reach a model on its reader's machine: HttpServer checks Host, the door
+// checks that Origin is the same or in the list of origins, and that a body is JSON. All of this
+// and the token are checked on a request's headers, before its body is read. Thread safety: made
+// and destroyed by one thread; HttpServer calls it from several. Ownership: the objects that the
+// options point to must outlive the door; the channel's server must be shut down before it.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_DOOR_H_
 #define HEARTH_SERVICES_OPENAI_OPENAI_DOOR_H_
 
@@ -13,13 +14,17 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
+#include "absl/strings/string_view.h"
 #include "proto/inference.grpc.pb.h"
+#include "services/openai/completion.h"
+#include "services/openai/openai_request.h"
 #include "services/serving/http/http_server.h"
+#include "services/serving/json_value.h"
 #include "services/serving/server/serving.h"
 #include "worker/text/tokenizer.h"
 
@@ -33,9 +38,10 @@ struct OpenAiOptions {
   std::string version;
   uint32_t context_tokens = 0;
   const Tokenizer* tokenizer = nullptr;  // null: no text
-  std::vector<std::string> origins;  // whose pages may call; "*": all
-  // Of a token, or none: who may ask what needs no call of the worker's API.
-  std::function<absl::Status(const std::string& token)> check;
+  std::vector<std::string> origins;      // pages of these sites may call; "*": all
+  // Checks a token; empty: the caller sent none. kUnauthenticated, or whether it proves an
+  // identity.
+  std::function<absl::StatusOr<bool>(const std::string& token)> check;
 };
 
 class OpenAiDoor final : public SideDoor {
@@ -49,14 +55,19 @@ class OpenAiDoor final : public SideDoor {
  private:
   explicit OpenAiDoor(OpenAiOptions options);
   using Answer = std::shared_ptr<HttpAnswer>;
-  void Handle(HttpRequest request, const Answer& answer);
-  // False: it was refused.
-  bool MayCall(const HttpRequest& request, HttpHeaders* headers, HttpAnswer* answer) const;
-  void StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer);
-  void Tokenize(const HttpRequest& request, const Answer& answer);
-  void Detokenize(const HttpRequest& request, HttpAnswer* answer) const;
-  nlohmann::json TokenizerInfo() const;
-  std::string Models(const std::string& only) const;
+  HttpVerdict CheckHead(const HttpRequest& head) const;
+  // Of a page of another site that may call. Nullopt: it may not.
+  std::optional<HttpHeaders> OriginHeaders(const HttpRequest& head) const;
+  void Handle(const HttpRequest& request, const Answer& answer);
+  void StartCompletion(const HttpRequest& request, bool is_chat, HttpHeaders headers,
+                       const Answer& answer);
+  absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, bool is_chat,
+                                            const Answer& answer) const;
+  absl::Status SetModel(const OpenAiRequest& request, CompletionTerms* terms) const;
+  void Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer);
+  void Detokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) const;
+  Json TokenizerInfo() const;
+  std::string Models(absl::string_view only) const;
 
   const OpenAiOptions options_;
   const int64_t start_;

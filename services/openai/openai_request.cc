@@ -1,448 +1,406 @@
 #include "services/openai/openai_request.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/kv_layout.h"
+#include "services/serving/json_value.h"
+#include "worker/text/logit_rules.h"
+#include "worker/text/prompt.h"
+#include "worker/text/sampler.h"
+#include "worker/text/text_stream.h"
 
 namespace hearth {
 namespace {
 
-using nlohmann::json;
-
-constexpr int kMaxDepth = 32;
-constexpr size_t kMaxPrompts = 64;
 constexpr uint32_t kMaxTtlS = 366 * 24 * 3600;
+constexpr uint32_t kMaxAnswers = 16;
+constexpr double kMaxBias = 100;
 // Of a request that does not say: of completions as OpenAI's API has it; of chats what a long
 // answer takes, for memory is set aside for all of them.
 constexpr uint32_t kCompletionTokens = 16, kChatTokens = 4096;
 
-absl::Status Bad(absl::string_view field, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", why));
-}
-absl::Status Lacking(absl::string_view field) {
-  return Bad(field, "is not supported by this server; leave it out");
-}
-
-// Null and absent are the same.
-const json* Find(const json& object, const char* name) {
-  const auto at = object.find(name);
-  return at == object.end() || at->is_null() ? nullptr : &*at;
-}
-
-absl::Status ReadBool(const json& object, const char* name, bool* value) {
-  const json* found = Find(object, name);
-  if (found == nullptr) return absl::OkStatus();
-  if (!found->is_boolean()) return Bad(name, "is neither true nor false");
-  *value = found->get<bool>();
-  return absl::OkStatus();
-}
-
-absl::Status ReadText(const json& object, const char* name, std::string* value) {
-  const json* found = Find(object, name);
-  if (found == nullptr) return absl::OkStatus();
-  if (!found->is_string()) return Bad(name, "is no string");
-  *value = found->get<std::string>();
-  return absl::OkStatus();
-}
-
-// A number without a fraction, in [least, most].
-absl::Status ReadCount(const json& object, const char* name, uint64_t least, uint64_t most,
-                       uint64_t* value) {
-  const json* found = Find(object, name);
-  if (found == nullptr) return absl::OkStatus();
-  const bool is_count =
-      found->is_number_unsigned() ||
-      (found->is_number_float() && found->get<double>() >= 0 && found->get<double>() < 1e15 &&
-       std::floor(found->get<double>()) == found->get<double>());
-  if (!is_count || found->get<uint64_t>() < least || found->get<uint64_t>() > most) {
-    return Bad(name,
-               absl::StrCat("is ", found->dump(), "; a whole number from ", least, " to ", most));
-  }
-  *value = found->get<uint64_t>();
-  return absl::OkStatus();
-}
-
-absl::Status ReadNumber(const json& object, const char* name, double least, double most,
-                        float* value) {
-  const json* found = Find(object, name);
-  if (found == nullptr) return absl::OkStatus();
-  if (!found->is_number() || !(found->get<double>() >= least && found->get<double>() <= most)) {
-    return Bad(name, absl::StrCat("is ", found->dump(), "; a number from ", least, " to ", most));
-  }
-  *value = found->get<float>();
-  return absl::OkStatus();
-}
-
 // What this server lacks. Values that ask for nothing pass: clients send them.
-absl::Status RefuseLacking(const json& body) {
+absl::Status RefuseLacking(JsonValue body) {
+  constexpr char kLacking[] = "is not supported by this server; leave it out";
   for (const char* name :
        {"tools", "functions", "tool_choice", "function_call", "audio", "modalities", "prediction",
         "web_search_options", "suffix", "guided_json", "guided_regex", "structured_outputs",
         "prompt_logprobs"}) {
-    const json* found = Find(body, name);
-    if (found == nullptr || found->empty() || *found == "none" || *found == "auto" ||
-        *found == json{"text"}) {
-      continue;
+    const std::optional<JsonValue> found = body.Find(name);
+    if (!found.has_value() || found->Is("none") || found->Is("auto")) continue;
+    const bool is_container = found->is_list() || found->is_object();
+    if (is_container && found->size() == 0) continue;
+    if (found->is_list() && found->size() == 1 && (*found->elements().begin()).Is("text")) continue;
+    return found->Refuse(kLacking);
+  }
+  if (const auto format = body.Find("response_format"); format.has_value()) {
+    const std::optional<JsonValue> type = format->Find("type");
+    if (!type.has_value() || !type->Is("text")) {
+      return format->Bad("{\"type\": \"text\"}: only text is supported by this server");
     }
-    return Lacking(name);
   }
-  const json* format = Find(body, "response_format");
-  if (format != nullptr && format->value("type", "") != "text") {
-    return Bad("response_format", "only text is supported by this server");
-  }
-  const json* best = Find(body, "best_of");
-  if (best != nullptr && *best != body.value("n", json(1))) {
-    return Lacking("best_of");
-  }
-  if (Find(body, "cache_salt") != nullptr) {
-    return Bad("cache_salt",
-               "callers are kept apart by their identity (--identities-file), not by a salt");
+  if (const auto salt = body.Find("cache_salt"); salt.has_value()) {
+    return salt->Refuse(
+        "callers are kept apart by their identity (--identities-file), not by a "
+        "salt");
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadStops(const json& body, v1::GenerateRequest* request) {
-  const json* stop = Find(body, "stop");
-  if (stop == nullptr) return absl::OkStatus();
-  const json list = stop->is_array() ? *stop : json::array({*stop});
-  for (const json& text : list) {
-    if (!text.is_string()) return Bad("stop", "is neither a string nor a list of strings");
-    request->add_stop(text.get<std::string>());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadPriority(const json& options, v1::GenerateRequest* made) {
-  const json* found = Find(options, "priority");
-  if (found == nullptr) return absl::OkStatus();
-  if (!found->is_number_integer() || std::abs(found->get<double>()) > kMaxPriority) {
-    return Bad("priority", absl::StrCat("is ", found->dump(), "; priorities are whole, from ",
-                                        -kMaxPriority, " to ", kMaxPriority));
-  }
-  made->set_priority(found->get<int32_t>());
-  return absl::OkStatus();
-}
-
-absl::Status ReadCacheOptions(const json& body, bool* is_explicit, OpenAiRequest* request,
-                              v1::GenerateRequest* made) {
-  if (absl::Status status = ReadText(body, "prompt_cache_key", &request->cache_key); !status.ok()) {
-    return status;
-  }
-  const json* options = Find(body, "prompt_cache_options");
-  if (options == nullptr) return absl::OkStatus();
-  if (!options->is_object()) return Bad("prompt_cache_options", "is no object");
-  std::string mode = "implicit";
-  absl::Status status = ReadText(*options, "mode", &mode);
-  if (status.ok() && mode != "implicit" && mode != "explicit") {
-    status = Bad("mode", "is neither implicit nor explicit");
-  }
-  if (status.ok()) status = ReadBool(*options, "prewarm", &request->prewarm);
-  if (const json* ttl = Find(*options, "ttl"); status.ok() && ttl != nullptr) {
-    const absl::StatusOr<uint32_t> seconds = ParseCacheTtl(*ttl);
-    status = seconds.status();
-    if (status.ok()) request->ttl_s = *seconds;
-  }
-  if (const json* keep = Find(*options, "keep"); status.ok() && keep != nullptr) {
-    const absl::StatusOr<uint32_t> seconds = ParseCacheTtl(*keep, "keep");
-    status = seconds.status();
-    if (status.ok()) made->set_keep_s(*seconds);
-  }
-  if (status.ok()) status = ReadPriority(*options, made);
-  *is_explicit = mode == "explicit";
-  return status.ok()
-             ? status
-             : absl::InvalidArgumentError(absl::StrCat("prompt_cache_options.", status.message()));
-}
-
-// A list of token ids, or of one.
-absl::Status ReadIds(const json& body, const char* name,
-                     google::protobuf::RepeatedField<uint32_t>* ids) {
-  const json* found = Find(body, name);
-  if (found == nullptr) return absl::OkStatus();
-  if (!found->is_array()) return Bad(name, "is no list of token ids");
-  for (const json& id : *found) {
-    if (!id.is_number_unsigned() || id > std::numeric_limits<uint32_t>::max()) {
-      return Bad(name, absl::StrCat(id.dump(), " is no token id"));
+// A string, or a list of strings.
+absl::Status ReadStops(JsonValue body, v1::GenerateRequest* request) {
+  const std::optional<JsonValue> stop = body.Find("stop");
+  if (!stop.has_value()) return absl::OkStatus();
+  const auto add = [&](JsonValue text) {
+    if (!text.is_string()) return text.Bad("a string, or a list of strings");
+    const absl::string_view bytes = *text.Text();
+    if (bytes.empty() || bytes.size() > kMaxStopStringBytes) {
+      return text.Bad(absl::StrCat("a string of 1 to ", kMaxStopStringBytes, " bytes"));
     }
-    ids->Add(id.get<uint32_t>());
+    request->add_stop(std::string(bytes));
+    return absl::OkStatus();
+  };
+  if (!stop->is_list()) return add(*stop);
+  if (stop->size() > kMaxStopStrings) {
+    return stop->Refuse(
+        absl::StrCat("must have at most ", kMaxStopStrings, " strings; got ", stop->size()));
+  }
+  for (const JsonValue text : stop->elements()) {
+    if (absl::Status status = add(text); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadBiases(const json& body, v1::SamplingParams* sampling) {
-  const json* found = Find(body, "logit_bias");
-  if (found == nullptr) return absl::OkStatus();
-  if (!found->is_object()) return Bad("logit_bias", "is no object of token ids and numbers");
-  for (const auto& [text, bias] : found->items()) {
+absl::Status ReadSeconds(std::optional<JsonValue> text, uint32_t* seconds) {
+  if (!text.has_value()) return absl::OkStatus();
+  const absl::StatusOr<uint32_t> read = ParseCacheTtl(*text);
+  if (read.ok()) *seconds = *read;
+  return read.status();
+}
+
+absl::Status ReadCacheOptions(JsonValue body, bool* is_explicit, OpenAiRequest* request) {
+  JsonFields fields(body);
+  fields.Text("prompt_cache_key", &request->cache_key, kMaxCacheKeyBytes);
+  const std::optional<JsonValue> options = fields.Find("prompt_cache_options");
+  if (!options.has_value()) return fields.status();
+  JsonFields inner(*options);
+  if (const auto mode = inner.Find("mode"); mode.has_value()) {
+    *is_explicit = mode->Is("explicit");
+    if (!*is_explicit && !mode->Is("implicit")) return mode->Bad("implicit or explicit");
+  }
+  inner.Bool("prewarm", &request->prewarm);
+  inner.Add(ReadSeconds(inner.Find("ttl"), &request->ttl_s));
+  uint32_t keep_s = 0;
+  inner.Add(ReadSeconds(inner.Find("keep"), &keep_s));
+  request->common.set_keep_s(keep_s);
+  if (const auto priority = inner.Find("priority"); priority.has_value()) {
+    const absl::StatusOr<int64_t> read = priority->Integer(-kMaxPriority, kMaxPriority);
+    if (!read.ok()) return read.status();
+    request->common.set_priority(static_cast<int32_t>(*read));
+  }
+  return inner.status();
+}
+
+// At most kMaxListedTokens ids, as the gRPC API takes.
+absl::Status ReadIds(std::optional<JsonValue> list, google::protobuf::RepeatedField<uint32_t>* to) {
+  if (!list.has_value()) return absl::OkStatus();
+  if (list->size() > kMaxListedTokens) {
+    return list->Refuse(
+        absl::StrCat("must have at most ", kMaxListedTokens, " token ids; got ", list->size()));
+  }
+  const absl::StatusOr<std::vector<uint32_t>> ids = list->Ids();
+  if (!ids.ok()) return ids.status();
+  to->Add(ids->begin(), ids->end());
+  return absl::OkStatus();
+}
+
+// Its number of keys is bounded while the body is parsed.
+absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sampling) {
+  static_assert(kMaxListedTokens == kMaxJsonKeys, "the limit of the gRPC API");
+  if (!biases.has_value()) return absl::OkStatus();
+  if (!biases->is_object()) return biases->Bad("an object of token ids and numbers");
+  for (const JsonField field : biases->fields()) {
     uint32_t id = 0;
-    if (!absl::SimpleAtoi(text, &id) || !bias.is_number()) {
-      return Bad("logit_bias",
-                 absl::StrCat("\"", text, "\": ", bias.dump(), " is no token id and number"));
+    if (!absl::SimpleAtoi(field.name(), &id)) {
+      return biases->Refuse(
+          absl::StrCat("must have token ids as keys; got ", Quoted(field.name())));
     }
-    (*sampling->mutable_logit_bias())[id] = bias.get<float>();
+    const absl::StatusOr<double> bias = field.value().Number(-kMaxBias, kMaxBias);
+    if (!bias.ok()) return bias.status();
+    (*sampling->mutable_logit_bias())[id] = static_cast<float>(*bias);
   }
   return absl::OkStatus();
 }
 
-// What is said of how tokens are drawn; the rest is the server's.
-absl::Status ReadSampling(const json& body, v1::SamplingParams* sampling) {
+// How tokens are drawn. The server fills in what the request leaves open.
+void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   sampling->set_server_defaults(true);
-  const auto number = [&](const char* name, double least, double most, const auto& set) {
-    float value = 0;
-    absl::Status status = ReadNumber(body, name, least, most, &value);
-    if (status.ok() && Find(body, name) != nullptr) set(value);
-    return status;
-  };
-  const auto count = [&](const char* name, uint64_t most, const auto& set) {
-    uint64_t value = 0;
-    absl::Status status = ReadCount(body, name, 0, most, &value);
-    if (status.ok() && Find(body, name) != nullptr) set(value);
-    return status;
-  };
-  const json* top_k = Find(body, "top_k");
-  const bool takes_all = top_k != nullptr && *top_k == -1;  // as vLLM's clients say it
-  if (takes_all) sampling->set_top_k(0);
-  constexpr uint64_t kMaxInt = std::numeric_limits<int32_t>::max();
   v1::SamplingParams& to = *sampling;
-  for (const absl::Status& status :
-       {number("temperature", 0, 2, [&](float value) { to.set_temperature(value); }),
-        number("top_p", 0, 1, [&](float value) { to.set_top_p(value); }),
-        number("min_p", 0, 1, [&](float value) { to.set_min_p(value); }),
-        number("presence_penalty", -2, 2, [&](float value) { to.set_presence_penalty(value); }),
-        number("frequency_penalty", -2, 2, [&](float value) { to.set_frequency_penalty(value); }),
-        number("repetition_penalty", 0.1, 10,
-               [&](float value) { to.set_repetition_penalty(value); }),
-        takes_all ? absl::OkStatus()
-                  : count("top_k", kMaxInt, [&](uint64_t value) { to.set_top_k(value); }),
-        count("min_tokens", kMaxInt, [&](uint64_t value) { to.set_min_tokens(value); }),
-        count("seed", std::numeric_limits<int64_t>::max(),
-              [&](uint64_t value) { to.set_seed(value); }),
-        ReadBiases(body, sampling), ReadIds(body, "stop_token_ids", to.mutable_stop_token_ids()),
-        ReadIds(body, "bad_token_ids", to.mutable_bad_token_ids())}) {
-    if (!status.ok()) return status;
+  constexpr uint64_t kMaxInt = std::numeric_limits<int32_t>::max();
+  float number = 0;
+  if (fields->Number("temperature", 0, 2, &number)) to.set_temperature(number);
+  if (fields->Number("top_p", 0, 1, &number)) to.set_top_p(number);
+  if (fields->Number("min_p", 0, 1, &number)) to.set_min_p(number);
+  if (fields->Number("presence_penalty", -2, 2, &number)) to.set_presence_penalty(number);
+  if (fields->Number("frequency_penalty", -2, 2, &number)) to.set_frequency_penalty(number);
+  if (fields->Number("repetition_penalty", 0.1, 10, &number)) to.set_repetition_penalty(number);
+  uint64_t count = 0;
+  const std::optional<JsonValue> top_k = fields->Find("top_k");
+  const bool takes_all = top_k.has_value() && top_k->Number(-1, -1).ok();  // vLLM's clients say -1
+  if (takes_all) to.set_top_k(0);
+  if (!takes_all && fields->Count("top_k", 0, kMaxInt, &count)) {
+    to.set_top_k(static_cast<uint32_t>(count));
   }
-  return absl::OkStatus();
+  if (fields->Count("min_tokens", 0, kMaxInt, &count)) {
+    to.set_min_tokens(static_cast<uint32_t>(count));
+  }
+  if (fields->Count("seed", 0, std::numeric_limits<int64_t>::max(), &count)) to.set_seed(count);
+  fields->Add(ReadBiases(fields->Find("logit_bias"), sampling));
+  fields->Add(ReadIds(fields->Find("stop_token_ids"), to.mutable_stop_token_ids()));
+  fields->Add(ReadIds(fields->Find("bad_token_ids"), to.mutable_bad_token_ids()));
 }
 
-// What chats and completions have in common, into `made`.
-absl::Status ReadCommon(const json& body, uint32_t max_tokens, OpenAiRequest* request,
-                        v1::GenerateRequest* made) {
+// The fields that chats and completions have in common.
+absl::Status ReadCommon(JsonValue body, uint32_t max_tokens, OpenAiRequest* request) {
+  constexpr uint64_t kMaxUint = std::numeric_limits<uint32_t>::max();
   if (absl::Status status = RefuseLacking(body); !status.ok()) return status;
-  uint64_t n = 1, tokens = max_tokens;
-  for (const absl::Status& status :
-       {ReadText(body, "model", &request->model), ReadBool(body, "stream", &request->stream),
-        ReadCount(body, "n", 1, 16, &n),
-        ReadCount(body, "max_tokens", 1, std::numeric_limits<uint32_t>::max(), &tokens),
-        ReadCount(body, "max_completion_tokens", 1, std::numeric_limits<uint32_t>::max(), &tokens),
-        ReadSampling(body, made->mutable_sampling()), ReadStops(body, made),
-        ReadBool(body, "ignore_eos", &request->echo)}) {
-    if (!status.ok()) return status;
+  v1::GenerateRequest* made = &request->common;
+  JsonFields fields(body);
+  uint64_t n = 1, tokens = max_tokens, best = 0;
+  bool ignore_eos = false;
+  fields.Text("model", &request->model);
+  fields.Bool("stream", &request->stream);
+  fields.Count("n", 1, kMaxAnswers, &n);
+  if (fields.Count("best_of", 0, kMaxUint, &best) && best != n) {
+    return fields.Find("best_of")->Bad(absl::StrCat("n, which is ", n));
   }
-  made->set_ignore_eos(std::exchange(request->echo, false));
-  if (const json* options = Find(body, "stream_options"); options != nullptr) {
-    if (!options->is_object()) return Bad("stream_options", "is no object");
-    if (absl::Status status = ReadBool(*options, "include_usage", &request->include_usage);
-        !status.ok()) {
-      return status;
-    }
+  fields.Count("max_tokens", 1, kMaxUint, &tokens);
+  fields.Count("max_completion_tokens", 1, kMaxUint, &tokens);
+  ReadSampling(&fields, made->mutable_sampling());
+  fields.Add(ReadStops(body, made));
+  fields.Bool("ignore_eos", &ignore_eos);
+  if (const auto options = fields.Find("stream_options"); options.has_value()) {
+    JsonFields inner(*options);
+    inner.Bool("include_usage", &request->include_usage);
+    fields.Add(inner.status());
   }
+  made->set_ignore_eos(ignore_eos);
   made->set_n(static_cast<uint32_t>(n));
   made->set_max_new_tokens(static_cast<uint32_t>(tokens));
   made->set_fits_context(true);
   made->set_report_writes(true);
-  return absl::OkStatus();
+  return fields.status();
 }
 
-absl::Status AskLogprobs(uint64_t alternatives, OpenAiRequest* request, v1::GenerateRequest* made) {
+void AskLogprobs(uint64_t alternatives, OpenAiRequest* request) {
   request->logprobs = true;
-  made->mutable_sampling()->set_report_logprobs(true);
-  made->mutable_sampling()->set_logprobs(static_cast<uint32_t>(alternatives));
-  return absl::OkStatus();
+  request->common.mutable_sampling()->set_report_logprobs(true);
+  request->common.mutable_sampling()->set_logprobs(static_cast<uint32_t>(alternatives));
 }
 
-// The parts of a message. `ttl_s` becomes the longest that a breakpoint asks for.
-absl::Status ReadParts(const json& content, const std::string& at, v1::ChatMessage* message,
-                       bool* has_breakpoint, uint32_t* ttl_s) {
-  if (content.is_string()) {
-    message->add_parts()->set_text(content.get<std::string>());
+// ChatReader: reads the messages of a chat.
+struct ChatReader {
+  absl::Status ReadMessages(std::optional<JsonValue> messages);
+  absl::Status ReadMessage(JsonValue message);
+  absl::Status ReadPart(JsonValue part, v1::ChatMessage* made);
+
+  v1::Chat* const chat;
+  bool has_breakpoint = false;
+  uint32_t ttl_s = 0;  // becomes the longest that a breakpoint asks for
+};
+
+absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
+  if (!part.is_object()) return part.Bad("an object");
+  const std::optional<JsonValue> type = part.Find("type"), text = part.Find("text");
+  if (!type.has_value() || !type->Is("text")) {
+    return part.Refuse(
+        absl::StrCat("must be a part of type \"text\", all that this server "
+                     "supports; got type ",
+                     type.has_value() ? type->Quote() : "nothing"));
+  }
+  if (!text.has_value()) return part.Refuse("must have a text; it has none");
+  const absl::StatusOr<absl::string_view> said = text->Text();
+  if (!said.ok()) return said.status();
+  v1::ContentPart* out = made->add_parts();
+  out->set_text(std::string(*said));
+  const std::optional<JsonValue> breakpoint = part.Find("prompt_cache_breakpoint");
+  if (!breakpoint.has_value() || breakpoint->IsBool(false)) return absl::OkStatus();
+  if (!breakpoint->is_object() && !breakpoint->IsBool(true)) {
+    return breakpoint->Bad("an object, true or false");
+  }
+  out->set_cache_breakpoint(true);
+  has_breakpoint = true;
+  uint32_t seconds = 0;
+  absl::Status status = ReadSeconds(breakpoint->Find("ttl"), &seconds);
+  ttl_s = std::max(ttl_s, seconds);
+  return status;
+}
+
+absl::Status ChatReader::ReadMessage(JsonValue message) {
+  if (!message.is_object()) return message.Bad("an object");
+  constexpr char kRoles[] = "system, developer, user or assistant";
+  const std::optional<JsonValue> role = message.Find("role"), content = message.Find("content");
+  if (!role.has_value()) return message.Refuse(absl::StrCat("must have a role: ", kRoles));
+  const bool is_system = role->Is("system") || role->Is("developer");
+  if (!is_system && !role->Is("user") && !role->Is("assistant")) return role->Bad(kRoles);
+  const std::optional<JsonValue> calls = message.Find("tool_calls");
+  const bool is_container = calls.has_value() && (calls->is_list() || calls->is_object());
+  if (calls.has_value() && !(is_container && calls->size() == 0)) {
+    return calls->Refuse("is not supported by this server");
+  }
+  if (!content.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(message.Path(), ".content: is missing"));
+  }
+  v1::ChatMessage* made = chat->add_messages();
+  made->set_role(is_system ? "system" : std::string(*role->Text()));
+  if (content->is_string()) {
+    made->add_parts()->set_text(std::string(*content->Text()));
     return absl::OkStatus();
   }
-  if (!content.is_array()) return Bad(at, "is neither a string nor a list of parts");
-  for (const json& part : content) {
-    if (!part.is_object()) return Bad(at, "has a part that is no object");
-    const std::string type = part.value("type", json("")).is_string()
-                                 ? part.value("type", std::string())
-                                 : std::string();
-    const json* text = Find(part, "text");
-    if (type != "text" || text == nullptr || !text->is_string()) {
-      return Bad(at, absl::StrCat("a part of type \"", type,
-                                  "\" is not supported by this server; text is"));
-    }
-    v1::ContentPart* made = message->add_parts();
-    made->set_text(text->get<std::string>());
-    const json* breakpoint = Find(part, "prompt_cache_breakpoint");
-    if (breakpoint == nullptr || *breakpoint == false) continue;
-    made->set_cache_breakpoint(true);
-    *has_breakpoint = true;
-    const json* ttl = breakpoint->is_object() ? Find(*breakpoint, "ttl") : nullptr;
-    if (ttl == nullptr) continue;
-    const absl::StatusOr<uint32_t> seconds = ParseCacheTtl(*ttl);
-    if (!seconds.ok()) {
-      return Bad(at, absl::StrCat("prompt_cache_breakpoint.", seconds.status().message()));
-    }
-    *ttl_s = std::max(*ttl_s, *seconds);
+  if (!content->is_list()) return content->Bad("a string or a list of parts");
+  for (const JsonValue part : content->elements()) {
+    if (absl::Status status = ReadPart(part, made); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadMessage(const json& message, const std::string& at, v1::Chat* chat,
-                         bool* has_breakpoint, uint32_t* ttl_s) {
-  if (!message.is_object()) return Bad(at, "is no object");
-  std::string role;
-  if (absl::Status status = ReadText(message, "role", &role); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(at, ".", status.message()));
+absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
+  if (!messages.has_value()) return absl::InvalidArgumentError("messages: is missing");
+  if (!messages->is_list() || messages->size() == 0) return messages->Bad("a list of messages");
+  if (messages->size() > kMaxChatMessages) {
+    return messages->Refuse(
+        absl::StrCat("must have at most ", kMaxChatMessages, " messages; got ", messages->size()));
   }
-  if (role == "developer") role = "system";
-  if (role != "system" && role != "user" && role != "assistant") {
-    return Bad(absl::StrCat(at, ".role"),
-               absl::StrCat("\"", role, "\"; system, developer, user or assistant"));
+  chat->set_strict(true);
+  for (const JsonValue message : messages->elements()) {
+    if (absl::Status status = ReadMessage(message); !status.ok()) return status;
   }
-  if (Find(message, "tool_calls") != nullptr && !Find(message, "tool_calls")->empty()) {
-    return Bad(absl::StrCat(at, ".tool_calls"), "is not supported by this server");
-  }
-  const json* content = Find(message, "content");
-  if (content == nullptr) return Bad(absl::StrCat(at, ".content"), "is missing");
-  v1::ChatMessage* made = chat->add_messages();
-  made->set_role(role);
-  return ReadParts(*content, absl::StrCat(at, ".content"), made, has_breakpoint, ttl_s);
+  if (has_breakpoint || chat->messages(0).role() != "system") return absl::OkStatus();
+  auto* parts = chat->mutable_messages(0)->mutable_parts();
+  if (!parts->empty()) parts->rbegin()->set_cache_breakpoint(true);
+  return absl::OkStatus();
 }
 
-// One of: a text, a list of texts, of token ids, of lists of token ids.
-absl::Status AddPrompt(const json& prompt, const v1::GenerateRequest& common, bool adds_id_lists,
-                       OpenAiRequest* request) {
-  v1::GenerateRequest made = common;
+// A text, or a list of token ids.
+absl::Status AddPrompt(JsonValue prompt, uint32_t context_tokens, OpenAiRequest* request) {
+  v1::PromptInput made;
   if (prompt.is_string()) {
-    made.mutable_prompt()->set_text(prompt.get<std::string>());
-    request->prompts.push_back(prompt.get<std::string>());
-  } else if (adds_id_lists && prompt.is_array() && !prompt.empty()) {
-    for (const json& id : prompt) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<uint32_t>::max()) {
-        return Bad("prompt", "a list of token ids has something else in it");
-      }
-      made.mutable_prompt()->mutable_token_ids()->add_ids(id.get<uint32_t>());
-    }
-    request->prompts.emplace_back();
+    made.set_text(std::string(*prompt.Text()));
+  } else if (prompt.size() > context_tokens) {
+    return prompt.Refuse(
+        absl::StrCat("must fit the context of ", context_tokens, " tokens; got ", prompt.size()));
+  } else if (prompt.is_list() && prompt.size() > 0) {
+    const absl::StatusOr<std::vector<uint32_t>> ids = prompt.Ids();
+    if (!ids.ok()) return ids.status();
+    made.mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
   } else {
-    return Bad("prompt", "is no text, list of texts, of token ids, or of lists of these");
+    return prompt.Bad("a text, a list of texts, of token ids, or of lists of these");
   }
-  request->generations.push_back(std::move(made));
+  request->prompts.push_back(std::move(made));
+  return absl::OkStatus();
+}
+
+absl::Status ReadPrompts(JsonValue body, uint32_t context_tokens, OpenAiRequest* request) {
+  const std::optional<JsonValue> prompt = body.Find("prompt");
+  if (!prompt.has_value()) return absl::InvalidArgumentError("prompt: is missing");
+  const bool is_one =
+      !prompt->is_list() || prompt->size() == 0 || (*prompt->elements().begin()).is_number();
+  if (is_one) return AddPrompt(*prompt, context_tokens, request);
+  if (prompt->size() > kMaxPrompts) {
+    return prompt->Refuse(
+        absl::StrCat("must have at most ", kMaxPrompts, " prompts; got ", prompt->size()));
+  }
+  for (const JsonValue one : prompt->elements()) {
+    if (absl::Status status = AddPrompt(one, context_tokens, request); !status.ok()) return status;
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-std::string JsonText(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+uint64_t OpenAiRequest::bytes() const {
+  uint64_t sum = common.SpaceUsedLong();
+  for (const v1::PromptInput& prompt : prompts) sum += prompt.SpaceUsedLong();
+  return sum;
 }
 
-absl::StatusOr<json> ParseBody(const std::string& body) {
-  bool is_too_deep = false;
-  const auto look = [&](int depth, json::parse_event_t, json&) {
-    is_too_deep = is_too_deep || depth > kMaxDepth;
-    return !is_too_deep;
-  };
-  json parsed = json::parse(body, look, /*allow_exceptions=*/false);
-  if (is_too_deep) return absl::InvalidArgumentError("the body is nested too deeply");
-  if (!parsed.is_object()) return absl::InvalidArgumentError("the body is no JSON object");
-  return parsed;
+absl::StatusOr<JsonDocument> ParseBody(absl::string_view body,
+                                       std::function<bool(uint64_t bytes)> hold) {
+  JsonLimits limits;
+  limits.hold = std::move(hold);
+  absl::StatusOr<JsonDocument> document = JsonDocument::Parse(body, "the body", limits);
+  if (!document.ok()) return document;
+  if (absl::Status status = document->root().CheckObject(); !status.ok()) return status;
+  return document;
 }
 
-absl::StatusOr<uint32_t> ParseCacheTtl(const json& ttl, const char* name) {
+absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl) {
   uint64_t seconds = 0;
-  if (ttl.is_number_unsigned()) {
-    seconds = ttl.get<uint64_t>();
-  } else if (ttl.is_string()) {
-    const std::string text = ttl.get<std::string>();
-    const std::map<char, uint32_t> units = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
-    const auto unit = text.empty() ? units.end() : units.find(text.back());
-    uint32_t count = 0;
-    if (unit != units.end() && absl::SimpleAtoi(text.substr(0, text.size() - 1), &count)) {
-      seconds = uint64_t{count} * unit->second;
+  if (ttl.is_string()) {
+    absl::string_view text = *ttl.Text();
+    constexpr std::pair<char, uint32_t> kUnits[] = {
+        {'s', 1}, {'m', 60}, {'h', 3600}, {'d', 24 * 3600}};
+    uint32_t count = 0, factor = 0;
+    for (const auto& [unit, unit_s] : kUnits) {
+      if (!text.empty() && text.back() == unit) factor = unit_s;
     }
+    if (factor > 0 && absl::SimpleAtoi(text.substr(0, text.size() - 1), &count)) {
+      seconds = uint64_t{count} * factor;
+    }
+  } else if (const absl::StatusOr<uint64_t> count = ttl.Count(1, kMaxTtlS); count.ok()) {
+    seconds = *count;
   }
   if (seconds == 0 || seconds > kMaxTtlS) {
-    return Bad(name, absl::StrCat("is ", ttl.dump(), "; \"5m\", \"1h\" or a number of seconds, ",
-                                  "at most a year"));
+    return ttl.Bad("\"5m\", \"1h\" or a number of seconds, at most a year");
   }
   return static_cast<uint32_t>(seconds);
 }
 
-absl::StatusOr<OpenAiRequest> ParseChat(const json& body) {
+absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
   OpenAiRequest request;
   request.is_chat = true;
-  v1::GenerateRequest made;
-  bool has_breakpoint = false, logprobs = false;
+  bool is_explicit = false, logprobs = false;
   uint64_t alternatives = 0;
-  absl::Status status = ReadCommon(body, kChatTokens, &request, &made);
-  if (status.ok()) status = ReadCacheOptions(body, &has_breakpoint, &request, &made);
-  if (status.ok()) status = ReadBool(body, "logprobs", &logprobs);
-  if (status.ok()) status = ReadCount(body, "top_logprobs", 0, 20, &alternatives);
-  if (status.ok() && logprobs) status = AskLogprobs(alternatives, &request, &made);
-  if (!status.ok()) return status;
-  const json* messages = Find(body, "messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    return Bad("messages", "is missing, or no list");
-  }
-  v1::Chat* chat = made.mutable_prompt()->mutable_chat();
-  chat->set_strict(true);
-  for (size_t i = 0; i < messages->size(); ++i) {
-    status = ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), chat, &has_breakpoint,
-                         &request.ttl_s);
-    if (!status.ok()) return status;
-  }
-  if (!has_breakpoint && chat->messages(0).role() == "system") {
-    auto* parts = chat->mutable_messages(0)->mutable_parts();
-    if (!parts->empty()) parts->rbegin()->set_cache_breakpoint(true);
-  }
-  made.set_ttl_s(request.ttl_s);
-  request.generations.push_back(std::move(made));
+  absl::Status status = ReadCommon(body, kChatTokens, &request);
+  if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request);
+  JsonFields fields(body);
+  fields.Add(status);
+  fields.Bool("logprobs", &logprobs);
+  fields.Count("top_logprobs", 0, kMaxTopLogprobs, &alternatives);
+  if (!fields.status().ok()) return fields.status();
+  if (logprobs) AskLogprobs(alternatives, &request);
+  v1::PromptInput prompt;
+  ChatReader reader{prompt.mutable_chat(), is_explicit, request.ttl_s};
+  if (status = reader.ReadMessages(body.Find("messages")); !status.ok()) return status;
+  request.ttl_s = reader.ttl_s;
+  request.common.set_ttl_s(request.ttl_s);
+  request.prompts.push_back(std::move(prompt));
   return request;
 }
 
-absl::StatusOr<OpenAiRequest> ParseCompletion(const json& body) {
+absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens) {
   OpenAiRequest request;
-  v1::GenerateRequest made;
   bool is_explicit = false;
   uint64_t alternatives = 0;
-  absl::Status status = ReadCommon(body, kCompletionTokens, &request, &made);
-  if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request, &made);
-  if (status.ok()) status = ReadBool(body, "echo", &request.echo);
-  if (status.ok()) status = ReadCount(body, "logprobs", 0, 20, &alternatives);
-  if (status.ok() && Find(body, "logprobs") != nullptr) {
-    status = AskLogprobs(alternatives, &request, &made);
+  absl::Status status = ReadCommon(body, kCompletionTokens, &request);
+  if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request);
+  JsonFields fields(body);
+  fields.Add(status);
+  fields.Bool("echo", &request.echo);
+  if (fields.Count("logprobs", 0, kMaxTopLogprobs, &alternatives)) {
+    AskLogprobs(alternatives, &request);
   }
+  if (!fields.status().ok()) return fields.status();
   if (request.echo && request.logprobs) {
-    made.mutable_sampling()->set_prompt_logprobs(static_cast<uint32_t>(alternatives));
+    request.common.mutable_sampling()->set_prompt_logprobs(static_cast<uint32_t>(alternatives));
   }
-  if (!status.ok()) return status;
-  made.set_ttl_s(request.ttl_s);
-  const json* prompt = Find(body, "prompt");
-  if (prompt == nullptr) return Bad("prompt", "is missing");
-  const bool is_list = prompt->is_array() && !prompt->empty() && !(*prompt)[0].is_number();
-  if (is_list && prompt->size() > kMaxPrompts) {
-    return Bad("prompt", absl::StrCat(prompt->size(), " prompts; at most ", kMaxPrompts));
-  }
-  if (!is_list) status = AddPrompt(*prompt, made, true, &request);
-  for (size_t i = 0; is_list && i < prompt->size() && status.ok(); ++i) {
-    status = AddPrompt((*prompt)[i], made, true, &request);
-  }
-  if (!status.ok()) return status;
+  request.common.set_ttl_s(request.ttl_s);
+  if (status = ReadPrompts(body, context_tokens, &request); !status.ok()) return status;
   return request;
 }
 

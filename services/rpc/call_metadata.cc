@@ -1,5 +1,7 @@
 #include "services/rpc/call_metadata.h"
 
+#include <algorithm>
+
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "proto/plain_name.h"
@@ -12,7 +14,16 @@ std::string NewRequestId() {
 }
 
 void SendRequestId(const std::string& id, grpc::ClientContext* context) {
-  if (!id.empty()) context->AddMetadata(kRequestIdKey, id);
+  if (IsTokenText(id)) context->AddMetadata(kRequestIdKey, id);
+}
+
+bool IsTokenText(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+}
+
+void SendToken(const std::string& token, grpc::ClientContext* context) {
+  if (IsTokenText(token)) context->AddMetadata("authorization", "Bearer " + token);
 }
 
 std::string RequestIdOf(const grpc::ServerContextBase& context) {

@@ -1,7 +1,8 @@
-// The id of a request, which its lines in the logs of client, worker and store have in common. It
-// travels with a call beside its messages, as metadata, so that no message of the API has it.
+// Metadata of a call: the id of a request, which its lines in the logs of client, worker and store
+// have in common, and the caller's token.
 //
-// Thread safety: pure functions apart from randomness and their context.
+// gRPC aborts the process if a value has a byte that HTTP/2 does not allow, so nothing is sent that
+// was not checked. Thread safety: pure functions apart from randomness and their context.
 #ifndef HEARTH_SERVICES_RPC_CALL_METADATA_H_
 #define HEARTH_SERVICES_RPC_CALL_METADATA_H_
 
@@ -10,6 +11,8 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace hearth {
 
 inline constexpr char kRequestIdKey[] = "hearth-request-id";
@@ -17,8 +20,14 @@ inline constexpr size_t kMaxRequestIdBytes = 64;
 
 // 16 hex digits.
 std::string NewRequestId();
-// Sends nothing when `id` is empty.
+// Sends nothing if `id` is empty or not of visible ASCII characters alone.
 void SendRequestId(const std::string& id, grpc::ClientContext* context);
+
+// Whether `text` can be a token: one or more visible ASCII characters, without spaces. Token files
+// and headers have the same rule.
+bool IsTokenText(absl::string_view text);
+// Sends nothing if `token` is none.
+void SendToken(const std::string& token, grpc::ClientContext* context);
 // The caller's own, if it is letters, digits, '-', '_' and '.', and not too long; else a new one.
 std::string RequestIdOf(const grpc::ServerContextBase& context);
 

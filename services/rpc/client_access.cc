@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/base/reread_file.h"
 #include "services/rpc/access_files.h"
+#include "services/rpc/call_metadata.h"
 #include "services/rpc/tls_files.h"
 
 namespace hearth {
@@ -25,10 +26,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& flag, const std::string
   absl::StatusOr<std::string> text = ReadFlagFile(flag, path, pipes_too);
   if (!text.ok()) return text.status();
   std::string token(absl::StripAsciiWhitespace(*text));
-  for (const unsigned char c : token) {
-    if (c <= 0x20 || c >= 0x7f) token.clear();
-  }
-  if (!token.empty()) return token;
+  if (IsTokenText(token)) return token;
   return absl::InvalidArgumentError(absl::StrCat(
       "--", flag, ": ", path, " must hold one token of printable characters, and nothing else"));
 }

@@ -178,6 +178,12 @@ class Identities(unittest.TestCase):
             self.assertEqual([sent["authorization"] for sent in server.metadata],
                              ["Bearer first", "Bearer second", "Bearer third"])
 
+    def test_a_token_has_visible_ascii_characters_alone(self):
+        for token in ("caf\u00e9", "a b", "a\n", ""):
+            with self.assertRaisesRegex(ValueError, "visible ASCII") as refused:
+                Access(token=token).metadata("id")
+            self.assertNotIn("caf", str(refused.exception))
+
     def test_a_token_does_not_cross_a_network_in_clear_text(self):
         for address in ("127.example.org:5", "10.0.0.1:50051"):
             with self.assertRaisesRegex(ValueError, "clear text"):

@@ -77,6 +77,13 @@ class ChatPageInBrowser(HttpWorker):
             self.say(page, again[0]["content"])
             self.expect_turn(page, again, 1)
 
+    def test_a_token_with_an_accent_is_explained(self):
+        with Page(self.url + "/") as page:
+            page.wait_for("model", MODEL)
+            page.value(f"{FIELD % 'token'}.value = 'caf\u00e9'")
+            self.say(page, "lamp")
+            page.wait_for("note1", "The token has a character")
+
 
 if __name__ == "__main__":
     skip_without_browser()

@@ -72,6 +72,9 @@ class Access:
         token = self.token
         if self.token_file is not None:
             token = pathlib.Path(self.token_file).read_text(encoding="ascii").strip()
+        # The servers' rule. gRPC would refuse the token too, and quote it in its error.
+        if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise ValueError("the token must be visible ASCII characters without spaces")
         return sent if token is None else (*sent, ("authorization", f"Bearer {token}"))
 
 

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "nlohmann/json.hpp"
@@ -47,13 +49,15 @@ class OpenAiDoorTest : public ::testing::Test {
     options_.version = "test";
     options_.context_tokens =
         static_cast<uint32_t>(server_->engine()->config().max_position_embeddings);
-    options_.check = [](const std::string& token) {
-      return token == "wrong" ? absl::UnauthenticatedError("no such token") : absl::OkStatus();
+    options_.check = [](const std::string& token) -> absl::StatusOr<bool> {
+      if (token == "wrong") return absl::UnauthenticatedError("no such token");
+      return false;
     };
   }
   void Serve(const WorkerServer::Options& options) {
     server_ = std::make_unique<WorkerServer>(options);
     options_.channel = server_->runner()->InProcessChannel();
+    options_.tokenizer = server_->tokenizer();
   }
   // Its answer takes longer than any test.
   void ServeOneLongRequest() {
@@ -364,7 +368,8 @@ TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
   EXPECT_EQ(status("Host: [::1]:80\r\n"), 200);
   EXPECT_EQ(status("Host: models.example.com\r\n"), 200);
   EXPECT_EQ(status("Host: evil.example.com\r\n"), 403);
-  EXPECT_EQ(status(""), 403);
+  EXPECT_EQ(status(""), 200) << "HTTP/1.0 has no Host";
+  EXPECT_EQ(status("Origin: http://localhost\r\n"), 403);
   EXPECT_EQ(status("Host: localhost\r\nOrigin: https://evil.example.com\r\n"), 403);
   EXPECT_EQ(status("Host: localhost\r\nOrigin: http://localhost\r\n"), 200);
   const Reply listed =
@@ -378,6 +383,120 @@ TEST_F(OpenAiDoorTest, ChecksTokensWhereNoCallDoes) {
             401);
   EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nX-Api-Key: wrong\r\n").status, 401);
   EXPECT_EQ(Ask("GET /health", "Host: localhost\r\nX-Api-Key: wrong\r\n").status, 200);
+}
+
+TEST_F(OpenAiDoorTest, TokenWithAnotherByteIs401) {
+  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
+    for (const char* token : {"caf\xC3\xA9", "\xFF", "a\tb", "a b", "a\x01"}) {
+      for (const char* header : {"Authorization: Bearer ", "X-Api-Key: "}) {
+        const Reply reply =
+            Ask(absl::StrCat("POST ", path),
+                absl::StrCat("Host: localhost\r\nContent-Type: application/json\r\n", header, token,
+                             "\r\n"),
+                R"({"prompt": "a", "tokens": [3], "max_tokens": 1})");
+        // Control characters are no HTTP at all.
+        EXPECT_TRUE(reply.status == 401 || (reply.status == 400 && token[1] < 0x20))
+            << reply.status << " " << path << " " << header << reply.body;
+      }
+    }
+  }
+  EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
+}
+
+TEST_F(OpenAiDoorTest, RequestIdWithAnotherByteIsReplaced) {
+  const Reply reply = Ask("POST /v1/completions",
+                          "Host: localhost\r\nContent-Type: application/json\r\n"
+                          "X-Request-Id: caf\xC3\xA9\r\n",
+                          R"({"prompt": "a", "max_tokens": 1})");
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.head.find("caf"), reply.head.npos);
+}
+
+TEST_F(OpenAiDoorTest, KeyAndTokenMustBeTheSame) {
+  const auto status = [&](const std::string& headers) {
+    return Ask("GET /v1/models", "Host: localhost\r\n" + headers).status;
+  };
+  EXPECT_EQ(status("Authorization: Bearer a\r\nX-Api-Key: a\r\n"), 200);
+  EXPECT_EQ(status("Authorization: Bearer a\r\nX-Api-Key: b\r\n"), 400);
+  EXPECT_EQ(status("Authorization: Basic a\r\nX-Api-Key: a\r\n"), 400);
+  EXPECT_EQ(status("Authorization: Basic a\r\n"), 200) << "no token at all";
+}
+
+// The head alone is sent: no body is waited for.
+TEST_F(OpenAiDoorTest, WrongTokenIsRefusedBeforeTheBody) {
+  Open();
+  HttpCaller caller(door_->address());
+  caller.Say(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: wrong\r\n"
+      "Content-Type: application/json\r\nContent-Length: 3000000\r\n\r\n");
+  EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 401 "));
+}
+
+TEST_F(OpenAiDoorTest, ErrorsQuoteAtMost200Bytes) {
+  const std::string huge(1 << 20, 'm'), path(8000, 'p');
+  const Reply model = Post("/v1/completions", R"({"prompt": "a", "model": ")" + huge + "\"}");
+  EXPECT_EQ(model.status, 404);
+  EXPECT_LE(model.body.size(), 500u);
+  for (const Reply& reply : {Get("/" + path), Get("/v1/models/" + path),
+                             Ask("GET /", "Host: localhost\r\nOrigin: http://" + path + "\r\n"),
+                             Post("/v1/completions", R"({"prompt": "a", "n": ")" + huge + "\"}"),
+                             Post("/v1/completions", "{\"prompt\": " + huge)}) {
+    EXPECT_GE(reply.status, 400);
+    EXPECT_LE(reply.body.size(), 500u) << reply.body;
+  }
+}
+
+TEST_F(OpenAiDoorTest, AnswerOverTheBudgetIs503) {
+  options_.http.budget_bytes = 1 << 20;
+  const std::string ids = absl::StrCat("[", absl::StrJoin(std::vector<int>(60000, 10), ","), "]");
+  const Reply tokens = Post("/detokenize", "{\"tokens\": " + ids + "}");
+  EXPECT_EQ(tokens.status, 503) << tokens.body.substr(0, 200);
+  const Reply lists = Post("/v1/completions", absl::StrCat("{\"x\": ", ids, "}"));
+  EXPECT_EQ(lists.status, 503) << lists.body.substr(0, 200);
+  const Reply logprobs = Post("/v1/completions",
+                              R"({"prompt": "the keeper of the lamp", "max_tokens": 100, "n": 16,
+                                  "echo": true, "logprobs": 20, "ignore_eos": true})");
+  EXPECT_EQ(logprobs.status, 503) << logprobs.body.substr(0, 200);
+  EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
+}
+
+TEST_F(OpenAiDoorTest, TooManyTokenIdsAreRefusedByCount) {
+  const std::string ids = absl::StrCat("[", absl::StrJoin(std::vector<int>(513, 10), ","), "]");
+  const Reply reply = Post("/v1/completions", "{\"prompt\": " + ids + "}");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.parsed()["error"]["message"],
+            "prompt: must fit the context of 512 tokens; got 513");
+  EXPECT_EQ(reply.parsed()["error"]["param"], "prompt");
+}
+
+TEST_F(OpenAiDoorTest, DetokenizeGivesTheTextBack) {
+  const json tokens = Post("/tokenize", R"({"prompt": "the \"lamp\"\n"})").parsed()["tokens"];
+  const Reply reply = Post("/detokenize", json{{"tokens", tokens}}.dump());
+  EXPECT_THAT(reply.parsed()["prompt"].get<std::string>(), EndsWith("the \"lamp\"\n"));
+  for (const char* wrong : {R"({"tokens": [999999]})", R"({"tokens": 3})", "{}", "[]"}) {
+    EXPECT_EQ(Post("/detokenize", wrong).status, 400) << wrong;
+  }
+}
+
+TEST_F(OpenAiDoorTest, ListedOriginMayReadAnswers) {
+  options_.origins = {"https://chat.example.com"};
+  const Reply reply = Ask("POST /v1/completions",
+                          "Host: localhost\r\nContent-Type: application/json\r\n"
+                          "Origin: https://chat.example.com\r\n",
+                          R"({"prompt": "a", "max_tokens": 1})");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_THAT(reply.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example.com\r\n"));
+}
+
+TEST(HttpStatusOf, HasTheListedStatusesOnly) {
+  const std::set<int> listed = {400, 401, 403, 404, 429, 503};
+  const std::set<absl::StatusCode> faults = {
+      absl::StatusCode::kInternal, absl::StatusCode::kUnknown, absl::StatusCode::kDataLoss,
+      absl::StatusCode::kAlreadyExists};
+  for (int code = 1; code <= 16; ++code) {
+    const auto status = static_cast<absl::StatusCode>(code);
+    EXPECT_EQ(listed.count(HttpStatusOf(status)), 1 - faults.count(status)) << code;
+  }
 }
 
 TEST_F(OpenAiDoorTest, SpeaksOfItselfAndItsModels) {

@@ -1,0 +1,83 @@
+// HeldText: an answer's text, counted against the memory for HTTP before it grows.
+//
+// Thread safety: none. Ownership: the answer must outlive it. The bytes stay counted until the
+// answer ends. Without an answer nothing is counted: of an event, which HttpAnswer::Write counts.
+#ifndef HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
+#define HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "services/serving/http/http_server.h"
+#include "services/serving/json_value.h"
+
+namespace hearth {
+
+// The error of an answer that does not fit.
+inline absl::Status NoAnswerMemory() {
+  return absl::UnavailableError(
+      "the server has no memory left for this answer now; try again later, or ask for fewer "
+      "answers, log probabilities or tokens");
+}
+
+class HeldText {
+ public:
+  explicit HeldText(HttpAnswer* answer = nullptr) : answer_(answer) {}
+
+  // If the text does not fit, it is dropped, and fits() is false from then on.
+  void Append(absl::string_view text) {
+    if (!fits_) return;
+    const size_t size = text_.size() + text.size();
+    if (size > held_) {
+      const uint64_t more = std::max<uint64_t>(size - held_, std::max<uint64_t>(held_ / 2, 4096));
+      fits_ = answer_ == nullptr || answer_->Hold(more);
+      if (!fits_) return Drop();
+      held_ += more;
+      text_.reserve(held_);
+    }
+    text_.append(text.data(), text.size());
+  }
+  // As a JSON string, in parts: what does not fit is never made.
+  void AppendString(absl::string_view text) {
+    constexpr size_t kPartBytes = 4096;
+    Append("\"");
+    while (!text.empty() && fits_) {
+      size_t end = std::min(text.size(), kPartBytes);
+      const auto is_inside = [&] {
+        return end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80;
+      };
+      for (int i = 0; i < 3 && is_inside(); ++i) --end;
+      part_.clear();
+      AppendJsonString(text.substr(0, end), &part_);
+      Append(absl::string_view(part_).substr(1, part_.size() - 2));
+      text.remove_prefix(end);
+    }
+    Append("\"");
+  }
+  void AppendNumber(double number) {
+    part_.clear();
+    AppendJsonNumber(number, &part_);
+    Append(part_);
+  }
+  bool fits() const { return fits_; }
+  // REQUIRES: fits().
+  std::string Take() { return std::move(text_); }
+
+ private:
+  void Drop() { std::string().swap(text_); }
+
+  HttpAnswer* const answer_;
+  std::string text_;
+  std::string part_;
+  uint64_t held_ = 0;
+  bool fits_ = true;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_OPENAI_HELD_TEXT_H_

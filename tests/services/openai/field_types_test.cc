@@ -1,0 +1,217 @@
+// Every field of every request with every JSON type: each gets an answer, and the worker lives.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/openai/openai_door.h"
+#include "tests/services/inference/worker_server.h"
+#include "tests/services/serving/http_caller.h"
+
+namespace hearth {
+namespace {
+
+// A field, and an object that it may be inside of: "@" is where it stands.
+struct Field {
+  const char* name;
+  const char* inside = "@";
+};
+
+// The one list of fields: a new field of any request joins it.
+const Field kFields[] = {
+    {"model"},
+    {"messages"},
+    {"prompt"},
+    {"tokens"},
+    {"stream"},
+    {"stream_options"},
+    {"include_usage", R"("stream": true, "stream_options": {@})"},
+    {"n"},
+    {"best_of"},
+    {"max_tokens"},
+    {"max_completion_tokens"},
+    {"temperature"},
+    {"top_p"},
+    {"top_k"},
+    {"min_p"},
+    {"presence_penalty"},
+    {"frequency_penalty"},
+    {"repetition_penalty"},
+    {"logit_bias"},
+    {"5", R"("logit_bias": {@})"},
+    {"stop_token_ids"},
+    {"bad_token_ids"},
+    {"min_tokens"},
+    {"seed"},
+    {"stop"},
+    {"ignore_eos"},
+    {"logprobs"},
+    {"top_logprobs"},
+    {"echo"},
+    {"add_special_tokens"},
+    {"user"},
+    {"response_format"},
+    {"type", R"("response_format": {@})"},
+    {"tools"},
+    {"functions"},
+    {"tool_choice"},
+    {"function_call"},
+    {"audio"},
+    {"modalities"},
+    {"prediction"},
+    {"web_search_options"},
+    {"suffix"},
+    {"guided_json"},
+    {"guided_regex"},
+    {"structured_outputs"},
+    {"prompt_logprobs"},
+    {"cache_salt"},
+    {"prompt_cache_key"},
+    {"prompt_cache_options"},
+    {"mode", R"("prompt_cache_options": {@})"},
+    {"ttl", R"("prompt_cache_options": {@})"},
+    {"keep", R"("prompt_cache_options": {@})"},
+    {"priority", R"("prompt_cache_options": {@})"},
+    {"prewarm", R"("prompt_cache_options": {@})"},
+    {"role", R"("messages": [{"content": "a", @}])"},
+    {"content", R"("messages": [{"role": "user", @}])"},
+    {"tool_calls", R"("messages": [{"role": "user", "content": "a", @}])"},
+    {"type", R"("messages": [{"role": "user", "content": [{"text": "a", @}]}])"},
+    {"text", R"("messages": [{"role": "user", "content": [{"type": "text", @}]}])"},
+    {"prompt_cache_breakpoint",
+     R"("messages": [{"role": "user", "content": [{"type": "text", "text": "a", @}]}])"},
+    {"ttl", R"("messages": [{"role": "user", "content": [{"type": "text", "text": "a",
+        "prompt_cache_breakpoint": {@}}]}])"},
+};
+
+std::vector<std::string> ValuesOfAllTypes() {
+  const std::string text = absl::StrCat("\"", std::string(5000, 'x'), "\"");
+  return {"null",
+          "true",
+          "false",
+          "0",
+          "1",
+          "-1",
+          "7",
+          "4294967295",
+          "18446744073709551615",
+          "-9223372036854775808",
+          "99999999999999999999999",
+          "0.5",
+          "-0.0",
+          "1e300",
+          "-1e-300",
+          "\"a\"",
+          "\"\"",
+          "\"text\"",
+          "\"\\ud83d\\ude00\\u0000\"",
+          text,
+          "[]",
+          "[1]",
+          "[-1]",
+          "[1e300]",
+          "[null]",
+          "[\"a\"]",
+          absl::StrCat("[", text, "]"),
+          "[[1]]",
+          "[[\"a\"]]",
+          "[{}]",
+          "{}",
+          R"({"a": 1})",
+          R"({"5": 1})",
+          R"({"type": 1})",
+          R"({"type": "text"})",
+          R"({"a": {"b": []}})"};
+}
+
+// A field's own value takes the place of the one here.
+std::string BodyWith(const Field& field, const std::string& value, bool is_chat) {
+  const std::string set = absl::StrCat("\"", field.name, "\": ", value);
+  std::string inside = field.inside;
+  inside.replace(inside.find('@'), 1, set);
+  std::vector<std::string> fields = {inside};
+  const auto fill = [&](const std::string& name, const std::string& usual) {
+    if (inside.rfind(absl::StrCat("\"", name, "\""), 0) != 0) {
+      fields.push_back(absl::StrCat("\"", name, "\": ", usual));
+    }
+  };
+  fill("max_tokens", "1");
+  fill("tokens", "[3]");
+  if (is_chat) {
+    fill("messages", R"([{"role": "user", "content": "the lamp"}])");
+  } else if (inside.rfind("\"messages\"", 0) != 0) {
+    fill("prompt", "\"the lamp\"");
+  }
+  return absl::StrCat("{", absl::StrJoin(fields, ", "), "}");
+}
+
+class FieldTypesTest : public testing::Test {
+ protected:
+  FieldTypesTest() {
+    OpenAiOptions options;
+    options.http.listen = "127.0.0.1:0";
+    options.channel = server_.runner()->InProcessChannel();
+    options.model = "tiny";
+    options.tokenizer = server_.tokenizer();
+    options.context_tokens = 48;
+    options.check = [](const std::string&) { return false; };
+    door_ = OpenAiDoor::Open(options).value();
+  }
+  static WorkerServer::Options Options() {
+    WorkerServer::Options options = WorkerServer::Invariant();
+    options.geometry.context_tokens = 48;  // the longest answers are short
+    return options;
+  }
+  int StatusOf(const std::string& path, const std::string& body) {
+    HttpCaller caller(door_->address());
+    caller.Say(absl::StrCat("POST ", path,
+                            " HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                            "Content-Length: ",
+                            body.size(), "\r\n\r\n", body));
+    const std::string answer = caller.HearAll();
+    return answer.size() < 12 ? 0 : std::stoi(answer.substr(9, 3));
+  }
+
+  WorkerServer server_{Options()};
+  std::unique_ptr<OpenAiDoor> door_;
+};
+
+TEST_F(FieldTypesTest, EveryTypeOfEveryFieldIsAnswered) {
+  const std::set<int> allowed = {200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 503};
+  const std::vector<std::pair<std::string, bool>> paths = {{"/v1/chat/completions", true},
+                                                           {"/v1/completions", false},
+                                                           {"/tokenize", false},
+                                                           {"/tokenize", true},
+                                                           {"/detokenize", false}};
+  size_t served = 0, refused = 0;
+  for (const Field& field : kFields) {
+    for (const std::string& value : ValuesOfAllTypes()) {
+      for (const auto& [path, is_chat] : paths) {
+        const std::string body = BodyWith(field, value, is_chat);
+        const int status = StatusOf(path, body);
+        ASSERT_EQ(allowed.count(status), 1u) << status << " to " << path << " " << body;
+        (status == 200 ? served : refused) += 1;
+      }
+    }
+  }
+  EXPECT_GT(served, 1000u);
+  EXPECT_GT(refused, 1000u);
+  EXPECT_EQ(StatusOf("/tokenize", R"({"prompt": "the lamp"})"), 200) << "the worker lives";
+}
+
+TEST_F(FieldTypesTest, EveryTypeOfBodyIsAnswered) {
+  for (const std::string& value : ValuesOfAllTypes()) {
+    for (const char* path :
+         {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
+      EXPECT_EQ(StatusOf(path, value), 400) << path << " " << value;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hearth
