@@ -25,9 +25,9 @@ constexpr auto kLinger = std::chrono::seconds(2);
 // A read while a body comes, while headers come, and in between, where only a hang-up is expected:
 // idle connections are many.
 constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kWatchRead = 512;
-// The bytes that end a chunked body: "0\r\n\r\n". With fewer of them Beast 1.74's parser fails an
-// assertion, which ends the process: "0\r\n" and then "\r" did.
-constexpr size_t kLeastChunkBytes = 5;
+// A chunked body ends with at least "0\r\n\r\n". If Beast 1.74's parser sees three of these bytes,
+// and then four, an assertion fails, which ends the process.
+constexpr size_t kLastChunkBytes = 5;
 // What OpenSSL and Asio hold for a connection: two records each, and the session.
 constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
 // Of bytes that are dropped, more than a body's are read once in a look: a caller may send its
@@ -260,7 +260,10 @@ ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
     if (header_bytes_ > server_->options.limits.header_bytes) return http::error::header_limit;
     return error;
   }
-  if (parser_->chunked() && bytes.size() < kLeastChunkBytes) return http::error::need_more;
+  if (parser_->chunked() && bytes.size() < kLastChunkBytes &&
+      bytes.find_first_not_of("0\r\n") == bytes.npos) {
+    return http::error::need_more;
+  }
   if (!ReserveBody(bytes.size())) {
     OnEvicted();
     return {};
