@@ -25,11 +25,14 @@ constexpr auto kLinger = std::chrono::seconds(2);
 // A read while a body comes, while headers come, and in between, where only a hang-up is expected:
 // idle connections are many.
 constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kWatchRead = 512;
-// The bytes that end a chunked body: "0\r\n\r\n". With fewer of them Beast 1.74's parser fails an
-// assertion, which ends the process: "0\r\n" and then "\r" did.
-constexpr size_t kLeastChunkBytes = 5;
+// A chunked body ends with at least "0\r\n\r\n". If Beast 1.74's parser sees three of these bytes,
+// and then four, an assertion fails, which ends the process.
+constexpr size_t kLastChunkBytes = 5;
 // What OpenSSL and Asio hold for a connection: two records each, and the session.
 constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
+// Of bytes that are dropped, more than a body's are read once in a look: a caller may send its
+// whole body before it reads why the body was refused, but a flood must not keep the thread busy.
+constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
 constexpr size_t kMaxQuotedBytes = 200;
 
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -133,6 +136,7 @@ bool HttpConnection::is_stalled(Clock::time_point now) const {
 
 void HttpConnection::Look(Clock::time_point now) {
   const HttpLimits& limits = server_->options.limits;
+  if (dropped_bytes_ > 0) Read();
   if (writing_ && now - window_start_ >= absl::ToChronoNanoseconds(limits.slow_time)) {
     if (window_bytes_ < limits.slow_bytes) return Close();
     window_start_ = now;
@@ -194,7 +198,7 @@ void HttpConnection::Read() {
   reading_ = true;
   size_t bytes = kWatchRead;
   if (stage_ == Stage::kHeader) bytes = kHeaderRead;
-  if (stage_ == Stage::kBody) bytes = kBodyRead;
+  if (stage_ == Stage::kBody || dropped_bytes_ > 0) bytes = kBodyRead;
   if (incoming_.capacity() > bytes) std::vector<char>().swap(incoming_);
   incoming_.resize(bytes);
   StartRead(asio::buffer(incoming_));
@@ -205,13 +209,16 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
   if (stage_ == Stage::kClosed) return;
   if (error == asio::error::eof) return OnInputEnd();
   if (error) return Close();
-  if (stage_ != Stage::kLinger && !drops_input_) {
-    pending_.append(incoming_.data(), bytes);
-    if (!CountBuffers()) return OnEvicted();
-    if (stage_ == Stage::kIdle) BeginRequest();
-    if (is_reading_request()) Parse();
-    CheckPending();
+  if (stage_ == Stage::kLinger || drops_input_) {
+    dropped_bytes_ += bytes;
+    const uint64_t at_once = server_->options.limits.body_bytes + kDropSlackBytes;
+    return dropped_bytes_ < at_once ? Read() : void();
   }
+  pending_.append(incoming_.data(), bytes);
+  if (!CountBuffers()) return OnEvicted();
+  if (stage_ == Stage::kIdle) BeginRequest();
+  if (is_reading_request()) Parse();
+  CheckPending();
   Read();
 }
 
@@ -253,7 +260,10 @@ ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
     if (header_bytes_ > server_->options.limits.header_bytes) return http::error::header_limit;
     return error;
   }
-  if (parser_->chunked() && bytes.size() < kLeastChunkBytes) return http::error::need_more;
+  if (parser_->chunked() && bytes.size() < kLastChunkBytes &&
+      bytes.find_first_not_of("0\r\n") == bytes.npos) {
+    return http::error::need_more;
+  }
   if (!ReserveBody(bytes.size())) {
     OnEvicted();
     return {};

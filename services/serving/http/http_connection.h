@@ -3,7 +3,7 @@
 //   kHeader -> kBody -> kAnswer -> kIdle -> kHeader ...      kLinger: the last answer is sent, and
 //        \________________/   \--> kLinger -> kClosed        what the caller still sends is dropped
 //
-// One read is always under way until the caller's end, so that a hang-up is noticed in each stage.
+// A read is under way in each stage until the caller's end, so that a hang-up is noticed.
 // Bytes that come while an answer is under way wait in `pending_`, up to the size of a header.
 // Thread safety: the server's thread only. Ownership: Server::open owns it until Close.
 // Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the body's
@@ -173,6 +173,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   uint64_t counted_tls_ = 0, counted_buffers_ = 0, counted_body_ = 0;
   bool reading_ = false, input_ended_ = false;
   bool drops_input_ = false;  // no request follows
+  uint64_t dropped_bytes_ = 0;
 
   // The request.
   std::optional<Parser> parser_;

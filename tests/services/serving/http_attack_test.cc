@@ -351,6 +351,8 @@ TEST_F(HttpAttackTest, AmbiguousHeadersAreRefused) {
       {kPost + std::string("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n") + chunks, 400},
       {kPost + std::string("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n") + chunks, 400},
       {kPost + std::string("Content-Length: 5\r\nTransfer-Encoding: gzip\r\n") + chunks, 400},
+      {kPost + std::string("Transfer-Encoding: chunked\r\n\r\n-1\r\n"), 400},
+      {kPost + std::string("Transfer-Encoding: chunked\r\n\r\nxy\r\n"), 400},
       {"POST / HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n" + chunks, 400},
   };
   for (const auto& [text, status] : cases) {
