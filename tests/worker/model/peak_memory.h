@@ -1,0 +1,43 @@
+// PeakMemory: how much more memory than at its start the process had since. For tests only.
+//
+// Thread safety: none; it is about the whole process.
+#ifndef HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
+#define HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
+
+#include <malloc.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace hearth {
+
+class PeakMemory {
+ public:
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  uint64_t Grown() const { return 0; }  // the sanitizer's own is many times as much
+#else
+  PeakMemory() {
+    malloc_trim(0);  // else memory that earlier tests freed would be used again, uncounted
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak is what it has now, where it may
+    before_ = PeakBytes();
+  }
+  uint64_t Grown() const { return PeakBytes() - before_; }
+
+ private:
+  static uint64_t PeakBytes() {
+    std::ifstream status("/proc/self/status");
+    const std::string name = "VmHWM:";
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind(name, 0) == 0) return std::stoull(line.substr(name.size())) << 10;
+    }
+    return 0;
+  }
+
+  uint64_t before_ = 0;
+#endif
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
