@@ -154,7 +154,14 @@ TEST_F(HostileFiles, FilesOfAFolderAreOneErrorEach) {
                     config = folder_.File("config.json");
   Try(folder_.path(), weights, ReadAll(weights).find('}', 8) + 1000);
   EXPECT_GT(refused_.models, static_cast<int>(draws_) / 4);
-  Try(folder_.path(), config, std::numeric_limits<size_t>::max());
+  const std::string generation = folder_.Write(
+      "generation_config.json", R"({"eos_token_id": [1, 106], "top_k": 64, "top_p": 0.95,)"
+                                R"( "cache_config": {"nbits": 4}, "use_cache": true})");
+  const std::string chats = folder_.Write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "{{ x }}"}], "added": {"0": {}}})");
+  for (const std::string& file : {config, generation, chats})
+    Try(folder_.path(), file, std::numeric_limits<size_t>::max());
   Try(folder_.path(), tokenizer, std::numeric_limits<size_t>::max());
   EXPECT_GT(refused_.tokenizers, static_cast<int>(draws_) / 8);
   std::filesystem::remove(tokenizer);

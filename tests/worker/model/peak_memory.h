@@ -12,17 +12,20 @@
 
 namespace hearth {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kIsSanitized = true;  // time and memory are many times as much
+#else
+inline constexpr bool kIsSanitized = false;
+#endif
+
 class PeakMemory {
  public:
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  uint64_t Grown() const { return 0; }  // the sanitizer's own is many times as much
-#else
   PeakMemory() {
     malloc_trim(0);  // else memory that earlier tests freed would be used again, uncounted
     std::ofstream("/proc/self/clear_refs") << 5;  // the peak is what it has now, where it may
     before_ = PeakBytes();
   }
-  uint64_t Grown() const { return PeakBytes() - before_; }
+  uint64_t Grown() const { return kIsSanitized ? 0 : PeakBytes() - before_; }
 
  private:
   static uint64_t PeakBytes() {
@@ -35,7 +38,6 @@ class PeakMemory {
   }
 
   uint64_t before_ = 0;
-#endif
 };
 
 }  // namespace hearth
