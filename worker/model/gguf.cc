@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -17,15 +19,15 @@
 namespace hearth {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr char kMagic[] = {'G', 'G', 'U', 'F'};
 // Gemma's has 16 MB, half of it merges.
 constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{128} << 20;
-// Fields and tensors, of which 27B with its vision part has 1,300; a list that every reader gets;
-// pieces or merges; a text.
+// Fields and tensors, of which 27B with its vision part has 1,300; booleans, one for each layer;
+// pieces or merges, of which Gemma has 262,144 and 514,906; a text.
 constexpr uint64_t kMaxEntries = 1 << 15, kMaxShortList = 1 << 10, kMaxLongList = 1 << 20;
 constexpr uint64_t kMaxTextBytes = 1 << 20, kMaxNameBytes = 256;
+constexpr char kEndsEarly[] = "the header ends early, or is longer than 128 MiB";
+constexpr char kChatTemplate[] = "tokenizer.chat_template";
 constexpr uint32_t kMaxGgufRank = 4;
 
 enum ValueType : uint32_t {
@@ -92,10 +94,9 @@ std::string HuggingFaceName(const std::string& name) {
 // Takes values off the front of a file. After the first failure all are empty.
 class HeaderReader {
  public:
-  HeaderReader(const TensorFile& file, bool with_vocabulary)
-      : fd_(file.fd),
-        size_(static_cast<uint64_t>(file.opened.st_size)),
-        with_vocabulary_(with_vocabulary) {}
+  // `vocabulary`: where its lists go; null: they are skipped.
+  HeaderReader(const TensorFile& file, GgufVocabulary* vocabulary)
+      : fd_(file.fd), size_(static_cast<uint64_t>(file.opened.st_size)), vocabulary_(vocabulary) {}
 
   bool ok() const { return why_.empty(); }
   const std::string& why() const { return why_; }
@@ -111,15 +112,12 @@ class HeaderReader {
     Take(sizeof(value), &value);
     return value;
   }
-  std::string Text(uint64_t most) {
-    std::string text;
-    const uint64_t bytes = Number<uint64_t>();
-    if (bytes > std::min(most, left())) {
-      Fail(absl::StrCat("a text of ", bytes, " bytes is longer than the header, or than ", most));
-    } else {
-      text.resize(bytes);
-      Take(bytes, text.data());
-    }
+  // The first `kept` bytes of a text of at most `most`.
+  std::string Text(uint64_t most, uint64_t kept = std::numeric_limits<uint64_t>::max()) {
+    const uint64_t bytes = TextBytes(most);
+    std::string text(std::min(bytes, kept), '\0');
+    Take(text.size(), text.data());
+    Skip(bytes - text.size());
     return text;
   }
   // Of a field or tensor: what a message may show.
@@ -131,16 +129,18 @@ class HeaderReader {
     }
     return ok() ? name : "";
   }
-  Json Value(const std::string& name, uint32_t type) {
+  GgufValue Value(const std::string& name, uint32_t type) {
     if (type == kList) return List(name);
     if (type > kF64) Fail(absl::StrCat(name, ": a value has the unknown type ", type));
-    return Single(type);
+    if (type != kText) return Single(type);
+    const bool is_whole = vocabulary_ != nullptr && name == kChatTemplate;
+    return Text(kMaxTextBytes, is_whole ? kMaxTextBytes : kMaxKeptText);
   }
 
  private:
   void Take(size_t bytes, void* to) {
     if (!ok()) return;
-    if (bytes > left()) return Fail("the header ends early, or is longer than 128 MiB");
+    if (bytes > left()) return Fail(kEndsEarly);
     for (char* out = static_cast<char*>(to); bytes > 0;) {
       if (at_ < buffer_at_ || at_ >= buffer_at_ + buffer_.size()) {
         buffer_at_ = at_;
@@ -154,26 +154,36 @@ class HeaderReader {
       bytes -= now;
     }
   }
-  Json Single(uint32_t type) {
+  void Skip(uint64_t bytes) {
+    if (bytes > left()) return Fail(kEndsEarly);
+    at_ += bytes;
+  }
+  // The length of a text that lies in the header.
+  uint64_t TextBytes(uint64_t most) {
+    const auto bytes = Number<uint64_t>();
+    if (bytes <= std::min(most, left())) return bytes;
+    Fail(absl::StrCat("a text of ", bytes, " bytes is longer than the header, or than ", most));
+    return 0;
+  }
+  // REQUIRES: a type that is neither a text nor a list.
+  GgufValue Single(uint32_t type) {
     switch (type) {
       case kU8:
-        return Number<uint8_t>();
+        return uint64_t{Number<uint8_t>()};
       case kI8:
-        return Number<int8_t>();
+        return int64_t{Number<int8_t>()};
       case kU16:
-        return Number<uint16_t>();
+        return uint64_t{Number<uint16_t>()};
       case kI16:
-        return Number<int16_t>();
+        return int64_t{Number<int16_t>()};
       case kU32:
-        return Number<uint32_t>();
+        return uint64_t{Number<uint32_t>()};
       case kI32:
-        return Number<int32_t>();
+        return int64_t{Number<int32_t>()};
       case kF32:
-        return Number<float>();
+        return double{Number<float>()};
       case kBool:
         return Number<uint8_t>() != 0;
-      case kText:
-        return Text(kMaxTextBytes);
       case kU64:
         return Number<uint64_t>();
       case kI64:
@@ -182,33 +192,82 @@ class HeaderReader {
         return Number<double>();
     }
   }
-  Json List(const std::string& name) {
+  // Only a list that a reader asks for, in the type that it asks for, is kept.
+  GgufValue List(const std::string& name) {
     const auto type = Number<uint32_t>();
     const auto count = Number<uint64_t>();
     if (type > kF64 || type == kList || count > left() / kValueBytes[type]) {
       Fail(absl::StrCat(name, ": a list of ", count, " values of type ", type,
                         " is longer than the header, or of lists"));
-      return Json();
+      return SkippedList{};
     }
-    const bool is_vocabulary = absl::StartsWith(name, "tokenizer.ggml.");
-    const bool is_kept = count <= kMaxShortList || (with_vocabulary_ && is_vocabulary);
-    if (is_kept && count > kMaxLongList)
-      Fail(absl::StrCat(name, ": a list of ", count, " values; the limit is ", kMaxLongList));
-    if (!is_kept && type != kText) {
-      at_ += count * kValueBytes[type];
-      return Json();
+    absl::string_view list = name;
+    if (vocabulary_ != nullptr && absl::ConsumePrefix(&list, "tokenizer.ggml.")) {
+      if (count > kMaxLongList)
+        Fail(absl::StrCat(name, ": a list of ", count, " values; the limit is ", kMaxLongList));
+      if (ok() && TakeVocabulary(list, type, count)) return SkippedList{};
     }
-    Json list = Json::array();
+    if (type == kText) {
+      for (uint64_t i = 0; ok() && i < count; ++i) Skip(TextBytes(kMaxTextBytes));
+    } else if (type == kBool && count <= kMaxShortList) {
+      std::vector<bool> values(count);
+      for (uint64_t i = 0; ok() && i < count; ++i) values[i] = Number<uint8_t>() != 0;
+      return values;
+    } else {
+      Skip(count * kValueBytes[type]);
+    }
+    return SkippedList{};
+  }
+  // Whether the list was one that a vocabulary has.
+  bool TakeVocabulary(absl::string_view list, uint32_t type, uint64_t count) {
+    const bool is_number = type != kText && type != kBool;
+    if (list == "tokens" && type == kText) {
+      vocabulary_->tokens = Texts(count);
+    } else if (list == "merges" && type == kText) {
+      vocabulary_->merges = Texts(count);
+    } else if (list == "scores" && is_number) {
+      vocabulary_->scores = Numbers<float>(type, count);
+    } else if (list == "token_type" && is_number) {
+      vocabulary_->token_types = Numbers<int32_t>(type, count);
+    } else {
+      return false;
+    }
+    return true;
+  }
+  TextList Texts(uint64_t count) {
+    TextList texts;
     for (uint64_t i = 0; ok() && i < count; ++i) {
-      Json value = Single(type);
-      if (is_kept) list.push_back(std::move(value));
+      const uint64_t bytes = TextBytes(kMaxTextBytes);
+      Take(bytes, texts.Add(bytes));
     }
-    return list;
+    return texts;
+  }
+  // An integer that T has no room for, and a fraction where T is one, is 0.
+  template <typename T>
+  std::vector<T> Numbers(uint32_t type, uint64_t count) {
+    std::vector<T> numbers(count);
+    for (uint64_t i = 0; ok() && i < count; ++i) {
+      const GgufValue value = Single(type);
+      if (const auto* real = std::get_if<double>(&value)) {
+        if (std::is_floating_point_v<T>) numbers[i] = static_cast<T>(*real);
+      } else if (const auto* natural = std::get_if<uint64_t>(&value)) {
+        numbers[i] = Narrowed<T>(*natural);
+      } else if (const auto* integer = std::get_if<int64_t>(&value)) {
+        numbers[i] = Narrowed<T>(*integer);
+      }
+    }
+    return numbers;
+  }
+  template <typename T, typename From>
+  static T Narrowed(From value) {
+    const auto narrow = static_cast<T>(value);
+    if constexpr (std::is_floating_point_v<T>) return narrow;
+    return static_cast<From>(narrow) == value ? narrow : T{};
   }
 
   const int fd_;
   const uint64_t size_;
-  const bool with_vocabulary_;
+  GgufVocabulary* const vocabulary_;
   uint64_t at_ = 0, buffer_at_ = 0;
   std::string buffer_, why_;
 };
@@ -294,17 +353,20 @@ absl::Status CheckModel(const std::string& path, const GgufHeader& header) {
   const auto refuse = [&path](const auto&... what) {
     return absl::UnimplementedError(absl::StrCat(path, ": ", what...));
   };
-  const Json& architecture = header.Field("general.architecture");
-  if (architecture == "clip" || header.Field("general.type") == "mmproj")
+  constexpr char kArchitecture[] = "general.architecture", kParts[] = "split.count";
+  if (header.Says(kArchitecture, "clip") || header.Says("general.type", "mmproj"))
     return refuse("is the vision part of a model (mmproj); give the file of the text model");
-  if (architecture != "gemma3") {
-    const std::string name = architecture.is_string() ? architecture.get<std::string>() : "";
-    return refuse("general.architecture is \"", absl::CHexEscape(name.substr(0, 64)),
-                  "\", not gemma3");
+  if (!header.Says(kArchitecture, "gemma3")) {
+    const auto* name = std::get_if<std::string>(&header.Field(kArchitecture));
+    return refuse("general.architecture is \"",
+                  name == nullptr ? "" : absl::CHexEscape(name->substr(0, 64)), "\", not gemma3");
   }
-  const Json& parts = header.Field("split.count");
-  if (parts.is_number_integer() && parts > 1)
-    return refuse("is one part of ", parts.dump(), "; join them by llama-gguf-split first");
+  const auto* natural = std::get_if<uint64_t>(&header.Field(kParts));
+  const auto* integer = std::get_if<int64_t>(&header.Field(kParts));
+  const uint64_t parts = natural != nullptr                   ? *natural
+                         : integer != nullptr && *integer > 0 ? static_cast<uint64_t>(*integer)
+                                                              : 1;
+  if (parts > 1) return refuse("is one part of ", parts, "; join them by llama-gguf-split first");
   return absl::OkStatus();
 }
 
@@ -318,7 +380,7 @@ absl::Status ReadEntries(HeaderReader* reader, uint64_t tensors, uint64_t fields
     return bad("has ", tensors, " tensors and ", fields, " fields; the limit is ", kMaxEntries);
   for (uint64_t i = 0; reader->ok() && i < fields; ++i) {
     const std::string name = reader->Name();
-    Json value = reader->Value(name, reader->Number<uint32_t>());
+    GgufValue value = reader->Value(name, reader->Number<uint32_t>());
     std::string shown(absl::StripPrefix(absl::StripPrefix(name, "gemma3."), "tokenizer.ggml."));
     if (!header->fields.emplace(shown, std::move(value)).second && reader->ok())
       return bad("field ", name, " is there twice");
@@ -334,10 +396,15 @@ absl::Status ReadEntries(HeaderReader* reader, uint64_t tensors, uint64_t fields
 
 }  // namespace
 
-const Json& GgufHeader::Field(absl::string_view name) const {
-  static const Json kNothing;
+const GgufValue& GgufHeader::Field(absl::string_view name) const {
+  static const GgufValue kNothing;
   const auto found = fields.find(std::string(name));
-  return found == fields.end() ? kNothing : *found;
+  return found == fields.end() ? kNothing : found->second;
+}
+
+bool GgufHeader::Says(absl::string_view name, absl::string_view text) const {
+  const auto* said = std::get_if<std::string>(&Field(name));
+  return said != nullptr && *said == text;
 }
 
 bool IsGgufFile(const std::string& path) {
@@ -357,17 +424,16 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(const std::string& path, bool with_voc
   file->fd = *fd;
   if (fstat(*fd, &file->opened) != 0) return absl::ErrnoToStatus(errno, path);
   GgufHeader header;
-  header.fields = Json::object();
   header.file = file;
-  HeaderReader reader(*file, with_vocabulary);
+  HeaderReader reader(*file, with_vocabulary ? &header.vocabulary : nullptr);
   reader.Number<uint32_t>();  // the magic
   const auto version = reader.Number<uint32_t>();
   const auto tensors = reader.Number<uint64_t>(), fields = reader.Number<uint64_t>();
   if (absl::Status s = CheckVersion(path, version); reader.ok() && !s.ok()) return s;
   if (absl::Status s = ReadEntries(&reader, tensors, fields, &header); !s.ok()) return s;
   if (absl::Status s = CheckModel(path, header); !s.ok()) return s;
-  const Json& said = header.Field("general.alignment");
-  const uint64_t alignment = said.is_number_unsigned() ? said.get<uint64_t>() : 32;
+  const auto* said = std::get_if<uint64_t>(&header.Field("general.alignment"));
+  const uint64_t alignment = said == nullptr ? 32 : *said;
   if (alignment < 8 || alignment > (1 << 20) || (alignment & (alignment - 1)) != 0)
     return absl::DataLossError(absl::StrCat(path, ": general.alignment is ", alignment));
   const uint64_t begin = (reader.at() + alignment - 1) / alignment * alignment;

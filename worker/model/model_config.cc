@@ -5,13 +5,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
+#include <limits>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
 #include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
+#include "worker/model/model_json.h"
 
 namespace hearth {
 
@@ -37,18 +39,17 @@ class Reader {
     auto it = object_.find(name);
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
-  void Refuse(absl::string_view name, const std::string& value, absl::string_view why) {
+  void Refuse(absl::string_view name, const Json& value, absl::string_view why) {
     if (status_.ok()) {
       status_ = absl::InvalidArgumentError(
-          absl::StrCat(file_, ": field ", name, " = ", value, ": ", why));
+          absl::StrCat(file_, ": field ", name, " = ", JsonExcerpt(value), ": ", why));
     }
   }
   void Int(const char* name, int low, int high, int* out) {
     const Json* value = Find(name);
     if (value == nullptr) return;
     if (!value->is_number_integer() || *value < low || *value > high) {
-      return Refuse(name, value->dump(),
-                    absl::StrCat("must be an integer in [", low, ", ", high, "]"));
+      return Refuse(name, *value, absl::StrCat("must be an integer in [", low, ", ", high, "]"));
     }
     *out = value->get<int>();
   }
@@ -57,7 +58,7 @@ class Reader {
     if (value == nullptr) return;
     if (!value->is_number() || !(value->get<double>() > 0) ||
         !std::isfinite(value->get<double>())) {
-      return Refuse(name, value->dump(), "must be a number above 0");
+      return Refuse(name, *value, "must be a number above 0");
     }
     *out = value->get<double>();
   }
@@ -65,28 +66,27 @@ class Reader {
     const Json* value = Find(name);
     if (value == nullptr) return;
     if (!value->is_number() || !(*value >= low && *value <= high)) {
-      return Refuse(name, value->dump(),
-                    absl::StrCat("must be a number in [", low, ", ", high, "]"));
+      return Refuse(name, *value, absl::StrCat("must be a number in [", low, ", ", high, "]"));
     }
     *out = value->get<double>();
   }
   void Bool(const char* name, bool* out) {
     const Json* value = Find(name);
     if (value == nullptr) return;
-    if (!value->is_boolean()) return Refuse(name, value->dump(), "must be true or false");
+    if (!value->is_boolean()) return Refuse(name, *value, "must be true or false");
     *out = value->get<bool>();
   }
   void Text(const char* name, std::string* out) {
     const Json* value = Find(name);
     if (value == nullptr) return;
-    if (!value->is_string()) return Refuse(name, value->dump(), "must be a string");
+    if (!value->is_string()) return Refuse(name, *value, "must be a string");
     *out = value->get<std::string>();
   }
   // Refuses any other value than false: the engine has no code for what the flag asks.
   void MustBeFalse(const char* name) {
     bool value = false;
     Bool(name, &value);
-    if (value) Refuse(name, "true", "is not supported");
+    if (value) Refuse(name, value, "is not supported");
   }
   // One id or a list of ids, added to `ids`.
   void TokenIds(const char* name, std::vector<int32_t>* ids) {
@@ -95,7 +95,7 @@ class Reader {
     const Json list = value->is_array() ? *value : Json::array({*value});
     for (const Json& id : list) {
       if (!id.is_number_integer() || id < 0 || id >= kMaxVocabulary) {
-        return Refuse(name, value->dump(), "must be a token id or a list of token ids");
+        return Refuse(name, *value, "must be a token id or a list of token ids");
       }
       ids->push_back(id.get<int32_t>());
     }
@@ -109,17 +109,20 @@ class Reader {
 };
 
 absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& file) {
-  Json json = ParseModelJson(text);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
+  absl::StatusOr<Json> json = ParseModelJson(text);
+  if (!json.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": is not a JSON object that can be read: it ", json.status().message()));
   }
+  if (!json->is_object())
+    return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
   return json;
 }
 
 void ReadLayerTypes(Reader* reader, ModelConfig* config) {
   if (const Json* types = reader->Find("layer_types")) {
     if (!types->is_array() || types->size() != static_cast<size_t>(config->num_layers)) {
-      return reader->Refuse("layer_types", types->dump(), "must list one type a layer");
+      return reader->Refuse("layer_types", *types, "must list one type a layer");
     }
     for (const Json& type : *types) {
       if (type == "sliding_attention") {
@@ -127,7 +130,7 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
       } else if (type == "full_attention") {
         config->layer_types.push_back(LayerType::kGlobal);
       } else {
-        return reader->Refuse("layer_types", type.dump(), kUnknownLayerType);
+        return reader->Refuse("layer_types", type, kUnknownLayerType);
       }
     }
     return;
@@ -143,14 +146,14 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
 // One {"rope_type", "rope_theta", "factor"} object, of either style.
 void ReadRope(Reader* outer, const char* name, const Json& object, const std::string& file,
               RopeConfig* rope) {
-  if (!object.is_object()) return outer->Refuse(name, object.dump(), "must be an object");
+  if (!object.is_object()) return outer->Refuse(name, object, "must be an object");
   Reader reader(object, file);
   std::string type = "default";
   reader.Text("type", &type);  // the name before rope_type
   reader.Text("rope_type", &type);
   reader.Positive("rope_theta", &rope->theta);
   if (type == "linear") {
-    if (reader.Find("factor") == nullptr) reader.Refuse("factor", "null", "is missing");
+    if (reader.Find("factor") == nullptr) reader.Refuse("factor", nullptr, "is missing");
     reader.Positive("factor", &rope->linear_factor);
   } else if (type != "default") {
     reader.Refuse("rope_type", type, "is not supported (default and linear are)");
@@ -158,10 +161,10 @@ void ReadRope(Reader* outer, const char* name, const Json& object, const std::st
   double partial = 1.0;
   reader.Positive("partial_rotary_factor", &partial);
   if (partial != 1.0) {
-    reader.Refuse("partial_rotary_factor", absl::StrCat(partial), "is not supported");
+    reader.Refuse("partial_rotary_factor", partial, "is not supported");
   }
   if (!reader.status().ok()) {
-    outer->Refuse(name, object.dump(), reader.status().message());
+    outer->Refuse(name, object, reader.status().message());
   }
 }
 
@@ -175,7 +178,7 @@ void ReadRopes(Reader* reader, const std::string& file, RopeConfigs* ropes) {
   const Json* parameters = reader->Find("rope_parameters");
   if (parameters == nullptr) return;
   if (!parameters->is_object()) {
-    return reader->Refuse("rope_parameters", parameters->dump(), "must be an object");
+    return reader->Refuse("rope_parameters", *parameters, "must be an object");
   }
   for (const auto& [type, rope] : parameters->items()) {
     if (type != "full_attention" && type != "sliding_attention") {
@@ -195,10 +198,10 @@ void ReadAttention(Reader* reader, AttentionConfig* attention) {
   reader->Positive("query_pre_attn_scalar", &attention->query_pre_attn_scalar);
   reader->Positive("attn_logit_softcapping", &attention->logit_softcap);
   if (attention->head_dim % 2 != 0) {
-    reader->Refuse("head_dim", absl::StrCat(attention->head_dim), "must be even, for RoPE");
+    reader->Refuse("head_dim", attention->head_dim, "must be even, for RoPE");
   }
   if (attention->num_heads % attention->num_kv_heads != 0) {
-    reader->Refuse("num_key_value_heads", absl::StrCat(attention->num_kv_heads),
+    reader->Refuse("num_key_value_heads", attention->num_kv_heads,
                    absl::StrCat("must divide num_attention_heads = ", attention->num_heads));
   }
 }
@@ -232,13 +235,13 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   reader->Int("pad_token_id", 0, kMaxVocabulary, &config->pad_token_id);
   reader->TokenIds("eos_token_id", &config->eos_token_ids);
   if (const Json* quantization = reader->Find("quantization_config")) {
-    reader->Refuse("quantization_config", quantization->dump(), "is not supported");
+    reader->Refuse("quantization_config", *quantization, "is not supported");
   }
 }
 
 // Options of transformers' QuantizedCache; those of other caches say nothing here.
 void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) {
-  if (!cache.is_object()) return reader->Refuse("cache_config", cache.dump(), "must be an object");
+  if (!cache.is_object()) return reader->Refuse("cache_config", cache, "must be an object");
   constexpr std::pair<const char*, const char*> kOptions[] = {{"nbits", "bits"},
                                                               {"q_group_size", "group"},
                                                               {"axis_key", "axis_key"},
@@ -248,7 +251,7 @@ void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) 
     const auto value = cache.find(theirs);
     if (value == cache.end() || value->is_null()) continue;
     const std::string name = absl::StrCat("cache_config.", theirs);
-    if (!value->is_number_integer()) return reader->Refuse(name, value->dump(), "must be a number");
+    if (!value->is_number_integer()) return reader->Refuse(name, *value, "must be a number");
     absl::StrAppend(&to->kv_quantization, to->kv_quantization.empty() ? "" : ",", ours, "=",
                     value->dump());
   }
@@ -271,14 +274,19 @@ class GgufFields {
   // The first of the fields that is there; else `otherwise`, or where that is none, nothing.
   void Take(const char* ours, std::initializer_list<const char*> theirs, Json otherwise = {}) {
     for (const char* name : theirs) {
-      const Json& value = header_.Field(name);
-      if (value.is_null()) continue;
-      if (!value.is_number()) return Refuse(name);
-      // As it was written before it became a float32.
-      if (value.is_number_float()) {
-        otherwise = std::strtod(absl::StrCat(value.get<float>()).c_str(), nullptr);
+      const GgufValue& value = header_.Field(name);
+      if (std::holds_alternative<std::monostate>(value)) continue;
+      if (const auto* real = std::get_if<double>(&value)) {
+        if (!(std::abs(*real) <= std::numeric_limits<float>::max())) return Refuse(name);
+        // As it was written before it became a float32.
+        const std::string shortest = absl::StrCat(static_cast<float>(*real));
+        otherwise = std::strtod(shortest.c_str(), nullptr);
+      } else if (const auto* natural = std::get_if<uint64_t>(&value)) {
+        otherwise = *natural;
+      } else if (const auto* integer = std::get_if<int64_t>(&value)) {
+        otherwise = *integer;
       } else {
-        otherwise = value;
+        return Refuse(name);
       }
       break;
     }
@@ -303,11 +311,12 @@ class GgufFields {
 void TakeRopes(const GgufHeader& header, GgufFields* fields) {
   fields->Take("rope_theta", {"rope.freq_base", "rope.global.freq_base"});
   fields->Take("rope_local_base_freq", {"rope.freq_base_swa", "rope.local.freq_base"});
-  const Json& type = header.Field("rope.scaling.type");
-  const bool is_none = type == "none";
-  if (!type.is_null() && !is_none && type != "linear") fields->Refuse("rope.scaling.type");
+  constexpr char kType[] = "rope.scaling.type";
+  const bool is_none = header.Says(kType, "none");
+  const bool is_open = std::holds_alternative<std::monostate>(header.Field(kType));
+  if (!is_open && !is_none && !header.Says(kType, "linear")) fields->Refuse(kType);
   // Ollama's files do not say it; all sizes with the long context have it.
-  const bool is_long = fields->Int("max_position_embeddings") >= kLongContext && type.is_null();
+  const bool is_long = fields->Int("max_position_embeddings") >= kLongContext && is_open;
   fields->Take("factor", {"rope.scaling.factor"}, is_long ? 8.0 : 1.0);
   if (!is_none && fields->json["factor"] != 1.0)
     fields->json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", fields->json["factor"]}};
@@ -331,14 +340,12 @@ absl::StatusOr<Json> ConfigOf(const GgufHeader& header) {
   fields.Take("final_logit_softcapping", {"final_logit_softcapping"});
   fields.Take("bos_token_id", {"bos_token_id"});
   fields.Take("pad_token_id", {"padding_token_id"});
-  const Json& pattern = header.Field("attention.sliding_window_pattern");
-  if (pattern.is_array()) {
-    for (const Json& is_local : pattern) {
-      fields.json["layer_types"].push_back(is_local == true ? "sliding_attention"
-                                                            : "full_attention");
-    }
+  constexpr char kPattern[] = "attention.sliding_window_pattern";
+  if (const auto* pattern = std::get_if<std::vector<bool>>(&header.Field(kPattern))) {
+    for (const bool is_local : *pattern)
+      fields.json["layer_types"].push_back(is_local ? "sliding_attention" : "full_attention");
   } else {
-    fields.Take("sliding_window_pattern", {"attention.sliding_window_pattern"});
+    fields.Take("sliding_window_pattern", {kPattern});
   }
   TakeRopes(header, &fields);
   const int layers = fields.Int("num_hidden_layers"), heads = fields.Int("num_attention_heads");
@@ -377,7 +384,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
   Reader top(*root, file);
   top.TokenIds("eos_token_id", &config.eos_token_ids);
   if (const Json* text = top.Find("text_config")) {
-    if (!text->is_object()) top.Refuse("text_config", text->dump(), "must be an object");
+    if (!text->is_object()) top.Refuse("text_config", *text, "must be an object");
     std::string type = "gemma3";
     top.Text("model_type", &type);
     if (type != "gemma3") top.Refuse("model_type", type, "is not a Gemma 3 model");

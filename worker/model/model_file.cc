@@ -8,14 +8,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
 
 namespace hearth {
-namespace {
-
-constexpr int kMaxDepth = 16;
-
-}  // namespace
 
 absl::StatusOr<int> OpenModelFile(const std::string& path) {
   // Opening a pipe for reading would wait for its writer.
@@ -45,29 +39,24 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_by
   const absl::StatusOr<int> fd = OpenModelFile(path);
   if (!fd.ok()) return fd.status();
   const absl::Cleanup close_file = [&fd] { close(*fd); };
+  const auto too_large = [&] {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": is larger than ", max_bytes, " bytes"));
+  };
+  struct stat info {};
+  if (fstat(*fd, &info) != 0) return absl::ErrnoToStatus(errno, path);
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (size > max_bytes) return too_large();
   std::string text;
+  text.reserve(size);  // an exact one: growing would take the bytes twice
   char piece[1 << 16];
   ssize_t bytes = 0;
   while ((bytes = read(*fd, piece, sizeof(piece))) > 0) {
     text.append(piece, static_cast<size_t>(bytes));
-    if (text.size() > max_bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, ": is larger than ", max_bytes, " bytes"));
-    }
+    if (text.size() > max_bytes) return too_large();
   }
   if (bytes < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be read"));
   return text;
-}
-
-nlohmann::json ParseModelJson(absl::string_view text) {
-  using Json = nlohmann::json;
-  bool is_deep = false;
-  const auto watch = [&is_deep](int depth, Json::parse_event_t, Json&) {
-    is_deep |= depth > kMaxDepth;
-    return depth <= kMaxDepth;
-  };
-  Json json = Json::parse(text, watch, /*allow_exceptions=*/false);
-  return is_deep ? Json(Json::value_t::discarded) : json;
 }
 
 }  // namespace hearth

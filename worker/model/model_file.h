@@ -10,12 +10,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "nlohmann/json_fwd.hpp"
 
 namespace hearth {
 
-inline constexpr size_t kMaxJsonFileBytes = size_t{64} << 20;
+// Gemma's largest, tokenizer_config.json, has 1.2 MB.
+inline constexpr size_t kMaxJsonFileBytes = size_t{16} << 20;
 
 // A descriptor, open for reading. kNotFound: not there; kInvalidArgument: no regular file.
 absl::StatusOr<int> OpenModelFile(const std::string& path);
@@ -23,10 +22,6 @@ absl::StatusOr<int> OpenModelFile(const std::string& path);
 bool ReadAt(int fd, uint64_t offset, size_t bytes, void* to);
 // kResourceExhausted: the file is larger than `max_bytes`.
 absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_bytes);
-
-// A value of a few levels: copying, comparing or printing one takes a stack for each level.
-// Discarded where `text` is deeper, or no JSON.
-nlohmann::json ParseModelJson(absl::string_view text);
 
 }  // namespace hearth
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
 #include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
+#include "worker/model/model_json.h"
 #include "worker/model/tensor_files.h"
 
 namespace hearth {
@@ -19,7 +19,6 @@ using Json = nlohmann::json;
 // which a parsed header would be a gigabyte.
 constexpr uint64_t kMaxHeaderBytes = uint64_t{8} << 20;
 constexpr size_t kMaxRank = 8;
-constexpr int kEntryDepth = 3;  // of data_offsets' numbers; what is deeper is not kept
 
 absl::Status Bad(const std::string& file, const std::string& what) {
   return absl::DataLossError(absl::StrCat(file, ": ", what));
@@ -38,9 +37,9 @@ absl::Status ParseEntry(const Json& entry, uint64_t data_begin, uint64_t data_by
                         TensorView* view) {
   const std::string tensor = absl::StrCat("tensor ", view->name, ": ");
   if (!entry.is_object()) return Bad(view->file, tensor + "entry is not an object");
-  const Json dtype = entry.value("dtype", Json());
-  const Json shape = entry.value("shape", Json());
-  const Json offsets = entry.value("data_offsets", Json());
+  const Json& dtype = JsonAt(entry, {"dtype"});
+  const Json& shape = JsonAt(entry, {"shape"});
+  const Json& offsets = JsonAt(entry, {"data_offsets"});
   if (!dtype.is_string() || !shape.is_array() || shape.size() > kMaxRank || !offsets.is_array() ||
       offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
     return Bad(view->file, tensor + "dtype, shape or data_offsets is missing or malformed");
@@ -94,20 +93,10 @@ absl::Status CheckCoverage(const std::string& file, uint64_t data_begin, uint64_
   return absl::OkStatus();
 }
 
-// The header as JSON. A name that comes twice would leave open which bytes are meant.
 absl::StatusOr<Json> ParseHeader(const std::string& file, const std::string& text) {
-  std::set<std::string> names;
-  std::string twice;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth == 1 && event == Json::parse_event_t::key &&
-        !names.insert(parsed.get<std::string>()).second) {
-      twice = parsed.get<std::string>();
-    }
-    return depth <= kEntryDepth;
-  };
-  Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
-  if (!header.is_object()) return Bad(file, "header is not a JSON object");
-  if (!twice.empty()) return Bad(file, absl::StrCat("header names tensor ", twice, " twice"));
+  absl::StatusOr<Json> header = ParseModelJson(text);
+  if (!header.ok()) return Bad(file, absl::StrCat("header ", header.status().message()));
+  if (!header->is_object()) return Bad(file, "header is not a JSON object");
   return header;
 }
 
@@ -117,18 +106,18 @@ using WeightMap = std::map<std::string, std::string>;
 absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxJsonFileBytes);
   if (!text.ok()) return text.status();
-  const Json json = ParseModelJson(*text);
-  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
-    return Bad(path, "has no weight_map");
-  }
+  const absl::StatusOr<Json> json = ParseModelJson(*text);
+  if (!json.ok()) return Bad(path, absl::StrCat("has no weight_map: ", json.status().message()));
+  const Json& files = JsonAt(*json, {"weight_map"});
+  if (!files.is_object()) return Bad(path, "has no weight_map");
   WeightMap map;
-  for (const auto& [tensor, file] : json["weight_map"].items()) {
+  for (const auto& [tensor, file] : files.items()) {
+    const auto* name = file.get_ptr<const std::string*>();
     // A plain name: an index must not lead out of its folder.
-    if (!file.is_string() || file.get<std::string>().empty() ||
-        file.get<std::string>().find('/') != std::string::npos) {
+    if (name == nullptr || name->empty() || name->find('/') != std::string::npos) {
       return Bad(path, absl::StrCat("weight_map of ", tensor, " is not a file name"));
     }
-    map[tensor] = file.get<std::string>();
+    map[tensor] = *name;
   }
   return map;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,6 @@
 namespace hearth {
 namespace {
 
-using Json = nlohmann::json;
 using Pieces = std::vector<VocabularyPiece>;
 
 // Of Gemma's 262,144 pieces: those of bytes, then those that texts are merged to; before and behind
@@ -48,23 +48,18 @@ void TakeGemmasTypes(Pieces* pieces, std::vector<std::string>* notes) {
       "tokenizer: ", mistyped, " pieces have the types that they have in Gemma 3, not the file's"));
 }
 
-// The numbers of the pieces: one each, or none at all.
-bool IsOneEach(const Json& numbers, const Json& tokens) {
-  if (!numbers.is_array() || numbers.size() != tokens.size()) return false;
-  return std::all_of(numbers.begin(), numbers.end(), [](const Json& n) { return n.is_number(); });
-}
-
-absl::StatusOr<Pieces> ReadPieces(const GgufHeader& header, size_t count, bool has_scores) {
-  const Json &tokens = header.Field("tokens"), &types = header.Field("token_type");
+absl::StatusOr<Pieces> ReadPieces(const GgufVocabulary& from, size_t count, bool has_scores) {
   Pieces pieces;
+  size_t bytes = 0;
   for (size_t id = 0; id < count; ++id) {
-    const int64_t type = types[id].is_number_integer() ? types[id].get<int64_t>() : 0;
-    if (!tokens[id].is_string() || type < 1 || type > 6)
-      return absl::InvalidArgumentError(absl::StrCat("token ", id, " has no text, or no type"));
-    std::string text = Replaced(tokens[id].get_ref<const std::string&>(), " ", kSpaceMark);
+    const int32_t type = (*from.token_types)[id];
+    if (type < 1 || type > 6)
+      return absl::InvalidArgumentError(absl::StrCat("token ", id, " has no type"));
+    std::string text = Replaced((*from.tokens)[id], " ", kSpaceMark);
     const bool is_byte = type == 1 && IsBytePiece(text);
-    const float score =
-        has_scores ? header.Field("scores")[id].get<float>() : -static_cast<float>(id);
+    const float score = has_scores ? (*from.scores)[id] : -static_cast<float>(id);
+    bytes += text.size();
+    if (absl::Status s = CheckPieceRoom(id + 1, bytes); !s.ok()) return s;
     pieces.push_back(
         {std::move(text), is_byte ? PieceType::kByte : static_cast<PieceType>(type), score});
   }
@@ -75,7 +70,7 @@ absl::StatusOr<Pieces> ReadPieces(const GgufHeader& header, size_t count, bool h
 
 // As many as the embedding has rows: Ollama's files have more.
 size_t PiecesOf(const GgufHeader& header) {
-  size_t count = header.Field("tokens").size();
+  size_t count = header.vocabulary.tokens->size();
   for (const TensorView& view : header.tensors) {
     if (view.name == "model.embed_tokens.weight" && !view.shape.empty())
       count = std::min(count, static_cast<size_t>(view.shape[0]));
@@ -87,38 +82,42 @@ size_t PiecesOf(const GgufHeader& header) {
 
 absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
                                           std::vector<std::string>* notes) {
-  const Json &tokens = header.Field("tokens"), &scores = header.Field("scores");
-  const Json& model = header.Field("model");
-  const bool has_merges = model == "gpt2";
-  if (!tokens.is_array() || tokens.empty())
+  const GgufVocabulary& from = header.vocabulary;
+  const bool has_merges = header.Says("model", "gpt2");
+  if (!from.tokens.has_value() || from.tokens->size() == 0)
     return absl::UnimplementedError("has no tokenizer.ggml.tokens");
-  if (!has_merges && model != "llama")
+  if (!has_merges && !header.Says("model", "llama"))
     return absl::UnimplementedError("has a tokenizer.ggml.model that is neither llama nor gpt2");
-  if (!IsOneEach(header.Field("token_type"), tokens) ||
-      (!scores.is_null() && !IsOneEach(scores, tokens))) {
+  const auto is_one_each = [&](const auto& numbers) {
+    return numbers.has_value() && numbers->size() == from.tokens->size();
+  };
+  const bool is_scored = !std::holds_alternative<std::monostate>(header.Field("scores"));
+  if (!is_one_each(from.token_types) || (is_scored && !is_one_each(from.scores))) {
     return absl::InvalidArgumentError("token_type or scores are not one number for each token");
   }
-  const auto is_zero = [](const Json& score) { return score == 0; };
+  const auto is_zero = [](float score) { return score == 0; };
   const bool has_scores =
-      !has_merges && !scores.is_null() && !std::all_of(scores.begin(), scores.end(), is_zero);
+      !has_merges && is_scored && !std::all_of(from.scores->begin(), from.scores->end(), is_zero);
   if (!has_merges && !has_scores)
     notes->push_back("tokenizer: no scores; pieces are merged in the order of their ids");
-  absl::StatusOr<Pieces> pieces = ReadPieces(header, PiecesOf(header), has_scores);
+  absl::StatusOr<Pieces> pieces = ReadPieces(from, PiecesOf(header), has_scores);
   if (!pieces.ok()) return pieces;
+  const auto* adds_space = std::get_if<bool>(&header.Field("add_space_prefix"));
   if (IsGemmas(*pieces)) {
     TakeGemmasTypes(&*pieces, notes);
-  } else if (!has_merges && header.Field("add_space_prefix") == true) {
+  } else if (!has_merges && adds_space != nullptr && *adds_space) {
     return absl::UnimplementedError("adds a space before each text");
   }
   if (absl::Status s = CheckPieces(*pieces); !s.ok()) return s;
   if (!has_merges) return pieces;
-  const Json& merges = header.Field("merges");
-  const auto is_text = [](const Json& merge) {
-    return merge.is_string() && !FindInvalidUtf8(merge.get_ref<const std::string&>()).has_value();
-  };
-  if (!merges.is_array() || !std::all_of(merges.begin(), merges.end(), is_text))
+  if (!from.merges.has_value())
     return absl::InvalidArgumentError("tokenizer.ggml.merges is no list of texts");
-  if (absl::Status s = CheckMerges(merges, *pieces); !s.ok()) return s;
+  const auto merge_at = [&](size_t at) -> std::optional<MergeHalves> {
+    const std::string_view text = (*from.merges)[at];
+    return FindInvalidUtf8(text).has_value() ? std::nullopt : MergeOf(text);
+  };
+  const absl::Status fits = CheckMerges(from.merges->size(), merge_at, *pieces);
+  if (!fits.ok()) return fits;
   return pieces;
 }
 

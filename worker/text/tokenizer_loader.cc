@@ -5,15 +5,16 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json.hpp"
 #include "proto/fingerprint.h"
 #include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
+#include "worker/model/model_json.h"
 #include "worker/text/gguf_vocabulary.h"
 #include "worker/text/vocabulary_file.h"
 
@@ -34,8 +35,8 @@ std::optional<std::string> TemplateOf(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return std::nullopt;
   for (const Json& one : value) {
-    if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template"))
-      return TemplateOf(one["template"]);
+    if (JsonAt(one, {"name"}) == "default" && !JsonAt(one, {"template"}).is_null())
+      return TemplateOf(JsonAt(one, {"template"}));
   }
   return std::nullopt;
 }
@@ -46,9 +47,10 @@ std::optional<std::string> TemplateOfFolder(const std::string& dir) {
   if (text.ok()) return *std::move(text);
   for (const char* name : {"/chat_template.json", "/tokenizer_config.json"}) {
     text = ReadModelFile(dir + name, kMaxJsonFileBytes);
-    const Json json = text.ok() ? ParseModelJson(*text) : Json();
-    if (!json.is_object() || !json.contains("chat_template")) continue;
-    if (auto found = TemplateOf(json["chat_template"]); found.has_value()) return found;
+    if (!text.ok()) continue;
+    const absl::StatusOr<Json> json = ParseModelJson(*text);
+    if (!json.ok()) continue;
+    if (auto found = TemplateOf(JsonAt(*json, {"chat_template"})); found.has_value()) return found;
   }
   return std::nullopt;
 }
@@ -112,7 +114,8 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model) {
     const absl::StatusOr<GgufHeader> header = ReadGgufHeader(model, /*with_vocabulary=*/true);
     if (!header.ok()) return header.status();
     loaded.file = model;
-    NoteTemplate(TemplateOf(header->Field("tokenizer.chat_template")), &loaded.notes);
+    const auto* text = std::get_if<std::string>(&header->Field("tokenizer.chat_template"));
+    NoteTemplate(text == nullptr ? std::nullopt : std::optional(*text), &loaded.notes);
     const absl::Status made = Make(model, ReadGgufVocabulary(*header, &loaded.notes), &loaded);
     if (!made.ok()) return made;
     return loaded;
@@ -120,14 +123,15 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model) {
   NoteTemplate(TemplateOfFolder(model), &loaded.notes);
   for (const char* const name : {"tokenizer.model", "tokenizer.json"}) {
     const std::string path = absl::StrCat(model, "/", name);
-    const absl::StatusOr<std::string> bytes = ReadModelFile(path, kMaxTokenizerBytes);
+    absl::StatusOr<std::string> bytes = ReadModelFile(path, kMaxTokenizerBytes);
     if (absl::IsNotFound(bytes.status())) continue;
     if (!bytes.ok()) return bytes.status();
     const bool is_model = std::string_view(name) == "tokenizer.model";
     loaded.file = name;
-    const absl::Status made =
-        Make(path, is_model ? ReadTokenizerModel(*bytes) : ReadTokenizerJson(*bytes), &loaded);
-    if (!made.ok()) return made;
+    const absl::StatusOr<Pieces> pieces =
+        is_model ? ReadTokenizerModel(*bytes) : ReadTokenizerJson(*bytes);
+    *bytes = std::string();  // a tokenizer takes memory of its own
+    if (absl::Status made = Make(path, pieces, &loaded); !made.ok()) return made;
     return loaded;
   }
   loaded.why_none = "this worker's model folder has no tokenizer.model and no tokenizer.json";

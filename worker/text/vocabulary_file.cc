@@ -1,5 +1,6 @@
 #include "worker/text/vocabulary_file.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -7,14 +8,14 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
-#include "worker/model/model_file.h"
+#include "worker/model/model_json.h"
+#include "worker/model/text_list.h"
 #include "worker/text/utf8.h"
 
 namespace hearth {
@@ -76,6 +77,7 @@ class FieldReader {
 
 // Of which Gemma's longest has 93.
 constexpr size_t kMaxPieceBytes = 512;
+constexpr char kOddMerge[] = "a merge is no pair of texts";
 
 using Pieces = std::vector<VocabularyPiece>;
 using Json = nlohmann::json;
@@ -154,16 +156,126 @@ absl::Status CheckSettings(const Settings& settings) {
 
 // --- tokenizer.json ---
 
-// The value at a path of objects; null where there is none.
-const Json& At(const Json& json, std::initializer_list<const char*> path) {
-  static const Json kNothing;
-  const Json* at = &json;
-  for (const char* name : path) {
-    const auto found = at->is_object() ? at->find(name) : at->end();
-    if (!at->is_object() || found == at->end()) return kNothing;
-    at = &*found;
+// tokenizer.json, as a value in which the vocabulary and the merges are empty, and those two as
+// lists. A value that has no place in them leaves an entry without an id, or is an odd merge.
+class TokenizerJson : public ModelJsonBuilder {
+ public:
+  static constexpr uint32_t kNoId = UINT32_MAX;
+
+  const TextList& texts() const { return texts_; }
+  const std::vector<uint32_t>& ids() const { return ids_; }  // of each text
+  size_t merges() const { return halves_.size() / 2; }
+  MergeHalves merge(size_t at) const { return {halves_[2 * at], halves_[2 * at + 1]}; }
+  bool has_odd_merge() const { return has_odd_merge_; }
+
+  bool null() override { return part_ == kOther ? ModelJsonBuilder::null() : Odd(); }
+  bool boolean(bool value) override {
+    return part_ == kOther ? ModelJsonBuilder::boolean(value) : Odd();
   }
-  return *at;
+  bool number_integer(number_integer_t value) override {
+    return part_ == kOther ? ModelJsonBuilder::number_integer(value) : Odd();
+  }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return part_ == kOther ? ModelJsonBuilder::number_float(value, text) : Odd();
+  }
+  bool number_unsigned(number_unsigned_t value) override;
+  bool string(string_t& value) override;
+  bool key(string_t& name) override;
+  bool start_object(size_t size) override;
+  bool start_array(size_t size) override;
+  bool end_object() override { return Leave() ? ModelJsonBuilder::end_object() : true; }
+  bool end_array() override { return Leave() ? ModelJsonBuilder::end_array() : true; }
+
+ private:
+  enum Part { kOther, kVocabulary, kMerges };
+
+  void Begin(Part part) { part_ = part, levels_ = 1; }
+  bool Enter();
+  bool Leave();
+  bool Odd();
+  bool AddHalf(std::string_view half);
+
+  Part part_ = kOther;  // that the next value lies in
+  size_t levels_ = 0;   // that are open, from the part's own on
+  size_t found_ = 0;    // halves of a merge that is a list
+  size_t bytes_ = 0;    // of all texts
+  TextList texts_;
+  std::vector<uint32_t> ids_;
+  TextList halves_;  // two of each merge, as long as none is odd
+  bool has_odd_merge_ = false;
+};
+
+bool TokenizerJson::number_unsigned(number_unsigned_t value) {
+  if (part_ == kOther) return ModelJsonBuilder::number_unsigned(value);
+  if (part_ == kMerges || levels_ > 1 || value >= kNoId) return Odd();
+  ids_.back() = static_cast<uint32_t>(value);
+  return true;
+}
+
+bool TokenizerJson::key(string_t& name) {
+  if (part_ == kOther) return ModelJsonBuilder::key(name);
+  if (part_ == kMerges || levels_ > 1) return Odd();
+  bytes_ += name.size();
+  const absl::Status room = CheckPieceRoom(ids_.size() + 1, bytes_);
+  if (!room.ok()) return Fail(std::string(room.message()));
+  texts_.Add(name);
+  ids_.push_back(kNoId);
+  return true;
+}
+
+// Of a merge: ["a", "b"], or "a b" in older files.
+bool TokenizerJson::string(string_t& value) {
+  if (part_ == kOther) return ModelJsonBuilder::string(value);
+  if (part_ == kVocabulary || levels_ > 2) return Odd();
+  if (levels_ == 2) return ++found_ <= 2 ? AddHalf(value) : Odd();
+  const std::optional<MergeHalves> merge = MergeOf(value);
+  return merge.has_value() ? AddHalf(merge->first) && AddHalf(merge->second) : Odd();
+}
+
+bool TokenizerJson::start_object(size_t size) {
+  if (part_ != kOther) return Odd() && Enter();
+  if (IsAt({"model", "vocab"})) Begin(kVocabulary);
+  return ModelJsonBuilder::start_object(size);
+}
+
+bool TokenizerJson::start_array(size_t size) {
+  if (part_ != kOther) return Enter();
+  if (IsAt({"model", "merges"})) Begin(kMerges);
+  return ModelJsonBuilder::start_array(size);
+}
+
+// A list or an object inside a part: the list of a merge, or odd.
+bool TokenizerJson::Enter() {
+  if (levels_ == kMaxJsonLevels) return Fail("has too many levels");
+  found_ = 0;
+  return ++levels_ == 2 || Odd();
+}
+
+// Whether that ends the part, or it lies outside of both.
+bool TokenizerJson::Leave() {
+  if (part_ == kOther) return true;
+  if (levels_ == 2 && found_ != 2) Odd();
+  if (--levels_ > 0) return false;
+  part_ = kOther;
+  return true;
+}
+
+bool TokenizerJson::Odd() {
+  has_odd_merge_ |= part_ == kMerges;
+  return true;
+}
+
+bool TokenizerJson::AddHalf(std::string_view half) {
+  if (merges() == kMaxMerges) return Fail(absl::StrCat("has more than ", kMaxMerges, " merges"));
+  halves_.Add(half);
+  return true;
+}
+
+// What a message quotes of a text that may be long.
+std::string Shown(std::string_view text) {
+  size_t bytes = std::min<size_t>(text.size(), 200);
+  while (bytes < text.size() && bytes > 0 && (text[bytes] & 0xC0) == 0x80) --bytes;
+  return std::string(text.substr(0, bytes));
 }
 
 // Nothing, false, and the empty text are how a setting says no.
@@ -172,63 +284,54 @@ bool IsOff(const Json& value) {
 }
 
 absl::Status CheckJsonSettings(const Json& json) {
-  const Json& model = At(json, {"model"});
-  if (At(model, {"type"}) != "BPE") return Other("its model is not BPE");
+  const Json& model = JsonAt(json, {"model"});
+  if (JsonAt(model, {"type"}) != "BPE") return Other("its model is not BPE");
   for (const char* name :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"}) {
-    if (!IsOff(At(model, {name}))) return Other("model.", name, " is set");
+    if (!IsOff(JsonAt(model, {name}))) return Other("model.", name, " is set");
   }
-  if (At(model, {"byte_fallback"}) != true) return Other("model.byte_fallback is not set");
-  const Json& normalizer = At(json, {"normalizer"});
-  if (At(normalizer, {"type"}) != "Replace" || At(normalizer, {"pattern", "String"}) != " " ||
-      At(normalizer, {"content"}) != std::string(kSpaceMark)) {
+  if (JsonAt(model, {"byte_fallback"}) != true) return Other("model.byte_fallback is not set");
+  const Json& normalizer = JsonAt(json, {"normalizer"});
+  if (JsonAt(normalizer, {"type"}) != "Replace" ||
+      JsonAt(normalizer, {"pattern", "String"}) != " " ||
+      JsonAt(normalizer, {"content"}) != std::string(kSpaceMark)) {
     return Other("its normalizer does more than write U+2581 for a space");
   }
   // After that no text has a space to be split at.
-  const Json& splitter = At(json, {"pre_tokenizer"});
+  const Json& splitter = JsonAt(json, {"pre_tokenizer"});
   const bool splits_nothing =
-      At(splitter, {"type"}) == "Split" && At(splitter, {"pattern", "String"}) == " ";
+      JsonAt(splitter, {"type"}) == "Split" && JsonAt(splitter, {"pattern", "String"}) == " ";
   if (!splitter.is_null() && !splits_nothing) return Other("its pre_tokenizer divides texts");
   return absl::OkStatus();
 }
 
-absl::Status Put(const Json& id, std::string text, PieceType type, Pieces* pieces) {
-  const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < pieces->size();
-  if (!fits) return Broken("the id of \"", text, "\" is no number below ", pieces->size());
-  VocabularyPiece& piece = (*pieces)[id.get<uint64_t>()];
+absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pieces) {
+  if (id >= pieces->size())
+    return Broken("the id of \"", Shown(text), "\" is no number below ", pieces->size());
+  VocabularyPiece& piece = (*pieces)[id];
   if (!piece.text.empty() && piece.text != text)
-    return Broken("\"", piece.text, "\" and \"", text, "\" have one id");
+    return Broken("\"", Shown(piece.text), "\" and \"", Shown(text), "\" have one id");
   // In Gemma the earlier a piece was made, the smaller is its id: CheckMerges.
-  piece = {std::move(text), type, -static_cast<float>(id.get<uint64_t>())};
+  piece = {std::string(text), type, -static_cast<float>(id)};
   return absl::OkStatus();
 }
 
 absl::Status ReadAdded(const Json& added, const Json& unknown, Pieces* pieces) {
   for (const Json& token : added) {
-    const Json& content = At(token, {"content"});
-    if (!content.is_string()) return Broken("an added token has no content");
+    const Json &content = JsonAt(token, {"content"}), &id = JsonAt(token, {"id"});
+    const auto* text = content.get_ptr<const std::string*>();
+    if (text == nullptr) return Broken("an added token has no content");
     for (const char* name : {"single_word", "lstrip", "rstrip", "normalized"}) {
-      if (!IsOff(At(token, {name})))
-        return Other("the added token \"", content.get<std::string>(), "\" has ", name);
+      if (!IsOff(JsonAt(token, {name})))
+        return Other("the added token \"", Shown(*text), "\" has ", name);
     }
     PieceType type = PieceType::kUserDefined;
-    if (At(token, {"special"}) == true) type = PieceType::kControl;
+    if (JsonAt(token, {"special"}) == true) type = PieceType::kControl;
     if (content == unknown) type = PieceType::kUnknown;
-    if (absl::Status put = Put(At(token, {"id"}), content, type, pieces); !put.ok()) return put;
+    const uint64_t at = id.is_number_unsigned() ? id.get<uint64_t>() : TokenizerJson::kNoId;
+    if (absl::Status put = Put(at, *text, type, pieces); !put.ok()) return put;
   }
   return absl::OkStatus();
-}
-
-// ["a", "b"], or "a b" in older files.
-std::optional<std::pair<std::string, std::string>> Halves(const Json& merge) {
-  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
-    return std::make_pair(merge[0].get<std::string>(), merge[1].get<std::string>());
-  if (!merge.is_string()) return std::nullopt;
-  const std::string& text = merge.get_ref<const std::string&>();
-  const size_t space = text.find(' ');
-  if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-    return std::nullopt;
-  return std::make_pair(text.substr(0, space), text.substr(space + 1));
 }
 
 }  // namespace
@@ -239,8 +342,21 @@ bool IsBytePiece(std::string_view text) {
          text[5] == '>';
 }
 
+std::optional<MergeHalves> MergeOf(std::string_view text) {
+  const size_t space = text.find(' ');
+  if (space == text.npos || text.find(' ', space + 1) != text.npos) return std::nullopt;
+  return MergeHalves(text.substr(0, space), text.substr(space + 1));
+}
+
+absl::Status CheckPieceRoom(size_t pieces, size_t bytes) {
+  if (pieces > kMaxPieces) return Broken("has more than ", kMaxPieces, " pieces");
+  if (bytes > kMaxVocabularyBytes)
+    return Broken("has pieces of more than ", kMaxVocabularyBytes, " bytes");
+  return absl::OkStatus();
+}
+
 absl::Status CheckPieces(const Pieces& pieces) {
-  std::unordered_set<std::string_view> taken;
+  absl::flat_hash_set<std::string_view> taken;
   taken.reserve(pieces.size());
   size_t bytes = 0;
   for (const VocabularyPiece& piece : pieces) {
@@ -258,18 +374,21 @@ absl::Status CheckPieces(const Pieces& pieces) {
   return absl::OkStatus();
 }
 
-absl::Status CheckMerges(const Json& merges, const Pieces& pieces) {
-  std::unordered_map<std::string_view, size_t> ids;
-  for (size_t id = 0; id < pieces.size(); ++id) ids[pieces[id].text] = id;
+absl::Status CheckMerges(size_t merges,
+                         absl::FunctionRef<std::optional<MergeHalves>(size_t)> merge_at,
+                         const Pieces& pieces) {
+  absl::flat_hash_map<std::string_view, uint32_t> ids;
+  ids.reserve(pieces.size());
+  for (size_t id = 0; id < pieces.size(); ++id) ids[pieces[id].text] = static_cast<uint32_t>(id);
   size_t last = 0;
   std::set<size_t> splits;  // of the piece of that id
-  for (const Json& merge : merges) {
-    const auto halves = Halves(merge);
-    if (!halves.has_value()) return Broken("a merge is no pair of texts");
-    const std::string whole = halves->first + halves->second;
+  for (size_t at = 0; at < merges; ++at) {
+    const std::optional<MergeHalves> halves = merge_at(at);
+    if (!halves.has_value()) return Broken(kOddMerge);
+    const std::string whole = std::string(halves->first).append(halves->second);
     const auto made = ids.find(whole);
     if (made == ids.end() || ids.count(halves->first) + ids.count(halves->second) < 2)
-      return Broken("a merge of \"", halves->first, "\" is of no pieces");
+      return Broken("a merge of \"", Shown(halves->first), "\" is of no pieces");
     if (made->second < last) return Other("its merges are in another order than its pieces");
     if (made->second != last) splits.clear();
     last = made->second;
@@ -285,7 +404,7 @@ absl::Status CheckMerges(const Json& merges, const Pieces& pieces) {
     if (piece.type == PieceType::kNormal && !is_character && possible == before)
       return Other("no merge makes the piece \"", piece.text, "\"");
   }
-  if (possible != merges.size()) return Other("some of its pieces have merges that are missing");
+  if (possible != merges) return Other("some of its pieces have merges that are missing");
   return absl::OkStatus();
 }
 
@@ -293,6 +412,7 @@ absl::StatusOr<Pieces> ReadTokenizerModel(std::string_view model) {
   Pieces pieces;
   Settings settings;
   bool is_whole = true;
+  size_t bytes = 0;
   FieldReader reader(model);
   for (Field field; is_whole && reader.Next(&field);) {
     if (field.number == kTrainer) is_whole = ReadTrainer(field.bytes, &settings);
@@ -300,7 +420,10 @@ absl::StatusOr<Pieces> ReadTokenizerModel(std::string_view model) {
     if (field.number != kPieces) continue;
     std::optional<VocabularyPiece> piece = ReadPiece(field.bytes);
     is_whole = piece.has_value();
-    if (is_whole) pieces.push_back(*std::move(piece));
+    if (!is_whole) break;
+    bytes += piece->text.size();
+    if (absl::Status s = CheckPieceRoom(pieces.size() + 1, bytes); !s.ok()) return s;
+    pieces.push_back(*std::move(piece));
   }
   if (!is_whole || !reader.ok() || pieces.empty()) return Broken("not a SentencePiece model");
   absl::Status status = CheckSettings(settings);
@@ -310,27 +433,42 @@ absl::StatusOr<Pieces> ReadTokenizerModel(std::string_view model) {
 }
 
 absl::StatusOr<Pieces> ReadTokenizerJson(std::string_view text) {
-  const Json json = ParseModelJson(absl::string_view(text.data(), text.size()));
-  const Json& vocabulary = At(json, {"model", "vocab"});
-  const Json& merges = At(json, {"model", "merges"});
-  const Json& added = At(json, {"added_tokens"});
-  if (!vocabulary.is_object() || !merges.is_array() || !(added.is_array() || added.is_null()))
+  TokenizerJson json;
+  const absl::Status parsed = json.Parse(absl::string_view(text.data(), text.size()));
+  if (!parsed.ok()) return Broken("not a tokenizer: it ", parsed.message());
+  const Json rest = json.Take();
+  const Json& added = JsonAt(rest, {"added_tokens"});
+  if (!JsonAt(rest, {"model", "vocab"}).is_object() ||
+      !JsonAt(rest, {"model", "merges"}).is_array() || !(added.is_array() || added.is_null())) {
     return Broken("not a tokenizer with a vocabulary and merges");
-  absl::Status status = CheckJsonSettings(json);
+  }
+  if (absl::Status status = CheckJsonSettings(rest); !status.ok()) return status;
   // Some added tokens lie behind the vocabulary, the others in it.
-  size_t size = vocabulary.size();
+  size_t behind = 0;
+  absl::flat_hash_map<std::string_view, size_t> contents;
   for (const Json& token : added) {
-    const Json& content = At(token, {"content"});
-    size += content.is_string() && !vocabulary.contains(content.get<std::string>());
+    const auto* content = JsonAt(token, {"content"}).get_ptr<const std::string*>();
+    if (content != nullptr) ++contents[*content], ++behind;
   }
-  Pieces pieces(size);
-  for (auto at = vocabulary.begin(); status.ok() && at != vocabulary.end(); ++at) {
-    status = Put(at.value(), at.key(),
-                 IsBytePiece(at.key()) ? PieceType::kByte : PieceType::kNormal, &pieces);
+  for (size_t at = 0; at < json.texts().size(); ++at) {
+    const auto found = contents.find(json.texts()[at]);
+    if (found != contents.end()) behind -= std::exchange(found->second, 0);
   }
-  if (status.ok()) status = ReadAdded(added, At(json, {"model", "unk_token"}), &pieces);
+  absl::Status status = CheckPieceRoom(json.texts().size() + behind, 0);
+  if (!status.ok()) return status;
+  Pieces pieces(json.texts().size() + behind);
+  for (size_t at = 0; status.ok() && at < json.texts().size(); ++at) {
+    const std::string_view piece = json.texts()[at];
+    status = Put(json.ids()[at], piece, IsBytePiece(piece) ? PieceType::kByte : PieceType::kNormal,
+                 &pieces);
+  }
+  if (status.ok()) status = ReadAdded(added, JsonAt(rest, {"model", "unk_token"}), &pieces);
   if (status.ok()) status = CheckPieces(pieces);
-  if (status.ok()) status = CheckMerges(merges, pieces);
+  if (status.ok() && json.has_odd_merge()) return Broken(kOddMerge);
+  if (status.ok()) {
+    status = CheckMerges(
+        json.merges(), [&json](size_t at) { return json.merge(at); }, pieces);
+  }
   if (!status.ok()) return status;
   return pieces;
 }

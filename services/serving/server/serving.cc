@@ -36,10 +36,10 @@ absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
 }  // namespace
 
 void SetUpServer(const ServerFlags& flags) {
+  SetUpLogging(flags.log_level, flags.log_format);  // first: a stop signal is logged
   HandleStopSignals();
   KeepFreedMemory();
   RaiseOpenFileLimit();
-  SetUpLogging(flags.log_level, flags.log_format);
   LogWarnings(flags.mistyped_variables);
 }
 

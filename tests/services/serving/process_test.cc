@@ -35,6 +35,20 @@ TEST(Process, AStopSignalEndsAStartAtOnce) {
   EXPECT_EQ(WEXITSTATUS(end), 0);
 }
 
+// A start that parses a model's files makes no call that a signal could interrupt.
+TEST(Process, StopSignalEndsABusyStart) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const int end = RunInChild([signal] {
+      HandleStopSignals();
+      kill(getpid(), signal);
+      for (volatile unsigned work = 0;; work = work + 1) {
+      }
+    });
+    EXPECT_TRUE(WIFEXITED(end));
+    EXPECT_EQ(WEXITSTATUS(end), 0);
+  }
+}
+
 TEST(Process, AStopSignalThatCameBeforeItIsWaitedForIsKept) {
   const int end = RunInChild([] {
     HandleStopSignals();

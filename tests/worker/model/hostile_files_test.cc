@@ -21,6 +21,7 @@
 #include "tests/worker/model/file_kit.h"
 #include "tests/worker/model/gguf_kit.h"
 #include "tests/worker/model/made_up_model.h"
+#include "tests/worker/model/peak_memory.h"
 #include "worker/model/invariant/invariant_gemma.h"
 #include "worker/text/tokenizer_loader.h"
 
@@ -34,34 +35,6 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Bytes of a line such as VmHWM in /proc/self/status.
-uint64_t StatusBytes(const std::string& name) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(name, 0) == 0) return std::stoull(line.substr(name.size() + 1)) << 10;
-  }
-  return 0;
-}
-#endif
-
-// From its start on: the most memory that the process had is so much more.
-class PeakMemory {
- public:
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  uint64_t Grown() const { return 0; }  // the sanitizer's own is many times as much
-#else
-  PeakMemory() {
-    std::ofstream("/proc/self/clear_refs") << 5;  // the peak is what it has now, where it may
-    before_ = StatusBytes("VmHWM:");
-  }
-  uint64_t Grown() const { return StatusBytes("VmHWM:") - before_; }
-
- private:
-  uint64_t before_ = 0;
-#endif
-};
 
 // One or a few bits flipped, the end cut off, or a piece copied to another place; most of them in
 // the first `header` bytes, which say what the others are.
@@ -181,7 +154,14 @@ TEST_F(HostileFiles, FilesOfAFolderAreOneErrorEach) {
                     config = folder_.File("config.json");
   Try(folder_.path(), weights, ReadAll(weights).find('}', 8) + 1000);
   EXPECT_GT(refused_.models, static_cast<int>(draws_) / 4);
-  Try(folder_.path(), config, std::numeric_limits<size_t>::max());
+  const std::string generation = folder_.Write(
+      "generation_config.json", R"({"eos_token_id": [1, 106], "top_k": 64, "top_p": 0.95,)"
+                                R"( "cache_config": {"nbits": 4}, "use_cache": true})");
+  const std::string chats = folder_.Write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "{{ x }}"}], "added": {"0": {}}})");
+  for (const std::string& file : {config, generation, chats})
+    Try(folder_.path(), file, std::numeric_limits<size_t>::max());
   Try(folder_.path(), tokenizer, std::numeric_limits<size_t>::max());
   EXPECT_GT(refused_.tokenizers, static_cast<int>(draws_) / 8);
   std::filesystem::remove(tokenizer);

@@ -117,7 +117,8 @@ TEST_F(LoraAdapters, AdapterOfAnUnsupportedKindIsRefusedByField) {
   EXPECT_FALSE(Load().ok());
   WriteAll(folder_.File("adapter_config.json"), "{\"use_dora\": " + deep + "}");
   const auto loaded = LoraAdapter::Load(folder_.path(), model_, &pool_);
-  EXPECT_THAT(std::string(loaded.status().message()), HasSubstr("of a few levels"));
+  EXPECT_THAT(std::string(loaded.status().message()),
+              HasSubstr("field \"use_dora\": has more than 64 levels"));
 }
 
 TEST_F(LoraAdapters, AdapterOfAnotherModelIsRefusedByTensor) {

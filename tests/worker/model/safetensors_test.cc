@@ -53,7 +53,7 @@ TEST(TensorFile, MustNameEveryByteOnce) {
 
 TEST(TensorFile, MustNameATensorOnce) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"a":)" + Entry(8, 16) + "}", 16),
-              HasSubstr("names tensor a twice"));
+              HasSubstr("header names \"a\" twice"));
   // Words inside an entry are not names.
   EXPECT_THAT(ErrorOf(R"({"shape":)" + Entry(0, 8) + R"(,"dtype":)" + Entry(8, 16) + "}", 16),
               IsEmpty());

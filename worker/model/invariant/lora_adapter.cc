@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "nlohmann/json.hpp"
 #include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/model_file.h"
+#include "worker/model/model_json.h"
 #include "worker/model/tensor_files.h"
 #include "worker/model/weights.h"
 
@@ -49,35 +49,37 @@ absl::StatusOr<AdapterConfig> ReadConfig(const std::string& path) {
                                                            "; an adapter is a folder as PEFT's "
                                                            "save_pretrained writes it"));
   }
-  const Json json = ParseModelJson(*text);
-  if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object of a few levels"));
-  const auto refuse = [&](const char* field, const char* why) {
-    const Json value = json.value(field, Json());
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": field ", field, " = ",
-        value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace).substr(0, 200),
-        ": ", why));
+  const absl::StatusOr<Json> json = ParseModelJson(*text);
+  if (!json.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
+  if (!json->is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  const auto field_of = [&json](const char* field) -> const Json& {
+    return JsonAt(*json, {field});
   };
-  if (json.value("peft_type", Json()) != "LORA")
-    return refuse("peft_type", "only LORA is supported");
+  const auto refuse = [&](const char* field, const char* why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": field ", field, " = ", JsonExcerpt(field_of(field)), ": ", why));
+  };
+  if (field_of("peft_type") != "LORA") return refuse("peft_type", "only LORA is supported");
   for (const char* field : kRefusedFields) {
-    if (!IsUnset(json.value(field, Json()))) return refuse(field, "is not supported");
+    if (!IsUnset(field_of(field))) return refuse(field, "is not supported");
   }
-  if (json.value("bias", Json("none")) != "none") return refuse("bias", "only none is supported");
-  const Json rank = json.value("r", Json()), alpha = json.value("lora_alpha", Json());
+  if (json->contains("bias") && field_of("bias") != "none")
+    return refuse("bias", "only none is supported");
+  const Json &rank = field_of("r"), &alpha = field_of("lora_alpha");
   if (!rank.is_number_integer() || rank < 1 || rank > kMaxRank) {
     return refuse("r", "must be an integer in [1, 4096]");
   }
   if (!alpha.is_number() || !std::isfinite(alpha.get<double>())) {
     return refuse("lora_alpha", "must be a number");
   }
-  const Json start = json.value("init_lora_weights", Json());
+  const Json& start = field_of("init_lora_weights");
   if (!start.is_null() && !start.is_boolean() && start != "gaussian" && start != "eva" &&
       start != "orthogonal") {
     return refuse("init_lora_weights", "is not supported: PEFT changes the model's own weights");
   }
-  const Json rslora = json.value("use_rslora", Json());
+  const Json& rslora = field_of("use_rslora");
   if (!rslora.is_null() && !rslora.is_boolean())
     return refuse("use_rslora", "must be true or false");
   AdapterConfig config;

@@ -1,0 +1,263 @@
+// The largest files that are legal, and files of a hundred thousand entries: each is loaded or is
+// one error, in a time and a memory that grow with the file's bytes alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/test_folder.h"
+#include "tests/worker/model/file_kit.h"
+#include "tests/worker/model/gguf_kit.h"
+#include "tests/worker/model/made_up_model.h"
+#include "tests/worker/model/peak_memory.h"
+#include "worker/model/gguf.h"
+#include "worker/model/invariant/lora_adapter.h"
+#include "worker/model/model_config.h"
+#include "worker/model/model_file.h"
+#include "worker/model/model_json.h"
+#include "worker/model/tensor_files.h"
+#include "worker/model/thread_pool.h"
+#include "worker/text/tokenizer_loader.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSparedBytes = uint64_t{200} << 20;
+constexpr size_t kEntries = 100'000;
+
+// Calls `load` and checks the bars: 10 s of processor time, and three times the file and 200 MiB.
+void ExpectWithinBars(size_t file_bytes, const std::function<void()>& load) {
+  const PeakMemory memory;
+  const std::clock_t begin = std::clock();
+  load();
+  const double took_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  EXPECT_LT(took_s, kIsSanitized ? 100 : 10);
+  EXPECT_LE(memory.Grown(), 3 * file_bytes + kSparedBytes) << "a file of " << file_bytes;
+}
+
+// The characters of a vocabulary of `count`, each in 4 bytes.
+std::string WideCharacter(uint32_t number) {
+  const uint32_t code = 0x10000 + number;
+  return {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3F)),
+          static_cast<char>(0x80 | (code >> 6 & 0x3F)), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+// An object of `entries` empty objects: a parse that walks the parent at each end is quadratic.
+std::string ManyObjects(size_t entries, const std::string& before = "") {
+  std::string text = absl::StrCat("{", before);
+  for (size_t i = 0; i < entries; ++i)
+    absl::StrAppend(&text, i + before.size() > 0 ? "," : "", "\"x", i, "\":{}");
+  return text + "}";
+}
+
+class LargestFiles : public testing::Test {
+ protected:
+  // A GGUF file of these tokens, each of `bytes` bytes, and merges of 40.
+  std::string WriteGguf(uint64_t tokens, size_t bytes, uint64_t merges) {
+    std::string texts, types, scores, pairs;
+    std::string token = Text(std::string(bytes, 't'));
+    const std::string type = Number<int32_t>(4), merge = Text(std::string(40, 'm'));
+    for (uint32_t i = 0; i < tokens; ++i) {
+      std::memcpy(&token[8], "0123456789abcdef" + i % 16, 1);
+      std::memcpy(&token[9], WideCharacter(i / 16).data(), 4);
+      texts += token;
+      types += type;
+      scores += Number(-static_cast<float>(i));
+    }
+    for (uint64_t i = 0; i < merges; ++i) pairs += merge;
+    const auto list = [](uint32_t type, uint64_t count, const std::string& values) {
+      return Number(kList) + Number(type) + Number(count) + values;
+    };
+    GgufBytes file;
+    file.Set("tokenizer.ggml.model", TextValue("llama"))
+        .Set("tokenizer.ggml.tokens", list(kText, tokens, texts))
+        .Set("tokenizer.ggml.token_type", list(5, tokens, types))
+        .Set("tokenizer.ggml.scores", list(kF32, tokens, scores))
+        .Set("tokenizer.ggml.merges", list(kText, merges, pairs));
+    file.tensors.clear();
+    file.data_bytes = 0;
+    const std::string whole = file.Bytes();
+    file_bytes_ = whole.size();
+    return folder_.Write("model.gguf", whole);
+  }
+
+  const TestFolder folder_;
+  size_t file_bytes_ = 0;
+};
+
+TEST_F(LargestFiles, GgufHeaderTakesLittleMemory) {
+  const std::string path = WriteGguf(1 << 20, 44, 1 << 20);
+  ASSERT_GT(file_bytes_, 100u << 20);
+  ExpectWithinBars(file_bytes_, [&] {
+    const auto header = ReadGgufHeader(path, /*with_vocabulary=*/true);
+    ASSERT_TRUE(header.ok()) << header.status();
+    EXPECT_EQ(header->vocabulary.tokens->size(), 1u << 20);
+    EXPECT_EQ((*header->vocabulary.merges)[7], std::string(40, 'm'));
+  });
+  ExpectWithinBars(file_bytes_, [&] {
+    const absl::Status status = LoadTokenizer(path).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has pieces of more than 16777216 bytes"));
+  });
+  ExpectWithinBars(0, [&] { EXPECT_TRUE(LoadModelConfig(path).ok()); });
+}
+
+TEST_F(LargestFiles, GgufVocabularyTakesLittleMemory) {
+  // The pieces of bytes are missing, which is found when all pieces are there.
+  const std::string path = WriteGguf(kMaxPieces, kMaxVocabularyBytes / kMaxPieces, 0);
+  ExpectWithinBars(file_bytes_, [&] {
+    const auto loaded = LoadTokenizer(path);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_THAT(loaded->why_none, HasSubstr("do not become bytes"));
+  });
+}
+
+TEST_F(LargestFiles, TokenizerModelTakesLittleMemory) {
+  std::string bytes = MadeUpModel().Bytes();
+  // Texts of 31 bytes, of which some 4,000 beside the pieces of bytes are not used up.
+  std::string text(31, 't'), piece = "\x0A\x23\x0A\x1F" + text + "\x18\x04";
+  for (uint32_t i = 0; i < kMaxPieces - 257; ++i) {
+    std::memcpy(&piece[4], "0123456789abcdef" + i % 16, 1);
+    std::memcpy(&piece[5], WideCharacter(i / 16).data(), 4);
+    bytes += piece;
+  }
+  folder_.Write("tokenizer.model", bytes);
+  ExpectWithinBars(bytes.size(), [&] {
+    const auto loaded = LoadTokenizer(folder_.path());
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    ASSERT_NE(loaded->tokenizer, nullptr) << loaded->why_none;
+    EXPECT_EQ(loaded->tokenizer->size(), kMaxPieces);
+  });
+  // The smallest pieces that a file may have.
+  std::string empty;
+  while (empty.size() < kMaxTokenizerBytes) empty.append("\x0A\0\x0A\0\x0A\0\x0A\0", 8);
+  folder_.Write("tokenizer.model", empty);
+  ExpectWithinBars(empty.size(), [&] { EXPECT_FALSE(LoadTokenizer(folder_.path()).ok()); });
+}
+
+// Characters, and merges of two: as large as a tokenizer.json can be that is served.
+TEST_F(LargestFiles, TokenizerJsonTakesLittleMemory) {
+  nlohmann::json json = SmallJson();
+  json["model"]["vocab"] = "VOCAB";
+  json["model"]["merges"] = "MERGES";
+  json["post_processor"] = "OTHERS";
+  std::string others = "[{}";
+  for (size_t i = 100; i < kMaxJsonValues; ++i) others += ",{}";
+  json["added_tokens"].clear();
+  std::string vocabulary = "{", merges = "[";
+  uint32_t id = 0;
+  for (int byte = 0; byte < 256; ++byte)
+    absl::StrAppend(&vocabulary, absl::StrFormat("\"<0x%02X>\":%d,", byte, id++));
+  const uint32_t characters = (kMaxPieces - 256) / 2;
+  for (uint32_t i = 0; i < characters; ++i)
+    absl::StrAppend(&vocabulary, "\"", WideCharacter(i), "\":", id++, ",");
+  for (uint32_t i = 0; i < characters; ++i) {
+    const std::string half = WideCharacter(i);
+    absl::StrAppend(&vocabulary, i > 0 ? "," : "", "\"", half, half, "\":", id++);
+    absl::StrAppend(&merges, i > 0 ? "," : "", "[\"", half, "\",\"", half, "\"]");
+  }
+  std::string text = json.dump();
+  text.replace(text.find("\"VOCAB\""), 7, vocabulary + "}");
+  text.replace(text.find("\"MERGES\""), 8, merges + "]");
+  text.replace(text.find("\"OTHERS\""), 8, others + "]");
+  folder_.Write("tokenizer.json", text);
+  ExpectWithinBars(text.size(), [&] {
+    const auto loaded = LoadTokenizer(folder_.path());
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    ASSERT_NE(loaded->tokenizer, nullptr) << loaded->why_none;
+    EXPECT_EQ(loaded->tokenizer->size(), kMaxPieces);
+  });
+}
+
+TEST_F(LargestFiles, SafetensorsHeaderTakesLittleMemory) {
+  std::string header = "{";
+  int tensors = 0;
+  for (; header.size() < (8u << 20) - 200; ++tensors) {
+    absl::StrAppend(&header, tensors > 0 ? "," : "", "\"", std::string(60, 't'), tensors,
+                    R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})");
+  }
+  const std::string bytes = SafetensorsBytes(header + "}", "");
+  const std::string path = folder_.Write("model.safetensors", bytes);
+  ExpectWithinBars(bytes.size(), [&] {
+    const auto files = TensorFiles::OpenFile(path);
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(files->tensors().size(), static_cast<size_t>(tensors));
+  });
+}
+
+TEST_F(LargestFiles, JsonValuesAreCountedBeforeTheyAreMade) {
+  for (const char* value : {"{},", "0,"}) {
+    std::string text = "{\"a\":[";
+    while (text.size() < 4 * kMaxJsonValues) text += value;
+    ExpectWithinBars(0, [&] {
+      EXPECT_THAT(std::string(ParseModelJson(text + "0]}").status().message()),
+                  HasSubstr("field \"a\": has more than 524288 values"));
+    });
+  }
+  const std::string text = absl::StrCat("\"", std::string(kMaxJsonFileBytes - 10, 'x'), "\"");
+  ExpectWithinBars(text.size(), [&] { EXPECT_TRUE(ParseModelJson(text).ok()); });
+}
+
+// 900 kB each.
+TEST_F(LargestFiles, AHundredThousandEntriesLoadInSeconds) {
+  const std::string many = ManyObjects(kEntries);
+  ExpectWithinBars(many.size(), [&] {
+    const auto config = ParseModelConfig(many, "config.json", many, "generation_config.json");
+    EXPECT_TRUE(config.ok()) << config.status();
+  });
+  folder_.Write("tokenizer_config.json", ManyObjects(kEntries, R"("chat_template":"{{ x }}")"));
+  ExpectWithinBars(many.size(), [&] {
+    const auto loaded = LoadTokenizer(folder_.path());
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_THAT(loaded->notes, testing::ElementsAre(HasSubstr("is not Gemma 3's published one")));
+  });
+  folder_.Write("tokenizer.json", many);
+  ExpectWithinBars(many.size(), [&] { EXPECT_FALSE(LoadTokenizer(folder_.path()).ok()); });
+  const std::string weights =
+      folder_.Write("adapter_model.safetensors", SafetensorsBytes(many, ""));
+  ExpectWithinBars(many.size(), [&] {
+    EXPECT_THAT(std::string(TensorFiles::OpenFile(weights).status().message()),
+                HasSubstr("data_offsets is missing"));
+  });
+  folder_.Write("model.safetensors.index.json", absl::StrCat("{\"weight_map\":", many, "}"));
+  ExpectWithinBars(many.size(), [&] {
+    EXPECT_THAT(std::string(TensorFiles::Open(folder_.path()).status().message()),
+                HasSubstr("is not a file name"));
+  });
+  folder_.Write("adapter_config.json", many);
+  ThreadPool pool(1);
+  ExpectWithinBars(many.size(), [&] {
+    EXPECT_THAT(
+        std::string(LoraAdapter::Load(folder_.path(), ModelConfig(), &pool).status().message()),
+        HasSubstr("peft_type"));
+  });
+}
+
+TEST(ModelJson, RefusesWhatIsBrokenTwiceOrDeep) {
+  const auto error = [](const std::string& text) {
+    return std::string(ParseModelJson(text).status().message());
+  };
+  EXPECT_EQ(error(R"({"a": [1, -2, 0.5, null, true, "x", {"a": {}}], "b": []})"), "");
+  EXPECT_EQ(*ParseModelJson(R"({"a": [1, {"b": [2, {}]}, 3]})"),
+            nlohmann::json::parse(R"({"a": [1, {"b": [2, {}]}, 3]})"));
+  EXPECT_EQ(error(R"({"a": 1, "a": 1})"), "names \"a\" twice");
+  EXPECT_EQ(error(R"({"a": {"b\n": 1, "b\n": 1}})"), "field \"a\": names \"b\\n\" twice");
+  EXPECT_EQ(error(R"({"a": 1)"), "is no JSON, by its byte 8");
+  EXPECT_THAT(error("{\"a\": \"\xff\"}"), HasSubstr("is no JSON"));
+  EXPECT_THAT(error("[1e999]"), HasSubstr("is no JSON"));
+  EXPECT_EQ(error(std::string(64, '[') + std::string(64, ']')), "");
+  EXPECT_EQ(error(std::string(65, '[') + std::string(65, ']')), "has more than 64 levels");
+  EXPECT_EQ(JsonExcerpt(std::string(300, 'x')).size(), 200u);
+}
+
+}  // namespace
+}  // namespace hearth

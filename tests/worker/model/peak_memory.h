@@ -1,0 +1,45 @@
+// PeakMemory: how much more memory than at its start the process had since. For tests only.
+//
+// Thread safety: none; it is about the whole process.
+#ifndef HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
+#define HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
+
+#include <malloc.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace hearth {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kIsSanitized = true;  // time and memory are many times as much
+#else
+inline constexpr bool kIsSanitized = false;
+#endif
+
+class PeakMemory {
+ public:
+  PeakMemory() {
+    malloc_trim(0);  // else memory that earlier tests freed would be used again, uncounted
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak is what it has now, where it may
+    before_ = PeakBytes();
+  }
+  uint64_t Grown() const { return kIsSanitized ? 0 : PeakBytes() - before_; }
+
+ private:
+  static uint64_t PeakBytes() {
+    std::ifstream status("/proc/self/status");
+    const std::string name = "VmHWM:";
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind(name, 0) == 0) return std::stoull(line.substr(name.size())) << 10;
+    }
+    return 0;
+  }
+
+  uint64_t before_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
