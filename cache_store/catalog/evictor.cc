@@ -54,8 +54,7 @@ bool Evictor::ReserveHostByDemoting(uint64_t bytes) {
 }
 
 bool Evictor::ReserveDisk(uint64_t bytes, const std::string& tenant) {
-  const bool fits = sums_->disk_bytes() + bytes <= limits_.disk_bytes;
-  if (!fits && !DiskRoomIsPossible(bytes, tenant)) return false;
+  if (!FitsOnDisk(bytes) && !DiskRoomIsPossible(bytes, tenant)) return false;
   while (sums_->disk_bytes() > limits_.disk_bytes - bytes) {
     if (!EvictOneForDisk(tenant)) return false;
   }

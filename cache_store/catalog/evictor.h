@@ -4,10 +4,11 @@
 // that loses nothing. For room beyond that, and in the store, restore points are removed, the least
 // worth keeping first (retention.h). Not thread safe: the store guards it. Ownership: borrows the
 // catalog and its objects, which outlive it. Invariant: host and disk bytes are within the limits,
-// reservations included.
+// reservations included, unless the disk's limit was lowered since the last reservation.
 #ifndef HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
 #define HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,12 +28,17 @@ class Evictor {
       : limits_(limits), objects_(objects), catalog_(catalog), sums_(&objects->sums()) {}
 
   const Limits& limits() const { return limits_; }
+  // What is over a lower limit goes with the next ReserveDisk. REQUIRES: there is a disk tier.
+  void SetDiskLimit(uint64_t bytes) { limits_.disk_bytes = std::max<uint64_t>(bytes, 1); }
 
   // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and nothing
   // evicted unless the room was there in sum, but no point of another tenant small enough to leave
   // it its guaranteed bytes. These stay in any case.
   bool ReserveHost(uint64_t bytes, const std::string& tenant);
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
+  bool FitsOnDisk(uint64_t bytes) const {  // without an eviction
+    return bytes <= limits_.disk_bytes && sums_->disk_bytes() <= limits_.disk_bytes - bytes;
+  }
   // The same without removing anything: only drops RAM copies of what is on disk.
   bool ReserveHostByDemoting(uint64_t bytes);
   bool MayDemoteFor(uint64_t bytes) const;
@@ -54,7 +60,7 @@ class Evictor {
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
 
-  const Limits limits_;
+  Limits limits_;
   ObjectTable* const objects_;
   Catalog* const catalog_;
   StorageSums* const sums_;

@@ -4,6 +4,7 @@
 #include <rocksdb/write_batch.h>
 
 #include <atomic>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -29,6 +30,10 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
                        const DiskTierOptions& options, std::unique_ptr<PointCount>* count,
                        std::unique_ptr<Database>* db, DiskContents* out) {
   absl::Status status = Database::Open(dir, Database::Mode::kOwn, db, options);
+  if (absl::IsResourceExhausted(status) &&
+      Database::Open(dir, Database::Mode::kServe, db, options).ok()) {
+    status = absl::OkStatus();  // it serves until there is room
+  }
   if (!status.ok()) return status;
   auto opened = PointCount::Open(dir);
   if (!opened.ok()) return opened.status();
@@ -41,6 +46,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
     status = CheckMeta(**db, dir, secret_check);
     contents = status.ok() ? LoadContents(**db, before, boot) : status;
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
+    if ((*db)->reserve() == nullptr) break;  // a full disk has no room for an empty database
     *db = nullptr;
     status = SetAside(dir, std::string(contents.status().message()), &lines);
     if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, db, options);
@@ -70,9 +76,11 @@ class RocksDiskTier : public DiskTier {
       : dir_(dir),
         options_(options),
         db_(std::move(db)),
-        tables_(std::make_unique<SliceTables>(db_.get(), dir)),
+        tables_(db_->reserve() == nullptr ? nullptr
+                                          : std::make_unique<SliceTables>(db_.get(), dir)),
         count_(std::move(count)),
-        contents_(std::move(contents)) {}
+        contents_(std::move(contents)),
+        failed_(tables_ == nullptr) {}
 
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     auto value = std::make_shared<rocksdb::PinnableSlice>();
@@ -104,7 +112,7 @@ class RocksDiskTier : public DiskTier {
     }
     constexpr char kWhat[] = "write of a table";
     if (absl::Status ready = Ready(kWhat); !ready.ok()) return ready;
-    return WithDb([&] {
+    return WithOwnDb([&] {
       std::string path;
       const rocksdb::Status made = tables_->Make(slices, &path);
       // The database has not seen it.
@@ -174,7 +182,7 @@ class RocksDiskTier : public DiskTier {
     const uint64_t all = begun_drops_.load();
     const uint64_t drops = count_->noted().drops + 1;
     absl::Status settled = Put("end of a drop", kManifests, kDropsKey, absl::StrCat(drops));
-    if (settled.ok()) settled = WithDb([this] { return Flush(); });
+    if (settled.ok()) settled = WithOwnDb([this] { return Flush(); });
     if (settled.ok()) settled = count_->NoteDrops(drops);
     if (settled.ok()) settled_drops_ = all;
     return settled;
@@ -232,8 +240,20 @@ class RocksDiskTier : public DiskTier {
   absl::Status ReclaimSpace(uint64_t max_bytes) override {
     if (stopped_.load()) return absl::CancelledError("stopped");
     RemoveSetAside(dir_, FileBytes() > max_bytes ? absl::ZeroDuration() : kKeptSetAside);
-    return WithDb([&] {
+    const bool is_cramped = is_cramped_.load();
+    if (is_cramped) {
+      // A flush may have no room. To delete a table takes none, and the erases are in the log.
+      if (absl::Status synced = Sync(); !synced.ok()) return synced;
+      const absl::Status dropped =
+          WithOwnDb([&] { return StoppedBy(tables_->Reclaim(SliceTables::kOnlyDead)); });
+      if (!dropped.ok()) return dropped;
+    }
+    return WithOwnDb([&] {
       if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
+      if (is_cramped) {
+        is_cramped_.store(false);
+        failed_.store(true);  // the next change opens the database as usual again
+      }
       return StoppedBy(tables_->Reclaim(max_bytes));
     });
   }
@@ -244,12 +264,28 @@ class RocksDiskTier : public DiskTier {
 
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override {
     CountBackups(1);
-    auto report = WithDb([&] { return BackUpDatabase(*db_, dir_, to); });
+    auto report =
+        WithOwnDb([&]() -> absl::StatusOr<BackupReport> { return BackUpDatabase(*db_, dir_, to); });
     CountBackups(-1);
     return report;
   }
 
   uint64_t FileBytes() override { return DatabaseBytes(dir_); }
+
+  DiskRoom Room() override { return MeasureRoom(files(), dir_); }
+
+  uint64_t FreeBytes() override {
+    uint64_t bytes = 0;
+    const rocksdb::IOStatus asked = files()->GetFreeSpace(dir_, kPlain, &bytes, nullptr);
+    return asked.ok() ? bytes : std::numeric_limits<uint64_t>::max();
+  }
+
+  void GiveUpReserve() override {
+    is_cramped_.store(true);
+    const absl::ReaderMutexLock lock(&db_mu_);
+    Reserve* const reserve = db_ == nullptr ? nullptr : db_->reserve();
+    reserve != nullptr ? reserve->GiveUp() : Reserve(files(), dir_).GiveUp();
+  }
 
   void DropCached(uint64_t object) override {
     WithDb([&] { return hearth::DropCached(*db_, object), absl::OkStatus(); }).IgnoreError();
@@ -260,15 +296,30 @@ class RocksDiskTier : public DiskTier {
   bool IsOpen() const override { return !closed_.load(); }
 
  private:
-  // Runs `use` while the database is open. Not within another `use`.
+  rocksdb::FileSystem* files() const {
+    rocksdb::Env* const env = options_.env != nullptr ? options_.env : rocksdb::Env::Default();
+    return env->GetFileSystem().get();
+  }
+
+  // Runs `use`, which only reads, while the database is open. Not within another `use`.
   template <typename F>
   auto WithDb(F use) -> decltype(use()) {
     if (closed_.load()) {
-      if (absl::Status opened = Reopen(); !opened.ok()) return opened;
+      absl::Status opened = Reopen();
+      if (!opened.ok() && !OpenToServe(opened)) return opened;
     }
     const absl::ReaderMutexLock lock(&db_mu_);
     if (db_ == nullptr) return absl::UnavailableError("the database is being opened again");
     return use();
+  }
+
+  // The same where `use` writes.
+  template <typename F>
+  auto WithOwnDb(F use) -> decltype(use()) {
+    return WithDb([&]() -> decltype(use()) {
+      if (tables_ == nullptr) return absl::UnavailableError("the database is read-only for now");
+      return use();
+    });
   }
 
   // All families: a log file goes only when nothing in it is waiting to be flushed.
@@ -292,7 +343,7 @@ class RocksDiskTier : public DiskTier {
   template <typename F>
   absl::Status Change(const char* what, F change) {
     if (absl::Status ready = Ready(what); !ready.ok()) return ready;
-    return WithDb([&] { return Changed(what, change()); });
+    return WithOwnDb([&] { return Changed(what, change()); });
   }
 
   absl::Status Ready(const char* what) {
@@ -325,12 +376,13 @@ class RocksDiskTier : public DiskTier {
   }
 
   // Closes the database and opens it as a start does, where the disk takes writes again. Whoever
-  // read a slice holds it meanwhile, and new reads wait.
+  // read a slice holds it meanwhile, and new reads wait. If it cannot be opened, it serves reads.
   absl::Status Reopen() {
     const absl::MutexLock reopening(&reopen_mu_);
     if (!failed_.load()) return absl::OkStatus();  // another did it
     if (absl::Now() < next_opening_) return not_opened_;
-    if (absl::Status works = Database::TryDisk(dir_, options_); !works.ok()) return works;
+    const bool flushes = !is_cramped_.load();
+    if (absl::Status works = Database::TryDisk(dir_, options_, flushes); !works.ok()) return works;
     if (backups_ > 0) {
       return absl::UnavailableError("the database is opened again when the backup is made");
     }
@@ -343,22 +395,48 @@ class RocksDiskTier : public DiskTier {
     if (!status.ok()) {
       db_ = nullptr;
       next_opening_ = absl::Now() + options_.pause;
-      return not_opened_ = status;
+      not_opened_ = status;
+      ServeReads(status);
+      return status;
     }
     tables_ = std::make_unique<SliceTables>(db_.get(), dir_);
     closed_.store(false);
     if (stopped_.load()) (*db_)->DisableManualCompaction();
-    // What a sync that failed left in the page cache alone is written anew.
-    status = Flush();
+    // What a sync that failed left in the page cache alone is written anew. Where there is no room
+    // for that, space is given back first (ReclaimSpace), which flushes then.
+    status = flushes ? Flush() : absl::OkStatus();
     if (status.ok()) failed_.store(false);
     return status;
+  }
+
+  // False: there is nothing to read. `why`: the database cannot be opened to be written.
+  bool OpenToServe(const absl::Status& why) {
+    const absl::MutexLock reopening(&reopen_mu_);
+    if (!closed_.load()) return true;
+    if (absl::Now() < next_serving_) return false;
+    const absl::MutexLock lock(&db_mu_);
+    return ServeReads(why);
+  }
+
+  // Opens the database read-only. Not a damaged one: what it lacks would be taken for lost.
+  bool ServeReads(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(db_mu_) {
+    if (absl::IsDataLoss(why)) return false;
+    if (!Database::Open(dir_, Database::Mode::kServe, &db_, options_).ok()) {
+      db_ = nullptr;
+      next_serving_ = absl::Now() + options_.pause;
+      return false;
+    }
+    closed_.store(false);
+    return true;
   }
 
   // Damage is left to the next start: a process that serves forks no child that mends it. Points
   // that a damaged log lost are given up when two openings lack as many: what a failing disk reads
   // wrong it may soon read right.
   absl::Status OpenAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_) {
-    absl::Status status = Database::Open(dir_, Database::Mode::kOwnAgain, &db_, options_);
+    const auto mode = is_cramped_.load() ? Database::Mode::kOwnToErase : Database::Mode::kOwnAgain;
+    absl::Status status = Database::Open(dir_, mode, &db_, options_);
     if (status.ok()) status = SliceTables::Prepare(dir_);
     if (!status.ok() || db_->cut_logs().empty()) return status;
     const PointCount::Noted noted = count_->noted();
@@ -413,15 +491,17 @@ class RocksDiskTier : public DiskTier {
   int backups_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // under way
   absl::Status not_opened_ ABSL_GUARDED_BY(reopen_mu_);
   absl::Time next_opening_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
+  absl::Time next_serving_ ABSL_GUARDED_BY(reopen_mu_) = absl::InfinitePast();
   uint64_t lost_points_ ABSL_GUARDED_BY(reopen_mu_) = 0;  // as the last opening found
   absl::Mutex db_mu_ ABSL_ACQUIRED_AFTER(reopen_mu_);     // shared by all who use these two
   std::unique_ptr<Database> db_;                          // null: closed, until it can be opened
-  std::unique_ptr<SliceTables> tables_;
+  std::unique_ptr<SliceTables> tables_;                   // null: read-only
   std::unique_ptr<PointCount> count_;
   DiskContents contents_;  // until Load
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> failed_{false};  // the last change, or background work
+  std::atomic<bool> failed_;  // the last change, background work, or the opening
   std::atomic<bool> closed_{false};
+  std::atomic<bool> is_cramped_{false};  // the reserve was given up to erase: no room for a flush
   std::atomic<uint64_t> losses_{0};
   std::atomic<uint64_t> begun_drops_{0};
   absl::Mutex settle_mu_;

@@ -8,7 +8,9 @@
 // before any manifest that names it: a table is in place before WriteAll returns and the log keeps
 // its order, so a manifest that survived proves its objects did. Thread safety: all methods from
 // any thread. After a change that failed the next one closes the database and opens it again, as a
-// start does: RocksDB 7.8, told to go on, may wait for ever. RocksDB's statuses become absl's here.
+// start does: RocksDB 7.8, told to go on, may wait for ever. If it cannot be opened again, or at a
+// start on a full disk, it is opened read-only, and reads need no write. RocksDB's statuses become
+// absl's here.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 
@@ -27,6 +29,7 @@
 #include "cache_store/disk/backup.h"
 #include "cache_store/disk/point_count.h"
 #include "cache_store/disk/stored_records.h"
+#include "cache_store/disk/volume_budget.h"
 
 namespace rocksdb {
 class Env;
@@ -117,9 +120,15 @@ class DiskTier : public SliceTier {
   virtual void DropCached(uint64_t object) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
+  // Reads the size of each file of the data folder.
+  virtual DiskRoom Room() = 0;
+  virtual uint64_t FreeBytes() = 0;  // of the volume; the largest number: unknown
+  // Deletes the file that keeps room for a start, so that erases can be written on a full disk. It
+  // is made again when there is room.
+  virtual void GiveUpReserve() = 0;
   // How often a damaged log was given up in use: part of what was acknowledged may not be on disk.
   virtual uint64_t losses() const = 0;
-  // False while it failed and could not be opened again: what reads say then is of no slice.
+  // False while it failed and cannot even be read: what reads say then is of no slice.
   virtual bool IsOpen() const = 0;
 };
 

@@ -26,15 +26,16 @@
 namespace hearth {
 namespace {
 
-// Bounds the memory for unflushed writes, and how much a restart replays. A flush begins when the
-// log has this many bytes; up to kWriteBuffers times as many are in logs while flushes run.
-constexpr uint64_t kMaxLogBytes = uint64_t{24} << 20;
-constexpr int kWriteBuffers = 4;
 // Larger than a log: kMaxLogBytes decides when a flush begins, not the size of a family's buffer.
 constexpr size_t kWriteBufferBytes = 2 * kMaxLogBytes;
 // An entry takes at most so many times the bytes in memory that it takes in a log.
 constexpr uint64_t kMemoryPerLogByte = 8;
 constexpr int kNoLimit = std::numeric_limits<int>::max();
+// The size of a table that RocksDB writes itself, as it chooses it.
+constexpr uint64_t kTableBytes = uint64_t{64} << 20;
+constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
+// On a small volume such a table is this part of all files.
+constexpr uint64_t kTablesToChoose = 64;
 // RocksDB hands out a block where it lies only when that is in a cache; else it copies the value
 // once more; and whatever it hands out, cached or not, is noted in the family's cache until it is
 // let go. This one keeps nothing: a block goes with the last read of it. The process's, since what
@@ -44,7 +45,8 @@ std::shared_ptr<rocksdb::Cache> PinningCache() {
   return *cache;
 }
 
-rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
+// `files_bytes`: most bytes that all files should use.
+rocksdb::ColumnFamilyOptions FamilyOptions(Family family, uint64_t files_bytes) {
   rocksdb::ColumnFamilyOptions options;
   options.compression = rocksdb::kNoCompression;  // KV bytes are noise to a compressor
   rocksdb::BlockBasedTableOptions table;
@@ -52,7 +54,14 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   if (family == kTables || family == kSlices) table.block_cache = PinningCache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = kWriteBufferBytes;
-  if (family == kSlices) options.max_write_buffer_number = kWriteBuffers;
+  if (family == kSlices) options.max_write_buffer_number = kMaxLogs;
+  // A compaction writes its output before its input is deleted. On a small volume it takes less at
+  // a time.
+  if (const uint64_t table_bytes = files_bytes / kTablesToChoose; table_bytes < kTableBytes) {
+    options.target_file_size_base = std::max(table_bytes, kMinTableBytes);
+    options.max_bytes_for_level_base = 4 * options.target_file_size_base;
+    options.max_compaction_bytes = 4 * options.target_file_size_base;
+  }
   // Where a compaction meets rot each time, tables that none takes become ever more: they cost
   // reads, and hold up no write.
   options.level0_slowdown_writes_trigger = options.level0_stop_writes_trigger = kNoLimit;
@@ -143,7 +152,8 @@ class ErrorsOfBackgroundWork : public rocksdb::EventListener {
   }
 };
 
-rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& tier) {
+rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& tier,
+                                   uint64_t files_bytes) {
   rocksdb::DBOptions options;
   options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
   options.info_log_level = rocksdb::WARN_LEVEL;
@@ -160,7 +170,9 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   // After an error the next change opens the database again (disk_tier.h).
   options.max_bgerror_resume_count = 0;
   // More would only be kept alive by the small families' unflushed records.
-  options.max_total_wal_size = kMaxLogBytes;
+  options.max_total_wal_size = LogBytesFor(files_bytes);
+  // Erases must not begin a flush, for which there is no room: RocksDB's own choice is far above.
+  if (mode == Database::Mode::kOwnToErase) options.max_total_wal_size = 0;
   // A torn tail of the log is what kill -9 leaves; everything before it is whole.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.avoid_flush_during_recovery = true;
@@ -260,6 +272,38 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
 
 std::string DatabasePath(const std::string& dir) { return dir + "/db"; }
 
+DiskRoom MeasureRoom(rocksdb::FileSystem* files, const std::string& dir) {
+  namespace fs = std::filesystem;
+  DiskRoom room;
+  uint64_t before = std::numeric_limits<uint64_t>::max(), after = before;
+  files->GetFreeSpace(dir, kPlain, &before, nullptr).PermitUncheckedError();
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(dir, error), end; !error && it != end;
+       it.increment(error)) {
+    struct stat info {};
+    if (::lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    constexpr uint64_t kBlockBytes = 512;  // st_blocks', whatever the file system's are
+    room.own_bytes += static_cast<uint64_t>(info.st_blocks) * kBlockBytes / info.st_nlink;
+  }
+  files->GetFreeSpace(dir, kPlain, &after, nullptr).PermitUncheckedError();
+  // A file that came or went meanwhile must not count as its own bytes and as free ones.
+  room.free_bytes = std::min(before, after);
+  return room;
+}
+
+namespace {
+
+// Most bytes that all files should use.
+uint64_t FilesBytesOf(rocksdb::FileSystem* files, const std::string& dir) {
+  DiskRoom room;
+  files->GetFreeSpace(dir, kPlain, &room.free_bytes, nullptr).PermitUncheckedError();
+  // There may be many files, and more room makes no difference.
+  if (room.FilesBytes() < kTablesToChoose * kTableBytes) room = MeasureRoom(files, dir);
+  return room.FilesBytes();
+}
+
+}  // namespace
+
 rocksdb::ReadOptions VerifiedReads() {
   rocksdb::ReadOptions options;
   options.verify_checksums = true;
@@ -269,37 +313,48 @@ rocksdb::ReadOptions VerifiedReads() {
 
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
-  rocksdb::DBOptions options = DatabaseOptions(mode, tier);
-  const auto log = std::make_shared<DatabaseLog>(tier.warnings);
-  options.info_log = log;
   std::unique_ptr<Database> database(new Database);
   const std::string path = DatabasePath(dir);
   rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
+  const uint64_t files_bytes = FilesBytesOf(env->GetFileSystem().get(), dir);
+  rocksdb::DBOptions options = DatabaseOptions(mode, tier, files_bytes);
+  const auto log = std::make_shared<DatabaseLog>(tier.warnings);
+  options.info_log = log;
   database->files_ = std::make_shared<RocksFileSystem>(env->GetFileSystem());
   database->env_ = rocksdb::NewCompositeEnv(database->files_);
   options.env = database->env_.get();
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   for (int i = 0; i < kFamilies; ++i) {
-    families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
+    families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i), files_bytes));
   }
   rocksdb::Status status;
-  if (mode == Mode::kOwn || mode == Mode::kOwnAgain) {
-    status = database->OpenAtAnyRate(dir, mode == Mode::kOwn, options, families);
+  if (mode == Mode::kOwn || mode == Mode::kOwnAgain || mode == Mode::kOwnToErase) {
+    status = database->OpenAtAnyRate(dir, mode, options, families);
   } else if (mode == Mode::kAsIs) {
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
-    status =
-        rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_, &database->db_);
+    if (mode == Mode::kServe) {
+      database->lock_ = std::make_unique<FolderLock>(database->files_.get(), path);
+      status = database->lock_->status();
+    }
+    if (status.ok()) {
+      status = rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_,
+                                            &database->db_);
+    }
   }
   if (!status.ok()) return CannotOpen(dir, status);
   database->cut_logs_ = log->dropped();
+  if (mode == Mode::kServe && !database->cut_logs_.empty()) {
+    return absl::DataLossError(database->cut_logs_[0]);
+  }
   *out = std::move(database);
   return absl::OkStatus();
 }
 
-rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, bool mends,
+rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
                                         rocksdb::DBOptions options,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families) {
+  const bool mends = mode == Mode::kOwn;
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
@@ -351,18 +406,23 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, bool mends,
     mkdir(path.c_str(), kPrivateFolder);
   }
   if (mends && IsDamage(status)) status = open();
-  if (status.ok()) reserve_->MakeFile();
+  if (status.ok()) mode == Mode::kOwnToErase ? reserve_->MakeLater() : reserve_->MakeFile();
   return status;
 }
 
-absl::Status Database::TryDisk(const std::string& dir, const DiskTierOptions& options) {
+absl::Status Database::TryDisk(const std::string& dir, const DiskTierOptions& options,
+                               bool flushes) {
   rocksdb::Env* const env = options.env != nullptr ? options.env : rocksdb::Env::Default();
   rocksdb::FileSystem* const files = env->GetFileSystem().get();
   const std::string path = absl::StrCat(dir, kTablesFolder, "/try");
-  uint64_t room = 0;
+  uint64_t room = 0, needed = flushes ? kReserveBytes : kReserveBytes / 4;
   std::unique_ptr<rocksdb::FSWritableFile> file;
   rocksdb::IOStatus status = files->GetFreeSpace(dir, kPlain, &room, nullptr);
-  if (status.ok() && room < kReserveBytes) {
+  for (const std::string& log : LogsIn(files, DatabasePath(dir))) {
+    uint64_t bytes = 0;
+    if (flushes && files->GetFileSize(log, kPlain, &bytes, nullptr).ok()) needed += bytes;
+  }
+  if (status.ok() && room < needed) {
     status = rocksdb::IOStatus::NoSpace("No space left on device");
   }
   if (status.ok()) status = files->NewWritableFile(path, rocksdb::FileOptions(), &file, nullptr);

@@ -15,6 +15,7 @@
 #include "cache_store/disk/files/disk_tier_files.h"
 #include "cache_store/disk/files/disk_tier_reserve.h"
 #include "cache_store/disk/files/rocks_status.h"
+#include "cache_store/disk/volume_budget.h"
 
 namespace hearth {
 
@@ -40,6 +41,9 @@ inline absl::string_view ToView(const rocksdb::Slice& slice) {
 // Where RocksDB lives inside the data folder.
 std::string DatabasePath(const std::string& dir);
 
+// Of the volume of the data folder `dir`.
+DiskRoom MeasureRoom(rocksdb::FileSystem* files, const std::string& dir);
+
 // Holds the lock of the database's folder at `path`. OK too where there is no folder yet.
 class FolderLock {
  public:
@@ -64,15 +68,18 @@ class FolderLock {
 class Database {
  public:
   enum class Mode {
-    kOwn,       // made when absent, mended or set aside when damaged
-    kOwnAgain,  // as it was left by this process; kDataLoss when damaged
-    kAsIs,      // must be there, and is not mended
-    kLook,      // read only: needs no lock, so the folder may be in use
+    kOwn,         // made when absent, mended or set aside when damaged
+    kOwnAgain,    // as it was left by this process; kDataLoss when damaged
+    kOwnToErase,  // the same, and the room of the reserve is left to erases
+    kAsIs,        // must be there, and is not mended
+    kLook,        // read only: needs no lock, so the folder may be in use
+    kServe,       // read only, with the lock: writes nothing. kDataLoss when a log is damaged
   };
   static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                            const DiskTierOptions& options = {});
-  // Whether the folder's disk takes writes, and what an opening needs room for.
-  static absl::Status TryDisk(const std::string& dir, const DiskTierOptions& options);
+  // Whether the folder's disk takes writes, and has room for an opening and, with `flushes`, for
+  // what the logs hold. Without, some of the reserve's room is enough.
+  static absl::Status TryDisk(const std::string& dir, const DiskTierOptions& options, bool flushes);
   ~Database();
 
   rocksdb::DB* operator->() const { return db_; }
@@ -87,18 +94,19 @@ class Database {
   void Found(std::vector<std::string> lines) {
     found_.insert(found_.begin(), lines.begin(), lines.end());
   }
-  // Null unless the mode is kOwn or kOwnAgain.
+  // Null unless the mode is kOwn, kOwnAgain or kOwnToErase.
   Reserve* reserve() const { return reserve_.get(); }
 
  private:
   Database() = default;
   // Mends what is damaged, or sets it aside, and copes with a full disk.
-  rocksdb::Status OpenAtAnyRate(const std::string& dir, bool mends, rocksdb::DBOptions options,
+  rocksdb::Status OpenAtAnyRate(const std::string& dir, Mode mode, rocksdb::DBOptions options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families);
   void Close();
 
   std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
+  std::unique_ptr<FolderLock> lock_;  // kServe's; the other modes leave it to RocksDB
   std::unique_ptr<Reserve> reserve_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;

@@ -37,6 +37,8 @@ class SliceTables {
   // more than `max_bytes`, rewrites those of which most is dead. kCancelled: manual compactions
   // were disabled.
   absl::Status Reclaim(uint64_t max_bytes);
+  // No table is rewritten.
+  static constexpr uint64_t kOnlyDead = ~uint64_t{0};
 
  private:
   void Remove(const std::string& path);

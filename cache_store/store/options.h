@@ -33,7 +33,8 @@ struct StoreOptions {
   // Bytes of KV kept in RAM. 0: every read goes to the disk.
   uint64_t host_bytes = uint64_t{4} << 30;
   // Bytes of KV kept on disk. 0: no disk tier. Files may take a fifth and 2 GiB more: erased bytes
-  // beside live ones, the log, and what is being moved.
+  // beside live ones, the log, and what is being moved. On a volume without room for all that the
+  // store keeps fewer bytes, so that a tenth of the room stays free (volume_budget.h).
   uint64_t disk_bytes = uint64_t{64} << 30;
   Durability default_durability = Durability::kDisk;
   // Which restore points go first when room is needed (retention.h).

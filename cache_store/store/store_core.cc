@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "cache_store/base/disk_sizes.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -16,11 +17,12 @@ constexpr size_t kShownTokens = 8;
 // to make it forget all others.
 constexpr size_t kRecordedEnds = 1024;
 // Erased values stay in files until these are rewritten or found empty. At most 1/16 of the limit,
-// or 1 GiB of a large one, is dead before the disk is asked to give it back.
+// or 1 GiB of a large one, is dead before the disk is asked to give it back. On a small volume it
+// is asked at 1/32, and at 1/16 a publish waits for it.
 constexpr uint64_t kReclaimDivisor = 16;
 constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
 // Dead bytes in files that also hold live ones may take an eighth of the limit on top of it:
-// the less, the more live bytes are moved for each byte gained.
+// the less, the more live bytes are moved for each byte gained. A sixteenth on a small volume.
 constexpr uint64_t kDeadDivisor = 8;
 // In one call: of manifests, a few hundred KiB of the log.
 constexpr size_t kErasedAtOnce = 4096;
@@ -183,6 +185,7 @@ StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
       warnings(options.on_warning),
       tiers(options, seams, std::move(arena), std::move(disk)),
       staged(options.max_staged_bytes),
+      disk_limit_bytes(options.disk_bytes),
       objects(options.quotas),
       catalog(&objects, options.retention,
               [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
@@ -200,6 +203,12 @@ void StoreCore::EndJobs() {
   own_executor_.reset();
   reclaimer_.reset();
   executor = nullptr;
+}
+
+void StoreCore::SetDiskLimit(uint64_t bytes) {
+  mu.AssertHeld();
+  disk_limit_bytes.store(bytes);
+  evictor.SetDiskLimit(bytes);
 }
 
 void StoreCore::Lock() {
@@ -358,9 +367,33 @@ void StoreCore::ReclaimLater(uint64_t erased_bytes) {
   {
     const absl::MutexLock lock(&noted_mu_);
     unreclaimed_bytes_ += erased_bytes;
-    const uint64_t worthwhile = std::min(options.disk_bytes / kReclaimDivisor, kReclaimBytes);
-    if (unreclaimed_bytes_ < worthwhile || reclaim_queued_) return;
-    reclaim_queued_ = true;
+    const uint64_t divisor = has_small_volume() ? 2 * kReclaimDivisor : kReclaimDivisor;
+    if (unreclaimed_bytes_ < std::min(disk_limit_bytes / divisor, kReclaimBytes)) return;
+  }
+  QueueReclaim();
+}
+
+void StoreCore::ReclaimSoon() {
+  {
+    const absl::MutexLock lock(&noted_mu_);
+    reclaims_all_ = true;
+  }
+  QueueReclaim();
+}
+
+void StoreCore::ReclaimBeforeWrite() {
+  if (!has_small_volume()) return;
+  {
+    const absl::MutexLock lock(&noted_mu_);
+    if (unreclaimed_bytes_ < disk_limit_bytes / kReclaimDivisor) return;
+  }
+  Reclaim();
+}
+
+void StoreCore::QueueReclaim() {
+  {
+    const absl::MutexLock lock(&noted_mu_);
+    if (std::exchange(reclaim_queued_, true)) return;
   }
   Executor* const by = reclaimer_ != nullptr ? reclaimer_.get() : executor;
   if (by != nullptr && by->TrySchedule(0, [this] { Reclaim(); })) return;
@@ -369,14 +402,32 @@ void StoreCore::ReclaimLater(uint64_t erased_bytes) {
 }
 
 void StoreCore::Reclaim() {
+  const absl::MutexLock turn(&reclaim_mu_);
+  bool all = false;
   {
     const absl::MutexLock lock(&noted_mu_);
     reclaim_queued_ = false;
+    all = std::exchange(reclaims_all_, false);
     unreclaimed_bytes_ = 0;
   }
-  const absl::Status status =
-      tiers.disk->ReclaimSpace(options.disk_bytes + options.disk_bytes / kDeadDivisor);
+  const uint64_t limit_bytes = disk_limit_bytes;
+  uint64_t most_bytes =
+      limit_bytes + limit_bytes / (has_small_volume() ? 2 * kDeadDivisor : kDeadDivisor);
+  if (all) {
+    const absl::MutexLock lock(&mu);
+    most_bytes = std::min(most_bytes, objects.sums().disk_bytes());
+  }
+  const absl::Status status = tiers.disk->ReclaimSpace(most_bytes);
+  if (status.ok()) reclaims.fetch_add(1);
   if (!status.ok() && !absl::IsCancelled(status)) Count(Counter::kTierErrors);
+}
+
+bool StoreCore::MayEvictForDisk(uint64_t bytes) {
+  if (!lacks_room.load()) return true;
+  const uint64_t free_bytes = tiers.disk->FreeBytes();
+  if (free_bytes < kReserveBytes || free_bytes - kReserveBytes < bytes) return false;
+  lacks_room.store(false);
+  return true;
 }
 
 }  // namespace hearth

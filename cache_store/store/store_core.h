@@ -184,6 +184,13 @@ class StoreCore {
   // Runs what was accepted. REQUIRES: the disk tier was told to stop reclaiming.
   void EndJobs();
 
+  void SetDiskLimit(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool has_small_volume() const { return disk_limit_bytes < options.disk_bytes; }
+  // Of the slowest tier: pins are a share of it.
+  uint64_t capacity_bytes() const {
+    return tiers.disk != nullptr ? disk_limit_bytes.load() : options.host_bytes;
+  }
+
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);  // StoreLock's
   // To be called after each `steps` steps of a walk. True: others had the lock, and pointers read
   // before are stale.
@@ -220,6 +227,14 @@ class StoreCore {
   // takes all that wait. A start before that would bring them back.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
       ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
+  // Has the disk give back erased bytes in the background, however few they are.
+  void ReclaimSoon() ABSL_LOCKS_EXCLUDED(noted_mu_);
+  // On a small volume, before a write: gives back erased bytes when there are many, so that files
+  // stay within the volume however fast publishes replace each other.
+  void ReclaimBeforeWrite() ABSL_LOCKS_EXCLUDED(mu, noted_mu_);
+  // False: the last write found no room on the disk, and there still is none for `bytes` more. To
+  // evict for them would help nobody: another program has filled the volume.
+  bool MayEvictForDisk(uint64_t bytes);
   // As EraseFromDisk; what was erased stays so, whatever is damaged later.
   absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
 
@@ -233,7 +248,11 @@ class StoreCore {
   std::vector<std::string> damage;  // that the start found on disk; constant from then on
   StoreTiers tiers;
   StagedBytes staged;
-  Executor* executor = nullptr;  // for jobs of all parts; null once these have ended
+  // The limit in force: lower than the option on a volume that is too small for that.
+  std::atomic<uint64_t> disk_limit_bytes{0};
+  std::atomic<bool> lacks_room{false};  // the last write found the disk full
+  std::atomic<uint64_t> reclaims{0};    // that gave erased bytes back
+  Executor* executor = nullptr;         // for jobs of all parts; null once these have ended
 
   DropNumbers drop_numbers;
   FingerprintBook fingerprints;
@@ -251,20 +270,23 @@ class StoreCore {
   // Called by the catalog for each restore point that leaves.
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(noted_mu_);
-  void Reclaim() ABSL_LOCKS_EXCLUDED(noted_mu_);
+  void QueueReclaim() ABSL_LOCKS_EXCLUDED(noted_mu_);
+  void Reclaim() ABSL_LOCKS_EXCLUDED(mu, noted_mu_, reclaim_mu_);
 
   // What could not be erased: before what was noted meanwhile.
   void NoteAgain(Garbage taken) ABSL_LOCKS_EXCLUDED(noted_mu_);
 
   // Held while manifests are erased: objects that were noted after them wait until they are gone.
   absl::Mutex erase_mu_ ABSL_ACQUIRED_BEFORE(noted_mu_);
+  absl::Mutex reclaim_mu_ ABSL_ACQUIRED_BEFORE(mu, noted_mu_);  // one Reclaim at a time
   absl::Mutex noted_mu_ ABSL_ACQUIRED_AFTER(mu);
   // To be erased from the disk, the first noted first. A number noted here is never written again.
   Garbage noted_ ABSL_GUARDED_BY(noted_mu_);
   std::atomic<bool> may_erase_{false};  // false: nothing is noted, and no manifest being erased
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(noted_mu_) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(noted_mu_) = false;
-  size_t steps_ ABSL_GUARDED_BY(mu) = 0;  // of this hold
+  bool reclaims_all_ ABSL_GUARDED_BY(noted_mu_) = false;  // the next one, also where it moves much
+  size_t steps_ ABSL_GUARDED_BY(mu) = 0;                  // of this hold
   std::unique_ptr<Executor> own_executor_, reclaimer_;
 };
 

@@ -68,7 +68,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   set.AddBytes("host-bytes", &flags->store.host_bytes, "Keys and values kept in RAM");
   set.AddBytes("gpu-bytes", &flags->gpu_bytes,
                "Copies kept on CUDA device 0 for workers of this host that compute there; 0: none");
-  set.AddBytes("disk-bytes", &flags->store.disk_bytes, "Keys and values kept on disk");
+  set.AddBytes("disk-bytes", &flags->store.disk_bytes,
+               "Keys and values kept on disk; fewer on a volume that has no room for them");
   set.AddBytes("max-staged-bytes", &flags->store.max_staged_bytes,
                "Publishes being received, all together and each alone; beyond, they are refused");
   set.AddChoice("durability", &flags->store.default_durability,
@@ -178,6 +179,14 @@ absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
   return AddSharedTier(shared, flags.store.secret_file, *std::move(store));
 }
 
+// The limit in force, which a small volume lowers; 0: no disk tier.
+uint64_t DiskLimitOf(const StoreStats& stats) {
+  for (const TierUsage& usage : stats.tiers) {
+    if (usage.tier == Tier::kDisk) return usage.capacity_bytes;
+  }
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   StoppedLine stopped;  // goes last
   StoreFlags flags;
@@ -218,6 +227,7 @@ int Main(int argc, char** argv) {
   const StoreStats stats = opened->Stats();
   Log(LogLevel::kInfo, "opened",
       {{"data_dir", flags.store.data_dir},
+       {"disk_limit_bytes", DiskLimitOf(stats)},
        {"restore_points", stats.restore_points},
        {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
        {"shared", flags.shared.url},

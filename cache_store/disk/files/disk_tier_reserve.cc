@@ -68,6 +68,9 @@ bool Reserve::MakeWhole() {
   return status.ok() && synced.ok() && closed.ok() && is_named;
 }
 
-bool Reserve::GiveUp() { return files_->DeleteFile(PathOf(dir_), kPlain, nullptr).ok(); }
+bool Reserve::GiveUp() {
+  is_whole_.store(false);
+  return files_->DeleteFile(PathOf(dir_), kPlain, nullptr).ok();
+}
 
 }  // namespace hearth

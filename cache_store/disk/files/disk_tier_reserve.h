@@ -17,11 +17,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "cache_store/base/disk_sizes.h"
 
 namespace hearth {
-
-// The manifest of 5,000 tables, twice, and as much again.
-inline constexpr uint64_t kReserveBytes = uint64_t{2} << 20;
 
 class Reserve {
  public:
@@ -31,6 +29,8 @@ class Reserve {
   void MakeFile();
   // Deletes the file. False when there was none.
   bool GiveUp();
+  // Instead of MakeFile: NoteWrite makes the file.
+  void MakeLater() { is_whole_.store(false); }
   // To be called after writes: completes the file once there is ample room, so that nothing else is
   // refused because of it. Where that is no use, as under a quota, after ever more of them.
   void NoteWrite();

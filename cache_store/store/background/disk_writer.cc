@@ -10,8 +10,10 @@ namespace hearth {
 
 absl::Status DiskWriter::Persist(Persisting* work, bool sync,
                                  absl::FunctionRef<void(const absl::Status&)> end) {
+  core_->ReclaimBeforeWrite();
   const absl::Status written = Write(work, sync);
   if (!written.ok()) core_->Count(Counter::kTierErrors);
+  if (absl::IsResourceExhausted(written)) core_->lacks_room.store(true);
   std::vector<uint64_t> orphans;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
@@ -121,7 +123,7 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
 
 // Fills `work` with what the disk lacks of `point`, references and room taken. The manifest that is
 // there is replaced. False: there is no room, and nothing was taken.
-bool DiskWriter::Prepare(RestorePointEntry* point, Persisting* work) {
+bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* work) {
   core_->mu.AssertHeld();
   work->reserved_bytes = point->manifest_cost_bytes;
   for (StoredObject* object : point->objects) {
@@ -131,7 +133,8 @@ bool DiskWriter::Prepare(RestorePointEntry* point, Persisting* work) {
     core_->objects.Hold(object);
   }
   core_->catalog.HoldPoint(point);
-  const bool reserved = core_->evictor.ReserveDisk(work->reserved_bytes, point->tenant);
+  const bool reserved = (may_evict || core_->evictor.FitsOnDisk(work->reserved_bytes)) &&
+                        core_->evictor.ReserveDisk(work->reserved_bytes, point->tenant);
   core_->catalog.ReleasePoint(point);
   if (!reserved) {
     for (const auto& held : work->objects) core_->objects.Release(held.object);
@@ -149,6 +152,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
   Persisting work;
   work.claims = {id};
   uint64_t number = 0;  // the point's; 0: it is not written
+  const bool may_evict = core_->MayEvictForDisk(0);
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (RestorePointEntry* point = core_->catalog.Find(id); point != nullptr) {
@@ -163,7 +167,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
       return object->on_disk || absl::c_linear_search(work.claims, object->key);
     };
     if (point != nullptr && absl::c_all_of(point->objects, is_claimed) &&
-        core_->evictor.IsWorthWriting(*point) && Prepare(point, &work)) {
+        core_->evictor.IsWorthWriting(*point) && Prepare(point, may_evict, &work)) {
       number = point->number;
     } else {
       if (point != nullptr) core_->Count(Counter::kWriteBehindSkipped);

@@ -87,7 +87,8 @@ class DiskWriter {
  private:
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(core_->mu);
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(core_->mu);
-  bool Prepare(RestorePointEntry* point, Persisting* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  bool Prepare(RestorePointEntry* point, bool may_evict, Persisting* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
 };

@@ -421,6 +421,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
   }
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
+  if (wants_disk) store->volume()->Begin();
   if (absl::Status status = RecoverIndex(store->core()); !status.ok()) return status;
   if (!is_tests) store->StartThreads();
   return store;

@@ -63,15 +63,15 @@ void ExplainReport::AddUsable(absl::Span<const BoundaryReport> elsewhere) {
   for (auto& [boundary, entry] : all) boundaries.push_back(std::move(entry));
 }
 
-std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions& options) {
+std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limits& limits) {
   const std::string when = AgoText(ago);
   switch (removal) {
     case Removal::kHostFull:
       return absl::StrCat("evicted ", when, ": RAM was full (host_bytes ",
-                          LimitText(options.host_bytes), ")");
+                          LimitText(limits.host_bytes), ")");
     case Removal::kDiskFull:
       return absl::StrCat("evicted ", when, ": the disk was full (disk_bytes ",
-                          LimitText(options.disk_bytes), ")");
+                          LimitText(limits.disk_bytes), ")");
     case Removal::kQuota:
       return absl::StrCat("evicted ", when, ": the tenant's quota was reached");
     case Removal::kExpired:
@@ -200,8 +200,9 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
   }
   report->removed = gone->why;
   report->removed_ago = std::max(absl::ZeroDuration(), now_ - gone->when);
-  report->reason = absl::StrCat(subject, subject.empty() ? "" : "; ",
-                                RemovalText(gone->why, report->removed_ago, core_->options));
+  report->reason =
+      absl::StrCat(subject, subject.empty() ? "" : "; ",
+                   RemovalText(gone->why, report->removed_ago, core_->evictor.limits()));
 }
 
 absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query) {

@@ -16,7 +16,7 @@
 namespace hearth {
 
 // "evicted 12s ago: the disk was full (disk_bytes 64 GiB)".
-std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions& options);
+std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limits& limits);
 
 class PromptExplainer {
  public:

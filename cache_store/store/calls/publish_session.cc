@@ -313,6 +313,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
   plan_.level = core_->tiers.disk == nullptr ? Durability::kMemory : asked;
   if (plan_.level < wanted) plan_.notes.push_back("no disk tier: kept in memory only");
   absl::Status status;
+  if (core_->tiers.disk != nullptr) plan_.may_evict = core_->MayEvictForDisk(received_bytes_);
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     ClaimKeys();
@@ -478,9 +479,15 @@ absl::Status PublishSessionImpl::MakeRoom() {
     }
     plan_.level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
   }
+  if (has_disk && !plan_.may_evict && !core_->evictor.FitsOnDisk(work.reserved_bytes)) {
+    core_->Count(Counter::kPublishesRefusedFull);
+    return absl::ResourceExhaustedError(
+        "disk tier: No space left on device, and nothing is evicted while other programs' files "
+        "fill the volume; make room on it");
+  }
   if (!has_disk || !core_->evictor.ReserveDisk(work.reserved_bytes, spec_.tenant)) {
     core_->Count(Counter::kPublishesRefusedFull);
-    return has_disk ? TierFull("disk", work.reserved_bytes, core_->options.disk_bytes)
+    return has_disk ? TierFull("disk", work.reserved_bytes, core_->disk_limit_bytes)
                     : TierFull("host", host_bytes, core_->options.host_bytes);
   }
   ListManifests();

@@ -79,6 +79,7 @@ class PublishSessionImpl : public PublishSession {
     uint64_t unwritten_bytes = 0;   // of new objects that are in RAM only
     uint64_t host_reserved_bytes = 0;
     std::vector<StoredObject*> promised;  // to the tenant's quota
+    bool may_evict = true;                // from the disk
     Persisting work;
   };
 

@@ -48,7 +48,8 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       fetcher_(core_.get(), &quarantiner_, &promoter_, &writer_),
       claims_(core_.get(), &fetcher_),
       explainer_(core_.get(), &fetcher_),
-      scrubber_(core_.get(), &quarantiner_, &writer_) {
+      scrubber_(core_.get(), &quarantiner_, &writer_),
+      volume_(core_.get()) {
   std::unique_ptr<Executor> jobs = std::move(seams.executor), reclaimer;
   if (jobs == nullptr) {
     jobs = std::make_unique<ThreadExecutor>(options.max_background_bytes);
@@ -88,6 +89,7 @@ absl::Duration Store::UpkeepStep() {
     next = core_->catalog.expiry().next();
   }
   if (removed) core_->EraseFromDisk().IgnoreError();
+  if (core_->tiers.disk != nullptr) volume_.Step();
   const absl::Time now = core_->clock->Now();
   if (now - uses_noted_ >= kNoteUsesEvery || now < uses_noted_) {
     if (NoteUses()) return kBreath;
@@ -166,7 +168,7 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
     if (pinned) {
       const absl::Status status =
           MayPin(core_->options.quotas, core_->catalog.ledger(),
-                 PinRoomOf(core_->options.quotas, core_->options.capacity_bytes(),
+                 PinRoomOf(core_->options.quotas, core_->capacity_bytes(),
                            core_->options.max_pinned_fraction),
                  core_->objects.sums().pinned_bytes(), tenant, core_->catalog.BytesToPin(*point));
       if (!status.ok()) return status;
@@ -342,7 +344,7 @@ StoreStats Store::Stats() {
        has_disk ? core_->objects.demoted() : evicted},
       Counter::kBytesReadHost, core_->objects.flow(Tier::kHost));
   if (has_disk) {
-    add({Tier::kDisk, sums.disk_bytes(), core_->options.disk_bytes, sums.disk_objects(), evicted},
+    add({Tier::kDisk, sums.disk_bytes(), core_->disk_limit_bytes, sums.disk_objects(), evicted},
         Counter::kBytesReadDisk, core_->objects.flow(Tier::kDisk));
   }
   if (tiers.device != nullptr) {

@@ -18,6 +18,7 @@
 #include "cache_store/store/background/promoter.h"
 #include "cache_store/store/background/quarantiner.h"
 #include "cache_store/store/background/scrubber.h"
+#include "cache_store/store/background/volume_watch.h"
 #include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/calls/fetcher.h"
 #include "cache_store/store/calls/prompt_explainer.h"
@@ -84,9 +85,11 @@ class Store final : public TieredStore {
   // time. Both return how long to wait before the next call.
   // Reads the next slice on disk, if it is time to.
   absl::Duration ScrubStep() { return scrubber_.Step(); }
-  // Removes some expired points, and now and then notes last uses on disk.
+  // Removes some expired points, measures the disk's volume, and now and then notes last uses on
+  // disk.
   absl::Duration UpkeepStep() ABSL_LOCKS_EXCLUDED(core_->mu);
   StoreCore* core() { return core_.get(); }
+  VolumeWatch* volume() { return &volume_; }
 
  private:
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
@@ -116,6 +119,7 @@ class Store final : public TieredStore {
   ClaimDesk claims_;
   PromptExplainer explainer_;
   Scrubber scrubber_;
+  VolumeWatch volume_;
   std::vector<std::unique_ptr<RepeatingThread>> threads_;  // last: they use all else
 };
 

@@ -212,6 +212,51 @@ TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
   EXPECT_FALSE(told) << "whoever follows the events believes that it is pinned";
 }
 
+// There is room for a moment: the database is closed, and then cannot be opened.
+TEST_P(FullDisk, ReadsGoOnWhenReopeningFindsNoRoom) {
+  Open();
+  for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
+  disk_.SetFull(true);
+  EXPECT_FALSE(Publish(4).ok());
+  for (int nth = 2; nth <= 8; ++nth) {
+    disk_.SetFull(false);
+    disk_.Arm(DiskFault::kFailedWrite, nth);  // the first is of the try whether the disk works
+    Publish(4).IgnoreError();
+    disk_.Disarm();
+    disk_.SetFull(true);
+    EXPECT_FALSE(Publish(5).ok());
+    for (const uint64_t seed : {1, 2, 3}) {
+      const absl::StatusOr<uint32_t> usable = KitFetch(store_.get(), model_, Prompt(seed));
+      EXPECT_TRUE(usable.ok() && *usable == 64) << nth << ": " << usable.status();
+    }
+  }
+  store_->BackUp(folder_.File("backup")).status().IgnoreError();
+  executor_->RunAll();
+  disk_.SetFull(false);
+  EXPECT_TRUE(Publish(6).ok());
+  for (const uint64_t seed : {1, 2, 3, 6}) EXPECT_EQ(Fetch(seed), 64u);
+  EXPECT_EQ(Counted("quarantined_objects"), 0u);
+}
+
+// Somebody took the room that is kept for a start, too.
+TEST_P(FullDisk, StartsToServeWithoutRoomForAnOpening) {
+  Open();
+  for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
+  store_.reset();
+  disk_.SetFull(true);
+  Open();
+  for (const uint64_t seed : {1, 2, 3}) EXPECT_EQ(Fetch(seed), 64u);
+  const absl::Status refused = Publish(4);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  executor_->RunAll();
+  for (const uint64_t seed : {1, 2, 3}) EXPECT_EQ(Fetch(seed), 64u);
+  disk_.SetFull(false);
+  EXPECT_TRUE(Publish(4).ok());
+  Open();
+  for (const uint64_t seed : {1, 2, 3, 4}) EXPECT_EQ(Fetch(seed), 64u);
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+}
+
 // Through the log, and as tables.
 INSTANTIATE_TEST_SUITE_P(Slices, FullDisk, ::testing::Values(2u, 1024u),
                          [](const auto& info) { return info.param > 2 ? "Large" : "Small"; });

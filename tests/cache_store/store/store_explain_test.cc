@@ -287,11 +287,11 @@ TEST_F(StoreExplain, AnotherTenantsDropIsNotToldEither) {
 }
 
 TEST(RemovalText, HasWordsForEveryRemoval) {
-  StoreOptions options;
-  options.host_bytes = uint64_t{4} << 30;
-  options.disk_bytes = uint64_t{64} << 30;
+  Evictor::Limits limits;
+  limits.host_bytes = uint64_t{4} << 30;
+  limits.disk_bytes = uint64_t{64} << 30;
   const auto text = [&](Removal removal) {
-    return RemovalText(removal, absl::Minutes(61) + absl::Seconds(5), options);
+    return RemovalText(removal, absl::Minutes(61) + absl::Seconds(5), limits);
   };
   EXPECT_EQ(text(Removal::kHostFull), "evicted 1h1m ago: RAM was full (host_bytes 4 GiB)");
   EXPECT_EQ(text(Removal::kDiskFull), "evicted 1h1m ago: the disk was full (disk_bytes 64 GiB)");

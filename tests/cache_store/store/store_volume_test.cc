@@ -1,0 +1,154 @@
+// A volume that is smaller than the disk's limit: the store keeps what the volume has room for, and
+// publishes go on. A volume that other programs fill: nothing is evicted for a while.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cache_store/disk/volume_budget.h"
+#include "tests/support/stepped_store.h"
+#include "tests/support/store_checks.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kVolumeBytes = 64 * kMiB;
+
+class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<uint32_t> {
+ protected:
+  StoreVolume() {
+    KitModel geometry;
+    geometry.head_dim = GetParam();
+    geometry.layer_types = "llllg";
+    model_ = geometry.Make();
+    options_.disk_bytes = uint64_t{64} << 30;
+    disk_.SetRoom(kVolumeBytes);
+  }
+  uint64_t Limit() { return store_->Stats().tiers.at(1).capacity_bytes; }
+  uint64_t StoredBytes() { return store_->Stats().tiers.at(1).bytes; }
+  void Upkeep(absl::Duration later = absl::Seconds(1)) {
+    clock_.Advance(later);
+    stepped()->UpkeepStep();
+    executor_->RunAll();
+  }
+  // Publishes until about a share of the limit is stored.
+  void Fill(double share) {
+    for (seeds_ = 0; static_cast<double>(StoredBytes()) < share * static_cast<double>(Limit());) {
+      const absl::Status published = Publish(++seeds_);
+      ASSERT_TRUE(published.ok()) << published;
+      executor_->RunAll();
+    }
+  }
+  uint64_t CountServed() {
+    uint64_t served = 0;
+    for (uint64_t seed = 1; seed <= seeds_; ++seed) served += Fetch(seed) == 64 ? 1 : 0;
+    return served;
+  }
+
+  uint64_t seeds_ = 0;
+};
+
+TEST_P(StoreVolume, SmallVolumeLowersTheLimitAndSaysSo) {
+  Open();
+  EXPECT_LT(Limit(), kVolumeBytes);
+  EXPECT_GT(Limit(), kVolumeBytes / 2);
+  EXPECT_THAT(lines_, Contains(HasSubstr("the limit is")));
+}
+
+TEST_P(StoreVolume, PublishesGoOnAndATenthStaysFree) {
+  Open();
+  const uint64_t bytes = 3 * kVolumeBytes;
+  uint64_t published = 0;
+  for (uint64_t seed = 1; published < bytes; ++seed) {
+    const absl::Status taken = Publish(seed);
+    ASSERT_TRUE(taken.ok()) << seed << ": " << taken;
+    published = Counted("published_bytes");
+    if (seed % 4 == 0) Upkeep();
+    ASSERT_GT(disk_.room(), kVolumeBytes / 10) << seed;
+    ASSERT_EQ(Fetch(seed), 64u);
+  }
+  CheckInvariants(store_.get());
+}
+
+TEST_P(StoreVolume, VolumeFilledByOthersEvictsNothing) {
+  Open();
+  Fill(0.6);
+  for (const bool restarts : {false, true}) {
+    disk_.SetRoom(0);
+    if (restarts) Open();
+    for (uint64_t i = 0; i < 8; ++i) {
+      EXPECT_TRUE(absl::IsResourceExhausted(Publish(1000 + i)));
+      Upkeep(absl::Seconds(20));
+      ASSERT_EQ(CountServed(), seeds_) << restarts << i;
+    }
+    disk_.SetRoom(kVolumeBytes / 4);
+    Upkeep();
+    const absl::Status taken = Publish(2000);
+    EXPECT_TRUE(taken.ok()) << taken;
+    EXPECT_EQ(CountServed(), seeds_);
+  }
+  EXPECT_EQ(Counted("evicted_restore_points"), 0u);
+}
+
+// At the limit each publish evicts others: not when it is refused all the same.
+TEST_P(StoreVolume, RefusedPublishesAtTheLimitEvictNothing) {
+  Open();
+  Fill(0.97);
+  disk_.SetRoom(0);
+  EXPECT_FALSE(Publish(1000).ok());
+  const uint64_t evicted = Counted("evicted_restore_points");
+  for (uint64_t i = 0; i < 8; ++i) {
+    const absl::Status refused = Publish(1000 + i);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("No space left"));
+  }
+  EXPECT_EQ(Counted("evicted_restore_points"), evicted);
+}
+
+TEST_P(StoreVolume, RoomTakenForLongLowersTheLimit) {
+  Open();
+  Fill(0.9);
+  const uint64_t limit = Limit();
+  disk_.SetRoom(0);
+  EXPECT_FALSE(Publish(1000).ok());
+  for (int minute = 0; minute < 7; ++minute) Upkeep(absl::Minutes(1));
+  absl::Status taken = Publish(1000);
+  for (int second = 0; second < 10 && !taken.ok(); ++second) {
+    Upkeep();
+    taken = Publish(1000);
+  }
+  EXPECT_TRUE(taken.ok()) << taken;
+  EXPECT_LT(Limit(), limit);
+  EXPECT_LE(StoredBytes(), Limit());
+  EXPECT_GT(CountServed(), seeds_ / 4);
+  CheckInvariants(store_.get());
+}
+
+// As a store without such a limit left it.
+TEST_P(StoreVolume, StartOnVolumeThatItFilledPublishesSoon) {
+  // Small slices are mostly in the log, which is given back only by a flush: that takes longer.
+  if (GetParam() < 1024) GTEST_SKIP() << "only tables that are wholly dead are given back so soon";
+  disk_.SetRoom(FaultyDisk::kAmple);
+  Open();
+  for (seeds_ = 0; StoredBytes() < 40 * kMiB;) ASSERT_TRUE(Publish(++seeds_).ok());
+  ASSERT_TRUE(stepped()->core()->tiers.disk->WriteNote("volume", "").ok());
+  store_.reset();
+  disk_.SetRoom(0);
+  Open();
+  absl::Status taken = Publish(1000);
+  for (int second = 0; second < 10 && !taken.ok(); ++second) {
+    Upkeep();
+    taken = Publish(1000);
+  }
+  EXPECT_TRUE(taken.ok()) << taken;
+  EXPECT_GT(CountServed(), seeds_ / 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Slices, StoreVolume, ::testing::Values(64u, 1024u),
+                         [](const auto& info) { return info.param > 64 ? "Large" : "Small"; });
+
+}  // namespace
+}  // namespace hearth
