@@ -269,6 +269,7 @@ rocksdb::ReadOptions VerifiedReads() {
 
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
+  if (absl::Status found = CheckEntries(dir); !found.ok()) return found;
   rocksdb::DBOptions options = DatabaseOptions(mode, tier);
   const auto log = std::make_shared<DatabaseLog>(tier.warnings);
   options.info_log = log;
