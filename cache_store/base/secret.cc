@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/regular_file.h"
 #include "proto/fingerprint.h"
 
 namespace hearth {
@@ -63,10 +64,13 @@ absl::StatusOr<std::string> MakeSecret() {
 }
 
 absl::StatusOr<std::string> ReadSecret(const std::string& path) {
-  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe would wait here
   if (file.fd() < 0) return Failed(path, strerror(errno));
   struct stat info {};
   if (fstat(file.fd(), &info) != 0) return Failed(path, strerror(errno));
+  if (!S_ISREG(info.st_mode)) {
+    return Failed(path, absl::StrCat("must be a regular file; it is ", FileKind(info.st_mode)));
+  }
   // Kubernetes mounts secrets group-readable for fsGroup; what others may read is no secret.
   if ((info.st_mode & S_IRWXO) != 0) return Failed(path, "readable by others; chmod 0600 it");
   char text[2 * kSecretBytes + 16];

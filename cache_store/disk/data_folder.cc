@@ -8,10 +8,50 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/regular_file.h"
 
 namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Is there and of another kind than S_IFREG or S_IFDIR, as `kind` says: refuses it.
+absl::Status CheckEntry(const std::string& path, mode_t kind) {
+  struct stat is {};
+  if (::lstat(path.c_str(), &is) != 0 || (is.st_mode & S_IFMT) == kind) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(path, " must be ", FileKind(kind), "; it is ",
+                                                    FileKind(is.st_mode), ": remove it"));
+}
+
+}  // namespace
+
+absl::Status CheckEntries(const std::string& dir) {
+  for (const char* folder : {"/db", "/tables.tmp"}) {
+    if (absl::Status found = CheckEntry(dir + folder, S_IFDIR); !found.ok()) return found;
+  }
+  for (const char* file : {"/points", "/reserve"}) {
+    if (absl::Status found = CheckEntry(dir + file, S_IFREG); !found.ok()) return found;
+  }
+  return CheckTree(dir + "/db", /*follows_links=*/false);
+}
+
+absl::Status CheckTree(const std::string& folder, bool follows_links) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code ignored;
+    const fs::file_status is = follows_links ? it->status(ignored) : it->symlink_status(ignored);
+    if (is.type() == fs::file_type::none || is.type() == fs::file_type::not_found ||
+        fs::is_directory(is) || fs::is_regular_file(is)) {
+      continue;  // what was deleted meanwhile is as good as absent
+    }
+    if (absl::Status found = CheckEntry(it->path(), S_IFREG); !found.ok()) return found;
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckCanBeOpened(const std::string& dir) {
+  if (absl::Status found = CheckEntries(dir); !found.ok()) return found;
   std::error_code error;
   if (std::filesystem::exists(dir + "/db/CURRENT", error)) return absl::OkStatus();
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/db", error)) {
@@ -36,7 +76,6 @@ absl::Status CheckIsFree(const std::string& dir) {
 }
 
 std::string MakePrivate(const std::string& dir) {
-  namespace fs = std::filesystem;
   struct stat info {};
   if (::stat(dir.c_str(), &info) != 0) return "";
   const mode_t taken = (info.st_mode & S_ISGID) != 0 ? S_IRWXO : S_IRWXG | S_IRWXO;
@@ -62,7 +101,6 @@ std::string MakePrivate(const std::string& dir) {
 }
 
 bool IsEmptyFolder(const std::string& dir) {
-  namespace fs = std::filesystem;
   std::error_code error;
   return !fs::exists(dir, error) || (fs::is_directory(dir, error) && fs::is_empty(dir, error));
 }

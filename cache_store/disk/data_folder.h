@@ -11,6 +11,13 @@
 
 namespace hearth {
 
+// Checks that the store's entries of the folder are regular files and folders, so that no pipe
+// keeps a start waiting and no symbolic link leads a write or an erase out of the folder.
+// kFailedPrecondition names the first that is not. The folder itself may be a link.
+absl::Status CheckEntries(const std::string& dir);
+// The same for everything in a folder. `follows_links`: links to files and folders pass.
+absl::Status CheckTree(const std::string& folder, bool follows_links);
+
 // OK when it has the file that a database is opened by. kDataLoss, which says what to do: it has
 // other parts of one alone. kFailedPrecondition: it has none.
 absl::Status CheckCanBeOpened(const std::string& dir);

@@ -49,6 +49,8 @@ absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
     return absl::OkStatus();
   }
   if (!IsBackup(to)) return Refuse(to, " is neither empty nor a backup; name another folder");
+  // RocksDB writes and deletes files in it.
+  if (absl::Status found = CheckTree(to, /*follows_links=*/false); !found.ok()) return found;
   if (secret.empty() || !fs::exists(to + "/secret")) return absl::OkStatus();
   const absl::StatusOr<std::string> theirs = ReadSecret(to + "/secret");
   if (!theirs.ok()) return theirs.status();
@@ -178,6 +180,7 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
 absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std::string& dir,
                                              uint32_t id) {
   if (!IsBackup(from)) return Refuse(from, " is not a backup");
+  if (absl::Status found = CheckTree(from, /*follows_links=*/true); !found.ok()) return found;
   if (absl::Status is_free = CheckIsFree(dir); !is_free.ok()) return is_free;
   // Beside it, so that it appears whole or not at all.
   const std::string part = absl::StrCat(fs::path(dir + "/.").parent_path().string(), ".restoring");

@@ -313,6 +313,7 @@ rocksdb::ReadOptions VerifiedReads() {
 
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
+  if (absl::Status found = CheckEntries(dir); !found.ok()) return found;
   std::unique_ptr<Database> database(new Database);
   const std::string path = DatabasePath(dir);
   rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();

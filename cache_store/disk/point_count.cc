@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/regular_file.h"
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
 
@@ -32,10 +32,10 @@ BootId ThisBoot() {
 }
 
 PointCount::Noted PointCount::Read(const std::string& dir) {
-  std::ifstream file(PathOf(dir), std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const absl::StatusOr<std::string> bytes = ReadBoundedFile(PathOf(dir), kCheckedBytes + 8);
   Noted noted;
-  const absl::string_view all(bytes);
+  if (!bytes.ok()) return noted;
+  const absl::string_view all(*bytes);
   if (all.size() != kCheckedBytes + 8) return noted;
   if (LoadU64(all.substr(kCheckedBytes)) != CheckOf(all.substr(0, kCheckedBytes))) return noted;
   noted.points = LoadU64(all.substr(0, 8));
@@ -45,9 +45,10 @@ PointCount::Noted PointCount::Read(const std::string& dir) {
 }
 
 absl::StatusOr<std::unique_ptr<PointCount>> PointCount::Open(const std::string& dir) {
-  const int file = ::open(PathOf(dir).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", PathOf(dir)));
-  return absl::WrapUnique(new PointCount(file, Read(dir)));
+  const absl::StatusOr<int> file =
+      OpenRegularFile(PathOf(dir), O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+  if (!file.ok()) return file.status();
+  return absl::WrapUnique(new PointCount(*file, Read(dir)));
 }
 
 PointCount::~PointCount() { ::close(file_); }

@@ -2,6 +2,7 @@
 
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cassert>
@@ -21,6 +22,20 @@ uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / un
 
 absl::Status MemoryError(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("host arena: ", what, ": ", strerror(errno)));
+}
+
+// A start that is refused its address space: what was asked for, and what to do.
+absl::Status NoRoomFor(const SegmentLayout& layout, const absl::Status& why) {
+  rlimit limit{};
+  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return absl::Status(
+      why.code(),
+      absl::StrCat(why.message(),
+                   "; --host-bytes (of an embedded store: --store-host-bytes) and "
+                   "the publishes being received need ",
+                   layout.data_bytes, " bytes of address space",
+                   is_limited ? absl::StrCat(", and ulimit -v allows ", limit.rlim_cur) : "",
+                   ": lower the flag, or raise the limit"));
 }
 
 }  // namespace
@@ -53,7 +68,7 @@ HostArena::~HostArena() {
 absl::Status HostArena::Map() {
   if (options_.shared) {
     absl::StatusOr<std::unique_ptr<SegmentFile>> file = SegmentFile::Create(layout_);
-    if (!file.ok()) return file.status();
+    if (!file.ok()) return NoRoomFor(layout_, file.status());
     file_ = *std::move(file);
     layout_ = file_->layout();
     data_ = file_->data();
@@ -61,7 +76,7 @@ absl::Status HostArena::Map() {
   }
   void* mapping = mmap(nullptr, layout_.data_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping == MAP_FAILED) return MemoryError("mmap");
+  if (mapping == MAP_FAILED) return NoRoomFor(layout_, MemoryError("mmap"));
   data_ = static_cast<std::byte*>(mapping);
   return absl::OkStatus();
 }

@@ -8,20 +8,14 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/regular_file.h"
 
 namespace hearth {
 namespace {
 
-const char* KindOf(mode_t mode) {
-  if (S_ISDIR(mode)) return "a folder";
-  if (S_ISFIFO(mode)) return "a pipe";
-  if (S_ISSOCK(mode)) return "a socket";
-  return "a device";
-}
-
 // Empty: its bytes can be mapped.
 std::string WhyNot(const struct stat& info) {
-  if (!S_ISREG(info.st_mode)) return absl::StrCat(" is ", KindOf(info.st_mode), ", not a file");
+  if (!S_ISREG(info.st_mode)) return absl::StrCat(" is ", FileKind(info.st_mode), ", not a file");
   return info.st_size == 0 ? " is empty" : "";
 }
 

@@ -192,6 +192,9 @@ int Main(int argc, char** argv) {
   StoreFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
+  GuardStart(kProgram,
+             {absl::StrCat("--host-bytes=", FormatByteSize(flags.store.host_bytes)),
+              absl::StrCat("--max-staged-bytes=", FormatByteSize(flags.store.max_staged_bytes))});
   BlockSignal(SIGUSR1);
   SetUpServer(flags.server);
   if (absl::Status status = CheckPorts(flags.server); !status.ok()) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -219,6 +220,22 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   return true;
 }
 
+// The flags that ask for memory.
+std::vector<std::string> AskedMemory(const WorkerFlags& flags) {
+  const auto text = [](const char* flag, uint64_t bytes) {
+    return absl::StrCat("--", flag, "=", FormatByteSize(bytes));
+  };
+  const auto& memory = flags.engine.memory;
+  std::vector<std::string> asked = {
+      absl::StrCat("--model=", flags.engine.model_dir), text("kv-bytes", memory.kv_bytes),
+      text("pool-bytes", memory.pool_bytes), text("staging-bytes", memory.staging_bytes)};
+  if (absl::StartsWith(flags.store, "embedded:")) {
+    asked.push_back(text("store-host-bytes", flags.embedded.host_bytes));
+    asked.push_back(text("store-max-staged-bytes", flags.embedded.max_staged_bytes));
+  }
+  return asked;
+}
+
 // What is wrong already before minutes of loading.
 absl::Status CheckStart(const WorkerFlags& flags) {
   if (absl::Status status = flags.engine.Validate(); !status.ok()) return status;
@@ -331,6 +348,7 @@ int Main(int argc, char** argv) {
   WorkerFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
+  GuardStart(kProgram, AskedMemory(flags));
   SetUpServer(flags.server);
   const absl::Time start = absl::Now();
   if (absl::Status status = CheckStart(flags); !status.ok()) {

@@ -14,12 +14,8 @@ namespace hearth {
 // Whether only this host sees the bytes sent there: a unix socket, or a loopback address.
 bool StaysOnHost(const std::string& address);
 
-// The bytes of a regular file, after following links, or of anything else with `pipes_too`: a FIFO
-// or a device might never answer. kNotFound names the file; `max_bytes` bounds it.
-absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t max_bytes,
-                                            bool pipes_too = false);
-
-// The same of a flag's small file. The error names the flag, also for an empty file.
+// The bytes of a flag's small file (ReadBoundedFile). The error names the flag, also for an empty
+// file.
 absl::StatusOr<std::string> ReadFlagFile(const std::string& flag, const std::string& path,
                                          bool pipes_too = false);
 

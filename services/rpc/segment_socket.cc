@@ -77,7 +77,7 @@ absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name) {
   if (bound != 0 && errno == EADDRINUSE && name[0] != '@' &&
       absl::IsUnavailable(ConnectToUnix(name).status())) {
     struct stat found;
-    if (stat(name.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) unlink(name.c_str());
+    if (lstat(name.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) unlink(name.c_str());
     bound = bind(socket.get(), generic, *length);
   }
   if (bound != 0) return Failed(name, "bind");

@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "cache_store/base/regular_file.h"
 #include "services/cli/command_line.h"
 #include "services/cli/near_words.h"
 #include "services/cli/program_text.h"
@@ -103,7 +104,12 @@ FlagSet::FlagSet(const std::string& program, const std::string& environment,
     : environment_(environment), app_(std::make_unique<CLI::App>(about, program)) {
   app_->set_version_flag("--version", std::string(kVersion));
   app_->set_config("--config", "", "Read flags from this TOML or INI file")
-      ->envname(environment + "CONFIG");
+      ->envname(environment + "CONFIG")
+      ->check(
+          [](const std::string& path) {
+            return std::string(CheckIsRegular(path).message());  // a pipe would be waited for
+          },
+          "", "");
   app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag is not a default
   app_->footer(examples);
   AddPageFlags("8", app_.get(), &page_);

@@ -4,11 +4,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "services/cli/signal_thread.h"
@@ -63,7 +69,74 @@ void TakeStopSignals() {
   }
 }
 
+// The line of a failed start, made while there is memory. Written by one thread, before others
+// start; read by handlers.
+char g_refused_line[2048];
+std::atomic<bool> g_is_starting{false};
+
+// The signals by which a library ends the process if it is refused memory or a thread.
+constexpr int kEndsOfLibraries[] = {SIGABRT, SIGSEGV, SIGBUS};
+
+// As `ulimit` prints it.
+std::string LimitText(__rlimit_resource resource, uint64_t unit) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return absl::StrCat(limit.rlim_cur / unit);
+}
+
+// Takes no memory and no lock. `why`: of an exception; null: a library's words, if any, are above.
+[[noreturn]] void EndStart(const char* why) {
+  const auto say = [](const char* text) {
+    if (write(STDERR_FILENO, text, std::strlen(text)) < 0) _exit(1);
+  };
+  say(g_refused_line);
+  if (why != nullptr) say(" (");
+  if (why != nullptr) say(why);
+  say(why != nullptr ? ")\n" : "\n");
+  _exit(1);
+}
+
+void OnEndOfLibrary(int signal) {
+  if (g_is_starting.exchange(false)) EndStart(signal == SIGABRT ? "SIGABRT" : "SIGSEGV");
+  std::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+// Of an exception that nothing caught.
+[[noreturn]] void OnTerminate() {
+  if (!g_is_starting.exchange(false)) std::abort();
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    EndStart(error.what());
+  } catch (...) {
+  }
+  EndStart(nullptr);
+}
+
 }  // namespace
+
+void GuardStart(const std::string& program, const std::vector<std::string>& asked) {
+  const std::string line = absl::StrCat(
+      program,
+      ": the start was ended: the system refused memory or a thread, or a library failed; ",
+      absl::StrJoin(asked, " "), " ask for memory, ulimit -v is ", LimitText(RLIMIT_AS, 1024),
+      " and ulimit -u ", LimitText(RLIMIT_NPROC, 1), ": lower the flags, or raise the limits");
+  std::snprintf(g_refused_line, sizeof(g_refused_line), "%s", line.c_str());
+  g_is_starting.store(true);
+  std::set_terminate(&OnTerminate);
+  rlimit limit{};
+  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  for (const int signal : kEndsOfLibraries) {
+    // Without a limit a crash is no lack of memory: its core file is of use.
+    if (signal == SIGABRT || is_limited) std::signal(signal, &OnEndOfLibrary);
+  }
+}
+
+void EndStartGuard() {
+  if (!g_is_starting.exchange(false)) return;
+  for (const int signal : kEndsOfLibraries) std::signal(signal, SIG_DFL);
+}
 
 void HandleStopSignals() {
   sigset_t signals = StopSignals();

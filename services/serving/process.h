@@ -6,10 +6,19 @@
 #define HEARTH_SERVICES_SERVING_PROCESS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
 namespace hearth {
+
+// Until EndStartGuard, a start that is refused memory or a thread ends with one line on stderr and
+// exit code 1, whichever thread or library was refused it: an exception that nothing caught, or an
+// abort. The line names the flags that ask for memory, with their values, and the limits.
+// `asked`: --host-bytes=4GiB and the like. REQUIRES: before any other thread starts.
+void GuardStart(const std::string& program, const std::vector<std::string>& asked);
+// From now on the process ends as usual: a core file is worth more than a line.
+void EndStartGuard();
 
 // Blocks SIGTERM, SIGINT and SIGQUIT, which a thread of its own takes from now on, and SIGHUP,
 // which a SignalThread does; ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from hearth_cache import (
-    Access, AsyncWorker, Busy, DeadlineExceeded, InvalidRequest, Unavailable, Worker)
+    Access, AsyncWorker, Busy, DataLoss, DeadlineExceeded, InvalidRequest, Unavailable, Worker)
 from hearth_cache.prompts import generate_request
 from hearth_cache.v1 import inference_pb2
 
@@ -111,6 +111,15 @@ class Retries(unittest.TestCase):
                 worker.model()
             self.assertEqual(server.calls, 1)
 
+    def test_a_hint_that_is_no_duration_counts_as_none(self):
+        for hint in ("soon", "-5", "9" * 400, "9" * 5000, "nan", ""):
+            wrong = (grpc.StatusCode.RESOURCE_EXHAUSTED, (("retry-after-ms", hint),))
+            with self.subTest(hint=hint[:9]), ToldServer(wrong) as server, \
+                    Worker(server.address, retries=0) as worker:
+                with self.assertRaises(Busy) as caught:
+                    worker.model()
+                self.assertEqual(caught.exception.retry_after_s, 1.0)
+
     def test_asyncio_repeats_calls_alike(self):
         async def ask(address):
             async with AsyncWorker(address) as worker:
@@ -128,6 +137,29 @@ class Errors(unittest.TestCase):
                 worker.generate([1], top_p=3.0)
             self.assertEqual(caught.exception.field, "sampling.top_p")
             self.assertEqual(server.calls, 1)
+
+    def test_details_that_cannot_be_read_name_no_field(self):
+        garbled = status_pb2.Status(code=3, details=[any_pb2.Any(
+            type_url="type.googleapis.com/google.rpc.BadRequest", value=b"\xff\xff")])
+        for details in (b"\xff\xff\xff", b"", garbled.SerializeToString()):
+            refusal = (grpc.StatusCode.INVALID_ARGUMENT, (("grpc-status-details-bin", details),))
+            with self.subTest(details=details), ToldServer(refusal) as server, \
+                    Worker(server.address) as worker:
+                with self.assertRaises(InvalidRequest) as caught:
+                    worker.generate([1])
+                self.assertEqual(caught.exception.field, "")
+
+    def test_a_sample_beyond_all_limits_is_refused(self):
+        token = inference_pb2.GeneratedToken(text="a", sample=(1 << 32) - 1)
+        with ToldServer([STARTED, inference_pb2.GenerateResponse(token=token)]) as server, \
+                Worker(server.address) as worker:
+            with self.assertRaisesRegex(DataLoss, "sample 4294967295"):
+                worker.generate([1])
+
+    def test_a_tier_of_a_later_version_is_its_number(self):
+        started = inference_pb2.GenerateResponse(started=inference_pb2.Started(source_tier=77))
+        with ToldServer([started, FINISHED]) as server, Worker(server.address) as worker:
+            self.assertEqual(worker.generate([1]).source_tier, "77")
 
     def test_a_call_ends_at_its_deadline(self):
         with ToldServer([STARTED, None]) as server, Worker(server.address) as worker:

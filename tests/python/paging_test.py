@@ -11,7 +11,7 @@ import python_support
 from python_support import prompt
 
 import torch
-from hearth_cache import Unavailable
+from hearth_cache import Unavailable, _paging
 from hearth_cache._exchange import Fetched, Prefix
 from hearth_cache._paging import (
     DevicePages, HostPages, Mover, Planner, Transfer, hints_of, pages_of)
@@ -26,6 +26,16 @@ PRINT = Fingerprint.of(LAYOUT, {"engine": "made up"})
 
 def prefix_of(ids, salt):
     return Prefix(PRINT, ids)
+
+
+def request(params=None, *actions):
+    """A request of vLLM; `actions`: of its kv_hints, type and payload."""
+    made = types.SimpleNamespace(kv_transfer_params=params)
+    if actions:
+        made.kv_hints = types.SimpleNamespace(actions=[
+            types.SimpleNamespace(action_type=kind, payload=payload)
+            for kind, payload in actions])
+    return made
 
 
 class MemoryStore:
@@ -170,14 +180,6 @@ class Plans(unittest.TestCase):
             self.assertEqual(self.matched("c"), (0, False))
 
     def test_hints_of_a_request_reach_its_saves_as_the_store_takes_them(self):
-        def request(params=None, *actions):
-            made = types.SimpleNamespace(kv_transfer_params=params)
-            if actions:
-                made.kv_hints = types.SimpleNamespace(actions=[
-                    types.SimpleNamespace(action_type=kind, payload=payload)
-                    for kind, payload in actions])
-            return made
-
         self.assertEqual(hints_of(request()), {})
         self.assertEqual(hints_of(request({"keep_s": 9000, "priority": "high", "other": 1})),
                          {"keep_s": 3600})
@@ -188,6 +190,37 @@ class Plans(unittest.TestCase):
         self.matched("a")
         save, = self.step(("a", 0, 100)).saves
         self.assertEqual(save.hints, hints)
+
+    def test_hints_of_wrong_types_are_ignored(self):
+        wrong = (5, 0, "", "text", [], [1], [[1]], [("keep_s", 7, 1)], True, 1.5, object())
+        good = ("hearth.keep", {"keep_s": 60})
+        for value in wrong:
+            with self.subTest(value=value):
+                self.assertEqual(hints_of(request(value)), {})
+                self.assertEqual(hints_of(request(value, good)), {"keep_s": 60})
+                self.assertEqual(hints_of(request({"keep_s": 60}, ("hearth.keep", value))),
+                                 {"keep_s": 60})
+                self.assertEqual(hints_of(request({"keep_s": value, "priority": 1})),
+                                 {"priority": 1} if value not in (5, 0) or value is True
+                                 else {"keep_s": value, "priority": 1})
+                made = request({"keep_s": 60})
+                for made.kv_hints in (value, types.SimpleNamespace(actions=value),
+                                      types.SimpleNamespace(actions=[value])):
+                    self.assertEqual(hints_of(made), {"keep_s": 60})
+        self.assertEqual(hints_of(request(None, ("hearth.keep", None))), {})
+        self.assertEqual(hints_of(request({None: 1, 5: 2, "keep_s": 10**30})), {"keep_s": 3600})
+        made = request({"keep_s": 60})
+        made.kv_hints = types.SimpleNamespace(actions=None)
+        self.assertEqual(hints_of(made), {"keep_s": 60})
+
+    def test_a_wrong_hint_is_logged_once(self):
+        _paging.say_ignored.cache_clear()
+        with self.assertLogs("hearth_cache", "WARNING") as logged:
+            for _ in range(3):
+                hints_of(request({"keep_s": "ten"}, ("hearth.keep", "ten")))
+        self.assertEqual([record.getMessage() for record in logged.records], [
+            "a request's hint is ignored: the payload of hearth.keep must be a mapping; got str",
+            "a request's hint is ignored: keep_s must be an integer; got str"])
 
 
 class Moves(unittest.TestCase):

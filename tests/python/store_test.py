@@ -289,7 +289,6 @@ class LyingStores(unittest.TestCase):
         with self.assertRaisesRegex(DataLoss, "second plan"):
             self.take_plan()
 
-
     def answer(self, seed):
         """A whole fetch, with the bytes of `seed` under the digests of seed 0."""
         messages = [cache_store_pb2.FetchResponse(plan=self.plan)]
@@ -300,6 +299,11 @@ class LyingStores(unittest.TestCase):
                 messages.append(cache_store_pb2.FetchResponse(slice=cache_store_pb2.SliceData(
                     object=number, layer=layer, data=bytes_of(one, layer, seed))))
         return messages
+
+    def test_a_renewal_without_a_plan_is_data_loss(self):
+        with ToldServer([]) as server, Store(server.address, retries=0) as store:
+            with self.assertRaisesRegex(DataLoss, "without a plan"):
+                store.renew(b"x" * 32, 60)
 
     def test_a_rotten_slice_is_asked_for_once_more(self):
         with ToldServer(self.answer(1), self.answer(0)) as server, Store(server.address) as store:

@@ -5,6 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -57,6 +61,17 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_by
   }
   if (bytes < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be read"));
   return text;
+}
+
+void WriteCacheFile(const std::string& path, absl::string_view text) {
+  std::error_code ignored;  // a folder that cannot be made shows as a file that cannot be written
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::string temporary = path + ".XXXXXX";
+  const int file = mkostemp(temporary.data(), O_CLOEXEC);
+  if (file < 0) return;
+  const bool is_whole = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  close(file);
+  if (!is_whole || std::rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
 }
 
 }  // namespace hearth

@@ -23,6 +23,10 @@ bool ReadAt(int fd, uint64_t offset, size_t bytes, void* to);
 // kResourceExhausted: the file is larger than `max_bytes`.
 absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_bytes);
 
+// Writes a file of a cache folder, which is made; one that cannot be written is left out. The file
+// is a new one: a link in its place is replaced, and leads no write out of the folder.
+void WriteCacheFile(const std::string& path, absl::string_view text);
+
 }  // namespace hearth
 
 #endif  // HEARTH_WORKER_MODEL_MODEL_FILE_H_

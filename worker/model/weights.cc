@@ -5,11 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -254,20 +250,14 @@ std::string RememberedText(absl::string_view digest_hex, const std::string& iden
 }
 
 std::optional<Digest> ReadRemembered(const std::string& path, const std::string& identity) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  const absl::string_view digest_hex = absl::string_view(text).substr(0, 2 * sizeof(Digest));
-  if (text != RememberedText(digest_hex, identity)) return std::nullopt;
+  // One more byte than the record has: a longer file is not it.
+  const size_t bytes = RememberedText(std::string(2 * sizeof(Digest), '0'), identity).size();
+  const absl::StatusOr<std::string> text = ReadModelFile(path, bytes + 1);
+  if (!text.ok()) return std::nullopt;
+  const absl::string_view digest_hex = absl::string_view(*text).substr(0, 2 * sizeof(Digest));
+  if (*text != RememberedText(digest_hex, identity)) return std::nullopt;
   const absl::StatusOr<Digest> digest = DigestFromHex(digest_hex);
   return digest.ok() ? std::optional<Digest>(*digest) : std::nullopt;
-}
-
-// A file that is not whole has no check that holds.
-void Remember(const std::string& path, const std::string& identity, const Digest& digest) {
-  std::error_code ignored;  // a folder that cannot be made shows as a file that cannot be written
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  std::ofstream(path, std::ios::binary | std::ios::trunc)
-      << RememberedText(DigestHex(digest), identity);
 }
 
 }  // namespace
@@ -348,7 +338,9 @@ absl::StatusOr<Digest> WeightsReader::Finish(absl::Time now) {
   }
   if (remembers()) return *remembered_;
   const Digest digest = DigestOfAll();
-  if (!path_.empty() && newest + kMinFileAge <= now) Remember(path_, identity_, digest);
+  if (!path_.empty() && newest + kMinFileAge <= now) {
+    WriteCacheFile(path_, RememberedText(DigestHex(digest), identity_));
+  }
   return digest;
 }
 

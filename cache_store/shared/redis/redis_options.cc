@@ -1,8 +1,6 @@
 #include "cache_store/shared/redis/redis_options.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "cache_store/base/regular_file.h"
 
 namespace hearth {
 namespace {
@@ -22,7 +21,8 @@ absl::Status Refuse(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("redis: url ", what));
 }
 
-constexpr size_t kHostBytesMax = 253;  // of a name, RFC 1035
+constexpr size_t kHostBytesMax = 253;                       // of a name, RFC 1035
+constexpr uint64_t kPasswordBytesMax = uint64_t{64} << 10;  // Redis takes any length
 
 }  // namespace
 
@@ -62,13 +62,15 @@ absl::StatusOr<NodeAddress> ParseNodeAddress(absl::string_view text,
 
 absl::StatusOr<std::string> ReadPassword(const std::string& path) {
   if (path.empty()) return "";
-  std::ifstream file(path, std::ios::binary);
-  std::string password{std::istreambuf_iterator<char>(file), {}};
+  const absl::StatusOr<std::string> read = ReadBoundedFile(path, kPasswordBytesMax);
+  std::string password = read.value_or("");
   while (!password.empty() && (password.back() == '\n' || password.back() == '\r')) {
     password.pop_back();
   }
-  if (file.bad() || password.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("redis: no password in ", path));
+  if (password.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("redis: no password in ", path,
+                     read.ok() ? "" : absl::StrCat(": ", read.status().message())));
   }
   return password;
 }

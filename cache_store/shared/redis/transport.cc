@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/regular_file.h"
 
 namespace hearth {
 namespace {
@@ -85,6 +86,10 @@ absl::StatusOr<TlsContext::Context> TlsContext::Read(const RedisOptions& options
   // A server that closes without TLS's goodbye has closed: an answer's length says if it is whole.
   SSL_CTX_set_options(context.get(), SSL_OP_IGNORE_UNEXPECTED_EOF);
   const std::string& ca = options.ca_file;
+  // OpenSSL would wait for the writer of a pipe.
+  for (const std::string& file : {ca, options.certificate_file, options.key_file}) {
+    if (absl::Status found = CheckIsRegular(file); !found.ok()) return found;
+  }
   if (ca.empty() ? SSL_CTX_set_default_verify_paths(context.get()) != 1
                  : SSL_CTX_load_verify_file(context.get(), ca.c_str()) != 1) {
     return CannotUse(ca.empty() ? "the system's authorities" : ca);

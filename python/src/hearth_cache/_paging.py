@@ -9,11 +9,13 @@ them.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, cast
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from hearth_cache.layout import ObjectId, PageLayout
 from hearth_cache.store import Store
 
 torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
+_LOG = logging.getLogger("hearth_cache")
 
 PLAN_DEADLINE_S = 1.0
 SAVE_PATIENCE = 5  # times that of a load: nobody waits for it
@@ -69,15 +72,46 @@ class _Request:
     asked: Optional[Future[int]] = None  # None: it is computed
 
 
+@functools.lru_cache(maxsize=64)
+def say_ignored(field: str, wanted: str, got: str) -> None:
+    """Logs a kind of wrong hint, once in the process: each request may bring it."""
+    _LOG.warning("a request's hint is ignored: %s must be %s; got %s", field, wanted, got)
+
+
+def _mapping_of(value: Any, field: str) -> Mapping[Any, Any]:
+    if isinstance(value, Mapping):
+        return cast("Mapping[Any, Any]", value)
+    if value is not None:
+        say_ignored(field, "a mapping", type(value).__name__)
+    return {}
+
+
+def _actions_of(request: Any) -> Iterable[Any]:
+    actions: Any = getattr(getattr(request, "kv_hints", None), "actions", None)
+    if isinstance(actions, (list, tuple)):
+        return cast("Iterable[Any]", actions)
+    if actions is not None:
+        say_ignored("kv_hints.actions", "a list", type(actions).__name__)
+    return ()
+
+
 def hints_of(request: Any) -> dict[str, Any]:
-    """Of a request of vLLM: keep_s and priority in its kv_transfer_params, or in an action of its
-    kv_hints. One that the store would refuse is cut: it would cost the save."""
-    told = dict(request.kv_transfer_params or {})
-    for action in getattr(getattr(request, "kv_hints", None), "actions", ()):
-        if action.action_type == HINT:
-            told.update(action.payload)
-    return {name: max(least, min(told[name], most)) for name, (least, most) in HINTS.items()
-            if isinstance(told.get(name), int)}
+    """keep_s and priority of a vLLM request, from its kv_transfer_params and from the actions of
+    its kv_hints. vLLM passes on what a caller sent, whatever its type, and an error here would end
+    the scheduler's thread: a value of a wrong type is ignored. A value out of the store's range is
+    cut, since the store would refuse the save."""
+    told = dict(_mapping_of(request.kv_transfer_params, "kv_transfer_params"))
+    for action in _actions_of(request):
+        if getattr(action, "action_type", None) == HINT:
+            told.update(_mapping_of(getattr(action, "payload", None), f"the payload of {HINT}"))
+    hints: dict[str, Any] = {}
+    for name, (least, most) in HINTS.items():
+        value = told.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            hints[name] = max(least, min(value, most))
+        elif value is not None:
+            say_ignored(name, "an integer", type(value).__name__)
+    return hints
 
 
 class Planner:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Union
 
-from hearth_cache.errors import InvalidRequest
+from hearth_cache.errors import DataLoss, InvalidRequest
 from hearth_cache.v1 import inference_pb2, store_stats_pb2
 
 Question = Union[str, Sequence[int]]
+SAMPLES_MAX = 1024  # far more than a worker gives; a wrong number must not fill memory
 
 FINISH_REASONS = {
     inference_pb2.FINISH_REASON_LENGTH: "length",
@@ -81,6 +82,8 @@ class Answer:
         return None
 
     def _sample(self, number: int) -> Sample:
+        if number >= SAMPLES_MAX:
+            raise DataLoss(f"the answer has a sample {number}; numbers must be below {SAMPLES_MAX}")
         while len(self.samples) <= number:
             self.samples.append(Sample())
         return self.samples[number]
@@ -110,4 +113,7 @@ class Cache:
 
 
 def tier_name(tier: store_stats_pb2.Tier) -> str:
+    """A tier of a later version is its number."""
+    if tier not in store_stats_pb2.Tier.values():
+        return str(tier)
     return store_stats_pb2.Tier.Name(tier).removeprefix("TIER_").lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 DEFAULT_RETRY_AFTER_S = 1.0
@@ -82,15 +83,19 @@ def from_call(call: Any, address: str, request_id: str) -> HearthError:
 
 def _seconds(text: Union[str, bytes, None]) -> float:
     try:
-        return int(text or "") / 1000
-    except ValueError:
+        seconds = int(text or "") / 1000
+    except (OverflowError, ValueError):
         return DEFAULT_RETRY_AFTER_S
+    return seconds if seconds >= 0 else DEFAULT_RETRY_AFTER_S
 
 
 def _field(details: Union[str, bytes, None]) -> str:
     request = error_details_pb2.BadRequest()
-    if isinstance(details, bytes):
-        for detail in status_pb2.Status.FromString(details).details:
-            if detail.Unpack(request) and request.field_violations:
-                return str(request.field_violations[0].field)
+    try:
+        if isinstance(details, bytes):
+            for detail in status_pb2.Status.FromString(details).details:
+                if detail.Unpack(request) and request.field_violations:
+                    return str(request.field_violations[0].field)
+    except DecodeError:  # the call's own error says more
+        pass
     return ""

@@ -85,8 +85,10 @@ class HearthConnector(
     # --- the scheduler's side ---
 
     def on_new_request(self, request: Any) -> None:
+        # A salt parts callers' prefixes: if it cannot be read, nothing of the request is shared.
         alone = request.lora_request is not None or request.mm_features or \
-            getattr(request, "prompt_embeds", None) is not None
+            getattr(request, "prompt_embeds", None) is not None or \
+            not isinstance(request.cache_salt or "", str)
         if request.prompt_token_ids and not alone:
             self._planner.begin(request.request_id, request.prompt_token_ids,
                                 request.cache_salt or "",

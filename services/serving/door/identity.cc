@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cache_store/base/file_stamp.h"
+#include "cache_store/base/regular_file.h"
 #include "services/rpc/access_files.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/json_value.h"

@@ -1,5 +1,6 @@
 #include "services/serving/server/server_runner.h"
 
+#include <fcntl.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -10,7 +11,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -148,21 +148,20 @@ int ServerRunner::Drain(absl::Duration drain_timeout,
 
 absl::Status WriteFileWhole(const std::string& path, const std::string& text) {
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    file << text << '\n';
-    file.flush();
-    if (!file) {
-      return absl::UnavailableError(
-          absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  const std::string line = text + "\n";
+  // A new file: the folder may be everyone's, and a link there may lead to a file of this user.
+  unlink(temporary.c_str());
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file >= 0) {
+    const ssize_t written = write(file, line.data(), line.size());
+    const bool is_whole = written == static_cast<ssize_t>(line.size());
+    if (close(file) == 0 && is_whole && std::rename(temporary.c_str(), path.c_str()) == 0) {
+      return absl::OkStatus();
     }
   }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
-    return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", reason));
-  }
-  return absl::OkStatus();
+  const std::string reason = std::strerror(errno);
+  if (file >= 0) unlink(temporary.c_str());
+  return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", reason));
 }
 
 }  // namespace hearth

@@ -85,6 +85,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
     if (!written.ok()) return written;
   }
   const SignalThread reloads(SIGHUP, [&access] { access.Reload(); });
+  EndStartGuard();
   Log(LogLevel::kInfo, "ready", {{"address", (*runner)->address()}, {"version", kVersion}});
 
   const std::string signal = WaitForStopSignal();

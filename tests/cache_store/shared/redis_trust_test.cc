@@ -1,6 +1,7 @@
 // Who may be the shared engine, and who we are to it: TLS, users, and their files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <optional>
@@ -122,6 +123,19 @@ TEST_F(RedisTrust, AUserNeedsNoMoreThanTheHeaderSays) {
   EXPECT_TRUE(engine->PutOff({{"h1:key", absl::Hours(2)}}, Soon())[0].ok());
   EXPECT_TRUE(engine->Erase({"h1:key"}, Soon())[0].ok());
   EXPECT_EQ(redis.Ask({"ACL", "LOG"}), "") << "nothing was refused";
+}
+
+TEST_F(RedisTrust, PipesInPlaceOfFilesAreRefused) {
+  const std::string pipe = files_.File("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const absl::Status password = ReadPassword(pipe).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(password)) << password;
+  EXPECT_NE(password.message().find(pipe), std::string::npos);
+  RedisOptions options = ParseRedisUrl("rediss://127.0.0.1:1").value();
+  options.ca_file = pipe;
+  const absl::Status authority = RedisCluster::Open(options).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(authority)) << authority;
+  EXPECT_NE(authority.message().find(pipe), std::string::npos);
 }
 
 TEST_F(RedisTrust, PasswordsAreReadAgain) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <string>
@@ -143,6 +144,17 @@ TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
     EXPECT_EQ(Parse({"--config", path}, &flags), 2);
     EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr(path + wrong));
   }
+}
+
+TEST(FlagSet, ConfigThatIsAPipeIsRefused) {
+  const TestFolder folder;
+  const std::string path = folder.File("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  TestFlags flags;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse({"--config", path}, &flags), 2);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr(path + " must be a regular file; it is a pipe"));
 }
 
 TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {

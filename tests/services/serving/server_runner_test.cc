@@ -4,6 +4,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -239,6 +240,17 @@ TEST(WriteFileWhole, LeavesOneFileWithTheText) {
   std::string line;
   std::getline(file, line);
   EXPECT_EQ(line, "127.0.0.1:22");
+}
+
+TEST(WriteFileWhole, LinkInPlaceOfTheNewFileIsNotFollowed) {
+  const TestFolder folder;
+  const std::string path = folder.File("address"), kept = folder.Write("kept", "kept");
+  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".tmp");
+  ASSERT_EQ(::symlink(kept.c_str(), temporary.c_str()), 0);
+  ASSERT_TRUE(WriteFileWhole(path, "127.0.0.1:1").ok());
+  EXPECT_EQ(folder.Read("kept"), "kept");
+  EXPECT_EQ(folder.Read("address"), "127.0.0.1:1\n");
+  EXPECT_EQ(folder.Files(), 2u);
 }
 
 TEST(WriteFileWhole, NamesAPathThatCannotBeWritten) {

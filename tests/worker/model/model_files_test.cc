@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -354,6 +355,24 @@ TEST_F(DigestTest, TrustsNoDamagedMemory) {
   }
   WriteAll(path, "");
   EXPECT_FALSE(Digest().from_cache);
+}
+
+TEST_F(DigestTest, PlantedLinkOrPipeIsReplaced) {
+  const RememberedDigest first = Digest();
+  const std::string path = Remembered(), kept = dir_ + "/kept";
+  ASSERT_NE(path, "");
+  const std::string good = ReadAll(path);
+  WriteAll(kept, "kept");
+  for (const bool is_pipe : {false, true}) {
+    std::filesystem::remove(path);
+    ASSERT_EQ(is_pipe ? mkfifo(path.c_str(), 0600) : symlink(kept.c_str(), path.c_str()), 0);
+    const RememberedDigest again = Digest();
+    EXPECT_FALSE(again.from_cache);
+    EXPECT_EQ(again.digest, first.digest);
+    EXPECT_EQ(ReadAll(kept), "kept");
+    EXPECT_EQ(ReadAll(Remembered()), good);
+    EXPECT_TRUE(Digest().from_cache);
+  }
 }
 
 TEST_F(DigestTest, NeedsNoFolderToRememberIn) {

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,6 +15,7 @@
 #include "worker/kernels/reference.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
+#include "worker/model/model_file.h"
 
 namespace hearth {
 
@@ -346,16 +345,17 @@ SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const InvariantWeig
   file_ = absl::StrCat(cache_dir, "/self-test-", key.substr(0, 32));
 }
 
+namespace {
+constexpr char kHeld[] = "held\n";
+}  // namespace
+
 bool SelfTestMemory::HasPassed() const {
-  std::string word;
-  return !file_.empty() && std::ifstream(file_) >> word && word == "held";
+  return !file_.empty() && ReadModelFile(file_, sizeof(kHeld)).value_or("") == kHeld;
 }
 
 void SelfTestMemory::Remember() const {
   if (file_.empty()) return;
-  std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), ignored);
-  std::ofstream(file_) << "held\n";
+  WriteCacheFile(file_, kHeld);
 }
 
 }  // namespace hearth

@@ -161,7 +161,12 @@ class AsyncStore(AsyncClosing):
         request = cache_store_pb2.FetchRequest(restore_point_id=restore_point_id, tenant=tenant)
         async with aclosing(self._channel.stream("Fetch", request,
                                                  cache_store_pb2.FetchResponse)) as messages:
-            plan = (await messages.__anext__()).plan
+            plan: Optional[cache_store_pb2.FetchPlan] = None
+            async for message in messages:
+                plan = message.plan
+                break
+        if plan is None:
+            raise DataLoss("the fetch ended without a plan")
         state = plan.state
         begin = cache_store_pb2.PublishBegin(
             prefix=cache_store_pb2.Prefix(fingerprint=state.fingerprint, cuts=state.cuts,

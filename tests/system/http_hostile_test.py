@@ -1,0 +1,150 @@
+"""Hostile HTTP requests, one at a time, against a worker without and with identities: each gets one
+of the statuses that tests/data/hostile_http lists, and the worker serves on.
+
+Run as: python http_hostile_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments].
+"""
+
+import hashlib
+import json
+import socket
+import time
+import urllib.request
+
+import system_support
+from http_worker import HttpWorker
+from system_support import ROOT
+
+FOLDER = ROOT / "tests" / "data" / "hostile_http"
+TOKEN = "token-of-the-test"
+LONG_S = 120  # only a hang takes it
+HEALTH_S = 20
+ANSWER_BYTES_MAX = 1 << 20
+
+
+def texts_of(parts):
+    """The bytes of a list of [text, times]."""
+    made = []
+    for text, *times in parts:
+        count = times[0] if times else 1
+        made += [text % number for number in range(count)] if "%d" in text else [text * count]
+    return "".join(made).encode("latin-1")
+
+
+def bytes_of(case):
+    if "file" in case:
+        return (FOLDER / case["file"]).read_bytes()
+    if "headers" in case:
+        head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
+        return head + texts_of(case["headers"]) + b"\r\n"
+    if "target" in case:
+        return b"GET " + texts_of(case["target"]) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = texts_of(case.get("body") or case["chunked"])
+    length = f"Content-Length: {len(body)}" if "body" in case else "Transfer-Encoding: chunked"
+    return "\r\n".join([f"POST {case['path']} HTTP/1.1", "Host: localhost",
+                        "Content-Type: application/json", length, "", ""]).encode() + body
+
+
+def with_token(request, token):
+    """The request with a token, behind its first line."""
+    begin, end = request.split(b"\r\n", 1)
+    return b"\r\n".join([begin, f"Authorization: Bearer {token}".encode(), end])
+
+
+def answer_to(address, request, half_closes):
+    """All that comes back, up to the end of a whole answer; b"": the connection was closed."""
+    got = b""
+    with socket.create_connection(address, timeout=LONG_S) as connection:
+        try:
+            connection.sendall(request)
+            if half_closes:
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it was refused before it was whole: the answer may be there
+        try:
+            while not is_whole(got) and (piece := connection.recv(1 << 16)):
+                got += piece
+        except ConnectionResetError:
+            pass
+    return got
+
+
+def is_whole(got):
+    head, found, body = got.partition(b"\r\n\r\n")
+    if not found:
+        return len(got) > ANSWER_BYTES_MAX
+    fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
+    if b"content-length" not in fields:
+        return len(body) > ANSWER_BYTES_MAX or body.endswith(b"0\r\n\r\n")
+    return len(body) >= int(fields[b"content-length"])
+
+
+class Hostile(HttpWorker):
+    def check_all(self, transform, allowed):
+        """Sends each request as `transform` makes it; `allowed`: the statuses of a case."""
+        wrong = []
+        for case in json.loads((FOLDER / "index.json").read_text()):
+            request = transform(case, bytes_of(case))
+            if request is None:
+                continue
+            problem = self.problem_of(case, request, allowed(case))
+            if problem:
+                wrong.append(f"{case.get('file') or case['name']} ({case['why']}): {problem}")
+            if not self.is_healthy():
+                self.fail("\n".join([*wrong, "the worker does not answer /health any more"]))
+        self.assertFalse(wrong, "\n".join(wrong))
+
+    def problem_of(self, case, request, allowed):
+        host, port = self.node.url(case.get("page", "http")).removeprefix("http://").rsplit(":", 1)
+        begin = time.monotonic()
+        try:
+            answer = answer_to((host, int(port)), request, case.get("half_closes", False))
+        except OSError as error:
+            return f"no answer: {error}"
+        took_s = time.monotonic() - begin
+        words = answer.split(b"\r\n", 1)[0].split(b" ")
+        status = int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+        if status not in allowed:
+            return f"status {status}, not one of {allowed}: {answer[:300]!r}"
+        if len(answer) > case.get("answer_bytes", ANSWER_BYTES_MAX):
+            return f"an answer of {len(answer)} bytes"
+        if took_s > case.get("seconds", LONG_S):
+            return f"it took {took_s:.1f} s"
+        return None
+
+    def is_healthy(self):
+        try:
+            with urllib.request.urlopen(self.url + "/health", timeout=HEALTH_S) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+
+class WithoutIdentities(Hostile):
+    def test_hostile_requests_get_their_status(self):
+        self.check_all(lambda case, request: request, lambda case: case["status"])
+
+
+class WithIdentities(Hostile):
+    def flags(self):
+        path = self.folder / "callers.json"
+        digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+        path.write_text(json.dumps({"identities": [
+            {"name": "caller", "role": "tenant", "token_sha256": digest}]}))
+        return "--identities-file", path
+
+    def test_hostile_requests_with_a_token_get_their_status(self):
+        def transform(case, request):
+            has_token = b"Authorization" in request or b"X-Api-Key" in request
+            return None if has_token or b"HTTP/" not in request else with_token(request, TOKEN)
+        self.check_all(transform, lambda case: case["status"])
+
+    def test_hostile_requests_without_a_token_get_no_answer_of_the_model(self):
+        def allowed(case):
+            if case.get("page"):
+                return case["status"]
+            return sorted({401, *(status for status in case["status"] if status >= 300)})
+        self.check_all(lambda case, request: request, allowed)
+
+
+if __name__ == "__main__":
+    system_support.main()

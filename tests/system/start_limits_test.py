@@ -1,0 +1,79 @@
+"""Starts under a limit of address space (ulimit -v): a server that cannot have its memory ends with
+exit code 1 and a line that says so; it never aborts.
+
+Run as: python start_limits_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments].
+HEARTH_LIMIT_STEPS: how many limits are tried, from 100 MiB to 4 GiB.
+"""
+
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+
+import system_support
+from system_support import SystemTest
+
+MIB = 1 << 20
+LEAST, MOST = 100 * MIB, 4096 * MIB
+STEPS = int(os.environ.get("HEARTH_LIMIT_STEPS", "6"))
+NO_LIBRARIES = 127  # the exit code of the dynamic linker, which says which library it cannot map
+
+
+def limits():
+    """Each larger than the one before by the same factor."""
+    return [round(LEAST * (MOST / LEAST) ** (step / (STEPS - 1))) for step in range(STEPS)]
+
+
+class StartLimits(SystemTest):
+    def start(self, limit, program, *flags):
+        """Returns the exit code, and what was said; a server that gets ready is stopped."""
+        def set_limit():
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+        command = [str(pathlib.Path(system_support.BIN_DIR) / program), "--listen", "127.0.0.1:0",
+                   *map(str, flags)]
+        said = []
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                              preexec_fn=set_limit) as server:
+            self.addCleanup(server.kill)
+            for line in server.stderr:
+                said.append(line)
+                if " info ready " in line:
+                    server.send_signal(signal.SIGTERM)
+        return server.returncode, "".join(said)
+
+    def expect_line_or_start(self, limit, program, *flags):
+        code, said = self.start(limit, program, *flags)
+        where = f"{program} with {limit // MIB} MiB: {code}, {said}"
+        if code == NO_LIBRARIES:
+            self.assertIn("error while loading shared libraries", said, where)
+        elif " info ready " not in said:
+            self.assertEqual(code, 1, where)
+            self.assertIn(f"\n{program}: ", "\n" + said, where)
+        return code
+
+    def test_store_says_which_flag_asks_for_memory(self):
+        code, said = self.start(1024 * MIB, "hearth-store", "--data-dir", "", "--host-bytes",
+                                "8GiB")
+        self.assertEqual(code, 1, said)
+        for part in ("--host-bytes", str(9 << 30), str(1024 * MIB), "raise the limit"):
+            self.assertIn(part, said)
+
+    def test_store_under_each_limit(self):
+        for step, limit in enumerate(limits()):
+            for host_bytes in ("4GiB", "16MiB"):
+                self.expect_line_or_start(
+                    limit, "hearth-store", "--data-dir", self.folder / f"data-{step}-{host_bytes}",
+                    "--host-bytes", host_bytes)
+
+    def test_worker_under_each_limit(self):
+        model = self.model()
+        for step, limit in enumerate(limits()):
+            for store in ("none", f"embedded:{self.folder / f'data-{step}'}"):
+                self.expect_line_or_start(limit, "hearth-worker", "--model", model, "--store",
+                                          store, "--digest-cache", "")
+
+
+if __name__ == "__main__":
+    system_support.main()
