@@ -27,7 +27,7 @@ none). A call that fails counts with the time that it took.
 The bars, of issue 51: the worker lives; memory at most <= before + --unfinished-bytes (128 MiB) +
 128 MiB, and at the end <= before + 64 MiB; ratio <= 2; /health's median <= 50 ms; SIGTERM <= 1 s
 for attacks with JSON, else <= 10 s (answers that are under way may end); no status but those of the
-issue (500 is a fault). A worker beyond --most-mib of memory is killed, and counts as dead. There
+issue, or of http_attacks.WANTED (500 is a fault). A worker beyond --most-mib of memory is killed, and counts as dead. There
 was an attack: it had a connection for half of its units. Exits with 1 where a bar is missed.
 
 --only takes the beginning of KIND/NAME or of NAME and may be given again. A tiny model:
@@ -239,7 +239,8 @@ def missed_bars(row):
     if row["died"]:
         return ["lives: " + row["died"]]
     most_stop_s = MOST_JSON_STOP_S if "/json" in row["name"] else MOST_STOP_S
-    odd = sorted({int(status) for status in row["statuses"]} - STATUSES)
+    wanted = http_attacks.WANTED.get(row["name"].split("/")[1], STATUSES)
+    odd = sorted({int(status) for status in row["statuses"]} - wanted)
     bars = {"memory": row["most_mib"] <= row["before_mib"] + BUDGET_MIB + BESIDE_MIB,
             "back": row["after_mib"] <= row["before_mib"] + BACK_MIB,
             "ratio": row["ratio"] <= MOST_RATIO, "health": row["health_ms"] <= MOST_HEALTH_MS,

@@ -165,23 +165,23 @@ EVIL_HOSTS = [f"GET {path} HTTP/1.1\nHost: {host}\n{CLOSES}\n"
               for host in ("evil.example", "evil.example:80", "[evil]", "localhost.evil", "")]
 POST = f"POST /tokenize HTTP/1.1\nHost: localhost\nContent-Type: application/json\n{CLOSES}"
 SMUGGLED = "GET /version HTTP/1.1\nHost: localhost\nConnection: close\n\n"
+WHOLE = '\n\n{"prompt":"a"}'
+IN_CHUNKS = '\n\ne\n{"prompt":"a"}\n0\n\n'
 SMUGGLING = [
-    POST + "Transfer-Encoding: chunked, gzip\n\n0\n\n" + SMUGGLED,
-    POST + "Transfer-Encoding: identity\nContent-Length: 3\n\n{}\n" + SMUGGLED,
-    POST + "Transfer-Encoding: xchunked\nContent-Length: 3\n\n{}\n" + SMUGGLED,
-    POST + "Transfer-Encoding: chunked\nContent-Length: 5\n\n0\n\n" + SMUGGLED,
-    POST + "Transfer-Encoding: chunked\nTransfer-Encoding: identity\n\n0\n\n" + SMUGGLED,
-    POST + "Content-Length: 2\nContent-Length: 40\n\n{}" + SMUGGLED,
-    POST + "Host: evil.example\nContent-Length: 2\n\n{}",
-    POST + "Authorization: Bearer a\nAuthorization: Bearer b\nContent-Length: 2\n\n{}",
-    POST + "Authorization: Bearer a\nX-Api-Key: b\nContent-Length: 2\n\n{}",
-    POST + "X-Api-Key: a\nX-Api-Key: b\nContent-Length: 2\n\n{}",
-    POST + "Content-Length : 2\n\n{}", POST + "Content-Length: +2\n\n{}",
-    POST + "Transfer-Encoding: chunked\n\n2;a=\n{}\n0\n\n",
+    POST + "Transfer-Encoding: chunked, gzip" + IN_CHUNKS + SMUGGLED,
+    POST + "Transfer-Encoding: identity\nContent-Length: 14" + WHOLE + SMUGGLED,
+    POST + "Transfer-Encoding: xchunked\nContent-Length: 14" + WHOLE + SMUGGLED,
+    POST + "Transfer-Encoding: chunked\nContent-Length: 24" + IN_CHUNKS + SMUGGLED,
+    POST + "Transfer-Encoding: chunked\nTransfer-Encoding: identity" + IN_CHUNKS + SMUGGLED,
+    POST + "Content-Length: 14\nContent-Length: 40" + WHOLE + SMUGGLED,
+    POST + "Host: evil.example\nContent-Length: 14" + WHOLE,
+    POST + "Authorization: Bearer a\nAuthorization: Bearer b\nContent-Length: 14" + WHOLE,
+    POST + "Authorization: Bearer a\nX-Api-Key: b\nContent-Length: 14" + WHOLE,
+    POST + "Content-Length : 14" + WHOLE, POST + "Content-Length: +14" + WHOLE,
 ]
 
 # --- Bodies that take long, or become large.
-OBJECTS = filled(b'{"prompt":"a","x":[', b"{},", b"]}")
+OBJECTS = filled(b'{"prompt":"a","max_tokens":1,"x":[', b"{},", b"]}")
 DEEP = [b'{"prompt":' + b"[" * (BODY_BYTES - 20), filled(b'{"a":', b'{"a":', b"1"),
         b'{"a":' + b"[" * 60 + filled(b"", b"[],", b"", BODY_BYTES - 200) + b"]" * 60 + b"}"]
 KEYS = [numbered(b"{", '"key%d":0', b"}", 200000), filled(b"{", b'"a":0,', b"}"),
@@ -295,6 +295,10 @@ ATTACKS = {
     "pages-hosts": (lambda t: of_lines(t, EVIL_HOSTS, to_pages=True), False, UNITS_PER_S),
     "slow-streams": (slow_streams, True, 5),
 }
+
+# The statuses that the callers of an attack may get; of other attacks all that a server has.
+WANTED = {"smuggling": {400}, "half-closed": {200}, "no-host": {200, 400, 403},
+          "hosts": {400, 403}, "pages-hosts": {400, 403}}
 
 
 def main():

@@ -120,8 +120,8 @@ class Caller:
 
 
 class Exchanges(Attack):
-    """At most `slots` connections; `make` gives each new one its request. `leaves_s`: a connection
-    is closed that long after its request was sent."""
+    """At most `slots` connections; `make` gives each new one its request. `leaves_s`: a caller
+    that does not read closes its connection that long after its request was sent."""
 
     def __init__(self, target, make, slots=4, small_window=False, leaves_s=None, to_pages=False):
         super().__init__(target)
@@ -172,7 +172,7 @@ class Exchanges(Attack):
             return self.forget(caller)
         if caller.is_sent != was_sent:
             self.epoll.modify(number, caller.events())
-            if self.leaves_s is not None:
+            if self.leaves_s is not None and not caller.request.reads:
                 self.sent_at[number] = time.monotonic() + self.leaves_s
 
     def forget(self, caller):
