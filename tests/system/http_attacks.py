@@ -279,7 +279,7 @@ ATTACKS = {
         t, posts(t, [("/detokenize", DETOKENIZE)], reads=False), 32, small_window=True), True,
         UNITS_PER_S),
     "unread-logprobs": (lambda t: Exchanges(
-        t, posts(t, [(COMPLETIONS, LOGPROBS)], reads=False), 2, small_window=True), True, 1),
+        t, posts(t, [(COMPLETIONS, LOGPROBS)], reads=False), 8, small_window=True), True, 1),
     "stops": (lambda t: Exchanges(t, posts(t, [(COMPLETIONS, STOPS)]), 1), True, UNITS_PER_S),
     "biases": (lambda t: Exchanges(t, posts(t, [(COMPLETIONS, BIASES)]), 1), True, UNITS_PER_S),
     "no-host": (lambda t: of_lines(t, NO_HOST), False, UNITS_PER_S),
