@@ -88,9 +88,30 @@ def memory_mib(process, field):
     return process.status_field(field) / 1024
 
 
-def processor_s(process):
-    fields = pathlib.Path(f"/proc/{process.popen.pid}/stat").read_text().rsplit(")", 1)[1].split()
+def processor_s(pid):
+    """Seconds of processor time that the process has used; 0: it is gone."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def background(nice):
+    """The words before an attacker's command: another machine's work would never keep a thread of
+    the server's from its core."""
+    return [*(["chrt", "--idle", "0"] if shutil.which("chrt") else []), "nice", "-n", str(nice)]
+
+
+def identities_file(folder):
+    """The identities file of the tenants `honest` and `other`, and the token of each."""
+    tokens = {name: "token-of-" + name for name in ("honest", "other")}
+    identities = [{"name": name, "role": "tenant",
+                   "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
+                  for name, token in tokens.items()]
+    file = folder / "identities.json"
+    file.write_text(json.dumps({"identities": identities}))
+    return file, tokens
 
 
 class Server:
@@ -112,15 +133,10 @@ class Server:
         self.before_mib = memory_mib(self.process, "VmRSS")
 
     def identities(self):
-        identities = []
-        for name in ("honest", "other"):
-            token = self.folder / f"{name}.token"
-            token.write_text("token-of-" + name)
-            self.tokens[name] = token
-            identities.append({"name": name, "role": "tenant", "token_sha256":
-                               hashlib.sha256(token.read_bytes()).hexdigest()})
-        file = self.folder / "identities.json"
-        file.write_text(json.dumps({"identities": identities}))
+        file, tokens = identities_file(self.folder)
+        for name, token in tokens.items():
+            self.tokens[name] = self.folder / f"{name}.token"
+            self.tokens[name].write_text(token)
         return file
 
     def store(self, with_tls):
@@ -156,12 +172,12 @@ class Server:
 
 
 def rest(process):
-    """Waits until the process has dealt with the last attack."""
+    """Waits until the process (a Popen) has dealt with the last attack."""
     end = time.monotonic() + REST_S
     while time.monotonic() < end:
-        begin, used = time.monotonic(), processor_s(process)
+        begin, used = time.monotonic(), processor_s(process.pid)
         time.sleep(0.25)
-        if processor_s(process) - used < REST_SHARE * (time.monotonic() - begin):
+        if processor_s(process.pid) - used < REST_SHARE * (time.monotonic() - begin):
             return
 
 
@@ -181,9 +197,7 @@ class Attacker:
                     server.tokens["other"].read_text() if is_known and server.tokens else "",
                     rate * server.args.times]
         self.name, self.begin = name, time.monotonic()
-        # Another machine's work would never keep a thread of the server's from its core.
-        idle = ["chrt", "--idle", "0"] if shutil.which("chrt") else []
-        self.popen = subprocess.Popen([*idle, "nice", "-n", str(nice), *map(str, argv)],
+        self.popen = subprocess.Popen([*background(nice), *map(str, argv)],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def stop(self):
@@ -211,12 +225,13 @@ def beside(server, attacked, name, turn):
     """The honest client's calls of `server` while `attacked` is; what it saw, and shares."""
     attacker = Attacker(attacked, name, server.args.nice, turn)
     time.sleep(SETTLE_S)
-    begin, used = time.monotonic(), processor_s(attacked.process)
+    pid = attacked.process.popen.pid
+    begin, used = time.monotonic(), processor_s(pid)
     share = {}
     try:
         saw = server.honest()
     finally:
-        share = {"server": (processor_s(attacked.process) - used) / (time.monotonic() - begin),
+        share = {"server": (processor_s(pid) - used) / (time.monotonic() - begin),
                  **attacker.stop()}
     return saw, share
 
@@ -229,11 +244,11 @@ def measure(args, server, name, twin=None):
                        stdout=subprocess.DEVNULL)
     alone, attacked, shares, control = [], [], [], []
     for turn in range(args.rounds):
-        rest(server.process)
+        rest(server.process.popen)
         alone.append(server.honest())
         if twin is not None:
             control.append(beside(server, twin, name, turn)[0])
-            rest(twin.process)
+            rest(twin.process.popen)
         saw, share = beside(server, server, name, turn)
         attacked.append(saw)
         shares.append(share)

@@ -23,15 +23,18 @@ CHUNK = 128
 WORDS = "the keeper of the light climbs the stairs before the evening comes and trims the lamp "
 
 
-def ask(url, messages):
-    """Text, seconds to its first part, usage."""
+def ask(url, messages, timeout_s=600, token="", **fields):
+    """Text, seconds to its first part, usage. `fields` are more of the request's."""
     body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}}
+            "stream_options": {"include_usage": True}, **fields}
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = "Bearer " + token
     request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
+                                     headers)
     text, first, usage = "", None, None
     start = time.monotonic()
-    with urllib.request.urlopen(request, timeout=600) as answer:
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         for line in answer:
             if not line.startswith(b"data: {"):
                 continue

@@ -78,10 +78,12 @@ struct JsonNodes {
   void WriteTo(uint32_t at, std::string* out) const;
 };
 
-// Walks down from the root: only errors need a path. Containers may be open still.
+// Walks down from the root: only errors need a path. Containers may be open still. A path ends soon
+// after kMaxQuotedBytes: its keys are the caller's text.
 std::string JsonNodes::PathOf(uint32_t at) const {
   std::string path;
   for (uint32_t outer = 0; outer != at;) {
+    if (path.size() > kMaxQuotedBytes) return path + "...";
     const bool is_object = nodes[outer].type == Type::kObject;
     uint32_t item = outer + 1;
     size_t before = 0;

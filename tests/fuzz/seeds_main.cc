@@ -1,7 +1,7 @@
 // Writes valid inputs for the fuzz targets, from which they start.
 //
 //   hearth_fuzz_seeds FOLDER     makes FOLDER/snapshot, FOLDER/manifest, FOLDER/request,
-//   FOLDER/state and FOLDER/redis
+//   FOLDER/state, FOLDER/redis and FOLDER/http
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -103,6 +103,41 @@ void WriteRedisSeeds(const std::filesystem::path& folder) {
   redis.Add(1, "\xf0$16384\r\n" + std::string(16384, 'x') + "\r\n:1\r\n");
 }
 
+std::string Post(const std::string& path, const std::string& more, const std::string& body) {
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+         more + "\r\n" + body;
+}
+
+// Kind 0: what a connection sends; 1 and 3: the body of a completion and of a chat.
+void WriteHttpSeeds(const std::filesystem::path& folder) {
+  SeedFolder http{folder};
+  const std::string chat =
+      R"({"model":"m","messages":[{"role":"system","content":"a"},{"role":"user","content":[)"
+      R"({"type":"text","text":"b","prompt_cache_breakpoint":{"ttl":"5m"}}]}],"stream":true,)"
+      R"("stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":2,"tools":[],)"
+      R"("prompt_cache_options":{"mode":"explicit","prewarm":false,"ttl":60,"keep":"1h",)"
+      R"("priority":-1},"response_format":{"type":"text"},"prompt_cache_key":"k"})";
+  const std::string completion =
+      R"({"prompt":["a","\u00e9\ud83d\ude00"],"max_tokens":4,"temperature":0.5,"top_p":1e-1,)"
+      R"("top_k":40,"min_p":0,"seed":7,"stop":["x","y"],"logit_bias":{"5":-1},"n":2,"echo":true,)"
+      R"("logprobs":1,"best_of":2,"stop_token_ids":[1],"bad_token_ids":[2],"ignore_eos":true,)"
+      R"("presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.1,"min_tokens":1,)"
+      R"("max_completion_tokens":5,"suffix":null,"user":{"a":[[{}]]}})";
+  const std::string length = "Content-Length: " + std::to_string(chat.size()) + "\r\n";
+  http.Add(3, chat);
+  http.Add(1, completion);
+  http.Add(1, R"({"prompt":[[1,2],[3]]})");
+  http.Add(1, R"({"prompt":[1,2,4294967295],"add_special_tokens":false,"tokens":[1]})");
+  http.Add(0, Post("/v1/chat/completions", length, chat));
+  http.Add(0, Post("/v1/completions", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n",
+                   "e;a=b\r\n{\"prompt\":\"a\" \r\n1\r\n}\r\n0\r\nx-trailer: y\r\n\r\n"));
+  http.Add(0,
+           "GET /health HTTP/1.1\r\nHost: localhost:1\r\nX-Api-Key: a\r\n\r\n" +
+               Post("/v1/completions", "Authorization: Bearer a\r\nContent-Length: 2\r\n", "{}") +
+               "HEAD /?q=1 HTTP/1.0\r\nOrigin: null\r\nConnection: keep-alive\r\n\r\n");
+  http.Add(0, "OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\n\r\n");
+}
+
 void WriteSeeds(const std::filesystem::path& folder) {
   SeedFolder snapshot{folder / "snapshot"};
   snapshot.Add(0, TinyFile());
@@ -132,6 +167,7 @@ void WriteSeeds(const std::filesystem::path& folder) {
   drop.set_tenant("default");
   request.Add(2, drop.SerializeAsString());
   WriteRedisSeeds(folder / "redis");
+  WriteHttpSeeds(folder / "http");
 }
 
 }  // namespace

@@ -147,8 +147,7 @@ def run(attack, per_s):
             due -= 1
     attack.pump()
     seconds = time.monotonic() - begin
-    print(json.dumps({"units": attack.units, "closed": attack.closed, "seconds": seconds,
-                      "unconnected": attack.unconnected}), flush=True)
+    print(json.dumps({**attack.figures(), "seconds": seconds}), flush=True)
 
 
 def main():

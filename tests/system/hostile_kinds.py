@@ -34,6 +34,9 @@ class Attack:
     def pump(self):
         pass
 
+    def figures(self):
+        return {"units": self.units, "closed": self.closed, "unconnected": self.unconnected}
+
     def close(self):
         pass
 

@@ -48,6 +48,13 @@ TEST(JsonReader, FieldsKeepTheirOrder) {
   EXPECT_EQ(document.root().Find("m")->Find("n")->Integer(-5, 5).value(), -2);
 }
 
+TEST(JsonReader, DeepLongKeysErrorIsShort) {
+  std::string text = R"({"a": 1, "a": 1})";
+  for (int i = 0; i < 60; ++i)
+    text = absl::StrCat("{\"", std::string(64, 'k'), i, "\":", text, "}");
+  EXPECT_THAT(ErrorOf(text), SizeIs(::testing::Lt(600u)));
+}
+
 TEST(JsonReader, GettersTakeTheirTypeOnly) {
   const JsonDocument document =
       Parse(R"([null, true, 7, -7, 2.0, 1.5, 1e300, "7", [], {}, 18446744073709551615])");

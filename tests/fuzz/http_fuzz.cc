@@ -1,0 +1,236 @@
+// HTTP connections and JSON bodies of requests, as strangers send them.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "services/openai/openai_request.h"
+#include "services/serving/http/http_server.h"
+#include "services/serving/json_reader.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace hearth {
+namespace {
+
+using OtherJson = nlohmann::ordered_json;
+
+constexpr int kAnswerS = 10;  // a server that takes longer hangs
+constexpr size_t kMaxMessageBytes = 2048;
+constexpr uint32_t kContextTokens = 64;
+
+// An error is short, and text that JSON can hold.
+std::string CheckedMessage(const absl::Status& status) {
+  const std::string message(status.message());
+  Require(!message.empty() && message.size() <= kMaxMessageBytes, "a long error, or an empty one");
+  const OtherJson body = OtherJson::parse(HttpErrorBody(400, message));
+  Require(body["error"]["message"] == message, "an error that is no UTF-8");
+  return message;
+}
+
+// Whether a value is what another parser made of the same text.
+bool IsSame(JsonValue value, const OtherJson& other) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (other.is_null()) return value.is_null();
+  if (other.is_boolean()) return value.IsBool(other.get<bool>());
+  if (other.is_string()) return value.Is(other.get_ref<const std::string&>());
+  if (other.is_number()) {
+    const absl::StatusOr<double> number = value.Number(-kInfinity, kInfinity);
+    return number.ok() && *number == other.get<double>();
+  }
+  if (value.size() != other.size() || value.is_object() != other.is_object()) return false;
+  auto one = other.begin();
+  for (const JsonValue element : value.elements()) {
+    if (!IsSame(element, *one++)) return false;
+  }
+  for (const JsonField field : value.fields()) {
+    if (field.name() != one.key() || !IsSame(field.value(), *one++)) return false;
+  }
+  return true;
+}
+
+// Reads a text as both parsers do. One takes what the other does, but for its limits.
+void CompareParsers(absl::string_view text) {
+  uint64_t held = 0;
+  JsonLimits limits;
+  limits.depth = 16;
+  limits.keys = 32;
+  limits.hold = [&held](uint64_t bytes) {
+    held += bytes;
+    return true;
+  };
+  const absl::StatusOr<JsonDocument> document = JsonDocument::Parse(text, "the text", limits);
+  const uint64_t most = 10 * text.size() + 4096;
+  Require(held <= most, "more memory than the text can need");
+  const OtherJson other = OtherJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.ok()) {
+    const std::string message = CheckedMessage(document.status());
+    Require(other.is_discarded() || absl::StrContains(message, "deep") ||
+                absl::StrContains(message, "keys") || absl::StrContains(message, "each key once"),
+            "JSON that was refused");
+    return;
+  }
+  Require(document->bytes() <= most, "a document larger than its text can need");
+  Require(!other.is_discarded() && IsSame(document->root(), other), "JSON that was read otherwise");
+}
+
+// Reads a body as the door does. `hold` counts its memory. Returns the error; OK: it is a request.
+absl::Status ReadBody(bool is_chat, absl::string_view body,
+                      const std::function<bool(uint64_t)>& hold) {
+  const absl::StatusOr<JsonDocument> parsed = ParseBody(body, hold);
+  if (!parsed.ok()) return parsed.status();
+  const absl::StatusOr<OpenAiRequest> request =
+      is_chat ? ParseChat(parsed->root()) : ParseCompletion(parsed->root(), kContextTokens);
+  if (!request.ok()) return request.status();
+  Require(!request->prompts.empty() && request->prompts.size() <= kMaxPrompts, "its prompts");
+  Require(request->bytes() <= 64 * body.size() + 8192, "a request much larger than its body");
+  if (!hold(request->bytes())) return absl::UnavailableError("no memory");
+  return absl::OkStatus();
+}
+
+// The readers of /detokenize and of a time to live, on whatever a body has.
+void TryOthers(JsonValue body) {
+  for (const JsonField field : body.fields()) {
+    for (const absl::Status& status :
+         {field.value().Ids(kContextTokens).status(), ParseCacheTtl(field.value()).status()}) {
+      if (!status.ok()) CheckedMessage(status);
+    }
+  }
+}
+
+void TryBody(uint8_t which, absl::string_view body) {
+  CompareParsers(body);
+  const absl::Status status = ReadBody((which & 2) != 0, body, [](uint64_t) { return true; });
+  if (!status.ok()) CheckedMessage(status);
+  if (const absl::StatusOr<JsonDocument> parsed = ParseBody(body); parsed.ok()) {
+    TryOthers(parsed->root());
+  }
+}
+
+HttpVerdict CheckHead(const HttpRequest& head) {
+  HttpVerdict verdict;
+  if (head.Header("authorization") != nullptr) {
+    verdict.refusal = HttpRefusal{401, {{"WWW-Authenticate", "Bearer"}}, "{}\r\n"};
+  }
+  return verdict;
+}
+
+// Does with a request what the door does, but for the model.
+void Handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+  const HttpHeaders headers = {{"Content-Type", "application/json"}};
+  if (request.method != "POST") return answer->Send(200, headers, "{}\r\n");
+  const absl::Status status = ReadBody(request.path == "/v1/chat/completions", request.body,
+                                       [&](uint64_t bytes) { return answer->Hold(bytes); });
+  if (!status.ok()) {
+    const int code = absl::IsUnavailable(status) ? 503 : 400;
+    return answer->Send(code, headers, HttpErrorBody(code, CheckedMessage(status)) + "\r\n");
+  }
+  answer->Begin(200, {{"Content-Type", "text/event-stream"}}, ": waiting\n\n");
+  answer->Write("data: {}\n\n");
+  answer->Write("data: [DONE]\n\n");
+  answer->End();
+}
+
+// Small limits, so that inputs reach them.
+HttpServer* Server() {
+  static const auto& server = *new std::unique_ptr<HttpServer>([] {
+    HttpServer::Options options;
+    options.listen = "127.0.0.1:0";
+    options.limits.header_bytes = 1 << 10;
+    options.limits.body_bytes = 4 << 10;
+    options.limits.small_body_bytes = 256;
+    options.budget_bytes = 16 << 10;
+    options.check_head = CheckHead;
+    return *HttpServer::Start(options, Handle);
+  }());
+  return server.get();
+}
+
+int Connect() {
+  const std::string& address = Server()->address();
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int port = 0;
+  Require(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port), "a port");
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Require(fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0,
+          "the server takes no connection");
+  const timeval wait = {kAnswerS, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
+  return fd;
+}
+
+// Sends the bytes and then no more; returns the whole answer.
+std::string Exchange(absl::string_view bytes) {
+  const int fd = Connect();
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) break;  // the server has closed the connection
+    bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  shutdown(fd, SHUT_WR);
+  std::string answer;
+  char part[16384];
+  ssize_t count = 0;
+  while ((count = recv(fd, part, sizeof(part), 0)) > 0) {
+    answer.append(part, static_cast<size_t>(count));
+  }
+  Require(count == 0 || errno == ECONNRESET, "the server neither answered nor closed");
+  // A reset: thousands of connections a second would use up the ports.
+  const linger reset = {1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  close(fd);
+  return answer;
+}
+
+// All that a server may answer; 100 comes before another answer. Bodies here have line breaks at
+// their ends only, so that an answer's first line follows one.
+void TryConnection(absl::string_view bytes) {
+  static const auto& statuses =
+      *new std::set<int>{100, 200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 503};
+  const std::string answer = Exchange(bytes);
+  constexpr absl::string_view kBegin = "HTTP/1.1 ";
+  Require(answer.empty() || absl::string_view(answer).substr(0, kBegin.size()) == kBegin,
+          "an answer that does not begin with a status");
+  for (size_t at = 0; at < answer.size(); at = answer.find("\r\nHTTP/1.1 ", at)) {
+    if (at == answer.npos) break;
+    at += at == 0 ? kBegin.size() : kBegin.size() + 2;
+    int status = 0;
+    Require(absl::SimpleAtoi(answer.substr(at, 3), &status) && statuses.count(status) > 0,
+            "a status that no caller may get");
+  }
+  // The connection is closed on both sides; the server's thread may still be at it.
+  const absl::Time end = absl::Now() + absl::Seconds(kAnswerS);
+  while (Server()->held_bytes() > 0) {
+    Require(absl::Now() < end, "memory that is held after the end of a connection");
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace
+}  // namespace hearth
+
+// The first byte says whether the rest is a connection's bytes, or the JSON of a completion or of a
+// chat.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 2 == 0) {
+    hearth::TryConnection(bytes);
+  } else {
+    hearth::TryBody(data[0], bytes);
+  }
+  return 0;
+}
