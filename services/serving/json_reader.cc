@@ -61,7 +61,7 @@ struct JsonNodes {
   static_assert(sizeof(Node) == 16, "the arithmetic of json_reader.h counts on it");
 
   std::vector<Node> nodes;
-  std::string text;
+  std::vector<char> text;  // a vector reserves what it is asked for; a string may double
   std::string name;
 
   bool is_container(uint32_t at) const {
@@ -72,7 +72,7 @@ struct JsonNodes {
   }
   absl::string_view TextOf(uint32_t at) const {
     assert(nodes[at].type == Type::kString);
-    return absl::string_view(text).substr(nodes[at].text, nodes[at].size);
+    return {text.data() + nodes[at].text, nodes[at].size};
   }
   std::string PathOf(uint32_t at) const;
   void WriteTo(uint32_t at, std::string* out) const;
@@ -272,7 +272,7 @@ bool NodeBuilder::AddNode(NodeType type) {
 
 // No string is longer than it is written.
 bool NodeBuilder::AddText(const Text& value) {
-  std::string& text = made_->text;
+  std::vector<char>& text = made_->text;
   if (text.size() + value.size() > text.capacity()) {
     const size_t rest = static_cast<size_t>(end_ - reached_);
     const size_t more = value.size() + std::min(std::max<size_t>(64, text.size() / 2), rest);
@@ -281,7 +281,7 @@ bool NodeBuilder::AddText(const Text& value) {
   }
   made_->nodes.back().text = text.size();
   made_->nodes.back().size = static_cast<uint32_t>(value.size());
-  text.append(value);
+  text.insert(text.end(), value.begin(), value.end());
   return true;
 }
 
