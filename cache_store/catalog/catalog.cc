@@ -4,28 +4,82 @@
 #include <cassert>
 #include <tuple>
 
+#include "cache_store/base/memory_cost.h"
+
 namespace hearth {
+namespace {
+
+// A fingerprint with its fields and layout, held once (FingerprintBook: about 3 KB).
+constexpr uint64_t kModelCostBytes = 4096;
+// An account with its classes in the order of eviction.
+constexpr uint64_t kTenantCostBytes = 2048;
+
+uint64_t CostOf(const RestorePointEntry& point) {
+  return Catalog::PointCostBytes(point.objects.size(), point.cuts().size());
+}
+
+}  // namespace
+
+// The entry, in its tenant's set and known to the retention policy.
+uint64_t Catalog::PointCostBytes(size_t objects, size_t cuts) {
+  uint64_t bytes =
+      BlockBytes(sizeof(RestorePointEntry)) + SlotBytes(sizeof(void*)) + Retention::kUnitCostBytes;
+  if (objects > 2) bytes += BlockBytes(objects * sizeof(void*));
+  if (cuts > 0) bytes += BlockBytes(sizeof(std::vector<uint32_t>)) + BlockBytes(cuts * 4);
+  return bytes;
+}
+
+// Each has a node and an object of its own.
+uint64_t Catalog::LeastPointCostBytes() {
+  return PointCostBytes(1, 0) + PrefixIndex::NodeCostBytes(1, 0) + StoredObject::CostBytes(1);
+}
+
+uint64_t Catalog::SpaceCostBytes(size_t tenant_bytes) {
+  return kModelCostBytes + kTenantCostBytes + tenant_bytes + PrefixIndex::NodeCostBytes(0, 0);
+}
 
 Catalog::Catalog(ObjectTable* objects, RetentionPolicy retention, OnRemoved on_removed)
-    : objects_(objects), on_removed_(std::move(on_removed)), feed_(retention) {}
+    : objects_(objects), on_removed_(std::move(on_removed)), feed_(retention, &objects->index()) {}
+
+const KnownFingerprint* Catalog::HoldModel(std::shared_ptr<const KnownFingerprint> known) {
+  Model& model = models_[known.get()];
+  if (model.points++ == 0) {
+    model.known = std::move(known);
+    cost_bytes_ += kModelCostBytes;
+  }
+  return model.known.get();
+}
+
+void Catalog::ReleaseModel(const KnownFingerprint* known) {
+  const auto found = models_.find(known);
+  assert(found != models_.end());
+  if (--found->second.points > 0) return;
+  models_.erase(found);
+  cost_bytes_ -= kModelCostBytes;
+}
 
 RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& tenant,
                                             std::shared_ptr<const KnownFingerprint> model,
-                                            SegmentNode* node, std::vector<StoredObject*> objects,
-                                            std::vector<uint32_t> cuts, absl::Time now) {
+                                            SegmentNode* node,
+                                            absl::Span<StoredObject* const> objects,
+                                            absl::Span<const uint32_t> cuts, absl::Time now) {
   assert(node->restore_point == nullptr && !objects.empty());
   auto owned = std::make_unique<RestorePointEntry>();
   RestorePointEntry* point = owned.get();
   point->number = point->manifest = number;
-  point->id = node->key;
-  point->tenant = tenant;
   point->account = objects_->ledger().AccountOf(tenant);
   ++point->account->usage.restore_points;
-  points_of_[tenant].insert(point);
-  point->model = std::move(model);
+  OwnedPoints& siblings = points_of_[tenant];
+  if (siblings.empty()) cost_bytes_ += kTenantCostBytes + tenant.size();
+  siblings.insert(std::move(owned));
+  ++size_;
+  point->model = HoldModel(std::move(model));
   point->node = node;
-  point->objects = std::move(objects);
-  point->cuts = std::move(cuts);
+  point->objects.assign(objects.begin(), objects.end());
+  if (!cuts.empty()) {
+    point->own_cuts = std::make_unique<const std::vector<uint32_t>>(cuts.begin(), cuts.end());
+  }
+  cost_bytes_ += CostOf(*point);
   point->uses.last = point->uses.last_through = point->uses.noted = now;
   point->expiry.at = InheritedExpiry(point->objects, now);
   point->uses.tick = ++tick_;
@@ -39,14 +93,12 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
     objects_->Charge(object, point->account);
     objects_->ChangeNames(object, 1);
   }
-  const bool inserted = points_.emplace(point->id, std::move(owned)).second;
-  assert(inserted);
   return point;
 }
 
 RestorePointEntry* Catalog::Find(const Digest& id) const {
-  const auto it = points_.find(id);
-  return it == points_.end() ? nullptr : it->second.get();
+  const SegmentNode* node = objects_->index().Peek(id);
+  return node == nullptr ? nullptr : node->restore_point;
 }
 
 void Catalog::Remove(RestorePointEntry* point, Removal why) {
@@ -57,25 +109,39 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   expiry_.Remove(*point);
   kept_.erase({point->hint.kept_until, point->number});
   used_.erase(point);
-  if (point->durable) {
-    objects_->DiscardManifest(point->manifest);
+  if (point->durable) objects_->DiscardManifest(point->manifest);
+  {
     const Change change(&objects_->sums(), point);
     point->durable = false;
+    point->sessions = 0;  // they find it gone
   }
+  feed_.Remove(*point, MayReturn(why));
+  cost_bytes_ -= CostOf(*point);
   point->node->restore_point = nullptr;
-  const std::vector<StoredObject*> objects = std::move(point->objects);
+  const auto objects = std::move(point->objects);
   for (StoredObject* object : objects) {
     objects_->ChangeNames(object, -1);
     objects_->DropUnneeded(object);  // with the last one its node may go
   }
-  feed_.Remove(*point, MayReturn(why));
-  const auto siblings = points_of_.find(point->tenant);
-  assert(siblings != points_of_.end() && point->account->usage.restore_points > 0);
-  siblings->second.erase(point);
-  if (siblings->second.empty()) points_of_.erase(siblings);
-  --point->account->usage.restore_points;
-  objects_->ledger().RemoveIfEmpty(point->account);
-  points_.erase(Digest(point->id));
+  ReleaseModel(point->model);
+  TenantAccount* const account = point->account;
+  const auto siblings = points_of_.find(account->tenant);
+  assert(siblings != points_of_.end() && account->usage.restore_points > 0);
+  const size_t erased = siblings->second.erase(point);
+  assert(erased == 1);
+  if (siblings->second.empty()) {
+    cost_bytes_ -= kTenantCostBytes + account->tenant.size();
+    points_of_.erase(siblings);
+  }
+  --account->usage.restore_points;
+  --size_;
+  objects_->ledger().RemoveIfEmpty(account);
+}
+
+void Catalog::ForEach(absl::FunctionRef<void(RestorePointEntry*)> visit) const {
+  for (const auto& [tenant, points] : points_of_) {
+    for (const auto& point : points) visit(point.get());
+  }
 }
 
 void Catalog::HoldPoint(RestorePointEntry* point) {
@@ -92,7 +158,7 @@ void Catalog::ReleasePoint(RestorePointEntry* point) {
 void Catalog::Renew(RestorePointEntry* point, absl::Time expires) {
   expiry_.Remove(*point);
   RestorePointEntry::Expiry& own = point->expiry;
-  own.at = own.inherited ? expires : std::max(own.at, expires);
+  own.at = own.inherited ? expires : std::max<absl::Time>(own.at, expires);
   own.inherited = false;
   expiry_.Add(point);
   for (StoredObject* object : point->objects) objects_->KeepUntil(object, own.at);
@@ -121,10 +187,12 @@ void Catalog::SetHint(RestorePointEntry* point, int priority, absl::Time kept_un
                       absl::Time now) {
   RestorePointEntry::Hint& hint = point->hint;
   kept_.erase({hint.kept_until, point->number});
-  hint.kept_until = std::max(hint.kept_until, kept_until);
+  hint.kept_until = std::max<absl::Time>(hint.kept_until, kept_until);
   if (priority != 0) hint.priority = priority;
-  const bool is_kept = hint.kept_until > now;
-  if (is_kept) kept_.emplace(std::make_pair(hint.kept_until, point->number), point);
+  const bool is_kept = now < hint.kept_until;
+  if (is_kept) {
+    kept_.emplace(std::make_pair(absl::Time(hint.kept_until), point->number), point);
+  }
   feed_.Weigh(*point, is_kept);
 }
 
@@ -166,7 +234,7 @@ std::vector<std::pair<uint64_t, absl::Time>> Catalog::TakeUses(size_t most) {
 }
 
 void Catalog::BeginAdopting() {
-  assert(points_.empty() && !is_adopting_);
+  assert(size_ == 0 && !is_adopting_);
   is_adopting_ = true;
 }
 
@@ -174,13 +242,14 @@ void Catalog::EndAdopting(absl::Time now) {
   assert(is_adopting_);
   is_adopting_ = false;
   std::vector<RestorePointEntry*> adopted;
-  adopted.reserve(points_.size());
-  for (const auto& [id, point] : points_) adopted.push_back(point.get());
+  adopted.reserve(size_);
+  ForEach([&](RestorePointEntry* point) { adopted.push_back(point); });
   // The last used first. Last uses are whole seconds: within one second the longer point counts as
   // older, to go first.
   std::sort(adopted.begin(), adopted.end(), [](const auto* a, const auto* b) {
-    return std::make_tuple(a->uses.last_through, b->tokens(), a->number) >
-           std::make_tuple(b->uses.last_through, a->tokens(), b->number);
+    const absl::Time used_a = a->uses.last_through, used_b = b->uses.last_through;
+    return std::make_tuple(used_a, b->tokens(), a->number) >
+           std::make_tuple(used_b, a->tokens(), b->number);
   });
   uint64_t tick = tick_;  // each has had one
   for (RestorePointEntry* point : adopted) {
@@ -229,8 +298,8 @@ std::vector<Catalog::PointName> Catalog::NamesOf(const std::string& tenant) cons
   const auto found = points_of_.find(tenant);
   if (found == points_of_.end()) return names;
   names.reserve(found->second.size());
-  for (RestorePointEntry* point : found->second) {
-    names.push_back({point->uses.tick, point->tokens(), point->number, point->id});
+  for (const auto& point : found->second) {
+    names.push_back({point->uses.tick, point->tokens(), point->number, point->id()});
   }
   return names;
 }
@@ -242,8 +311,8 @@ RestorePointEntry* Catalog::Find(const PointName& name) const {
 
 std::vector<RestorePointEntry*> Catalog::MostHit(size_t limit) const {
   std::vector<RestorePointEntry*> most;
-  most.reserve(points_.size());
-  for (const auto& [id, point] : points_) most.push_back(point.get());
+  most.reserve(size_);
+  ForEach([&](RestorePointEntry* point) { most.push_back(point); });
   limit = std::min(limit, most.size());
   std::partial_sort(most.begin(), most.begin() + static_cast<ptrdiff_t>(limit), most.end(),
                     [](RestorePointEntry* a, RestorePointEntry* b) {
@@ -256,9 +325,9 @@ std::vector<RestorePointEntry*> Catalog::MostHit(size_t limit) const {
 
 std::vector<RestorePointEntry*> Catalog::Pinned() const {
   std::vector<RestorePointEntry*> pinned;
-  for (const auto& [id, point] : points_) {
-    if (point->pinned) pinned.push_back(point.get());
-  }
+  ForEach([&](RestorePointEntry* point) {
+    if (point->pinned) pinned.push_back(point);
+  });
   return pinned;
 }
 

@@ -20,7 +20,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache_store/base/removal.h"
 #include "cache_store/catalog/expiry_schedule.h"
 #include "cache_store/catalog/object_table.h"
@@ -32,8 +34,15 @@ namespace hearth {
 class Catalog {
  public:
   using PointSet = absl::flat_hash_set<RestorePointEntry*>;
+  using OwnedPoints = absl::flat_hash_set<std::unique_ptr<RestorePointEntry>>;
   // Told of each restore point just before it leaves.
   using OnRemoved = std::function<void(const RestorePointEntry&, Removal)>;
+
+  // RAM of a restore point without its nodes and objects; the least with them; of a fingerprint and
+  // a tenant that nothing was stored of (memory_cost.h).
+  static uint64_t PointCostBytes(size_t objects, size_t cuts);
+  static uint64_t LeastPointCostBytes();
+  static uint64_t SpaceCostBytes(size_t tenant_bytes);
 
   Catalog(ObjectTable* objects, RetentionPolicy retention, OnRemoved on_removed);
 
@@ -44,8 +53,8 @@ class Catalog {
   // renewed it lives no longer than the restore points that named its objects before it.
   RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
                                      std::shared_ptr<const KnownFingerprint> model,
-                                     SegmentNode* node, std::vector<StoredObject*> objects,
-                                     std::vector<uint32_t> cuts, absl::Time now);
+                                     SegmentNode* node, absl::Span<StoredObject* const> objects,
+                                     absl::Span<const uint32_t> cuts, absl::Time now);
   RestorePointEntry* Find(const Digest& id) const;
   void Remove(RestorePointEntry* point, Removal why);
   // A held point is not evicted, but may be dropped. Its objects are held with it.
@@ -105,20 +114,33 @@ class Catalog {
   std::vector<RestorePointEntry*> MostHit(size_t limit) const;
   std::vector<RestorePointEntry*> Pinned() const;
 
-  const absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>>& points() const {
-    return points_;
+  const absl::flat_hash_map<std::string, OwnedPoints>& points_of_tenants() const {
+    return points_of_;
   }
-  const absl::flat_hash_map<std::string, PointSet>& points_of_tenants() const { return points_of_; }
+  size_t size() const { return size_; }  // restore points
+  void ForEach(absl::FunctionRef<void(RestorePointEntry*)> visit) const;
+  // RAM of the restore points with all that the index, the objects and the retention policy keep of
+  // them, by formula; without the KV.
+  uint64_t cost_bytes() const { return cost_bytes_ + objects_->cost_bytes(); }
   const PointSet& used() const { return used_; }  // since TakeUses
   uint64_t evicted() const { return evicted_; }
 
  private:
   using Change = StorageSums::Change<RestorePointEntry>;
+  struct Model {
+    std::shared_ptr<const KnownFingerprint> known;
+    uint64_t points = 0;
+  };
+
+  const KnownFingerprint* HoldModel(std::shared_ptr<const KnownFingerprint> known);
+  void ReleaseModel(const KnownFingerprint* known);
 
   ObjectTable* const objects_;
   const OnRemoved on_removed_;
-  absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
-  absl::flat_hash_map<std::string, PointSet> points_of_;
+  absl::flat_hash_map<std::string, OwnedPoints> points_of_;  // by tenant
+  size_t size_ = 0;
+  absl::flat_hash_map<const KnownFingerprint*, Model> models_;  // that restore points are of
+  uint64_t cost_bytes_ = 0;
   ExpirySchedule expiry_;
   std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> kept_;  // by their end and number
   PointSet used_;

@@ -24,7 +24,7 @@ bool FreesHost(const RestorePointEntry& point) {
 
 // Its leaving takes nothing that its tenant is guaranteed against `tenant`.
 bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
-  if (point.account->quota.floor_bytes == 0 || point.tenant == tenant) return true;
+  if (point.account->quota.floor_bytes == 0 || point.tenant() == tenant) return true;
   uint64_t bytes = 0;
   for (StoredObject* object : point.objects) {
     if (object->names == 1) bytes += object->bytes();
@@ -35,10 +35,10 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
 }  // namespace
 
 bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
-  const bool fits = sums_->host_bytes() + bytes <= limits_.host_bytes;
+  const bool fits = sums_->host_bytes() + bytes <= HostLimitBytes();
   if (!fits && !HostRoomIsPossible(bytes, tenant)) return false;
-  objects_->DropSpareCopies(limits_.host_bytes - bytes);
-  while (sums_->host_bytes() > limits_.host_bytes - bytes) {
+  DropSpareCopiesFor(bytes);
+  while (sums_->host_bytes() + bytes > HostLimitBytes()) {
     if (!EvictOneForHost(tenant)) return false;
   }
   sums_->ReserveHost(bytes);
@@ -46,9 +46,68 @@ bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   return true;
 }
 
+// A dropped copy frees bookkeeping, too, so that the limit rises by a little meanwhile.
+void Evictor::DropSpareCopiesFor(uint64_t bytes) {
+  const uint64_t limit = HostLimitBytes();
+  objects_->DropSpareCopies(limit - std::min(limit, bytes));
+}
+
+uint64_t Evictor::PointBytes() const {
+  return limits_.point_bytes == 0 ? 0 : catalog_->cost_bytes() + sums_->points_reserved();
+}
+
+uint64_t Evictor::HostLimitBytes() const {
+  return limits_.host_bytes - std::min(limits_.host_bytes, PointBytes());
+}
+
+uint64_t Evictor::MostHostBytes() const {
+  if (limits_.point_bytes == 0) return limits_.host_bytes;
+  const uint64_t kept = sums_->kept_points() * Catalog::LeastPointCostBytes();
+  return limits_.host_bytes - std::min(limits_.host_bytes, kept);
+}
+
+uint64_t Evictor::HostCopyCostBytes(const StoredObject& object) const {
+  return limits_.point_bytes == 0 ? 0 : StoredObject::HostCopyCostBytes(object.layers().size());
+}
+
+bool Evictor::ReservePoints(uint64_t bytes, const std::string& tenant) {
+  if (limits_.point_bytes > 0) {
+    const uint64_t kept = sums_->kept_points() * Catalog::LeastPointCostBytes();
+    const bool fits = PointBytes() + bytes <= limits_.point_bytes;
+    if (!fits && kept + bytes > limits_.point_bytes) return false;
+    while (PointBytes() + bytes > limits_.point_bytes) {
+      if (!EvictOneForPoints(tenant)) return false;
+    }
+  }
+  sums_->ReservePoints(bytes);
+  if (sums_->host_bytes() <= HostLimitBytes()) return true;
+  if (ReserveHost(0, tenant)) return true;
+  sums_->UnreservePoints(bytes);
+  return false;
+}
+
+bool Evictor::EvictOneForPoints(const std::string& tenant) {
+  const auto take = [&](RestorePointEntry* point) {
+    if (!MayLeave(*point)) return Answer::kNext;
+    return MayLeaveFor(*point, tenant) ? Answer::kTake : Answer::kNextOwner;
+  };
+  RestorePointEntry* chosen = nullptr;
+  const auto own = catalog_->points_of_tenants().find(tenant);
+  const size_t tenants = catalog_->points_of_tenants().size();
+  if (own != catalog_->points_of_tenants().end() &&
+      own->second.size() * tenants >= catalog_->size()) {
+    const TenantAccount& account = *(*own->second.begin())->account;
+    chosen = catalog_->feed().VisitOwned(account.owner, take);
+  }
+  if (chosen == nullptr) chosen = catalog_->feed().Visit(take);
+  if (chosen != nullptr) catalog_->Remove(chosen, Removal::kHostFull);
+  return chosen != nullptr;
+}
+
 bool Evictor::ReserveHostByDemoting(uint64_t bytes) {
   if (!MayDemoteFor(bytes)) return false;
-  objects_->DropSpareCopies(limits_.host_bytes - bytes);
+  DropSpareCopiesFor(bytes);
+  if (sums_->host_bytes() + bytes > HostLimitBytes()) return false;
   sums_->ReserveHost(bytes);
   return true;
 }
@@ -68,11 +127,11 @@ bool Evictor::ReserveDisk(uint64_t bytes, const std::string& tenant) {
 bool Evictor::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
   uint64_t needed = bytes + sums_->host_kept_bytes();
   if (limits_.disk_bytes == 0) needed += objects_->ledger().GuaranteedBytes(tenant);
-  return needed <= limits_.host_bytes;
+  return needed <= MostHostBytes();
 }
 
 bool Evictor::MayDemoteFor(uint64_t bytes) const {
-  return bytes + sums_->host_fixed_bytes() <= limits_.host_bytes;
+  return bytes + sums_->host_fixed_bytes() <= HostLimitBytes();
 }
 
 bool Evictor::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const {

@@ -22,6 +22,9 @@ class Evictor {
   struct Limits {
     uint64_t host_bytes = 0;  // 0: no RAM copies
     uint64_t disk_bytes = 0;  // 0: no disk tier
+    // The most RAM that the bookkeeping of restore points may take, of host_bytes if there are any.
+    // 0: it is not counted.
+    uint64_t point_bytes = 0;
   };
 
   Evictor(const Limits& limits, ObjectTable* objects, Catalog* catalog)
@@ -39,6 +42,16 @@ class Evictor {
   bool FitsOnDisk(uint64_t bytes) const {  // without an eviction
     return bytes <= limits_.disk_bytes && sums_->disk_bytes() <= limits_.disk_bytes - bytes;
   }
+  // Makes room for bookkeeping: evicts until it is within its limit with `bytes` more, then drops
+  // or evicts KV from RAM. The tenant's own points go first if it has more than its share of them.
+  bool ReservePoints(uint64_t bytes, const std::string& tenant);
+  void UnreservePoints(uint64_t bytes) { sums_->UnreservePoints(bytes); }
+  // What the bookkeeping takes with what is reserved for it; what a copy in RAM adds to it. 0: it
+  // is not counted.
+  uint64_t PointBytes() const;
+  uint64_t HostCopyCostBytes(const StoredObject& object) const;
+  // For KV: what the bookkeeping leaves.
+  uint64_t HostLimitBytes() const;
   // The same without removing anything: only drops RAM copies of what is on disk.
   bool ReserveHostByDemoting(uint64_t bytes);
   bool MayDemoteFor(uint64_t bytes) const;
@@ -56,9 +69,13 @@ class Evictor {
  private:
   bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
+  void DropSpareCopiesFor(uint64_t bytes);
   bool EvictOneOf(const TenantAccount& account);
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
+  bool EvictOneForPoints(const std::string& tenant);
+  // Of host_bytes, what KV may have once all has gone that can go.
+  uint64_t MostHostBytes() const;
 
   Limits limits_;
   ObjectTable* const objects_;

@@ -12,10 +12,11 @@ constexpr absl::Duration kUnderPin = absl::Minutes(10);
 }  // namespace
 
 absl::Time InheritedEnd(const StoredObject& object, absl::Time now) {
-  return object.pins == 0 ? object.keep_until : std::max(object.keep_until, now + kUnderPin);
+  const absl::Time keep_until = object.keep_until;
+  return object.pins == 0 ? keep_until : std::max(keep_until, now + kUnderPin);
 }
 
-absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now) {
+absl::Time InheritedExpiry(absl::Span<StoredObject* const> objects, absl::Time now) {
   absl::Time expires = absl::InfiniteFuture();
   for (StoredObject* object : objects) {
     expires = std::min(expires, InheritedEnd(*object, now));
@@ -33,7 +34,7 @@ bool HasExpired(const RestorePointEntry& point, absl::Time now) {
 
 void ExpirySchedule::Add(RestorePointEntry* point) {
   if (!MayExpire(*point)) return;
-  const auto time = std::make_pair(point->expiry.at, point->number);
+  const auto time = std::make_pair<absl::Time>(point->expiry.at, uint64_t{point->number});
   const bool is_new = points_.emplace(time, point).second;
   assert(is_new);  // it was removed before its time changed
 }

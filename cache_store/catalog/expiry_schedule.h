@@ -9,16 +9,16 @@
 #include <cstdint>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache_store/catalog/stored_object.h"
 
 namespace hearth {
 
 // The end of a point that nobody published as a whole: the first end among its objects.
 absl::Time InheritedEnd(const StoredObject& object, absl::Time now);
-absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now);
+absl::Time InheritedExpiry(absl::Span<StoredObject* const> objects, absl::Time now);
 
 // It has an end, and is neither pinned nor about to be renewed.
 bool MayExpire(const RestorePointEntry& point);

@@ -16,6 +16,11 @@ void StorageSums::UnreserveDisk(uint64_t bytes) {
   disk_reserved_ -= bytes;
 }
 
+void StorageSums::UnreservePoints(uint64_t bytes) {
+  assert(points_reserved_ >= bytes);
+  points_reserved_ -= bytes;
+}
+
 void StorageSums::CountInTiers(const StoredObject& object, uint64_t times) {
   const uint64_t bytes = times * object.bytes();
   const bool is_pinned = object.pins > 0;
@@ -55,16 +60,19 @@ void StorageSums::Count(const StoredObject& object, uint64_t times) {
 }
 
 void StorageSums::Count(const RestorePointEntry& point, uint64_t times) {
+  const bool is_kept = point.pinned || point.sessions > 0;
+  if (is_kept) sums_.kept_points += times;
   if (!point.durable) return;
   const uint64_t cost = times * point.manifest_cost_bytes;
   sums_.disk_bytes += cost;
-  if (point.pinned || point.sessions > 0) sums_.disk_kept_bytes += cost;
+  if (is_kept) sums_.disk_kept_bytes += cost;
 }
 
 bool StorageSums::SameInTiers(const StorageSums& other) const {
   const auto all = [](const Sums& sums) {
     return std::tie(sums.host_bytes, sums.host_kept_bytes, sums.host_fixed_bytes, sums.host_objects,
-                    sums.disk_bytes, sums.disk_kept_bytes, sums.disk_objects, sums.pinned_bytes);
+                    sums.disk_bytes, sums.disk_kept_bytes, sums.disk_objects, sums.pinned_bytes,
+                    sums.kept_points);
   };
   return all(sums_) == all(other.sums_);
 }
@@ -74,38 +82,33 @@ void ObjectTable::ReserveNumbersBelow(uint64_t number) {
 }
 
 StoredObject* ObjectTable::NewObject(uint64_t number, const Digest& key, const ObjectId& id,
-                                     std::vector<uint64_t> slice_digests,
-                                     std::vector<uint32_t> layers, uint64_t slice_bytes,
-                                     std::shared_ptr<const std::string> publisher) {
+                                     absl::Span<const uint64_t> slice_digests,
+                                     const std::vector<uint32_t>& layers, uint64_t slice_bytes,
+                                     const std::string& publisher) {
   assert(slice_digests.size() == layers.size() && number < next_number_);
-  auto object = std::make_unique<StoredObject>();
-  object->number = number;
-  object->key = key;
-  object->id = id;
-  object->slice_digests = std::move(slice_digests);
-  object->layers = std::move(layers);
-  object->slice_bytes = slice_bytes;
-  object->publisher = std::move(publisher);
+  std::unique_ptr<StoredObject> object =
+      StoredObject::Make(number, key, id, layers_.Take(layers), slice_digests, slice_bytes,
+                         publisher.empty() ? nullptr : publishers_.Take(publisher));
   object->sessions = 1;
   bytes_ += object->bytes();
-  const auto [it, inserted] = objects_.emplace(number, std::move(object));
+  cost_bytes_ += StoredObject::CostBytes(layers.size());
+  const auto [it, inserted] = objects_.insert(std::move(object));
   assert(inserted);
-  return it->second.get();
+  return it->get();
 }
 
 void ObjectTable::Link(StoredObject* object, SegmentNode* node) {
   StoredObject*& place = node->objects[static_cast<size_t>(object->id.group)];
-  assert(place == nullptr && object->node == nullptr && node->key == object->key);
-  assert(!object->retired);
+  assert(place == nullptr && !object->retired);
   place = object;
-  object->node = node;
+  object->TakeKeyOf(node);
 }
 
 void ObjectTable::Unlink(StoredObject* object) {
   SegmentNode* node = object->node;
   if (node == nullptr) return;
   assert(object->names == 0);
-  object->node = nullptr;
+  object->KeepOwnKey();
   node->objects[static_cast<size_t>(object->id.group)] = nullptr;
   index_.Prune(node);
 }
@@ -119,7 +122,7 @@ void ObjectTable::Retire(StoredObject* object) {
 
 StoredObject* ObjectTable::Find(uint64_t number) const {
   const auto it = objects_.find(number);
-  return it == objects_.end() ? nullptr : it->second.get();
+  return it == objects_.end() ? nullptr : it->get();
 }
 
 void ObjectTable::Hold(StoredObject* object) {
@@ -159,12 +162,18 @@ void ObjectTable::Free(StoredObject* object) {
   garbage_.gone_objects.push_back(object->number);
   assert(bytes_ >= object->bytes());
   bytes_ -= object->bytes();
-  objects_.erase(object->number);
+  cost_bytes_ -= StoredObject::CostBytes(object->layers().size());
+  const std::vector<uint32_t>* const layers = &object->layers();
+  const std::string* const publisher = object->publisher();
+  objects_.erase(objects_.find(object->number));
+  layers_.Release(layers);
+  if (publisher != nullptr) publishers_.Release(publisher);
 }
 
 void ObjectTable::SetInHost(StoredObject* object, HostCopy slices) {
-  assert(!object->in_host() && slices->size() == object->layers.size());
+  assert(!object->in_host() && slices->size() == object->layers().size());
   const Change change(&sums_, object);
+  cost_bytes_ += StoredObject::HostCopyCostBytes(object->layers().size());
   object->host = std::move(slices);
   object->ram.read = false;
   AddSpare(object);
@@ -186,16 +195,30 @@ void ObjectTable::AdoptOnDisk(StoredObject* object) {
 }
 
 void ObjectTable::AddSpare(StoredObject* object) {
-  if (object->has_spare()) object->spare = spares_.insert(spares_.end(), object);
+  if (!object->has_spare()) return;
+  object->spare_before = last_spare_;
+  object->spare_after = nullptr;
+  (last_spare_ != nullptr ? last_spare_->spare_after : first_spare_) = object;
+  last_spare_ = object;
+}
+
+void ObjectTable::RemoveSpare(StoredObject* object) {
+  StoredObject* const before = std::exchange(object->spare_before, nullptr);
+  StoredObject* const after = std::exchange(object->spare_after, nullptr);
+  (before != nullptr ? before->spare_after : first_spare_) = after;
+  (after != nullptr ? after->spare_before : last_spare_) = before;
 }
 
 void ObjectTable::NoteUse(StoredObject* object) {
-  if (object->has_spare()) spares_.splice(spares_.end(), spares_, object->spare);
+  if (!object->has_spare()) return;
+  RemoveSpare(object);
+  AddSpare(object);
 }
 
 void ObjectTable::DropSpareCopies(uint64_t most_bytes) {
-  for (auto it = spares_.begin(); it != spares_.end() && sums_.host_bytes() > most_bytes;) {
-    StoredObject* object = *it++;
+  StoredObject* next = first_spare_;
+  while (next != nullptr && sums_.host_bytes() > most_bytes) {
+    StoredObject* const object = std::exchange(next, next->spare_after);
     if (object->sessions > 0) continue;
     ForgetHostCopy(object);
     ++demoted_;
@@ -203,8 +226,9 @@ void ObjectTable::DropSpareCopies(uint64_t most_bytes) {
 }
 
 void ObjectTable::ForgetHostCopy(StoredObject* object) {
-  if (object->has_spare()) spares_.erase(object->spare);
+  if (object->has_spare()) RemoveSpare(object);
   const Change change(&sums_, object);
+  cost_bytes_ -= StoredObject::HostCopyCostBytes(object->layers().size());
   garbage_.host_copies.push_back(std::exchange(object->host, nullptr));
   if (!object->ram.read) host_flow_.unread_bytes += object->bytes();
 }
@@ -227,7 +251,7 @@ void ObjectTable::ChangePins(StoredObject* object, int by) {
 }
 
 void ObjectTable::KeepUntil(StoredObject* object, absl::Time expires) {
-  object->keep_until = std::max(object->keep_until, expires);
+  object->keep_until = std::max<absl::Time>(object->keep_until, expires);
 }
 
 void ObjectTable::Charge(StoredObject* object, TenantAccount* account) {

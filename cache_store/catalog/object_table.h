@@ -14,15 +14,18 @@
 #ifndef HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
 #define HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
 
+#include <cassert>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/node_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/time/time.h"
+#include "cache_store/base/memory_cost.h"
 #include "cache_store/base/tenant_ledger.h"
 #include "cache_store/catalog/prefix_index.h"
 #include "cache_store/catalog/stored_object.h"
@@ -62,6 +65,11 @@ class StorageSums {
 
   void ReserveHost(uint64_t bytes) { host_reserved_ += bytes; }
   void ReserveDisk(uint64_t bytes) { disk_reserved_ += bytes; }
+  // For the bookkeeping of restore points that are about to be added.
+  void ReservePoints(uint64_t bytes) { points_reserved_ += bytes; }
+  void UnreservePoints(uint64_t bytes);
+  uint64_t points_reserved() const { return points_reserved_; }
+  uint64_t kept_points() const { return sums_.kept_points; }  // pinned, or held by sessions
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
 
@@ -75,12 +83,13 @@ class StorageSums {
     uint64_t host_bytes = 0, host_kept_bytes = 0, host_fixed_bytes = 0, host_objects = 0;
     uint64_t disk_bytes = 0, disk_kept_bytes = 0, disk_objects = 0;
     uint64_t pinned_bytes = 0;
+    uint64_t kept_points = 0;
   };
   // `times`: 1, or -1 modulo 2^64, as all these sums are.
   void Count(const StoredObject& object, uint64_t times);
 
   Sums sums_;
-  uint64_t host_reserved_ = 0, disk_reserved_ = 0;
+  uint64_t host_reserved_ = 0, disk_reserved_ = 0, points_reserved_ = 0;
 };
 
 // To be erased from their tiers, or freed, once the lock is released.
@@ -98,8 +107,53 @@ struct TierFlow {
   uint64_t unread_bytes = 0;  // of these, left the tier without ever having been read from it
 };
 
+// Values that many objects have in common, each held once while an object has it.
+template <typename Value>
+class CommonValues {
+ public:
+  const Value* Take(const Value& value) {
+    const auto [found, is_new] = uses_.try_emplace(value, 0);
+    ++found->second;
+    if (is_new) cost_bytes_ += CostBytes(value);
+    return &found->first;
+  }
+  void Release(const Value* value) {
+    const auto found = uses_.find(*value);
+    assert(found != uses_.end() && &found->first == value);
+    if (--found->second > 0) return;
+    cost_bytes_ -= CostBytes(*value);
+    uses_.erase(found);
+  }
+  uint64_t cost_bytes() const { return cost_bytes_; }
+
+ private:
+  static uint64_t CostBytes(const Value& value) {
+    return BlockBytes(sizeof(std::pair<const Value, uint64_t>)) + SlotBytes(sizeof(void*)) +
+           BlockBytes(value.size() * sizeof(value[0]));
+  }
+
+  absl::node_hash_map<Value, uint64_t> uses_;
+  uint64_t cost_bytes_ = 0;
+};
+
 class ObjectTable {
  public:
+  // Found by their numbers.
+  struct NumberHash {
+    using is_transparent = void;
+    size_t operator()(uint64_t number) const { return absl::Hash<uint64_t>()(number); }
+    size_t operator()(const std::unique_ptr<StoredObject>& object) const {
+      return (*this)(object->number);
+    }
+  };
+  struct SameNumber {
+    using is_transparent = void;
+    using Object = std::unique_ptr<StoredObject>;
+    bool operator()(const Object& a, const Object& b) const { return a->number == b->number; }
+    bool operator()(const Object& a, uint64_t b) const { return a->number == b; }
+    bool operator()(uint64_t a, const Object& b) const { return a == b->number; }
+  };
+  using Objects = absl::flat_hash_set<std::unique_ptr<StoredObject>, NumberHash, SameNumber>;
   using Change = StorageSums::Change<StoredObject>;
 
   explicit ObjectTable(TenantQuotas quotas) : ledger_(std::move(quotas)) {}
@@ -120,9 +174,9 @@ class ObjectTable {
   // A new object, held once, in no tier and not visible. REQUIRES: `number` came from NextNumber,
   // for this object only; a layer for each slice.
   StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
-                          std::vector<uint64_t> slice_digests, std::vector<uint32_t> layers,
-                          uint64_t slice_bytes,
-                          std::shared_ptr<const std::string> publisher = nullptr);
+                          absl::Span<const uint64_t> slice_digests,
+                          const std::vector<uint32_t>& layers, uint64_t slice_bytes,
+                          const std::string& publisher = "");
   // Makes it visible. REQUIRES: the node has its key, and no object of this group.
   void Link(StoredObject* object, SegmentNode* node);
   // Hides it from lookups for good; its last reference frees it. REQUIRES: held, and no restore
@@ -163,8 +217,10 @@ class ObjectTable {
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
   Garbage TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
 
-  const absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>>& all() const {
-    return objects_;
+  const Objects& all() const { return objects_; }
+  // RAM of the objects, of their copies in RAM beside the KV, and of the index, by formula.
+  uint64_t cost_bytes() const {
+    return cost_bytes_ + index_.cost_bytes() + layers_.cost_bytes() + publishers_.cost_bytes();
   }
   uint64_t bytes() const { return bytes_; }      // each counted once, whatever its tiers
   uint64_t demoted() const { return demoted_; }  // copies
@@ -172,19 +228,24 @@ class ObjectTable {
  private:
   void Uncharge(StoredObject* object);
   void Unlink(StoredObject* object);
+  // The spare copies are a list, used last last.
   void AddSpare(StoredObject* object);
+  void RemoveSpare(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);
   void Free(StoredObject* object);
 
-  absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
+  Objects objects_;
+  CommonValues<std::vector<uint32_t>> layers_;
+  CommonValues<std::string> publishers_;
   PrefixIndex index_;
   TenantLedger ledger_;
   StorageSums sums_;
   TierFlow host_flow_, disk_flow_;
   Garbage garbage_;
   uint64_t next_number_ = 1;
-  std::list<StoredObject*> spares_;  // used last last
-  uint64_t bytes_ = 0, demoted_ = 0;
+  StoredObject* first_spare_ = nullptr;
+  StoredObject* last_spare_ = nullptr;
+  uint64_t bytes_ = 0, demoted_ = 0, cost_bytes_ = 0;
 };
 
 }  // namespace hearth

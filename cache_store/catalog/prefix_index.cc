@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "cache_store/base/memory_cost.h"
+
 namespace hearth {
 namespace {
 
@@ -26,26 +28,70 @@ constexpr int kMaxCutVariants = 8;
 }  // namespace
 
 bool SegmentNode::ByTokens::operator()(const SegmentNode* a, const SegmentNode* b) const {
-  if (a->token_ids != b->token_ids) return Less(a->token_ids, b->token_ids);
-  return Less(a->cut_offsets, b->cut_offsets);
+  if (a->token_ids() != b->token_ids()) return Less(a->token_ids(), b->token_ids());
+  return Less(a->cut_offsets(), b->cut_offsets());
 }
 bool SegmentNode::ByTokens::operator()(const SegmentNode* a, Tokens b) const {
-  return Less(a->token_ids, b);
+  return Less(a->token_ids(), b);
 }
 bool SegmentNode::ByTokens::operator()(Tokens a, const SegmentNode* b) const {
-  return Less(a, b->token_ids);
+  return Less(a, b->token_ids());
+}
+
+SegmentNode::SegmentNode(SegmentNode* before, const KeyedSegment& segment, Tokens prompt)
+    : key(segment.key), parent(before), begin_(segment.segment.begin) {
+  assert(segment.segment.tokens <= kMaxChunkTokens);
+  const Tokens tokens = prompt.subspan(segment.segment.begin, segment.segment.tokens);
+  const std::vector<uint32_t> cuts = segment.CutOffsets();
+  assert(cuts.size() <= tokens.size());
+  tokens_ = static_cast<uint16_t>(tokens.size());
+  cuts_ = static_cast<uint16_t>(cuts.size());
+  numbers_ = std::make_unique<uint32_t[]>(tokens.size() + cuts.size());
+  std::copy(tokens.begin(), tokens.end(), numbers_.get());
+  std::copy(cuts.begin(), cuts.end(), numbers_.get() + tokens.size());
+}
+
+const SegmentNode::Children& SegmentNode::children() const {
+  static const Children* const none = new Children();
+  return children_ == nullptr ? *none : *children_;
+}
+
+bool SegmentNode::AddChild(SegmentNode* child) {
+  if (children_ == nullptr) children_ = std::make_unique<Children>();
+  return children_->insert(child).second;
+}
+
+void SegmentNode::RemoveChild(SegmentNode* child) {
+  children_->erase(child);
+  if (children_->empty()) children_ = nullptr;
 }
 
 bool SegmentNode::Is(const KeyedSegment& segment, Tokens prompt) const {
-  return begin == segment.segment.begin &&
-         Tokens(token_ids) == prompt.subspan(begin, segment.segment.tokens) &&
-         segment.HasCutOffsets(cut_offsets);
+  return begin_ == segment.segment.begin &&
+         token_ids() == prompt.subspan(begin_, segment.segment.tokens) &&
+         segment.HasCutOffsets(cut_offsets());
+}
+
+// The node, with a place in a tree of siblings that is half full, and in the table.
+uint64_t PrefixIndex::NodeCostBytes(size_t tokens, size_t cuts) {
+  uint64_t bytes = BlockBytes(sizeof(SegmentNode)) + SlotBytes(sizeof(void*)) + 2 * sizeof(void*);
+  if (tokens + cuts > 0) bytes += BlockBytes((tokens + cuts) * sizeof(uint32_t));
+  return bytes;
 }
 
 SegmentNode* PrefixIndex::Find(const Digest& key) const {
   ++finds_;
+  return Peek(key);
+}
+
+SegmentNode* PrefixIndex::Peek(const Digest& key) const {
   const auto it = nodes_.find(key);
-  return it == nodes_.end() ? nullptr : it->second.get();
+  return it == nodes_.end() ? nullptr : it->get();
+}
+
+SegmentNode* PrefixIndex::Peek(const ShortKey& key) const {
+  const auto it = nodes_.find(key);
+  return it == nodes_.end() ? nullptr : it->get();
 }
 
 SegmentNode* PrefixIndex::Find(const KeyedSegment& segment, Tokens prompt) const {
@@ -54,13 +100,13 @@ SegmentNode* PrefixIndex::Find(const KeyedSegment& segment, Tokens prompt) const
 }
 
 SegmentNode* PrefixIndex::EnsureRoot(const Digest& root) {
-  std::unique_ptr<SegmentNode>& node = nodes_[root];
+  SegmentNode* node = Peek(root);
   if (node == nullptr) {
-    node = std::make_unique<SegmentNode>();
-    node->key = root;
+    node = nodes_.insert(std::make_unique<SegmentNode>(root)).first->get();
+    cost_bytes_ += NodeCostBytes(0, 0);
   }
   assert(node->parent == nullptr);
-  return node.get();
+  return node;
 }
 
 SegmentNode* PrefixIndex::Ensure(SegmentNode* parent, const KeyedSegment& segment, Tokens prompt) {
@@ -68,26 +114,21 @@ SegmentNode* PrefixIndex::Ensure(SegmentNode* parent, const KeyedSegment& segmen
   if (SegmentNode* found = Find(segment.key); found != nullptr) {
     return found->parent == parent ? Find(segment, prompt) : nullptr;
   }
-  auto node = std::make_unique<SegmentNode>();
-  node->key = segment.key;
-  node->parent = parent;
-  node->begin = segment.segment.begin;
-  const Tokens tokens = prompt.subspan(segment.segment.begin, segment.segment.tokens);
-  node->token_ids.assign(tokens.begin(), tokens.end());
-  node->cut_offsets = segment.CutOffsets();
+  auto node = std::make_unique<SegmentNode>(parent, segment, prompt);
   SegmentNode* raw = node.get();
-  if (!parent->children.insert(raw).second) return nullptr;
-  nodes_[segment.key] = std::move(node);
+  if (!parent->AddChild(raw)) return nullptr;
+  cost_bytes_ += NodeCostBytes(raw->token_ids().size(), raw->cut_offsets().size());
+  nodes_.insert(std::move(node));
   return raw;
 }
 
 void PrefixIndex::Prune(SegmentNode* node) {
-  while (node != nullptr && node->children.empty() && node->restore_point == nullptr &&
+  while (node != nullptr && node->children().empty() && node->restore_point == nullptr &&
          node->objects[0] == nullptr && node->objects[1] == nullptr) {
     SegmentNode* parent = node->parent;
-    if (parent != nullptr) parent->children.erase(node);
-    const Digest key = node->key;  // a copy: the node owns the original
-    nodes_.erase(key);
+    if (parent != nullptr) parent->RemoveChild(node);
+    cost_bytes_ -= NodeCostBytes(node->token_ids().size(), node->cut_offsets().size());
+    nodes_.erase(nodes_.find(node->key));
     node = parent;
   }
 }
@@ -98,11 +139,11 @@ std::vector<SegmentNode*> PrefixIndex::RemaindersOf(const SegmentNode* chunk, To
   Tokens probe = rest.subspan(0, std::min<size_t>(rest.size(), chunk_tokens - 1));
   while (!probe.empty()) {
     // The last child at or before `probe`: a prefix of it, or a bound on how long one can be.
-    auto it = chunk->children.upper_bound(probe);
-    if (it == chunk->children.begin()) break;
+    auto it = chunk->children().upper_bound(probe);
+    if (it == chunk->children().begin()) break;
     SegmentNode* candidate = *std::prev(it);
-    const uint32_t common = CommonPrefix(candidate->token_ids, probe);
-    if (common == candidate->token_ids.size()) {
+    const uint32_t common = CommonPrefix(candidate->token_ids(), probe);
+    if (common == candidate->token_ids().size()) {
       found.push_back(candidate);
       probe = probe.subspan(0, common - 1);
     } else {
@@ -131,20 +172,21 @@ PromptMatch MatchPrompt(const PrefixIndex& index, const Digest& root, Tokens pro
       const Tokens rest = prompt.subspan(node->end());
       const Tokens chunk = rest.subspan(0, std::min<size_t>(rest.size(), chunk_tokens));
       // Neighbours of the place where `chunk` would be inserted share the most with it.
-      auto it = node->children.lower_bound(chunk);
-      if (it != node->children.begin()) {
-        const uint32_t common = CommonPrefix((*std::prev(it))->token_ids, chunk);
+      const SegmentNode::Children& children = node->children();
+      auto it = children.lower_bound(chunk);
+      if (it != children.begin()) {
+        const uint32_t common = CommonPrefix((*std::prev(it))->token_ids(), chunk);
         match.tokens = std::max(match.tokens, node->end() + common);
       }
-      if (it != node->children.end()) {
-        const uint32_t common = CommonPrefix((*it)->token_ids, chunk);
+      if (it != children.end()) {
+        const uint32_t common = CommonPrefix((*it)->token_ids(), chunk);
         match.tokens = std::max(match.tokens, node->end() + common);
       }
       for (const SegmentNode* end : PrefixIndex::RemaindersOf(node, rest, chunk_tokens)) {
         consider(end);
       }
-      for (; it != node->children.end() && next.size() < kMaxCutVariants; ++it) {
-        if (chunk.size() < chunk_tokens || Tokens((*it)->token_ids) != chunk) break;
+      for (; it != children.end() && next.size() < kMaxCutVariants; ++it) {
+        if (chunk.size() < chunk_tokens || (*it)->token_ids() != chunk) break;
         next.push_back(*it);
       }
     }

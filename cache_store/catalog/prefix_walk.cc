@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "cache_store/catalog/expiry_schedule.h"
 #include "proto/restore_rule.h"
 
@@ -122,7 +123,7 @@ std::vector<StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last) 
   std::vector<StoredObject*> objects;
   for (const ObjectId& id : NeededObjects(layout, last->end())) {
     SegmentNode* node = path[id.begin / layout.chunk_tokens];
-    assert(node->begin == id.begin && node->token_ids.size() == id.tokens);
+    assert(node->begin() == id.begin && node->token_ids().size() == id.tokens);
     StoredObject* object = node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) return {};
     objects.push_back(object);
@@ -133,7 +134,7 @@ std::vector<StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last) 
 std::vector<uint32_t> TokensOf(const SegmentNode* last) {
   std::vector<uint32_t> tokens(last->end());
   for (const SegmentNode* node = last; node->parent != nullptr; node = node->parent) {
-    std::copy(node->token_ids.begin(), node->token_ids.end(), tokens.begin() + node->begin);
+    absl::c_copy(node->token_ids(), tokens.begin() + node->begin());
   }
   return tokens;
 }
@@ -142,8 +143,9 @@ std::vector<uint32_t> CutsOf(const SegmentNode* last, const KvLayout& layout) {
   std::vector<uint32_t> cuts;
   if (!CutsAreKeyed(layout.exactness)) return cuts;
   for (const SegmentNode* node = last; node->parent != nullptr; node = node->parent) {
-    for (auto it = node->cut_offsets.rbegin(); it != node->cut_offsets.rend(); ++it) {
-      cuts.push_back(node->begin + *it);
+    const absl::Span<const uint32_t> offsets = node->cut_offsets();
+    for (auto it = offsets.rbegin(); it != offsets.rend(); ++it) {
+      cuts.push_back(node->begin() + *it);
     }
   }
   std::reverse(cuts.begin(), cuts.end());

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 namespace hearth {
 namespace {
 
-// The rest of a key adds nothing: 128 bits of a keyed hash chain do not meet by chance.
 Retention::Key KeyOf(const Digest& key) {
-  uint64_t parts[2];
-  static_assert(sizeof(parts) <= sizeof(Digest));
-  std::memcpy(parts, key.data(), sizeof(parts));
-  return absl::MakeUint128(parts[0], parts[1]);
+  const ShortKey parts = ShortKey::Of(key);
+  return absl::MakeUint128(parts.first, parts.second);
 }
 
 bool IsLocal(StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
@@ -20,11 +16,11 @@ bool IsLocal(StoredObject* object) { return object->id.group == LayerGroup::kLoc
 // The point that another one of the same publish goes and stays with: a prompt's end, and the
 // boundary before it, which are numbered one after the other.
 RestorePointEntry* Companion(const RestorePointEntry& point) {
-  const SegmentNode* before = point.node->parent;
+  const SegmentNode* const before = point.node->parent;
   if (before->restore_point != nullptr && before->restore_point->number + 1 == point.number) {
     return before->restore_point;
   }
-  for (const SegmentNode* after : point.node->children) {
+  for (const SegmentNode* after : point.node->children()) {
     RestorePointEntry* end = after->restore_point;
     if (end != nullptr && end->number == point.number + 1) return end;
   }
@@ -48,7 +44,7 @@ Retention::Facts FactsOf(const RestorePointEntry& point) {
   if (node != nullptr) facts.parent = KeyOf(node->key);
   RestorePointEntry* with = Companion(point);
   if (with == nullptr) return facts;
-  facts.with = KeyOf(with->id);
+  facts.with = KeyOf(with->id());
   for (StoredObject* object : with->objects) {
     if (!IsLocal(object) || object->id.begin >= tail_begin) continue;
     facts.tail_bytes += object->bytes();
@@ -66,46 +62,47 @@ void RetentionFeed::BeginPublish(uint32_t tokens) {
 
 void RetentionFeed::Add(RestorePointEntry* point, absl::Time now) {
   assert(!point->listed);
-  retention_->Insert(KeyOf(point->id), FactsOf(*point), {publish_.number, publish_.tokens, now});
+  retention_->Insert(KeyOf(point->id()), FactsOf(*point), {publish_.number, publish_.tokens, now});
   SetListed(point);
 }
 
 void RetentionFeed::Adopt(RestorePointEntry* point, absl::Time used, absl::Time now) {
   assert(!point->listed);
-  retention_->Adopt(KeyOf(point->id), FactsOf(*point), !point->node->children.empty(), used, now);
+  retention_->Adopt(KeyOf(point->id()), FactsOf(*point), !point->node->children().empty(), used,
+                    now);
   SetListed(point);
 }
 
 void RetentionFeed::SetListed(RestorePointEntry* point) {
-  const bool is_new = by_key_.emplace(KeyOf(point->id), point).second;
-  assert(is_new && by_key_.size() == retention_->held());
+  ++size_;
+  assert(size_ == retention_->held());
   point->listed = true;
   Update(*point);
 }
 
 void RetentionFeed::Remove(const RestorePointEntry& point, bool may_return) {
   if (!point.listed) return;
-  by_key_.erase(KeyOf(point.id));
-  retention_->Erase(KeyOf(point.id), may_return);
-  assert(by_key_.size() == retention_->held());
+  --size_;
+  retention_->Erase(KeyOf(point.id()), may_return);
+  assert(size_ == retention_->held());
 }
 
 void RetentionFeed::Update(const RestorePointEntry& point) {
   if (!point.listed) return;
-  const Retention::Key key = KeyOf(point.id);
+  const Retention::Key key = KeyOf(point.id());
   retention_->SetEvictable(key, !point.pinned);
 }
 
 void RetentionFeed::Weigh(const RestorePointEntry& point, bool is_kept) {
   if (!point.listed) return;
   const int weight = Retention::kDoubleWorth * point.hint.priority;
-  retention_->SetWeight(KeyOf(point.id), is_kept ? Retention::kMaxWeight : weight);
+  retention_->SetWeight(KeyOf(point.id()), is_kept ? Retention::kMaxWeight : weight);
 }
 
 void RetentionFeed::Renew(const std::vector<RestorePointEntry*>& path, absl::Time now) {
   std::vector<Retention::Key> keys;
   keys.reserve(path.size());
-  for (RestorePointEntry* point : path) keys.push_back(KeyOf(point->id));
+  for (RestorePointEntry* point : path) keys.push_back(KeyOf(point->id()));
   retention_->Renew(keys, now);
 }
 
@@ -126,7 +123,10 @@ void RetentionFeed::Request(const PromptChain& chain, uint32_t tokens, absl::Tim
 
 Retention::Answer RetentionFeed::Offer(Retention::Key key, Take take,
                                        RestorePointEntry** taken) const {
-  RestorePointEntry* point = by_key_.at(key);
+  const SegmentNode* const node =
+      index_->Peek(ShortKey{absl::Uint128High64(key), absl::Uint128Low64(key)});
+  assert(node != nullptr && node->restore_point != nullptr);
+  RestorePointEntry* point = node->restore_point;
   const Retention::Answer answer = take(point);
   if (answer == Retention::Answer::kTake) *taken = point;
   return answer;
@@ -149,7 +149,7 @@ bool RetentionFeed::IsLeastWorth(const RestorePointEntry& point) const {
 }
 
 bool RetentionFeed::Contains(const RestorePointEntry& point) const {
-  return by_key_.contains(KeyOf(point.id));
+  return point.listed && retention_->Contains(KeyOf(point.id()));
 }
 
 }  // namespace hearth

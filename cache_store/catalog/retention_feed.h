@@ -11,7 +11,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "cache_store/base/prompt_chain.h"
@@ -24,8 +23,9 @@ class RetentionFeed {
  public:
   using Take = absl::FunctionRef<Retention::Answer(RestorePointEntry*)>;
 
-  explicit RetentionFeed(RetentionPolicy policy)
-      : retention_(MakeRetention(policy, Retention::Depend::kNothing)) {}
+  // `index`: of the restore points, by whose keys the policy knows them; it outlives this.
+  RetentionFeed(RetentionPolicy policy, const PrefixIndex* index)
+      : retention_(MakeRetention(policy, Retention::Depend::kNothing)), index_(index) {}
 
   // The restore points added from here on are of one prompt.
   void BeginPublish(uint32_t tokens);
@@ -52,7 +52,7 @@ class RetentionFeed {
   // Whether it would be offered first.
   bool IsLeastWorth(const RestorePointEntry& point) const;
 
-  size_t size() const { return by_key_.size(); }
+  size_t size() const { return size_; }
   bool Contains(const RestorePointEntry& point) const;
   // For the catalog's own checks: in the policy.
   size_t held() const { return retention_->held(); }
@@ -63,7 +63,8 @@ class RetentionFeed {
   Retention::Answer Offer(Retention::Key key, Take take, RestorePointEntry** taken) const;
 
   const std::unique_ptr<Retention> retention_;
-  absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
+  const PrefixIndex* const index_;
+  size_t size_ = 0;            // listed points
   Retention::Prompt publish_;  // the one that adds restore points
 };
 

@@ -1,5 +1,11 @@
 #include "cache_store/catalog/stored_object.h"
 
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "cache_store/base/memory_cost.h"
+
 namespace hearth {
 namespace {
 
@@ -9,15 +15,61 @@ namespace {
 constexpr uint64_t kSliceOverheadBytes = 128;
 constexpr uint64_t kRecordOverheadBytes = 256;
 
+// Of memory of the arena or of malloc: the control block, and what alignment takes.
+constexpr uint64_t kHostSliceCostBytes = 48;
+
 }  // namespace
 
+StoredObject::StoredObject(uint64_t its_number, const Digest& its_key, const ObjectId& its_id,
+                           const std::vector<uint32_t>* shared_layers,
+                           absl::Span<const uint64_t> digests, uint64_t bytes_of_slice,
+                           const std::string* shared_publisher)
+    : number(its_number),
+      slice_bytes(bytes_of_slice),
+      id(its_id),
+      layers_(shared_layers),
+      publisher_(shared_publisher),
+      own_key_(std::make_unique<const Digest>(its_key)) {
+  assert(digests.size() == layers_->size());
+  std::copy(digests.begin(), digests.end(), const_cast<uint64_t*>(this->digests()));
+}
+
+std::unique_ptr<StoredObject> StoredObject::Make(
+    uint64_t number, const Digest& key, const ObjectId& id, const std::vector<uint32_t>* layers,
+    absl::Span<const uint64_t> digests, uint64_t slice_bytes, const std::string* publisher) {
+  static_assert(alignof(StoredObject) >= alignof(uint64_t) && sizeof(StoredObject) % 8 == 0, "");
+  return std::unique_ptr<StoredObject>(new (Room{digests.size()}) StoredObject(
+      number, key, id, layers, digests, slice_bytes, publisher));
+}
+
+uint64_t StoredObject::CostBytes(size_t slices) {
+  return BlockBytes(sizeof(StoredObject) + slices * sizeof(uint64_t)) + SlotBytes(sizeof(void*));
+}
+
+// A list of views that is shared.
+uint64_t StoredObject::HostCopyCostBytes(size_t slices) {
+  return BlockBytes(16 + sizeof(std::vector<SliceView>)) + BlockBytes(slices * sizeof(SliceView)) +
+         slices * kHostSliceCostBytes;
+}
+
+void StoredObject::TakeKeyOf(SegmentNode* its_node) {
+  assert(node == nullptr && its_node->key == *own_key_);
+  node = its_node;
+  own_key_ = nullptr;
+}
+
+void StoredObject::KeepOwnKey() {
+  own_key_ = std::make_unique<const Digest>(node->key);
+  node = nullptr;
+}
+
 uint64_t StoredObject::disk_cost_bytes() const {
-  return bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
+  return bytes() + kRecordOverheadBytes + layers_->size() * (kSliceOverheadBytes + 8);
 }
 
 bool StoredObject::IsIntact(size_t slice, const SliceView& view) const {
   return view.bytes.size() == slice_bytes &&
-         SliceDigest(view.bytes.data(), view.bytes.size()) == slice_digests[slice];
+         SliceDigest(view.bytes.data(), view.bytes.size()) == slice_digests()[slice];
 }
 
 bool StoredObject::IsIntact(const HostCopy& slices) const {
@@ -33,10 +85,10 @@ void StoredObject::AddWrites(const HostCopy& slices, std::vector<SliceWrite>* wr
 }
 
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
-                           const std::vector<StoredObject*>& objects) {
+                           absl::Span<StoredObject* const> objects) {
   // Tokens and, at worst, as many cuts; of an object its id, number and digests.
   uint64_t sum = kRecordOverheadBytes + tenant_bytes + 8 * uint64_t{tokens};
-  for (StoredObject* object : objects) sum += 32 + 8 * object->slice_digests.size();
+  for (StoredObject* object : objects) sum += 32 + 8 * object->layers().size();
   return sum;
 }
 

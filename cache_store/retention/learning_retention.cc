@@ -19,7 +19,9 @@ constexpr int kAdvanceUnits = 2000;
 
 LearningRetention::Unit* LearningRetention::Find(Key key) const {
   const auto found = units_.find(key);
-  return found == units_.end() ? nullptr : found->second.get();
+  if (found != units_.end()) return found->get();
+  const auto joined = joined_.find(key);
+  return joined == joined_.end() ? nullptr : joined->second;
 }
 
 bool LearningRetention::Contains(Key key) const {
@@ -106,7 +108,7 @@ void LearningRetention::Renew(absl::Span<const Key> path, absl::Time now) {
   for (Unit* unit : known) {
     RemoveFromCell(unit);
     unit->age = 0;
-    unit->used = now_;
+    unit->set_used(now_);
     unit->tick = tick_;
     AddToCell(unit);
   }
@@ -118,10 +120,14 @@ LearningRetention::Unit* LearningRetention::FindOrAdd(Key key, const Facts& fact
   Unit* with = facts.with.has_value() ? Find(*facts.with) : nullptr;
   *is_new = unit == nullptr && with == nullptr;
   if (unit == nullptr) {
-    const UnitPtr owned = with == nullptr ? std::make_shared<Unit>() : units_.at(*facts.with);
-    units_.emplace(key, owned);
-    unit = owned.get();
+    std::unique_ptr<Unit> made = with == nullptr ? std::make_unique<Unit>() : nullptr;
+    unit = with == nullptr ? made.get() : with;
     unit->members.push_back(Member{key, facts.tokens});
+    if (made != nullptr) {
+      units_.insert(std::move(made));
+    } else {
+      joined_.emplace(key, unit);
+    }
   }
   if (!*is_new) RemoveFromCell(unit);
   unit->owner = facts.owner;
@@ -130,14 +136,18 @@ LearningRetention::Unit* LearningRetention::FindOrAdd(Key key, const Facts& fact
   if (facts.tokens >= unit->tokens) {
     unit->tokens = facts.tokens;
     unit->gain_tokens = std::max(1u, facts.gain_tokens);
-    unit->density.of_whole = facts.cost_steps + DensityOf(unit->gain_tokens, facts.bytes);
-    unit->density.of_tail = facts.cost_steps + DensityOf(unit->gain_tokens, facts.tail_bytes);
+    const auto density = [&](uint64_t bytes) {
+      return static_cast<int16_t>(facts.cost_steps + DensityOf(unit->gain_tokens, bytes));
+    };
+    unit->density.of_whole = density(facts.bytes);
+    unit->density.of_tail = density(facts.tail_bytes);
     unit->remainder = facts.remainder;
   }
   Unit* parent = facts.parent.has_value() ? Find(*facts.parent) : nullptr;
   if (parent == unit) parent = nullptr;
   if (unit->held_members == 0) {
-    unit->parent = parent == nullptr ? std::nullopt : facts.parent;
+    unit->has_parent = parent != nullptr;
+    if (parent != nullptr) unit->parent = *facts.parent;
     if (parent != nullptr) {
       if (*is_new && !facts.remainder) ++parent->children_seen;
       ChangeChildren(parent, 1);
@@ -164,20 +174,22 @@ void LearningRetention::ClassifyNew(Unit* unit, const Unit* parent, const Prompt
   // Touch counted this request as a turn already.
   const bool own = parent != nullptr && parent->children_seen < kHubChildren;
   unit->turn = own ? parent->turn : 1;
-  unit->added_class = AddedClass(unit->turn, own ? parent->children_seen : 0, fresh, prompt.tokens);
+  unit->added_class = static_cast<int16_t>(
+      AddedClass(unit->turn, own ? parent->children_seen : 0, fresh, prompt.tokens));
 }
 
 void LearningRetention::Insert(Key key, const Facts& facts, const Prompt& prompt) {
   now_ = std::max(now_, prompt.now);
   bool is_new = false;
   Unit* unit = FindOrAdd(key, facts, &is_new);
-  Unit* parent = unit->parent.has_value() ? Find(*unit->parent) : nullptr;
+  Unit* parent = unit->has_parent ? Find(unit->parent) : nullptr;
   if (is_new) {
     ClassifyNew(unit, parent, prompt);
     unit->added_by = prompt.number;
-    unit->used = now_;
+    unit->set_used(now_);
     unit->tick = tick_;
-    unit->unit_class = facts.remainder ? RemainderClass() : unit->added_class;
+    if (facts.remainder) unit->unit_class = static_cast<int16_t>(RemainderClass());
+    if (!facts.remainder) unit->unit_class = unit->added_class;
     model_.Enter(unit->unit_class, 0, unit->gain_tokens);
   }
   AddToCell(unit);
@@ -194,9 +206,10 @@ void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl:
   Unit* unit = FindOrAdd(key, facts, &is_new);
   if (is_new) {
     ClassifyNew(unit, nullptr, Prompt{0, facts.tokens, now_});
-    unit->unit_class = has_child ? PassedClass(1, false) : unit->added_class;
-    unit->age = ReturnModel::AgeOf(now_ - used);
-    unit->used = used;
+    if (has_child) unit->unit_class = static_cast<int16_t>(PassedClass(1, false));
+    if (!has_child) unit->unit_class = unit->added_class;
+    unit->age = static_cast<uint8_t>(ReturnModel::AgeOf(now_ - used));
+    unit->set_used(used);
     unit->tick = --oldest_tick_;
     model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);
   }
@@ -232,7 +245,7 @@ void LearningRetention::Erase(Key key, bool remember) {
   }
   --held_;
   if (--unit->held_members > 0) return;
-  Unit* parent = unit->parent.has_value() ? Find(*unit->parent) : nullptr;
+  Unit* parent = unit->has_parent ? Find(unit->parent) : nullptr;
   if (parent != nullptr && parent->held_children > 0) ChangeChildren(parent, -1);
   if (!remember) {
     Forget(unit);
@@ -248,15 +261,15 @@ void LearningRetention::Erase(Key key, bool remember) {
 
 void LearningRetention::Forget(Unit* unit) {
   RemoveFromCell(unit);
-  const UnitPtr last_owner = units_.at(unit->members[0].key);
-  for (const Member& member : unit->members) units_.erase(member.key);
+  for (size_t i = 1; i < unit->members.size(); ++i) joined_.erase(unit->members[i].key);
+  units_.erase(units_.find(unit->members[0].key));
 }
 
 void LearningRetention::StartLife(Unit* unit, int unit_class) {
   RemoveFromCell(unit);
-  unit->unit_class = unit_class;
+  unit->unit_class = static_cast<int16_t>(unit_class);
   unit->age = 0;
-  unit->used = now_;
+  unit->set_used(now_);
   unit->tick = tick_;
   model_.Enter(unit->unit_class, 0, unit->gain_tokens);
   AddToCell(unit);
@@ -326,11 +339,11 @@ void LearningRetention::Advance() {
     if (age + 1 >= ReturnModel::kAges) continue;
     const absl::Duration end = ReturnModel::AgeBegin(age + 1);
     Unit* unit = cell->second.oldest;
-    while (unit != nullptr && now_ - unit->used >= end) {
+    while (unit != nullptr && now_ - unit->used() >= end) {
       if (left-- == 0) return;
       Unit* const newer = unit->newer;
       RemoveFromCell(unit);
-      const int reached = ReturnModel::AgeOf(now_ - unit->used);
+      const int reached = ReturnModel::AgeOf(now_ - unit->used());
       while (unit->age < reached) {
         ++unit->age;
         model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);

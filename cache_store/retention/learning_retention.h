@@ -15,6 +15,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
 #include "cache_store/retention/retention.h"
 #include "cache_store/retention/return_model.h"
 #include "cache_store/retention/victim_order.h"
@@ -49,31 +52,52 @@ class LearningRetention final : public Retention {
   };
   // The computation that a unit saves for each byte, log2 in halves.
   struct Density {
-    int of_whole = 0, of_tail = 0;
-    int now = 0;  // the one of the two that counts
+    int16_t of_whole = 0, of_tail = 0;
+    int16_t now = 0;  // the one of the two that counts
   };
+  // There are millions: its size counts.
   struct Unit {
-    std::vector<Member> members;  // one or, joined by Facts::with, a few
-    std::optional<Key> parent;
+    absl::InlinedVector<Member, 1> members;  // one or, joined by Facts::with, a few
+    Key parent = 0;                          // if it has one
+    bool has_parent = false;
+    bool remainder = false;
+    uint8_t age = 0;
+    int16_t added_class = 0, unit_class = 0;
+    Density density;
     uint32_t tokens = 0, gain_tokens = 0;
     uint32_t held_members = 0;
     uint32_t held_children = 0;
     uint32_t children_seen = 0;
-    uint32_t turn = 1;      // requests that made and extended its chain
-    uint64_t added_by = 0;  // the request that it was new to
-    bool remainder = false;
+    uint32_t turn = 1;  // requests that made and extended its chain
     Owner owner = 0;
     int weight = 0;
-    Density density;
-    int added_class = 0, unit_class = 0, age = 0;
+    uint64_t added_by = 0;  // the request that it was new to
     uint64_t tick = 0;
     uint64_t given_up = 0;  // place in given_up_, when nothing of it is held
-    absl::Time used;
+    int64_t used_unix_ns = 0;
     Unit* older = nullptr;  // in its cell
     Unit* newer = nullptr;
+
+    absl::Time used() const { return absl::FromUnixNanos(used_unix_ns); }
+    void set_used(absl::Time time) { used_unix_ns = absl::ToUnixNanos(time); }
   };
-  using UnitPtr = std::shared_ptr<Unit>;  // one owner for each member's key
-  using CellId = VictimOrder::Class;      // density, class, age and weight
+  // By the key of its first member; those of the others are in joined_.
+  struct FirstKeyHash {
+    using is_transparent = void;
+    size_t operator()(Key key) const { return absl::Hash<Key>()(key); }
+    size_t operator()(const std::unique_ptr<Unit>& unit) const {
+      return (*this)(unit->members[0].key);
+    }
+  };
+  struct SameFirstKey {
+    using is_transparent = void;
+    using UnitPtr = std::unique_ptr<Unit>;
+    bool operator()(const UnitPtr& a, const UnitPtr& b) const { return (*this)(a, KeyOf(b)); }
+    bool operator()(const UnitPtr& a, Key b) const { return KeyOf(a) == b; }
+    bool operator()(Key a, const UnitPtr& b) const { return a == KeyOf(b); }
+    static Key KeyOf(const UnitPtr& unit) { return unit->members[0].key; }
+  };
+  using CellId = VictimOrder::Class;  // density, class, age and weight
   struct Cell {
     Unit* oldest = nullptr;  // of all, held or remembered, in order of use
     Unit* newest = nullptr;
@@ -111,7 +135,8 @@ class LearningRetention final : public Retention {
 
   const Depend depend_;
   ReturnModel model_;
-  absl::flat_hash_map<Key, UnitPtr> units_;  // held or remembered
+  absl::flat_hash_set<std::unique_ptr<Unit>, FirstKeyHash, SameFirstKey> units_;  // or remembered
+  absl::flat_hash_map<Key, Unit*> joined_;
   size_t held_ = 0;
   std::map<CellId, Cell> cells_;
   VictimOrder offered_;

@@ -20,8 +20,8 @@
 //
 // Invariants:
 //  1. Depend::kOnParent: no unit is offered while a child of it is held (the default policy).
-//  2. Memory: some 500 bytes for each unit that is held, and for each of the kRememberedMax that
-//     are not.
+//  2. Memory: at most kUnitCostBytes for each unit that is held, and for each of the kRememberedMax
+//     that are not.
 //  3. Visit, Insert and Erase cost O(log n); Touch O(log n) for each known key of its path.
 #ifndef HEARTH_CACHE_STORE_RETENTION_RETENTION_H_
 #define HEARTH_CACHE_STORE_RETENTION_RETENTION_H_
@@ -45,7 +45,9 @@ class Retention {
   using Key = absl::uint128;
   // The owner of a unit, where that matters for eviction: a tenant with limits. 0: any other.
   using Owner = uint32_t;
-  // Units given up whose return would still be noticed: 32 MiB.
+  // RAM of a unit: 176 bytes, two places in tables, one in the order of eviction.
+  static constexpr uint64_t kUnitCostBytes = 256;
+  // Units given up whose return would still be noticed: 16 MiB.
   static constexpr size_t kRememberedMax = 65'536;
 
   // The worth of a unit without its parent.

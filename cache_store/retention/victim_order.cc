@@ -22,7 +22,7 @@ VictimOrder::Head VictimOrder::HeadOf(Owner owner, const Owned& owned) {
 }
 
 void VictimOrder::Change(Owner owner, const Class& of, WorthOf worth,
-                         absl::FunctionRef<void(std::set<Place>*)> change) {
+                         absl::FunctionRef<void(Places*)> change) {
   std::unique_ptr<Owned>& owned = owned_[owner];
   if (owned == nullptr) {
     owned = std::make_unique<Owned>();
@@ -50,12 +50,12 @@ void VictimOrder::Change(Owner owner, const Class& of, WorthOf worth,
 }
 
 void VictimOrder::Add(Owner owner, const Class& of, const Place& place, WorthOf worth) {
-  Change(owner, of, worth, [&](std::set<Place>* places) { places->insert(place); });
+  Change(owner, of, worth, [&](Places* places) { places->insert(place); });
 }
 
 void VictimOrder::Remove(Owner owner, const Class& of, const Place& place) {
   const auto no_worth = [](const Class&) { return 0; };
-  Change(owner, of, no_worth, [&](std::set<Place>* places) {
+  Change(owner, of, no_worth, [&](Places* places) {
     const size_t erased = places->erase(place);
     assert(erased == 1);
   });

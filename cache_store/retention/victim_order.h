@@ -14,6 +14,7 @@
 #include <set>
 #include <tuple>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "cache_store/retention/retention.h"
@@ -29,6 +30,8 @@ class VictimOrder {
   using WorthOf = absl::FunctionRef<int(const Class&)>;
   using Place = std::tuple<uint64_t, uint32_t, Key>;  // tick, ~tokens (longest first), key
 
+  using Places = absl::btree_set<Place>;
+
   // `worth` is asked when nothing of the class is here.
   void Add(Owner owner, const Class& of, const Place& place, WorthOf worth);
   // REQUIRES: as it was added.
@@ -42,7 +45,7 @@ class VictimOrder {
  private:
   struct Members {
     int worth = 0;
-    std::set<Place> places;
+    Places places;
   };
   struct Owned {
     absl::flat_hash_map<Class, Members> classes;  // none is empty
@@ -55,8 +58,7 @@ class VictimOrder {
   using Head = std::tuple<int, uint64_t, Owner>;
 
   static Head HeadOf(Owner owner, const Owned& owned);
-  void Change(Owner owner, const Class& of, WorthOf worth,
-              absl::FunctionRef<void(std::set<Place>*)> change);
+  void Change(Owner owner, const Class& of, WorthOf worth, absl::FunctionRef<void(Places*)> change);
   static Answer VisitOne(const Owned& owned, absl::FunctionRef<Answer(Key)> take);
 
   absl::flat_hash_map<Owner, std::unique_ptr<Owned>> owned_;  // none is empty

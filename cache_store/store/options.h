@@ -2,6 +2,7 @@
 #ifndef HEARTH_CACHE_STORE_STORE_OPTIONS_H_
 #define HEARTH_CACHE_STORE_STORE_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,8 +31,13 @@ struct StoreOptions {
 
   // Folder of the disk tier, made when absent. Empty: no disk tier, everything is lost at exit.
   std::string data_dir;
-  // Bytes of KV kept in RAM. 0: every read goes to the disk.
+  // RAM of the host tier: KV, and the restore points' own bookkeeping (about 1 KB each and 4 bytes
+  // a token), which may take half of it. 0: every read goes to the disk, and the bookkeeping may
+  // take kPointBytesWithoutHost.
   uint64_t host_bytes = uint64_t{4} << 30;
+  static constexpr uint64_t kPointBytesWithoutHost = uint64_t{64} << 20;
+  // The bookkeeping counts. Off in tests that are about exact sizes of KV.
+  bool count_points = true;
   // Bytes of KV kept on disk. 0: no disk tier. Files may take a fifth and 2 GiB more: erased bytes
   // beside live ones, the log, and what is being moved. On a volume without room for all that the
   // store keeps fewer bytes, so that a tenth of the room stays free (volume_budget.h).
@@ -78,6 +84,11 @@ struct StoreOptions {
   uint64_t background_disk_bytes_per_s = uint64_t{128} << 20;
   ScrubOptions scrub;
 
+  // The most RAM that the bookkeeping of restore points may take; 0: it does not count.
+  uint64_t most_point_bytes() const {
+    if (!count_points) return 0;
+    return host_bytes > 0 ? std::max<uint64_t>(1, host_bytes / 2) : kPointBytesWithoutHost;
+  }
   bool has_disk() const { return disk_bytes > 0 && !data_dir.empty(); }
   // Capacity of the slowest tier: quotas and pins are shares of it.
   uint64_t capacity_bytes() const { return has_disk() ? disk_bytes : host_bytes; }

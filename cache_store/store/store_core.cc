@@ -101,7 +101,7 @@ absl::StatusOr<SliceView> StoreTiers::ReadFromDisk(const StoredObject& object, s
   if (!read.ok()) return OfDisk(read.status());
   const bool is_gone = !read->has_value();
   if (!is_gone && object.IsIntact(slice, **read)) return **read;
-  return absl::DataLossError(absl::StrCat("disk tier: a slice of layer ", object.layers[slice],
+  return absl::DataLossError(absl::StrCat("disk tier: a slice of layer ", object.layers()[slice],
                                           is_gone ? " is gone" : " is not what was written"));
 }
 
@@ -189,8 +189,9 @@ StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
       objects(options.quotas),
       catalog(&objects, options.retention,
               [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
-      evictor({options.host_bytes, tiers.disk != nullptr ? options.disk_bytes : 0}, &objects,
-              &catalog) {}
+      evictor({options.host_bytes, tiers.disk != nullptr ? options.disk_bytes : 0,
+               options.most_point_bytes()},
+              &objects, &catalog) {}
 
 void StoreCore::StartJobs(std::unique_ptr<Executor> jobs, std::unique_ptr<Executor> reclaimer) {
   assert(executor == nullptr && jobs != nullptr);
@@ -229,9 +230,9 @@ bool StoreCore::Yield(size_t steps) {
 RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   mu.AssertHeld();
   RestorePoint described;
-  described.id = point.id;
+  described.id = point.id();
   described.fingerprint = point.model->fingerprint.digest();
-  described.tenant = point.tenant;
+  described.tenant = point.tenant();
   described.tokens = point.tokens();
   described.bytes = point.bytes();
   described.tier = tiers.AreOnDevice(point.objects) ? Tier::kGpu : point.slowest_tier();
@@ -245,9 +246,9 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   std::vector<uint32_t>& last = described.last_token_ids;
   for (const SegmentNode* node = point.node; node != nullptr && last.size() < kShownTokens;
        node = node->parent) {
-    const size_t count = std::min(node->token_ids.size(), kShownTokens - last.size());
-    last.insert(last.begin(), node->token_ids.end() - static_cast<ptrdiff_t>(count),
-                node->token_ids.end());
+    const absl::Span<const uint32_t> ids = node->token_ids();
+    const size_t count = std::min(ids.size(), kShownTokens - last.size());
+    last.insert(last.begin(), ids.end() - static_cast<ptrdiff_t>(count), ids.end());
   }
   return described;
 }
@@ -255,7 +256,7 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
 RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
   mu.AssertHeld();
   RestorePointEntry* point = catalog.Find(id);
-  if (point == nullptr || point->tenant != tenant) return nullptr;
+  if (point == nullptr || point->tenant() != tenant) return nullptr;
   return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
@@ -271,12 +272,12 @@ HostCopy StoreCore::IntactCopy(StoredObject* object) {
 void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
   mu.AssertHeld();
   const absl::Time now = clock->Now();
-  history.Record(point.id, why, now);
+  history.Record(point.id(), why, now);
   const size_t count = point.objects.size();
   for (size_t i = 0; i < count; ++i) {
     if (i == kRecordedEnds && count > 2 * kRecordedEnds) i = count - kRecordedEnds;
     StoredObject* object = point.objects[i];
-    if (object->names == 1) history.Record(object->key, why, now);
+    if (object->names == 1) history.Record(object->key(), why, now);
   }
   meters.CountRemoved(why);
   StoreEvent::Kind kind = StoreEvent::Kind::kEvicted;

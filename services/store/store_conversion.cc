@@ -146,6 +146,7 @@ void StatsToProto(const StoreStats& stats, v1::StatsResponse* out) {
   out->set_restore_points(stats.restore_points);
   out->set_objects(stats.objects);
   out->set_pinned_bytes(stats.pinned_bytes);
+  out->set_point_bytes(stats.point_bytes);
   for (const TierUsage& usage : stats.tiers) {
     v1::TierStats* tier = out->add_tiers();
     tier->set_tier(ToProto(usage.tier));

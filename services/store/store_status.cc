@@ -113,6 +113,7 @@ void StoreStatus::Add(Json* to) const {
   json["restore_points"] = stats.restore_points;
   json["objects"] = stats.objects;
   json["pinned_bytes"] = stats.pinned_bytes;
+  json["point_bytes"] = stats.point_bytes;
   json["tiers"] = TiersJson(stats);
   json["lookups"] = Json::object();
   for (const auto& [name, count] : Totals()) json["lookups"][name] = count;

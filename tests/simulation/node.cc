@@ -38,6 +38,7 @@ void Node::ChooseOptions() {
   options_.data_dir = folder_.path();
   const uint64_t ram[] = {0, 20000, 100000, 400000};
   options_.host_bytes = ram[dice_.Roll(4)];
+  options_.count_points = false;  // a few KiB of KV are what these worlds are about
   is_roomy_ = dice_.Chance(60);
   options_.disk_bytes = is_roomy_ ? uint64_t{64} << 20 : 150000 + dice_.Roll(400000);
   options_.max_staged_bytes = dice_.Chance(30) ? 100000 : 4 << 20;

@@ -9,17 +9,17 @@ namespace {
 
 void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
   absl::flat_hash_map<StoredObject*, uint32_t> named, pinning;
-  for (const auto& [id, point] : catalog.points()) {
-    assert(point->node->restore_point == point.get() && point->node->key == id);
+  catalog.ForEach([&](RestorePointEntry* point) {
+    assert(point->node->restore_point == point && catalog.Find(point->id()) == point);
     for (StoredObject* object : point->objects) {
       assert(!object->retired && object->node != nullptr);
       ++named[object];
       if (point->pinned) ++pinning[object];
     }
-  }
-  for (const auto& [number, object] : objects.all()) {
+  });
+  for (const auto& object : objects.all()) {
     const uint32_t names = object->names;
-    assert(number == object->number && (names > 0 || object->sessions > 0));
+    assert(objects.Find(object->number) == object.get() && (names > 0 || object->sessions > 0));
     assert(names == 0 || object->in_host() || object->on_disk);
     assert(names == named[object.get()]);
     assert(object->pins == pinning[object.get()]);
@@ -30,11 +30,11 @@ void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
 void CheckSums(const Catalog& catalog, const ObjectTable& objects) {
   StorageSums counted;
   uint64_t bytes = 0;
-  for (const auto& [number, object] : objects.all()) {
+  for (const auto& object : objects.all()) {
     counted.CountInTiers(*object, 1);
     bytes += object->bytes();
   }
-  for (const auto& [id, point] : catalog.points()) counted.Count(*point, 1);
+  catalog.ForEach([&](RestorePointEntry* point) { counted.Count(*point, 1); });
   assert(bytes == objects.bytes());
   assert(counted.SameInTiers(objects.sums()));
 }
@@ -44,10 +44,9 @@ void CheckTenants(const Catalog& catalog) {
   absl::flat_hash_map<std::string, uint64_t> kept;
   absl::flat_hash_set<StoredObject*> seen, pinned;
   const auto& points_of = catalog.points_of_tenants();
-  for (const auto& [id, point] : catalog.points()) {
-    assert(points_of.at(point->tenant).contains(point.get()));
-    assert(point->account->tenant == point->tenant);
-    TenantUsage& tenant = usage[point->tenant];
+  catalog.ForEach([&](RestorePointEntry* point) {
+    assert(points_of.at(point->tenant()).contains(point));
+    TenantUsage& tenant = usage[point->tenant()];
     ++tenant.restore_points;
     for (StoredObject* object : point->objects) {
       assert(object->account == point->account);
@@ -55,9 +54,9 @@ void CheckTenants(const Catalog& catalog) {
       if (!seen.insert(object).second) continue;
       ++tenant.objects;
       tenant.bytes += object->bytes();
-      if (object->sessions > 0 || object->pins > 0) kept[point->tenant] += object->bytes();
+      if (object->sessions > 0 || object->pins > 0) kept[point->tenant()] += object->bytes();
     }
-  }
+  });
   assert(usage.size() == points_of.size());
   for (const auto& [tenant, counted] : usage) {
     assert(catalog.ledger().UsageOf(tenant) == counted);
@@ -67,23 +66,21 @@ void CheckTenants(const Catalog& catalog) {
 
 void CheckExpiry(const Catalog& catalog) {
   size_t scheduled = 0;
-  for (const auto& [id, point] : catalog.points()) {
-    if (!MayExpire(*point)) continue;
+  catalog.ForEach([&](RestorePointEntry* point) {
+    if (!MayExpire(*point)) return;
     ++scheduled;
     assert(catalog.expiry().Contains(*point));
-  }
+  });
   assert(scheduled == catalog.expiry().size());
 }
 
 void CheckUses(const Catalog& catalog) {
   const RetentionFeed& feed = catalog.feed();
   assert(feed.held() == feed.size());
-  assert(feed.size() == catalog.points().size());
-  for (const auto& [id, point] : catalog.points()) {
-    assert(point->listed == feed.Contains(*point));
-  }
+  assert(feed.size() == catalog.size());
+  catalog.ForEach([&](RestorePointEntry* point) { assert(feed.Contains(*point)); });
   for (RestorePointEntry* point : catalog.used()) {
-    assert(catalog.Find(point->id) == point);
+    assert(catalog.Find(point->id()) == point);
   }
 }
 
@@ -100,7 +97,9 @@ void CheckCatalog(const Catalog& catalog, const ObjectTable& objects) {
 void CheckInvariants(TieredStore* store) {
   StoreCore* const core = static_cast<Store*>(store)->core();
   StoreLock lock(core);
-  assert(core->objects.sums().host_bytes() <= core->evictor.limits().host_bytes);
+  assert(core->objects.sums().host_bytes() <= core->evictor.HostLimitBytes());
+  const uint64_t most_point_bytes = core->evictor.limits().point_bytes;
+  assert(most_point_bytes == 0 || core->evictor.PointBytes() <= most_point_bytes);
   assert(core->objects.sums().disk_bytes() <= core->evictor.limits().disk_bytes);
   CheckCatalog(core->catalog, core->objects);
   if (core->tiers.device == nullptr) return;

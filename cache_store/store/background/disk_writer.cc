@@ -37,17 +37,17 @@ absl::Status DiskWriter::Persist(Persisting* work, bool sync,
 absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   assert(core_->tiers.disk != nullptr);
   uint64_t bytes = 0;
-  for (const auto& [object, copy, is_verified] : work->objects) {
+  for (const auto& [object, key, copy, is_verified] : work->objects) {
     if (!is_verified && !object->IsIntact(copy)) {
       return absl::UnavailableError("an object that was only in RAM could not be read back");
     }
     bytes += object->bytes();
   }
   std::vector<SliceWrite> slices;
-  for (const auto& [object, copy, is_verified] : work->objects) {
+  for (const auto& [object, key, copy, is_verified] : work->objects) {
     object->in_table.store(bytes >= core_->tiers.min_table_bytes);
     ++work->begun_objects;
-    absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(*object));
+    absl::Status status = core_->tiers.disk->WriteObject(ObjectRecordOf(*object, key));
     if (!status.ok()) return status;
     object->AddWrites(copy, &slices);
   }
@@ -89,18 +89,18 @@ std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
 
 ManifestRecord DiskWriter::RecordOf(const RestorePointEntry& point) {
   ManifestRecord record =
-      NewRecord(point.manifest, point.tenant, TokensOf(point.node), point.objects);
+      NewRecord(point.manifest, point.tenant(), TokensOf(point.node), point.objects);
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.uses.last));
   record.expires_unix_s = ExpiresUnixSeconds(point.expiry.at);
   record.inherited = point.expiry.inherited;
   record.manifest.fingerprint = point.model->fingerprint.digest();
-  record.manifest.cuts = point.cuts;
+  record.manifest.cuts.assign(point.cuts().begin(), point.cuts().end());
   return record;
 }
 
 ManifestRecord DiskWriter::NewRecord(uint64_t number, const std::string& tenant,
                                      std::vector<uint32_t> token_ids,
-                                     const std::vector<StoredObject*>& objects) {
+                                     absl::Span<StoredObject* const> objects) {
   ManifestRecord record;
   record.number = number;
   record.tenant = tenant;
@@ -109,7 +109,8 @@ ManifestRecord DiskWriter::NewRecord(uint64_t number, const std::string& tenant,
   manifest.token_ids = std::move(token_ids);
   for (StoredObject* object : objects) {
     record.objects.push_back(object->number);
-    manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
+    const absl::Span<const uint64_t> digests = object->slice_digests();
+    manifest.objects.push_back(ManifestObject{object->id, {digests.begin(), digests.end()}});
   }
   return record;
 }
@@ -128,23 +129,23 @@ bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* w
   work->reserved_bytes = point->manifest_cost_bytes;
   for (StoredObject* object : point->objects) {
     if (object->on_disk) continue;
-    work->objects.push_back({object, object->host});
+    work->objects.push_back({object, object->key(), object->host});
     work->reserved_bytes += object->disk_cost_bytes();
     core_->objects.Hold(object);
   }
   core_->catalog.HoldPoint(point);
   const bool reserved = (may_evict || core_->evictor.FitsOnDisk(work->reserved_bytes)) &&
-                        core_->evictor.ReserveDisk(work->reserved_bytes, point->tenant);
+                        core_->evictor.ReserveDisk(work->reserved_bytes, point->tenant());
   core_->catalog.ReleasePoint(point);
   if (!reserved) {
     for (const auto& held : work->objects) core_->objects.Release(held.object);
     return false;
   }
-  work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
+  work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant()};
   ManifestRecord& record = work->manifests.emplace_back(RecordOf(*point));
   if (point->durable) record.replaced = std::exchange(record.number, core_->objects.NextNumber());
   if (point->pinned) work->pins.push_back(record.number);
-  work->points.push_back(point->id);
+  work->points.push_back(point->id());
   return true;
 }
 
@@ -157,14 +158,14 @@ void DiskWriter::WriteBehind(const Digest& id) {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (RestorePointEntry* point = core_->catalog.Find(id); point != nullptr) {
       for (StoredObject* object : point->objects) {
-        if (!object->on_disk) work.claims.push_back(object->key);
+        if (!object->on_disk) work.claims.push_back(object->key());
       }
     }
     core_->flight.Claim(&core_->mu, work.claims);
     RestorePointEntry* point = core_->catalog.Find(id);
     // Not so where the point came, or came anew, while this waited.
     const auto is_claimed = [&](const StoredObject* object) {
-      return object->on_disk || absl::c_linear_search(work.claims, object->key);
+      return object->on_disk || absl::c_linear_search(work.claims, object->key());
     };
     if (point != nullptr && absl::c_all_of(point->objects, is_claimed) &&
         core_->evictor.IsWorthWriting(*point) && Prepare(point, may_evict, &work)) {

@@ -23,9 +23,14 @@
 
 namespace hearth {
 
-inline ObjectRecord ObjectRecordOf(const StoredObject& object) {
-  return {object.number,         object.key,    object.id,
-          object.slice_bytes,    object.layers, object.slice_digests,
+inline ObjectRecord ObjectRecordOf(const StoredObject& object, const Digest& key) {
+  const absl::Span<const uint64_t> digests = object.slice_digests();
+  return {object.number,
+          key,
+          object.id,
+          object.slice_bytes,
+          object.layers(),
+          {digests.begin(), digests.end()},
           object.in_table.load()};
 }
 
@@ -45,6 +50,7 @@ inline absl::Time EndOf(const ManifestRecord& record) {
 struct Persisting {
   struct Object {
     StoredObject* object = nullptr;
+    Digest key{};
     HostCopy slices;
     bool is_verified = false;
   };
@@ -69,7 +75,7 @@ class DiskWriter {
   // The same for a future restore point: the caller fills in times, fingerprint and cuts.
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
-                                  const std::vector<StoredObject*>& objects);
+                                  absl::Span<StoredObject* const> objects);
   // Writes it, calls `end` under the lock with the outcome, and ends the claims, after a failed
   // write once what it left is erased. No other lock is taken unless something fails.
   absl::Status Persist(Persisting* work, bool sync,

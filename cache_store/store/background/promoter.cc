@@ -45,7 +45,7 @@ void Promoter::Unclaim(StoredObject* object) {
 void Promoter::Promote(StoredObject* object, std::vector<SliceView> views) {
   {
     StoreLock lock(core_);
-    assert(object->ram.begun && object->sessions > 0 && views.size() == object->layers.size());
+    assert(object->ram.begun && object->sessions > 0 && views.size() == object->layers().size());
     core_->objects.Hold(object);
   }
   // The executor's bytes are for what would be lost without it: write-behind.
@@ -61,10 +61,12 @@ void Promoter::Promote(StoredObject* object, std::vector<SliceView> views) {
 // The job. Evicted copies are gone from RAM before their room is used.
 void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views) {
   bool has_room = false;
+  uint64_t room_bytes = 0;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (object->names > 0 && !object->in_host()) {
-      has_room = core_->evictor.ReserveHostByDemoting(object->bytes());
+      room_bytes = object->bytes() + core_->evictor.HostCopyCostBytes(*object);
+      has_room = core_->evictor.ReserveHostByDemoting(room_bytes);
       if (!has_room) core_->Count(Counter::kPromotionsSkipped);
     }
   }
@@ -76,7 +78,7 @@ void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
-      core_->evictor.UnreserveHost(object->bytes());
+      core_->evictor.UnreserveHost(room_bytes);
       if (object->names > 0 && !object->in_host()) {
         core_->objects.SetInHost(object, std::move(copy));
         core_->Count(Counter::kPromotedObjects);
@@ -92,7 +94,8 @@ void Promoter::NoteFetched(StoredObject* object) {
   core_->mu.AssertHeld();
   assert(object->sessions > 0);
   if (core_->tiers.device == nullptr) return;
-  if (++object->fetches < kFetchesToCopy || object->copying || object->retired ||
+  if (object->fetches < kFetchesToCopy) ++object->fetches;
+  if (object->fetches < kFetchesToCopy || object->copying || object->retired ||
       !object->in_host() || core_->tiers.device->Has(object->number)) {
     return;
   }

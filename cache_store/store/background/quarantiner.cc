@@ -66,7 +66,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
       core_->objects.Hold(object);  // it may be there only because another's restore points are
     }
     for (StoredObject* object : wrong) {
-      const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
+      const std::string publisher = object->publisher() == nullptr ? "" : *object->publisher();
       QuarantineLocked(object);
       core_->objects.Release(object);
       ++result.objects;
@@ -92,9 +92,9 @@ void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
     StoreLock lock(core_);
     const absl::Time now = core_->clock->Now();
     if (object->retired || object->hidden(now)) return;
-    object->failures += counts;
+    object->failures = static_cast<uint8_t>(std::min(object->failures + counts, 255));
     if (object->on_disk && object->failures < most) {
-      pause = kFirstPause * (1 << std::min(object->failures, 5)) / 2;
+      pause = kFirstPause * (1 << std::min<int>(object->failures, 5)) / 2;
       pause = std::clamp(pause, kFirstPause, StoredObject::kLongestHidden);
       object->hidden_until = now + pause;
     }
@@ -135,7 +135,7 @@ bool Quarantiner::QuarantineLocked(StoredObject* object) {
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);
-  core_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
+  core_->history.Record(object->key(), Removal::kQuarantined, core_->clock->Now());
   while (object->names > 0) {
     RemovePoints(std::string(object->account->tenant), Removal::kQuarantined,
                  [object](const RestorePointEntry& point) {

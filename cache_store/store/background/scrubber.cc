@@ -76,7 +76,7 @@ absl::Duration Scrubber::Step() {
   unsaved_bytes_ += object->slice_bytes;
   const absl::Duration pause = absl::Seconds(static_cast<double>(object->slice_bytes) /
                                              static_cast<double>(core_->options.scrub.bytes_per_s));
-  if (++next_slice_ == object->layers.size()) {
+  if (++next_slice_ == object->layers().size()) {
     CheckManifest(object);
     core_->Count(Counter::kScrubbedObjects);
     next_slice_ = 0;
@@ -128,7 +128,7 @@ void Scrubber::CheckSlice(StoredObject* object, size_t slice) {
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
   if (read.ok()) return;
   core_->Count(Counter::kTierErrors);
-  next_slice_ = object->layers.size() - 1;  // on with the next
+  next_slice_ = object->layers().size() - 1;  // on with the next
   // An error is rather the disk's or its cable's than rot: the next reader will see.
   if (!absl::IsDataLoss(read)) return;
   core_->Count(Counter::kScrubCorrupt);
@@ -148,7 +148,12 @@ absl::Status Scrubber::WriteAgain(StoredObject* object) {
 
 // A record's contents are in memory too: it is written again, and nothing is lost.
 void Scrubber::CheckObjectRecord(StoredObject* object) {
-  const ObjectRecord expected = ObjectRecordOf(*object);
+  Digest key{};
+  {
+    StoreLock lock(core_);
+    key = object->key();
+  }
+  const ObjectRecord expected = ObjectRecordOf(*object, key);
   const absl::StatusOr<ObjectRecord> stored = core_->tiers.disk->ReadObject(object->number);
   if (stored.ok() ? SerializeObject(*stored) == SerializeObject(expected)
                   : !IsRotten(stored.status())) {
@@ -170,7 +175,7 @@ void Scrubber::CheckManifest(StoredObject* object) {
     StoreLock lock(core_);
     RestorePointEntry* point = object->node == nullptr ? nullptr : object->node->restore_point;
     if (point == nullptr || !point->durable) return;
-    id = point->id;
+    id = point->id();
     expected = DiskWriter::RecordOf(*point);
   }
   const absl::StatusOr<ManifestRecord> stored = core_->tiers.disk->ReadManifest(expected.number);

@@ -127,7 +127,7 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixQuery& query,
   if (point == nullptr) {
     point = MakePoint(space, node);
     if (point == nullptr) return nullptr;
-    if (core_->tiers.disk != nullptr) new_points->push_back(point->id);
+    if (core_->tiers.disk != nullptr) new_points->push_back(point->id());
   }
   core_->catalog.Touch(point, core_->clock->Now());
   core_->catalog.CountHit(point);
@@ -137,7 +137,7 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixQuery& query,
 }
 
 // Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
-// objects that no restore point names any more are over the tenant's quota.
+// objects that no restore point names any more are over the tenant's quota, or RAM has no room.
 RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node) {
   core_->mu.AssertHeld();
   assert(node->restore_point == nullptr);
@@ -145,12 +145,19 @@ RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node)
   if (objects.empty()) return nullptr;
   for (StoredObject* object : objects) core_->objects.Hold(object);
   RestorePointEntry* point = nullptr;
-  if (core_->evictor.Promise(space.tenant, objects)) {
-    core_->catalog.feed().BeginPublish(node->end());
-    point = core_->catalog.AddRestorePoint(core_->objects.NextNumber(), space.tenant, space.model,
-                                           node, objects, CutsOf(node, space.model->layout),
-                                           core_->clock->Now());
-    core_->objects.Unpromise(objects);
+  const std::vector<uint32_t> cuts = CutsOf(node, space.model->layout);
+  const uint64_t bytes = Catalog::PointCostBytes(objects.size(), cuts.size()) +
+                         Catalog::SpaceCostBytes(space.tenant.size());
+  if (core_->evictor.ReservePoints(bytes, space.tenant)) {
+    if (core_->evictor.Promise(space.tenant, objects)) {
+      core_->catalog.feed().BeginPublish(node->end());
+      point = core_->catalog.AddRestorePoint(core_->objects.NextNumber(), space.tenant, space.model,
+                                             node, objects, cuts, core_->clock->Now());
+      core_->objects.Unpromise(objects);
+    }
+    core_->evictor.UnreservePoints(bytes);
+  }
+  if (point != nullptr) {
     core_->Count(Counter::kImplicitHits);
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   }
@@ -222,29 +229,31 @@ FetchSessionImpl::FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Pr
       quarantiner_(quarantiner),
       promoter_(promoter),
       use_(use),
-      point_id_(point->id),
+      point_id_(point->id()),
       point_number_(point->number) {
   core_->mu.AssertHeld();
   core_->catalog.HoldPoint(point);
   plan_.fingerprint = point->model->fingerprint;
   plan_.layout = point->model->layout;
-  plan_.cuts = point->cuts;
+  plan_.cuts.assign(point->cuts().begin(), point->cuts().end());
   plan_.usable_tokens = point->tokens();
   plan_.token_ids = TokensOf(point->node);
   plan_.total_bytes = point->bytes();
   plan_.expires = point->expiry.at;
   plan_.slowest_tier = point->slowest_tier();
   plan_.on_device = core_->tiers.AreOnDevice(point->objects);
-  objects_ = point->objects;
+  objects_.assign(point->objects.begin(), point->objects.end());
   served_.resize(objects_.size());
   copies_.reserve(objects_.size());
   plan_.objects.reserve(objects_.size());
   for (StoredObject* object : objects_) {
     core_->objects.Hold(object);
     copies_.push_back(object->host);
-    plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
+    const absl::Span<const uint64_t> digests = object->slice_digests();
+    plan_.objects.push_back(PlannedObject{object->id,
+                                          {digests.begin(), digests.end()},
                                           object->in_host() ? Tier::kHost : Tier::kDisk});
-    unserved_slices_ += object->layers.size();
+    unserved_slices_ += object->layers().size();
   }
   if (!use_.is_export && plan_.slowest_tier == Tier::kDisk && !plan_.on_device &&
       promoter_->MayPromote(*point)) {
@@ -298,12 +307,13 @@ absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) 
     return absl::InvalidArgumentError(absl::StrCat("object ", object, " of ", objects_.size()));
   }
   StoredObject* stored = objects_[object];
-  const auto it = std::lower_bound(stored->layers.begin(), stored->layers.end(), layer);
-  if (it == stored->layers.end() || *it != layer) {
+  const std::vector<uint32_t>& layers = stored->layers();
+  const auto it = std::lower_bound(layers.begin(), layers.end(), layer);
+  if (it == layers.end() || *it != layer) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", layer, " is not of this object's group"));
   }
-  return static_cast<size_t>(it - stored->layers.begin());
+  return static_cast<size_t>(it - layers.begin());
 }
 
 absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
@@ -377,7 +387,7 @@ DeviceRef FetchSessionImpl::OnDevice(size_t object) {
   DeviceRef copy = core_->tiers.device->Find(objects_[object]->number);
   if (copy == nullptr) return nullptr;
   core_->Count(Counter::kBytesReadGpu, copy->range.bytes);
-  for (size_t i = 0; i < objects_[object]->layers.size(); ++i) NoteServed(object, Tier::kGpu);
+  for (size_t i = 0; i < objects_[object]->layers().size(); ++i) NoteServed(object, Tier::kGpu);
   return copy;
 }
 
@@ -397,7 +407,7 @@ void FetchSessionImpl::KeepForPromotion(size_t object, size_t place, const Slice
   Kept& kept = kept_[object];
   StoredObject* const stored = objects_[object];
   if (!std::exchange(kept.tried, true) && promoter_->Claim(stored)) {
-    kept.slices.resize(stored->layers.size());
+    kept.slices.resize(stored->layers().size());
   }
   if (kept.slices.empty() || kept.slices[place].owner != nullptr) return;
   kept.slices[place] = view;

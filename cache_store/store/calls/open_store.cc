@@ -98,6 +98,7 @@ class Recovery {
   void Drop(uint64_t number, const std::string& tenant, const Digest& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void SayWhatIsLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void FitIntoRam() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // All manifests are done: what none of them names goes.
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
@@ -147,9 +148,9 @@ absl::Status Recovery::Run() {
     // Held, and not visible until a manifest names them.
     objects_.reserve(contents_.objects.size());
     for (ObjectRecord& record : contents_.objects) {
-      StoredObject* object = objects_.emplace_back(core_->objects.NewObject(
-          record.number, record.key, record.id, std::move(record.slice_digests),
-          std::move(record.layers), record.slice_bytes));
+      StoredObject* object = objects_.emplace_back(
+          core_->objects.NewObject(record.number, record.key, record.id, record.slice_digests,
+                                   record.layers, record.slice_bytes));
       object->in_table.store(record.in_table);
       core_->objects.AdoptOnDisk(object);
     }
@@ -264,9 +265,9 @@ bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const 
     StoredObject* const object = path.objects[i];
     const ManifestObject& named = record.manifest.objects[i];
     const Path::Step& step = path.steps[named.id.begin / layout.chunk_tokens];
-    if (object == nullptr || object->key != step.segment.key || !(object->id == named.id) ||
-        object->slice_digests != named.slice_digests ||
-        object->layers != layout.LayersOf(named.id.group) ||
+    if (object == nullptr || object->key() != step.segment.key || !(object->id == named.id) ||
+        object->slice_digests() != named.slice_digests ||
+        object->layers() != layout.LayersOf(named.id.group) ||
         object->slice_bytes != layout.SliceBytes(named.id.tokens)) {
       return false;
     }
@@ -348,6 +349,7 @@ void Recovery::Collect() {
   }
   // Opened with a smaller limit than it was filled under.
   if (!core_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+  FitIntoRam();
   Garbage garbage = core_->objects.TakeGarbage();
   if (unread_ == 0) {
     garbage.disk_objects.insert(garbage.disk_objects.end(), contents_.unreadable_objects.begin(),
@@ -364,6 +366,20 @@ void Recovery::Collect() {
   core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
   core_->CarryOut(garbage);
   core_->fingerprints.Trim();
+}
+
+// Opened with less RAM than it was filled under.
+void Recovery::FitIntoRam() {
+  const uint64_t points = core_->catalog.size(), bytes = core_->evictor.PointBytes();
+  if (!core_->evictor.ReservePoints(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+  const uint64_t evicted = points - core_->catalog.size();
+  const uint64_t limit = core_->evictor.limits().point_bytes;
+  if (evicted == 0) return;
+  core_->warnings.Say(
+      "points",
+      absl::StrCat(evicted, " of ", points, " restore points are evicted: all would take ", bytes,
+                   " bytes of RAM beside their KV, and half of host_bytes is ", limit,
+                   "; raise --host-bytes to keep as many"));
 }
 
 absl::Status RecoverIndex(StoreCore* core) {

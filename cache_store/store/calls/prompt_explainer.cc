@@ -120,7 +120,7 @@ class MissExplainer {
     if (RestorePointEntry* point = state.node->restore_point; point != nullptr) {
       report.age = std::max(absl::ZeroDuration(), now_ - point->uses.last);
       report.pinned = point->pinned;
-      report.restore_point_id = point->id;
+      report.restore_point_id = point->id();
     }
     return report;
   }

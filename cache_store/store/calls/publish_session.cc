@@ -378,7 +378,6 @@ void PublishSessionImpl::ClaimKeys() {
 // Gives every complete staged object a place, or finds that another publisher was first.
 absl::Status PublishSessionImpl::AdoptStaged() {
   core_->mu.AssertHeld();
-  const auto publisher = std::make_shared<const std::string>(spec_.publisher);
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     if (item.object != nullptr) {
@@ -392,11 +391,11 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     if (item.object != nullptr) {
       core_->objects.Hold(item.object);
       // Other bytes of the class `portable`: they are not those of the object's digests.
-      item.needed = item.object->slice_digests == spec_.objects[i].slice_digests;
+      item.needed = item.object->slice_digests() == spec_.objects[i].slice_digests;
     } else {
       item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key,
                                              spec_.objects[i].id, spec_.objects[i].slice_digests,
-                                             item.layers, item.slice_bytes, publisher);
+                                             item.layers, item.slice_bytes, spec_.publisher);
     }
   }
   return absl::OkStatus();
@@ -413,7 +412,7 @@ absl::StatusOr<StoredObject*> PublishSessionImpl::Stored(size_t i) const {
   StoredObject* object = node->objects[static_cast<size_t>(announced.id.group)];
   // Portable points agree within rounding: the first stays.
   if (object == nullptr || announced.slice_digests.empty() ||
-      announced.slice_digests == object->slice_digests ||
+      object->slice_digests() == announced.slice_digests ||
       !BitsFollowKeys(model_->layout.exactness)) {
     return object;
   }
@@ -460,8 +459,8 @@ absl::Status PublishSessionImpl::MakeRoom() {
       if (object->names == 0) ++new_objects, new_bytes += object->bytes();
       if (object->on_disk) continue;
       if (!object->in_host()) host_bytes += object->bytes();
-      work.objects.push_back(
-          {object, item.complete() ? item.whole : object->host, item.complete()});
+      work.objects.push_back({object, item.segment->key,
+                              item.complete() ? item.whole : object->host, item.complete()});
       work.reserved_bytes += object->disk_cost_bytes();
     }
     work.reserved_bytes += ManifestCostBytes(kept.boundary, spec_.tenant.size(), objects);
@@ -471,6 +470,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
     core_->Count(Counter::kPublishesRefusedQuota);
     return core_->catalog.ledger().NoRoom(spec_.tenant, new_bytes, new_objects);
   }
+  if (absl::Status status = ReservePoints(); !status.ok()) return status;
   const bool has_disk = core_->tiers.disk != nullptr;
   if (plan_.level == Durability::kMemory) {
     if (core_->evictor.ReserveHost(host_bytes, spec_.tenant)) {
@@ -494,6 +494,46 @@ absl::Status PublishSessionImpl::MakeRoom() {
   return absl::OkStatus();
 }
 
+// What is evicted may take nodes with it that were there when this was counted.
+absl::Status PublishSessionImpl::ReservePoints() {
+  core_->mu.AssertHeld();
+  uint64_t& reserved = plan_.points_reserved_bytes;
+  for (uint64_t bytes = PointBytesToAdd(); bytes > reserved; bytes = PointBytesToAdd()) {
+    if (!core_->evictor.ReservePoints(bytes - reserved, spec_.tenant)) {
+      core_->Count(Counter::kPublishesRefusedFull);
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "host tier full: ", bytes, " bytes for restore points do not fit beside ",
+          core_->evictor.PointBytes() - reserved, " bytes of others, at most ",
+          core_->evictor.limits().point_bytes, ": these are pinned or in use; raise host_bytes, ",
+          core_->options.host_bytes));
+    }
+    reserved = bytes;
+  }
+  return absl::OkStatus();
+}
+
+// Nodes and points that are not there yet, and a copy in RAM of each object.
+uint64_t PublishSessionImpl::PointBytesToAdd() const {
+  core_->mu.AssertHeld();
+  const PrefixIndex& index = core_->catalog.index();
+  uint64_t bytes = Catalog::SpaceCostBytes(spec_.tenant.size());
+  for (const std::vector<KeyedSegment>* segments : {&chain_->chunks, &chain_->remainders}) {
+    for (const KeyedSegment& segment : *segments) {
+      if (index.Peek(segment.key) != nullptr) continue;
+      bytes += PrefixIndex::NodeCostBytes(segment.segment.tokens, segment.cuts.size());
+    }
+  }
+  for (const Boundary& kept : boundaries_) {
+    if (kept.held) continue;
+    bytes += Catalog::PointCostBytes(kept.items.size(), CutsUpTo(kept.boundary).size());
+  }
+  for (const Item& item : items_) {
+    if (item.object == nullptr || item.object->in_host()) continue;
+    bytes += StoredObject::HostCopyCostBytes(item.layers.size());
+  }
+  return bytes;
+}
+
 // Finds the restore point that is there, which stays until EndPlan, and its end.
 void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
   core_->mu.AssertHeld();
@@ -511,7 +551,8 @@ void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
     // without a time to live does not remove an end.
     const bool asks = plan_.expires != absl::InfiniteFuture();
     if (!point->expiry.inherited) {
-      kept->expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;
+      kept->expires = asks ? std::max<absl::Time>(plan_.expires, point->expiry.at)
+                           : absl::Time(point->expiry.at);
     }
   }
   kept->expires = std::max(kept->expires, plan_.kept_until);
@@ -554,6 +595,7 @@ void PublishSessionImpl::EndPlan() {
   core_->mu.AssertHeld();
   core_->objects.Unpromise(plan_.promised);
   plan_.promised.clear();
+  core_->evictor.UnreservePoints(std::exchange(plan_.points_reserved_bytes, 0));
   for (const Boundary& kept : boundaries_) {
     if (!kept.held) continue;
     RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
@@ -630,7 +672,7 @@ void PublishSessionImpl::Show(const Boundary& kept) {
   const bool is_made_durable = kept.write && !point->durable;
   // A lookup may have made the point meanwhile: this manifest is its.
   if (kept.write) core_->catalog.SetDurable(point, kept.manifest, kept.expires);
-  if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id);
+  if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id());
   core_->catalog.Touch(point, core_->clock->Now());
   if (spec_.hint.is_given()) {
     core_->catalog.SetHint(point, spec_.hint.priority, plan_.kept_until, core_->clock->Now());

@@ -78,6 +78,7 @@ class PublishSessionImpl : public PublishSession {
     std::vector<Digest> unwritten;  // restore points that the disk lacks, or has an earlier end of
     uint64_t unwritten_bytes = 0;   // of new objects that are in RAM only
     uint64_t host_reserved_bytes = 0;
+    uint64_t points_reserved_bytes = 0;   // for bookkeeping
     std::vector<StoredObject*> promised;  // to the tenant's quota
     bool may_evict = true;                // from the disk
     Persisting work;
@@ -92,6 +93,9 @@ class PublishSessionImpl : public PublishSession {
   // The cuts in the key of the boundary's restore point.
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 
+  absl::Status ReservePoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  // RAM of what the commit is about to add to the catalog, at most.
+  uint64_t PointBytesToAdd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(core_->mu);
   // All of the tenant, since this began.
   bool IsDropped() const { return core_->drop_numbers.Of(spec_.tenant) != drop_number_; }

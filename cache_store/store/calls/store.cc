@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cache_store/base/secret.h"
@@ -248,7 +249,7 @@ absl::Status Store::CheckUnpinned(const std::string& tenant, bool force) {
   if (force) return absl::OkStatus();
   std::vector<std::string> ids;
   for (RestorePointEntry* point : core_->catalog.Pinned()) {
-    if (point->tenant == tenant) ids.push_back(DigestHex(point->id).substr(0, 16));
+    if (point->tenant() == tenant) ids.push_back(DigestHex(point->id()).substr(0, 16));
   }
   if (ids.empty()) return absl::OkStatus();
   const size_t count = ids.size();
@@ -352,9 +353,11 @@ StoreStats Store::Stats() {
         Counter::kBytesReadGpu, {device.written_bytes, device.unread_bytes});
   }
   if (has_shared) add({Tier::kShared}, Counter::kSharedReadBytes, {});
-  stats.restore_points = core_->catalog.points().size();
+  stats.restore_points = core_->catalog.size();
   stats.objects = core_->objects.all().size();
   stats.pinned_bytes = core_->objects.sums().pinned_bytes();
+  stats.point_bytes = core_->catalog.cost_bytes();
+  stats.point_limit_bytes = core_->evictor.limits().point_bytes;
   for (size_t i = 0; i < kRemovals; ++i) {
     stats.removed[RemovalName(static_cast<Removal>(i))] = core_->meters.removed[i];
   }
@@ -395,10 +398,10 @@ std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& ten
   run.ids.resize(count);
   run.token_ids.resize(size_t{count} * chunk_tokens);
   for (uint32_t i = count; i-- > 0; node = node->parent) {
-    assert(node->parent != nullptr && node->token_ids.size() == chunk_tokens);
+    assert(node->parent != nullptr && node->token_ids().size() == chunk_tokens);
     run.ids[i] = ChunkId(node->key);
-    std::copy(node->token_ids.begin(), node->token_ids.end(),
-              run.token_ids.begin() + static_cast<ptrdiff_t>(size_t{i} * chunk_tokens));
+    absl::c_copy(node->token_ids(),
+                 run.token_ids.begin() + static_cast<ptrdiff_t>(size_t{i} * chunk_tokens));
   }
   if (first > 0) run.parent_id = ChunkId(node->key);
   return run;

@@ -20,9 +20,10 @@ struct StatsFlags {
 };
 
 Json StatsJson(const v1::StatsResponse& stats) {
-  Json json{{"version", stats.version()},   {"incarnation", stats.incarnation()},
-            {"uptime_s", stats.uptime_s()}, {"restore_points", stats.restore_points()},
-            {"objects", stats.objects()},   {"pinned_bytes", stats.pinned_bytes()}};
+  Json json{{"version", stats.version()},        {"incarnation", stats.incarnation()},
+            {"uptime_s", stats.uptime_s()},      {"restore_points", stats.restore_points()},
+            {"objects", stats.objects()},        {"pinned_bytes", stats.pinned_bytes()},
+            {"point_bytes", stats.point_bytes()}};
   if (stats.has_tenant()) {
     const v1::TenantStats& tenant = stats.tenant();
     json["tenant"] = {{"tenant", tenant.tenant()},
@@ -69,6 +70,8 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
               << stats.restore_points() << " restore points, " << stats.objects() << " objects, "
               << SizeText(stats.pinned_bytes()) << " pinned\n";
   if (stats.has_tenant()) return PrintTenant(stats.tenant(), console);
+  console.out << "  of the host tier's capacity, the restore points take "
+              << SizeText(stats.point_bytes()) << " beside their keys and values\n";
   console.out << "  tier         used   capacity   objects  evicted  tokens served       read    "
                  "written  never read\n";
   for (const auto& tier : stats.tiers()) {

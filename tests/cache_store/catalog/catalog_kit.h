@@ -20,7 +20,7 @@ struct CatalogKit {
       : objects(std::move(quotas)),
         catalog(
             &objects, RetentionPolicy::kLru,
-            [this](const RestorePointEntry& point, Removal) { removed.push_back(point.tenant); }),
+            [this](const RestorePointEntry& point, Removal) { removed.push_back(point.tenant()); }),
         evictor(limits, &objects, &catalog) {}
   ~CatalogKit() { CheckCatalog(catalog, objects); }
 
@@ -30,7 +30,7 @@ struct CatalogKit {
   }
   void SetInHost(StoredObject* object) {
     objects.SetInHost(object,
-                      std::make_shared<const std::vector<SliceView>>(object->layers.size()));
+                      std::make_shared<const std::vector<SliceView>>(object->layers().size()));
   }
   SegmentNode* NodeOf(const std::string& name) {
     KeyedSegment segment;

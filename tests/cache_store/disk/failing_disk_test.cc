@@ -197,6 +197,7 @@ class DamagedInUse : public FaultyDiskFixture, public ::testing::Test {
  protected:
   void Open(uint64_t host_bytes) {
     options_.host_bytes = host_bytes;
+    options_.count_points = false;
     FaultyDiskFixture::Open();
   }
   std::filesystem::path Only(const char* part) {

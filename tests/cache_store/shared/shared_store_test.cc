@@ -240,6 +240,7 @@ TEST_F(SharedStoreTest, PointThatCannotFitHereIsNotLoaded) {
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {16, 64});
   kit_.store_options.host_bytes = 1024;  // 64 tokens are 2 KiB, 16 are 768 bytes
+  kit_.store_options.count_points = false;
   SharedNode small = kit_.Node();
   EXPECT_EQ(Fetch(&small, Prompt(1)), 0);
   EXPECT_EQ(small.Of(Counter::kSharedReadBytes), 0);

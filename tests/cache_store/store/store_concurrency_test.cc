@@ -81,6 +81,7 @@ void Hammer(const StoreOptions& options) {
 TEST(StoreConcurrency, ManyThreadsOnRamAlone) {
   StoreOptions options;
   options.host_bytes = 30000;
+  options.count_points = false;
   Hammer(options);
 }
 
@@ -89,6 +90,7 @@ TEST(StoreConcurrency, ManyThreadsOnRamAndDiskBothTooSmall) {
   StoreOptions options;
   options.data_dir = folder.path();
   options.host_bytes = 20000;
+  options.count_points = false;
   options.disk_bytes = 80000;
   Hammer(options);
 }

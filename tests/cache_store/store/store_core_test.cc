@@ -26,6 +26,7 @@ class StoreCoreTest : public testing::Test {
   StoreCoreTest() {
     StoreOptions options;
     options.host_bytes = 2 * kObjectBytes;
+    options.count_points = false;
     options.max_background_bytes = kObjectBytes;
     options.device = std::make_shared<FakeDevice>(uint64_t{1} << 20);
     StoreSeams seams;

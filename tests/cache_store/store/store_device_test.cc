@@ -23,6 +23,7 @@ class StoreDeviceTest : public testing::Test {
     device_ = std::make_shared<FakeDevice>(device_bytes);
     StoreOptions options;
     options.host_bytes = host_bytes;
+    options.count_points = false;
     if (disk) options.data_dir = folder_.path();
     options.device = device_;
     options.on_device_lost = [this](const absl::Status& why) { lost_.push_back(why); };

@@ -26,6 +26,7 @@ StoreOptions DiskOptions(const TestFolder& folder, uint64_t host_bytes = 1 << 20
   StoreOptions options;
   options.data_dir = folder.path();
   options.host_bytes = host_bytes;
+  options.count_points = false;
   options.disk_bytes = 64 << 20;
   return options;
 }

@@ -14,6 +14,7 @@ class StoreFaults : public FaultyTierFixture, public ::testing::Test {
  protected:
   void Open(uint64_t host_bytes) {
     options_.host_bytes = host_bytes;
+    options_.count_points = false;
     options_.disk_bytes = 64 << 20;
     FaultyTierFixture::Open();
   }

@@ -17,6 +17,7 @@ class StoreHints : public SteppedStoreFixture, public ::testing::TestWithParam<R
     options_.data_dir = "";
     options_.disk_bytes = 0;
     options_.host_bytes = 32 << 10;
+    options_.count_points = false;
   }
   void Publish(uint64_t seed, KeepHint hint, absl::Duration ttl = absl::ZeroDuration(),
                const std::string& tenant = "default") {

@@ -15,6 +15,7 @@ using ::testing::IsEmpty;
 std::unique_ptr<TieredStore> MemoryStore(uint64_t host_bytes = 1 << 20) {
   StoreOptions options;
   options.host_bytes = host_bytes;
+  options.count_points = false;
   return TieredStore::Open(options).value();
 }
 
@@ -261,6 +262,7 @@ TEST(MemoryStore, BytesSharedByPinnedPointsCountOnceAgainstTheLimit) {
   const KitPrompt prompt{KitTokens(1, 65), {}};
   StoreOptions options;
   options.host_bytes = 4 * 4 * 3 * 256;  // four times what the whole prompt may take
+  options.count_points = false;
   options.max_pinned_fraction = 0.25;
   const auto store = TieredStore::Open(options).value();
   ASSERT_TRUE(KitPublish(store.get(), model, prompt, {16, 32, 48, 64}).ok());

@@ -17,6 +17,7 @@ class StorePromotion : public SteppedStoreFixture, public ::testing::Test {
  protected:
   void Open(uint64_t host_bytes, uint64_t max_background_bytes = 1 << 20) {
     options_.host_bytes = host_bytes;
+    options_.count_points = false;
     options_.disk_bytes = 1 << 20;
     options_.max_background_bytes = max_background_bytes;
     SteppedStoreFixture::Open();

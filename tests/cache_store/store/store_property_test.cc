@@ -29,6 +29,7 @@ struct Setting {
   uint64_t host_bytes, disk_bytes;
   bool disk;
   uint64_t device_bytes = 0;
+  bool count_points = false;
 };
 
 class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> {
@@ -45,6 +46,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     if (setting().disk) options.data_dir = folder_.path();
     options.host_bytes = setting().host_bytes;
     options.disk_bytes = setting().disk_bytes;
+    options.count_points = setting().count_points;
     if (setting().device_bytes > 0) {
       options.device = device_ = std::make_shared<FakeDevice>(setting().device_bytes);
     }
@@ -261,6 +263,8 @@ INSTANTIATE_TEST_SUITE_P(
                                          Setting{"SmallDevice", 20000, 4 << 20, true, 10 * 4096},
                                          Setting{"SmallDisk", 40000, 100000, true},
                                          Setting{"DiskOnly", 0, 150000, true},
+                                         Setting{"PointsInRam", 100000, 0, false, 0, true},
+                                         Setting{"PointsFillRam", 100000, 4 << 20, true, 0, true},
                                          Setting{"Ample", 8 << 20, 64 << 20, true}),
                        ::testing::Range(1, 5)),
     [](const auto& info) {

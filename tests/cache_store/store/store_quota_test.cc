@@ -26,6 +26,7 @@ class QuotaTest : public testing::Test {
   void Open(const TenantQuotas& quotas, uint64_t host_bytes) {
     StoreOptions options;
     options.host_bytes = host_bytes;
+    options.count_points = false;
     options.quotas = quotas;
     store_ = TieredStore::Open(options).value();
   }

@@ -54,6 +54,7 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
  protected:
   StoreRaces() {
     options_.host_bytes = 1 << 20;
+    options_.count_points = false;
     options_.disk_bytes = 64 << 20;
   }
   ~StoreRaces() override { store_.reset(); }

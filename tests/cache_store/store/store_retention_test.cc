@@ -22,6 +22,7 @@ class StoreRetention : public SteppedStoreFixture,
   void Open(uint64_t host_bytes, uint64_t disk_bytes = 0) {
     options_.retention = GetParam();
     options_.host_bytes = host_bytes;
+    options_.count_points = false;
     options_.disk_bytes = disk_bytes;
     options_.data_dir = disk_bytes > 0 ? folder_.path() : "";
     SteppedStoreFixture::Open();

@@ -18,6 +18,7 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
   StoreSpace() { model_ = LargeModel(); }
   void Open(uint64_t disk_bytes, uint64_t host_bytes = 0) {
     options_.host_bytes = host_bytes;
+    options_.count_points = false;
     options_.disk_bytes = disk_bytes;
     SteppedStoreFixture::Open();
   }
@@ -41,7 +42,7 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
     StoreCore* const core = stepped()->core();
     StoreLock lock(core);
     std::vector<std::weak_ptr<const std::vector<SliceView>>> copies;
-    for (const auto& [number, object] : core->objects.all()) {
+    for (const auto& object : core->objects.all()) {
       if (object->in_host()) copies.push_back(object->host);
     }
     return copies;

@@ -19,6 +19,7 @@ class StoreStatsTest : public ::testing::Test {
     StoreOptions options;
     options.data_dir = disk_bytes > 0 ? folder_.path() : "";
     options.host_bytes = host_bytes;
+    options.count_points = false;
     options.disk_bytes = disk_bytes;
     StoreSeams seams;
     seams.executor = std::make_unique<ManualExecutor>();

@@ -301,6 +301,7 @@ TEST(ErrorContract, ACorruptSliceIsNeverServedButHiddenCountedAndExplained) {
 TEST(ErrorContract, AFullStoreRefusesWithAHintAndTheWorkerGoesOn) {
   StoreOptions options = StoreServer::SmallStore("");
   options.host_bytes = 4096;  // less than one snapshot
+  options.count_points = false;
   StoreServer store(options);
   StoreWorker worker(store.address());
   v1::GenerateRequest request = IdsRequest(CountingTokens(200), 4);

@@ -64,6 +64,7 @@ TEST_F(TenantsTest, PointsOfAAreToBAsIfThereWereNone) {
 TEST_F(TenantsTest, PinsOfAChangeNothingThatBIsToldUpToItsShare) {
   constexpr uint64_t kPointBytes = 5632;
   options_.host_bytes = 64 << 10;
+  options_.count_points = false;
   options_.quotas.by_tenant["b"].max_pinned_bytes = 2 * kPointBytes;
   StoreServer with_a(options_, access_), without(options_, access_);
   Peer a(with_a, As("a")), b_beside(with_a, As("b")), b_alone(without, As("b"));
