@@ -33,6 +33,7 @@ class SecretFolder {
     std::filesystem::rename(path + ".new", path);
     return path;
   }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
 
  private:
   std::string path_;

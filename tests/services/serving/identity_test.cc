@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/regular_file.h"
 #include "services/rpc/access_files.h"
 #include "services/rpc/client_access.h"
 #include "services/rpc/tls_files.h"
