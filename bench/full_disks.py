@@ -5,9 +5,12 @@ small: a store with the default --disk-bytes on an empty volume is published to 
 full: a store has published 20 points when another program fills the volume. Every point is fetched
 before, while the volume is full, after a restart on the full volume, and with room again; then a
 publish must be taken within 10 s.
+filled: a store of --old-bin-dir, from before the limit followed the volume, fills the volume until
+it refuses publishes. BIN_DIR's store must take a publish within 10 s of its start, and serve the
+bytes of what it still has.
 
-usage: full_disks.py BIN_DIR PACKAGE small|full [--kind tmpfs|ext4] [--mib N] [--seconds N]
-       [--runs N] [--chunks N]
+usage: full_disks.py BIN_DIR PACKAGE small|full|filled [--kind tmpfs|ext4] [--mib N] [--seconds N]
+       [--runs N] [--chunks N] [--old-bin-dir DIR]
 PACKAGE is the folder of the Python package that scripts/python_package.sh makes (build/python).
 """
 
@@ -172,6 +175,18 @@ def run_small(cluster, volume, points, args):
     return refused == 0 and share < 0.9 and not wrong
 
 
+def publishes_again_s(store, points):
+    """Seconds until a publish is taken; None: none was."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < 2 * PATIENCE_S:
+        try:
+            points.publish(store)
+            return time.monotonic() - begun
+        except points.cache.HearthError:
+            time.sleep(0.1)
+    return None
+
+
 def run_full(cluster, volume, points, args):
     del args
     wrong = []
@@ -216,14 +231,7 @@ def run_full(cluster, volume, points, args):
             publish_and_fetch(store, "after a start while full, with publishes")
     with points.cache.Store(node.address, retries=0) as store:
         volume.make_room()
-        begun = time.monotonic()
-        took_s = None
-        while took_s is None and time.monotonic() - begun < 2 * PATIENCE_S:
-            try:
-                points.publish(store)
-                took_s = time.monotonic() - begun
-            except points.cache.HearthError:
-                time.sleep(0.1)
+        took_s = publishes_again_s(store, points)
         fetch_all(store, "with room again")
     node.stop()
     node = cluster.store(volume.data, "--host-bytes", "1MiB")
@@ -235,16 +243,39 @@ def run_full(cluster, volume, points, args):
     return not wrong and took_s is not None and took_s <= PATIENCE_S
 
 
+def run_filled(cluster, volume, points, args):
+    with Cluster(args.old_bin_dir, volume.folder.parent / "old") as old:
+        node = old.store(volume.data, "--host-bytes", "1MiB")
+        with points.cache.Store(node.address, retries=0) as store:
+            with contextlib.suppress(points.cache.HearthError):
+                while True:
+                    points.publish(store)
+        node.stop()
+    filled = len(points.known)
+    node = cluster.store(volume.data, "--host-bytes", "1MiB")
+    with points.cache.Store(node.address, retries=0) as store:
+        took_s = publishes_again_s(store, points)
+        said = [points.fetch(store, known) for known in points.known]
+    node.stop()
+    # What is gone is a prefix of fewer tokens.
+    wrong = [one for one in said if one is not None and not one.endswith("tokens")]
+    print(f"{args.kind} {args.mib} MiB: filled by {filled} points, published again after "
+          f"{took_s} s, {said.count(None)} served, {len(wrong)} wrong fetches {wrong[:3]}",
+          flush=True)
+    return not wrong and took_s is not None and took_s <= PATIENCE_S
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bin_dir")
     parser.add_argument("package")
-    parser.add_argument("what", choices=["small", "full"])
+    parser.add_argument("what", choices=["small", "full", "filled"])
     parser.add_argument("--kind", choices=["tmpfs", "ext4"], default="tmpfs")
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--chunks", type=int, default=2, help="most MiB of a point")
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--old-bin-dir")
     args = parser.parse_args()
     sys.path.insert(0, str(pathlib.Path(args.package).resolve()))
     import hearth_cache  # noqa: PLC0415  (the path is an argument)
@@ -259,7 +290,7 @@ def main():
             try:
                 with Cluster(args.bin_dir, folder / "processes") as cluster:
                     points = Points(hearth_cache, args.chunks, run)
-                    step = run_small if args.what == "small" else run_full
+                    step = {"small": run_small, "full": run_full, "filled": run_filled}[args.what]
                     passed = step(cluster, volume, points, args) and passed
             finally:
                 volume.close()

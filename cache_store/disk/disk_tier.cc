@@ -281,10 +281,19 @@ class RocksDiskTier : public DiskTier {
   }
 
   void GiveUpReserve() override {
-    is_cramped_.store(true);
-    const absl::ReaderMutexLock lock(&db_mu_);
-    Reserve* const reserve = db_ == nullptr ? nullptr : db_->reserve();
-    reserve != nullptr ? reserve->GiveUp() : Reserve(files(), dir_).GiveUp();
+    const absl::MutexLock reopening(&reopen_mu_);
+    if (backups_ > 0) return;
+    if (!is_cramped_.exchange(true)) {
+      // Open as it is, the database would use the room for a flush or a compaction.
+      StopCompactions();
+      const absl::MutexLock lock(&db_mu_);
+      failed_.store(true);
+      closed_.store(true);
+      tables_ = nullptr;
+      db_ = nullptr;
+      next_opening_ = next_serving_ = absl::InfinitePast();
+    }
+    Reserve(files(), dir_).GiveUp();
   }
 
   void DropCached(uint64_t object) override {
@@ -356,6 +365,9 @@ class RocksDiskTier : public DiskTier {
   absl::Status Changed(const char* what, const rocksdb::Status& status) {
     if (!status.ok()) failed_.store(true);
     if (status.ok()) db_->reserve()->NoteWrite();
+    if (!db_->compacts() && !is_cramped_.load() && db_->reserve()->is_whole()) {
+      failed_.store(true);  // there is room: the next change opens the database as usual
+    }
     return Ended(what, status);
   }
 

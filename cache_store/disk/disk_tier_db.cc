@@ -371,6 +371,12 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
   for (rocksdb::ColumnFamilyDescriptor& family : families) {
     family.options.write_buffer_size = kWriteBufferBytes + kMemoryPerLogByte * log_bytes;
   }
+  // A compaction begins with the opening, and would use up the room of the reserve.
+  const auto stop_compactions = [&] {
+    compacts_ = false;
+    for (auto& family : families) family.options.disable_auto_compactions = true;
+  };
+  if (mode == Mode::kOwnToErase) stop_compactions();
   const auto open = [&] {
     handles_.clear();
     // Of a database that lost the name of its manifest RocksDB would make an empty one.
@@ -379,6 +385,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
     }
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
     if (!absl::IsResourceExhausted(FromRocks(opened, "")) || !reserve_->GiveUp()) return opened;
+    stop_compactions();
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
   rocksdb::Status status = open();

@@ -70,7 +70,7 @@ class Database {
   enum class Mode {
     kOwn,         // made when absent, mended or set aside when damaged
     kOwnAgain,    // as it was left by this process; kDataLoss when damaged
-    kOwnToErase,  // the same, and the room of the reserve is left to erases
+    kOwnToErase,  // the same, and the room of the reserve is left to erases: no compactions
     kAsIs,        // must be there, and is not mended
     kLook,        // read only: needs no lock, so the folder may be in use
     kServe,       // read only, with the lock: writes nothing. kDataLoss when a log is damaged
@@ -94,6 +94,8 @@ class Database {
   void Found(std::vector<std::string> lines) {
     found_.insert(found_.begin(), lines.begin(), lines.end());
   }
+  // False: it was opened on a full disk, and moves nothing by itself.
+  bool compacts() const { return compacts_; }
   // Null unless the mode is kOwn, kOwnAgain or kOwnToErase.
   Reserve* reserve() const { return reserve_.get(); }
 
@@ -107,6 +109,7 @@ class Database {
   std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
   std::unique_ptr<FolderLock> lock_;  // kServe's; the other modes leave it to RocksDB
+  bool compacts_ = true;
   std::unique_ptr<Reserve> reserve_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;

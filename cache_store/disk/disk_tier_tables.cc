@@ -33,6 +33,8 @@ constexpr size_t kFileBufferBytes = size_t{2} << 20;
 struct Table {
   Family family;
   std::string first, last;  // keys
+  std::string name;
+  bool is_flushed = false;  // in level 0: as a flush wrote it
   uint64_t bytes = 0;
   uint64_t live_bytes = 0;
   uint64_t dead_bytes() const { return bytes - std::min(bytes, live_bytes); }
@@ -59,7 +61,8 @@ absl::StatusOr<std::vector<Table>> ListTables(const Database& db, Family family)
   std::vector<Table> tables;
   for (const rocksdb::LevelMetaData& level : files.levels) {
     for (const rocksdb::SstFileMetaData& file : level.files) {
-      tables.push_back({family, file.smallestkey, file.largestkey, file.size, 0});
+      tables.push_back(
+          {family, file.smallestkey, file.largestkey, file.name, level.level == 0, file.size});
       if (absl::Status status = CountLive(db, &tables.back()); !status.ok()) return status;
     }
   }
@@ -87,11 +90,24 @@ std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
   return droppable;
 }
 
+// RocksDB drops ranges from all levels but 0. From level 0 it deletes the oldest file, where no
+// other level has one. Where it refuses, a compaction moves the file to another level.
+absl::Status DropFlushed(const Database& db, const std::vector<Table>& tables) {
+  for (const Table& table : tables) {
+    if (!table.is_flushed || table.live_bytes > 0) continue;
+    const rocksdb::Status status = db->DeleteFile(table.name);
+    if (status.IsInvalidArgument()) break;
+    if (!status.ok()) return FromRocks(status, "drop of a dead table");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status DropDead(const Database& db, Family family) {
   absl::StatusOr<std::vector<Table>> tables = ListTables(db, family);
   if (!tables.ok()) return tables.status();
   std::sort(tables->begin(), tables->end(),
             [](const Table& a, const Table& b) { return a.first < b.first; });
+  if (absl::Status status = DropFlushed(db, *tables); !status.ok()) return status;
   std::vector<rocksdb::Slice> ends;
   std::vector<rocksdb::RangePtr> ranges;
   const std::vector<const Table*> dead = Droppable(*tables);

@@ -420,6 +420,7 @@ void StoreCore::Reclaim() {
   }
   const absl::Status status = tiers.disk->ReclaimSpace(most_bytes);
   if (status.ok()) reclaims.fetch_add(1);
+  if (!absl::IsCancelled(status)) reclaim_tries.fetch_add(1);
   if (!status.ok() && !absl::IsCancelled(status)) Count(Counter::kTierErrors);
 }
 

@@ -252,7 +252,8 @@ class StoreCore {
   std::atomic<uint64_t> disk_limit_bytes{0};
   std::atomic<bool> lacks_room{false};  // the last write found the disk full
   std::atomic<uint64_t> reclaims{0};    // that gave erased bytes back
-  Executor* executor = nullptr;         // for jobs of all parts; null once these have ended
+  std::atomic<uint64_t> reclaim_tries{0};
+  Executor* executor = nullptr;  // for jobs of all parts; null once these have ended
 
   DropNumbers drop_numbers;
   FingerprintBook fingerprints;

@@ -34,6 +34,7 @@ class Reserve {
   // To be called after writes: completes the file once there is ample room, so that nothing else is
   // refused because of it. Where that is no use, as under a quota, after ever more of them.
   void NoteWrite();
+  bool is_whole() const { return is_whole_.load(); }
 
  private:
   bool HasAmpleRoom() const;

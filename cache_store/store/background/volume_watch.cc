@@ -80,6 +80,7 @@ void VolumeWatch::NoteBudget(const DiskRoom& room) {
 
 void VolumeWatch::GiveBack(const DiskRoom& room) {
   const uint64_t most = budget_.files_bytes(), reclaims = core_->reclaims.load();
+  const uint64_t tries = core_->reclaim_tries.load();
   if (!budget_.is_limited() || room.own_bytes <= most) {
     is_over_ = false;
     if (room.own_bytes < most - most / kSmallChange) budget_.Relax();
@@ -91,11 +92,12 @@ void VolumeWatch::GiveBack(const DiskRoom& room) {
   if (!is_over_) {
     is_over_ = true;
     reclaims_before_ = reclaims;
-  } else if (reclaims != reclaims_before_ || gave_up_reserve_) {
+  } else if (reclaims != reclaims_before_ || (gave_up_reserve_ && tries != tries_before_)) {
     reclaims_before_ = reclaims;
     budget_.Squeeze(room.own_bytes - most);
     SetLimit(room);
   }
+  tries_before_ = tries;
   // Less than a flush may need.
   const uint64_t logs_bytes = kMaxLogs * LogBytesFor(most);
   if (room.free_bytes < logs_bytes + kReserveBytes) {

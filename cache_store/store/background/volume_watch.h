@@ -40,6 +40,7 @@ class VolumeWatch {
   uint64_t said_bytes_ = 0;       // the limit in the last line; 0: none, or not limited
   uint64_t noted_bytes_ = 0;      // the budget on disk
   uint64_t reclaims_before_ = 0;  // when the files were first seen to use too much
+  uint64_t tries_before_ = 0;     // at the last step at which they did
   bool is_over_ = false;
   bool gave_up_reserve_ = false;  // and nothing was given back since
 };
