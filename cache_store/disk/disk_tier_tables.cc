@@ -90,8 +90,8 @@ std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
   return droppable;
 }
 
-// RocksDB drops ranges from all levels but 0. From level 0 it deletes the oldest file, where no
-// other level has one. Where it refuses, a compaction moves the file to another level.
+// RocksDB drops ranges from all levels but 0, whose files a compaction moves to another level. If
+// there is no room for that: it deletes the oldest file of level 0, where no other level has one.
 absl::Status DropFlushed(const Database& db, const std::vector<Table>& tables) {
   for (const Table& table : tables) {
     if (!table.is_flushed || table.live_bytes > 0) continue;
@@ -102,12 +102,14 @@ absl::Status DropFlushed(const Database& db, const std::vector<Table>& tables) {
   return absl::OkStatus();
 }
 
-absl::Status DropDead(const Database& db, Family family) {
+absl::Status DropDead(const Database& db, Family family, bool drops_flushed) {
   absl::StatusOr<std::vector<Table>> tables = ListTables(db, family);
   if (!tables.ok()) return tables.status();
   std::sort(tables->begin(), tables->end(),
             [](const Table& a, const Table& b) { return a.first < b.first; });
-  if (absl::Status status = DropFlushed(db, *tables); !status.ok()) return status;
+  if (drops_flushed) {
+    if (absl::Status status = DropFlushed(db, *tables); !status.ok()) return status;
+  }
   std::vector<rocksdb::Slice> ends;
   std::vector<rocksdb::RangePtr> ranges;
   const std::vector<const Table*> dead = Droppable(*tables);
@@ -257,7 +259,8 @@ absl::Status SliceTables::Reclaim(uint64_t max_bytes) {
   for (const Family family : {kTables, kSlices}) {
     {
       const absl::MutexLock lock(&ranges_mu_);
-      if (absl::Status status = DropDead(*db_, family); !status.ok()) return status;
+      const absl::Status dropped = DropDead(*db_, family, max_bytes == kOnlyDead);
+      if (!dropped.ok()) return dropped;
     }
     const absl::StatusOr<std::vector<Table>> left = ListTables(*db_, family);
     if (!left.ok()) return left.status();

@@ -37,7 +37,7 @@ class SliceTables {
   // more than `max_bytes`, rewrites those of which most is dead. kCancelled: manual compactions
   // were disabled.
   absl::Status Reclaim(uint64_t max_bytes);
-  // No table is rewritten.
+  // No table is rewritten, and what a flush has written is dropped without a compaction, too.
   static constexpr uint64_t kOnlyDead = ~uint64_t{0};
 
  private:
