@@ -122,6 +122,13 @@ bool Evictor::ReserveDisk(uint64_t bytes, const std::string& tenant) {
   return true;
 }
 
+bool Evictor::TrimDisk(int most) {
+  for (; most > 0 && !FitsOnDisk(0); --most) {
+    if (!EvictOneForDisk("")) return false;
+  }
+  return !FitsOnDisk(0);
+}
+
 // A publish that cannot fit must not empty the store before it is refused. Reservations, held and
 // pinned objects and others' guarantees stay in any case.
 bool Evictor::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const {

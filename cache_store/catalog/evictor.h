@@ -31,7 +31,7 @@ class Evictor {
       : limits_(limits), objects_(objects), catalog_(catalog), sums_(&objects->sums()) {}
 
   const Limits& limits() const { return limits_; }
-  // What is over a lower limit goes with the next ReserveDisk. REQUIRES: there is a disk tier.
+  // A lower limit evicts nothing by itself: TrimDisk does. REQUIRES: there is a disk tier.
   void SetDiskLimit(uint64_t bytes) { limits_.disk_bytes = std::max<uint64_t>(bytes, 1); }
 
   // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and nothing
@@ -42,6 +42,9 @@ class Evictor {
   bool FitsOnDisk(uint64_t bytes) const {  // without an eviction
     return bytes <= limits_.disk_bytes && sums_->disk_bytes() <= limits_.disk_bytes - bytes;
   }
+  // Evicts `most` points at most while the disk holds more than its limit, also where that cannot
+  // be enough: points that are pinned, in use or guaranteed to a tenant stay. True: call it again.
+  bool TrimDisk(int most);
   // Makes room for bookkeeping: evicts until it is within its limit with `bytes` more, then drops
   // or evicts KV from RAM. The tenant's own points go first if it has more than its share of them.
   bool ReservePoints(uint64_t bytes, const std::string& tenant);

@@ -272,12 +272,12 @@ class RocksDiskTier : public DiskTier {
 
   uint64_t FileBytes() override { return DatabaseBytes(dir_); }
 
-  DiskRoom Room() override { return MeasureRoom(files(), dir_); }
+  std::optional<DiskRoom> Room() override {
+    return MeasureRoom(files(), dir_, options_.volume_bytes);
+  }
 
   uint64_t FreeBytes() override {
-    uint64_t bytes = 0;
-    const rocksdb::IOStatus asked = files()->GetFreeSpace(dir_, kPlain, &bytes, nullptr);
-    return asked.ok() ? bytes : std::numeric_limits<uint64_t>::max();
+    return MeasureFreeBytes(files(), dir_).value_or(std::numeric_limits<uint64_t>::max());
   }
 
   void GiveUpReserve() override {

@@ -64,6 +64,7 @@ struct DiskTierOptions {
   absl::Duration pause = kPause;  // after a database in use could not be opened again
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
   std::optional<BootId> boot;                             // a test's; none: the machine's
+  uint64_t volume_bytes = 0;           // of the volume: a test's; 0: as the volume says
   std::shared_ptr<Warnings> warnings;  // about errors of the database; null: none
 };
 
@@ -120,8 +121,8 @@ class DiskTier : public SliceTier {
   virtual void DropCached(uint64_t object) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
-  // Reads the size of each file of the data folder.
-  virtual DiskRoom Room() = 0;
+  // Reads the size of each file of the data folder. None: it could not be measured.
+  virtual std::optional<DiskRoom> Room() = 0;
   virtual uint64_t FreeBytes() = 0;  // of the volume; the largest number: unknown
   // Deletes the file that keeps room for a start, so that erases can be written on a full disk. It
   // is made again when there is room.

@@ -8,6 +8,7 @@
 #include <rocksdb/table.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cstdarg>
@@ -272,23 +273,66 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
 
 std::string DatabasePath(const std::string& dir) { return dir + "/db"; }
 
-DiskRoom MeasureRoom(rocksdb::FileSystem* files, const std::string& dir) {
+namespace {
+
+// `db` may be a volume of its own. Before the first start it is not there.
+std::string FolderOnVolume(const std::string& dir) {
+  struct stat info {};
+  const std::string path = DatabasePath(dir);
+  return ::stat(path.c_str(), &info) == 0 ? path : dir;
+}
+
+// None: it is not known.
+std::optional<uint64_t> VolumeBytes(const std::string& dir) {
+  struct statvfs info {};
+  if (::statvfs(FolderOnVolume(dir).c_str(), &info) != 0 || info.f_blocks == 0) return std::nullopt;
+  return uint64_t{info.f_blocks} * info.f_frsize;
+}
+
+// Of the data folder's files that are on the database's volume. None: a folder could not be read to
+// its end, as when it was removed meanwhile.
+std::optional<uint64_t> OwnBytes(const std::string& dir) {
   namespace fs = std::filesystem;
-  DiskRoom room;
-  uint64_t before = std::numeric_limits<uint64_t>::max(), after = before;
-  files->GetFreeSpace(dir, kPlain, &before, nullptr).PermitUncheckedError();
+  struct stat outer {};
+  struct stat inner {};
+  const std::string path = FolderOnVolume(dir);
+  const bool is_one_volume = ::stat(dir.c_str(), &outer) == 0 &&
+                             ::stat(path.c_str(), &inner) == 0 && outer.st_dev == inner.st_dev;
+  uint64_t bytes = 0;
   std::error_code error;
-  for (fs::recursive_directory_iterator it(dir, error), end; !error && it != end;
-       it.increment(error)) {
+  for (fs::recursive_directory_iterator
+           it(is_one_volume ? dir : path, fs::directory_options::skip_permission_denied, error),
+       end;
+       !error && it != end; it.increment(error)) {
     struct stat info {};
     if (::lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     constexpr uint64_t kBlockBytes = 512;  // st_blocks', whatever the file system's are
-    room.own_bytes += static_cast<uint64_t>(info.st_blocks) * kBlockBytes / info.st_nlink;
+    bytes += static_cast<uint64_t>(info.st_blocks) * kBlockBytes / info.st_nlink;
   }
-  files->GetFreeSpace(dir, kPlain, &after, nullptr).PermitUncheckedError();
+  if (error) return std::nullopt;
+  return bytes;
+}
+
+}  // namespace
+
+std::optional<uint64_t> MeasureFreeBytes(rocksdb::FileSystem* files, const std::string& dir) {
+  uint64_t bytes = 0;
+  if (!VolumeBytes(dir).has_value()) return std::nullopt;
+  const rocksdb::IOStatus asked = files->GetFreeSpace(FolderOnVolume(dir), kPlain, &bytes, nullptr);
+  if (!asked.ok()) return std::nullopt;
+  return bytes;
+}
+
+std::optional<DiskRoom> MeasureRoom(rocksdb::FileSystem* files, const std::string& dir,
+                                    uint64_t volume_bytes) {
+  const std::optional<uint64_t> before = MeasureFreeBytes(files, dir);
+  const std::optional<uint64_t> own = OwnBytes(dir), all = VolumeBytes(dir);
+  const std::optional<uint64_t> after = MeasureFreeBytes(files, dir);
+  if (!before.has_value() || !own.has_value() || !all.has_value() || !after.has_value()) {
+    return std::nullopt;
+  }
   // A file that came or went meanwhile must not count as its own bytes and as free ones.
-  room.free_bytes = std::min(before, after);
-  return room;
+  return DiskRoom{*own, std::min(*before, *after), volume_bytes > 0 ? volume_bytes : *all};
 }
 
 namespace {
@@ -296,9 +340,11 @@ namespace {
 // Most bytes that all files should use.
 uint64_t FilesBytesOf(rocksdb::FileSystem* files, const std::string& dir) {
   DiskRoom room;
-  files->GetFreeSpace(dir, kPlain, &room.free_bytes, nullptr).PermitUncheckedError();
+  room.free_bytes = MeasureFreeBytes(files, dir).value_or(std::numeric_limits<uint64_t>::max());
   // There may be many files, and more room makes no difference.
-  if (room.FilesBytes() < kTablesToChoose * kTableBytes) room = MeasureRoom(files, dir);
+  if (room.FilesBytes() < kTablesToChoose * kTableBytes) {
+    room = MeasureRoom(files, dir).value_or(room);
+  }
   return room.FilesBytes();
 }
 

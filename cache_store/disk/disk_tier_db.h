@@ -6,6 +6,7 @@
 #include <rocksdb/db.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,12 @@ inline absl::string_view ToView(const rocksdb::Slice& slice) {
 // Where RocksDB lives inside the data folder.
 std::string DatabasePath(const std::string& dir);
 
-// Of the volume of the data folder `dir`.
-DiskRoom MeasureRoom(rocksdb::FileSystem* files, const std::string& dir);
+// Of the volume of the database in the data folder `dir`. None: it says nothing, as some file
+// systems in user space do, or a folder could not be read to its end. Folders of other users, as
+// `lost+found`, are left out. `volume_bytes`: a test's; 0: as the volume says.
+std::optional<uint64_t> MeasureFreeBytes(rocksdb::FileSystem* files, const std::string& dir);
+std::optional<DiskRoom> MeasureRoom(rocksdb::FileSystem* files, const std::string& dir,
+                                    uint64_t volume_bytes = 0);
 
 // Holds the lock of the database's folder at `path`. OK too where there is no folder yet.
 class FolderLock {

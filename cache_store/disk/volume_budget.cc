@@ -18,6 +18,8 @@ constexpr uint64_t kMinLogBytes = kMiB;
 constexpr uint64_t kSettingsBytes = kMiB;
 // A volume of which the files may use less than this is not worth a finer sum.
 constexpr uint64_t kMinStoredDivisor = 4;
+// Of all files: less than this part says nothing about what an erase gave back.
+constexpr uint64_t kSmallPart = 32;
 
 uint64_t Below(uint64_t a, uint64_t b) { return a - std::min(a, b); }
 
@@ -48,19 +50,34 @@ VolumeBudget::VolumeBudget(uint64_t wanted_bytes)
     : wanted_bytes_(wanted_bytes),
       ample_bytes_(wanted_bytes > std::numeric_limits<uint64_t>::max() / 4
                        ? std::numeric_limits<uint64_t>::max()
-                       : 2 * wanted_bytes + 256 * kMiB) {}
+                       : 2 * wanted_bytes + 256 * kMiB),
+      files_bytes_(ample_bytes_) {}
 
-void VolumeBudget::Restore(uint64_t files_bytes) {
-  files_bytes_ = previous_bytes_ = std::min(files_bytes, ample_bytes_);
+void VolumeBudget::Begin(uint64_t noted_bytes, const std::optional<DiskRoom>& room) {
+  if (noted_bytes > 0) files_bytes_ = std::min(noted_bytes, ample_bytes_);
+  if (!room.has_value()) return;
+  const uint64_t measured = std::min(room->FilesBytes(), ample_bytes_);
+  const uint64_t most_stored = Below(room->own_bytes, kReserveBytes + kSettingsBytes);
+  const bool costs_nothing = most_stored <= StoredBytesFor(measured);
+  const bool is_new_volume = noted_bytes == 0 || noted_bytes > room->volume_bytes;
+  const bool is_own_volume = noted_bytes == 0 && room->own_bytes >= room->volume_bytes / 2;
+  if (measured > files_bytes_ || (is_new_volume && costs_nothing) || is_own_volume) {
+    files_bytes_ = measured;
+  }
 }
 
 void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
   const uint64_t measured = std::min(room.FilesBytes(), ample_bytes_);
+  highest_free_bytes_ = std::max(highest_free_bytes_, room.free_bytes);
   // Files come and go while they are counted: only what is seen twice raises the budget.
-  const uint64_t raised = files_bytes_ == 0 ? measured : std::min(measured, previous_bytes_);
+  const uint64_t raised = std::min(measured, previous_bytes_);
   previous_bytes_ = measured;
   if (measured >= files_bytes_) {
-    files_bytes_ = std::max(files_bytes_, raised);
+    if (raised > files_bytes_) {
+      files_bytes_ = raised;
+      lowered_.reset();
+      is_stuck_ = false;
+    }
     less_since_ = absl::InfiniteFuture();
     return;
   }
@@ -70,13 +87,30 @@ void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
   }
   highest_bytes_ = std::max(highest_bytes_, measured);
   if (now - less_since_ < kPatience) return;
-  files_bytes_ = highest_bytes_;
   less_since_ = absl::InfiniteFuture();
+  Lower(room);
 }
 
-bool VolumeBudget::is_limited() const {
-  return files_bytes_ > 0 && StoredBytesFor(files_bytes_) < wanted_bytes_;
+// A snapshot keeps erased bytes on the volume, and some file systems say that nothing is free while
+// they have no room for their own records.
+void VolumeBudget::Lower(const DiskRoom& room) {
+  if (lowered_.has_value()) {
+    const uint64_t given_back = Below(lowered_->own_bytes, room.own_bytes);
+    const uint64_t gained = Below(highest_free_bytes_, lowered_->free_bytes);
+    is_stuck_ = given_back > files_bytes_ / kSmallPart && gained < given_back / 2;
+    if (is_stuck_) return;
+  }
+  files_bytes_ = highest_bytes_;
+  lowered_ = room;
+  highest_free_bytes_ = room.free_bytes;
 }
+
+void VolumeBudget::Squeeze(uint64_t bytes) {
+  const uint64_t most = StoredBytesFor(files_bytes_);
+  squeezed_bytes_ = std::min(most, squeezed_bytes_ + std::min(most, bytes));
+}
+
+bool VolumeBudget::is_limited() const { return StoredBytesFor(files_bytes_) < wanted_bytes_; }
 
 bool VolumeBudget::IsAmple(uint64_t free_bytes) const {
   return !is_limited() && DiskRoom{0, free_bytes}.FilesBytes() >= ample_bytes_;

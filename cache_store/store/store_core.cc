@@ -1,5 +1,6 @@
 #include "cache_store/store/store_core.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -24,6 +25,8 @@ constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
 // Dead bytes in files that also hold live ones may take an eighth of the limit on top of it:
 // the less, the more live bytes are moved for each byte gained. A sixteenth on a small volume.
 constexpr uint64_t kDeadDivisor = 8;
+// A write that found no room is tried again when this part of the limit is free, however large.
+constexpr uint64_t kFreeDivisor = 20;
 // In one call: of manifests, a few hundred KiB of the log.
 constexpr size_t kErasedAtOnce = 4096;
 // To be erased, of each kind, 8 MB: beyond, the oldest are left to the next start.
@@ -404,6 +407,7 @@ void StoreCore::QueueReclaim() {
 
 void StoreCore::Reclaim() {
   const absl::MutexLock turn(&reclaim_mu_);
+  const uint64_t number = reclaims_begun.fetch_add(1) + 1;
   bool all = false;
   {
     const absl::MutexLock lock(&noted_mu_);
@@ -420,14 +424,17 @@ void StoreCore::Reclaim() {
   }
   const absl::Status status = tiers.disk->ReclaimSpace(most_bytes);
   if (status.ok()) reclaims.fetch_add(1);
-  if (!absl::IsCancelled(status)) reclaim_tries.fetch_add(1);
+  // Without room for a flush, tables that are wholly dead were dropped.
+  if (status.ok() || absl::IsResourceExhausted(status)) last_reclaim.store(number);
   if (!status.ok() && !absl::IsCancelled(status)) Count(Counter::kTierErrors);
 }
 
 bool StoreCore::MayEvictForDisk(uint64_t bytes) {
   if (!lacks_room.load()) return true;
   const uint64_t free_bytes = tiers.disk->FreeBytes();
-  if (free_bytes < kReserveBytes || free_bytes - kReserveBytes < bytes) return false;
+  // On a small volume about a tenth is free while all is well.
+  const uint64_t needed = std::min(bytes, disk_limit_bytes / kFreeDivisor);
+  if (free_bytes < kReserveBytes || free_bytes - kReserveBytes < needed) return false;
   lacks_room.store(false);
   return true;
 }

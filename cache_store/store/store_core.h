@@ -232,8 +232,9 @@ class StoreCore {
   // On a small volume, before a write: gives back erased bytes when there are many, so that files
   // stay within the volume however fast publishes replace each other.
   void ReclaimBeforeWrite() ABSL_LOCKS_EXCLUDED(mu, noted_mu_);
-  // False: the last write found no room on the disk, and there still is none for `bytes` more. To
-  // evict for them would help nobody: another program has filled the volume.
+  // False: the last write found no room on the disk, and there still is none for `bytes` more, nor
+  // for a twentieth of the limit. To evict for them would help nobody: another program has filled
+  // the volume.
   bool MayEvictForDisk(uint64_t bytes);
   // As EraseFromDisk; what was erased stays so, whatever is damaged later.
   absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_, noted_mu_);
@@ -252,8 +253,10 @@ class StoreCore {
   std::atomic<uint64_t> disk_limit_bytes{0};
   std::atomic<bool> lacks_room{false};  // the last write found the disk full
   std::atomic<uint64_t> reclaims{0};    // that gave erased bytes back
-  std::atomic<uint64_t> reclaim_tries{0};
-  Executor* executor = nullptr;  // for jobs of all parts; null once these have ended
+  // What is erased before a reclaim begins, it gives back, or finds no room to.
+  std::atomic<uint64_t> reclaims_begun{0};
+  std::atomic<uint64_t> last_reclaim{0};  // the number, in order of their beginning, of that
+  Executor* executor = nullptr;           // for jobs of all parts; null once these have ended
 
   DropNumbers drop_numbers;
   FingerprintBook fingerprints;

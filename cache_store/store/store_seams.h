@@ -26,6 +26,7 @@ struct StoreSeams {
   std::unique_ptr<Executor> executor;
   WrapTier wrap_disk;                // put in front of the tier, behind its verification
   rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
+  uint64_t volume_bytes = 0;         // of its volume; 0: as the volume says
   std::optional<BootId> boot;        // of the machine under that
   absl::Duration disk_pause = DiskTierOptions::kPause;
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;

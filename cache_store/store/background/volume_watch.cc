@@ -1,6 +1,7 @@
 #include "cache_store/store/background/volume_watch.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,9 @@ constexpr char kNote[] = "volume";  // the budget's name on disk: never change i
 constexpr uint64_t kSmallChange = 16;
 // The files of a large store are measured less often: this many times as long as it takes.
 constexpr int kPauseFactor = 200;
+constexpr absl::Duration kLongestPause = absl::Minutes(30);
+// Under one hold of the lock: the mutex is not to be held for longer than some milliseconds.
+constexpr int kEvictedAtOnce = 64;
 
 bool IsNear(uint64_t a, uint64_t b) {
   const uint64_t apart = a > b ? a - b : b - a;
@@ -28,48 +32,88 @@ std::string MiB(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 void VolumeWatch::Begin() {
   const std::string note = core_->tiers.disk->ReadNote(kNote).value_or("");
-  if (absl::SimpleAtoi(note, &noted_bytes_)) budget_.Restore(noted_bytes_);
-  const DiskRoom room = core_->tiers.disk->Room();
-  budget_.Update(room, core_->clock->Now());
-  SetLimit(room);
-  NoteBudget(room);
+  if (!absl::SimpleAtoi(note, &noted_bytes_)) noted_bytes_ = 0;
+  const std::optional<DiskRoom> room = core_->tiers.disk->Room();
+  budget_.Begin(noted_bytes_, room);
+  if (!room.has_value()) return;
+  budget_.Update(*room, core_->clock->Now());
+  SetLimit(*room);
+  NoteBudget(*room);
+}
+
+// Never so long that a pause looks like a clock that was set back.
+absl::Duration VolumeWatch::PauseAfter(absl::Duration measuring) {
+  return std::clamp(kPauseFactor * measuring, kEvery, kLongestPause);
 }
 
 void VolumeWatch::Step() {
   const absl::Time now = core_->clock->Now();
-  if (now < next_ && next_ <= now + absl::Hours(1)) return;
+  if (now < next_ && next_ <= now + 2 * kLongestPause) return;
   next_ = now + kEvery;
-  if (budget_.IsAmple(core_->tiers.disk->FreeBytes())) return;
+  const uint64_t free_bytes = core_->tiers.disk->FreeBytes();
+  if (budget_.IsAmple(free_bytes)) {
+    budget_.Update({0, free_bytes}, now);  // ends a wait for less room
+    return;
+  }
+  const uint64_t last_reclaim = core_->last_reclaim.load();
   const Stopwatch stopwatch;
-  const DiskRoom room = core_->tiers.disk->Room();
-  next_ = now + std::max(kEvery, kPauseFactor * absl::FromChrono(stopwatch.Elapsed()));
-  budget_.Update(room, now);
-  SetLimit(room);
-  GiveBack(room);
-  NoteBudget(room);
+  const std::optional<DiskRoom> room = core_->tiers.disk->Room();
+  next_ = now + PauseAfter(absl::FromChrono(stopwatch.Elapsed()));
+  if (!room.has_value()) return;
+  budget_.Update(*room, now);
+  SetLimit(*room);
+  GiveBack(*room, last_reclaim);
+  NoteBudget(*room);
 }
 
 void VolumeWatch::SetLimit(const DiskRoom& room) {
   const uint64_t limit = budget_.limit_bytes();
+  uint64_t stored = 0;
   bool evicts = false;
-  {
-    StoreLock lock(core_, StoreLock::kErasesItself);
-    core_->SetDiskLimit(limit);
-    evicts = core_->objects.sums().disk_bytes() > limit;
-    if (evicts) core_->evictor.ReserveDisk(0, "");  // what is pinned or in use stays
+  for (bool more = true; more;) {
+    {
+      StoreLock lock(core_, StoreLock::kErasesItself);
+      core_->SetDiskLimit(limit);
+      const uint64_t before = core_->objects.sums().disk_bytes();
+      more = core_->evictor.TrimDisk(kEvictedAtOnce);
+      stored = core_->objects.sums().disk_bytes();
+      evicts = evicts || stored < before;
+    }
+    if (more) core_->let_others_in();
+  }
+  SayLimit(room, stored);
+  if (evicts) core_->EraseFromDisk().IgnoreError();
+}
+
+void VolumeWatch::SayLimit(const DiskRoom& room, uint64_t stored_bytes) {
+  const std::string volume = absl::StrCat("the volume of ", core_->options.data_dir);
+  const uint64_t limit = budget_.limit_bytes(), before = said_bytes_;
+  const bool stays = budget_.is_limited() && stored_bytes > limit;
+  if (std::exchange(said_stays_, stays) != stays && stays) {
+    core_->warnings.Say(
+        "disk", absl::StrCat("restore points of ", MiB(stored_bytes), " are pinned, in use or ",
+                             "guaranteed to tenants, which is more than the limit, ", MiB(limit),
+                             ": they stay, and publishes may be refused; make room on the volume, ",
+                             "end pins, or guarantee tenants less"));
+  }
+  if (std::exchange(said_stuck_, budget_.is_stuck()) != budget_.is_stuck() && budget_.is_stuck()) {
+    core_->warnings.Say("disk", absl::StrCat(volume, " got no room from what was erased: nothing ",
+                                             "more is evicted; look for its snapshots, and for ",
+                                             "programs that fill it"));
   }
   if (!budget_.is_limited()) {
     said_bytes_ = 0;
-  } else if (said_bytes_ == 0 || !IsNear(said_bytes_, limit)) {
+    if (before == 0) return;
+    core_->warnings.Say("disk", absl::StrCat(volume, " has room for --disk-bytes again: the ",
+                                             "limit is ", MiB(limit)));
+  } else if (before == 0 || !IsNear(before, limit)) {
     said_bytes_ = limit;
     core_->warnings.Say(
-        "disk",
-        absl::StrCat("the volume of ", core_->options.data_dir, " has room for ",
-                     MiB(room.own_bytes + room.free_bytes), " of files, which is too little ",
-                     "for --disk-bytes, ", MiB(core_->options.disk_bytes), ": the limit is ",
-                     MiB(limit), ", so that files use at most ", MiB(budget_.files_bytes())));
+        "disk", absl::StrCat(volume, " has room for ", MiB(room.own_bytes + room.free_bytes),
+                             " of files, which is too little for --disk-bytes, ",
+                             MiB(core_->options.disk_bytes), ": the limit is ", MiB(limit),
+                             ", so that files use at most ", MiB(budget_.files_bytes())));
   }
-  if (evicts) core_->EraseFromDisk().IgnoreError();
 }
 
 void VolumeWatch::NoteBudget(const DiskRoom& room) {
@@ -78,9 +122,8 @@ void VolumeWatch::NoteBudget(const DiskRoom& room) {
   if (core_->tiers.disk->WriteNote(kNote, text).ok()) noted_bytes_ = budget_.files_bytes();
 }
 
-void VolumeWatch::GiveBack(const DiskRoom& room) {
+void VolumeWatch::GiveBack(const DiskRoom& room, uint64_t last_reclaim) {
   const uint64_t most = budget_.files_bytes(), reclaims = core_->reclaims.load();
-  const uint64_t tries = core_->reclaim_tries.load();
   if (!budget_.is_limited() || room.own_bytes <= most) {
     is_over_ = false;
     if (room.own_bytes < most - most / kSmallChange) budget_.Relax();
@@ -89,22 +132,26 @@ void VolumeWatch::GiveBack(const DiskRoom& room) {
     }
     return;
   }
-  if (!is_over_) {
-    is_over_ = true;
-    reclaims_before_ = reclaims;
-  } else if (reclaims != reclaims_before_ || (gave_up_reserve_ && tries != tries_before_)) {
-    reclaims_before_ = reclaims;
+  // Erased bytes are in files until the erase is on the disk and a reclaim that began after it has
+  // ended: only then the files say that the limit is too high.
+  const bool is_settled = is_over_ && !erases_wait_;
+  const bool squeezes = is_settled && last_reclaim >= awaited_reclaim_;
+  if (squeezes) {
     budget_.Squeeze(room.own_bytes - most);
     SetLimit(room);
   }
-  tries_before_ = tries;
   // Less than a flush may need.
   const uint64_t logs_bytes = kMaxLogs * LogBytesFor(most);
   if (room.free_bytes < logs_bytes + kReserveBytes) {
+    reclaims_before_ = reclaims;
     core_->tiers.disk->GiveUpReserve();
     gave_up_reserve_ = true;
   }
-  core_->EraseFromDisk().IgnoreError();
+  is_over_ = true;
+  erases_wait_ = !core_->EraseFromDisk().ok();
+  if (!is_settled || squeezes || erases_wait_) {
+    awaited_reclaim_ = core_->reclaims_begun.load() + 1;
+  }
   core_->ReclaimSoon();
 }
 

@@ -2,8 +2,9 @@
 //
 // It measures the volume, sets the limit of stored bytes (volume_budget.h), and evicts what is over
 // it. While the files use more than their budget, it has erased bytes given back, and if that is
-// not enough, lowers the limit. What the budget was is noted on disk: if other programs have filled
-// the volume before a start, the start evicts nothing.
+// not enough once they have been, lowers the limit further. What the budget was is noted on disk:
+// if other programs have filled the volume before a start, the start evicts nothing.
+//
 // Thread safety: one thread at a time. Ownership: borrows the core. REQUIRES: a disk tier.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_VOLUME_WATCH_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_VOLUME_WATCH_H_
@@ -27,22 +28,29 @@ class VolumeWatch {
   void Begin() ABSL_LOCKS_EXCLUDED(core_->mu);
   // Measures if it is time to. May write to the disk.
   void Step() ABSL_LOCKS_EXCLUDED(core_->mu);
+  // How long to wait after a step that measured for so long.
+  static absl::Duration PauseAfter(absl::Duration measuring);
 
  private:
   // Sets the limit, and says so when it has changed.
   void SetLimit(const DiskRoom& room) ABSL_LOCKS_EXCLUDED(core_->mu);
+  void SayLimit(const DiskRoom& room, uint64_t stored_bytes);
   void NoteBudget(const DiskRoom& room);
-  void GiveBack(const DiskRoom& room) ABSL_LOCKS_EXCLUDED(core_->mu);
+  // `last_reclaim`: StoreCore's, before `room` was measured.
+  void GiveBack(const DiskRoom& room, uint64_t last_reclaim) ABSL_LOCKS_EXCLUDED(core_->mu);
 
   StoreCore* const core_;
   VolumeBudget budget_;
   absl::Time next_ = absl::InfinitePast();
   uint64_t said_bytes_ = 0;       // the limit in the last line; 0: none, or not limited
   uint64_t noted_bytes_ = 0;      // the budget on disk
-  uint64_t reclaims_before_ = 0;  // when the files were first seen to use too much
-  uint64_t tries_before_ = 0;     // at the last step at which they did
-  bool is_over_ = false;
+  bool said_stays_ = false;       // that evictions cannot bring the store within its limit
+  bool said_stuck_ = false;       // that a lower budget gave no room back
+  bool is_over_ = false;          // the files were seen to use too much
+  bool erases_wait_ = false;      // at the last step: the disk took no erase
+  uint64_t awaited_reclaim_ = 0;  // StoreCore::last_reclaim from which on erases are given back
   bool gave_up_reserve_ = false;  // and nothing was given back since
+  uint64_t reclaims_before_ = 0;  // when it did
 };
 
 }  // namespace hearth

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -55,6 +56,7 @@ DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
   DiskTierOptions disk;
   disk.warnings = std::make_shared<Warnings>(options.on_warning);
   disk.env = seams.disk_env;
+  disk.volume_bytes = seams.volume_bytes;
   disk.boot = seams.boot;
   disk.pause = seams.disk_pause;
   disk.background_bytes_per_s = options.background_disk_bytes_per_s;
@@ -348,7 +350,8 @@ void Recovery::Collect() {
   while (core_->Expire(1)) {
   }
   // Opened with a smaller limit than it was filled under.
-  if (!core_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+  core_->evictor.TrimDisk(std::numeric_limits<int>::max());
+  if (!core_->evictor.FitsOnDisk(0)) core_->Count(Counter::kPublishesRefusedFull);
   FitIntoRam();
   Garbage garbage = core_->objects.TakeGarbage();
   if (unread_ == 0) {

@@ -226,6 +226,25 @@ TEST(EvictorTest, DropsCopiesOfWhatIsOnDiskTheLongestUnusedFirst) {
   kit.objects.Release(objects[1]);
 }
 
+// Also where what must stay is more than the limit.
+TEST(EvictorTest, LowerDiskLimitEvictsWhatMayLeave) {
+  TenantQuotas quotas;
+  quotas.by_tenant["kept"].floor_bytes = kBytes;
+  CatalogKit kit({10 * kBytes, 100 * kBytes}, quotas);
+  for (const char* name : {"pinned", "a", "kept", "b", "c"}) {
+    RestorePointEntry* point = kit.Add(name);
+    kit.objects.SetOnDisk(point->objects[0]);
+    kit.catalog.SetPinned(point, point->tenant() == "pinned");
+  }
+  EXPECT_FALSE(kit.evictor.TrimDisk(2));
+  EXPECT_THAT(kit.removed, IsEmpty());
+  kit.evictor.SetDiskLimit(1);
+  EXPECT_TRUE(kit.evictor.TrimDisk(2));
+  EXPECT_THAT(kit.removed, ElementsAre("a", "b"));
+  EXPECT_FALSE(kit.evictor.TrimDisk(2));
+  EXPECT_THAT(kit.removed, ElementsAre("a", "b", "c"));
+}
+
 TEST(EvictorTest, FloorsAndCeilingsOfTenants) {
   TenantQuotas quotas;
   quotas.by_tenant["kept"].floor_bytes = kBytes;

@@ -1,6 +1,17 @@
 #include "cache_store/disk/volume_budget.h"
 
 #include <gtest/gtest.h>
+#include <rocksdb/file_system.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "cache_store/disk/disk_tier_db.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -9,6 +20,9 @@ constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 
 class VolumeBudgetTest : public ::testing::Test {
  protected:
+  void Begin(uint64_t own_bytes, uint64_t free_bytes, uint64_t noted_bytes = 0) {
+    budget_.Begin(noted_bytes, DiskRoom{own_bytes, free_bytes});
+  }
   // With the volume's room, after a time.
   void Update(uint64_t own_bytes, uint64_t free_bytes, absl::Duration later = absl::Seconds(1)) {
     now_ += later;
@@ -20,7 +34,7 @@ class VolumeBudgetTest : public ::testing::Test {
 };
 
 TEST_F(VolumeBudgetTest, LargeVolumeKeepsTheLimit) {
-  Update(0, 100 * kGiB);
+  Begin(0, 100 * kGiB);
   EXPECT_EQ(budget_.limit_bytes(), 64 * kGiB);
   EXPECT_FALSE(budget_.is_limited());
   EXPECT_TRUE(budget_.IsAmple(200 * kGiB));
@@ -30,7 +44,7 @@ TEST_F(VolumeBudgetTest, LargeVolumeKeepsTheLimit) {
 TEST_F(VolumeBudgetTest, SmallVolumeLeavesATenth) {
   for (const uint64_t mib : {1u, 16u, 64u, 256u, 1024u, 65536u}) {
     VolumeBudget budget(64 * kGiB);
-    budget.Update({0, mib * kMiB}, now_);
+    budget.Begin(0, DiskRoom{0, mib * kMiB});
     EXPECT_TRUE(budget.is_limited()) << mib;
     EXPECT_EQ(budget.files_bytes(), mib * kMiB - mib * kMiB / 10);
     EXPECT_LT(budget.limit_bytes(), budget.files_bytes());
@@ -39,14 +53,14 @@ TEST_F(VolumeBudgetTest, SmallVolumeLeavesATenth) {
 }
 
 TEST_F(VolumeBudgetTest, OwnFilesCountAsRoom) {
-  Update(0, 256 * kMiB);
+  Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   Update(200 * kMiB, 56 * kMiB, VolumeBudget::kPatience);
   EXPECT_EQ(budget_.limit_bytes(), limit);
 }
 
 TEST_F(VolumeBudgetTest, LessRoomCountsAfterPatience) {
-  Update(0, 256 * kMiB);
+  Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   for (int i = 0; i < 4; ++i) {
     Update(64 * kMiB, i * kMiB, absl::Minutes(1));
@@ -59,7 +73,7 @@ TEST_F(VolumeBudgetTest, LessRoomCountsAfterPatience) {
 }
 
 TEST_F(VolumeBudgetTest, RoomThatComesBackEndsTheWait) {
-  Update(0, 256 * kMiB);
+  Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   for (int i = 0; i < 4; ++i) {
     Update(64 * kMiB, 0, absl::Minutes(3));
@@ -69,6 +83,7 @@ TEST_F(VolumeBudgetTest, RoomThatComesBackEndsTheWait) {
 }
 
 TEST_F(VolumeBudgetTest, MoreRoomCountsWhenSeenTwice) {
+  Begin(0, 64 * kMiB);
   Update(0, 64 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   Update(0, 256 * kMiB);
@@ -78,13 +93,82 @@ TEST_F(VolumeBudgetTest, MoreRoomCountsWhenSeenTwice) {
 }
 
 TEST_F(VolumeBudgetTest, StartOnFullVolumeKeepsTheNotedBudget) {
-  budget_.Restore(230 * kMiB);
-  Update(20 * kMiB, 0);
+  Begin(100 * kMiB, 0, 230 * kMiB);
+  Update(100 * kMiB, 0);
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
+// Not only once others made room: the index is fitted into the first limit.
+TEST_F(VolumeBudgetTest, StartWithMoreRoomTakesItAtOnce) {
+  Begin(100 * kMiB, 156 * kMiB, 215 * kMiB);
+  EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
+}
+
+TEST_F(VolumeBudgetTest, StartWithLargerLimitIsNotLimited) {
+  VolumeBudget before(10 * kGiB);
+  before.Begin(0, DiskRoom{0, 2000 * kGiB});
+  Begin(10 * kGiB, 1990 * kGiB, before.files_bytes());
+  EXPECT_FALSE(budget_.is_limited());
+}
+
+// As a store was left by a version that notes nothing.
+TEST_F(VolumeBudgetTest, StartWithoutNoteOnFullVolumeWaits) {
+  budget_.Begin(0, DiskRoom{60 * kMiB, 0, 256 * kMiB});
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_FALSE(budget_.is_limited());
+    Update(60 * kMiB, 0, absl::Minutes(1));
+  }
+  Update(60 * kMiB, 0, absl::Minutes(1));
+  EXPECT_TRUE(budget_.is_limited());
+}
+
+TEST_F(VolumeBudgetTest, StartWithoutNoteOnVolumeItFilledLowersTheLimit) {
+  budget_.Begin(0, DiskRoom{250 * kMiB, 0, 256 * kMiB});
+  EXPECT_EQ(budget_.files_bytes(), 225 * kMiB);
+}
+
+// As after a backup was restored to a smaller volume: nothing has to be evicted for it.
+TEST_F(VolumeBudgetTest, StartOnSmallerVolumeCountsWhereItCostsNothing) {
+  budget_.Begin(64 * kGiB, DiskRoom{100 * kMiB, 156 * kMiB, 256 * kMiB});
+  EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
+}
+
+TEST_F(VolumeBudgetTest, StartOnVolumeFilledInPartKeepsTheNotedBudget) {
+  budget_.Begin(230 * kMiB, DiskRoom{50 * kMiB, 60 * kMiB, 256 * kMiB});
+  EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
+}
+
+TEST_F(VolumeBudgetTest, StartWithoutMeasurementKeepsTheNotedBudget) {
+  budget_.Begin(230 * kMiB, std::nullopt);
+  EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
+}
+
+// A snapshot keeps erased bytes: to erase more gains nothing.
+TEST_F(VolumeBudgetTest, LoweringThatGainsNoRoomIsTheLast) {
+  Begin(150 * kMiB, 106 * kMiB);
+  uint64_t own = 200 * kMiB;
+  for (int minute = 0; minute < 600; ++minute) {
+    Update(own, 0, absl::Minutes(1));
+    own = std::min(own, budget_.files_bytes());
+  }
+  EXPECT_TRUE(budget_.is_stuck());
+  EXPECT_GT(budget_.files_bytes(), 150 * kMiB);
+  Update(own, 100 * kMiB);
+  Update(own, 100 * kMiB);
+  EXPECT_FALSE(budget_.is_stuck());
+}
+
+TEST_F(VolumeBudgetTest, LoweringThatGainedRoomMayBeRepeated) {
+  Begin(150 * kMiB, 106 * kMiB);
+  for (int minute = 0; minute < 7; ++minute) Update(200 * kMiB, 0, absl::Minutes(1));
+  const uint64_t first = budget_.files_bytes();
+  Update(first, 200 * kMiB - first);
+  for (int minute = 0; minute < 7; ++minute) Update(first, 0, absl::Minutes(1));
+  EXPECT_LT(budget_.files_bytes(), first);
+}
+
 TEST_F(VolumeBudgetTest, SqueezeLowersAndRelaxUndoes) {
-  Update(0, 256 * kMiB);
+  Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   budget_.Squeeze(10 * kMiB);
   EXPECT_EQ(budget_.limit_bytes(), limit - 10 * kMiB);
@@ -95,12 +179,49 @@ TEST_F(VolumeBudgetTest, SqueezeLowersAndRelaxUndoes) {
 }
 
 TEST_F(VolumeBudgetTest, ClockSetBackWaitsAnew) {
-  Update(0, 256 * kMiB);
+  Begin(0, 256 * kMiB);
   const uint64_t limit = budget_.limit_bytes();
   Update(64 * kMiB, 0);
   Update(64 * kMiB, 0, -absl::Hours(2));
   Update(64 * kMiB, 0, absl::Minutes(4));
   EXPECT_EQ(budget_.limit_bytes(), limit);
+}
+
+class DiskRoomTest : public ::testing::Test {
+ protected:
+  ~DiskRoomTest() override { ::setfsuid(::geteuid()); }
+  std::optional<DiskRoom> Measure(const std::string& dir) {
+    return MeasureRoom(rocksdb::FileSystem::Default().get(), dir);
+  }
+  void MakeFiles(const std::string& folder, int count) {
+    ASSERT_EQ(::mkdir(folder_.File(folder).c_str(), 0755), 0);
+    for (int i = 0; i < count; ++i) {
+      folder_.Write(folder + "/" + std::to_string(i), std::string(kMiB, 'x'));
+    }
+  }
+
+  const TestFolder folder_;
+};
+
+// As `lost+found` at the root of an ext4 volume, which only root may read.
+TEST_F(DiskRoomTest, FolderOfAnotherUserIsLeftOut) {
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  MakeFiles("a", 3);
+  MakeFiles("lost+found", 3);
+  MakeFiles("z", 3);
+  ASSERT_EQ(::chmod(folder_.File("lost+found").c_str(), 0), 0);
+  if (::geteuid() == 0) ::setfsuid(65534);  // this thread's, which then is not root's
+  const std::optional<DiskRoom> room = Measure(folder_.path());
+  ASSERT_TRUE(room.has_value());
+  EXPECT_GE(room->own_bytes, 6 * kMiB);
+  EXPECT_LT(room->own_bytes, 7 * kMiB);
+  EXPECT_GT(room->volume_bytes, room->free_bytes);
+  ::setfsuid(::geteuid());
+  ::chmod(folder_.File("lost+found").c_str(), 0755);
+}
+
+TEST_F(DiskRoomTest, FolderThatCannotBeReadIsNoMeasurement) {
+  EXPECT_FALSE(Measure(folder_.File("nothing")).has_value());
 }
 
 }  // namespace

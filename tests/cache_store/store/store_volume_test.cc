@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <vector>
 
 #include "cache_store/disk/volume_budget.h"
+#include "cache_store/store/background/volume_watch.h"
 #include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
 
@@ -26,6 +28,11 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     model_ = geometry.Make();
     options_.disk_bytes = uint64_t{64} << 30;
     disk_.SetRoom(kVolumeBytes);
+  }
+  StoreSeams Seams() override {
+    StoreSeams seams = FaultyDiskFixture::Seams();
+    seams.volume_bytes = kVolumeBytes;
+    return seams;
   }
   uint64_t Limit() { return store_->Stats().tiers.at(1).capacity_bytes; }
   uint64_t StoredBytes() { return store_->Stats().tiers.at(1).bytes; }
@@ -125,6 +132,87 @@ TEST_P(StoreVolume, RoomTakenForLongLowersTheLimit) {
   EXPECT_LE(StoredBytes(), Limit());
   EXPECT_GT(CountServed(), seeds_ / 4);
   CheckInvariants(store_.get());
+}
+
+// Also the room of the reserve: then the disk takes no erase, and to evict more would gain nothing.
+TEST_P(StoreVolume, EraseThatFindsNoRoomEvictsNoMore) {
+  Open();
+  Fill(0.9);
+  ASSERT_TRUE(std::filesystem::remove(folder_.File("reserve")));
+  disk_.SetRoom(0);
+  EXPECT_FALSE(Publish(1000).ok());
+  for (int minute = 0; minute < 7; ++minute) {
+    Upkeep(absl::Minutes(1));
+    disk_.SetRoom(0);
+  }
+  const uint64_t served = CountServed();
+  EXPECT_GT(served, seeds_ / 2);
+  for (int second = 0; second < 60; ++second) {
+    Upkeep();
+    disk_.SetRoom(0);
+  }
+  EXPECT_GT(CountServed(), served / 2);
+  disk_.SetRoom(kVolumeBytes / 4);
+  for (int second = 0; second < 3; ++second) Upkeep();
+  const absl::Status taken = Publish(2000);
+  EXPECT_TRUE(taken.ok()) << taken;
+}
+
+// The first start of a version that knows the volume.
+TEST_P(StoreVolume, StartWithoutNoteOnFullVolumeEvictsNothing) {
+  Open();
+  Fill(0.4);
+  ASSERT_TRUE(stepped()->core()->tiers.disk->WriteNote("volume", "").ok());
+  disk_.SetRoom(0);
+  Open();
+  for (int i = 0; i < 4; ++i) {
+    Upkeep(absl::Minutes(1));
+    ASSERT_EQ(CountServed(), seeds_) << i;
+  }
+  disk_.SetRoom(kVolumeBytes / 2);
+  for (int i = 0; i < 3; ++i) Upkeep(absl::Minutes(1));
+  EXPECT_LT(Limit(), kVolumeBytes);
+  EXPECT_EQ(CountServed(), seeds_);
+  EXPECT_EQ(Counted("evicted_restore_points"), 0u);
+}
+
+// Room that came back between two short falls is not forgotten.
+TEST_P(StoreVolume, ShortFallsFarApartEvictNothing) {
+  options_.disk_bytes = 8 * kMiB;
+  disk_.SetRoom(FaultyDisk::kAmple);
+  Open();
+  Fill(0.9);
+  for (int i = 0; i < 3; ++i) {
+    disk_.SetRoom(0);
+    Upkeep(absl::Minutes(1));
+    disk_.SetRoom(FaultyDisk::kAmple);
+    Upkeep(absl::Minutes(10));
+  }
+  EXPECT_EQ(CountServed(), seeds_);
+  EXPECT_EQ(Limit(), options_.disk_bytes);
+}
+
+// A tenth of the volume is free by design: a publish of more still evicts.
+TEST_P(StoreVolume, LargePublishAfterRefusedWriteEvicts) {
+  Open();
+  Fill(0.97);
+  stepped()->core()->lacks_room.store(true);
+  EXPECT_TRUE(stepped()->core()->MayEvictForDisk(kVolumeBytes / 4));
+  EXPECT_FALSE(stepped()->core()->lacks_room.load());
+}
+
+TEST_P(StoreVolume, RoomThatComesBackIsSaid) {
+  Open();
+  lines_.clear();
+  disk_.SetRoom(FaultyDisk::kAmple);
+  for (int i = 0; i < 3; ++i) Upkeep();
+  EXPECT_THAT(lines_, Contains(HasSubstr("has room for --disk-bytes again")));
+}
+
+TEST(VolumeWatchTest, PauseGrowsWithTheMeasuringAndEnds) {
+  EXPECT_EQ(VolumeWatch::PauseAfter(absl::Milliseconds(1)), VolumeWatch::kEvery);
+  EXPECT_EQ(VolumeWatch::PauseAfter(absl::Milliseconds(100)), absl::Seconds(20));
+  EXPECT_EQ(VolumeWatch::PauseAfter(absl::Minutes(5)), absl::Minutes(30));
 }
 
 // As a store without such a limit left it.
