@@ -34,6 +34,11 @@ constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
 // whole body before it reads why the body was refused, but a flood must not keep the thread busy.
 constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
 constexpr size_t kMaxQuotedBytes = 200;
+// A header field costs this much in Beast's parser and in HttpRequest, besides its text in both.
+constexpr uint64_t kFieldBytes = 200;
+
+// Beast itself has no such limit, and does not give this error while it parses.
+constexpr auto kTooManyFields = http::error::buffer_overflow;
 
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr char kHealth[] = "/health";
@@ -175,7 +180,7 @@ void HttpConnection::Close() {
   socket().close(ignored);
   // The memory is freed with the connection, once its operations have ended.
   account_->Shrink(std::exchange(counted_tls_, 0) + std::exchange(counted_buffers_, 0) +
-                   std::exchange(counted_body_, 0));
+                   std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
   for (auto& piece : out_) account_->Shrink(std::exchange(piece.counted, 0));
   if (answer_ == nullptr) return;
   const std::function<void()> gone = answer_->Abandon();
@@ -189,7 +194,7 @@ void HttpConnection::BeginRequest() {
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(server_->options.limits.header_bytes));
   parser_->body_limit(server_->options.limits.body_bytes);
-  header_bytes_ = overhead_bytes_ = 0;
+  header_bytes_ = header_lines_ = overhead_bytes_ = 0;
   is_folded_ = false;
 }
 
@@ -249,17 +254,7 @@ void HttpConnection::Parse() {
 }
 
 ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
-  ErrorCode error;
-  if (stage_ == Stage::kHeader) {
-    *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
-    // Beast takes whole headers only, each with all of its lines.
-    const absl::string_view lines = bytes.substr(0, *taken);
-    is_folded_ =
-        is_folded_ || absl::StrContains(lines, "\r\n ") || absl::StrContains(lines, "\r\n\t");
-    header_bytes_ += *taken;
-    if (header_bytes_ > server_->options.limits.header_bytes) return http::error::header_limit;
-    return error;
-  }
+  if (stage_ == Stage::kHeader) return ParseHeader(bytes, taken);
   if (parser_->chunked() && bytes.size() < kLastChunkBytes &&
       bytes.find_first_not_of("0\r\n") == bytes.npos) {
     return http::error::need_more;
@@ -268,10 +263,43 @@ ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
     OnEvicted();
     return {};
   }
+  ErrorCode error;
   const size_t before = parser_->get().body().size();
   *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
   overhead_bytes_ += *taken - (parser_->get().body().size() - before);
   return error;
+}
+
+ErrorCode HttpConnection::ParseHeader(absl::string_view bytes, size_t* taken) {
+  const HttpLimits& limits = server_->options.limits;
+  const auto lines_of = [](absl::string_view text) {
+    return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  };
+  const absl::string_view head = bytes.substr(0, bytes.find("\r\n\r\n"));
+  const size_t lines = header_lines_ + lines_of(head) + (head.size() < bytes.size() ? 1 : 0);
+  if (lines > limits.header_fields + 1) return kTooManyFields;  // 1: the request line
+  if (!ReserveHeader(lines, header_bytes_ + head.size())) {
+    OnEvicted();
+    return {};
+  }
+  ErrorCode error;
+  *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
+  // Beast takes whole headers only, each with all of its lines.
+  const absl::string_view text = bytes.substr(0, *taken);
+  is_folded_ = is_folded_ || absl::StrContains(text, "\r\n ") || absl::StrContains(text, "\r\n\t");
+  header_bytes_ += *taken;
+  header_lines_ += lines_of(text);
+  if (header_bytes_ > limits.header_bytes) return http::error::header_limit;
+  return error;
+}
+
+// Counts the fields in the parser and their copies in the request.
+bool HttpConnection::ReserveHeader(size_t lines, size_t bytes) {
+  const uint64_t wanted = lines * kFieldBytes + 2 * bytes;
+  if (wanted <= counted_header_) return true;
+  if (!account_->Grow(wanted - counted_header_)) return false;
+  counted_header_ = wanted;
+  return true;
 }
 
 // Bounds what is not parsed: the rest of a header or of a chunk's header, or later requests.
@@ -316,7 +344,7 @@ bool HttpConnection::CountBuffers() {
 }
 
 void HttpConnection::OnHead() {
-  const auto& message = parser_->get();
+  auto& message = parser_->get();
   is_http11_ = message.version() >= 11;
   keeps_alive_ = message.keep_alive() && !server_->draining && !caller_.is_extra;
   request_.method = std::string(message.method_string());
@@ -329,6 +357,7 @@ void HttpConnection::OnHead() {
     request_.headers.emplace_back(absl::AsciiStrToLower(std::string(field.name_string())),
                                   std::string(field.value()));
   }
+  message.clear();  // the parser itself knows how the body comes
   request_.peer = caller_.peer;
   if (is_folded_) return RefuseWith(400, "a header must be one line; got one over several lines");
   if (const std::string fault = FaultOf(request_, is_http11_); !fault.empty()) {
@@ -410,6 +439,9 @@ void HttpConnection::RefuseFault(ErrorCode error) {
   if (error == http::error::header_limit) {
     return RefuseWith(431, absl::StrCat("headers over ", limits.header_bytes, " bytes"));
   }
+  if (error == kTooManyFields) {
+    return RefuseWith(431, absl::StrCat("over ", limits.header_fields, " header fields"));
+  }
   if (error == http::error::body_limit) {
     return RefuseWith(413, absl::StrCat("a body over ", limits.body_bytes, " bytes"));
   }
@@ -433,7 +465,7 @@ void HttpConnection::Refuse(HttpRefusal refusal, bool closes) {
 void HttpConnection::ForgetRequest() {
   parser_.reset();
   request_ = {};
-  account_->Shrink(std::exchange(counted_body_, 0));
+  account_->Shrink(std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
 }
 
 // The budget took this connection's bytes back.
@@ -467,7 +499,8 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
     });
   };
   answer_ = std::make_shared<HttpAnswer::State>(is_head, is_chunked, keeps_alive_,
-                                                std::exchange(counted_body_, 0), account_, poke);
+                                                std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0),
+ account_, poke);
 }
 
 // The answer has something ready, or has ended.

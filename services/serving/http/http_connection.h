@@ -6,8 +6,8 @@
 // A read is under way in each stage until the caller's end, so that a hang-up is noticed.
 // Bytes that come while an answer is under way wait in `pending_`, up to the size of a header.
 // Thread safety: the server's thread only. Ownership: Server::open owns it until Close.
-// Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the body's
-// and the buffers' capacity is counted in `account_`; (3) after Close no function of Server is
+// Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the header
+// fields and the capacity of body and buffers are counted in `account_`; (3) after Close no function of Server is
 // used.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
@@ -139,7 +139,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void BeginRequest();
   void Parse();
   ErrorCode ParseSome(absl::string_view bytes, size_t* taken);
+  ErrorCode ParseHeader(absl::string_view bytes, size_t* taken);
   void CheckPending();
+  bool ReserveHeader(size_t lines, size_t bytes);
   bool ReserveBody(size_t more);
   bool CountBuffers();
   void OnHead();
@@ -170,7 +172,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Input.
   std::vector<char> incoming_;  // of the read that is under way
   std::string pending_;         // not parsed yet
-  uint64_t counted_tls_ = 0, counted_buffers_ = 0, counted_body_ = 0;
+  uint64_t counted_tls_ = 0, counted_buffers_ = 0;
+  uint64_t counted_header_ = 0, counted_body_ = 0;
   bool reading_ = false, input_ended_ = false;
   bool drops_input_ = false;  // no request follows
   uint64_t dropped_bytes_ = 0;
@@ -178,7 +181,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // The request.
   std::optional<Parser> parser_;
   HttpRequest request_;
-  size_t header_bytes_ = 0;
+  size_t header_bytes_ = 0, header_lines_ = 0;
   uint64_t overhead_bytes_ = 0;  // of chunks
   bool is_folded_ = false;       // a header goes over several lines
   bool is_http11_ = true, keeps_alive_ = true;

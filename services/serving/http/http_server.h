@@ -40,6 +40,7 @@ struct HttpLimits {
   size_t extra_connections = 16;
   // The request line and the headers; also a chunk's header, and the trailers.
   size_t header_bytes = size_t{16} << 10;
+  size_t header_fields = 128;
   // 0: no pool is made, since no request has a body.
   size_t body_bytes = size_t{3} << 20;
   size_t small_body_bytes = size_t{64} << 10;
