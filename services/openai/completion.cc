@@ -171,6 +171,7 @@ void CompletionCall::Start(v1::Inference::StubInterface* stub) {
     open_ = request_.prompts.size();
   }
   const auto self = shared_from_this();
+  const uint64_t request_bytes = request_.bytes();
   for (size_t i = 0; i < request_.prompts.size(); ++i) {
     v1::PromptInput prompt = std::move(request_.prompts[i]);
     if (request_.prewarm) {
@@ -193,6 +194,7 @@ void CompletionCall::Start(v1::Inference::StubInterface* stub) {
       stub->async()->Generate(&call->context, &call->request, call);
     }
   }
+  const uint64_t moved_bytes = request_bytes - request_.bytes();
   // Not before: a hang-up cancels all calls that exist.
   answer_->OnGone([weak = weak_from_this()] {
     if (const auto call = weak.lock()) call->CancelAll();
@@ -205,6 +207,7 @@ void CompletionCall::Start(v1::Inference::StubInterface* stub) {
   };
   for (const auto& call : generations_) start(call);
   for (const auto& call : warmings_) start(call);
+  answer_->Release(moved_bytes);  // the prompts went with the calls
 }
 
 void CompletionCall::CancelAll() {

@@ -256,8 +256,9 @@ std::string OpenAiDoor::Models(absl::string_view only) const {
 
 absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request, bool is_chat,
                                                       const Answer& answer) const {
+  HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body =
-      ParseBody(request.body, [&](uint64_t bytes) { return answer->Hold(bytes); });
+      ParseBody(request.body, [&](uint64_t bytes) { return document.Add(bytes); });
   if (!body.ok()) return body.status();
   absl::StatusOr<OpenAiRequest> read =
       is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
@@ -304,8 +305,9 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
 void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
-  const auto hold = [&](uint64_t bytes) { return answer->Hold(bytes); };
-  const absl::StatusOr<JsonDocument> body = ParseBody(request.body, hold);
+  HttpHold document(answer.get());
+  const absl::StatusOr<JsonDocument> body =
+      ParseBody(request.body, [&](uint64_t bytes) { return document.Add(bytes); });
   absl::Status status = body.status();
   bool adds_special = true;
   OpenAiRequest parsed;
@@ -345,7 +347,8 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
   if (tokenizer == nullptr) {
     return refuse(absl::FailedPreconditionError("tokens: without a tokenizer they have no text"));
   }
-  const auto hold = [&](uint64_t bytes) { return answer->Hold(bytes); };
+  HttpHold held(answer.get());  // until Send; the text that it sends is held on its own
+  const auto hold = [&](uint64_t bytes) { return held.Add(bytes); };
   const absl::StatusOr<JsonDocument> body = ParseBody(request.body, hold);
   if (!body.ok()) return refuse(body.status());
   const std::optional<JsonValue> tokens = body->root().Find("tokens");

@@ -1,6 +1,7 @@
 #include "services/serving/http/http_answer.h"
 
 #include <boost/beast/http/status.hpp>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,7 +59,21 @@ void HttpAnswer::State::Append(Piece piece) {
 void HttpAnswer::State::End() {
   mutex.AssertHeld();
   ended = true;
+  request.reset();
   account->Shrink(std::exchange(held, 0));
+}
+
+void HttpAnswer::State::Release(uint64_t bytes) {
+  absl::MutexLock lock(&mutex);
+  if (ended) return;  // all was released
+  assert(held >= bytes);
+  held -= bytes;
+  account->Shrink(bytes);
+}
+
+std::optional<HttpRequest> HttpAnswer::State::TakeRequest() {
+  absl::MutexLock lock(&mutex);
+  return std::exchange(request, std::nullopt);
 }
 
 void HttpAnswer::State::DropReady() {
@@ -109,7 +124,8 @@ bool HttpAnswer::State::Put(std::string bytes, bool is_end) {
     if (is_end || !fits) End();
     is_first = !std::exchange(is_poked, true);
   }
-  if (is_first) poke();
+  // A poke during a write does nothing, except for an answer that lost its memory.
+  if (is_first || !fits) poke();
   return fits;
 }
 
@@ -137,6 +153,7 @@ std::function<void()> HttpAnswer::State::Abandon() {
   absl::MutexLock lock(&mutex);
   gone = true;
   DropReady();
+  request.reset();
   std::function<void()> call = std::exchange(on_gone, nullptr);
   return ended && !superseded ? nullptr : call;
 }
@@ -191,6 +208,14 @@ bool HttpAnswer::Write(absl::string_view data) { return state_->Write(data); }
 void HttpAnswer::End() {
   state_->Put(state_->is_chunked && !state_->is_head ? "0\r\n\r\n" : "", /*is_end=*/true);
 }
+
+bool HttpHold::Add(uint64_t bytes) {
+  if (!answer_->Hold(bytes)) return false;
+  bytes_ += bytes;
+  return true;
+}
+
+void HttpAnswer::Release(uint64_t bytes) { state_->Release(bytes); }
 
 bool HttpAnswer::Hold(uint64_t bytes) {
   if (!state_->account->Grow(bytes)) return false;

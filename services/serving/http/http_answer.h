@@ -6,7 +6,8 @@
 // them.
 // Thread safety: an HttpAnswer and its State may be used from any thread.
 // Ownership: the HttpAnswer and the connection share the State; the last one frees it.
-// Invariants: (1) after `ended` nothing is added to `ready`; (2) after `gone` nothing is ready;
+// Invariants: (1) after `ended` nothing is added to `ready`; (2) after `gone` nothing is ready,
+// and neither after `gone` nor after `superseded` is the request kept;
 // (3) `held` and the counted pieces are counted in `account`.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
@@ -16,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +64,8 @@ class HttpAnswer {
   // Counts `bytes` that the answer's maker holds (parsed JSON, collected log probabilities) until
   // the answer ends. Returns false if the server's budget has no room: answer 503.
   bool Hold(uint64_t bytes);
+  // Counts `bytes` of Hold no more, because the maker has freed them.
+  void Release(uint64_t bytes);
 
   // Calls `gone` once if the caller hangs up before the end, at once if it already did; also if
   // the server took the answer's memory back.
@@ -72,6 +76,22 @@ class HttpAnswer {
 
  private:
   const std::shared_ptr<State> state_;
+};
+
+// What a maker holds for less than the time of its answer. Thread safety: none. Ownership: the
+// answer must outlive it.
+class HttpHold {
+ public:
+  explicit HttpHold(HttpAnswer* answer) : answer_(answer) {}
+  ~HttpHold() { answer_->Release(bytes_); }
+  HttpHold(const HttpHold&) = delete;
+  HttpHold& operator=(const HttpHold&) = delete;
+
+  bool Add(uint64_t bytes);  // as HttpAnswer::Hold
+
+ private:
+  HttpAnswer* const answer_;
+  uint64_t bytes_ = 0;
 };
 
 // The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
@@ -109,6 +129,11 @@ struct HttpAnswer::State {
   // The connection is closed: nothing is sent any more. Returns the function to call, or null.
   std::function<void()> Abandon() ABSL_LOCKS_EXCLUDED(mutex);
 
+  // Counts `bytes` of `held` no more.
+  void Release(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex);
+  // Nullopt: it was taken, or the caller gets no answer to it any more.
+  std::optional<HttpRequest> TakeRequest() ABSL_LOCKS_EXCLUDED(mutex);
+
   void Append(Piece piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void DropReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -124,6 +149,7 @@ struct HttpAnswer::State {
   bool superseded ABSL_GUARDED_BY(mutex) = false;  // the server answered in the maker's place
   bool is_broken ABSL_GUARDED_BY(mutex) = false;   // close once all that is ready is sent
   bool is_poked ABSL_GUARDED_BY(mutex) = false;
+  std::optional<HttpRequest> request ABSL_GUARDED_BY(mutex);  // until its handler begins
   std::deque<Piece> ready ABSL_GUARDED_BY(mutex);
   uint64_t held ABSL_GUARDED_BY(mutex);  // of the request and its maker, until the end
   std::string when_silent ABSL_GUARDED_BY(mutex);

@@ -406,27 +406,33 @@ void HttpConnection::Handle() {
   parser_.reset();
   const bool is_head = request_.method == "HEAD";
   drops_input_ = drops_input_ || !keeps_alive_;
+  const uint64_t counted = counted_header_ + counted_body_;
   BeginAnswer(is_head, is_http11_);
-  Dispatch(std::exchange(request_, {}));
+  Dispatch(std::exchange(request_, {}), counted);
 }
 
-void HttpConnection::Dispatch(HttpRequest request) {
+// `counted`: what the answer holds for the request, until its handler returns.
+void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
   auto answer = std::make_shared<HttpAnswer>(answer_);
   if (request.body.empty()) {
-    return CallHandler(server_->handler, &server_->faults, std::move(request), answer);
+    CallHandler(server_->handler, &server_->faults, std::move(request), answer);
+    return answer->Release(counted);
   }
   FairPool* lane = request.body.size() <= server_->options.limits.small_body_bytes
                        ? server_->small_bodies.get()
                        : server_->large_bodies.get();
   assert(lane != nullptr);
-  auto shared = std::make_shared<HttpRequest>(std::move(request));
+  {
+    absl::MutexLock lock(&answer_->mutex);
+    answer_->request = std::move(request);
+  }
   const absl::Status status =
-      lane->Submit(caller_.address, 0, [shared, answer, state = answer_, server = server_] {
-        {
-          absl::MutexLock lock(&state->mutex);
-          if (state->gone || state->superseded) return;
-        }
-        CallHandler(server->handler, &server->faults, std::move(*shared), answer);
+      lane->Submit(caller_.address, 0, [counted, answer, state = answer_, server = server_] {
+        std::optional<HttpRequest> request = state->TakeRequest();
+        if (!request.has_value()) return;
+        CallHandler(server->handler, &server->faults, *std::move(request), answer);
+        request.reset();
+        answer->Release(counted);
       });
   if (status.ok()) return;
   HttpRefusal refusal = Refusal(503, status.message());

@@ -147,7 +147,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnHead();
   std::optional<HttpRefusal> RefusalOf();
   void Handle();
-  void Dispatch(HttpRequest request);
+  void Dispatch(HttpRequest request, uint64_t counted);
   void RefuseFault(ErrorCode error);
   void Refuse(HttpRefusal refusal, bool closes);
   void RefuseWith(int status, absl::string_view why);
