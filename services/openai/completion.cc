@@ -471,7 +471,7 @@ void CompletionCall::SendWhole() {
   if (!out.fits()) {
     return SendError(NoAnswerMemory(), 0, Headers("application/json"), answer_.get());
   }
-  answer_->Send(200, Headers("application/json"), out.Take());
+  out.Send(Headers("application/json"));
 }
 
 }  // namespace

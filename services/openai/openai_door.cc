@@ -104,7 +104,7 @@ class TokenizeCall {
     out.Append("]}");
     if (status.ok() && !out.fits()) status = NoAnswerMemory();
     if (!status.ok()) return SendError(status, 0, headers_, answer_.get());
-    answer_->Send(200, headers_, out.Take());
+    out.Send(headers_);
   }
 
   const std::shared_ptr<HttpAnswer> answer_;
@@ -370,7 +370,7 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
   out.AppendString(tokenizer->Decode(ids, /*skip_special=*/false));
   out.Append("}");
   if (!out.fits()) return refuse(NoAnswerMemory());
-  answer->Send(200, headers, out.Take());
+  out.Send(headers);
 }
 
 }  // namespace hearth

@@ -6,9 +6,9 @@
 // them.
 // Thread safety: an HttpAnswer and its State may be used from any thread.
 // Ownership: the HttpAnswer and the connection share the State; the last one frees it.
-// Invariants: (1) after `ended` nothing is added to `ready`; (2) after `gone` nothing is ready,
-// and neither after `gone` nor after `superseded` is the request kept;
-// (3) `held` and the counted pieces are counted in `account`.
+// Invariants: (1) after `ended` nothing is added to `ready`; (2) after `gone` nothing is ready; (3)
+// `held` and the counted pieces are counted in `account`; (4) after `ended` or `gone` there is no
+// `request`.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 
@@ -51,8 +51,9 @@ class HttpAnswer {
   HttpAnswer& operator=(const HttpAnswer&) = delete;
 
   // Length, date and connection are added to `headers`. If the server's budget has no room for the
-  // answer, 503 is sent instead.
-  void Send(int status, const HttpHeaders& headers, std::string body);
+  // answer, 503 is sent instead. `held`: the part of what Hold counted that is the body's; it stays
+  // counted until the body is sent.
+  void Send(int status, const HttpHeaders& headers, std::string body, uint64_t held = 0);
 
   // Begins a stream. `when_silent` is sent if nothing else was for a second; empty: nothing.
   void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "");
@@ -100,7 +101,7 @@ std::string HttpErrorBody(int status, absl::string_view message, absl::string_vi
 const char* HttpReason(int status);
 
 struct HttpAnswer::State {
-  // Bytes to send, and how many of them the budget counts: all, or none.
+  // Bytes to send, and how many the budget counts for them.
   struct Piece {
     std::string bytes;
     size_t counted = 0;
@@ -118,8 +119,8 @@ struct HttpAnswer::State {
 
   // The first line and the headers; `length` below 0: a stream.
   std::string Head(int status, const HttpHeaders& headers, int64_t length, bool closes) const;
-  // Sends a whole answer; `counted`: the budget counts it.
-  void PutWhole(std::string head, std::string body, bool counted) ABSL_LOCKS_EXCLUDED(mutex);
+  // Sends a whole answer; `counted`: what the budget counts for it.
+  void PutWhole(std::string head, std::string body, uint64_t counted) ABSL_LOCKS_EXCLUDED(mutex);
   // Sends a part of a stream. Return false if the caller is gone.
   bool Write(absl::string_view data) ABSL_LOCKS_EXCLUDED(mutex);
   bool Put(std::string bytes, bool is_end) ABSL_LOCKS_EXCLUDED(mutex);

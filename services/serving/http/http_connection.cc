@@ -122,7 +122,7 @@ HttpConnection::HttpConnection(std::shared_ptr<asio::io_context> io, Server* ser
 }
 
 void HttpConnection::Open() {
-  account_ = HttpBudget::Open(server_->budget, [io = io_, weak = weak_from_this()] {
+  account_ = HttpBudget::Open(server_->budget, caller_.share, [io = io_, weak = weak_from_this()] {
     asio::post(*io, [weak] {
       if (const auto self = weak.lock()) self->Guarded([&] { self->OnEvicted(); });
     });
@@ -427,7 +427,7 @@ void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
     answer_->request = std::move(request);
   }
   const absl::Status status =
-      lane->Submit(caller_.address, 0, [counted, answer, state = answer_, server = server_] {
+      lane->Submit(caller_.share, 0, [counted, answer, state = answer_, server = server_] {
         std::optional<HttpRequest> request = state->TakeRequest();
         if (!request.has_value()) return;
         CallHandler(server->handler, &server->faults, *std::move(request), answer);
@@ -556,6 +556,7 @@ void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
 
 void HttpConnection::EndAnswer() {
   bool keeps_alive = keeps_alive_ && !server_->draining;
+  account_->SetStreaming(false);
   {
     absl::MutexLock lock(&answer_->mutex);
     answer_->on_gone = nullptr;

@@ -82,6 +82,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   struct Caller {
     std::string peer;     // address and port
     std::string address;  // CallerOfAddress
+    std::string share;    // whose part of memory and threads it takes: address; a proxy's: peer
     bool is_trusted = false;
     bool is_extra = false;  // only /health is answered
   };

@@ -219,6 +219,7 @@ class HttpServer::Rep {
     const auto& proxies = server_.options.trusted_proxies;
     caller.is_trusted = std::any_of(proxies.begin(), proxies.end(),
                                     [&](const Cidr& proxy) { return proxy.Contains(address); });
+    caller.share = caller.is_trusted ? caller.peer : caller.address;
     if (!MakeRoom(&caller)) return;
     if (server_.options.tls) RefreshContext().IgnoreError();
     const auto connection =

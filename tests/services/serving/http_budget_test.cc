@@ -11,9 +11,9 @@ namespace {
 TEST(HttpBudget, LargestAccountGivesWay) {
   const auto budget = std::make_shared<HttpBudget>(100);
   int large_evicted = 0, small_evicted = 0;
-  const auto large = HttpBudget::Open(budget, [&] { ++large_evicted; });
-  const auto small = HttpBudget::Open(budget, [&] { ++small_evicted; });
-  const auto newcomer = HttpBudget::Open(budget, nullptr);
+  const auto large = HttpBudget::Open(budget, "large", [&] { ++large_evicted; });
+  const auto small = HttpBudget::Open(budget, "small", [&] { ++small_evicted; });
+  const auto newcomer = HttpBudget::Open(budget, "newcomer", nullptr);
   ASSERT_TRUE(large->Grow(60));
   ASSERT_TRUE(small->Grow(30));
   EXPECT_TRUE(newcomer->Grow(20));
@@ -27,8 +27,8 @@ TEST(HttpBudget, LargestAccountGivesWay) {
 
 TEST(HttpBudget, LargestCallerIsRefused) {
   const auto budget = std::make_shared<HttpBudget>(100);
-  const auto other = HttpBudget::Open(budget, [] { FAIL(); });
-  auto caller = HttpBudget::Open(budget, nullptr);
+  const auto other = HttpBudget::Open(budget, "other", [] { FAIL(); });
+  auto caller = HttpBudget::Open(budget, "caller", nullptr);
   ASSERT_TRUE(other->Grow(45));
   ASSERT_TRUE(caller->Grow(40));
   EXPECT_FALSE(caller->Grow(20));
