@@ -179,11 +179,16 @@ HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
   }
   if (IsOpen(head)) return verdict;
   const absl::StatusOr<std::string> token = TokenOf(head);
+  if (options_.check == nullptr && !absl::IsInvalidArgument(token.status())) return verdict;
   const absl::StatusOr<bool> known =
       token.ok() ? options_.check(*token) : absl::StatusOr<bool>(token.status());
   if (!known.ok()) return refuse(HttpStatusOf(known.status().code()), known.status().message());
   verdict.is_authenticated = *known;
   return verdict;
+}
+
+std::string OpenAiDoor::CallTokenOf(const HttpRequest& request) const {
+  return options_.check == nullptr ? "" : TokenOf(request).value_or("");
 }
 
 void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
@@ -292,7 +297,7 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
   if (!sampling->has_seed()) sampling->set_seed(NewSeed());
   terms.id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", terms.request_id);
-  terms.token = TokenOf(request).value_or("");
+  terms.token = CallTokenOf(request);
   if (options_.tokenizer != nullptr) {
     terms.token_bytes = [tokenizer = options_.tokenizer](int32_t id) -> absl::string_view {
       if (id < 0 || id >= tokenizer->size()) return "";
@@ -333,7 +338,7 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
   *call->request.mutable_prompt() = std::move(parsed.prompts[0]);
   const v1::PromptInput& prompt = call->request.prompt();
   call->drops_bos = !adds_special && prompt.has_text() && !absl::StartsWith(prompt.text(), "<bos>");
-  SendToken(TokenOf(request).value_or(""), &call->context);
+  SendToken(CallTokenOf(request), &call->context);
   call->Start(stub_.get());
 }
 

@@ -3,13 +3,11 @@
 //
 // If new bytes do not fit, the caller with the most bytes gives way (with its largest account): an
 // attacker who fills the budget loses its own connections, even if each of them is small, and a
-// small request is never refused. Of one caller's accounts, those of begun streams that hold at most
-// a 16th of the limit go last.
-// Thread safety: all methods from any thread.
-// Ownership: each account keeps its budget alive.
-// Invariants: (1) the accounts together hold at most `limit_bytes`; (2) an evicted account holds
-// nothing and can hold nothing; (3) a destroyed account holds nothing; (4) a caller's sum is that
-// of its accounts, and a caller without accounts has no entry.
+// small request is never refused. Of one caller's accounts, those of begun streams that hold at
+// most a 16th of the limit go last. Thread safety: all methods from any thread. Ownership: each
+// account keeps its budget alive. Invariants: (1) the accounts together hold at most `limit_bytes`;
+// (2) an evicted account holds nothing and can hold nothing; (3) a destroyed account holds nothing;
+// (4) a caller's sum is that of its accounts, and a caller without accounts has no entry.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_BUDGET_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_BUDGET_H_
 

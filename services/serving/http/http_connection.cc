@@ -19,8 +19,9 @@ using asio::ip::tcp;
 using ErrorCode = HttpConnection::ErrorCode;
 using Clock = HttpConnection::Clock;
 
-// After the last answer of a connection: this long its caller's bytes are read and dropped, because
-// closing a socket over unread bytes takes the answer with it.
+// After the last answer of a connection its caller's bytes are read and dropped, because closing a
+// socket over unread bytes takes the answer with it: until none came for this long, and at most
+// HttpLimits::request_time.
 constexpr auto kLinger = std::chrono::seconds(2);
 // A read while a body comes, while headers come, and in between, where only a hang-up is expected:
 // idle connections are many.
@@ -139,7 +140,7 @@ bool HttpConnection::is_stalled(Clock::time_point now) const {
          now - written_ >= absl::ToChronoNanoseconds(server_->options.limits.stall_time);
 }
 
-void HttpConnection::Look(Clock::time_point now) {
+void HttpConnection::CheckTimeouts(Clock::time_point now) {
   const HttpLimits& limits = server_->options.limits;
   if (dropped_bytes_ > 0) Read();
   if (writing_ && now - window_start_ >= absl::ToChronoNanoseconds(limits.slow_time)) {
@@ -148,10 +149,25 @@ void HttpConnection::Look(Clock::time_point now) {
     window_bytes_ = 0;
   }
   if (stage_ != Stage::kAnswer) {
-    if (now > deadline_ && !writing_) Close();
+    if (now > deadline_ && !writing_) OnLate();
     return;
   }
   if (!writing_ && now - written_ > absl::ToChronoNanoseconds(limits.silence)) Probe();
+}
+
+// The time of the stage is over.
+void HttpConnection::OnLate() {
+  const HttpLimits& limits = server_->options.limits;
+  const bool has_begun = header_bytes_ > 0 || !pending_.empty();
+  if (stage_ == Stage::kHeader && has_begun) {
+    return RefuseWith(408,
+                      absl::StrCat("headers took over ", absl::FormatDuration(limits.header_time)));
+  }
+  if (stage_ == Stage::kBody) {
+    return RefuseWith(408,
+                      absl::StrCat("a body took over ", absl::FormatDuration(limits.request_time)));
+  }
+  Close();
 }
 
 // Sends something that the caller ignores. If the caller is gone, its system answers with a reset.
@@ -216,11 +232,17 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
   if (error) return Close();
   if (stage_ == Stage::kLinger || drops_input_) {
     dropped_bytes_ += bytes;
+    if (stage_ == Stage::kLinger) deadline_ = std::min(linger_end_, Clock::now() + kLinger);
     const uint64_t at_once = server_->options.limits.body_bytes + kDropSlackBytes;
     return dropped_bytes_ < at_once ? Read() : void();
   }
   pending_.append(incoming_.data(), bytes);
-  if (!CountBuffers()) return OnEvicted();
+  if (!CountBuffers()) {
+    if (stage_ != Stage::kAnswer) return OnEvicted();
+    DropPending();  // if the account itself was evicted, OnEvicted follows
+    CountBuffers();
+    return Read();
+  }
   if (stage_ == Stage::kIdle) BeginRequest();
   if (is_reading_request()) Parse();
   CheckPending();
@@ -313,10 +335,15 @@ void HttpConnection::CheckPending() {
   } else if (stage_ == Stage::kBody && overhead_bytes_ > limits.body_bytes + limits.header_bytes) {
     RefuseWith(413, absl::StrCat("chunk headers over ", limits.body_bytes, " bytes"));
   } else if (pending_.size() > limits.header_bytes) {
-    drops_input_ = true;  // later requests: only the caller's end is waited for
-    keeps_alive_ = false;
-    std::string().swap(pending_);
+    DropPending();
   }
+}
+
+// No later request is answered: only the caller's end is waited for.
+void HttpConnection::DropPending() {
+  drops_input_ = true;
+  keeps_alive_ = false;
+  std::string().swap(pending_);
 }
 
 bool HttpConnection::ReserveBody(size_t more) {
@@ -371,7 +398,8 @@ void HttpConnection::OnHead() {
   stage_ = Stage::kBody;
   deadline_ = After(server_->options.limits.request_time);
   const std::string* expect = request_.Header("expect");
-  if (has_body && expect != nullptr && absl::EqualsIgnoreCase(*expect, "100-continue")) {
+  if (is_http11_ && has_body && expect != nullptr &&
+      absl::EqualsIgnoreCase(*expect, "100-continue")) {
     out_.push_back({kContinue, 0});
     WriteSome();
   }
@@ -381,6 +409,7 @@ void HttpConnection::OnHead() {
 std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   const HttpServer::Options& options = server_->options;
   if (caller_.is_extra && request_.path != kHealth) {
+    if (server_->draining) return Refusal(503, "the server is draining; call another one");
     return Refusal(503, absl::StrCat("the server has ", options.limits.connections,
                                      " connections, which is the limit; try again later"));
   }
@@ -398,6 +427,7 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   if (options.check_head == nullptr) return std::nullopt;
   HttpVerdict verdict = options.check_head(request_);
   is_authenticated_ = is_authenticated_ || verdict.is_authenticated;
+  if (verdict.refusal.has_value() && verdict.refusal->status == 401) is_authenticated_ = false;
   return std::move(verdict.refusal);
 }
 
@@ -504,9 +534,9 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
       if (const auto self = weak.lock()) self->Guarded([&] { self->Poke(); });
     });
   };
-  answer_ = std::make_shared<HttpAnswer::State>(is_head, is_chunked, keeps_alive_,
-                                                std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0),
- account_, poke);
+  answer_ = std::make_shared<HttpAnswer::State>(
+      is_head, is_chunked, keeps_alive_,
+      std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0), account_, poke);
 }
 
 // The answer has something ready, or has ended.
@@ -556,10 +586,10 @@ void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
 
 void HttpConnection::EndAnswer() {
   bool keeps_alive = keeps_alive_ && !server_->draining;
-  account_->SetStreaming(false);
   {
     absl::MutexLock lock(&answer_->mutex);
     answer_->on_gone = nullptr;
+    if (answer_->is_stream) account_->SetStreaming(false);
     keeps_alive = keeps_alive && (answer_->is_chunked || !answer_->is_stream);
   }
   answer_.reset();
@@ -568,7 +598,8 @@ void HttpConnection::EndAnswer() {
     ErrorCode ignored;
     socket().shutdown(tcp::socket::shutdown_send, ignored);
     stage_ = Stage::kLinger;
-    deadline_ = Clock::now() + kLinger;
+    linger_end_ = After(server_->options.limits.request_time);
+    deadline_ = std::min(linger_end_, Clock::now() + kLinger);
     std::string().swap(pending_);
     CountBuffers();
     return Read();

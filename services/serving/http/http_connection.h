@@ -7,8 +7,8 @@
 // Bytes that come while an answer is under way wait in `pending_`, up to the size of a header.
 // Thread safety: the server's thread only. Ownership: Server::open owns it until Close.
 // Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the header
-// fields and the capacity of body and buffers are counted in `account_`; (3) after Close no function of Server is
-// used.
+// fields and the capacity of body and buffers are counted in `account_`; (3) after Close no
+// function of Server is used.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
 
@@ -94,7 +94,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Begins to read. REQUIRES: Server::open has it.
   void Open();
   // Ends what took too long; sends what is due in silence.
-  void Look(Clock::time_point now);
+  void CheckTimeouts(Clock::time_point now);
   void Close();
 
   const Caller& caller() const { return caller_; }
@@ -142,6 +142,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ErrorCode ParseSome(absl::string_view bytes, size_t* taken);
   ErrorCode ParseHeader(absl::string_view bytes, size_t* taken);
   void CheckPending();
+  void DropPending();
+  void OnLate();
   bool ReserveHeader(size_t lines, size_t bytes);
   bool ReserveBody(size_t more);
   bool CountBuffers();
@@ -167,7 +169,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const Clock::time_point since_ = Clock::now();
   std::shared_ptr<HttpBudget::Account> account_;  // set by Open
   Stage stage_ = Stage::kHeader;
-  Clock::time_point deadline_;  // of the stage
+  Clock::time_point deadline_;    // of the stage
+  Clock::time_point linger_end_;  // of kLinger, whatever still comes
   bool is_authenticated_ = false;
 
   // Input.

@@ -73,8 +73,8 @@ bool IsOfOneConnection(ErrorCode error) {
 // an identity give way: first the address with the most of them, and of its connections first those
 // that take no byte, then those without an answer under way (the one whose time ends first), then
 // the oldest. An answer under way does not end for a newcomer of the same address.
-HttpConnection* WhoMakesRoom(const HttpConnection::Server& server, const std::string& address,
-                             steady_clock::time_point now) {
+HttpConnection* FindVictim(const HttpConnection::Server& server, const std::string& address,
+                           steady_clock::time_point now) {
   std::unordered_map<std::string, size_t> shares;
   size_t most = 0;
   for (const auto& [connection, owned] : server.open) {
@@ -141,7 +141,6 @@ class HttpServer::Rep {
   void Drain() {
     asio::post(*io_, [this] {
       server_.draining = true;
-      acceptors_.clear();
       const auto open = server_.open;
       for (const auto& [connection, owned] : open) {
         if (connection->is_idle()) connection->Close();
@@ -191,7 +190,7 @@ class HttpServer::Rep {
 
   void Accept(Acceptor* acceptor) {
     acceptor->socket.async_accept([this, acceptor](ErrorCode error, tcp::socket socket) {
-      if (server_.draining) return;
+      if (finished_) return;
       if (error && !IsOfOneConnection(error)) return Retry(acceptor, error);
       Accept(acceptor);  // first, so that a fault below leaves it
       if (!error) Take(std::move(socket));
@@ -203,7 +202,7 @@ class HttpServer::Rep {
                  {{"error", error.message()}});
     acceptor->retry.expires_after(kLook);
     acceptor->retry.async_wait([this, acceptor](ErrorCode cancelled) {
-      if (!cancelled && !server_.draining) Accept(acceptor);
+      if (!cancelled && !finished_) Accept(acceptor);
     });
   }
 
@@ -231,11 +230,13 @@ class HttpServer::Rep {
   // Returns false if there is none.
   bool MakeRoom(HttpConnection::Caller* caller) {
     const HttpLimits& limits = server_.options.limits;
+    caller->is_extra = server_.draining;
     if (server_.open.size() < limits.connections) return true;
     const auto is_extra = [](const auto& entry) { return entry.second->caller().is_extra; };
     const size_t extra = std::count_if(server_.open.begin(), server_.open.end(), is_extra);
     if (server_.open.size() - extra < limits.connections) return true;
-    HttpConnection* goes = WhoMakesRoom(server_, caller->address, steady_clock::now());
+    HttpConnection* goes =
+        server_.draining ? nullptr : FindVictim(server_, caller->address, steady_clock::now());
     if (goes != nullptr) {
       goes->Close();
       return true;
@@ -259,6 +260,7 @@ class HttpServer::Rep {
     }
     while (!server_.open.empty()) server_.open.begin()->second->Close();
     finished_ = true;
+    acceptors_.clear();
     look_.cancel();
   }
 
@@ -273,7 +275,7 @@ class HttpServer::Rep {
       const auto open = server_.open;
       open_.store(open.size(), std::memory_order_relaxed);
       const auto now = steady_clock::now();
-      for (const auto& [connection, owned] : open) connection->Look(now);
+      for (const auto& [connection, owned] : open) connection->CheckTimeouts(now);
       Trim(now);
     });
   }

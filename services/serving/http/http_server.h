@@ -12,8 +12,9 @@
 // Ownership: the handler, and what it uses, must outlive the server. An answer may outlive both.
 // Invariants: (1) each complete request is handled once; (2) a connection that makes no progress
 // within the limits is closed, and its memory is freed; (3) at most HttpLimits::connections are
-// open, and `extra_connections` more that only get /health answered; (4) what connections, handlers
-// and unsent answers hold is counted and at most Options::budget_bytes (http_budget.h).
+// open, and `extra_connections` more that only get /health answered (a drain's new ones, too); (4)
+// what connections, handlers and unsent answers hold is counted and at most Options::budget_bytes
+// (http_budget.h).
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 
@@ -100,7 +101,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   const std::string& address() const { return address_; }  // HOST:PORT
-  // Takes no new connections, and closes each one once its answer has ended.
+  // Closes each connection once its answer has ended; new ones get /health answered, else 503.
   void Drain();
   size_t open() const;  // connections
   // Of the budget: partially received requests, handlers, unsent answers.
