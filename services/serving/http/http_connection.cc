@@ -19,10 +19,6 @@ using asio::ip::tcp;
 using ErrorCode = HttpConnection::ErrorCode;
 using Clock = HttpConnection::Clock;
 
-// After the last answer of a connection its caller's bytes are read and dropped, because closing a
-// socket over unread bytes takes the answer with it: until none came for this long, and at most
-// HttpLimits::request_time.
-constexpr auto kLinger = std::chrono::seconds(2);
 // A read while a body comes, while headers come, and in between, where only a hang-up is expected:
 // idle connections are many.
 constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kWatchRead = 512;
@@ -232,7 +228,8 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
   if (error) return Close();
   if (stage_ == Stage::kLinger || drops_input_) {
     dropped_bytes_ += bytes;
-    if (stage_ == Stage::kLinger) deadline_ = std::min(linger_end_, Clock::now() + kLinger);
+    if (stage_ == Stage::kLinger)
+      deadline_ = std::min(linger_end_, After(server_->options.limits.linger_time));
     const uint64_t at_once = server_->options.limits.body_bytes + kDropSlackBytes;
     return dropped_bytes_ < at_once ? Read() : void();
   }
@@ -599,7 +596,7 @@ void HttpConnection::EndAnswer() {
     socket().shutdown(tcp::socket::shutdown_send, ignored);
     stage_ = Stage::kLinger;
     linger_end_ = After(server_->options.limits.request_time);
-    deadline_ = std::min(linger_end_, Clock::now() + kLinger);
+    deadline_ = std::min(linger_end_, After(server_->options.limits.linger_time));
     std::string().swap(pending_);
     CountBuffers();
     return Read();

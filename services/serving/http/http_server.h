@@ -48,6 +48,9 @@ struct HttpLimits {
   absl::Duration header_time = absl::Seconds(10);   // a TLS handshake included
   absl::Duration request_time = absl::Seconds(30);  // of the body
   absl::Duration idle_time = absl::Seconds(60);     // between two requests
+  // After a connection's last answer what still comes is dropped, until none came for this long and
+  // at most for `request_time`: closing a socket over unread bytes takes the answer with it.
+  absl::Duration linger_time = absl::Seconds(2);
   // If bytes of an answer are queued and the caller takes less than `slow_bytes` of them within
   // `slow_time`, its connection is closed.
   uint64_t slow_bytes = uint64_t{1} << 20;
