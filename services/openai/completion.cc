@@ -63,13 +63,13 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
         : owner(std::move(owner)), prompt(prompt) {}
     void OnReadDone(bool ok) override {
       if (!ok) return;
-      owner->Take(prompt, response);
+      owner->Guarded([&] { owner->Take(prompt, response); });
       response.Clear();
       this->StartRead(&response);
     }
     void OnDone(const grpc::Status& status) override {
       const auto self = std::move(owner);
-      self->OnCallDone(FromGrpcStatus(status), context);  // may be the end of this
+      self->Guarded([&] { self->OnCallDone(FromGrpcStatus(status), context); });  // may free this
     }
 
     std::shared_ptr<CompletionCall> owner;
@@ -81,6 +81,17 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   using Generation = Call<v1::GenerateRequest, v1::GenerateResponse>;
   using Warming = Call<v1::PrefillRequest, v1::PrefillResponse>;
 
+  // Runs one step on gRPC's thread. If the step throws, such as for lack of memory, the answer and
+  // its calls end.
+  template <typename Step>
+  void Guarded(const Step& step) {
+    try {
+      step();
+    } catch (...) {
+      answer_->Fail();
+      CancelAll();
+    }
+  }
   void Prepare(grpc::ClientContext* context);
   void Take(size_t prompt, const v1::GenerateResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(size_t prompt, const v1::PrefillResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -81,7 +81,11 @@ class TokenizeCall {
       : answer_(std::move(answer)), headers_(std::move(headers)), context_tokens_(context_tokens) {}
   void Start(v1::Inference::StubInterface* stub) {
     stub->async()->Tokenize(&context, &request, &response, [this](const grpc::Status& status) {
-      Send(FromGrpcStatus(status));
+      try {
+        Send(FromGrpcStatus(status));
+      } catch (...) {  // a lack of memory
+        answer_->Fail();
+      }
       delete this;
     });
   }

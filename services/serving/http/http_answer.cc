@@ -150,6 +150,22 @@ bool HttpAnswer::State::Supersede() {
   return true;
 }
 
+void HttpAnswer::State::Break() {
+  {
+    absl::MutexLock lock(&mutex);
+    if (ended || gone) return;
+    is_broken = superseded = true;
+    DropReady();
+    End();
+    is_poked = true;
+  }
+  try {
+    poke();
+  } catch (...) {
+    // The connection looks at its answer again when it has been silent.
+  }
+}
+
 std::function<void()> HttpAnswer::State::Abandon() {
   absl::MutexLock lock(&mutex);
   gone = true;
@@ -161,7 +177,16 @@ std::function<void()> HttpAnswer::State::Abandon() {
 
 HttpAnswer::~HttpAnswer() { Fail(); }
 
+// A lack of memory may be why it fails, and then there is none for the 500 either.
 void HttpAnswer::Fail() {
+  try {
+    SendFailure();
+  } catch (...) {
+    state_->Break();
+  }
+}
+
+void HttpAnswer::SendFailure() {
   bool begun = false;
   {
     absl::MutexLock lock(&state_->mutex);

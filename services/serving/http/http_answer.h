@@ -76,6 +76,8 @@ class HttpAnswer {
   void Fail();
 
  private:
+  void SendFailure();
+
   const std::shared_ptr<State> state_;
 };
 
@@ -127,6 +129,8 @@ struct HttpAnswer::State {
   // Answers 503 in place of an answer that has not begun, and tells its maker that the caller is
   // gone. Returns false if the answer has begun.
   bool Supersede() ABSL_LOCKS_EXCLUDED(mutex);
+  // Has the connection closed; allocates nothing.
+  void Break() ABSL_LOCKS_EXCLUDED(mutex);
   // The connection is closed: nothing is sent any more. Returns the function to call, or null.
   std::function<void()> Abandon() ABSL_LOCKS_EXCLUDED(mutex);
 

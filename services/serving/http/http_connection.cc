@@ -170,12 +170,14 @@ void HttpConnection::OnLate() {
 void HttpConnection::Probe() {
   if (writing_ || stage_ != Stage::kAnswer) return;
   std::string due;
-  bool begun = false;
+  bool begun = false, ended = false;
   {
     absl::MutexLock lock(&answer_->mutex);
     begun = answer_->begun;
-    if (!answer_->ended) due = answer_->when_silent;
+    ended = answer_->ended;
+    if (!ended) due = answer_->when_silent;
   }
+  if (ended) return Poke();  // its own poke may have failed
   if (!due.empty()) {
     answer_->Write(due);
   } else if (input_ended_ && is_http11_ && !begun && !has_sent_some_) {
