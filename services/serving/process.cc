@@ -102,7 +102,7 @@ void OnEndOfLibrary(int signal) {
   raise(signal);
 }
 
-// Of an exception that nothing caught.
+// The end by an exception that nothing caught.
 [[noreturn]] void OnTerminate() {
   if (!g_is_starting.exchange(false)) std::abort();
   try {

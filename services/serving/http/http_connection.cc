@@ -25,9 +25,9 @@ constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kW
 // A chunked body ends with at least "0\r\n\r\n". If Beast 1.74's parser sees three of these bytes,
 // and then four, an assertion fails, which ends the process.
 constexpr size_t kLastChunkBytes = 5;
-// What OpenSSL and Asio hold for a connection: two records each, and the session.
+// OpenSSL and Asio hold this much for a connection: two records each, and the session.
 constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
-// Of bytes that are dropped, more than a body's are read once in a look: a caller may send its
+// Dropped bytes beyond a body's are read at one read for each CheckTimeouts: a caller may send its
 // whole body before it reads why the body was refused, but a flood must not keep the thread busy.
 constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
 constexpr size_t kMaxQuotedBytes = 200;
@@ -53,7 +53,7 @@ HttpRefusal Refusal(int status, absl::string_view why) {
   return {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
 }
 
-// What makes the headers ambiguous; empty: nothing.
+// The fault that makes the headers ambiguous; empty: none.
 std::string FaultOf(const HttpRequest& request, bool is_http11) {
   for (const absl::string_view name : kSingle) {
     const auto names = [name](const auto& header) { return header.first == name; };
@@ -119,6 +119,8 @@ HttpConnection::HttpConnection(std::shared_ptr<asio::io_context> io, Server* ser
 }
 
 void HttpConnection::Open() {
+  if (caller_.is_extra) ++server_->extras;
+  UpdateShare();
   account_ = HttpBudget::Open(server_->budget, caller_.share, [io = io_, weak = weak_from_this()] {
     asio::post(*io, [weak] {
       if (const auto self = weak.lock()) self->Guarded([&] { self->OnEvicted(); });
@@ -129,6 +131,19 @@ void HttpConnection::Open() {
   if (account_->Grow(counted_tls_)) return Start();
   counted_tls_ = 0;
   Close();
+}
+
+void HttpConnection::UpdateShare() {
+  const bool is_in = stage_ != Stage::kClosed && gives_way();
+  if (is_in == is_in_share_) return;
+  if (is_in) {
+    server_->shares[caller_.address].insert(this);
+  } else {
+    const auto share = server_->shares.find(caller_.address);
+    share->second.erase(this);
+    if (share->second.empty()) server_->shares.erase(share);
+  }
+  is_in_share_ = is_in;
 }
 
 bool HttpConnection::is_stalled(Clock::time_point now) const {
@@ -189,10 +204,13 @@ void HttpConnection::Probe() {
 void HttpConnection::Close() {
   if (std::exchange(stage_, Stage::kClosed) == Stage::kClosed) return;
   const auto self = shared_from_this();
+  UpdateShare();
+  if (caller_.is_extra) --server_->extras;
   server_->open.erase(this);
   ErrorCode ignored;
   socket().close(ignored);
   // The memory is freed with the connection, once its operations have ended.
+  if (account_ == nullptr) return;  // Open has failed
   account_->Shrink(std::exchange(counted_tls_, 0) + std::exchange(counted_buffers_, 0) +
                    std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
   for (auto& piece : out_) account_->Shrink(std::exchange(piece.counted, 0));
@@ -427,6 +445,7 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   HttpVerdict verdict = options.check_head(request_);
   is_authenticated_ = is_authenticated_ || verdict.is_authenticated;
   if (verdict.refusal.has_value() && verdict.refusal->status == 401) is_authenticated_ = false;
+  UpdateShare();
   return std::move(verdict.refusal);
 }
 

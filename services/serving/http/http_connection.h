@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: no request has a body
     bool draining = false;
     std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
+    // The open connections that give way, by their address; addresses without any have no entry.
+    std::unordered_map<std::string, std::unordered_set<HttpConnection*>> shares;
+    size_t extras = 0;  // of `open`
   };
   struct Caller {
     std::string peer;     // address and port
@@ -135,6 +139,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   using Parser = boost::beast::http::request_parser<HttpBody>;
 
   bool is_reading_request() const { return stage_ == Stage::kHeader || stage_ == Stage::kBody; }
+  void UpdateShare();
   void Read();
   void OnInputEnd();
   void BeginRequest();
@@ -172,6 +177,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Clock::time_point deadline_;    // of the stage
   Clock::time_point linger_end_;  // of kLinger, whatever still comes
   bool is_authenticated_ = false;
+  bool is_in_share_ = false;
 
   // Input.
   std::vector<char> incoming_;  // of the read that is under way

@@ -13,7 +13,6 @@
 #include <list>
 #include <thread>
 #include <tuple>
-#include <unordered_map>
 
 #include "absl/strings/str_cat.h"
 #include "services/serving/door/listeners.h"
@@ -75,26 +74,24 @@ bool IsOfOneConnection(ErrorCode error) {
 // the oldest. An answer under way does not end for a newcomer of the same address.
 HttpConnection* FindVictim(const HttpConnection::Server& server, const std::string& address,
                            steady_clock::time_point now) {
-  std::unordered_map<std::string, size_t> shares;
   size_t most = 0;
-  for (const auto& [connection, owned] : server.open) {
-    if (!connection->gives_way()) continue;
-    most = std::max(most, ++shares[connection->caller().address]);
-  }
+  for (const auto& [its, connections] : server.shares) most = std::max(most, connections.size());
   HttpConnection* found = nullptr;
   std::tuple<int, steady_clock::time_point> least;
-  for (const auto& [connection, owned] : server.open) {
-    const std::string& its = connection->caller().address;
-    if (!connection->gives_way() || shares[its] < most) continue;
-    int rank = 2;
-    if (!connection->is_answering()) rank = 1;
-    if (connection->is_stalled(now)) rank = 0;
-    if (rank == 2 && its == address) continue;
-    const auto key =
-        std::make_tuple(rank, rank == 1 ? connection->deadline() : connection->since());
-    if (found == nullptr || key < least) {
-      found = connection;
-      least = key;
+  for (const auto& [its, connections] : server.shares) {
+    if (connections.size() < most) continue;
+    const bool is_own = its == address;
+    for (HttpConnection* connection : connections) {
+      int rank = 2;
+      if (!connection->is_answering()) rank = 1;
+      if (connection->is_stalled(now)) rank = 0;
+      if (rank == 2 && is_own) continue;
+      const auto key =
+          std::make_tuple(rank, rank == 1 ? connection->deadline() : connection->since());
+      if (found == nullptr || key < least) {
+        found = connection;
+        least = key;
+      }
     }
   }
   return found;
@@ -232,8 +229,7 @@ class HttpServer::Rep {
     const HttpLimits& limits = server_.options.limits;
     caller->is_extra = server_.draining;
     if (server_.open.size() < limits.connections) return true;
-    const auto is_extra = [](const auto& entry) { return entry.second->caller().is_extra; };
-    const size_t extra = std::count_if(server_.open.begin(), server_.open.end(), is_extra);
+    const size_t extra = server_.extras;
     if (server_.open.size() - extra < limits.connections) return true;
     HttpConnection* goes =
         server_.draining ? nullptr : FindVictim(server_, caller->address, steady_clock::now());

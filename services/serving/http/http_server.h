@@ -107,7 +107,7 @@ class HttpServer {
   // Closes each connection once its answer has ended; new ones get /health answered, else 503.
   void Drain();
   size_t open() const;  // connections
-  // Of the budget: partially received requests, handlers, unsent answers.
+  // The budget's bytes in use: partially received requests, handlers, unsent answers.
   uint64_t held_bytes() const;
 
  private:
