@@ -63,13 +63,13 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
         : owner(std::move(owner)), prompt(prompt) {}
     void OnReadDone(bool ok) override {
       if (!ok) return;
-      owner->Take(prompt, response);
+      owner->Guarded([&] { owner->Take(prompt, response); });
       response.Clear();
       this->StartRead(&response);
     }
     void OnDone(const grpc::Status& status) override {
       const auto self = std::move(owner);
-      self->OnCallDone(FromGrpcStatus(status), context);  // may be the end of this
+      self->Guarded([&] { self->OnCallDone(FromGrpcStatus(status), context); });  // may free this
     }
 
     std::shared_ptr<CompletionCall> owner;
@@ -81,6 +81,17 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   using Generation = Call<v1::GenerateRequest, v1::GenerateResponse>;
   using Warming = Call<v1::PrefillRequest, v1::PrefillResponse>;
 
+  // Runs one step on gRPC's thread. If the step throws, such as for lack of memory, the answer and
+  // its calls end.
+  template <typename Step>
+  void Guarded(const Step& step) {
+    try {
+      step();
+    } catch (...) {
+      answer_->Fail();
+      CancelAll();
+    }
+  }
   void Prepare(grpc::ClientContext* context);
   void Take(size_t prompt, const v1::GenerateResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(size_t prompt, const v1::PrefillResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -171,6 +182,7 @@ void CompletionCall::Start(v1::Inference::StubInterface* stub) {
     open_ = request_.prompts.size();
   }
   const auto self = shared_from_this();
+  const uint64_t request_bytes = request_.bytes();
   for (size_t i = 0; i < request_.prompts.size(); ++i) {
     v1::PromptInput prompt = std::move(request_.prompts[i]);
     if (request_.prewarm) {
@@ -193,6 +205,7 @@ void CompletionCall::Start(v1::Inference::StubInterface* stub) {
       stub->async()->Generate(&call->context, &call->request, call);
     }
   }
+  const uint64_t moved_bytes = request_bytes - request_.bytes();
   // Not before: a hang-up cancels all calls that exist.
   answer_->OnGone([weak = weak_from_this()] {
     if (const auto call = weak.lock()) call->CancelAll();
@@ -205,6 +218,7 @@ void CompletionCall::Start(v1::Inference::StubInterface* stub) {
   };
   for (const auto& call : generations_) start(call);
   for (const auto& call : warmings_) start(call);
+  answer_->Release(moved_bytes);  // the prompts went with the calls
 }
 
 void CompletionCall::CancelAll() {
@@ -468,7 +482,7 @@ void CompletionCall::SendWhole() {
   if (!out.fits()) {
     return SendError(NoAnswerMemory(), 0, Headers("application/json"), answer_.get());
   }
-  answer_->Send(200, Headers("application/json"), out.Take());
+  out.Send(Headers("application/json"));
 }
 
 }  // namespace

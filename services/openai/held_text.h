@@ -1,7 +1,8 @@
 // HeldText: an answer's text, counted against the memory for HTTP before it grows.
 //
 // Thread safety: none. Ownership: the answer must outlive it. The bytes stay counted until the
-// answer ends. Without an answer nothing is counted: of an event, which HttpAnswer::Write counts.
+// answer ends, or by Send until it is sent. Without an answer nothing is counted: for an event,
+// which HttpAnswer::Write counts.
 #ifndef HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
 #define HEARTH_SERVICES_OPENAI_HELD_TEXT_H_
 
@@ -67,6 +68,10 @@ class HeldText {
   bool fits() const { return fits_; }
   // REQUIRES: fits().
   std::string Take() { return std::move(text_); }
+  // REQUIRES: fits(); it has an answer. Answers 200.
+  void Send(const HttpHeaders& headers) {
+    answer_->Send(200, headers, std::move(text_), std::exchange(held_, 0));
+  }
 
  private:
   void Drop() { std::string().swap(text_); }

@@ -81,7 +81,11 @@ class TokenizeCall {
       : answer_(std::move(answer)), headers_(std::move(headers)), context_tokens_(context_tokens) {}
   void Start(v1::Inference::StubInterface* stub) {
     stub->async()->Tokenize(&context, &request, &response, [this](const grpc::Status& status) {
-      Send(FromGrpcStatus(status));
+      try {
+        Send(FromGrpcStatus(status));
+      } catch (...) {  // a lack of memory
+        answer_->Fail();
+      }
       delete this;
     });
   }
@@ -104,7 +108,7 @@ class TokenizeCall {
     out.Append("]}");
     if (status.ok() && !out.fits()) status = NoAnswerMemory();
     if (!status.ok()) return SendError(status, 0, headers_, answer_.get());
-    answer_->Send(200, headers_, out.Take());
+    out.Send(headers_);
   }
 
   const std::shared_ptr<HttpAnswer> answer_;
@@ -179,11 +183,16 @@ HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
   }
   if (IsOpen(head)) return verdict;
   const absl::StatusOr<std::string> token = TokenOf(head);
+  if (options_.check == nullptr && !absl::IsInvalidArgument(token.status())) return verdict;
   const absl::StatusOr<bool> known =
       token.ok() ? options_.check(*token) : absl::StatusOr<bool>(token.status());
   if (!known.ok()) return refuse(HttpStatusOf(known.status().code()), known.status().message());
   verdict.is_authenticated = *known;
   return verdict;
+}
+
+std::string OpenAiDoor::CallTokenOf(const HttpRequest& request) const {
+  return options_.check == nullptr ? "" : TokenOf(request).value_or("");
 }
 
 void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
@@ -256,8 +265,9 @@ std::string OpenAiDoor::Models(absl::string_view only) const {
 
 absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request, bool is_chat,
                                                       const Answer& answer) const {
+  HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body =
-      ParseBody(request.body, [&](uint64_t bytes) { return answer->Hold(bytes); });
+      ParseBody(request.body, [&](uint64_t bytes) { return document.Add(bytes); });
   if (!body.ok()) return body.status();
   absl::StatusOr<OpenAiRequest> read =
       is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
@@ -291,7 +301,7 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
   if (!sampling->has_seed()) sampling->set_seed(NewSeed());
   terms.id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", terms.request_id);
-  terms.token = TokenOf(request).value_or("");
+  terms.token = CallTokenOf(request);
   if (options_.tokenizer != nullptr) {
     terms.token_bytes = [tokenizer = options_.tokenizer](int32_t id) -> absl::string_view {
       if (id < 0 || id >= tokenizer->size()) return "";
@@ -304,8 +314,9 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
 void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
-  const auto hold = [&](uint64_t bytes) { return answer->Hold(bytes); };
-  const absl::StatusOr<JsonDocument> body = ParseBody(request.body, hold);
+  HttpHold document(answer.get());
+  const absl::StatusOr<JsonDocument> body =
+      ParseBody(request.body, [&](uint64_t bytes) { return document.Add(bytes); });
   absl::Status status = body.status();
   bool adds_special = true;
   OpenAiRequest parsed;
@@ -331,7 +342,7 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
   *call->request.mutable_prompt() = std::move(parsed.prompts[0]);
   const v1::PromptInput& prompt = call->request.prompt();
   call->drops_bos = !adds_special && prompt.has_text() && !absl::StartsWith(prompt.text(), "<bos>");
-  SendToken(TokenOf(request).value_or(""), &call->context);
+  SendToken(CallTokenOf(request), &call->context);
   call->Start(stub_.get());
 }
 
@@ -345,7 +356,8 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
   if (tokenizer == nullptr) {
     return refuse(absl::FailedPreconditionError("tokens: without a tokenizer they have no text"));
   }
-  const auto hold = [&](uint64_t bytes) { return answer->Hold(bytes); };
+  HttpHold held(answer.get());  // until Send; the text that it sends is held on its own
+  const auto hold = [&](uint64_t bytes) { return held.Add(bytes); };
   const absl::StatusOr<JsonDocument> body = ParseBody(request.body, hold);
   if (!body.ok()) return refuse(body.status());
   const std::optional<JsonValue> tokens = body->root().Find("tokens");
@@ -367,7 +379,7 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
   out.AppendString(tokenizer->Decode(ids, /*skip_special=*/false));
   out.Append("}");
   if (!out.fits()) return refuse(NoAnswerMemory());
-  answer->Send(200, headers, out.Take());
+  out.Send(headers);
 }
 
 }  // namespace hearth

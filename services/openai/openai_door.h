@@ -40,7 +40,7 @@ struct OpenAiOptions {
   const Tokenizer* tokenizer = nullptr;  // null: no text
   std::vector<std::string> origins;      // pages of these sites may call; "*": all
   // Checks a token; empty: the caller sent none. kUnauthenticated, or whether it proves an
-  // identity.
+  // identity. Null: there are no identities, and a token is ignored.
   std::function<absl::StatusOr<bool>(const std::string& token)> check;
 };
 
@@ -56,7 +56,9 @@ class OpenAiDoor final : public SideDoor {
   explicit OpenAiDoor(OpenAiOptions options);
   using Answer = std::shared_ptr<HttpAnswer>;
   HttpVerdict CheckHead(const HttpRequest& head) const;
-  // Of a page of another site that may call. Nullopt: it may not.
+  // The token for calls; empty where there are no identities.
+  std::string CallTokenOf(const HttpRequest& request) const;
+  // The answer's headers for a page of another site that may call. Nullopt: it may not.
   std::optional<HttpHeaders> OriginHeaders(const HttpRequest& head) const;
   void Handle(const HttpRequest& request, const Answer& answer);
   void StartCompletion(const HttpRequest& request, bool is_chat, HttpHeaders headers,

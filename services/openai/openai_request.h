@@ -1,7 +1,7 @@
 // Reads the requests of OpenAI's API into those of hearth.v1.Inference.
 //
-// Fields that nobody here knows are ignored; known ones that this server lacks are refused by name,
-// so that nobody takes an answer for something that it is not. Limits are those of the gRPC API
+// Fields that this server does not know are ignored; known ones that this server lacks are refused by name,
+// so that no caller takes an answer for something that it is not. Limits are those of the gRPC API
 // (stop strings, listed tokens, messages of a chat), and are checked while reading. Cache words: a
 // part's prompt_cache_breakpoint is a breakpoint; where a chat has none and its
 // prompt_cache_options do not say `explicit`, the end of the system text is one.
@@ -37,7 +37,7 @@ struct OpenAiRequest {
   bool echo = false;      // of completions
   bool prewarm = false;   // the prompts are computed and kept, nothing is generated
   uint32_t ttl_s = 0;     // of what is kept; 0: the store's default
-  std::string cache_key;  // given back, and read by nobody
+  std::string cache_key;  // given back; has no other use
 
   uint64_t bytes() const;  // that the messages hold
 };

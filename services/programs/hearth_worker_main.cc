@@ -311,14 +311,16 @@ OpenSideDoor OpenerOf(const WorkerFlags& flags, const Engine& engine, const Toke
   options.context_tokens = static_cast<uint32_t>(engine.config().max_position_embeddings);
   options.tokenizer = tokenizer;
   options.origins = Words(flags.http_origins);
-  options.check = [identities =
-                       access.identities.get()](const std::string& token) -> absl::StatusOr<bool> {
-    Credentials credentials;
-    if (!token.empty()) credentials.token = token;
-    const absl::StatusOr<Identity> caller = identities->Identify(credentials);
-    if (!caller.ok()) return caller.status();
-    return caller->role != Role::kNobody;
-  };
+  Identities* const identities = access.identities.get();
+  if (!identities->asks_nobody()) {
+    options.check = [identities](const std::string& token) -> absl::StatusOr<bool> {
+      Credentials credentials;
+      if (!token.empty()) credentials.token = token;
+      const absl::StatusOr<Identity> caller = identities->Identify(credentials);
+      if (!caller.ok()) return caller.status();
+      return caller->role != Role::kNobody;
+    };
+  }
   return [options, file = flags.http_address_file](const std::shared_ptr<grpc::Channel>& channel)
              -> absl::StatusOr<std::unique_ptr<SideDoor>> {
     OpenAiOptions opened = options;

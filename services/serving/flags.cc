@@ -211,7 +211,8 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
   AddUint("max-connections", &flags->max_connections,
           "TCP connections at a time; one more takes the place of an idle one, or is closed");
   AddBytes("unfinished-bytes", &flags->unfinished_bytes,
-           "Of requests that have not come whole, of all callers; beyond, connections are closed");
+           "Memory for requests that have not come whole; the HTTP port has as much again; beyond, "
+           "connections are closed");
   AddAccessFlags(&flags->access);
 }
 

@@ -228,6 +228,16 @@ def pipelined(target, path, slots, to_pages=False):
                      to_pages=to_pages)
 
 
+def header_fields(target, slots=1100):
+    """Headers of tiny fields, up to the limit of fields or of bytes, whole or not; no body
+    follows."""
+    head = target.head(COMPLETIONS, "Content-Length: 5\r\n")
+    made = [head + b"a:\r\n" * count + end
+            for count in (120, 3900) for end in (b"", b"a", b"\r\n")]
+    return Exchanges(target, in_turns([functools.partial(Request, each, reads=False)
+                                       for each in made]), slots)
+
+
 EXTENSIONS, TRAILERS = b"a=" * (MIB // 2), b"x-trailer: yyyyyyyyyyyyyyyyyy\r\n" * (MIB // 32)
 LONG_ANSWER = {"prompt": [2] + [300 + i % 90 for i in range(64)], "max_tokens": 64,
                "ignore_eos": True}
@@ -271,6 +281,7 @@ ATTACKS = {
                        UNITS_PER_S),
     "chunk-extensions": (lambda t: chunks(t, EXTENSIONS, "5;"), False, UNITS_PER_S),
     "chunk-trailers": (lambda t: chunks(t, TRAILERS, "0\r\n"), False, UNITS_PER_S),
+    "header-fields": (header_fields, False, UNITS_PER_S),
     "half-bodies": (half_bodies, False, UNITS_PER_S),
     "half-bodies-tenant": (half_bodies, True, UNITS_PER_S),
     "quotes": (lambda t: Exchanges(t, posts(t, quotes(), reads=False), 200, small_window=True),

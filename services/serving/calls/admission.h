@@ -108,7 +108,7 @@ class Admission {
 
     // Asks it to end by this function. To be called once, before the two below. It is called also
     // when the caller's credentials are not the same identity's any more: with kUnauthenticated if
-    // they are nobody's, kPermissionDenied if they are another's.
+    // they belong to no identity, kPermissionDenied if to another one.
     void EndBy(EndCall end);
     // Only while it waits for the caller does its lack of progress count.
     void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
@@ -144,7 +144,7 @@ class Admission {
     uint64_t bytes_ = 0;
     absl::Time since_;                        // when its window began
     uint64_t moved_before_ = 0;               // that
-    bool is_slow_ = false;                    // and was told
+    bool is_slow_ = false;                    // and got an error
     std::optional<Credentials> credentials_;  // of a caller with an identity, `was_`
     Identity was_;
     uint64_t generation_ = 0;  // of the identities when it was last compared with them

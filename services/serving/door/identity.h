@@ -108,6 +108,8 @@ class Identities {
   absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool asks_for_tokens() const;
+  // All callers are Role::kNobody.
+  bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
   // Reads the file whether or not it changed. `logs_again`: also an error that is the last one.
   void Reload(bool logs_again = true) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether these are still the credentials of `was`: kUnauthenticated when nobody has them any
@@ -121,7 +123,6 @@ class Identities {
   using Entries = std::shared_ptr<const std::vector<IdentityEntry>>;
 
   explicit Identities(Options options) : options_(std::move(options)) {}
-  bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
   absl::Status Load();
   void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
   Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);

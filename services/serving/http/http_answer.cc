@@ -1,6 +1,8 @@
 #include "services/serving/http/http_answer.h"
 
+#include <algorithm>
 #include <boost/beast/http/status.hpp>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,9 +36,9 @@ std::string HttpAnswer::State::Head(int status, const HttpHeaders& headers, int6
       "HTTP/1.1 ", status, " ", HttpReason(status), "\r\nDate: ",
       absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT\r\n", absl::Now(), absl::UTCTimeZone()));
   for (const auto& [name, value] : headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
-  if (length >= 0) {
+  if (length >= 0 && status != 204) {
     absl::StrAppend(&head, "Content-Length: ", length, "\r\n");
-  } else if (is_chunked) {
+  } else if (length < 0 && is_chunked) {
     absl::StrAppend(&head, "Transfer-Encoding: chunked\r\n");
   }
   closes = closes || !keeps_alive || (length < 0 && !is_chunked);
@@ -58,7 +60,21 @@ void HttpAnswer::State::Append(Piece piece) {
 void HttpAnswer::State::End() {
   mutex.AssertHeld();
   ended = true;
+  request.reset();
   account->Shrink(std::exchange(held, 0));
+}
+
+void HttpAnswer::State::Release(uint64_t bytes) {
+  absl::MutexLock lock(&mutex);
+  if (ended) return;  // all was released
+  assert(held >= bytes);
+  held -= bytes;
+  account->Shrink(bytes);
+}
+
+std::optional<HttpRequest> HttpAnswer::State::TakeRequest() {
+  absl::MutexLock lock(&mutex);
+  return std::exchange(request, std::nullopt);
 }
 
 void HttpAnswer::State::DropReady() {
@@ -67,17 +83,17 @@ void HttpAnswer::State::DropReady() {
   ready.clear();
 }
 
-void HttpAnswer::State::PutWhole(std::string head, std::string body, bool counted) {
+void HttpAnswer::State::PutWhole(std::string head, std::string body, uint64_t counted) {
   if (is_head) body.clear();
   {
     absl::MutexLock lock(&mutex);
     if (ended || gone) {
-      if (counted) account->Shrink(head.size() + body.size());
+      account->Shrink(counted);
       return;
     }
-    const size_t head_bytes = head.size(), body_bytes = body.size();
-    Append({std::move(head), counted ? head_bytes : 0});
-    Append({std::move(body), counted ? body_bytes : 0});
+    const uint64_t of_head = std::min<uint64_t>(counted, head.size());
+    Append({std::move(head), body.empty() ? counted : of_head});
+    if (!body.empty()) Append({std::move(body), counted - of_head});
     End();
     if (std::exchange(is_poked, true)) return;
   }
@@ -109,7 +125,8 @@ bool HttpAnswer::State::Put(std::string bytes, bool is_end) {
     if (is_end || !fits) End();
     is_first = !std::exchange(is_poked, true);
   }
-  if (is_first) poke();
+  // A poke during a write does nothing, except for an answer that lost its memory.
+  if (is_first || !fits) poke();
   return fits;
 }
 
@@ -133,17 +150,43 @@ bool HttpAnswer::State::Supersede() {
   return true;
 }
 
+void HttpAnswer::State::Break() {
+  {
+    absl::MutexLock lock(&mutex);
+    if (ended || gone) return;
+    is_broken = superseded = true;
+    DropReady();
+    End();
+    is_poked = true;
+  }
+  try {
+    poke();
+  } catch (...) {
+    // The connection looks at its answer again when it has been silent.
+  }
+}
+
 std::function<void()> HttpAnswer::State::Abandon() {
   absl::MutexLock lock(&mutex);
   gone = true;
   DropReady();
+  request.reset();
   std::function<void()> call = std::exchange(on_gone, nullptr);
   return ended && !superseded ? nullptr : call;
 }
 
 HttpAnswer::~HttpAnswer() { Fail(); }
 
+// A lack of memory may be why it fails, and then there is none for the 500 either.
 void HttpAnswer::Fail() {
+  try {
+    SendFailure();
+  } catch (...) {
+    state_->Break();
+  }
+}
+
+void HttpAnswer::SendFailure() {
   bool begun = false;
   {
     absl::MutexLock lock(&state_->mutex);
@@ -158,22 +201,26 @@ void HttpAnswer::Fail() {
   }
 }
 
-void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body) {
+void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body, uint64_t held) {
   {
     absl::MutexLock lock(&state_->mutex);
     if (state_->ended || state_->gone) return;
     state_->begun = true;
+    assert(state_->held >= held);
+    state_->held -= held;  // it is the piece's from now on
   }
   const auto head_of = [this](int code, const HttpHeaders& all, const std::string& text) {
     return state_->Head(code, all, static_cast<int64_t>(text.size()), /*closes=*/false);
   };
   std::string head = head_of(status, headers, body);
-  const bool fits = state_->account->Grow(head.size() + (state_->is_head ? 0 : body.size()));
-  if (!fits) {
+  uint64_t counted = head.size() + std::max<uint64_t>(held, state_->is_head ? 0 : body.size());
+  if (!state_->account->Grow(counted - held)) {
+    state_->account->Shrink(held);
+    counted = 0;
     body = HttpErrorBody(503, kNoRoom);
     head = head_of(503, JsonHeaders(), body);
   }
-  state_->PutWhole(std::move(head), std::move(body), fits);
+  state_->PutWhole(std::move(head), std::move(body), counted);
 }
 
 void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string& when_silent) {
@@ -183,6 +230,7 @@ void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string
     state_->begun = state_->is_stream = true;
     state_->when_silent = when_silent;
   }
+  state_->account->SetStreaming(true);
   state_->Put(state_->Head(status, headers, -1, /*closes=*/false), /*is_end=*/false);
 }
 
@@ -191,6 +239,14 @@ bool HttpAnswer::Write(absl::string_view data) { return state_->Write(data); }
 void HttpAnswer::End() {
   state_->Put(state_->is_chunked && !state_->is_head ? "0\r\n\r\n" : "", /*is_end=*/true);
 }
+
+bool HttpHold::Add(uint64_t bytes) {
+  if (!answer_->Hold(bytes)) return false;
+  bytes_ += bytes;
+  return true;
+}
+
+void HttpAnswer::Release(uint64_t bytes) { state_->Release(bytes); }
 
 bool HttpAnswer::Hold(uint64_t bytes) {
   if (!state_->account->Grow(bytes)) return false;

@@ -6,8 +6,9 @@
 // them.
 // Thread safety: an HttpAnswer and its State may be used from any thread.
 // Ownership: the HttpAnswer and the connection share the State; the last one frees it.
-// Invariants: (1) after `ended` nothing is added to `ready`; (2) after `gone` nothing is ready;
-// (3) `held` and the counted pieces are counted in `account`.
+// Invariants: (1) after `ended` nothing is added to `ready`; (2) after `gone` nothing is ready; (3)
+// `held` and the counted pieces are counted in `account`; (4) after `ended` or `gone` there is no
+// `request`.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_ANSWER_H_
 
@@ -16,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,8 +51,9 @@ class HttpAnswer {
   HttpAnswer& operator=(const HttpAnswer&) = delete;
 
   // Length, date and connection are added to `headers`. If the server's budget has no room for the
-  // answer, 503 is sent instead.
-  void Send(int status, const HttpHeaders& headers, std::string body);
+  // answer, 503 is sent instead. `held`: the part of what Hold counted that is the body's; it stays
+  // counted until the body is sent.
+  void Send(int status, const HttpHeaders& headers, std::string body, uint64_t held = 0);
 
   // Begins a stream. `when_silent` is sent if nothing else was for a second; empty: nothing.
   void Begin(int status, const HttpHeaders& headers, const std::string& when_silent = "");
@@ -62,6 +65,8 @@ class HttpAnswer {
   // Counts `bytes` that the answer's maker holds (parsed JSON, collected log probabilities) until
   // the answer ends. Returns false if the server's budget has no room: answer 503.
   bool Hold(uint64_t bytes);
+  // Counts `bytes` of Hold no more, because the maker has freed them.
+  void Release(uint64_t bytes);
 
   // Calls `gone` once if the caller hangs up before the end, at once if it already did; also if
   // the server took the answer's memory back.
@@ -71,7 +76,25 @@ class HttpAnswer {
   void Fail();
 
  private:
+  void SendFailure();
+
   const std::shared_ptr<State> state_;
+};
+
+// What a maker holds for less than the time of its answer. Thread safety: none. Ownership: the
+// answer must outlive it.
+class HttpHold {
+ public:
+  explicit HttpHold(HttpAnswer* answer) : answer_(answer) {}
+  ~HttpHold() { answer_->Release(bytes_); }
+  HttpHold(const HttpHold&) = delete;
+  HttpHold& operator=(const HttpHold&) = delete;
+
+  bool Add(uint64_t bytes);  // as HttpAnswer::Hold
+
+ private:
+  HttpAnswer* const answer_;
+  uint64_t bytes_ = 0;
 };
 
 // The body of an error, as OpenAI's API has it: {"error": {"message", "type", "param", "code"}}.
@@ -80,7 +103,7 @@ std::string HttpErrorBody(int status, absl::string_view message, absl::string_vi
 const char* HttpReason(int status);
 
 struct HttpAnswer::State {
-  // Bytes to send, and how many of them the budget counts: all, or none.
+  // Bytes to send, and how many the budget counts for them.
   struct Piece {
     std::string bytes;
     size_t counted = 0;
@@ -98,16 +121,23 @@ struct HttpAnswer::State {
 
   // The first line and the headers; `length` below 0: a stream.
   std::string Head(int status, const HttpHeaders& headers, int64_t length, bool closes) const;
-  // Sends a whole answer; `counted`: the budget counts it.
-  void PutWhole(std::string head, std::string body, bool counted) ABSL_LOCKS_EXCLUDED(mutex);
+  // Sends a whole answer; `counted`: what the budget counts for it.
+  void PutWhole(std::string head, std::string body, uint64_t counted) ABSL_LOCKS_EXCLUDED(mutex);
   // Sends a part of a stream. Return false if the caller is gone.
   bool Write(absl::string_view data) ABSL_LOCKS_EXCLUDED(mutex);
   bool Put(std::string bytes, bool is_end) ABSL_LOCKS_EXCLUDED(mutex);
   // Answers 503 in place of an answer that has not begun, and tells its maker that the caller is
   // gone. Returns false if the answer has begun.
   bool Supersede() ABSL_LOCKS_EXCLUDED(mutex);
+  // Has the connection closed; allocates nothing.
+  void Break() ABSL_LOCKS_EXCLUDED(mutex);
   // The connection is closed: nothing is sent any more. Returns the function to call, or null.
   std::function<void()> Abandon() ABSL_LOCKS_EXCLUDED(mutex);
+
+  // Counts `bytes` of `held` no more.
+  void Release(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex);
+  // Nullopt: it was taken, or the caller gets no answer to it any more.
+  std::optional<HttpRequest> TakeRequest() ABSL_LOCKS_EXCLUDED(mutex);
 
   void Append(Piece piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -124,6 +154,7 @@ struct HttpAnswer::State {
   bool superseded ABSL_GUARDED_BY(mutex) = false;  // the server answered in the maker's place
   bool is_broken ABSL_GUARDED_BY(mutex) = false;   // close once all that is ready is sent
   bool is_poked ABSL_GUARDED_BY(mutex) = false;
+  std::optional<HttpRequest> request ABSL_GUARDED_BY(mutex);  // until its handler begins
   std::deque<Piece> ready ABSL_GUARDED_BY(mutex);
   uint64_t held ABSL_GUARDED_BY(mutex);  // of the request and its maker, until the end
   std::string when_silent ABSL_GUARDED_BY(mutex);

@@ -1,12 +1,19 @@
 #include "services/serving/http/http_budget.h"
 
 #include <cassert>
+#include <utility>
 
 namespace hearth {
+namespace {
+
+constexpr uint64_t kStreamShare = 16;
+
+}  // namespace
 
 std::shared_ptr<HttpBudget::Account> HttpBudget::Open(std::shared_ptr<HttpBudget> budget,
+                                                      std::string caller,
                                                       std::function<void()> on_evict) {
-  return std::make_shared<Account>(std::move(budget), std::move(on_evict));
+  return std::make_shared<Account>(std::move(budget), std::move(caller), std::move(on_evict));
 }
 
 uint64_t HttpBudget::held_bytes() const {
@@ -14,58 +21,94 @@ uint64_t HttpBudget::held_bytes() const {
   return held_bytes_;
 }
 
-HttpBudget::Account* HttpBudget::LargestBeside(const Account* one) {
+HttpBudget::Account* HttpBudget::FindVictim(Account* grows, uint64_t bytes) {
   mutex_.AssertHeld();
-  Account* largest = nullptr;
-  for (Account* account : accounts_) {
-    if (account == one) continue;
-    if (largest == nullptr || account->bytes_ > largest->bytes_) largest = account;
+  // Nothing overflows: a caller counts bytes that it has, or is about to allocate.
+  const auto sum_of = [&](const Caller& caller) {
+    return caller.bytes + (&caller == grows->caller_ ? bytes : 0);
+  };
+  const Caller* most = grows->caller_;
+  for (const auto& [name, caller] : callers_) {
+    if (sum_of(*caller) > sum_of(*most)) most = caller.get();
   }
-  return largest;
+  const auto rank_of = [&](const Account& account) {
+    const uint64_t its = account.bytes_ + (&account == grows ? bytes : 0);
+    const bool goes_last = account.is_streaming_ && its <= limit_bytes_ / kStreamShare;
+    return std::make_pair(its > 0 && !goes_last, its);
+  };
+  Account* victim = most == grows->caller_ ? grows : *most->accounts.begin();
+  for (Account* account : most->accounts) {
+    if (rank_of(*account) > rank_of(*victim)) victim = account;
+  }
+  return victim;
 }
 
-HttpBudget::Account::Account(std::shared_ptr<HttpBudget> budget, std::function<void()> on_evict)
-    : budget_(std::move(budget)), on_evict_(std::move(on_evict)) {
+void HttpBudget::Evict(Account* account, std::vector<std::function<void()>>* on_evict) {
+  mutex_.AssertHeld();
+  on_evict->push_back(std::move(account->on_evict_));
+  account->caller_->bytes -= account->bytes_;
+  held_bytes_ -= std::exchange(account->bytes_, 0);
+  account->evicted_ = true;
+}
+
+HttpBudget::Account::Account(std::shared_ptr<HttpBudget> budget, std::string caller,
+                             std::function<void()> on_evict)
+    : budget_(std::move(budget)), name_(std::move(caller)), on_evict_(std::move(on_evict)) {
   absl::MutexLock lock(&budget_->mutex_);
-  budget_->accounts_.insert(this);
+  std::unique_ptr<Caller>& entry = budget_->callers_[name_];
+  if (entry == nullptr) entry = std::make_unique<Caller>();
+  caller_ = entry.get();
+  caller_->accounts.insert(this);
 }
 
 HttpBudget::Account::~Account() {
   absl::MutexLock lock(&budget_->mutex_);
-  assert(budget_->held_bytes_ >= bytes_);
+  assert(budget_->held_bytes_ >= bytes_ && caller_->bytes >= bytes_);
   budget_->held_bytes_ -= bytes_;
-  budget_->accounts_.erase(this);
+  caller_->bytes -= bytes_;
+  caller_->accounts.erase(this);
+  if (caller_->accounts.empty()) budget_->callers_.erase(name_);
 }
 
 bool HttpBudget::Account::Grow(uint64_t bytes) {
-  std::function<void()> on_evict;
+  std::vector<std::function<void()>> on_evict;
+  bool fits = false;
   {
     absl::MutexLock lock(&budget_->mutex_);
     if (evicted_) return false;
     assert(budget_->held_bytes_ <= budget_->limit_bytes_);
-    if (bytes > budget_->limit_bytes_ - budget_->held_bytes_) {
-      Account* largest = budget_->LargestBeside(this);
-      // Nothing overflows: a caller counts bytes that it has, or is about to allocate.
-      if (largest == nullptr || largest->bytes_ <= bytes_ + bytes) return false;
-      // It held more than the new bytes, so that they fit into its place.
-      budget_->held_bytes_ -= std::exchange(largest->bytes_, 0);
-      largest->evicted_ = true;
-      on_evict = std::move(largest->on_evict_);
+    // Each turn evicts an account that holds bytes, so that there is an end.
+    for (;;) {
+      fits = bytes <= budget_->limit_bytes_ - budget_->held_bytes_;
+      if (fits) break;
+      Account* const victim = budget_->FindVictim(this, bytes);
+      if (victim == this) break;
+      budget_->Evict(victim, &on_evict);
     }
-    budget_->held_bytes_ += bytes;
-    bytes_ += bytes;
-    assert(budget_->held_bytes_ <= budget_->limit_bytes_);
+    if (fits) {
+      budget_->held_bytes_ += bytes;
+      caller_->bytes += bytes;
+      bytes_ += bytes;
+    }
   }
-  if (on_evict) on_evict();
-  return true;
+  for (const auto& call : on_evict) {
+    if (call) call();
+  }
+  return fits;
 }
 
 void HttpBudget::Account::Shrink(uint64_t bytes) {
   absl::MutexLock lock(&budget_->mutex_);
   if (evicted_) return;
-  assert(bytes_ >= bytes && budget_->held_bytes_ >= bytes);
+  assert(bytes_ >= bytes && caller_->bytes >= bytes && budget_->held_bytes_ >= bytes);
   bytes_ -= bytes;
+  caller_->bytes -= bytes;
   budget_->held_bytes_ -= bytes;
+}
+
+void HttpBudget::Account::SetStreaming(bool is_streaming) {
+  absl::MutexLock lock(&budget_->mutex_);
+  is_streaming_ = is_streaming;
 }
 
 }  // namespace hearth

@@ -1,21 +1,24 @@
 // HttpBudget: one limit of bytes for all connections of an HTTP server: partially received
 // requests, the memory of their handlers, and answers that are not sent yet.
 //
-// If new bytes do not fit, the account with the most bytes gives way. An attacker who fills the
-// budget is therefore the first to lose a connection, and a small request is never refused.
-// Thread safety: all methods from any thread.
-// Ownership: each account keeps its budget alive.
-// Invariants: (1) the accounts together hold at most `limit_bytes`; (2) an evicted account holds
-// nothing and can hold nothing; (3) a destroyed account holds nothing.
+// If new bytes do not fit, the caller with the most bytes gives way (with its largest account): an
+// attacker who fills the budget loses its own connections, even if each of them is small, and a
+// small request is never refused. Of one caller's accounts, those of begun streams that hold at
+// most a 16th of the limit go last. Thread safety: all methods from any thread. Ownership: each
+// account keeps its budget alive. Invariants: (1) the accounts together hold at most `limit_bytes`;
+// (2) an evicted account holds nothing and can hold nothing; (3) a destroyed account holds nothing;
+// (4) a caller's sum is that of its accounts, and a caller without accounts has no entry.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_BUDGET_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_BUDGET_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 
@@ -27,43 +30,57 @@ class HttpBudget {
 
   explicit HttpBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // `on_evict` is called once if the account is evicted, by the thread whose bytes did not fit. It
-  // may run after the account is destroyed. It must not call the budget.
-  static std::shared_ptr<Account> Open(std::shared_ptr<HttpBudget> budget,
+  // `caller`: whose account it is. `on_evict` is called once if the account is evicted, by the
+  // thread whose bytes did not fit. It may run after the account is destroyed. It must not call the
+  // budget.
+  static std::shared_ptr<Account> Open(std::shared_ptr<HttpBudget> budget, std::string caller,
                                        std::function<void()> on_evict);
   uint64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  Account* LargestBeside(const Account* one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Caller {
+    uint64_t bytes = 0;  // of all its accounts
+    absl::flat_hash_set<Account*> accounts;
+  };
+
+  // The account that gives way for `bytes` more of `grows`; `grows` itself if that is the one.
+  Account* FindVictim(Account* grows, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Evict(Account* account, std::vector<std::function<void()>>* on_evict)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t limit_bytes_;
   mutable absl::Mutex mutex_;
   uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_set<Account*> accounts_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::unique_ptr<Caller>> callers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The bytes of one connection and of its request.
 class HttpBudget::Account {
  public:
-  Account(std::shared_ptr<HttpBudget> budget, std::function<void()> on_evict);
+  Account(std::shared_ptr<HttpBudget> budget, std::string caller, std::function<void()> on_evict);
   ~Account();
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
-  // Counts `bytes` more. If the budget has no room, the account with the most bytes is evicted.
-  // Returns false if that is this one (its new bytes included), or if this one was evicted before;
-  // then nothing is counted.
+  // Counts `bytes` more. If the budget has no room, the caller with the most bytes (these included)
+  // gives way. Returns false if that is this account, or if this one was evicted before; then
+  // nothing is counted.
   bool Grow(uint64_t bytes);
   // REQUIRES: `bytes` were counted. Does nothing after an eviction.
   void Shrink(uint64_t bytes);
+  // Whether a stream has begun: it goes after the caller's other accounts.
+  void SetStreaming(bool is_streaming);
 
  private:
   friend class HttpBudget;
 
   const std::shared_ptr<HttpBudget> budget_;
+  const std::string name_;  // the caller's
   // The budget's, under its mutex.
+  Caller* caller_ = nullptr;
   std::function<void()> on_evict_;
   uint64_t bytes_ = 0;
+  bool is_streaming_ = false;
   bool evicted_ = false;
 };
 

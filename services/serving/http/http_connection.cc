@@ -19,21 +19,23 @@ using asio::ip::tcp;
 using ErrorCode = HttpConnection::ErrorCode;
 using Clock = HttpConnection::Clock;
 
-// After the last answer of a connection: this long its caller's bytes are read and dropped, because
-// closing a socket over unread bytes takes the answer with it.
-constexpr auto kLinger = std::chrono::seconds(2);
 // A read while a body comes, while headers come, and in between, where only a hang-up is expected:
 // idle connections are many.
 constexpr size_t kBodyRead = size_t{16} << 10, kHeaderRead = size_t{2} << 10, kWatchRead = 512;
 // A chunked body ends with at least "0\r\n\r\n". If Beast 1.74's parser sees three of these bytes,
 // and then four, an assertion fails, which ends the process.
 constexpr size_t kLastChunkBytes = 5;
-// What OpenSSL and Asio hold for a connection: two records each, and the session.
+// OpenSSL and Asio hold this much for a connection: two records each, and the session.
 constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
-// Of bytes that are dropped, more than a body's are read once in a look: a caller may send its
+// Dropped bytes beyond a body's are read at one read for each CheckTimeouts: a caller may send its
 // whole body before it reads why the body was refused, but a flood must not keep the thread busy.
 constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
 constexpr size_t kMaxQuotedBytes = 200;
+// A header field costs this much in Beast's parser and in HttpRequest, besides its text in both.
+constexpr uint64_t kFieldBytes = 200;
+
+// Beast itself has no such limit, and does not give this error while it parses.
+constexpr auto kTooManyFields = http::error::buffer_overflow;
 
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr char kHealth[] = "/health";
@@ -51,7 +53,7 @@ HttpRefusal Refusal(int status, absl::string_view why) {
   return {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
 }
 
-// What makes the headers ambiguous; empty: nothing.
+// The fault that makes the headers ambiguous; empty: none.
 std::string FaultOf(const HttpRequest& request, bool is_http11) {
   for (const absl::string_view name : kSingle) {
     const auto names = [name](const auto& header) { return header.first == name; };
@@ -117,7 +119,9 @@ HttpConnection::HttpConnection(std::shared_ptr<asio::io_context> io, Server* ser
 }
 
 void HttpConnection::Open() {
-  account_ = HttpBudget::Open(server_->budget, [io = io_, weak = weak_from_this()] {
+  if (caller_.is_extra) ++server_->extras;
+  UpdateShare();
+  account_ = HttpBudget::Open(server_->budget, caller_.share, [io = io_, weak = weak_from_this()] {
     asio::post(*io, [weak] {
       if (const auto self = weak.lock()) self->Guarded([&] { self->OnEvicted(); });
     });
@@ -129,12 +133,25 @@ void HttpConnection::Open() {
   Close();
 }
 
+void HttpConnection::UpdateShare() {
+  const bool is_in = stage_ != Stage::kClosed && gives_way();
+  if (is_in == is_in_share_) return;
+  if (is_in) {
+    server_->shares[caller_.address].insert(this);
+  } else {
+    const auto share = server_->shares.find(caller_.address);
+    share->second.erase(this);
+    if (share->second.empty()) server_->shares.erase(share);
+  }
+  is_in_share_ = is_in;
+}
+
 bool HttpConnection::is_stalled(Clock::time_point now) const {
   return writing_ &&
          now - written_ >= absl::ToChronoNanoseconds(server_->options.limits.stall_time);
 }
 
-void HttpConnection::Look(Clock::time_point now) {
+void HttpConnection::CheckTimeouts(Clock::time_point now) {
   const HttpLimits& limits = server_->options.limits;
   if (dropped_bytes_ > 0) Read();
   if (writing_ && now - window_start_ >= absl::ToChronoNanoseconds(limits.slow_time)) {
@@ -143,22 +160,39 @@ void HttpConnection::Look(Clock::time_point now) {
     window_bytes_ = 0;
   }
   if (stage_ != Stage::kAnswer) {
-    if (now > deadline_ && !writing_) Close();
+    if (now > deadline_ && !writing_) OnLate();
     return;
   }
   if (!writing_ && now - written_ > absl::ToChronoNanoseconds(limits.silence)) Probe();
+}
+
+// The time of the stage is over.
+void HttpConnection::OnLate() {
+  const HttpLimits& limits = server_->options.limits;
+  const bool has_begun = header_bytes_ > 0 || !pending_.empty();
+  if (stage_ == Stage::kHeader && has_begun) {
+    return RefuseWith(408,
+                      absl::StrCat("headers took over ", absl::FormatDuration(limits.header_time)));
+  }
+  if (stage_ == Stage::kBody) {
+    return RefuseWith(408,
+                      absl::StrCat("a body took over ", absl::FormatDuration(limits.request_time)));
+  }
+  Close();
 }
 
 // Sends something that the caller ignores. If the caller is gone, its system answers with a reset.
 void HttpConnection::Probe() {
   if (writing_ || stage_ != Stage::kAnswer) return;
   std::string due;
-  bool begun = false;
+  bool begun = false, ended = false;
   {
     absl::MutexLock lock(&answer_->mutex);
     begun = answer_->begun;
-    if (!answer_->ended) due = answer_->when_silent;
+    ended = answer_->ended;
+    if (!ended) due = answer_->when_silent;
   }
+  if (ended) return Poke();  // its own poke may have failed
   if (!due.empty()) {
     answer_->Write(due);
   } else if (input_ended_ && is_http11_ && !begun && !has_sent_some_) {
@@ -170,12 +204,15 @@ void HttpConnection::Probe() {
 void HttpConnection::Close() {
   if (std::exchange(stage_, Stage::kClosed) == Stage::kClosed) return;
   const auto self = shared_from_this();
+  UpdateShare();
+  if (caller_.is_extra) --server_->extras;
   server_->open.erase(this);
   ErrorCode ignored;
   socket().close(ignored);
   // The memory is freed with the connection, once its operations have ended.
+  if (account_ == nullptr) return;  // Open has failed
   account_->Shrink(std::exchange(counted_tls_, 0) + std::exchange(counted_buffers_, 0) +
-                   std::exchange(counted_body_, 0));
+                   std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
   for (auto& piece : out_) account_->Shrink(std::exchange(piece.counted, 0));
   if (answer_ == nullptr) return;
   const std::function<void()> gone = answer_->Abandon();
@@ -189,7 +226,7 @@ void HttpConnection::BeginRequest() {
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(server_->options.limits.header_bytes));
   parser_->body_limit(server_->options.limits.body_bytes);
-  header_bytes_ = overhead_bytes_ = 0;
+  header_bytes_ = header_lines_ = overhead_bytes_ = 0;
   is_folded_ = false;
 }
 
@@ -211,11 +248,18 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
   if (error) return Close();
   if (stage_ == Stage::kLinger || drops_input_) {
     dropped_bytes_ += bytes;
+    if (stage_ == Stage::kLinger)
+      deadline_ = std::min(linger_end_, After(server_->options.limits.linger_time));
     const uint64_t at_once = server_->options.limits.body_bytes + kDropSlackBytes;
     return dropped_bytes_ < at_once ? Read() : void();
   }
   pending_.append(incoming_.data(), bytes);
-  if (!CountBuffers()) return OnEvicted();
+  if (!CountBuffers()) {
+    if (stage_ != Stage::kAnswer) return OnEvicted();
+    DropPending();  // if the account itself was evicted, OnEvicted follows
+    CountBuffers();
+    return Read();
+  }
   if (stage_ == Stage::kIdle) BeginRequest();
   if (is_reading_request()) Parse();
   CheckPending();
@@ -249,17 +293,7 @@ void HttpConnection::Parse() {
 }
 
 ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
-  ErrorCode error;
-  if (stage_ == Stage::kHeader) {
-    *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
-    // Beast takes whole headers only, each with all of its lines.
-    const absl::string_view lines = bytes.substr(0, *taken);
-    is_folded_ =
-        is_folded_ || absl::StrContains(lines, "\r\n ") || absl::StrContains(lines, "\r\n\t");
-    header_bytes_ += *taken;
-    if (header_bytes_ > server_->options.limits.header_bytes) return http::error::header_limit;
-    return error;
-  }
+  if (stage_ == Stage::kHeader) return ParseHeader(bytes, taken);
   if (parser_->chunked() && bytes.size() < kLastChunkBytes &&
       bytes.find_first_not_of("0\r\n") == bytes.npos) {
     return http::error::need_more;
@@ -268,10 +302,43 @@ ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
     OnEvicted();
     return {};
   }
+  ErrorCode error;
   const size_t before = parser_->get().body().size();
   *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
   overhead_bytes_ += *taken - (parser_->get().body().size() - before);
   return error;
+}
+
+ErrorCode HttpConnection::ParseHeader(absl::string_view bytes, size_t* taken) {
+  const HttpLimits& limits = server_->options.limits;
+  const auto lines_of = [](absl::string_view text) {
+    return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  };
+  const absl::string_view head = bytes.substr(0, bytes.find("\r\n\r\n"));
+  const size_t lines = header_lines_ + lines_of(head) + (head.size() < bytes.size() ? 1 : 0);
+  if (lines > limits.header_fields + 1) return kTooManyFields;  // 1: the request line
+  if (!ReserveHeader(lines, header_bytes_ + head.size())) {
+    OnEvicted();
+    return {};
+  }
+  ErrorCode error;
+  *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
+  // Beast takes whole headers only, each with all of its lines.
+  const absl::string_view text = bytes.substr(0, *taken);
+  is_folded_ = is_folded_ || absl::StrContains(text, "\r\n ") || absl::StrContains(text, "\r\n\t");
+  header_bytes_ += *taken;
+  header_lines_ += lines_of(text);
+  if (header_bytes_ > limits.header_bytes) return http::error::header_limit;
+  return error;
+}
+
+// Counts the fields in the parser and their copies in the request.
+bool HttpConnection::ReserveHeader(size_t lines, size_t bytes) {
+  const uint64_t wanted = lines * kFieldBytes + 2 * bytes;
+  if (wanted <= counted_header_) return true;
+  if (!account_->Grow(wanted - counted_header_)) return false;
+  counted_header_ = wanted;
+  return true;
 }
 
 // Bounds what is not parsed: the rest of a header or of a chunk's header, or later requests.
@@ -285,10 +352,15 @@ void HttpConnection::CheckPending() {
   } else if (stage_ == Stage::kBody && overhead_bytes_ > limits.body_bytes + limits.header_bytes) {
     RefuseWith(413, absl::StrCat("chunk headers over ", limits.body_bytes, " bytes"));
   } else if (pending_.size() > limits.header_bytes) {
-    drops_input_ = true;  // later requests: only the caller's end is waited for
-    keeps_alive_ = false;
-    std::string().swap(pending_);
+    DropPending();
   }
+}
+
+// No later request is answered: only the caller's end is waited for.
+void HttpConnection::DropPending() {
+  drops_input_ = true;
+  keeps_alive_ = false;
+  std::string().swap(pending_);
 }
 
 bool HttpConnection::ReserveBody(size_t more) {
@@ -316,7 +388,7 @@ bool HttpConnection::CountBuffers() {
 }
 
 void HttpConnection::OnHead() {
-  const auto& message = parser_->get();
+  auto& message = parser_->get();
   is_http11_ = message.version() >= 11;
   keeps_alive_ = message.keep_alive() && !server_->draining && !caller_.is_extra;
   request_.method = std::string(message.method_string());
@@ -329,6 +401,7 @@ void HttpConnection::OnHead() {
     request_.headers.emplace_back(absl::AsciiStrToLower(std::string(field.name_string())),
                                   std::string(field.value()));
   }
+  message.clear();  // the parser itself knows how the body comes
   request_.peer = caller_.peer;
   if (is_folded_) return RefuseWith(400, "a header must be one line; got one over several lines");
   if (const std::string fault = FaultOf(request_, is_http11_); !fault.empty()) {
@@ -342,7 +415,8 @@ void HttpConnection::OnHead() {
   stage_ = Stage::kBody;
   deadline_ = After(server_->options.limits.request_time);
   const std::string* expect = request_.Header("expect");
-  if (has_body && expect != nullptr && absl::EqualsIgnoreCase(*expect, "100-continue")) {
+  if (is_http11_ && has_body && expect != nullptr &&
+      absl::EqualsIgnoreCase(*expect, "100-continue")) {
     out_.push_back({kContinue, 0});
     WriteSome();
   }
@@ -352,6 +426,7 @@ void HttpConnection::OnHead() {
 std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   const HttpServer::Options& options = server_->options;
   if (caller_.is_extra && request_.path != kHealth) {
+    if (server_->draining) return Refusal(503, "the server is draining; call another one");
     return Refusal(503, absl::StrCat("the server has ", options.limits.connections,
                                      " connections, which is the limit; try again later"));
   }
@@ -369,6 +444,8 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
   if (options.check_head == nullptr) return std::nullopt;
   HttpVerdict verdict = options.check_head(request_);
   is_authenticated_ = is_authenticated_ || verdict.is_authenticated;
+  if (verdict.refusal.has_value() && verdict.refusal->status == 401) is_authenticated_ = false;
+  UpdateShare();
   return std::move(verdict.refusal);
 }
 
@@ -377,27 +454,33 @@ void HttpConnection::Handle() {
   parser_.reset();
   const bool is_head = request_.method == "HEAD";
   drops_input_ = drops_input_ || !keeps_alive_;
+  const uint64_t counted = counted_header_ + counted_body_;
   BeginAnswer(is_head, is_http11_);
-  Dispatch(std::exchange(request_, {}));
+  Dispatch(std::exchange(request_, {}), counted);
 }
 
-void HttpConnection::Dispatch(HttpRequest request) {
+// `counted`: what the answer holds for the request, until its handler returns.
+void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
   auto answer = std::make_shared<HttpAnswer>(answer_);
   if (request.body.empty()) {
-    return CallHandler(server_->handler, &server_->faults, std::move(request), answer);
+    CallHandler(server_->handler, &server_->faults, std::move(request), answer);
+    return answer->Release(counted);
   }
   FairPool* lane = request.body.size() <= server_->options.limits.small_body_bytes
                        ? server_->small_bodies.get()
                        : server_->large_bodies.get();
   assert(lane != nullptr);
-  auto shared = std::make_shared<HttpRequest>(std::move(request));
+  {
+    absl::MutexLock lock(&answer_->mutex);
+    answer_->request = std::move(request);
+  }
   const absl::Status status =
-      lane->Submit(caller_.address, 0, [shared, answer, state = answer_, server = server_] {
-        {
-          absl::MutexLock lock(&state->mutex);
-          if (state->gone || state->superseded) return;
-        }
-        CallHandler(server->handler, &server->faults, std::move(*shared), answer);
+      lane->Submit(caller_.share, 0, [counted, answer, state = answer_, server = server_] {
+        std::optional<HttpRequest> request = state->TakeRequest();
+        if (!request.has_value()) return;
+        CallHandler(server->handler, &server->faults, *std::move(request), answer);
+        request.reset();
+        answer->Release(counted);
       });
   if (status.ok()) return;
   HttpRefusal refusal = Refusal(503, status.message());
@@ -409,6 +492,9 @@ void HttpConnection::RefuseFault(ErrorCode error) {
   const HttpLimits& limits = server_->options.limits;
   if (error == http::error::header_limit) {
     return RefuseWith(431, absl::StrCat("headers over ", limits.header_bytes, " bytes"));
+  }
+  if (error == kTooManyFields) {
+    return RefuseWith(431, absl::StrCat("over ", limits.header_fields, " header fields"));
   }
   if (error == http::error::body_limit) {
     return RefuseWith(413, absl::StrCat("a body over ", limits.body_bytes, " bytes"));
@@ -433,7 +519,7 @@ void HttpConnection::Refuse(HttpRefusal refusal, bool closes) {
 void HttpConnection::ForgetRequest() {
   parser_.reset();
   request_ = {};
-  account_->Shrink(std::exchange(counted_body_, 0));
+  account_->Shrink(std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0));
 }
 
 // The budget took this connection's bytes back.
@@ -466,8 +552,9 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
       if (const auto self = weak.lock()) self->Guarded([&] { self->Poke(); });
     });
   };
-  answer_ = std::make_shared<HttpAnswer::State>(is_head, is_chunked, keeps_alive_,
-                                                std::exchange(counted_body_, 0), account_, poke);
+  answer_ = std::make_shared<HttpAnswer::State>(
+      is_head, is_chunked, keeps_alive_,
+      std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0), account_, poke);
 }
 
 // The answer has something ready, or has ended.
@@ -520,6 +607,7 @@ void HttpConnection::EndAnswer() {
   {
     absl::MutexLock lock(&answer_->mutex);
     answer_->on_gone = nullptr;
+    if (answer_->is_stream) account_->SetStreaming(false);
     keeps_alive = keeps_alive && (answer_->is_chunked || !answer_->is_stream);
   }
   answer_.reset();
@@ -528,7 +616,8 @@ void HttpConnection::EndAnswer() {
     ErrorCode ignored;
     socket().shutdown(tcp::socket::shutdown_send, ignored);
     stage_ = Stage::kLinger;
-    deadline_ = Clock::now() + kLinger;
+    linger_end_ = After(server_->options.limits.request_time);
+    deadline_ = std::min(linger_end_, After(server_->options.limits.linger_time));
     std::string().swap(pending_);
     CountBuffers();
     return Read();

@@ -6,9 +6,9 @@
 // A read is under way in each stage until the caller's end, so that a hang-up is noticed.
 // Bytes that come while an answer is under way wait in `pending_`, up to the size of a header.
 // Thread safety: the server's thread only. Ownership: Server::open owns it until Close.
-// Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the body's
-// and the buffers' capacity is counted in `account_`; (3) after Close no function of Server is
-// used.
+// Invariants: (1) `pending_` holds at most HttpLimits::header_bytes and one read; (2) the header
+// fields and the capacity of body and buffers are counted in `account_`; (3) after Close no
+// function of Server is used.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_CONNECTION_H_
 
@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -78,10 +79,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const std::unique_ptr<FairPool> small_bodies, large_bodies;  // null: no request has a body
     bool draining = false;
     std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> open;  // owned here
+    // The open connections that give way, by their address; addresses without any have no entry.
+    std::unordered_map<std::string, std::unordered_set<HttpConnection*>> shares;
+    size_t extras = 0;  // of `open`
   };
   struct Caller {
     std::string peer;     // address and port
     std::string address;  // CallerOfAddress
+    std::string share;    // whose part of memory and threads it takes: address; a proxy's: peer
     bool is_trusted = false;
     bool is_extra = false;  // only /health is answered
   };
@@ -93,7 +98,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Begins to read. REQUIRES: Server::open has it.
   void Open();
   // Ends what took too long; sends what is due in silence.
-  void Look(Clock::time_point now);
+  void CheckTimeouts(Clock::time_point now);
   void Close();
 
   const Caller& caller() const { return caller_; }
@@ -134,18 +139,23 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   using Parser = boost::beast::http::request_parser<HttpBody>;
 
   bool is_reading_request() const { return stage_ == Stage::kHeader || stage_ == Stage::kBody; }
+  void UpdateShare();
   void Read();
   void OnInputEnd();
   void BeginRequest();
   void Parse();
   ErrorCode ParseSome(absl::string_view bytes, size_t* taken);
+  ErrorCode ParseHeader(absl::string_view bytes, size_t* taken);
   void CheckPending();
+  void DropPending();
+  void OnLate();
+  bool ReserveHeader(size_t lines, size_t bytes);
   bool ReserveBody(size_t more);
   bool CountBuffers();
   void OnHead();
   std::optional<HttpRefusal> RefusalOf();
   void Handle();
-  void Dispatch(HttpRequest request);
+  void Dispatch(HttpRequest request, uint64_t counted);
   void RefuseFault(ErrorCode error);
   void Refuse(HttpRefusal refusal, bool closes);
   void RefuseWith(int status, absl::string_view why);
@@ -164,13 +174,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const Clock::time_point since_ = Clock::now();
   std::shared_ptr<HttpBudget::Account> account_;  // set by Open
   Stage stage_ = Stage::kHeader;
-  Clock::time_point deadline_;  // of the stage
+  Clock::time_point deadline_;    // of the stage
+  Clock::time_point linger_end_;  // of kLinger, whatever still comes
   bool is_authenticated_ = false;
+  bool is_in_share_ = false;
 
   // Input.
   std::vector<char> incoming_;  // of the read that is under way
   std::string pending_;         // not parsed yet
-  uint64_t counted_tls_ = 0, counted_buffers_ = 0, counted_body_ = 0;
+  uint64_t counted_tls_ = 0, counted_buffers_ = 0;
+  uint64_t counted_header_ = 0, counted_body_ = 0;
   bool reading_ = false, input_ended_ = false;
   bool drops_input_ = false;  // no request follows
   uint64_t dropped_bytes_ = 0;
@@ -178,7 +191,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // The request.
   std::optional<Parser> parser_;
   HttpRequest request_;
-  size_t header_bytes_ = 0;
+  size_t header_bytes_ = 0, header_lines_ = 0;
   uint64_t overhead_bytes_ = 0;  // of chunks
   bool is_folded_ = false;       // a header goes over several lines
   bool is_http11_ = true, keeps_alive_ = true;

@@ -33,7 +33,7 @@ std::optional<AddressBytes> ParseAddress(absl::string_view text, bool* is_v4) {
   return std::nullopt;
 }
 
-// The owner of a name cannot let numbers lead elsewhere.
+// DNS cannot redirect an IP address.
 bool IsAddress(const std::string& host) {
   return (!host.empty() && host.find_first_not_of("0123456789.") == std::string::npos) ||
          host.find(':') != std::string::npos;
@@ -99,6 +99,7 @@ std::string HostOf(absl::string_view authority) {
 
 HostRule::HostRule(absl::string_view listen, std::vector<std::string> hosts)
     : hosts_(std::move(hosts)) {
+  for (std::string& host : hosts_) absl::StripAsciiWhitespace(&host);
   allows_all_ = std::find(hosts_.begin(), hosts_.end(), "*") != hosts_.end();
   for (std::string& host : hosts_) absl::AsciiStrToLower(&host);
   hosts_.push_back("localhost");

@@ -13,7 +13,6 @@
 #include <list>
 #include <thread>
 #include <tuple>
-#include <unordered_map>
 
 #include "absl/strings/str_cat.h"
 #include "services/serving/door/listeners.h"
@@ -73,28 +72,26 @@ bool IsOfOneConnection(ErrorCode error) {
 // an identity give way: first the address with the most of them, and of its connections first those
 // that take no byte, then those without an answer under way (the one whose time ends first), then
 // the oldest. An answer under way does not end for a newcomer of the same address.
-HttpConnection* WhoMakesRoom(const HttpConnection::Server& server, const std::string& address,
-                             steady_clock::time_point now) {
-  std::unordered_map<std::string, size_t> shares;
+HttpConnection* FindVictim(const HttpConnection::Server& server, const std::string& address,
+                           steady_clock::time_point now) {
   size_t most = 0;
-  for (const auto& [connection, owned] : server.open) {
-    if (!connection->gives_way()) continue;
-    most = std::max(most, ++shares[connection->caller().address]);
-  }
+  for (const auto& [its, connections] : server.shares) most = std::max(most, connections.size());
   HttpConnection* found = nullptr;
   std::tuple<int, steady_clock::time_point> least;
-  for (const auto& [connection, owned] : server.open) {
-    const std::string& its = connection->caller().address;
-    if (!connection->gives_way() || shares[its] < most) continue;
-    int rank = 2;
-    if (!connection->is_answering()) rank = 1;
-    if (connection->is_stalled(now)) rank = 0;
-    if (rank == 2 && its == address) continue;
-    const auto key =
-        std::make_tuple(rank, rank == 1 ? connection->deadline() : connection->since());
-    if (found == nullptr || key < least) {
-      found = connection;
-      least = key;
+  for (const auto& [its, connections] : server.shares) {
+    if (connections.size() < most) continue;
+    const bool is_own = its == address;
+    for (HttpConnection* connection : connections) {
+      int rank = 2;
+      if (!connection->is_answering()) rank = 1;
+      if (connection->is_stalled(now)) rank = 0;
+      if (rank == 2 && is_own) continue;
+      const auto key =
+          std::make_tuple(rank, rank == 1 ? connection->deadline() : connection->since());
+      if (found == nullptr || key < least) {
+        found = connection;
+        least = key;
+      }
     }
   }
   return found;
@@ -141,7 +138,6 @@ class HttpServer::Rep {
   void Drain() {
     asio::post(*io_, [this] {
       server_.draining = true;
-      acceptors_.clear();
       const auto open = server_.open;
       for (const auto& [connection, owned] : open) {
         if (connection->is_idle()) connection->Close();
@@ -191,7 +187,7 @@ class HttpServer::Rep {
 
   void Accept(Acceptor* acceptor) {
     acceptor->socket.async_accept([this, acceptor](ErrorCode error, tcp::socket socket) {
-      if (server_.draining) return;
+      if (finished_) return;
       if (error && !IsOfOneConnection(error)) return Retry(acceptor, error);
       Accept(acceptor);  // first, so that a fault below leaves it
       if (!error) Take(std::move(socket));
@@ -203,7 +199,7 @@ class HttpServer::Rep {
                  {{"error", error.message()}});
     acceptor->retry.expires_after(kLook);
     acceptor->retry.async_wait([this, acceptor](ErrorCode cancelled) {
-      if (!cancelled && !server_.draining) Accept(acceptor);
+      if (!cancelled && !finished_) Accept(acceptor);
     });
   }
 
@@ -219,6 +215,7 @@ class HttpServer::Rep {
     const auto& proxies = server_.options.trusted_proxies;
     caller.is_trusted = std::any_of(proxies.begin(), proxies.end(),
                                     [&](const Cidr& proxy) { return proxy.Contains(address); });
+    caller.share = caller.is_trusted ? caller.peer : caller.address;
     if (!MakeRoom(&caller)) return;
     if (server_.options.tls) RefreshContext().IgnoreError();
     const auto connection =
@@ -230,11 +227,12 @@ class HttpServer::Rep {
   // Returns false if there is none.
   bool MakeRoom(HttpConnection::Caller* caller) {
     const HttpLimits& limits = server_.options.limits;
+    caller->is_extra = server_.draining;
     if (server_.open.size() < limits.connections) return true;
-    const auto is_extra = [](const auto& entry) { return entry.second->caller().is_extra; };
-    const size_t extra = std::count_if(server_.open.begin(), server_.open.end(), is_extra);
+    const size_t extra = server_.extras;
     if (server_.open.size() - extra < limits.connections) return true;
-    HttpConnection* goes = WhoMakesRoom(server_, caller->address, steady_clock::now());
+    HttpConnection* goes =
+        server_.draining ? nullptr : FindVictim(server_, caller->address, steady_clock::now());
     if (goes != nullptr) {
       goes->Close();
       return true;
@@ -258,6 +256,7 @@ class HttpServer::Rep {
     }
     while (!server_.open.empty()) server_.open.begin()->second->Close();
     finished_ = true;
+    acceptors_.clear();
     look_.cancel();
   }
 
@@ -272,7 +271,7 @@ class HttpServer::Rep {
       const auto open = server_.open;
       open_.store(open.size(), std::memory_order_relaxed);
       const auto now = steady_clock::now();
-      for (const auto& [connection, owned] : open) connection->Look(now);
+      for (const auto& [connection, owned] : open) connection->CheckTimeouts(now);
       Trim(now);
     });
   }

@@ -12,8 +12,9 @@
 // Ownership: the handler, and what it uses, must outlive the server. An answer may outlive both.
 // Invariants: (1) each complete request is handled once; (2) a connection that makes no progress
 // within the limits is closed, and its memory is freed; (3) at most HttpLimits::connections are
-// open, and `extra_connections` more that only get /health answered; (4) what connections, handlers
-// and unsent answers hold is counted and at most Options::budget_bytes (http_budget.h).
+// open, and `extra_connections` more that only get /health answered (a drain's new ones, too); (4)
+// what connections, handlers and unsent answers hold is counted and at most Options::budget_bytes
+// (http_budget.h).
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_SERVER_H_
 
@@ -40,12 +41,16 @@ struct HttpLimits {
   size_t extra_connections = 16;
   // The request line and the headers; also a chunk's header, and the trailers.
   size_t header_bytes = size_t{16} << 10;
+  size_t header_fields = 128;
   // 0: no pool is made, since no request has a body.
   size_t body_bytes = size_t{3} << 20;
   size_t small_body_bytes = size_t{64} << 10;
   absl::Duration header_time = absl::Seconds(10);   // a TLS handshake included
   absl::Duration request_time = absl::Seconds(30);  // of the body
   absl::Duration idle_time = absl::Seconds(60);     // between two requests
+  // After a connection's last answer what still comes is dropped, until none came for this long and
+  // at most for `request_time`: closing a socket over unread bytes takes the answer with it.
+  absl::Duration linger_time = absl::Seconds(2);
   // If bytes of an answer are queued and the caller takes less than `slow_bytes` of them within
   // `slow_time`, its connection is closed.
   uint64_t slow_bytes = uint64_t{1} << 20;
@@ -99,10 +104,10 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   const std::string& address() const { return address_; }  // HOST:PORT
-  // Takes no new connections, and closes each one once its answer has ended.
+  // Closes each connection once its answer has ended; new ones get /health answered, else 503.
   void Drain();
   size_t open() const;  // connections
-  // Of the budget: partially received requests, handlers, unsent answers.
+  // The budget's bytes in use: partially received requests, handlers, unsent answers.
   uint64_t held_bytes() const;
 
  private:

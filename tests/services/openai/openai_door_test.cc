@@ -24,6 +24,7 @@ namespace {
 using nlohmann::json;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 struct Reply {
@@ -376,6 +377,20 @@ TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
       Ask("OPTIONS /v1/models", "Host: localhost\r\nOrigin: https://chat.example.com\r\n");
   EXPECT_EQ(listed.status, 204);
   EXPECT_THAT(listed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example.com\r\n"));
+  EXPECT_THAT(listed.head, Not(HasSubstr("Content-Length")));
+}
+
+TEST_F(OpenAiDoorTest, OpenServerIgnoresTokens) {
+  options_.check = nullptr;
+  for (const char* token : {"not needed", "caf\xC3\xA9", ""}) {
+    const std::string headers = absl::StrCat("Host: localhost\r\nX-Api-Key: ", token, "\r\n",
+                                             "Content-Type: application/json\r\n");
+    for (const char* path : {"/v1/completions", "/tokenize"}) {
+      const Reply reply =
+          Ask(absl::StrCat("POST ", path), headers, R"({"prompt": "a", "max_tokens": 1})");
+      EXPECT_EQ(reply.status, 200) << path << token << reply.body;
+    }
+  }
 }
 
 TEST_F(OpenAiDoorTest, ChecksTokensWhereNoCallDoes) {

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "services/serving/http/http_server.h"
 #include "services/serving/http_pages.h"
 #include "tests/services/serving/http_caller.h"
@@ -494,6 +496,155 @@ TEST_F(HttpAttackTest, FullTableOfKnownCallersAnswersHealth) {
     caller->Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
     EXPECT_THAT(caller->HearUntil("now|"), StartsWith("HTTP/1.1 200"));
   }
+}
+
+TEST_F(HttpAttackTest, ManyHeaderFieldsAreRefused) {
+  ServeEcho();
+  const auto with_fields = [](int count) {
+    std::string text = kGet;
+    text.resize(text.size() - 2);
+    for (int i = 1; i < count; ++i) text += "a:\r\n";  // 1: Host
+    return text + "\r\n";
+  };
+  EXPECT_THAT(Ask(with_fields(128)), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Ask(with_fields(129)), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(Ask(with_fields(4000)), StartsWith("HTTP/1.1 431"));
+  HttpCaller caller(server_->address());
+  caller.Say("GET / HTTP/1.1\r\nA");
+  for (int i = 0; i < 1000 && !caller.HasNews() && caller.TrySay(":\r\nA"); ++i) Settle();
+  EXPECT_THAT(caller.HearUntil("\r\n\r\n"), StartsWith("HTTP/1.1 431"));
+}
+
+TEST_F(HttpAttackTest, HeaderFieldsAreCounted) {
+  ServeEcho();
+  constexpr size_t kFields = 100;
+  std::string head = absl::StrCat(kPost, "Content-Length: 5\r\n");
+  for (size_t i = 2; i < kFields; ++i) head += "a:\r\n";
+  for (const char* end : {"", "\r\n"}) {
+    HttpCaller caller(server_->address());
+    caller.Say(head + end);
+    Settle();
+    EXPECT_GE(server_->held_bytes(), kFields * 150) << end;
+    caller.HangUp();
+    AwaitNothingHeld();
+  }
+}
+
+TEST_F(HttpAttackTest, RunningAnswerHoldsNoRequest) {
+  Serve([this](const HttpRequest& request, std::shared_ptr<HttpAnswer> answer) {
+    if (request.path == "/now") return answer->Send(200, {}, "now|");
+    HttpHold document(answer.get());
+    EXPECT_TRUE(document.Add(200000));
+    EXPECT_GT(server_->held_bytes(), 300000u);
+    absl::MutexLock lock(&mutex_);
+    kept_.push_back(std::move(answer));
+  });
+  HttpCaller caller(server_->address());
+  caller.Say(absl::StrCat(kPost, "Content-Length: 100000\r\n\r\n", std::string(100000, 'b')));
+  const auto answer = Kept(0);
+  AwaitNothingHeld();
+  answer->Send(200, {}, "done|");
+  EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpAttackTest, HeldTextIsCountedOnce) {
+  options_.budget_bytes = 1 << 20;
+  ServeKept();
+  HttpCaller caller(server_->address());
+  caller.Say(kGet);
+  const auto answer = Kept(0);
+  ASSERT_TRUE(answer->Hold(700000));
+  answer->Send(200, {}, std::string(700000, 'a') + "|", 700000);
+  EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+  AwaitNothingHeld();
+}
+
+TEST_F(HttpAttackTest, StalledStreamWithoutMemoryEnds) {
+  options_.budget_bytes = 32 << 20;
+  options_.limits.slow_time = absl::Hours(1);
+  ServeKept();
+  HttpCaller caller(server_->address());
+  caller.Say(kGet);
+  const auto answer = Kept(0);
+  absl::Notification gone;
+  answer->OnGone([&] { gone.Notify(); });
+  answer->Begin(200, {});
+  EXPECT_TRUE(answer->Write(std::string(24 << 20, 'x')));  // no system takes all of it
+  Settle();
+  EXPECT_TRUE(answer->Write("x"));
+  Settle();
+  while (answer->Write(std::string(1 << 20, 'x'))) {
+  }
+  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  AwaitNothingHeld();
+}
+
+TEST_F(HttpAttackTest, LostAnswerDropsItsRequest) {
+  const auto budget = std::make_shared<HttpBudget>(1 << 20);
+  for (const bool closes : {false, true}) {
+    HttpAnswer::State state(false, true, true, 0, HttpBudget::Open(budget, "", nullptr), [] {});
+    {
+      absl::MutexLock lock(&state.mutex);
+      state.request.emplace();
+    }
+    if (closes) {
+      state.Abandon();
+    } else {
+      EXPECT_TRUE(state.Supersede());
+    }
+    EXPECT_FALSE(state.TakeRequest().has_value());
+  }
+}
+
+TEST_F(HttpAttackTest, SlowUploadGetsItsRefusal) {
+  options_.limits.linger_time = absl::Milliseconds(500);
+  options_.check_head = [](const HttpRequest& head) {
+    HttpVerdict verdict;
+    if (head.path != "/now") verdict.refusal = HttpRefusal{401, {}, "no token|"};
+    return verdict;
+  };
+  ServeKept();
+  HttpCaller caller(server_->address());
+  caller.Say(absl::StrCat(kPost, "Content-Length: 1000000\r\n\r\n"));
+  const absl::Time end = absl::Now() + absl::Seconds(2);
+  while (absl::Now() < end) {
+    ASSERT_TRUE(caller.TrySay("b"));
+    Settle();
+  }
+  EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 401"));
+}
+
+TEST_F(HttpAttackTest, LaterBytesEndNoAnswer) {
+  options_.budget_bytes = 64 << 10;
+  ServeKept();
+  HttpCaller caller(server_->address());
+  caller.Say(kGet);
+  const auto answer = Kept(0);
+  ASSERT_TRUE(answer->Hold(50000));
+  caller.Say(std::string(15000, 'G'));
+  Settle();
+  answer->Send(200, {}, "done|");
+  EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpAttackTest, RefusedTokenLosesItsPlace) {
+  options_.limits.connections = 1;
+  options_.check_head = [](const HttpRequest& head) {
+    HttpVerdict verdict;
+    verdict.is_authenticated = head.Header("authorization") != nullptr;
+    if (!verdict.is_authenticated) verdict.refusal = HttpRefusal{401, {}, "no token|"};
+    return verdict;
+  };
+  ServeKept();
+  const std::string known = "GET /now HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\n\r\n";
+  HttpCaller caller(server_->address(), "127.0.0.3");
+  caller.Say(known);
+  EXPECT_THAT(caller.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
+  caller.Say(kGet);
+  EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 401"));
+  HttpCaller newcomer(server_->address(), "127.0.0.4");
+  newcomer.Say(known);
+  EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(HttpAttackTest, SlowHandlerOfBodyDelaysNobody) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <vector>
 
 namespace hearth {
 namespace {
@@ -11,9 +12,9 @@ namespace {
 TEST(HttpBudget, LargestAccountGivesWay) {
   const auto budget = std::make_shared<HttpBudget>(100);
   int large_evicted = 0, small_evicted = 0;
-  const auto large = HttpBudget::Open(budget, [&] { ++large_evicted; });
-  const auto small = HttpBudget::Open(budget, [&] { ++small_evicted; });
-  const auto newcomer = HttpBudget::Open(budget, nullptr);
+  const auto large = HttpBudget::Open(budget, "large", [&] { ++large_evicted; });
+  const auto small = HttpBudget::Open(budget, "small", [&] { ++small_evicted; });
+  const auto newcomer = HttpBudget::Open(budget, "newcomer", nullptr);
   ASSERT_TRUE(large->Grow(60));
   ASSERT_TRUE(small->Grow(30));
   EXPECT_TRUE(newcomer->Grow(20));
@@ -27,8 +28,8 @@ TEST(HttpBudget, LargestAccountGivesWay) {
 
 TEST(HttpBudget, LargestCallerIsRefused) {
   const auto budget = std::make_shared<HttpBudget>(100);
-  const auto other = HttpBudget::Open(budget, [] { FAIL(); });
-  auto caller = HttpBudget::Open(budget, nullptr);
+  const auto other = HttpBudget::Open(budget, "other", [] { FAIL(); });
+  auto caller = HttpBudget::Open(budget, "caller", nullptr);
   ASSERT_TRUE(other->Grow(45));
   ASSERT_TRUE(caller->Grow(40));
   EXPECT_FALSE(caller->Grow(20));
@@ -39,6 +40,49 @@ TEST(HttpBudget, LargestCallerIsRefused) {
   caller = nullptr;
   EXPECT_EQ(budget->held_bytes(), 45u);
   EXPECT_FALSE(other->Grow(56));
+}
+
+TEST(HttpBudget, ManySmallAccountsGiveWay) {
+  const auto budget = std::make_shared<HttpBudget>(100);
+  int evicted = 0;
+  std::vector<std::shared_ptr<HttpBudget::Account>> attackers;
+  for (int i = 0; i < 8; ++i) {
+    attackers.push_back(HttpBudget::Open(budget, "attacker", [&] { ++evicted; }));
+    ASSERT_TRUE(attackers.back()->Grow(8));
+  }
+  const auto honest = HttpBudget::Open(budget, "honest", [] { FAIL(); });
+  ASSERT_TRUE(honest->Grow(36));
+  const auto next = HttpBudget::Open(budget, "attacker", nullptr);
+  EXPECT_TRUE(next->Grow(4));
+  EXPECT_EQ(evicted, 1);
+  EXPECT_FALSE(next->Grow(8)) << "it is the largest of the caller with the most bytes";
+  EXPECT_TRUE(honest->Grow(10));
+  EXPECT_EQ(evicted, 2);
+  attackers.clear();
+  EXPECT_EQ(budget->held_bytes(), 50u);
+}
+
+TEST(HttpBudget, SmallBegunStreamGoesLast) {
+  const auto budget = std::make_shared<HttpBudget>(160);
+  int evicted = 0;
+  const auto stream = HttpBudget::Open(budget, "caller", [] { FAIL(); });
+  const auto large = HttpBudget::Open(budget, "caller", [&] { ++evicted; });
+  const auto small = HttpBudget::Open(budget, "caller", [&] { ++evicted; });
+  stream->SetStreaming(true);
+  large->SetStreaming(true);
+  ASSERT_TRUE(stream->Grow(9));
+  ASSERT_TRUE(large->Grow(143));
+  ASSERT_TRUE(small->Grow(8));
+  EXPECT_TRUE(stream->Grow(1)) << "the large stream goes";
+  EXPECT_EQ(evicted, 1);
+  const auto other = HttpBudget::Open(budget, "other", nullptr);
+  ASSERT_TRUE(other->Grow(10));
+  ASSERT_TRUE(small->Grow(1));
+  const auto another = HttpBudget::Open(budget, "caller", nullptr);
+  EXPECT_FALSE(another->Grow(140));
+  EXPECT_TRUE(another->Grow(120));
+  EXPECT_EQ(evicted, 1);
+  EXPECT_EQ(budget->held_bytes(), 149u);
 }
 
 }  // namespace

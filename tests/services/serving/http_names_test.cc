@@ -44,6 +44,14 @@ TEST(Cidr, ParseNamesTheWrongBlock) {
   }
 }
 
+TEST(HostRule, ListedHostsMayHaveSpaces) {
+  const HostRule rule("127.0.0.1:80", {"a.example", " B.example "});
+  EXPECT_TRUE(rule.Allows("a.example:80"));
+  EXPECT_TRUE(rule.Allows("b.example"));
+  EXPECT_FALSE(rule.Allows("c.example"));
+  EXPECT_TRUE(HostRule("127.0.0.1:80", {" *"}).Allows("c.example"));
+}
+
 TEST(CallerOfAddress, IpV6NetworkIsOneCaller) {
   EXPECT_EQ(CallerOfAddress("2001:db8:1:2::1"), CallerOfAddress("2001:db8:1:2:ffff::9"));
   EXPECT_NE(CallerOfAddress("2001:db8:1:2::1"), CallerOfAddress("2001:db8:1:3::1"));

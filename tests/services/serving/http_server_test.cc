@@ -118,7 +118,7 @@ TEST(HttpServer, SaysThatARequestWasLeftUnanswered) {
   EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 500 Internal Server Error\r\n"));
 }
 
-TEST(HttpServer, ClosesRequestsThatDoNotComeWhileOthersAreServed) {
+TEST(HttpServer, LateRequestsGet408) {
   HttpLimits limits;
   limits.header_time = absl::Milliseconds(300);
   limits.request_time = absl::Milliseconds(300);
@@ -132,7 +132,9 @@ TEST(HttpServer, ClosesRequestsThatDoNotComeWhileOthersAreServed) {
   HttpCaller whole(server->address());
   whole.Say("GET /w HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_THAT(whole.HearUntil("|"), StartsWith("HTTP/1.1 200"));
-  for (const auto& half : halves) EXPECT_EQ(half->HearAll(), "");
+  for (const auto& half : halves) EXPECT_THAT(half->HearAll(), StartsWith("HTTP/1.1 408"));
+  HttpCaller silent(server->address());
+  EXPECT_EQ(silent.HearAll(), "");
 }
 
 TEST(HttpServer, RefusesWhatIsTooLargeOrTwoThingsAtOnce) {
@@ -202,6 +204,26 @@ TEST(HttpServer, AsksForTheBodyThatACallerHoldsBack) {
   EXPECT_EQ(caller.HearUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   caller.Say("body");
   EXPECT_THAT(caller.HearUntil("body|"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, OldCallerGetsNoContinue) {
+  const auto server = ServeHttp(EchoHttp);
+  HttpCaller caller(server->address());
+  caller.Say("POST / HTTP/1.0\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  caller.Say("body");
+  EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, DrainAnswersNewConnections) {
+  const auto server = ServeHttp(EchoHttp);
+  server->Drain();
+  const auto ask = [&](const std::string& path) {
+    HttpCaller caller(server->address());
+    caller.Say(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"));
+    return caller.HearAll();
+  };
+  EXPECT_THAT(ask("/health"), EndsWith("GET /health  |"));
+  EXPECT_THAT(ask("/other"), StartsWith("HTTP/1.1 503"));
 }
 
 TEST(HttpServer, FinishesAnAnswerDuringADrain) {
