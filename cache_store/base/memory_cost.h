@@ -1,5 +1,5 @@
-// What bookkeeping costs in RAM, by formula: kept as a sum while entries come and go, and compared
-// with what the allocator says in tests. Pure functions.
+// Formulas for the RAM of bookkeeping. The store adds them up as entries come and go; a test
+// compares the sum with the allocator's. Pure functions.
 #ifndef HEARTH_CACHE_STORE_BASE_MEMORY_COST_H_
 #define HEARTH_CACHE_STORE_BASE_MEMORY_COST_H_
 

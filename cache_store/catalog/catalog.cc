@@ -4,8 +4,6 @@
 #include <cassert>
 #include <tuple>
 
-#include "cache_store/base/memory_cost.h"
-
 namespace hearth {
 namespace {
 
@@ -14,25 +12,7 @@ constexpr uint64_t kModelCostBytes = 4096;
 // An account with its classes in the order of eviction.
 constexpr uint64_t kTenantCostBytes = 2048;
 
-uint64_t CostOf(const RestorePointEntry& point) {
-  return Catalog::PointCostBytes(point.objects.size(), point.cuts().size());
-}
-
 }  // namespace
-
-// The entry, in its tenant's set and known to the retention policy.
-uint64_t Catalog::PointCostBytes(size_t objects, size_t cuts) {
-  uint64_t bytes =
-      BlockBytes(sizeof(RestorePointEntry)) + SlotBytes(sizeof(void*)) + Retention::kUnitCostBytes;
-  if (objects > 2) bytes += BlockBytes(objects * sizeof(void*));
-  if (cuts > 0) bytes += BlockBytes(sizeof(std::vector<uint32_t>)) + BlockBytes(cuts * 4);
-  return bytes;
-}
-
-// Each has a node and an object of its own.
-uint64_t Catalog::LeastPointCostBytes() {
-  return PointCostBytes(1, 0) + PrefixIndex::NodeCostBytes(1, 0) + StoredObject::CostBytes(1);
-}
 
 uint64_t Catalog::SpaceCostBytes(size_t tenant_bytes) {
   return kModelCostBytes + kTenantCostBytes + tenant_bytes + PrefixIndex::NodeCostBytes(0, 0);
@@ -79,12 +59,13 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   if (!cuts.empty()) {
     point->own_cuts = std::make_unique<const std::vector<uint32_t>>(cuts.begin(), cuts.end());
   }
-  cost_bytes_ += CostOf(*point);
+  cost_bytes_ += point->cost_bytes();
   point->uses.last = point->uses.last_through = point->uses.noted = now;
   point->expiry.at = InheritedExpiry(point->objects, now);
   point->uses.tick = ++tick_;
   point->manifest_cost_bytes = ManifestCostBytes(node->end(), tenant.size(), point->objects);
   node->restore_point = point;
+  objects_->sums().Count(*point, 1);
   expiry_.Add(point);
   if (!is_adopting_) feed_.Add(point, now);
   for (StoredObject* object : point->objects) {
@@ -110,13 +91,11 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   kept_.erase({point->hint.kept_until, point->number});
   used_.erase(point);
   if (point->durable) objects_->DiscardManifest(point->manifest);
-  {
-    const Change change(&objects_->sums(), point);
-    point->durable = false;
-    point->sessions = 0;  // they find it gone
-  }
+  objects_->sums().Count(*point, uint64_t{0} - 1);
+  point->durable = false;
+  point->sessions = 0;  // they find it gone
   feed_.Remove(*point, MayReturn(why));
-  cost_bytes_ -= CostOf(*point);
+  cost_bytes_ -= point->cost_bytes();
   point->node->restore_point = nullptr;
   const auto objects = std::move(point->objects);
   for (StoredObject* object : objects) {

@@ -38,10 +38,8 @@ class Catalog {
   // Told of each restore point just before it leaves.
   using OnRemoved = std::function<void(const RestorePointEntry&, Removal)>;
 
-  // RAM of a restore point without its nodes and objects; the least with them; of a fingerprint and
-  // a tenant that nothing was stored of (memory_cost.h).
-  static uint64_t PointCostBytes(size_t objects, size_t cuts);
-  static uint64_t LeastPointCostBytes();
+  // RAM that the first restore point of a fingerprint and tenant adds for these two
+  // (memory_cost.h).
   static uint64_t SpaceCostBytes(size_t tenant_bytes);
 
   Catalog(ObjectTable* objects, RetentionPolicy retention, OnRemoved on_removed);
@@ -119,8 +117,8 @@ class Catalog {
   }
   size_t size() const { return size_; }  // restore points
   void ForEach(absl::FunctionRef<void(RestorePointEntry*)> visit) const;
-  // RAM of the restore points with all that the index, the objects and the retention policy keep of
-  // them, by formula; without the KV.
+  // RAM of the restore points by formula: with their nodes, objects and units of the retention
+  // policy, without the KV and its copies' bookkeeping (ObjectTable::copy_cost_bytes).
   uint64_t cost_bytes() const { return cost_bytes_ + objects_->cost_bytes(); }
   const PointSet& used() const { return used_; }  // since TakeUses
   uint64_t evicted() const { return evicted_; }

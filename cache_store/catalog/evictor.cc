@@ -9,8 +9,8 @@ namespace {
 
 using Answer = Retention::Answer;
 
-// Beside a disk: of the least worth, so many points are asked for what is in RAM only. Behind them
-// a publish is rather written to the disk at once than others looked for.
+// With a disk: among this many points of the least worth, those whose objects are in RAM only are
+// evicted for room in RAM. If there are none, the publish is written to the disk at once.
 constexpr int kLookedAt = 1024;
 
 bool MayLeave(const RestorePointEntry& point) { return point.sessions == 0 && !point.pinned; }
@@ -36,7 +36,9 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
 
 bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   const bool fits = sums_->host_bytes() + bytes <= HostLimitBytes();
-  if (!fits && !HostRoomIsPossible(bytes, tenant)) return false;
+  // With a disk, points leave for room in RAM only if their objects are nowhere else.
+  const uint64_t points = limits_.disk_bytes == 0 ? KeptPointBytes() : PointBytes();
+  if (!fits && !HostRoomIsPossible(bytes, points, tenant)) return false;
   DropSpareCopiesFor(bytes);
   while (sums_->host_bytes() + bytes > HostLimitBytes()) {
     if (!EvictOneForHost(tenant)) return false;
@@ -56,14 +58,17 @@ uint64_t Evictor::PointBytes() const {
   return limits_.point_bytes == 0 ? 0 : catalog_->cost_bytes() + sums_->points_reserved();
 }
 
-uint64_t Evictor::HostLimitBytes() const {
-  return limits_.host_bytes - std::min(limits_.host_bytes, PointBytes());
+uint64_t Evictor::KeptPointBytes() const {
+  const uint64_t bytes = PointBytes();
+  return bytes - std::min(bytes, sums_->evictable_point_bytes());
 }
 
-uint64_t Evictor::MostHostBytes() const {
-  if (limits_.point_bytes == 0) return limits_.host_bytes;
-  const uint64_t kept = sums_->kept_points() * Catalog::LeastPointCostBytes();
-  return limits_.host_bytes - std::min(limits_.host_bytes, kept);
+uint64_t Evictor::CopyBytes() const {
+  return limits_.point_bytes == 0 ? 0 : objects_->copy_cost_bytes();
+}
+
+uint64_t Evictor::HostLimitBytes() const {
+  return limits_.host_bytes - std::min(limits_.host_bytes, PointBytes() + CopyBytes());
 }
 
 uint64_t Evictor::HostCopyCostBytes(const StoredObject& object) const {
@@ -72,9 +77,7 @@ uint64_t Evictor::HostCopyCostBytes(const StoredObject& object) const {
 
 bool Evictor::ReservePoints(uint64_t bytes, const std::string& tenant) {
   if (limits_.point_bytes > 0) {
-    const uint64_t kept = sums_->kept_points() * Catalog::LeastPointCostBytes();
-    const bool fits = PointBytes() + bytes <= limits_.point_bytes;
-    if (!fits && kept + bytes > limits_.point_bytes) return false;
+    if (!PointRoomIsPossible(bytes, tenant)) return false;
     while (PointBytes() + bytes > limits_.point_bytes) {
       if (!EvictOneForPoints(tenant)) return false;
     }
@@ -131,10 +134,20 @@ bool Evictor::TrimDisk(int most) {
 
 // A publish that cannot fit must not empty the store before it is refused. Reservations, held and
 // pinned objects and others' guarantees stay in any case.
-bool Evictor::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
+bool Evictor::HostRoomIsPossible(uint64_t bytes, uint64_t point_bytes,
+                                 const std::string& tenant) const {
   uint64_t needed = bytes + sums_->host_kept_bytes();
+  if (limits_.point_bytes > 0) needed += sums_->kept_copy_bytes();
   if (limits_.disk_bytes == 0) needed += objects_->ledger().GuaranteedBytes(tenant);
-  return needed <= MostHostBytes();
+  return needed <= limits_.host_bytes - std::min(limits_.host_bytes, point_bytes);
+}
+
+bool Evictor::PointRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
+  const uint64_t limit = limits_.point_bytes;
+  const uint64_t all = PointBytes() + bytes, kept = KeptPointBytes() + bytes;
+  if (all > limit && kept > limit) return false;
+  if (sums_->host_bytes() + all + CopyBytes() <= limits_.host_bytes) return true;
+  return HostRoomIsPossible(0, limits_.disk_bytes == 0 ? kept : std::min(all, limit), tenant);
 }
 
 bool Evictor::MayDemoteFor(uint64_t bytes) const {

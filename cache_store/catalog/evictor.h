@@ -4,7 +4,8 @@
 // that loses nothing. For room beyond that, and in the store, restore points are removed, the least
 // worth keeping first (retention.h). Not thread safe: the store guards it. Ownership: borrows the
 // catalog and its objects, which outlive it. Invariant: host and disk bytes are within the limits,
-// reservations included, unless the disk's limit was lowered since the last reservation.
+// reservations included, unless the disk's limit was lowered since the last reservation, or more
+// bookkeeping was loaded at the start than host_bytes has room for.
 #ifndef HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
 #define HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
 
@@ -22,8 +23,8 @@ class Evictor {
   struct Limits {
     uint64_t host_bytes = 0;  // 0: no RAM copies
     uint64_t disk_bytes = 0;  // 0: no disk tier
-    // The most RAM that the bookkeeping of restore points may take, of host_bytes if there are any.
-    // 0: it is not counted.
+    // Limit of the restore points' bookkeeping in RAM, which counts into host_bytes unless these
+    // are 0. 0: bookkeeping is not counted.
     uint64_t point_bytes = 0;
   };
 
@@ -34,9 +35,17 @@ class Evictor {
   // A lower limit evicts nothing by itself: TrimDisk does. REQUIRES: there is a disk tier.
   void SetDiskLimit(uint64_t bytes) { limits_.disk_bytes = std::max<uint64_t>(bytes, 1); }
 
-  // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and nothing
-  // evicted unless the room was there in sum, but no point of another tenant small enough to leave
-  // it its guaranteed bytes. These stay in any case.
+  // At a start: if the points that were loaded take more than the limit, raises the limit to that,
+  // so that they stay, and each new point evicts only for its own room.
+  void KeepLoadedPoints() {
+    if (limits_.point_bytes > 0) {
+      limits_.point_bytes = std::max(limits_.point_bytes, PointBytes());
+    }
+  }
+
+  // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and nothing was
+  // evicted, with one exception: the room was there in sum, but every point left belongs to another
+  // tenant and is too large to leave that tenant its guaranteed bytes.
   bool ReserveHost(uint64_t bytes, const std::string& tenant);
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
   bool FitsOnDisk(uint64_t bytes) const {  // without an eviction
@@ -45,15 +54,15 @@ class Evictor {
   // Evicts `most` points at most while the disk holds more than its limit, also where that cannot
   // be enough: points that are pinned, in use or guaranteed to a tenant stay. True: call it again.
   bool TrimDisk(int most);
-  // Makes room for bookkeeping: evicts until it is within its limit with `bytes` more, then drops
-  // or evicts KV from RAM. The tenant's own points go first if it has more than its share of them.
+  // The same for bookkeeping: evicts points until `bytes` more are within the limit, then drops or
+  // evicts KV from RAM. If the tenant has more than its share of points, it loses its own first.
   bool ReservePoints(uint64_t bytes, const std::string& tenant);
   void UnreservePoints(uint64_t bytes) { sums_->UnreservePoints(bytes); }
-  // What the bookkeeping takes with what is reserved for it; what a copy in RAM adds to it. 0: it
-  // is not counted.
+  // Bookkeeping of the restore points, reservations included, and of a copy in RAM, which counts
+  // with the KV. 0: bookkeeping is not counted.
   uint64_t PointBytes() const;
   uint64_t HostCopyCostBytes(const StoredObject& object) const;
-  // For KV: what the bookkeeping leaves.
+  // Limit of the KV in RAM: host_bytes less all bookkeeping.
   uint64_t HostLimitBytes() const;
   // The same without removing anything: only drops RAM copies of what is on disk.
   bool ReserveHostByDemoting(uint64_t bytes);
@@ -70,15 +79,18 @@ class Evictor {
   bool IsWorthWriting(const RestorePointEntry& point) const;
 
  private:
-  bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
+  // `point_bytes`: bookkeeping that stays when the room is made.
+  bool HostRoomIsPossible(uint64_t bytes, uint64_t point_bytes, const std::string& tenant) const;
+  bool PointRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   void DropSpareCopiesFor(uint64_t bytes);
   bool EvictOneOf(const TenantAccount& account);
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
   bool EvictOneForPoints(const std::string& tenant);
-  // Of host_bytes, what KV may have once all has gone that can go.
-  uint64_t MostHostBytes() const;
+  // Bookkeeping that stays when every point that may leave has left, at most.
+  uint64_t KeptPointBytes() const;
+  uint64_t CopyBytes() const;  // bookkeeping of the copies in RAM
 
   Limits limits_;
   ObjectTable* const objects_;

@@ -5,6 +5,19 @@
 #include <tuple>
 
 namespace hearth {
+namespace {
+
+// RAM that an object frees when its last restore point leaves. The node of a segment leaves with
+// the segment's global object; cut offsets do not count.
+uint64_t CostWithNode(const StoredObject& object) {
+  uint64_t bytes = StoredObject::CostBytes(object.layers().size());
+  if (object.id.group == LayerGroup::kGlobal) {
+    bytes += PrefixIndex::NodeCostBytes(object.id.tokens, 0);
+  }
+  return bytes;
+}
+
+}  // namespace
 
 void StorageSums::UnreserveHost(uint64_t bytes) {
   assert(host_reserved_ >= bytes);
@@ -28,7 +41,10 @@ void StorageSums::CountInTiers(const StoredObject& object, uint64_t times) {
   if (object.in_host()) {
     sums_.host_bytes += bytes;
     sums_.host_objects += times;
-    if (is_held || (is_pinned && !object.on_disk)) sums_.host_kept_bytes += bytes;
+    if (is_held || (is_pinned && !object.on_disk)) {
+      sums_.host_kept_bytes += bytes;
+      sums_.kept_copy_bytes += times * StoredObject::HostCopyCostBytes(object.layers().size());
+    }
     if (is_held || !object.on_disk) sums_.host_fixed_bytes += bytes;
   }
   if (object.on_disk) {
@@ -38,6 +54,9 @@ void StorageSums::CountInTiers(const StoredObject& object, uint64_t times) {
     if (is_held || is_pinned) sums_.disk_kept_bytes += cost;
   }
   if (is_pinned) sums_.pinned_bytes += bytes;
+  if (object.names > 0 && !is_held && !is_pinned) {
+    sums_.evictable_point_bytes += times * CostWithNode(object);
+  }
 }
 
 void StorageSums::Count(const StoredObject& object, uint64_t times) {
@@ -61,7 +80,7 @@ void StorageSums::Count(const StoredObject& object, uint64_t times) {
 
 void StorageSums::Count(const RestorePointEntry& point, uint64_t times) {
   const bool is_kept = point.pinned || point.sessions > 0;
-  if (is_kept) sums_.kept_points += times;
+  if (!is_kept) sums_.evictable_point_bytes += times * point.cost_bytes();
   if (!point.durable) return;
   const uint64_t cost = times * point.manifest_cost_bytes;
   sums_.disk_bytes += cost;
@@ -72,7 +91,7 @@ bool StorageSums::SameInTiers(const StorageSums& other) const {
   const auto all = [](const Sums& sums) {
     return std::tie(sums.host_bytes, sums.host_kept_bytes, sums.host_fixed_bytes, sums.host_objects,
                     sums.disk_bytes, sums.disk_kept_bytes, sums.disk_objects, sums.pinned_bytes,
-                    sums.kept_points);
+                    sums.evictable_point_bytes, sums.kept_copy_bytes);
   };
   return all(sums_) == all(other.sums_);
 }
@@ -173,7 +192,7 @@ void ObjectTable::Free(StoredObject* object) {
 void ObjectTable::SetInHost(StoredObject* object, HostCopy slices) {
   assert(!object->in_host() && slices->size() == object->layers().size());
   const Change change(&sums_, object);
-  cost_bytes_ += StoredObject::HostCopyCostBytes(object->layers().size());
+  copy_cost_bytes_ += StoredObject::HostCopyCostBytes(object->layers().size());
   object->host = std::move(slices);
   object->ram.read = false;
   AddSpare(object);
@@ -228,7 +247,7 @@ void ObjectTable::DropSpareCopies(uint64_t most_bytes) {
 void ObjectTable::ForgetHostCopy(StoredObject* object) {
   if (object->has_spare()) RemoveSpare(object);
   const Change change(&sums_, object);
-  cost_bytes_ -= StoredObject::HostCopyCostBytes(object->layers().size());
+  copy_cost_bytes_ -= StoredObject::HostCopyCostBytes(object->layers().size());
   garbage_.host_copies.push_back(std::exchange(object->host, nullptr));
   if (!object->ram.read) host_flow_.unread_bytes += object->bytes();
 }

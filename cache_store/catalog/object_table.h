@@ -1,5 +1,5 @@
-// ObjectTable: the stored objects, which tiers they are in, and who refers to them; StorageSums:
-// their bytes in each tier, how many of them must stay, and how many are reserved beside them.
+// ObjectTable: the stored objects, their tiers and their references; StorageSums: the bytes in each
+// tier, the bytes that eviction must keep, and the bytes that are reserved.
 //
 // Bookkeeping only: no I/O, no locks. The store guards it with one mutex, does the reads and writes
 // outside, and afterwards erases what the table put into Garbage. Ownership: owns the objects, and
@@ -69,13 +69,18 @@ class StorageSums {
   void ReservePoints(uint64_t bytes) { points_reserved_ += bytes; }
   void UnreservePoints(uint64_t bytes);
   uint64_t points_reserved() const { return points_reserved_; }
-  uint64_t kept_points() const { return sums_.kept_points; }  // pinned, or held by sessions
+  // Bookkeeping that evicting all restore points that are neither pinned nor held frees, at least.
+  uint64_t evictable_point_bytes() const { return sums_.evictable_point_bytes; }
+  // Bookkeeping of the RAM copies in host_kept_bytes.
+  uint64_t kept_copy_bytes() const { return sums_.kept_copy_bytes; }
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
 
+  // Adds a new restore point, or takes it out. `times`: 1, or -1 modulo 2^64, as all these sums
+  // are.
+  void Count(const RestorePointEntry& point, uint64_t times);
   // For the catalog's own checks: adds the bytes in the tiers, and nothing to a tenant's account.
   void CountInTiers(const StoredObject& object, uint64_t times);
-  void Count(const RestorePointEntry& point, uint64_t times);
   bool SameInTiers(const StorageSums& other) const;
 
  private:
@@ -83,9 +88,8 @@ class StorageSums {
     uint64_t host_bytes = 0, host_kept_bytes = 0, host_fixed_bytes = 0, host_objects = 0;
     uint64_t disk_bytes = 0, disk_kept_bytes = 0, disk_objects = 0;
     uint64_t pinned_bytes = 0;
-    uint64_t kept_points = 0;
+    uint64_t evictable_point_bytes = 0, kept_copy_bytes = 0;
   };
-  // `times`: 1, or -1 modulo 2^64, as all these sums are.
   void Count(const StoredObject& object, uint64_t times);
 
   Sums sums_;
@@ -218,17 +222,19 @@ class ObjectTable {
   Garbage TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
 
   const Objects& all() const { return objects_; }
-  // RAM of the objects, of their copies in RAM beside the KV, and of the index, by formula.
+  // RAM of the objects' bookkeeping and of the index, by formula.
   uint64_t cost_bytes() const {
     return cost_bytes_ + index_.cost_bytes() + layers_.cost_bytes() + publishers_.cost_bytes();
   }
+  // RAM of the bookkeeping of all copies in RAM, by formula.
+  uint64_t copy_cost_bytes() const { return copy_cost_bytes_; }
   uint64_t bytes() const { return bytes_; }      // each counted once, whatever its tiers
   uint64_t demoted() const { return demoted_; }  // copies
 
  private:
   void Uncharge(StoredObject* object);
   void Unlink(StoredObject* object);
-  // The spare copies are a list, used last last.
+  // The list of spare copies, in order of use: the longest unused first.
   void AddSpare(StoredObject* object);
   void RemoveSpare(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);
@@ -245,7 +251,7 @@ class ObjectTable {
   uint64_t next_number_ = 1;
   StoredObject* first_spare_ = nullptr;
   StoredObject* last_spare_ = nullptr;
-  uint64_t bytes_ = 0, demoted_ = 0, cost_bytes_ = 0;
+  uint64_t bytes_ = 0, demoted_ = 0, cost_bytes_ = 0, copy_cost_bytes_ = 0;
 };
 
 }  // namespace hearth

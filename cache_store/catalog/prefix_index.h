@@ -83,13 +83,13 @@ struct ShortKey {
 
 class PrefixIndex {
  public:
-  // The bytes of a node beside its token ids and cut offsets, with its place among its siblings and
-  // in the table (memory_cost.h).
+  // RAM of a node with its token ids and cut offsets and its places among its siblings and in the
+  // table (memory_cost.h).
   static uint64_t NodeCostBytes(size_t tokens, size_t cuts);
 
   // Null when absent.
   SegmentNode* Find(const Digest& key) const;
-  // The same, for who has found it before: not counted.
+  // Like Find, but not counted in finds(): for a caller that looked the key up before.
   SegmentNode* Peek(const Digest& key) const;
   SegmentNode* Peek(const ShortKey& key) const;
   // The node of `segment` if it is stored with exactly these tokens.
@@ -107,7 +107,7 @@ class PrefixIndex {
                                                 uint32_t chunk_tokens);
 
   size_t size() const { return nodes_.size(); }
-  // Of all nodes, by NodeCostBytes.
+  // RAM of all nodes, by NodeCostBytes.
   uint64_t cost_bytes() const { return cost_bytes_; }
   // Keys looked up since the start, found or not: a measure of the work done here.
   uint64_t finds() const { return finds_; }

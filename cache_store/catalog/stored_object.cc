@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cache_store/base/memory_cost.h"
+#include "cache_store/retention/retention.h"
 
 namespace hearth {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr uint64_t kSliceOverheadBytes = 128;
 constexpr uint64_t kRecordOverheadBytes = 256;
 
-// Of memory of the arena or of malloc: the control block, and what alignment takes.
+// Memory of the arena or of malloc: the control block and padding.
 constexpr uint64_t kHostSliceCostBytes = 48;
 
 }  // namespace
@@ -90,6 +91,15 @@ uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
   uint64_t sum = kRecordOverheadBytes + tenant_bytes + 8 * uint64_t{tokens};
   for (StoredObject* object : objects) sum += 32 + 8 * object->layers().size();
   return sum;
+}
+
+// The entry, its place in its tenant's set, and the retention policy's unit.
+uint64_t RestorePointEntry::CostBytes(size_t objects, size_t cuts) {
+  uint64_t bytes =
+      BlockBytes(sizeof(RestorePointEntry)) + SlotBytes(sizeof(void*)) + Retention::kUnitCostBytes;
+  if (objects > 2) bytes += BlockBytes(objects * sizeof(void*));
+  if (cuts > 0) bytes += BlockBytes(sizeof(std::vector<uint32_t>)) + BlockBytes(cuts * 4);
+  return bytes;
 }
 
 Tier RestorePointEntry::slowest_tier() const {

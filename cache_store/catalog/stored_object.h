@@ -46,8 +46,8 @@ struct StoredObject {
                                             const std::vector<uint32_t>* layers,
                                             absl::Span<const uint64_t> digests,
                                             uint64_t slice_bytes, const std::string* publisher);
-  // RAM of an object of so many slices beside its KV, with its place in the table; what a copy in
-  // RAM adds to it (memory_cost.h).
+  // RAM of an object's bookkeeping, with its place in the table, and of the bookkeeping of its copy
+  // in RAM. Without the KV (memory_cost.h).
   static uint64_t CostBytes(size_t slices);
   static uint64_t HostCopyCostBytes(size_t slices);
 
@@ -112,7 +112,7 @@ struct StoredObject {
 
  private:
   struct Room {
-    size_t slices;  // behind the object
+    size_t slices;  // digests after the object
   };
   static void* operator new(size_t size, Room room) {
     return ::operator new(size + room.slices * sizeof(uint64_t));
@@ -162,6 +162,9 @@ struct RestorePointEntry {
   uint64_t manifest_cost_bytes = 0;
   uint64_t object_bytes = 0;  // of all it names
 
+  // RAM of a restore point without its nodes and objects (memory_cost.h).
+  static uint64_t CostBytes(size_t objects, size_t cuts);
+  uint64_t cost_bytes() const { return CostBytes(objects.size(), cuts().size()); }
   const Digest& id() const { return node->key; }  // the key of its last segment
   absl::Span<const uint32_t> cuts() const {
     return own_cuts == nullptr ? absl::Span<const uint32_t>() : absl::MakeConstSpan(*own_cuts);

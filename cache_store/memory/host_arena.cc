@@ -24,14 +24,14 @@ absl::Status MemoryError(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("host arena: ", what, ": ", strerror(errno)));
 }
 
-// A start that is refused its address space: what was asked for, and what to do.
+// The error of a start that is refused its address space: the bytes it needs, and the remedy.
 absl::Status NoRoomFor(const SegmentLayout& layout, const absl::Status& why) {
   rlimit limit{};
   const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return absl::Status(
       why.code(),
       absl::StrCat(why.message(),
-                   "; --host-bytes (of an embedded store: --store-host-bytes) and "
+                   "; --host-bytes (--store-host-bytes for an embedded store) and "
                    "the publishes being received need ",
                    layout.data_bytes, " bytes of address space",
                    is_limited ? absl::StrCat(", and ulimit -v allows ", limit.rlim_cur) : "",

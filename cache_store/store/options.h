@@ -31,12 +31,14 @@ struct StoreOptions {
 
   // Folder of the disk tier, made when absent. Empty: no disk tier, everything is lost at exit.
   std::string data_dir;
-  // RAM of the host tier: KV, and the restore points' own bookkeeping (about 1 KB each and 4 bytes
-  // a token), which may take half of it. 0: every read goes to the disk, and the bookkeeping may
-  // take kPointBytesWithoutHost.
+  // RAM of the host tier: KV, and the bookkeeping of restore points (about 1 KB each and 4 bytes a
+  // token), at most half. 0: every read goes to the disk, and the limit of the bookkeeping is a
+  // part of disk_bytes: a chunk of 128 tokens takes about 1 KB of RAM and 400 KB (Gemma 3 270M) or
+  // more on disk, so that 1/256 is enough for a full disk.
   uint64_t host_bytes = uint64_t{4} << 30;
-  static constexpr uint64_t kPointBytesWithoutHost = uint64_t{64} << 20;
-  // The bookkeeping counts. Off in tests that are about exact sizes of KV.
+  static constexpr uint64_t kLeastPointBytesWithoutHost = uint64_t{64} << 20;
+  static constexpr uint64_t kDiskBytesOfPointByte = 256;
+  // Count the bookkeeping. Off in tests of exact sizes of KV.
   bool count_points = true;
   // Bytes of KV kept on disk. 0: no disk tier. Files may take a fifth and 2 GiB more: erased bytes
   // beside live ones, the log, and what is being moved. On a volume without room for all that the
@@ -84,10 +86,11 @@ struct StoreOptions {
   uint64_t background_disk_bytes_per_s = uint64_t{128} << 20;
   ScrubOptions scrub;
 
-  // The most RAM that the bookkeeping of restore points may take; 0: it does not count.
+  // Limit of the bookkeeping of restore points in RAM. 0: it does not count.
   uint64_t most_point_bytes() const {
     if (!count_points) return 0;
-    return host_bytes > 0 ? std::max<uint64_t>(1, host_bytes / 2) : kPointBytesWithoutHost;
+    if (host_bytes > 0) return std::max<uint64_t>(1, host_bytes / 2);
+    return std::max(kLeastPointBytesWithoutHost, disk_bytes / kDiskBytesOfPointByte);
   }
   bool has_disk() const { return disk_bytes > 0 && !data_dir.empty(); }
   // Capacity of the slowest tier: quotas and pins are shares of it.

@@ -339,8 +339,8 @@ struct StoreStats {
   uint64_t incarnation = 0;
   std::vector<TierUsage> tiers;
   uint64_t restore_points = 0, objects = 0, pinned_bytes = 0;
-  // RAM of the restore points beside their KV, by formula, and its limit (0: none): host_bytes less
-  // the former is left for KV.
+  // RAM of the restore points' bookkeeping, by formula, and its limit (0: none). The KV gets the
+  // rest of host_bytes.
   uint64_t point_bytes = 0, point_limit_bytes = 0;
   uint64_t resident_bytes = 0;                       // of the RAM tier's memory, used or ready
   uint64_t staged_bytes = 0, most_staged_bytes = 0;  // of publishes not committed; ever

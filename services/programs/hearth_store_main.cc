@@ -65,9 +65,10 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   set.AddServerFlags(&flags->server);
   set.AddText("data-dir", &flags->store.data_dir,
               "Folder of the disk tier, made when absent; empty: no disk tier");
-  set.AddBytes("host-bytes", &flags->store.host_bytes,
-               "RAM for keys and values and, at most half of it, for restore points: about 1 KB "
-               "each");
+  set.AddBytes(
+      "host-bytes", &flags->store.host_bytes,
+      "RAM for keys and values, and for the bookkeeping of restore points (about 1 KB each, at "
+      "most half)");
   set.AddBytes("gpu-bytes", &flags->gpu_bytes,
                "Copies kept on CUDA device 0 for workers of this host that compute there; 0: none");
   set.AddBytes("disk-bytes", &flags->store.disk_bytes,

@@ -42,7 +42,7 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
   gauge("hearth_store_objects", "Objects stored.", stats.objects);
   gauge("hearth_store_pinned_bytes", "Bytes that pins hold.", stats.pinned_bytes);
   gauge("hearth_store_point_bytes",
-        "RAM of the restore points beside their keys and values, of --host-bytes.",
+        "RAM of the restore points' bookkeeping, which counts into --host-bytes.",
         stats.point_bytes);
   gauge("hearth_store_host_resident_bytes",
         "Memory of the host tier that is resident, used or ready for use.", stats.resident_bytes);

@@ -100,6 +100,7 @@ void CheckInvariants(TieredStore* store) {
   assert(core->objects.sums().host_bytes() <= core->evictor.HostLimitBytes());
   const uint64_t most_point_bytes = core->evictor.limits().point_bytes;
   assert(most_point_bytes == 0 || core->evictor.PointBytes() <= most_point_bytes);
+  assert(core->objects.sums().evictable_point_bytes() <= core->catalog.cost_bytes());
   assert(core->objects.sums().disk_bytes() <= core->evictor.limits().disk_bytes);
   CheckCatalog(core->catalog, core->objects);
   if (core->tiers.device == nullptr) return;

@@ -146,7 +146,7 @@ RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node)
   for (StoredObject* object : objects) core_->objects.Hold(object);
   RestorePointEntry* point = nullptr;
   const std::vector<uint32_t> cuts = CutsOf(node, space.model->layout);
-  const uint64_t bytes = Catalog::PointCostBytes(objects.size(), cuts.size()) +
+  const uint64_t bytes = RestorePointEntry::CostBytes(objects.size(), cuts.size()) +
                          Catalog::SpaceCostBytes(space.tenant.size());
   if (core_->evictor.ReservePoints(bytes, space.tenant)) {
     if (core_->evictor.Promise(space.tenant, objects)) {

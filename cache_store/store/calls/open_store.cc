@@ -100,7 +100,7 @@ class Recovery {
   void Drop(uint64_t number, const std::string& tenant, const Digest& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void SayWhatIsLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  void FitIntoRam() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+  void KeepLoadedPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // All manifests are done: what none of them names goes.
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
@@ -352,7 +352,7 @@ void Recovery::Collect() {
   // Opened with a smaller limit than it was filled under.
   core_->evictor.TrimDisk(std::numeric_limits<int>::max());
   if (!core_->evictor.FitsOnDisk(0)) core_->Count(Counter::kPublishesRefusedFull);
-  FitIntoRam();
+  KeepLoadedPoints();
   Garbage garbage = core_->objects.TakeGarbage();
   if (unread_ == 0) {
     garbage.disk_objects.insert(garbage.disk_objects.end(), contents_.unreadable_objects.begin(),
@@ -371,18 +371,22 @@ void Recovery::Collect() {
   core_->fingerprints.Trim();
 }
 
-// Opened with less RAM than it was filled under.
-void Recovery::FitIntoRam() {
-  const uint64_t points = core_->catalog.size(), bytes = core_->evictor.PointBytes();
-  if (!core_->evictor.ReservePoints(0, "")) core_->Count(Counter::kPublishesRefusedFull);
-  const uint64_t evicted = points - core_->catalog.size();
+// Opened with less RAM for restore points than they were stored under, or by a release that did not
+// count them. To evict them here would lose them for good before the operator reads why.
+void Recovery::KeepLoadedPoints() {
+  const uint64_t bytes = core_->evictor.PointBytes();
   const uint64_t limit = core_->evictor.limits().point_bytes;
-  if (evicted == 0) return;
+  core_->evictor.KeepLoadedPoints();
+  if (limit == 0 || bytes <= limit) return;
   core_->warnings.Say(
       "points",
-      absl::StrCat(evicted, " of ", points, " restore points are evicted: all would take ", bytes,
-                   " bytes of RAM beside their KV, and half of host_bytes is ", limit,
-                   "; raise --host-bytes to keep as many"));
+      absl::StrCat("the bookkeeping of ", core_->catalog.size(), " restore points takes ", bytes,
+                   " bytes of RAM, above its limit of ", limit, " (",
+                   core_->options.host_bytes > 0 ? "half of --host-bytes"
+                                                 : "--disk-bytes / 256 without --host-bytes",
+                   "): all are kept, and a new restore point evicts others; set --host-bytes "
+                   "(--store-host-bytes for an embedded store) to at least ",
+                   2 * bytes));
 }
 
 absl::Status RecoverIndex(StoreCore* core) {

@@ -494,20 +494,26 @@ absl::Status PublishSessionImpl::MakeRoom() {
   return absl::OkStatus();
 }
 
-// What is evicted may take nodes with it that were there when this was counted.
+// An eviction may remove nodes that were there when the bytes were counted: then they are counted
+// again.
 absl::Status PublishSessionImpl::ReservePoints() {
   core_->mu.AssertHeld();
   uint64_t& reserved = plan_.points_reserved_bytes;
-  for (uint64_t bytes = PointBytesToAdd(); bytes > reserved; bytes = PointBytesToAdd()) {
+  for (bool is_counted = false; !is_counted;) {
+    const uint64_t bytes = PointBytesToAdd();
+    if (bytes <= reserved) break;
+    const uint64_t evicted = core_->catalog.evicted();
     if (!core_->evictor.ReservePoints(bytes - reserved, spec_.tenant)) {
       core_->Count(Counter::kPublishesRefusedFull);
       return absl::ResourceExhaustedError(absl::StrCat(
-          "host tier full: ", bytes, " bytes for restore points do not fit beside ",
-          core_->evictor.PointBytes() - reserved, " bytes of others, at most ",
-          core_->evictor.limits().point_bytes, ": these are pinned or in use; raise host_bytes, ",
+          "host tier full: ", bytes, " bytes for restore points do not fit: ",
+          core_->evictor.PointBytes() - reserved, " bytes are in use, at most ",
+          core_->evictor.limits().point_bytes, ", and too few of these can be evicted, since ",
+          "restore points are pinned or being read; raise host_bytes, ",
           core_->options.host_bytes));
     }
     reserved = bytes;
+    is_counted = core_->catalog.evicted() == evicted;
   }
   return absl::OkStatus();
 }
@@ -519,13 +525,13 @@ uint64_t PublishSessionImpl::PointBytesToAdd() const {
   uint64_t bytes = Catalog::SpaceCostBytes(spec_.tenant.size());
   for (const std::vector<KeyedSegment>* segments : {&chain_->chunks, &chain_->remainders}) {
     for (const KeyedSegment& segment : *segments) {
-      if (index.Peek(segment.key) != nullptr) continue;
+      if (index.Find(segment.key) != nullptr) continue;
       bytes += PrefixIndex::NodeCostBytes(segment.segment.tokens, segment.cuts.size());
     }
   }
   for (const Boundary& kept : boundaries_) {
     if (kept.held) continue;
-    bytes += Catalog::PointCostBytes(kept.items.size(), CutsUpTo(kept.boundary).size());
+    bytes += RestorePointEntry::CostBytes(kept.items.size(), CutsUpTo(kept.boundary).size());
   }
   for (const Item& item : items_) {
     if (item.object == nullptr || item.object->in_host()) continue;

@@ -94,7 +94,7 @@ class PublishSessionImpl : public PublishSession {
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 
   absl::Status ReservePoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // RAM of what the commit is about to add to the catalog, at most.
+  // Bookkeeping that the commit will add to the catalog, at most.
   uint64_t PointBytesToAdd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(core_->mu);
   // All of the tenant, since this began.
