@@ -16,20 +16,21 @@
 
 namespace hearth {
 
-// What a file's mode says it is: "a pipe", "a symbolic link", "a regular file".
+// Returns the kind of a file by its mode: "a pipe", "a symbolic link", "a regular file".
 const char* FileKind(mode_t mode);
 
-// A descriptor, opened with the flags of open(2); O_CLOEXEC and O_NONBLOCK are added. Links are
-// followed unless O_NOFOLLOW is among the flags. kFailedPrecondition: not a regular file, or a
-// link that is not followed; else the code of the system's error.
+// Opens a file with the flags of open(2), to which O_CLOEXEC and O_NONBLOCK are added, and returns
+// its descriptor. Links are followed unless O_NOFOLLOW is among the flags. kFailedPrecondition: the
+// file is not regular, or is a link that is not followed; otherwise the code of the system's error.
 absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t mode = 0);
 
-// Returns kFailedPrecondition if the path, after following links, is there and is not a regular
-// file. For libraries that open the file themselves.
+// Returns kFailedPrecondition if the path, after following links, exists and is not a regular file.
+// Call before a library opens the file itself.
 absl::Status CheckIsRegular(const std::string& path);
 
-// The bytes of a regular file, after following links, or of anything else with `pipes_too`: a FIFO
-// or a device might never answer. kNotFound names the file; `max_bytes` bounds it.
+// Returns the bytes of a regular file; links are followed. With `pipes_too` reads a pipe or a
+// device too, which might never answer. kNotFound: the file cannot be read, is of another kind or
+// has more than `max_bytes`.
 absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t max_bytes,
                                             bool pipes_too = false);
 

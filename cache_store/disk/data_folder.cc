@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/base/regular_file.h"
@@ -15,12 +17,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Is there and of another kind than S_IFREG or S_IFDIR, as `kind` says: refuses it.
+// Refuses an entry of another kind than `kind`, S_IFREG or S_IFDIR. An absent one passes. A link
+// may lead to the database.
 absl::Status CheckEntry(const std::string& path, mode_t kind) {
   struct stat is {};
   if (::lstat(path.c_str(), &is) != 0 || (is.st_mode & S_IFMT) == kind) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(path, " must be ", FileKind(kind), "; it is ",
-                                                    FileKind(is.st_mode), ": remove it"));
+  const char* const advice = S_ISLNK(is.st_mode)
+                                 ? ": replace the link by what it leads to: move that here, or "
+                                   "mount it here; do not delete it"
+                                 : ": move it out of the folder";
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " must be ", FileKind(kind), "; it is ", FileKind(is.st_mode), advice));
 }
 
 }  // namespace
@@ -36,22 +43,35 @@ absl::Status CheckEntries(const std::string& dir) {
 }
 
 absl::Status CheckTree(const std::string& folder, bool follows_links) {
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
-       it.increment(error)) {
-    std::error_code ignored;
-    const fs::file_status is = follows_links ? it->status(ignored) : it->symlink_status(ignored);
-    if (is.type() == fs::file_type::none || is.type() == fs::file_type::not_found ||
-        fs::is_directory(is) || fs::is_regular_file(is)) {
-      continue;  // what was deleted meanwhile is as good as absent
+  std::vector<fs::path> folders = {folder};
+  while (!folders.empty()) {
+    const fs::path path = std::move(folders.back());
+    folders.pop_back();
+    std::error_code error;
+    fs::directory_iterator it(path, fs::directory_options::skip_permission_denied, error);
+    for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
+      std::error_code ignored;  // an entry that was deleted meanwhile is as good as absent
+      if (fs::is_directory(it->symlink_status(ignored))) folders.push_back(it->path());
+      const fs::file_status is = follows_links ? it->status(ignored) : it->symlink_status(ignored);
+      if (is.type() == fs::file_type::none || is.type() == fs::file_type::not_found ||
+          fs::is_directory(is) || fs::is_regular_file(is)) {
+        continue;
+      }
+      if (absl::Status found = CheckEntry(it->path(), S_IFREG); !found.ok()) return found;
     }
-    if (absl::Status found = CheckEntry(it->path(), S_IFREG); !found.ok()) return found;
+    if (error && error != std::errc::no_such_file_or_directory) {
+      return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot list ", path.string()));
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckCanBeOpened(const std::string& dir) {
   if (absl::Status found = CheckEntries(dir); !found.ok()) return found;
+  return CheckHasDatabase(dir);
+}
+
+absl::Status CheckHasDatabase(const std::string& dir) {
   std::error_code error;
   if (std::filesystem::exists(dir + "/db/CURRENT", error)) return absl::OkStatus();
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/db", error)) {

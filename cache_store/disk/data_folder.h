@@ -15,11 +15,14 @@ namespace hearth {
 // keeps a start waiting and no symbolic link leads a write or an erase out of the folder.
 // kFailedPrecondition names the first that is not. The folder itself may be a link.
 absl::Status CheckEntries(const std::string& dir);
-// The same for everything in a folder. `follows_links`: links to files and folders pass.
+// Checks everything in a folder in the same way. `follows_links`: links to files and folders pass.
+// Folders that this process may not list are left out: RocksDB cannot find files in them either.
 absl::Status CheckTree(const std::string& folder, bool follows_links);
 
-// OK when it has the file that a database is opened by. kDataLoss, which says what to do: it has
-// other parts of one alone. kFailedPrecondition: it has none.
+// Returns OK if the folder has the file that a database is opened by. kDataLoss, which says what to
+// do: it has other parts of a database only. kFailedPrecondition: it has none.
+absl::Status CheckHasDatabase(const std::string& dir);
+// CheckEntries, then CheckHasDatabase.
 absl::Status CheckCanBeOpened(const std::string& dir);
 
 // OK when another folder can be renamed to it: it is absent or empty, and no mount point. Else

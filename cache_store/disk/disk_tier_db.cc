@@ -313,7 +313,11 @@ rocksdb::ReadOptions VerifiedReads() {
 
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
-  if (absl::Status found = CheckEntries(dir); !found.ok()) return found;
+  // Once the store has started, a planted entry needs the rights of the store itself.
+  const bool is_first = mode == Mode::kOwn || mode == Mode::kAsIs || mode == Mode::kLook;
+  if (absl::Status found = is_first ? CheckEntries(dir) : absl::OkStatus(); !found.ok()) {
+    return found;
+  }
   std::unique_ptr<Database> database(new Database);
   const std::string path = DatabasePath(dir);
   rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
@@ -374,7 +378,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
   const auto open = [&] {
     handles_.clear();
     // Of a database that lost the name of its manifest RocksDB would make an empty one.
-    if (absl::IsDataLoss(CheckCanBeOpened(dir))) {
+    if (absl::IsDataLoss(CheckHasDatabase(dir))) {
       return rocksdb::Status::Corruption("CURRENT is gone");
     }
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <memory>
 
@@ -31,9 +33,10 @@ class NoLog : public rocksdb::Logger {
   void Logv(const char*, va_list) override {}
 };
 
-// Best-efforts recovery is RocksDB's own: what it did is in its manifest when it returns.
+// Best-efforts recovery is RocksDB's own: what it did is in its manifest when it returns. An
+// exception ends the child, and does not reach the callers of its parent.
 bool Recover(rocksdb::DBOptions options, const std::string& path,
-             std::vector<rocksdb::ColumnFamilyDescriptor> families) {
+             std::vector<rocksdb::ColumnFamilyDescriptor> families) noexcept {
   // The child has none of RocksDB's threads.
   options.max_file_opening_threads = 1;
   options.stats_dump_period_sec = options.stats_persist_period_sec = 0;
@@ -68,7 +71,9 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
     if (::getppid() != parent) ::_exit(1);
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
-    for (const int number : {SIGABRT, SIGSEGV, SIGALRM}) std::signal(number, SIG_DFL);
+    // The parent's handlers would say that the parent's start was ended.
+    for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGALRM}) std::signal(number, SIG_DFL);
+    std::set_terminate(&std::abort);
     ::alarm(kChildSeconds);
     // Not closed: the rest of the process is not there.
     ::_exit(Recover(options, path, families) ? 0 : 1);

@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fstream>
+#include <new>
+#include <system_error>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -69,73 +73,124 @@ void TakeStopSignals() {
   }
 }
 
-// The line of a failed start, made while there is memory. Written by one thread, before others
-// start; read by handlers.
-char g_refused_line[2048];
-std::atomic<bool> g_is_starting{false};
+// The guard of a start. Its texts are made while there is memory. Written by one thread before
+// others start, and by EndStartGuard; read by handlers.
+struct StartGuard {
+  char program[128];
+  char advice[2048];
+  std::vector<int> signals;  // those that OnEndOfLibrary handles
+  bool is_limited;           // its address space or its threads
+  std::terminate_handler terminate_before;
+  std::atomic<bool> is_on{false};
+  std::atomic<pid_t> ending_thread{0};
+};
+StartGuard& Guard() {
+  static StartGuard& guard = *new StartGuard;
+  return guard;
+}
 
-// The signals by which a library ends the process if it is refused memory or a thread.
-constexpr int kEndsOfLibraries[] = {SIGABRT, SIGSEGV, SIGBUS};
+rlim_t LimitOf(__rlimit_resource resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+// Whether an operator lowered the limit: the kernel's own for a user is half of all threads.
+bool AreThreadsLimited() {
+  rlim_t all = 0;
+  std::ifstream("/proc/sys/kernel/threads-max") >> all;
+  return LimitOf(RLIMIT_NPROC) < all / 2;
+}
 
 // As `ulimit` prints it.
 std::string LimitText(__rlimit_resource resource, uint64_t unit) {
-  rlimit limit{};
-  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
-  return absl::StrCat(limit.rlim_cur / unit);
+  const rlim_t limit = LimitOf(resource);
+  return limit == RLIM_INFINITY ? "unlimited" : absl::StrCat(limit / unit);
 }
 
-// Takes no memory and no lock. `why`: of an exception; null: a library's words, if any, are above.
-[[noreturn]] void EndStart(const char* why) {
+// Returns false if no start is guarded. If another thread ends the start already, waits for the end
+// of the process.
+bool MayEndStart() {
+  if (!Guard().is_on.load()) return false;
+  pid_t ending = 0;
+  if (Guard().ending_thread.compare_exchange_strong(ending, gettid())) return true;
+  if (ending == gettid()) _exit(1);  // it failed again while it wrote the line
+  for (;;) pause();
+}
+
+// Takes no memory and no lock. `is_refusal`: memory or a thread was certainly refused. `what`: an
+// exception or a signal.
+[[noreturn]] void EndStart(bool is_refusal, const char* what) {
   const auto say = [](const char* text) {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) _exit(1);
   };
-  say(g_refused_line);
-  if (why != nullptr) say(" (");
-  if (why != nullptr) say(why);
-  say(why != nullptr ? ")\n" : "\n");
+  say(Guard().program);
+  say(is_refusal ? ": the start was ended: the system refused memory or a thread ("
+                 : ": the start was ended by ");
+  say(what);
+  say(is_refusal ? ")"
+                 : "; unless a line above names the cause, the system refused memory or a thread");
+  say(Guard().advice);
   _exit(1);
 }
 
 void OnEndOfLibrary(int signal) {
-  if (g_is_starting.exchange(false)) EndStart(signal == SIGABRT ? "SIGABRT" : "SIGSEGV");
+  if (MayEndStart()) {
+    EndStart(false, signal == SIGABRT ? "SIGABRT" : signal == SIGBUS ? "SIGBUS" : "SIGSEGV");
+  }
   std::signal(signal, SIG_DFL);
   raise(signal);
 }
 
-// The end by an exception that nothing caught.
-[[noreturn]] void OnTerminate() {
-  if (!g_is_starting.exchange(false)) std::abort();
+// Returns if the exception that nothing caught is no sign of refused memory or threads.
+void EndStartByException() {
+  const bool is_limited = Guard().is_limited;
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+    // A refused thread whose exception unwinds past threads that run destroys these.
+    if (is_limited && MayEndStart()) EndStart(false, "std::terminate");
+  } catch (const std::bad_alloc& error) {
+    if (MayEndStart()) EndStart(true, error.what());
+  } catch (const std::system_error& error) {
+    const int code = error.code().value();
+    const bool is_refusal = code == EAGAIN || code == ENOMEM;
+    if ((is_refusal || is_limited) && MayEndStart()) EndStart(is_refusal, error.what());
   } catch (const std::exception& error) {
-    EndStart(error.what());
+    if (is_limited && MayEndStart()) EndStart(false, error.what());
   } catch (...) {
+    if (is_limited && MayEndStart()) EndStart(false, "an exception");
   }
-  EndStart(nullptr);
+}
+
+[[noreturn]] void OnTerminate() {
+  EndStartByException();
+  if (Guard().terminate_before != nullptr) Guard().terminate_before();
+  std::abort();
 }
 
 }  // namespace
 
 void GuardStart(const std::string& program, const std::vector<std::string>& asked) {
-  const std::string line = absl::StrCat(
-      program,
-      ": the start was ended: the system refused memory or a thread, or a library failed; ",
-      absl::StrJoin(asked, " "), " ask for memory, ulimit -v is ", LimitText(RLIMIT_AS, 1024),
-      " and ulimit -u ", LimitText(RLIMIT_NPROC, 1), ": lower the flags, or raise the limits");
-  std::snprintf(g_refused_line, sizeof(g_refused_line), "%s", line.c_str());
-  g_is_starting.store(true);
-  std::set_terminate(&OnTerminate);
-  rlimit limit{};
-  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  for (const int signal : kEndsOfLibraries) {
-    // Without a limit a crash is no lack of memory: its core file is of use.
-    if (signal == SIGABRT || is_limited) std::signal(signal, &OnEndOfLibrary);
-  }
+  StartGuard& guard = Guard();
+  const std::string advice = absl::StrCat(
+      "; ", absl::StrJoin(asked, " "), " ask for memory, ulimit -v is ", LimitText(RLIMIT_AS, 1024),
+      " and ulimit -u ", LimitText(RLIMIT_NPROC, 1), ": lower the flags, or raise the limits\n");
+  std::snprintf(guard.program, sizeof(guard.program), "%s", program.c_str());
+  std::snprintf(guard.advice, sizeof(guard.advice), "%s", advice.c_str());
+  const bool is_memory_limited = LimitOf(RLIMIT_AS) != RLIM_INFINITY;
+  guard.is_limited = is_memory_limited || AreThreadsLimited();
+  // If it is refused memory, a library may abort or use a null pointer; if it is refused a thread,
+  // it aborts. Without a limit a crash has another cause, and its core file is of use.
+  if (guard.is_limited) guard.signals = {SIGABRT};
+  if (is_memory_limited) guard.signals = {SIGABRT, SIGSEGV, SIGBUS};
+  guard.is_on.store(true);
+  guard.terminate_before = std::set_terminate(&OnTerminate);
+  for (const int signal : guard.signals) std::signal(signal, &OnEndOfLibrary);
 }
 
 void EndStartGuard() {
-  if (!g_is_starting.exchange(false)) return;
-  for (const int signal : kEndsOfLibraries) std::signal(signal, SIG_DFL);
+  if (!Guard().is_on.exchange(false)) return;
+  for (const int signal : Guard().signals) std::signal(signal, SIG_DFL);
+  std::set_terminate(Guard().terminate_before);
 }
 
 void HandleStopSignals() {

@@ -13,11 +13,15 @@
 namespace hearth {
 
 // Until EndStartGuard, a start that is refused memory or a thread ends with one line on stderr and
-// exit code 1, whichever thread or library was refused it: an exception that nothing caught, or an
-// abort. The line names the flags that ask for memory, with their values, and the limits.
-// `asked`: --host-bytes=4GiB and the like. REQUIRES: before any other thread starts.
+// exit code 1, whichever thread or library was refused it. The line names the flags that ask for
+// memory, with their values, and the limits. Without a limit of address space (ulimit -v) or
+// threads (ulimit -u, below the kernel's own), only std::bad_alloc and a refused std::thread end in
+// this way; with one, other exceptions that nothing caught and an abort do so too, and the line
+// says that the cause is not certain. `asked`: --host-bytes=4GiB and the like. REQUIRES: before any
+// other thread starts.
 void GuardStart(const std::string& program, const std::vector<std::string>& asked);
-// From now on the process ends as usual: a core file is worth more than a line.
+// From now on the process ends as it would without GuardStart: a core file is worth more than a
+// line.
 void EndStartGuard();
 
 // Blocks SIGTERM, SIGINT and SIGQUIT, which a thread of its own takes from now on, and SIGHUP,

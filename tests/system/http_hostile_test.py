@@ -45,9 +45,9 @@ def bytes_of(case):
 
 
 def with_token(request, token):
-    """The request with a token, behind its first line."""
-    begin, end = request.split(b"\r\n", 1)
-    return b"\r\n".join([begin, f"Authorization: Bearer {token}".encode(), end])
+    """The request with a token after its first line, or None if its lines have no such ends."""
+    begin, found, end = request.partition(b"\r\n")
+    return begin + found + f"Authorization: Bearer {token}\r\n".encode() + end if found else None
 
 
 def answer_to(address, request, half_closes):
@@ -68,8 +68,13 @@ def answer_to(address, request, half_closes):
     return got
 
 
+def without_interim(got):
+    """The answer without the 100 (Continue) by which the door probes a half-closed caller."""
+    return got.split(b"\r\n\r\n", 1)[-1] if got.startswith(b"HTTP/1.1 100 ") else got
+
+
 def is_whole(got):
-    head, found, body = got.partition(b"\r\n\r\n")
+    head, found, body = without_interim(got).partition(b"\r\n\r\n")
     if not found:
         return len(got) > ANSWER_BYTES_MAX
     fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
@@ -101,7 +106,7 @@ class Hostile(HttpWorker):
         except OSError as error:
             return f"no answer: {error}"
         took_s = time.monotonic() - begin
-        words = answer.split(b"\r\n", 1)[0].split(b" ")
+        words = without_interim(answer).split(b"\r\n", 1)[0].split(b" ")
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() else None
         if status not in allowed:
             return f"status {status}, not one of {allowed}: {answer[:300]!r}"

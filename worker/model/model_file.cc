@@ -6,12 +6,12 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace hearth {
 
@@ -66,8 +66,10 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_by
 void WriteCacheFile(const std::string& path, absl::string_view text) {
   std::error_code ignored;  // a folder that cannot be made shows as a file that cannot be written
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  std::string temporary = path + ".XXXXXX";
-  const int file = mkostemp(temporary.data(), O_CLOEXEC);
+  // Processes of several containers may have the same id.
+  const std::string temporary = absl::StrCat(path, ".", getpid(), ".", absl::GetCurrentTimeNanos());
+  // Users who share the folder read each other's files.
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) return;
   const bool is_whole = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   close(file);

@@ -23,8 +23,9 @@ bool ReadAt(int fd, uint64_t offset, size_t bytes, void* to);
 // kResourceExhausted: the file is larger than `max_bytes`.
 absl::StatusOr<std::string> ReadModelFile(const std::string& path, size_t max_bytes);
 
-// Writes a file of a cache folder, which is made; one that cannot be written is left out. The file
-// is a new one: a link in its place is replaced, and leads no write out of the folder.
+// Writes a file of a cache folder, and makes the folder. If the file cannot be written, it is left
+// out. The file is a new one, of mode 0644 less the umask: a link in its place is replaced, and
+// leads no write out of the folder.
 void WriteCacheFile(const std::string& path, absl::string_view text);
 
 }  // namespace hearth

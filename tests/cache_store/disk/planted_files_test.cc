@@ -8,8 +8,11 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/disk/backup.h"
+#include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/verify.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -18,6 +21,7 @@ namespace hearth {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 class PlantedFiles : public ::testing::Test {
@@ -66,6 +70,18 @@ TEST_F(PlantedFiles, LinkedFoldersEndTheStart) {
     fs::remove(dir_ + "/" + name);
     fs::rename(folder_.File("aside"), dir_ + "/" + name);
   }
+  EXPECT_TRUE(Start(dir_).ok());
+}
+
+// The link leads to the database: an operator who follows the message must not lose it.
+TEST_F(PlantedFiles, LinkedDatabaseIsNotToBeDeleted) {
+  fs::rename(dir_ + "/db", folder_.File("elsewhere"));
+  fs::create_directory_symlink(folder_.File("elsewhere"), dir_ + "/db");
+  const std::string message(Start(dir_).message());
+  EXPECT_THAT(message, HasSubstr("move that here, or mount it here; do not delete it"));
+  EXPECT_THAT(message, Not(HasSubstr("remove")));
+  fs::remove(dir_ + "/db");
+  fs::rename(folder_.File("elsewhere"), dir_ + "/db");
   EXPECT_TRUE(Start(dir_).ok());
 }
 
@@ -136,6 +152,24 @@ TEST_F(PlantedFiles, BackupWithAPipeIsNotRestored) {
   ExpectNamed(RestoreDataDir(from, folder_.File("restored"), 0).status(), from + "/meta/2",
               "a pipe");
   ExpectNamed(BackUpDataDir(dir_, from).status(), from + "/meta/2", "a pipe");
+}
+
+// lost+found is one.
+TEST(CheckTree, FoldersThatMayNotBeListedAreLeftOut) {
+  const TestFolder folder;
+  const std::string dir = folder.File("tree");
+  ASSERT_EQ(::mkdir(dir.c_str(), 0755), 0);
+  for (int i = 0; i < 16; ++i) ASSERT_EQ(::mkdir(absl::StrCat(dir, "/closed", i).c_str(), 0), 0);
+  ASSERT_EQ(::mkdir((dir + "/open").c_str(), 0755), 0);
+  fs::permissions(fs::path(dir).parent_path(), fs::perms(0755));
+  const uid_t user = ::geteuid();
+  const absl::Cleanup be_user = [&] {
+    EXPECT_EQ(::seteuid(user), 0);
+    for (int i = 0; i < 16; ++i) fs::remove(absl::StrCat(dir, "/closed", i));
+  };
+  ASSERT_EQ(::mkfifo((dir + "/open/pipe").c_str(), 0600), 0);
+  if (user == 0) ASSERT_EQ(::seteuid(65534), 0);
+  EXPECT_THAT(std::string(CheckTree(dir, false).message()), HasSubstr(dir + "/open/pipe"));
 }
 
 }  // namespace

@@ -5,14 +5,17 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "tests/support/run_in_child.h"
 #include "tests/support/test_folder.h"
@@ -69,12 +72,22 @@ TEST(Process, AStopSignalThatCameBeforeItIsWaitedForIsKept) {
   EXPECT_EQ(WEXITSTATUS(end), 3);
 }
 
+// Of address space: too much to be met.
+constexpr rlim_t kHighLimit = rlim_t{1} << 60;
+
 // The end of a guarded start, and what it said on stderr.
-int EndOfStart(const std::function<void()>& start, std::string* said) {
+int EndOfStart(const std::function<void()>& start, std::string* said,
+               rlim_t limit = RLIM_INFINITY) {
   const TestFolder folder;
   const std::string path = folder.File("stderr");
   const int end = RunInChild([&] {
     dup2(open(path.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    rlimit memory{};
+    getrlimit(RLIMIT_AS, &memory);
+    memory.rlim_cur = std::min(limit, memory.rlim_max);
+    setrlimit(RLIMIT_AS, &memory);
     GuardStart("hearth-test", {"--host-bytes=4GiB"});
     start();
   });
@@ -82,35 +95,90 @@ int EndOfStart(const std::function<void()>& start, std::string* said) {
   return end;
 }
 
+// A line, and nothing else, with `cause`.
+void ExpectLine(int end, const std::string& said, const std::string& cause) {
+  EXPECT_TRUE(WIFEXITED(end)) << end;
+  EXPECT_EQ(WEXITSTATUS(end), 1);
+  EXPECT_EQ(said.find("hearth-test: the start was ended" + cause), 0u) << said;
+  EXPECT_NE(said.find("--host-bytes=4GiB"), std::string::npos) << said;
+  EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
+}
+
 TEST(Process, RefusedStartEndsWithALine) {
   const std::function<void()> starts[] = {
       [] { std::thread([] { throw std::bad_alloc(); }).join(); },
-      [] { std::thread([] { throw std::system_error(EAGAIN, std::generic_category()); }).join(); },
-      [] { const std::thread thread(&pause); },  // destroyed while it runs, as by a failed start
-      [] { std::abort(); }};
+      [] { std::thread([] { throw std::system_error(EAGAIN, std::generic_category()); }).join(); }};
   for (const auto& start : starts) {
     std::string said;
     const int end = EndOfStart(start, &said);
-    EXPECT_TRUE(WIFEXITED(end)) << end;
-    EXPECT_EQ(WEXITSTATUS(end), 1);
-    EXPECT_EQ(said.find("hearth-test: "), 0u) << said;
-    EXPECT_NE(said.find("--host-bytes=4GiB"), std::string::npos) << said;
-    EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
+    ExpectLine(end, said, ": the system refused memory or a thread (");
   }
 }
 
-TEST(Process, AbortAfterTheStartIsAnAbort) {
-  std::string said;
-  const int end = EndOfStart(
-      [] {
-        EndStartGuard();
-        const rlimit no_core{0, 0};
-        setrlimit(RLIMIT_CORE, &no_core);
+TEST(Process, CrashUnderALimitEndsWithALine) {
+  const std::pair<std::function<void()>, std::string> starts[] = {
+      {[] { const std::thread thread(&pause); }, " by std::terminate; unless"},
+      {[] { std::thread([] { throw std::runtime_error("broken"); }).join(); },
+       " by broken; unless"},
+      {[] { std::abort(); }, " by SIGABRT; unless"},
+      {[] { raise(SIGBUS); }, " by SIGBUS; unless"}};
+  for (const auto& [start, cause] : starts) {
+    std::string said;
+    const int end = EndOfStart(start, &said, kHighLimit);
+    ExpectLine(end, said, cause);
+  }
+}
+
+// The second must not end the process before the first has written its line.
+TEST(Process, CrashesOfTwoThreadsAreOneLine) {
+  for (int i = 0; i < 8; ++i) {
+    std::string said;
+    const auto start = [] {
+      std::atomic<int> ready{0};
+      const auto crash = [&ready] {
+        ++ready;
+        while (ready < 2) continue;
         std::abort();
-      },
-      &said);
-  EXPECT_TRUE(WIFSIGNALED(end));
-  EXPECT_EQ(said, "");
+      };
+      std::thread other(crash);
+      crash();
+    };
+    const int end = EndOfStart(start, &said, kHighLimit);
+    ExpectLine(end, said, " by SIGABRT; unless");
+  }
+}
+
+// It has another cause than refused memory.
+TEST(Process, CrashWithoutALimitIsACrash) {
+  rlimit memory{};
+  getrlimit(RLIMIT_AS, &memory);
+  if (memory.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "the test itself has a limit";
+  const std::pair<std::function<void()>, std::string> starts[] = {
+      {[] { std::abort(); }, ""}, {[] { throw std::runtime_error("broken"); }, "broken"}};
+  for (const auto& [start, word] : starts) {
+    std::string said;
+    const auto run = [&start = start]() noexcept { start(); };
+    const int end = EndOfStart(run, &said);
+    EXPECT_TRUE(WIFSIGNALED(end)) << end;
+    EXPECT_EQ(said.find("hearth-test"), std::string::npos) << said;
+    EXPECT_NE(said.find(word), std::string::npos) << said;
+  }
+}
+
+TEST(Process, CrashAfterTheStartIsACrash) {
+  const std::pair<std::function<void()>, std::string> crashes[] = {
+      {[] { std::abort(); }, ""}, {[] { throw std::runtime_error("broken"); }, "what():  broken"}};
+  for (const auto& [crash, words] : crashes) {
+    std::string said;
+    const auto run = [&crash = crash]() noexcept {
+      EndStartGuard();
+      crash();
+    };
+    const int end = EndOfStart(run, &said, kHighLimit);
+    EXPECT_TRUE(WIFSIGNALED(end)) << end;
+    EXPECT_EQ(said.find("hearth-test"), std::string::npos) << said;
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+  }
 }
 
 }  // namespace

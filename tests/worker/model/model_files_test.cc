@@ -289,6 +289,14 @@ class DigestTest : public CheckpointTest {
   std::string cache_;
 };
 
+TEST_F(DigestTest, CacheFileIsReadableByOtherUsers) {
+  const mode_t before = umask(022);
+  Digest();
+  umask(before);
+  const std::filesystem::file_status file = std::filesystem::status(Remembered());
+  EXPECT_EQ(file.permissions(), std::filesystem::perms(0644)) << Remembered();
+}
+
 TEST_F(DigestTest, IsRememberedForTheSameFiles) {
   const RememberedDigest first = Digest();
   EXPECT_FALSE(first.from_cache);

@@ -1,0 +1,64 @@
+// A crash of the child that mends a database: the parent's handlers have no part in it.
+#include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "cache_store/disk/disk_tier_recovery.h"
+#include "tests/support/run_in_child.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+// Crashes at the first look at a folder.
+class CrashingFiles : public rocksdb::FileSystemWrapper {
+ public:
+  explicit CrashingFiles(std::function<void()> crash)
+      : rocksdb::FileSystemWrapper(rocksdb::FileSystem::Default()), crash_(std::move(crash)) {}
+  const char* Name() const override { return "CrashingFiles"; }
+  rocksdb::IOStatus CreateDirIfMissing(const std::string&, const rocksdb::IOOptions&,
+                                       rocksdb::IODebugContext*) override {
+    crash_();
+    return rocksdb::IOStatus::OK();
+  }
+
+ private:
+  const std::function<void()> crash_;
+};
+
+// Exits with 0: to the parent, the child would have mended the database.
+[[noreturn]] void EndWell() { std::_Exit(0); }
+[[noreturn]] void EndWellBySignal(int) { EndWell(); }
+
+TEST(MendingChild, CrashIsNotTheParents) {
+  const std::function<void()> crashes[] = {[] { raise(SIGBUS); }, [] { raise(SIGSEGV); },
+                                           [] { std::abort(); },
+                                           [] { throw std::runtime_error("broken"); }};
+  const TestFolder folder;
+  for (const auto& crash : crashes) {
+    const int end = RunInChild([&] {
+      for (const int signal : {SIGBUS, SIGSEGV, SIGABRT}) std::signal(signal, &EndWellBySignal);
+      std::set_terminate(&EndWell);
+      rocksdb::DBOptions options;
+      const auto env = rocksdb::NewCompositeEnv(std::make_shared<CrashingFiles>(crash));
+      options.env = env.get();
+      const absl::Status mended = RecoverInChild(options, folder.File("db"), {});
+      std::_Exit(absl::IsDataLoss(mended) ? 3 : 4);
+    });
+    EXPECT_TRUE(WIFEXITED(end));
+    EXPECT_EQ(WEXITSTATUS(end), 3);
+  }
+}
+
+}  // namespace
+}  // namespace hearth
