@@ -1,9 +1,9 @@
 // Reads the requests of OpenAI's API into those of hearth.v1.Inference.
 //
-// Fields that this server does not know are ignored; known ones that this server lacks are refused
-// by name, so that no caller takes an answer for something that it is not. Limits are those of the
-// gRPC API (stop strings, listed tokens, messages of a chat), and are checked while reading. Cache
-// words: a part's prompt_cache_breakpoint is a breakpoint; where a chat has none and its
+// Unknown fields are ignored; known ones that this server lacks are refused by name,
+// so that no caller takes an answer for something that it is not. Limits are those of the gRPC API
+// (stop strings, listed tokens, messages of a chat), and are checked while reading. Cache words: a
+// part's prompt_cache_breakpoint is a breakpoint; where a chat has none and its
 // prompt_cache_options do not say `explicit`, the end of the system text is one.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_REQUEST_H_

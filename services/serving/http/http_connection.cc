@@ -236,7 +236,10 @@ void HttpConnection::Read() {
   size_t bytes = kWatchRead;
   if (stage_ == Stage::kHeader) bytes = kHeaderRead;
   if (stage_ == Stage::kBody || dropped_bytes_ > 0) bytes = kBodyRead;
-  if (incoming_.capacity() > bytes) std::vector<char>().swap(incoming_);
+  if (incoming_.capacity() > bytes) {
+    std::vector<char>(bytes).swap(incoming_);
+    CountBuffers();  // less than before
+  }
   incoming_.resize(bytes);
   StartRead(asio::buffer(incoming_));
 }
