@@ -21,7 +21,9 @@ version=$(dpkg-deb -f "$package" Version)
 for program in hearth-store hearthctl hearth-events; do
   said=$("$root/usr/bin/$program" --version)
   [[ $said == *"$version"* ]] || fail "$program --version says $said, the package $version"
-  gzip -dc "$root/usr/share/man/man1/$program.1.gz" | grep -q '^\.TH ' || fail "no page of $program"
+  # Not grep -q: it may end before gzip has written all, and pipefail then reports gzip's signal.
+  gzip -dc "$root/usr/share/man/man1/$program.1.gz" | grep '^\.TH ' >/dev/null ||
+    fail "no page of $program"
 done
 bash -n "$root/usr/share/bash-completion/completions/hearthctl"
 grep -q 'Apache License' "$root/usr/share/doc/hearth/copyright" || fail "no licence"
