@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
@@ -25,7 +26,10 @@ class SteppedStoreFixture {
     options_.data_dir = folder_.path();
     options_.host_bytes = 0;
     options_.disk_bytes = uint64_t{1} << 30;
-    options_.on_warning = [this](const std::string& line) { lines_.push_back(line); };
+    options_.on_warning = [this](const std::string& line) {
+      absl::MutexLock lock(&lines_mu_);  // RocksDB's threads warn, too
+      lines_.push_back(line);
+    };
   }
   virtual ~SteppedStoreFixture() = default;
   virtual StoreSeams Seams() { return SteppedSeams(&executor_, &clock_); }
@@ -61,6 +65,7 @@ class SteppedStoreFixture {
   const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();
   StoreOptions options_;
+  absl::Mutex lines_mu_;
   std::vector<std::string> lines_;  // the store's warnings
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;
