@@ -258,7 +258,7 @@ def run_filled(cluster, volume, points, args):
         said = [points.fetch(store, known) for known in points.known]
         waits = [publishes_again_s(store, points) for _ in range(POINTS)]
     node.stop()
-    # What is gone is a prefix of fewer tokens.
+    # A point that was evicted answers with fewer tokens.
     wrong = [one for one in said if one is not None and not one.endswith("tokens")]
     print(f"{args.kind} {args.mib} MiB: filled by {filled} points, published again after "
           f"{took_s} s, {said.count(None)} served, {len(wrong)} wrong fetches {wrong[:3]}, "

@@ -18,7 +18,8 @@ constexpr uint64_t kMinLogBytes = kMiB;
 constexpr uint64_t kSettingsBytes = kMiB;
 // A volume of which the files may use less than this is not worth a finer sum.
 constexpr uint64_t kMinStoredDivisor = 4;
-// Of all files: less than this part says nothing about what an erase gave back.
+// If an erase changes the free bytes by less than this part of all files, the change proves
+// nothing.
 constexpr uint64_t kSmallPart = 32;
 
 uint64_t Below(uint64_t a, uint64_t b) { return a - std::min(a, b); }
@@ -39,9 +40,9 @@ uint64_t LogBytesFor(uint64_t files_bytes) {
 uint64_t StoredBytesFor(uint64_t files_bytes) {
   const uint64_t fixed = kMaxLogs * LogBytesFor(files_bytes) + kReserveBytes + kSettingsBytes;
   const uint64_t rest = Below(files_bytes, fixed);
-  // 16 of 19 parts are stored. One is erased and not given back yet, one is erased in files that
-  // hold live bytes too, one is being rewritten (store_core.cc). On a large volume the first and
-  // the last are at most 1 GiB each.
+  // 16 of 19 parts are stored. Three parts are left: for erased bytes that are not given back yet,
+  // for erased bytes in files that hold live bytes too, and for files that are being rewritten
+  // (store_core.cc). On a large volume the first and the third are at most 1 GiB each.
   const uint64_t of_small = rest / 19 * 16, of_large = Below(rest, 2 * kGiB) / 17 * 16;
   return std::max({of_small, of_large, std::min(files_bytes, fixed) / kMinStoredDivisor});
 }
@@ -69,7 +70,8 @@ void VolumeBudget::Begin(uint64_t noted_bytes, const std::optional<DiskRoom>& ro
 void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
   const uint64_t measured = std::min(room.FilesBytes(), ample_bytes_);
   highest_free_bytes_ = std::max(highest_free_bytes_, room.free_bytes);
-  // Files come and go while they are counted: only what is seen twice raises the budget.
+  // Files come and go while they are counted: only room that two measurements show raises the
+  // budget.
   const uint64_t raised = std::min(measured, previous_bytes_);
   previous_bytes_ = measured;
   if (measured >= files_bytes_) {

@@ -22,8 +22,7 @@
 
 namespace hearth {
 
-// Bytes of a volume: those of the data folder's files, those that the process may still write, and
-// all that the volume has.
+// Bytes of a volume: of the data folder's files, free for this process, and of the whole volume.
 struct DiskRoom {
   uint64_t own_bytes = 0;
   uint64_t free_bytes = 0;
@@ -46,10 +45,11 @@ class VolumeBudget {
   explicit VolumeBudget(uint64_t wanted_bytes);
 
   // The first budget of a run. Call before the first Update. `noted_bytes`: files_bytes() of an
-  // earlier run; 0: none is known. `room`: none if it could not be measured. Less room than was
-  // noted counts at once only where it costs no restore point and the volume is another one,
-  // smaller than what was noted. If nothing was noted, it counts at once where it costs no restore
-  // point, and where the store's own files fill the volume.
+  // earlier run; 0: none is known. `room`: none if it could not be measured. If less room is
+  // measured than was noted, the measurement counts at once only if it costs no restore point and
+  // the volume is smaller than the noted bytes, so that it is another volume. If nothing was noted,
+  // the measurement counts at once if it costs no restore point, or if the store's own files fill
+  // the volume.
   void Begin(uint64_t noted_bytes, const std::optional<DiskRoom>& room);
   void Update(const DiskRoom& room, absl::Time now);
   // The files use more than files_bytes() though erased bytes were given back: lowers the limit.

@@ -16,7 +16,7 @@ namespace hearth {
 
 class TextList {
  public:
-  // Adds a text of so many bytes, for the caller to write before the next call.
+  // Adds a text of `bytes`, which the caller writes before the next call.
   char* Add(size_t bytes) {
     const size_t begin = texts_.size();
     assert(bytes <= UINT32_MAX - begin);

@@ -1,9 +1,10 @@
 // VolumeWatch: keeps the disk tier's files within what their volume has.
 //
-// It measures the volume, sets the limit of stored bytes (volume_budget.h), and evicts what is over
-// it. While the files use more than their budget, it has erased bytes given back, and if that is
-// not enough once they have been, lowers the limit further. What the budget was is noted on disk:
-// if other programs have filled the volume before a start, the start evicts nothing.
+// It measures the volume, sets the limit of stored bytes (volume_budget.h), and evicts restore
+// points until the limit holds. While the files use more than their budget, it has erased bytes
+// given back, and if that is not enough once they have been, lowers the limit further. The last
+// budget is noted on disk: if other programs have filled the volume before a start, the start
+// evicts nothing.
 //
 // Thread safety: one thread at a time. Ownership: borrows the core. REQUIRES: a disk tier.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_VOLUME_WATCH_H_
@@ -28,7 +29,7 @@ class VolumeWatch {
   void Begin() ABSL_LOCKS_EXCLUDED(core_->mu);
   // Measures if it is time to. May write to the disk.
   void Step() ABSL_LOCKS_EXCLUDED(core_->mu);
-  // How long to wait after a step that measured for so long.
+  // The pause after a step whose measurement took `measuring`.
   static absl::Duration PauseAfter(absl::Duration measuring);
 
  private:

@@ -119,7 +119,7 @@ bool HttpAnswer::State::Put(std::string bytes, bool is_end) {
     if (fits) {
       Append({std::move(bytes), size});
     } else {
-      is_broken = superseded = true;  // the connection is closed, which tells the maker
+      is_broken = superseded = true;  // closing the connection calls on_gone
       DropReady();
     }
     if (is_end || !fits) End();

@@ -81,8 +81,8 @@ class HttpAnswer {
   const std::shared_ptr<State> state_;
 };
 
-// What a maker holds for less than the time of its answer. Thread safety: none. Ownership: the
-// answer must outlive it.
+// Bytes that the maker of an answer holds for less than the time of its answer. Thread safety:
+// none. Ownership: the answer must outlive the hold.
 class HttpHold {
  public:
   explicit HttpHold(HttpAnswer* answer) : answer_(answer) {}
@@ -126,8 +126,8 @@ struct HttpAnswer::State {
   // Sends a part of a stream. Return false if the caller is gone.
   bool Write(absl::string_view data) ABSL_LOCKS_EXCLUDED(mutex);
   bool Put(std::string bytes, bool is_end) ABSL_LOCKS_EXCLUDED(mutex);
-  // Answers 503 in place of an answer that has not begun, and tells its maker that the caller is
-  // gone. Returns false if the answer has begun.
+  // Answers 503 in place of an answer that has not begun, and calls `on_gone` for its maker.
+  // Returns false if the answer has begun.
   bool Supersede() ABSL_LOCKS_EXCLUDED(mutex);
   // Has the connection closed; allocates nothing.
   void Break() ABSL_LOCKS_EXCLUDED(mutex);

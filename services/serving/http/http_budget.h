@@ -3,11 +3,13 @@
 //
 // If new bytes do not fit, the caller with the most bytes gives way (with its largest account): an
 // attacker who fills the budget loses its own connections, even if each of them is small, and a
-// small request is never refused. Of one caller's accounts, those of begun streams that hold at
-// most a 16th of the limit go last. Thread safety: all methods from any thread. Ownership: each
-// account keeps its budget alive. Invariants: (1) the accounts together hold at most `limit_bytes`;
-// (2) an evicted account holds nothing and can hold nothing; (3) a destroyed account holds nothing;
-// (4) a caller's sum is that of its accounts, and a caller without accounts has no entry.
+// small request is never refused. A caller's begun streams that hold at most a 16th of the limit
+// give way after its other accounts.
+// Thread safety: all methods from any thread.
+// Ownership: each account keeps its budget alive.
+// Invariants: (1) the accounts together hold at most `limit_bytes`; (2) an evicted account holds
+// nothing and can hold nothing; (3) a destroyed account holds nothing; (4) a caller's sum is the
+// sum of its accounts, and a caller without accounts has no entry.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_HTTP_BUDGET_H_
 #define HEARTH_SERVICES_SERVING_HTTP_HTTP_BUDGET_H_
 
@@ -30,7 +32,7 @@ class HttpBudget {
 
   explicit HttpBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // `caller`: whose account it is. `on_evict` is called once if the account is evicted, by the
+  // `caller`: the owner of the account. `on_evict` is called once if the account is evicted, by the
   // thread whose bytes did not fit. It may run after the account is destroyed. It must not call the
   // budget.
   static std::shared_ptr<Account> Open(std::shared_ptr<HttpBudget> budget, std::string caller,
@@ -43,7 +45,7 @@ class HttpBudget {
     absl::flat_hash_set<Account*> accounts;
   };
 
-  // The account that gives way for `bytes` more of `grows`; `grows` itself if that is the one.
+  // Returns the account that gives way for `bytes` more of `grows`; it may be `grows` itself.
   Account* FindVictim(Account* grows, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Evict(Account* account, std::vector<std::function<void()>>* on_evict)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/serving/json_value.h"
 
 namespace hearth {
 namespace {
@@ -30,7 +31,6 @@ constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
 // Dropped bytes beyond a body's are read at one read for each CheckTimeouts: a caller may send its
 // whole body before it reads why the body was refused, but a flood must not keep the thread busy.
 constexpr uint64_t kDropSlackBytes = uint64_t{1} << 20;
-constexpr size_t kMaxQuotedBytes = 200;
 // A header field costs this much in Beast's parser and in HttpRequest, besides its text in both.
 constexpr uint64_t kFieldBytes = 200;
 
@@ -440,9 +440,9 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
       return Refusal(403, "origin: a page's request must have a Host; got none");
     }
   } else if (!server_->host_rule.Allows(*host)) {
-    return Refusal(403, absl::StrCat("Host: \"", HostOf(*host).substr(0, kMaxQuotedBytes),
-                                     "\" is no name of this server's; ", options.hosts_flag,
-                                     " lists those that are"));
+    return Refusal(403,
+                   absl::StrCat("Host: ", Quoted(HostOf(*host)), " is no name of this server's; ",
+                                options.hosts_flag, " lists those that are"));
   }
   if (options.check_head == nullptr) return std::nullopt;
   HttpVerdict verdict = options.check_head(request_);

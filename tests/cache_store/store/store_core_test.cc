@@ -141,7 +141,7 @@ TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
   StoreLock lock(core_.get());
   Persisting work;
   StoredObject *begun = MakeObject(), *other = MakeObject();
-  work.objects = {{begun, {}}, {other, {}}};
+  work.objects = {{begun, begun->key(), {}}, {other, other->key(), {}}};
   work.begun_objects = 1;
   EXPECT_THAT(writer.AbandonWrite(work), testing::ElementsAre(begun->number));
   EXPECT_TRUE(begun->disk.begun);

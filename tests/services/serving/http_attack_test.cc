@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr char kGet[] = "GET /get HTTP/1.1\r\nHost: localhost\r\n\r\n";
 constexpr char kPost[] = "POST /post HTTP/1.1\r\nHost: localhost\r\n";
-// Of connections that are only there to ask.
+// Most bytes that idle connections hold.
 constexpr uint64_t kAlmostNothing = uint64_t{16} << 10;
 
 class HttpAttackTest : public ::testing::Test {
@@ -647,7 +647,7 @@ TEST_F(HttpAttackTest, RefusedTokenLosesItsPlace) {
   EXPECT_THAT(newcomer.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, SlowHandlerOfBodyDelaysNobody) {
+TEST_F(HttpAttackTest, SlowBodyHandlerDelaysNoOtherRequest) {
   absl::Notification entered, release;
   Serve([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
     if (request.body.size() > (64 << 10)) {
