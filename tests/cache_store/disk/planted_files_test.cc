@@ -168,7 +168,9 @@ TEST(CheckTree, FoldersThatMayNotBeListedAreLeftOut) {
     for (int i = 0; i < 16; ++i) fs::remove(absl::StrCat(dir, "/closed", i));
   };
   ASSERT_EQ(::mkfifo((dir + "/open/pipe").c_str(), 0600), 0);
-  if (user == 0) ASSERT_EQ(::seteuid(65534), 0);
+  if (user == 0) {
+    ASSERT_EQ(::seteuid(65534), 0);
+  }
   EXPECT_THAT(std::string(CheckTree(dir, false).message()), HasSubstr(dir + "/open/pipe"));
 }
 
