@@ -74,6 +74,10 @@ void SendJson(const Json& value, HttpHeaders headers, HttpAnswer* answer) {
   answer->Send(200, headers, JsonLine(value));
 }
 
+absl::Status Draining() {
+  return absl::UnavailableError("the server is draining; call another worker");
+}
+
 // The tokens of one text, by the worker's own pool.
 class TokenizeCall {
  public:
@@ -140,8 +144,18 @@ absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenAiDoor::Open(OpenAiOptions optio
 }
 
 void OpenAiDoor::Drain() {
-  draining_ = true;
+  {
+    absl::WriterMutexLock lock(&starts_mutex_);
+    draining_ = true;
+  }
   server_->Drain();
+}
+
+absl::Status OpenAiDoor::StartCalls(const std::function<void()>& start) {
+  absl::ReaderMutexLock lock(&starts_mutex_);
+  if (draining_) return Draining();
+  start();
+  return absl::OkStatus();
 }
 
 std::optional<HttpHeaders> OpenAiDoor::OriginHeaders(const HttpRequest& head) const {
@@ -217,7 +231,7 @@ void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
   if (gets && path == "/version") {
     return SendJson({{"version", options_.version}}, headers, answer.get());
   }
-  if (draining_) return error(503, "the server is draining; call another worker");
+  if (draining_) return error(503, Draining().message());
   if (posts && path == kChat) return StartCompletion(request, true, headers, answer);
   if (posts && path == kCompletions) return StartCompletion(request, false, headers, answer);
   if (posts && path == "/tokenize") return Tokenize(request, headers, answer);
@@ -263,11 +277,18 @@ std::string OpenAiDoor::Models(absl::string_view only) const {
   return only.empty() ? JsonLine({{"object", "list"}, {"data", list}}) : "";
 }
 
+absl::StatusOr<JsonDocument> OpenAiDoor::ReadBody(const HttpRequest& request,
+                                                  HttpHold* hold) const {
+  absl::StatusOr<JsonDocument> body =
+      ParseBody(request.body, [&](uint64_t bytes) { return !draining_ && hold->Add(bytes); });
+  if (absl::IsUnavailable(body.status()) && draining_) return Draining();
+  return body;
+}
+
 absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request, bool is_chat,
                                                       const Answer& answer) const {
   HttpHold document(answer.get());
-  const absl::StatusOr<JsonDocument> body =
-      ParseBody(request.body, [&](uint64_t bytes) { return document.Add(bytes); });
+  const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
   if (!body.ok()) return body.status();
   absl::StatusOr<OpenAiRequest> read =
       is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
@@ -309,14 +330,15 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
       return {bytes.data(), bytes.size()};
     };
   }
-  Complete(stub_.get(), *std::move(parsed), std::move(terms), answer);
+  const absl::Status started =
+      StartCalls([&] { Complete(stub_.get(), *std::move(parsed), std::move(terms), answer); });
+  if (!started.ok()) SendError(started, 0, headers, answer.get());
 }
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
 void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
   HttpHold document(answer.get());
-  const absl::StatusOr<JsonDocument> body =
-      ParseBody(request.body, [&](uint64_t bytes) { return document.Add(bytes); });
+  const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
   absl::Status status = body.status();
   bool adds_special = true;
   OpenAiRequest parsed;
@@ -334,16 +356,18 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
     if (status.ok() && !answer->Hold(read->bytes())) status = NoAnswerMemory();
     if (status.ok()) parsed = *std::move(read);
   }
-  if (!status.ok()) {
+  const auto refuse = [&](const absl::Status& why) {
     headers.emplace_back("Content-Type", "application/json");
-    return SendError(status, 0, headers, answer.get());
-  }
-  auto* call = new TokenizeCall(answer, std::move(headers), options_.context_tokens);
+    SendError(why, 0, headers, answer.get());
+  };
+  if (!status.ok()) return refuse(status);
+  auto call = std::make_unique<TokenizeCall>(answer, headers, options_.context_tokens);
   *call->request.mutable_prompt() = std::move(parsed.prompts[0]);
   const v1::PromptInput& prompt = call->request.prompt();
   call->drops_bos = !adds_special && prompt.has_text() && !absl::StartsWith(prompt.text(), "<bos>");
   SendToken(CallTokenOf(request), &call->context);
-  call->Start(stub_.get());
+  status = StartCalls([&] { call.release()->Start(stub_.get()); });
+  if (!status.ok()) refuse(status);
 }
 
 void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
@@ -358,7 +382,7 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
   }
   HttpHold held(answer.get());  // until Send; the text that it sends is held on its own
   const auto hold = [&](uint64_t bytes) { return held.Add(bytes); };
-  const absl::StatusOr<JsonDocument> body = ParseBody(request.body, hold);
+  const absl::StatusOr<JsonDocument> body = ReadBody(request, &held);
   if (!body.ok()) return refuse(body.status());
   const std::optional<JsonValue> tokens = body->root().Find("tokens");
   if (!tokens.has_value()) return refuse(absl::InvalidArgumentError("tokens: is missing"));

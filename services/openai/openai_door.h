@@ -18,8 +18,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/openai/completion.h"
 #include "services/openai/openai_request.h"
@@ -49,12 +51,17 @@ class OpenAiDoor final : public SideDoor {
   static absl::StatusOr<std::unique_ptr<OpenAiDoor>> Open(OpenAiOptions options);
 
   const std::string& address() const { return server_->address(); }
-  // Answers that are under way may end; /health says that no more are taken.
-  void Drain() override;
+  // Answers that are under way may end; /health says that no more are taken. No call of the channel
+  // begins after this has returned. A body that is still being parsed is refused with 503.
+  void Drain() override ABSL_LOCKS_EXCLUDED(starts_mutex_);
+  // HttpServer::held_bytes.
+  uint64_t held_bytes() const { return server_->held_bytes(); }
 
  private:
   explicit OpenAiDoor(OpenAiOptions options);
   using Answer = std::shared_ptr<HttpAnswer>;
+  // Runs `start`, which begins calls of the channel. kUnavailable: the server drains; not run.
+  absl::Status StartCalls(const std::function<void()>& start) ABSL_LOCKS_EXCLUDED(starts_mutex_);
   HttpVerdict CheckHead(const HttpRequest& head) const;
   // The token for calls; empty where there are no identities.
   std::string CallTokenOf(const HttpRequest& request) const;
@@ -63,6 +70,8 @@ class OpenAiDoor final : public SideDoor {
   void Handle(const HttpRequest& request, const Answer& answer);
   void StartCompletion(const HttpRequest& request, bool is_chat, HttpHeaders headers,
                        const Answer& answer);
+  // `hold` counts the document.
+  absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, bool is_chat,
                                             const Answer& answer) const;
   absl::Status SetModel(const OpenAiRequest& request, CompletionTerms* terms) const;
@@ -74,7 +83,10 @@ class OpenAiDoor final : public SideDoor {
   const OpenAiOptions options_;
   const int64_t start_;
   const std::unique_ptr<v1::Inference::Stub> stub_;
-  std::atomic<bool> draining_{false};
+  // Held shared while calls begin. If a call begins at an in-process channel whose server was shut
+  // down, gRPC 1.51 calls a null function.
+  absl::Mutex starts_mutex_;
+  std::atomic<bool> draining_{false};   // set under starts_mutex_
   std::unique_ptr<HttpServer> server_;  // last: it calls the others
 };
 

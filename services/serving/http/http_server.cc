@@ -28,6 +28,8 @@ using ErrorCode = boost::system::error_code;
 using std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(250);
+// Of an ending server, which waits for its last answers.
+constexpr auto kLastLook = std::chrono::milliseconds(10);
 // Answers under way when the server goes have so long to reach their callers.
 constexpr auto kFinish = std::chrono::seconds(1);
 constexpr auto kTrimPause = std::chrono::seconds(5);
@@ -110,7 +112,7 @@ class HttpServer::Rep {
     Drain();
     asio::post(*io_, [this] {
       finish_by_ = steady_clock::now() + kFinish;
-      Finish();
+      Look();
     });
     thread_.join();
   }
@@ -247,9 +249,12 @@ class HttpServer::Rep {
     return goes != nullptr;
   }
 
-  // Ends once no answer is under way, or it is time.
+  // Ends once no answer is under way, or it is time. Refusals of connections that came after the
+  // drain began do not count: callers who connect again and again would have no end.
   void Finish() {
-    const auto answers = [](const auto& entry) { return entry.second->is_answering(); };
+    const auto answers = [](const auto& entry) {
+      return entry.second->is_answering() && !entry.second->caller().is_extra;
+    };
     if (steady_clock::now() < finish_by_ &&
         std::any_of(server_.open.begin(), server_.open.end(), answers)) {
       return;
@@ -263,7 +268,7 @@ class HttpServer::Rep {
   void Look() {
     if (finish_by_ != steady_clock::time_point::max()) Finish();
     if (finished_) return;
-    look_.expires_after(kLook);
+    look_.expires_after(finish_by_ == steady_clock::time_point::max() ? kLook : kLastLook);
     look_.async_wait([this](ErrorCode error) {
       if (error) return;
       Look();  // first, so that a fault below leaves it

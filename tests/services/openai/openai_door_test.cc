@@ -340,6 +340,28 @@ TEST_F(OpenAiDoorTest, RefusesARequestDuringADrain) {
   EXPECT_EQ(reply.status, 503) << reply.body;
 }
 
+// A call that begins after the server's shutdown would end the process.
+TEST_F(OpenAiDoorTest, BodyInParsingIsRefusedByADrain) {
+  std::string begin = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
+  while (begin.size() < (size_t{3} << 20) - 64) begin += ",{}";
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
+    Serve(WorkerServer::Invariant());
+    Open();
+    const std::string body = begin + "]}";
+    HttpCaller caller(door_->address());
+    caller.Say(absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\n",
+                            "Content-Type: application/json\r\nContent-Length: ", body.size(),
+                            "\r\n\r\n", body));
+    while (door_->held_bytes() < body.size() + (size_t{1} << 20)) Get("/version");
+    door_->Drain();
+    server_->runner()->Drain(absl::ZeroDuration(), nullptr);
+    const std::string all = caller.HearAll();
+    EXPECT_THAT(all, StartsWith("HTTP/1.1 503")) << path;
+    EXPECT_THAT(all, HasSubstr("the server is draining")) << path;
+    door_ = nullptr;
+  }
+}
+
 TEST_F(OpenAiDoorTest, CancelsTheCallOfACallerWhoHangsUp) {
   ServeOneLongRequest();
   const auto count = [&](const char* name) { return server_->engine()->Stats().counters.at(name); };
