@@ -1,10 +1,14 @@
 #include "services/serving/json_reader.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -33,6 +37,37 @@ std::string NumberText(double number) {
   return absl::StrCat(absl::StripSuffix(text, ".0"));
 }
 
+// Large blocks are mapped, so that the system has their memory back when they are freed. malloc
+// would keep it: servers set it so (KeepFreedMemory), and malloc_trim leaves the end of each of its
+// heaps but the first.
+constexpr size_t kMappedBytes = size_t{1} << 20;
+
+template <typename T>
+struct MappedAllocator {
+  using value_type = T;
+  MappedAllocator() = default;
+  template <typename Other>
+  explicit MappedAllocator(const MappedAllocator<Other>&) {}
+
+  T* allocate(size_t count) {
+    const size_t bytes = count * sizeof(T);
+    if (bytes < kMappedBytes) return std::allocator<T>().allocate(count);
+    void* const block =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED) throw std::bad_alloc();
+    return static_cast<T*>(block);
+  }
+  void deallocate(T* block, size_t count) {
+    if (count * sizeof(T) < kMappedBytes) return std::allocator<T>().deallocate(block, count);
+    munmap(block, count * sizeof(T));
+  }
+  bool operator==(const MappedAllocator&) const { return true; }
+  bool operator!=(const MappedAllocator&) const { return false; }
+};
+
+template <typename T>
+using MappedVector = std::vector<T, MappedAllocator<T>>;
+
 }  // namespace
 
 struct JsonNodes {
@@ -60,8 +95,8 @@ struct JsonNodes {
   };
   static_assert(sizeof(Node) == 16, "the arithmetic of json_reader.h counts on it");
 
-  std::vector<Node> nodes;
-  std::vector<char> text;  // a vector reserves what it is asked for; a string may double
+  MappedVector<Node> nodes;
+  MappedVector<char> text;  // a vector reserves what it is asked for; a string may double
   std::string name;
 
   bool is_container(uint32_t at) const {
@@ -257,7 +292,7 @@ class NodeBuilder {
 // Grows by half at least, but never to more nodes than the rest of the text can have: one for each
 // two bytes.
 bool NodeBuilder::AddNode(NodeType type) {
-  std::vector<Node>& nodes = made_->nodes;
+  MappedVector<Node>& nodes = made_->nodes;
   if (nodes.size() == nodes.capacity()) {
     const size_t rest = static_cast<size_t>(end_ - reached_) / 2 + 2;
     const size_t more = std::min(std::max<size_t>(64, nodes.size() / 2), rest);
@@ -272,7 +307,7 @@ bool NodeBuilder::AddNode(NodeType type) {
 
 // No string is longer than it is written.
 bool NodeBuilder::AddText(const Text& value) {
-  std::vector<char>& text = made_->text;
+  MappedVector<char>& text = made_->text;
   if (text.size() + value.size() > text.capacity()) {
     const size_t rest = static_cast<size_t>(end_ - reached_);
     const size_t more = value.size() + std::min(std::max<size_t>(64, text.size() / 2), rest);

@@ -1,5 +1,6 @@
 #include "services/serving/http/http_budget.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -19,6 +20,11 @@ std::shared_ptr<HttpBudget::Account> HttpBudget::Open(std::shared_ptr<HttpBudget
 uint64_t HttpBudget::held_bytes() const {
   absl::MutexLock lock(&mutex_);
   return held_bytes_;
+}
+
+uint64_t HttpBudget::TakePeakBytes() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(peak_bytes_, held_bytes_);
 }
 
 HttpBudget::Account* HttpBudget::FindVictim(Account* grows, uint64_t bytes) {
@@ -87,6 +93,7 @@ bool HttpBudget::Account::Grow(uint64_t bytes) {
     }
     if (fits) {
       budget_->held_bytes_ += bytes;
+      budget_->peak_bytes_ = std::max(budget_->peak_bytes_, budget_->held_bytes_);
       caller_->bytes += bytes;
       bytes_ += bytes;
     }

@@ -38,6 +38,8 @@ class HttpBudget {
   static std::shared_ptr<Account> Open(std::shared_ptr<HttpBudget> budget, std::string caller,
                                        std::function<void()> on_evict);
   uint64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The most that was held since the last call, or since the start.
+  uint64_t TakePeakBytes() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Caller {
@@ -53,6 +55,7 @@ class HttpBudget {
   const uint64_t limit_bytes_;
   mutable absl::Mutex mutex_;
   uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // since TakePeakBytes
   absl::flat_hash_map<std::string, std::unique_ptr<Caller>> callers_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -85,5 +85,17 @@ TEST(HttpBudget, SmallBegunStreamGoesLast) {
   EXPECT_EQ(budget->held_bytes(), 149u);
 }
 
+TEST(HttpBudget, PeakIsTakenOnce) {
+  const auto budget = std::make_shared<HttpBudget>(100);
+  const auto one = HttpBudget::Open(budget, "one", nullptr);
+  ASSERT_TRUE(one->Grow(60));
+  one->Shrink(50);
+  ASSERT_TRUE(one->Grow(5));
+  EXPECT_EQ(budget->TakePeakBytes(), 60u);
+  one->Shrink(5);
+  EXPECT_EQ(budget->TakePeakBytes(), 15u);
+  EXPECT_EQ(budget->TakePeakBytes(), 10u);
+}
+
 }  // namespace
 }  // namespace hearth
