@@ -185,7 +185,7 @@ OBJECTS = filled(b'{"prompt":"a","max_tokens":1,"x":[', b"{},", b"]}")
 DEEP = [b'{"prompt":' + b"[" * (BODY_BYTES - 20), filled(b'{"a":', b'{"a":', b"1"),
         b'{"a":' + b"[" * 60 + filled(b"", b"[],", b"", BODY_BYTES - 200) + b"]" * 60 + b"}"]
 KEYS = [numbered(b"{", '"key%d":0', b"}", 200000), filled(b"{", b'"a":0,', b"}"),
-        filled(b'{"prompt":"a","x":[', b'{"a":{"b":{}}},', b"]}")]
+        filled(b'{"prompt":"a","max_tokens":1,"x":[', b'{"a":{"b":{}}},', b"]}")]
 STOPS = b'{"prompt":["' + b'a","' * 63 + b'a"],"max_tokens":1,' + filled(
     b'"stop":[', b'"x",', b"]}", BODY_BYTES - 1000)
 BIASES = numbered(b'{"prompt":[5],"max_tokens":1,"logit_bias":{', '"%d":1', b"}}", 250000)
