@@ -214,6 +214,24 @@ TEST(HttpServer, OldCallerGetsNoContinue) {
   EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 200"));
 }
 
+// --http-listen :PORT; a request without Host and with Origin was a SIGSEGV once.
+TEST(HttpServer, ListenWithoutHostNeedsHostHeader) {
+  HttpServer::Options options;
+  options.listen = ":0";
+  auto server = HttpServer::Start(options, EchoHttp);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto ask = [&](const std::string& version, const std::string& headers) {
+    HttpCaller caller((*server)->address());
+    caller.Say(absl::StrCat("GET / HTTP/", version, "\r\n", headers, "\r\n"));
+    return caller.HearUntil("\r\n");
+  };
+  const std::string origin = "Origin: http://evil.example\r\n";
+  EXPECT_THAT(ask("1.1", origin), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask("1.1", "Host:\r\n" + origin), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask("1.0", origin), StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(ask("1.0", ""), StartsWith("HTTP/1.1 200"));
+}
+
 TEST(HttpServer, DrainAnswersNewConnections) {
   const auto server = ServeHttp(EchoHttp);
   server->Drain();
