@@ -22,6 +22,10 @@ constexpr uint64_t kMinStoredDivisor = 4;
 // nothing.
 constexpr uint64_t kSmallPart = 32;
 
+// Least limit that Squeeze leaves: RocksDB can write a table of so many bytes into the room of the
+// reserve (disk_sizes.h).
+constexpr uint64_t kLeastBytes = kReserveBytes / 2;
+
 uint64_t Below(uint64_t a, uint64_t b) { return a - std::min(a, b); }
 
 }  // namespace
@@ -121,7 +125,7 @@ bool VolumeBudget::IsAmple(uint64_t free_bytes) const {
 uint64_t VolumeBudget::limit_bytes() const {
   if (!is_limited()) return wanted_bytes_;
   const uint64_t limit = StoredBytesFor(files_bytes_);
-  return std::max(Below(limit, squeezed_bytes_), limit / 8);
+  return std::max(Below(limit, squeezed_bytes_), std::min(limit / 8, kLeastBytes));
 }
 
 }  // namespace hearth

@@ -126,6 +126,7 @@ void VolumeWatch::GiveBack(const DiskRoom& room, uint64_t last_reclaim) {
   const uint64_t most = budget_.files_bytes(), reclaims = core_->reclaims.load();
   if (!budget_.is_limited() || room.own_bytes <= most) {
     is_over_ = false;
+    squeeze_bytes_ = 0;
     if (room.own_bytes < most - most / kSmallChange) budget_.Relax();
     if (std::exchange(gave_up_reserve_, gave_up_reserve_ && reclaims == reclaims_before_)) {
       core_->ReclaimSoon();  // the disk tier flushes, and is as it was
@@ -137,7 +138,12 @@ void VolumeWatch::GiveBack(const DiskRoom& room, uint64_t last_reclaim) {
   const bool is_settled = is_over_ && !erases_wait_;
   const bool squeezes = is_settled && last_reclaim >= awaited_reclaim_;
   if (squeezes) {
-    budget_.Squeeze(room.own_bytes - most);
+    // If a log or a table holds live bytes too, an erase gives nothing back: the next step then
+    // evicts twice as much, so that a few steps suffice.
+    const bool gave_back = squeeze_bytes_ == 0 || room.own_bytes < squeezed_at_bytes_;
+    squeeze_bytes_ = gave_back ? room.own_bytes - most : 2 * squeeze_bytes_;
+    squeezed_at_bytes_ = room.own_bytes;
+    budget_.Squeeze(squeeze_bytes_);
     SetLimit(room);
   }
   // Less than a flush may need.

@@ -43,15 +43,17 @@ class VolumeWatch {
   StoreCore* const core_;
   VolumeBudget budget_;
   absl::Time next_ = absl::InfinitePast();
-  uint64_t said_bytes_ = 0;       // the limit in the last line; 0: none, or not limited
-  uint64_t noted_bytes_ = 0;      // the budget on disk
-  bool said_stays_ = false;       // that evictions cannot bring the store within its limit
-  bool said_stuck_ = false;       // that a lower budget gave no room back
-  bool is_over_ = false;          // the files were seen to use too much
-  bool erases_wait_ = false;      // at the last step: the disk took no erase
-  uint64_t awaited_reclaim_ = 0;  // StoreCore::last_reclaim from which on erases are given back
-  bool gave_up_reserve_ = false;  // and nothing was given back since
-  uint64_t reclaims_before_ = 0;  // when it did
+  uint64_t said_bytes_ = 0;         // the limit in the last line; 0: none, or not limited
+  uint64_t noted_bytes_ = 0;        // the budget on disk
+  bool said_stays_ = false;         // that evictions cannot bring the store within its limit
+  bool said_stuck_ = false;         // that a lower budget gave no room back
+  bool is_over_ = false;            // the files were seen to use too much
+  bool erases_wait_ = false;        // at the last step: the disk took no erase
+  uint64_t awaited_reclaim_ = 0;    // StoreCore::last_reclaim from which on erases are given back
+  uint64_t squeeze_bytes_ = 0;      // of the last squeeze since the files used too much
+  uint64_t squeezed_at_bytes_ = 0;  // what the files used then
+  bool gave_up_reserve_ = false;    // and nothing was given back since
+  uint64_t reclaims_before_ = 0;    // when it did
 };
 
 }  // namespace hearth
