@@ -94,6 +94,12 @@ class RocksDiskTier : public DiskTier {
     return SliceView{std::move(value), bytes};
   }
 
+  absl::Status MayAdd() override {
+    if (!is_cramped_.load()) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        "write: No space left on device: the last room is kept for erases");
+  }
+
   absl::Status Write(const StoredSlice& slice, SliceView view) override {
     const SliceWrite one{slice, std::move(view)};
     return WriteAll({&one, 1});
@@ -197,6 +203,7 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) override {
     if (failed_.load()) return absl::UnavailableError("the last change failed");
+    if (absl::Status has_room = MayAdd(); !has_room.ok()) return has_room;
     return WriteBatch("write of last uses", false, [&](rocksdb::WriteBatch* batch) {
       for (const auto& [manifest, used] : uses) {
         batch->Put(db_->family(kMeta), UseKey(manifest), absl::StrCat(absl::ToUnixSeconds(used)));

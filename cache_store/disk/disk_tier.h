@@ -88,6 +88,9 @@ class DiskTier : public SliceTier {
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) = 0;
 
+  // To be asked before the first write of a publish. kResourceExhausted: GiveUpReserve was called,
+  // and no room was given back since: the rest of the room is for erases.
+  virtual absl::Status MayAdd() = 0;
   // Announces an object whose slices follow. Not visible until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;
   // One atomic batch. With `sync`, everything written before is on stable storage too. After an

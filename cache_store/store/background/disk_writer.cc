@@ -36,6 +36,7 @@ absl::Status DiskWriter::Persist(Persisting* work, bool sync,
 
 absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   assert(core_->tiers.disk != nullptr);
+  if (absl::Status has_room = core_->tiers.disk->MayAdd(); !has_room.ok()) return has_room;
   uint64_t bytes = 0;
   for (const auto& [object, key, copy, is_verified] : work->objects) {
     if (!is_verified && !object->IsIntact(copy)) {

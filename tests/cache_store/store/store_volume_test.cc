@@ -259,6 +259,21 @@ TEST_P(StoreVolume, StartOnVolumeThatItsLogFillsPublishesSoon) {
   CheckInvariants(store_.get());
 }
 
+// If a publish took the last room, no erase could be written any more.
+TEST_P(StoreVolume, RoomOfTheReserveIsForErases) {
+  Open();
+  Fill(0.5);
+  DiskTier* disk = stepped()->core()->tiers.disk.get();
+  disk_.SetRoom(0);
+  disk->GiveUpReserve();
+  const uint64_t room = disk_.room();
+  for (uint64_t seed = 1000; seed < 1200; ++seed) {
+    ASSERT_TRUE(absl::IsResourceExhausted(Publish(seed)));
+  }
+  EXPECT_GT(disk_.room(), room / 2);
+  EXPECT_EQ(CountServed(), seeds_);
+}
+
 INSTANTIATE_TEST_SUITE_P(Slices, StoreVolume, ::testing::Values(64u, 1024u),
                          [](const auto& info) { return info.param > 64 ? "Large" : "Small"; });
 
