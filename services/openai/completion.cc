@@ -314,6 +314,7 @@ void CompletionCall::TakePrompt(size_t prompt, const v1::PromptTokens& tokens) {
 
 void CompletionCall::TakeToken(size_t prompt, const v1::GeneratedToken& token) {
   mutex_.AssertHeld();
+  if (request_.only_echo) return;
   const size_t index = prompt * n_ + token.sample();
   if (index >= choices_.size()) return;
   Choice& choice = choices_[index];
@@ -343,14 +344,15 @@ void CompletionCall::TakeToken(size_t prompt, const v1::GeneratedToken& token) {
 
 void CompletionCall::TakeEnd(size_t prompt, const v1::Finished& finished) {
   mutex_.AssertHeld();
-  generated_tokens_ += finished.generated_tokens();
+  if (!request_.only_echo) generated_tokens_ += finished.generated_tokens();
   written_tokens_ += finished.cache_write_tokens();
   for (size_t s = 0; s < n_; ++s) {
     const size_t index = prompt * n_ + s;
     const bool is_known = static_cast<int>(s) < finished.samples_size();
     const v1::FinishReason reason =
         is_known ? finished.samples(static_cast<int>(s)).reason() : finished.reason();
-    choices_[index].finish_reason = reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
+    const bool is_cut = reason == v1::FINISH_REASON_LENGTH || request_.only_echo;
+    choices_[index].finish_reason = is_cut ? "length" : "stop";
     if (!streaming_) continue;
     SendChunk(index, request_.is_chat ? "{}" : "\"\"", "null", choices_[index].finish_reason);
   }

@@ -14,6 +14,7 @@
 #include "services/rpc/status_conversion.h"
 #include "services/serving/http_pages.h"
 #include "services/serving/json_reader.h"
+#include "services/serving/logging.h"
 #include "worker/text/sampler.h"
 
 namespace hearth {
@@ -296,8 +297,8 @@ absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request
   return read;
 }
 
-absl::Status OpenAiDoor::SetModel(const OpenAiRequest& request, CompletionTerms* terms) const {
-  terms->model = request.model.empty() ? options_.model : request.model;
+absl::Status OpenAiDoor::SetModel(const std::string& model, CompletionTerms* terms) const {
+  terms->model = model.empty() ? options_.model : model;
   const auto& adapters = options_.adapters;
   if (std::find(adapters.begin(), adapters.end(), terms->model) != adapters.end()) {
     terms->adapter = terms->model;
@@ -308,15 +309,24 @@ absl::Status OpenAiDoor::SetModel(const OpenAiRequest& request, CompletionTerms*
   return absl::OkStatus();
 }
 
+void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const {
+  if (unknown.names().empty()) return;
+  headers->emplace_back("X-Hearth-Unknown-Fields", unknown.Text());
+  for (const std::string& name : unknown_log_.TakeNew(unknown, absl::Now())) {
+    Log(LogLevel::kWarning, "a request has an unknown field, which is ignored", {{"field", name}});
+  }
+}
+
 void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpHeaders headers,
                                  const Answer& answer) {
   CompletionTerms terms;
   terms.request_id = RequestIdOf(request);
+  absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, is_chat, answer);
+  if (parsed.ok()) NoteUnknown(parsed->unknown, &headers);
   terms.headers = headers;
   headers.insert(headers.end(),
                  {{"Content-Type", "application/json"}, {"X-Request-Id", terms.request_id}});
-  absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, is_chat, answer);
-  const absl::Status status = parsed.ok() ? SetModel(*parsed, &terms) : parsed.status();
+  const absl::Status status = parsed.ok() ? SetModel(parsed->model, &terms) : parsed.status();
   if (!status.ok()) return SendError(status, 0, headers, answer.get());
   // One seed for all prompts, so that the answer can name it.
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
@@ -339,32 +349,26 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
 void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
   HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
-  absl::Status status = body.status();
-  bool adds_special = true;
-  OpenAiRequest parsed;
+  absl::StatusOr<OpenAiRequest> read = body.ok()
+                                           ? ParseTokenize(body->root(), options_.context_tokens)
+                                           : absl::StatusOr<OpenAiRequest>(body.status());
+  absl::Status status = read.status();
+  CompletionTerms terms;
   if (status.ok()) {
-    const bool is_chat = body->root().Find("messages").has_value();
-    absl::StatusOr<OpenAiRequest> read =
-        is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
-    JsonFields fields(body->root());
-    fields.Bool("add_special_tokens", &adds_special);
-    status = read.ok() ? fields.status() : read.status();
-    if (status.ok() && read->prompts.size() != 1) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat("prompt: must be one text; got ", read->prompts.size()));
-    }
-    if (status.ok() && !answer->Hold(read->bytes())) status = NoAnswerMemory();
-    if (status.ok()) parsed = *std::move(read);
+    NoteUnknown(read->unknown, &headers);
+    status = SetModel(read->model, &terms);
   }
+  if (status.ok() && !answer->Hold(read->bytes())) status = NoAnswerMemory();
   const auto refuse = [&](const absl::Status& why) {
     headers.emplace_back("Content-Type", "application/json");
     SendError(why, 0, headers, answer.get());
   };
   if (!status.ok()) return refuse(status);
   auto call = std::make_unique<TokenizeCall>(answer, headers, options_.context_tokens);
-  *call->request.mutable_prompt() = std::move(parsed.prompts[0]);
+  *call->request.mutable_prompt() = std::move(read->prompts[0]);
   const v1::PromptInput& prompt = call->request.prompt();
-  call->drops_bos = !adds_special && prompt.has_text() && !absl::StartsWith(prompt.text(), "<bos>");
+  call->drops_bos =
+      read->omits_bos && prompt.has_text() && !absl::StartsWith(prompt.text(), "<bos>");
   SendToken(CallTokenOf(request), &call->context);
   status = StartCalls([&] { call.release()->Start(stub_.get()); });
   if (!status.ok()) refuse(status);
@@ -384,6 +388,17 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
   const auto hold = [&](uint64_t bytes) { return held.Add(bytes); };
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &held);
   if (!body.ok()) return refuse(body.status());
+  UnknownFields unknown;
+  absl::Status status = CheckOpenAiFields(body->root(), kInDetokenize, &unknown);
+  if (!status.ok()) return refuse(status);
+  NoteUnknown(unknown, &headers);
+  std::string model;
+  JsonFields fields(body->root());
+  fields.Text("model", &model);
+  status = fields.status();
+  CompletionTerms terms;
+  if (status.ok()) status = SetModel(model, &terms);
+  if (!status.ok()) return refuse(status);
   const std::optional<JsonValue> tokens = body->root().Find("tokens");
   if (!tokens.has_value()) return refuse(absl::InvalidArgumentError("tokens: is missing"));
   if (!hold(tokens->size() * 2 * sizeof(uint32_t))) return refuse(NoAnswerMemory());

@@ -25,6 +25,7 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/openai/completion.h"
 #include "services/openai/openai_request.h"
+#include "services/openai/unknown_field_log.h"
 #include "services/serving/http/http_server.h"
 #include "services/serving/json_value.h"
 #include "services/serving/server/serving.h"
@@ -74,15 +75,18 @@ class OpenAiDoor final : public SideDoor {
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, bool is_chat,
                                             const Answer& answer) const;
-  absl::Status SetModel(const OpenAiRequest& request, CompletionTerms* terms) const;
+  absl::Status SetModel(const std::string& model, CompletionTerms* terms) const;
   void Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer);
   void Detokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) const;
+  // Lists unknown fields in a header of the answer, and each once in the log.
+  void NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const;
   Json TokenizerInfo() const;
   std::string Models(absl::string_view only) const;
 
   const OpenAiOptions options_;
   const int64_t start_;
   const std::unique_ptr<v1::Inference::Stub> stub_;
+  mutable UnknownFieldLog unknown_log_;
   // Held shared while calls begin. If a call begins at an in-process channel whose server was shut
   // down, gRPC 1.51 calls a null function.
   absl::Mutex starts_mutex_;

@@ -24,37 +24,13 @@ constexpr double kMaxBias = 100;
 // answer takes, for memory is set aside for all of them.
 constexpr uint32_t kCompletionTokens = 16, kChatTokens = 4096;
 
-// What this server lacks. Values that ask for nothing pass: clients send them.
-absl::Status RefuseLacking(JsonValue body) {
-  constexpr char kLacking[] = "is not supported by this server; leave it out";
-  for (const char* name :
-       {"tools", "functions", "tool_choice", "function_call", "audio", "modalities", "prediction",
-        "web_search_options", "suffix", "guided_json", "guided_regex", "structured_outputs",
-        "prompt_logprobs"}) {
-    const std::optional<JsonValue> found = body.Find(name);
-    if (!found.has_value() || found->Is("none") || found->Is("auto")) continue;
-    const bool is_container = found->is_list() || found->is_object();
-    if (is_container && found->size() == 0) continue;
-    if (found->is_list() && found->size() == 1 && (*found->elements().begin()).Is("text")) continue;
-    return found->Refuse(kLacking);
-  }
-  if (const auto format = body.Find("response_format"); format.has_value()) {
-    const std::optional<JsonValue> type = format->Find("type");
-    if (!type.has_value() || !type->Is("text")) {
-      return format->Bad("{\"type\": \"text\"}: only text is supported by this server");
-    }
-  }
-  if (const auto salt = body.Find("cache_salt"); salt.has_value()) {
-    return salt->Refuse(
-        "callers are kept apart by their identity (--identities-file), not by a "
-        "salt");
-  }
-  return absl::OkStatus();
+// The fields of an object that stands in `place`.
+JsonFields FieldsOf(JsonValue object, FieldPlace place) {
+  return JsonFields(object, CountsAsAbsent, place);
 }
 
 // A string, or a list of strings.
-absl::Status ReadStops(JsonValue body, v1::GenerateRequest* request) {
-  const std::optional<JsonValue> stop = body.Find("stop");
+absl::Status ReadStops(std::optional<JsonValue> stop, v1::GenerateRequest* request) {
   if (!stop.has_value()) return absl::OkStatus();
   const auto add = [&](JsonValue text) {
     if (!text.is_string()) return text.Bad("a string, or a list of strings");
@@ -83,12 +59,14 @@ absl::Status ReadSeconds(std::optional<JsonValue> text, uint32_t* seconds) {
   return read.status();
 }
 
-absl::Status ReadCacheOptions(JsonValue body, bool* is_explicit, OpenAiRequest* request) {
-  JsonFields fields(body);
-  fields.Text("prompt_cache_key", &request->cache_key, kMaxCacheKeyBytes);
-  const std::optional<JsonValue> options = fields.Find("prompt_cache_options");
-  if (!options.has_value()) return fields.status();
-  JsonFields inner(*options);
+absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiRequest* request) {
+  fields->Text("prompt_cache_key", &request->cache_key, kMaxCacheKeyBytes);
+  bool uses_cache = true;
+  fields->Bool("cache_prompt", &uses_cache);
+  if (!uses_cache) request->common.set_cache(v1::CACHE_MODE_OFF);
+  const std::optional<JsonValue> options = fields->Find("prompt_cache_options");
+  if (!options.has_value()) return fields->status();
+  JsonFields inner = FieldsOf(*options, kInCacheOptions);
   if (const auto mode = inner.Find("mode"); mode.has_value()) {
     *is_explicit = mode->Is("explicit");
     if (!*is_explicit && !mode->Is("implicit")) return mode->Bad("implicit or explicit");
@@ -137,6 +115,24 @@ absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sam
   return absl::OkStatus();
 }
 
+// The repetition penalty, also by llama.cpp's name. All penalties are about all tokens.
+void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
+  float penalty = 1, same = 1;
+  const bool has_penalty = fields->Number("repetition_penalty", 0.1, 10, &penalty);
+  if (fields->Number("repeat_penalty", 0.1, 10, &same)) {
+    if (has_penalty && same != penalty) {
+      return fields->Add(fields->Find("repeat_penalty")->Bad("repetition_penalty"));
+    }
+    penalty = same;
+    sampling->set_repetition_penalty(penalty);
+  }
+  if (has_penalty) sampling->set_repetition_penalty(penalty);
+  const bool is_on =
+      penalty != 1 || sampling->presence_penalty() != 0 || sampling->frequency_penalty() != 0;
+  const std::optional<JsonValue> range = fields->Find("repeat_last_n");
+  if (range.has_value() && is_on) fields->Add(range->Bad("-1: a penalty is about all tokens"));
+}
+
 // How tokens are drawn. The server fills in what the request leaves open.
 void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   sampling->set_server_defaults(true);
@@ -148,7 +144,7 @@ void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   if (fields->Number("min_p", 0, 1, &number)) to.set_min_p(number);
   if (fields->Number("presence_penalty", -2, 2, &number)) to.set_presence_penalty(number);
   if (fields->Number("frequency_penalty", -2, 2, &number)) to.set_frequency_penalty(number);
-  if (fields->Number("repetition_penalty", 0.1, 10, &number)) to.set_repetition_penalty(number);
+  ReadRepetition(fields, sampling);
   uint64_t count = 0;
   const std::optional<JsonValue> top_k = fields->Find("top_k");
   const bool takes_all = top_k.has_value() && top_k->Number(-1, -1).ok();  // vLLM's clients say -1
@@ -165,36 +161,58 @@ void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   fields->Add(ReadIds(fields->Find("bad_token_ids"), to.mutable_bad_token_ids()));
 }
 
+// {"type": "text"}, all that is served.
+absl::Status CheckFormat(std::optional<JsonValue> format) {
+  if (!format.has_value()) return absl::OkStatus();
+  const std::optional<JsonValue> type = format->Find("type");
+  if (type.has_value() && type->Is("text")) return absl::OkStatus();
+  return format->Bad("{\"type\": \"text\"}: only text is supported by this server");
+}
+
+// Counts a field that goes by two names. If a request has both, they must be equal.
+void CountEither(const char* name, const char* other, uint64_t least, uint64_t most,
+                 JsonFields* fields, uint64_t* to) {
+  uint64_t also = 0;
+  const bool has_name = fields->Count(name, least, most, to);
+  if (!fields->Count(other, least, most, &also)) return;
+  if (has_name && also != *to) {
+    return fields->Add(fields->Find(other)->Bad(absl::StrCat(name, ", which is ", *to)));
+  }
+  *to = also;
+}
+
 // The fields that chats and completions have in common.
-absl::Status ReadCommon(JsonValue body, uint32_t max_tokens, OpenAiRequest* request) {
+absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* request) {
+  const uint64_t least_tokens = request->echo ? 0 : 1;  // an echo alone asks for no token
   constexpr uint64_t kMaxUint = std::numeric_limits<uint32_t>::max();
-  if (absl::Status status = RefuseLacking(body); !status.ok()) return status;
   v1::GenerateRequest* made = &request->common;
-  JsonFields fields(body);
   uint64_t n = 1, tokens = max_tokens, best = 0;
   bool ignore_eos = false;
-  fields.Text("model", &request->model);
-  fields.Bool("stream", &request->stream);
-  fields.Count("n", 1, kMaxAnswers, &n);
-  if (fields.Count("best_of", 0, kMaxUint, &best) && best != n) {
-    return fields.Find("best_of")->Bad(absl::StrCat("n, which is ", n));
+  fields->Text("model", &request->model);
+  fields->Bool("stream", &request->stream);
+  CountEither("n", "n_cmpl", 1, kMaxAnswers, fields, &n);
+  if (fields->Count("best_of", 0, kMaxUint, &best) && best != n) {
+    return fields->Find("best_of")->Bad(absl::StrCat("n, which is ", n));
   }
-  fields.Count("max_tokens", 1, kMaxUint, &tokens);
-  fields.Count("max_completion_tokens", 1, kMaxUint, &tokens);
-  ReadSampling(&fields, made->mutable_sampling());
-  fields.Add(ReadStops(body, made));
-  fields.Bool("ignore_eos", &ignore_eos);
-  if (const auto options = fields.Find("stream_options"); options.has_value()) {
-    JsonFields inner(*options);
+  CountEither("max_tokens", "n_predict", least_tokens, kMaxUint, fields, &tokens);
+  fields->Count("max_completion_tokens", least_tokens, kMaxUint, &tokens);
+  ReadSampling(fields, made->mutable_sampling());
+  fields->Add(ReadStops(fields->Find("stop"), made));
+  fields->Bool("ignore_eos", &ignore_eos);
+  fields->Add(CheckFormat(fields->Find("response_format")));
+  if (const auto options = fields->Find("stream_options"); options.has_value()) {
+    JsonFields inner = FieldsOf(*options, kInStreamOptions);
     inner.Bool("include_usage", &request->include_usage);
-    fields.Add(inner.status());
+    fields->Add(inner.status());
   }
   made->set_ignore_eos(ignore_eos);
   made->set_n(static_cast<uint32_t>(n));
-  made->set_max_new_tokens(static_cast<uint32_t>(tokens));
+  request->only_echo = tokens == 0;
+  if (request->only_echo) made->mutable_sampling()->clear_min_tokens();
+  made->set_max_new_tokens(std::max(static_cast<uint32_t>(tokens), 1u));
   made->set_fits_context(true);
   made->set_report_writes(true);
-  return fields.status();
+  return fields->status();
 }
 
 void AskLogprobs(uint64_t alternatives, OpenAiRequest* request) {
@@ -208,14 +226,17 @@ struct ChatReader {
   absl::Status ReadMessages(std::optional<JsonValue> messages);
   absl::Status ReadMessage(JsonValue message);
   absl::Status ReadPart(JsonValue part, v1::ChatMessage* made);
+  absl::Status ReadBreakpoints(JsonValue object, FieldPlace place, v1::ContentPart* last);
 
   v1::Chat* const chat;
+  UnknownFields* const unknown;
   bool has_breakpoint = false;
   uint32_t ttl_s = 0;  // becomes the longest that a breakpoint asks for
 };
 
 absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
   if (!part.is_object()) return part.Bad("an object");
+  if (absl::Status s = CheckOpenAiFields(part, kInPart, unknown); !s.ok()) return s;
   const std::optional<JsonValue> type = part.Find("type"), text = part.Find("text");
   if (!type.has_value() || !type->Is("text")) {
     return part.Refuse(
@@ -228,17 +249,26 @@ absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
   if (!said.ok()) return said.status();
   v1::ContentPart* out = made->add_parts();
   out->set_text(std::string(*said));
-  const std::optional<JsonValue> breakpoint = part.Find("prompt_cache_breakpoint");
-  if (!breakpoint.has_value() || breakpoint->IsBool(false)) return absl::OkStatus();
-  if (!breakpoint->is_object() && !breakpoint->IsBool(true)) {
-    return breakpoint->Bad("an object, true or false");
+  return ReadBreakpoints(part, kInPart, out);
+}
+
+// Of a part, or of a message whose last part is `last`; by each of the names that clients have.
+absl::Status ChatReader::ReadBreakpoints(JsonValue object, FieldPlace place,
+                                         v1::ContentPart* last) {
+  for (const char* name : {"prompt_cache_breakpoint", "cache_breakpoint", "cache_control"}) {
+    const std::optional<JsonValue> found = object.Find(name);
+    if (!found.has_value() || CountsAsAbsent(place, name, *found)) continue;
+    if (!found->is_object() && !found->IsBool(true)) return found->Bad("an object, true or false");
+    const std::optional<JsonValue> type = found->Find("type");
+    if (type.has_value() && !type->Is("ephemeral")) return type->Bad("\"ephemeral\"");
+    last->set_cache_breakpoint(true);
+    has_breakpoint = true;
+    uint32_t seconds = 0;
+    absl::Status status = ReadSeconds(found->Find("ttl"), &seconds);
+    if (!status.ok()) return status;
+    ttl_s = std::max(ttl_s, seconds);
   }
-  out->set_cache_breakpoint(true);
-  has_breakpoint = true;
-  uint32_t seconds = 0;
-  absl::Status status = ReadSeconds(breakpoint->Find("ttl"), &seconds);
-  ttl_s = std::max(ttl_s, seconds);
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status ChatReader::ReadMessage(JsonValue message) {
@@ -248,11 +278,7 @@ absl::Status ChatReader::ReadMessage(JsonValue message) {
   if (!role.has_value()) return message.Refuse(absl::StrCat("must have a role: ", kRoles));
   const bool is_system = role->Is("system") || role->Is("developer");
   if (!is_system && !role->Is("user") && !role->Is("assistant")) return role->Bad(kRoles);
-  const std::optional<JsonValue> calls = message.Find("tool_calls");
-  const bool is_container = calls.has_value() && (calls->is_list() || calls->is_object());
-  if (calls.has_value() && !(is_container && calls->size() == 0)) {
-    return calls->Refuse("is not supported by this server");
-  }
+  if (absl::Status s = CheckOpenAiFields(message, kInMessage, unknown); !s.ok()) return s;
   if (!content.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(message.Path(), ".content: is missing"));
   }
@@ -260,13 +286,14 @@ absl::Status ChatReader::ReadMessage(JsonValue message) {
   made->set_role(is_system ? "system" : std::string(*role->Text()));
   if (content->is_string()) {
     made->add_parts()->set_text(std::string(*content->Text()));
-    return absl::OkStatus();
+  } else if (!content->is_list()) {
+    return content->Bad("a string or a list of parts");
   }
-  if (!content->is_list()) return content->Bad("a string or a list of parts");
   for (const JsonValue part : content->elements()) {
     if (absl::Status status = ReadPart(part, made); !status.ok()) return status;
   }
-  return absl::OkStatus();
+  if (made->parts().empty()) return absl::OkStatus();
+  return ReadBreakpoints(message, kInMessage, &*made->mutable_parts()->rbegin());
 }
 
 absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
@@ -361,25 +388,48 @@ absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl) {
   return static_cast<uint32_t>(seconds);
 }
 
+namespace {
+
+// The messages of a chat as the request's prompt. `keeps_system`: without breakpoints the end of
+// the system text is one.
+absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* request) {
+  bool opens_answer = true;
+  fields->Bool("add_generation_prompt", &opens_answer);
+  if (!fields->status().ok()) return fields->status();
+  v1::PromptInput prompt;
+  v1::Chat* const chat = prompt.mutable_chat();
+  ChatReader reader{chat, &request->unknown, !keeps_system, request->ttl_s};
+  absl::Status status = reader.ReadMessages(fields->Find("messages"));
+  if (!status.ok()) return status;
+  if (!opens_answer && chat->messages().rbegin()->role() != "assistant") {
+    return fields->Find("add_generation_prompt")
+        ->Bad("true, unless the last message is the assistant's");
+  }
+  chat->set_omit_generation_prompt(!opens_answer);
+  request->ttl_s = reader.ttl_s;
+  request->prompts.push_back(std::move(prompt));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
   OpenAiRequest request;
   request.is_chat = true;
   bool is_explicit = false, logprobs = false;
   uint64_t alternatives = 0;
-  absl::Status status = ReadCommon(body, kChatTokens, &request);
-  if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request);
-  JsonFields fields(body);
-  fields.Add(status);
+  JsonFields fields = FieldsOf(body, kInChat);
+  fields.Add(CheckOpenAiFields(body, kInChat, &request.unknown));
+  fields.Add(ReadCommon(&fields, kChatTokens, &request));
+  fields.Add(ReadCacheOptions(&fields, &is_explicit, &request));
   fields.Bool("logprobs", &logprobs);
-  fields.Count("top_logprobs", 0, kMaxTopLogprobs, &alternatives);
+  if (fields.Count("top_logprobs", 0, kMaxTopLogprobs, &alternatives) && !logprobs) {
+    return fields.Find("top_logprobs")->Refuse("needs \"logprobs\": true");
+  }
   if (!fields.status().ok()) return fields.status();
   if (logprobs) AskLogprobs(alternatives, &request);
-  v1::PromptInput prompt;
-  ChatReader reader{prompt.mutable_chat(), is_explicit, request.ttl_s};
-  if (status = reader.ReadMessages(body.Find("messages")); !status.ok()) return status;
-  request.ttl_s = reader.ttl_s;
+  if (absl::Status s = AddChat(&fields, !is_explicit, &request); !s.ok()) return s;
   request.common.set_ttl_s(request.ttl_s);
-  request.prompts.push_back(std::move(prompt));
   return request;
 }
 
@@ -387,11 +437,11 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
   OpenAiRequest request;
   bool is_explicit = false;
   uint64_t alternatives = 0;
-  absl::Status status = ReadCommon(body, kCompletionTokens, &request);
-  if (status.ok()) status = ReadCacheOptions(body, &is_explicit, &request);
-  JsonFields fields(body);
-  fields.Add(status);
+  JsonFields fields = FieldsOf(body, kInCompletion);
+  fields.Add(CheckOpenAiFields(body, kInCompletion, &request.unknown));
   fields.Bool("echo", &request.echo);
+  fields.Add(ReadCommon(&fields, kCompletionTokens, &request));
+  fields.Add(ReadCacheOptions(&fields, &is_explicit, &request));
   if (fields.Count("logprobs", 0, kMaxTopLogprobs, &alternatives)) {
     AskLogprobs(alternatives, &request);
   }
@@ -400,7 +450,36 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
     request.common.mutable_sampling()->set_prompt_logprobs(static_cast<uint32_t>(alternatives));
   }
   request.common.set_ttl_s(request.ttl_s);
-  if (status = ReadPrompts(body, context_tokens, &request); !status.ok()) return status;
+  if (absl::Status s = ReadPrompts(body, context_tokens, &request); !s.ok()) return s;
+  return request;
+}
+
+absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens) {
+  OpenAiRequest request;
+  JsonFields fields = FieldsOf(body, kInTokenize);
+  fields.Add(CheckOpenAiFields(body, kInTokenize, &request.unknown));
+  fields.Text("model", &request.model);
+  bool adds_special = true;
+  const bool says_special = fields.Bool("add_special_tokens", &adds_special);
+  if (!fields.status().ok()) return fields.status();
+  request.is_chat = fields.Find("messages").has_value();
+  if (!request.is_chat) {
+    absl::Status status = ReadPrompts(body, context_tokens, &request);
+    if (status.ok() && request.prompts.size() != 1) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("prompt: must be one text; got ", request.prompts.size()));
+    }
+    if (!status.ok()) return status;
+    request.omits_bos = !adds_special;
+    return request;
+  }
+  if (const auto prompt = body.Find("prompt"); prompt.has_value()) {
+    return prompt->Refuse("must be absent where there are messages");
+  }
+  if (says_special && adds_special) {
+    return fields.Find("add_special_tokens")->Bad("false: a chat begins with <bos> once");
+  }
+  if (absl::Status s = AddChat(&fields, /*keeps_system=*/true, &request); !s.ok()) return s;
   return request;
 }
 

@@ -1,10 +1,10 @@
 // Reads the requests of OpenAI's API into those of hearth.v1.Inference.
 //
-// Unknown fields are ignored; known ones that this server lacks are refused by name,
-// so that no caller takes an answer for something that it is not. Limits are those of the gRPC API
-// (stop strings, listed tokens, messages of a chat), and are checked while reading. Cache words: a
-// part's prompt_cache_breakpoint is a breakpoint; where a chat has none and its
-// prompt_cache_options do not say `explicit`, the end of the system text is one.
+// openai_fields.h says which fields are served, ignored and refused, and which values ask for
+// nothing; unknown fields are ignored and listed. Limits are those of the gRPC API (stop strings,
+// listed tokens, messages of a chat), and are checked while reading. Cache words: a part's
+// prompt_cache_breakpoint is a breakpoint; where a chat has none and its prompt_cache_options do
+// not say `explicit`, the end of the system text is one.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_REQUEST_H_
 #define HEARTH_SERVICES_OPENAI_OPENAI_REQUEST_H_
@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/inference.pb.h"
+#include "services/openai/openai_fields.h"
 #include "services/serving/json_reader.h"
 
 namespace hearth {
@@ -34,10 +35,13 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;  // of a stream, in a chunk before its end
   bool logprobs = false;
-  bool echo = false;      // of completions
-  bool prewarm = false;   // the prompts are computed and kept, nothing is generated
-  uint32_t ttl_s = 0;     // of what is kept; 0: the store's default
-  std::string cache_key;  // given back; has no other use
+  bool echo = false;       // of completions
+  bool only_echo = false;  // of completions: max_tokens is 0; one token is drawn and left out
+  bool omits_bos = false;  // of /tokenize: without the <bos> that a text gets
+  bool prewarm = false;    // the prompts are computed and kept, nothing is generated
+  uint32_t ttl_s = 0;      // of what is kept; 0: the store's default
+  std::string cache_key;   // given back; has no other use
+  UnknownFields unknown;
 
   uint64_t bytes() const;  // that the messages hold
 };
@@ -50,6 +54,9 @@ absl::StatusOr<JsonDocument> ParseBody(absl::string_view body,
 // of more token ids than `context_tokens` is refused before it is read.
 absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body);
 absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens = UINT32_MAX);
+// The body of /tokenize: a chat's messages, or one prompt. Of the result only the prompt, the
+// model, omits_bos and the unknown fields count.
+absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens = UINT32_MAX);
 // "30m", "1h", "90s" or a number of seconds.
 absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl);
 

@@ -413,6 +413,12 @@ bool JsonValue::Is(absl::string_view text) const {
 bool JsonValue::IsBool(bool value) const {
   return nodes_->nodes[at_].type == (value ? NodeType::kTrue : NodeType::kFalse);
 }
+bool JsonValue::IsNumber(double value) const {
+  const Node& node = nodes_->nodes[at_];
+  if (node.type == NodeType::kFloat) return node.real == value;
+  if (node.type == NodeType::kInteger) return static_cast<double>(node.integer) == value;
+  return node.type == NodeType::kUnsigned && static_cast<double>(node.number) == value;
+}
 size_t JsonValue::size() const { return is_list() || is_object() ? nodes_->nodes[at_].size : 0; }
 uint32_t JsonValue::End() const { return nodes_->EndOf(at_); }
 
@@ -517,7 +523,10 @@ absl::Status JsonValue::Refuse(absl::string_view why) const {
 }
 
 std::optional<JsonValue> JsonFields::Find(absl::string_view name) const {
-  return status_.ok() ? object_.Find(name) : std::nullopt;
+  if (!status_.ok()) return std::nullopt;
+  const std::optional<JsonValue> found = object_.Find(name);
+  if (!found.has_value() || is_absent_ == nullptr) return found;
+  return is_absent_(place_, name, *found) ? std::nullopt : found;
 }
 
 bool JsonFields::Bool(absl::string_view name, bool* to) {

@@ -50,6 +50,7 @@ class JsonValue {
   // Whether it is the text `text`, or the value `value`.
   bool Is(absl::string_view text) const;
   bool IsBool(bool value) const;
+  bool IsNumber(double value) const;
   // The elements of a list, or the fields of an object; 0 for any other value.
   size_t size() const;
 
@@ -159,7 +160,11 @@ class JsonDocument {
 // Thread safety: none.
 class JsonFields {
  public:
-  explicit JsonFields(JsonValue object) : object_(object), status_(object.CheckObject()) {}
+  // Whether a value counts as absent. `place` is the caller's own: the object that has the field.
+  using IsAbsent = bool (*)(uint16_t place, absl::string_view name, JsonValue value);
+
+  explicit JsonFields(JsonValue object, IsAbsent is_absent = nullptr, uint16_t place = 0)
+      : object_(object), is_absent_(is_absent), place_(place), status_(object.CheckObject()) {}
 
   // True: the field is there, and fine.
   bool Bool(absl::string_view name, bool* to);
@@ -174,6 +179,8 @@ class JsonFields {
 
  private:
   const JsonValue object_;
+  const IsAbsent is_absent_;
+  const uint16_t place_;
   absl::Status status_;
 };
 

@@ -98,8 +98,14 @@ absl::Status ReadBody(bool is_chat, absl::string_view body,
   return absl::OkStatus();
 }
 
-// The readers of /detokenize and of a time to live, on whatever a body has.
+// The readers of /tokenize, /detokenize and of a time to live, on whatever a body has.
 void TryOthers(JsonValue body) {
+  const absl::StatusOr<OpenAiRequest> tokenize = ParseTokenize(body, kContextTokens);
+  if (!tokenize.ok()) CheckedMessage(tokenize.status());
+  UnknownFields unknown;
+  const absl::Status detokenize = CheckOpenAiFields(body, kInDetokenize, &unknown);
+  if (!detokenize.ok()) CheckedMessage(detokenize);
+  for (const char c : unknown.Text()) Require(c >= ' ' && c <= '~', "a header with another byte");
   for (const JsonField field : body.fields()) {
     for (const absl::Status& status :
          {field.value().Ids(kContextTokens).status(), ParseCacheTtl(field.value()).status()}) {

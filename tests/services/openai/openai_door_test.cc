@@ -208,6 +208,37 @@ TEST_F(OpenAiDoorTest, EchoesAPromptWithItsLogprobsAndReadsNoCacheForThem) {
       Post("/v1/completions", body + "}").parsed()["choices"][0]["logprobs"]["tokens"].size());
 }
 
+// lm-eval's scoring of a prompt.
+TEST_F(OpenAiDoorTest, EchoWithoutTokensHasThePromptAlone) {
+  const std::string begin = R"({"prompt": ["the keeper of", "a lamp"], "echo": true,
+                                "temperature": 0, "logprobs": 1, "max_tokens": )";
+  const json more = Post("/v1/completions", begin + "1}").parsed();
+  const json made = Post("/v1/completions", begin + "0}").parsed();
+  ASSERT_EQ(made["choices"].size(), 2u) << made;
+  EXPECT_EQ(made["choices"][0]["text"], "the keeper of");
+  EXPECT_EQ(made["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(made["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(made["usage"]["prompt_tokens"], more["usage"]["prompt_tokens"]);
+  for (size_t i = 0; i < 2; ++i) {
+    json of_more = more["choices"][i]["logprobs"]["token_logprobs"];
+    of_more.erase(of_more.size() - 1);
+    EXPECT_EQ(made["choices"][i]["logprobs"]["token_logprobs"], of_more);
+  }
+  const Reply stream = Post("/v1/completions", begin + R"(0, "stream": true})");
+  std::string text;
+  size_t tokens = 0;
+  for (const std::string& event : stream.events()) {
+    const json parsed = json::parse(event, nullptr, false);
+    if (!parsed.is_object() || parsed["choices"].empty()) continue;
+    const json& choice = parsed["choices"][0];
+    if (choice["index"] == 0) text += choice["text"];
+    if (choice["logprobs"].is_object()) tokens += choice["logprobs"]["tokens"].size();
+  }
+  EXPECT_EQ(text, "the keeper of");
+  EXPECT_EQ(tokens, made["usage"]["prompt_tokens"]);
+  EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 0})").status, 400);
+}
+
 TEST_F(OpenAiDoorTest, DrawsASeedAndGivesItBack) {
   const std::string open = R"({"prompt": "the keeper", "max_tokens": 12, "ignore_eos": true)";
   const json drawn = Post("/v1/completions", open + "}").parsed();

@@ -233,6 +233,34 @@ TEST(OpenAiRequest, RefusesByNameWhatThisServerLacks) {
               StartsWith("messages[0].content[0]: must be a part of type \"text\", all that"));
 }
 
+TEST(OpenAiRequest, BreakpointsOfAllNamesAreEqual) {
+  const std::string text = R"({"role": "user", "content": [{"type": "text", "text": "a")";
+  for (const std::string& message :
+       {text + R"(, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]})",
+        text + R"(, "cache_breakpoint": {"ttl": "1h"}}]})",
+        text + R"(, "prompt_cache_breakpoint": {"ttl": "1h"}}]})",
+        text + R"(}], "cache_control": {"type": "ephemeral", "ttl": "1h"}})",
+        std::string(R"({"role": "user", "content": "a", "cache_control": {"ttl": "1h"}})")}) {
+    const OpenAiRequest request = Chat(R"({"messages": [)" + message + "]}");
+    EXPECT_TRUE(request.prompts[0].chat().messages(0).parts(0).cache_breakpoint()) << message;
+    EXPECT_EQ(request.ttl_s, 3600u) << message;
+  }
+  EXPECT_EQ(Chat(R"({"messages": [{"role": "user", "content": "a"}], "cache_prompt": false})")
+                .common.cache(),
+            v1::CACHE_MODE_OFF);
+}
+
+TEST(OpenAiRequest, EchoWithoutTokensDrawsOneAndLeavesItOut) {
+  const auto body = ParseBody(R"({"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 0,
+                                  "min_tokens": 3})");
+  const auto request = ParseCompletion(body->root());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->only_echo);
+  EXPECT_EQ(request->common.max_new_tokens(), 1u);
+  EXPECT_EQ(request->common.sampling().prompt_logprobs(), 1u);
+  EXPECT_EQ(request->common.sampling().min_tokens(), 0u);
+}
+
 TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ChatError(R"("temperature": "hot")"), StartsWith("temperature: "));
   EXPECT_THAT(ChatError(R"("n": 1.5)"),
@@ -247,7 +275,16 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
               StartsWith("presence_penalty: must be a number from -2 to 2; got 3"));
   EXPECT_THAT(ChatError(R"("n": 17)"),
               StartsWith("n: must be a whole number from 1 to 16; got 17"));
-  EXPECT_THAT(ChatError(R"("seed": -1)"), StartsWith("seed: "));
+  EXPECT_THAT(ChatError(R"("seed": -2)"), StartsWith("seed: "));
+  EXPECT_THAT(ChatError(R"("max_tokens": 0)"), StartsWith("max_tokens: "));
+  EXPECT_EQ(ChatError(R"("top_logprobs": 2)"), "top_logprobs: needs \"logprobs\": true");
+  EXPECT_EQ(ChatError(R"("n": 2, "n_cmpl": 3)"), "n_cmpl: must be n, which is 2; got 3");
+  EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repetition_penalty": 1.2)"),
+              StartsWith("repeat_penalty: must be repetition_penalty; got 1.1"));
+  EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repeat_last_n": 64)"),
+              StartsWith("repeat_last_n: must be -1: "));
+  EXPECT_THAT(ChatError(R"("add_generation_prompt": false)"),
+              StartsWith("add_generation_prompt: must be true, unless"));
   EXPECT_THAT(ChatError(R"("stream": 1)"), StartsWith("stream: "));
   EXPECT_THAT(ChatError(R"("stop": 5)"), StartsWith("stop: "));
   EXPECT_THAT(ChatError(R"("messages": [])"), StartsWith("messages: "));

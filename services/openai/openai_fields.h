@@ -1,0 +1,99 @@
+// OpenAiFields: the one table of the fields that requests of OpenAI's API may have.
+//
+// For each field that OpenAI's API, vLLM or llama.cpp know, the table says whether this server
+// serves it, ignores it because it cannot change the answer, or refuses it by name. null, and the
+// values that the table lists, ask for nothing: such a field counts as absent. Fields that are not
+// in the table are counted as unknown. docs/http_fields.md is written from the table.
+// Thread safety: the table is constant; an UnknownFields belongs to one thread.
+#ifndef HEARTH_SERVICES_OPENAI_OPENAI_FIELDS_H_
+#define HEARTH_SERVICES_OPENAI_OPENAI_FIELDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "services/serving/json_reader.h"
+
+namespace hearth {
+
+// Objects that have fields; a row of the table may be about several.
+enum FieldPlace : uint16_t {
+  kInChat = 1 << 0,            // the body of /v1/chat/completions
+  kInCompletion = 1 << 1,      // of /v1/completions
+  kInTokenize = 1 << 2,        // of /tokenize
+  kInDetokenize = 1 << 3,      // of /detokenize
+  kInMessage = 1 << 4,         // messages[]
+  kInPart = 1 << 5,            // messages[].content[]
+  kInStreamOptions = 1 << 6,   // stream_options
+  kInResponseFormat = 1 << 7,  // response_format
+  kInCacheOptions = 1 << 8,    // prompt_cache_options
+  kInBreakpoint = 1 << 9,      // prompt_cache_breakpoint
+  kInCacheControl = 1 << 10,   // cache_control
+  kInTemplate = 1 << 11,       // chat_template_kwargs; has no rows: all are refused
+};
+
+// Values that ask for nothing, besides null.
+enum FieldNothing : uint16_t {
+  kFalse = 1 << 0,
+  kTrue = 1 << 1,
+  kZero = 1 << 2,
+  kOne = 1 << 3,
+  kMinusOne = 1 << 4,
+  kEmptyText = 1 << 5,
+  kEmptyList = 1 << 6,
+  kEmptyObject = 1 << 7,
+  kEmptyTexts = 1 << 8,  // [""]
+  kWordList = 1 << 9,    // a list of one of the row's words
+};
+
+enum class FieldUse : uint8_t { kServed, kIgnored, kRefused };
+
+struct OpenAiField {
+  const char* name;
+  uint16_t places;  // a set of FieldPlace
+  FieldUse use;
+  uint16_t nothing;   // a set of FieldNothing
+  const char* words;  // texts that ask for nothing, with spaces between; "": none
+  const char* note;   // "": none
+  uint16_t inner;     // the FieldPlace of the value's own fields; 0: they are not looked at
+};
+
+// Sorted by name; rows of one name have different places.
+absl::Span<const OpenAiField> OpenAiFieldTable();
+// Null: the field is unknown. /tokenize and /detokenize ignore fields that only the calls with an
+// answer have.
+const OpenAiField* FindOpenAiField(absl::string_view name, uint16_t place);
+bool AsksForNothing(const OpenAiField& field, JsonValue value);
+// Whether the field counts as absent; for JsonFields.
+bool CountsAsAbsent(uint16_t place, absl::string_view name, JsonValue value);
+
+// The path of a place's fields, such as "messages[]."; empty for a body.
+absl::string_view PathOfPlace(uint16_t place);
+
+// UnknownFields: the names of unknown fields, for a header and the log. They come from callers, so
+// their number and length are bounded, and only letters, digits, "_", "-" and "." are kept.
+class UnknownFields {
+ public:
+  static constexpr size_t kMaxNames = 8, kMaxNameBytes = 64;
+
+  void Add(uint16_t place, absl::string_view name);
+  const std::vector<std::string>& names() const { return names_; }
+  // "a, messages[].b"; ends with ", ..." if there are more. Empty: there are none.
+  std::string Text() const;
+
+ private:
+  std::vector<std::string> names_;  // each once
+  bool has_more_ = false;
+};
+
+// kInvalidArgument "PATH: is not served by this server; ..." for the first field of `object` that
+// the table refuses. Unknown fields are added to `unknown`.
+absl::Status CheckOpenAiFields(JsonValue object, uint16_t place, UnknownFields* unknown);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_OPENAI_OPENAI_FIELDS_H_

@@ -1,0 +1,475 @@
+// The table of fields against lists of the fields that OpenAI's API, vLLM and llama.cpp have.
+#include "services/openai/openai_fields.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "services/openai/openai_door.h"
+#include "services/openai/openai_request.h"
+#include "services/openai/unknown_field_log.h"
+#include "tests/services/inference/worker_server.h"
+#include "tests/services/serving/http_caller.h"
+
+namespace hearth {
+namespace {
+
+using FieldsJson = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+const std::map<std::string, FieldPlace>& Places() {
+  static const auto& places =
+      *new std::map<std::string, FieldPlace>{{"chat", kInChat},
+                                             {"completion", kInCompletion},
+                                             {"tokenize", kInTokenize},
+                                             {"detokenize", kInDetokenize},
+                                             {"message", kInMessage},
+                                             {"part", kInPart},
+                                             {"stream_options", kInStreamOptions},
+                                             {"response_format", kInResponseFormat},
+                                             {"prompt_cache_options", kInCacheOptions},
+                                             {"prompt_cache_breakpoint", kInBreakpoint},
+                                             {"cache_control", kInCacheControl}};
+  return places;
+}
+
+// A field of one of the lists, with a value of each kind.
+struct KnownField {
+  std::string source;
+  std::string name;
+  FieldPlace place = kInChat;
+  FieldsJson asks, nothing;
+};
+
+std::vector<KnownField> KnownFields() {
+  const FieldsJson lists =
+      FieldsJson::parse(ReadAll(absl::StrCat(HEARTH_TEST_DATA_DIR, "/http_fields.json")));
+  std::vector<KnownField> known;
+  for (const FieldsJson& source : lists["sources"]) {
+    EXPECT_TRUE(source.contains("from") && source.contains("date"));
+    for (const auto& [place, bit] : Places()) {
+      if (!source.contains(place)) continue;
+      for (const std::string name : source[place]) {
+        const std::string own = absl::StrCat(place, ".", name);
+        const FieldsJson& values = lists["values"][lists["values"].contains(own) ? own : name];
+        known.push_back({source["name"], name, bit, values.at(0), values.at(1)});
+      }
+    }
+  }
+  return known;
+}
+
+const char* PathOfCall(uint16_t place) {
+  switch (place) {
+    case kInCompletion:
+      return "/v1/completions";
+    case kInTokenize:
+      return "/tokenize";
+    case kInDetokenize:
+      return "/detokenize";
+    default:
+      return "/v1/chat/completions";
+  }
+}
+
+// Without this field there is no request.
+bool IsRequired(const KnownField& field) {
+  const std::set<std::string> required = {"messages", "prompt", "tokens", "role",
+                                          "content",  "type",   "text"};
+  return required.count(field.name) > 0 &&
+         FindOpenAiField(field.name, field.place)->use == FieldUse::kServed;
+}
+
+// A request in which the field may stand, and what it needs beside it. `value`: null for none.
+FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
+  FieldsJson body = {{"max_tokens", 1}};
+  FieldsJson* object = &body;
+  if (field.place == kInDetokenize) {
+    body["tokens"] = {4};
+  } else if (field.place == kInCompletion ||
+             (field.place == kInTokenize && field.name != "messages" &&
+              field.name != "add_generation_prompt")) {
+    body["prompt"] = "the lamp";
+  } else {
+    body["messages"] = {{{"role", "system"}, {"content", "s"}},
+                        {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "b"}}}}}};
+    if (field.name == "add_generation_prompt") {
+      body["messages"].push_back({{"role", "assistant"}, {"content", "c"}});
+    }
+    if (field.name == "top_logprobs") body["logprobs"] = true;
+  }
+  if (field.place == kInMessage) object = &body["messages"][1];
+  if (field.place == kInPart) object = &body["messages"][1]["content"][0];
+  if (field.place == kInBreakpoint || field.place == kInCacheControl) {
+    const bool is_control = field.place == kInCacheControl;
+    object = &body["messages"][1]["content"][0]
+                  [is_control ? "cache_control" : "prompt_cache_breakpoint"];
+    *object = FieldsJson::object();
+  }
+  if (field.place == kInStreamOptions) object = &(body["stream_options"] = FieldsJson::object());
+  if (field.place == kInCacheOptions) {
+    object = &(body["prompt_cache_options"] = FieldsJson::object());
+  }
+  if (field.place == kInResponseFormat) object = &(body["response_format"] = {{"type", "text"}});
+  // max_tokens is there for the others to be short.
+  if (field.name == "n_predict" || field.name == "max_completion_tokens") body.erase("max_tokens");
+  if (value != nullptr) {
+    (*object)[field.name] = *value;
+  } else if (!IsRequired(field)) {
+    object->erase(field.name);
+  }
+  return body;
+}
+
+// All of a request that was read, as text.
+std::string StateOf(const OpenAiRequest& request) {
+  std::string text = absl::StrCat(
+      request.common.DebugString(), "model ", request.model, " chat ", request.is_chat, " stream ",
+      request.stream, " usage ", request.include_usage, " logprobs ", request.logprobs, " echo ",
+      request.echo, request.only_echo, " bos ", request.omits_bos, " prewarm ", request.prewarm,
+      " ttl ", request.ttl_s, " key ", request.cache_key, " unknown ", request.unknown.Text());
+  for (const v1::PromptInput& prompt : request.prompts) text += prompt.DebugString();
+  return text;
+}
+
+// The request's state, or "error: ...".
+std::string Read(const FieldsJson& json, uint16_t place) {
+  const auto body = ParseBody(json.dump());
+  EXPECT_TRUE(body.ok()) << body.status();
+  const auto read = [&] {
+    if (place == kInCompletion) return ParseCompletion(body->root());
+    return place == kInTokenize ? ParseTokenize(body->root()) : ParseChat(body->root());
+  };
+  const absl::StatusOr<OpenAiRequest> request = read();
+  return request.ok() ? StateOf(*request) : absl::StrCat("error: ", request.status().message());
+}
+
+TEST(OpenAiFields, EveryKnownFieldIsInTheTable) {
+  const std::vector<KnownField> known = KnownFields();
+  EXPECT_GT(known.size(), 300u);
+  for (const KnownField& field : known) {
+    EXPECT_NE(FindOpenAiField(field.name, field.place), nullptr)
+        << field.source << " " << PathOfCall(field.place) << " " << field.name;
+  }
+}
+
+TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
+  // Served, but without a trace in what was read: checks of other fields, or the default.
+  const std::set<std::string> traceless = {"best_of", "response_format", "type", "role",
+                                           "repeat_last_n"};
+  for (const KnownField& field : KnownFields()) {
+    if (field.place == kInDetokenize) continue;  // the door reads it
+    SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",
+                              field.asks.dump()));
+    const OpenAiField& row = *FindOpenAiField(field.name, field.place);
+    const std::string without = Read(BodyWith(field, nullptr), field.place);
+    const std::string asks = Read(BodyWith(field, &field.asks), field.place);
+    EXPECT_THAT(without, testing::Not(StartsWith("error")));
+    switch (row.use) {
+      case FieldUse::kServed:
+        EXPECT_THAT(asks, testing::Not(StartsWith("error")));
+        if (traceless.count(field.name) == 0) {
+          EXPECT_NE(asks, without);
+        }
+        break;
+      case FieldUse::kIgnored:
+        EXPECT_EQ(asks, without);
+        break;
+      case FieldUse::kRefused:
+        EXPECT_THAT(asks, StartsWith("error: "));
+        EXPECT_THAT(asks, HasSubstr(": is not served by this server; leave it out"));
+        EXPECT_THAT(asks, HasSubstr(field.name));
+        break;
+    }
+    if (IsRequired(field)) continue;
+    for (const FieldsJson& nothing : {field.nothing, FieldsJson(nullptr)}) {
+      EXPECT_EQ(Read(BodyWith(field, &nothing), field.place), without) << nothing;
+    }
+  }
+}
+
+TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
+  const std::vector<std::pair<const char*, const char*>> values = {
+      {"max_tokens", "-1"},
+      {"max_tokens", "null"},
+      {"max_completion_tokens", "-1"},
+      {"n_predict", "-1"},
+      {"seed", "-1"},
+      {"stop", "\"\""},
+      {"stop", "[\"\"]"},
+      {"stop", "[]"},
+      {"logit_bias", "[]"},
+      {"logit_bias", "{}"},
+      {"n", "null"},
+      {"stop_token_ids", "[]"},
+      {"bad_token_ids", "[]"},
+      {"min_tokens", "0"},
+      {"logprobs", "false"},
+      {"best_of", "null"},
+      {"tools", "[]"},
+      {"tool_choice", "\"auto\""},
+      {"tool_choice", "\"none\""},
+      {"modalities", "[\"text\"]"},
+      {"suffix", "\"\""},
+      {"guided_choice", "[]"},
+      {"grammar", "\"\""},
+      {"temperature", "null"},
+      {"echo", "false"},
+      {"stream", "false"},
+      {"response_format", "null"},
+      {"reasoning_effort", "\"none\""},
+      {"chat_template_kwargs", "{\"enable_thinking\": false}"}};
+  for (const uint16_t place : {kInChat, kInCompletion}) {
+    const FieldsJson plain = {{"messages", {{{"role", "user"}, {"content", "a"}}}}};
+    FieldsJson body = place == kInChat ? plain : FieldsJson{{"prompt", "a"}};
+    const std::string without = Read(body, place);
+    for (const auto& [name, value] : values) {
+      FieldsJson with = body;
+      with[name] = FieldsJson::parse(value);
+      EXPECT_EQ(Read(with, place), without) << PathOfCall(place) << " " << name << " " << value;
+    }
+  }
+}
+
+// For these the empty value asks for something.
+TEST(OpenAiFields, EmptyValuesThatAskAreRefused) {
+  for (const char* body :
+       {R"({"json_schema": {}})", R"({"guided_json": {}})", R"({"web_search_options": {}})",
+        R"({"chat_template_kwargs": {"enable_thinking": true}})", R"({"n_probs": 1})",
+        R"({"cache_breakpoint": true})"}) {
+    FieldsJson json = FieldsJson::parse(body);
+    json["messages"] = {{{"role", "user"}, {"content", "a"}}};
+    EXPECT_THAT(Read(json, kInChat), HasSubstr("is not served by this server")) << body;
+  }
+}
+
+TEST(UnknownFields, NamesAreBoundedAndSafe) {
+  UnknownFields unknown;
+  unknown.Add(kInChat, "a\r\nSet-Cookie: b");
+  unknown.Add(kInPart, std::string(5000, 'x'));
+  unknown.Add(kInPart, std::string(5000, 'x'));
+  unknown.Add(kInChat, "caf\xC3\xA9");
+  EXPECT_EQ(unknown.Text(), absl::StrCat("a??Set-Cookie??b, messages[].content[].",
+                                         std::string(64, 'x'), "..., caf??"));
+  for (int i = 0; i < 100; ++i) unknown.Add(kInMessage, absl::StrCat("name_", i));
+  EXPECT_EQ(unknown.names().size(), UnknownFields::kMaxNames);
+  EXPECT_LE(unknown.Text().size(), 1024u);
+  EXPECT_THAT(unknown.Text(), testing::EndsWith("messages[].name_4, ..."));
+}
+
+TEST(UnknownFieldLog, NamesAreLoggedOnceAtABoundedRate) {
+  const auto field = [](int i) {
+    UnknownFields unknown;
+    unknown.Add(kInChat, absl::StrCat("name_", i));
+    return unknown;
+  };
+  UnknownFieldLog log;
+  absl::Time now = absl::FromUnixSeconds(1000);
+  EXPECT_THAT(log.TakeNew(field(0), now), testing::ElementsAre("name_0"));
+  EXPECT_THAT(log.TakeNew(field(0), now), testing::IsEmpty());
+  size_t taken = 0;
+  for (int i = 1; i < 100; ++i) taken += log.TakeNew(field(i), now).size();
+  EXPECT_LT(taken, 10u);
+  now += absl::Hours(1);
+  EXPECT_THAT(log.TakeNew(field(99), now), testing::ElementsAre("name_99"));
+  for (int i = 100; i < 2000; ++i) {
+    now += absl::Hours(1);
+    taken += log.TakeNew(field(i), now).size();
+  }
+  EXPECT_LE(taken, UnknownFieldLog::kMaxNames);
+}
+
+class FieldsDoorTest : public ::testing::Test {
+ protected:
+  FieldsDoorTest() {
+    OpenAiOptions options;
+    options.http.listen = "127.0.0.1:0";
+    options.channel = server_.runner()->InProcessChannel();
+    options.model = "tiny";
+    options.tokenizer = server_.tokenizer();
+    options.context_tokens = 64;
+    options.check = [](const std::string&) { return false; };
+    door_ = OpenAiDoor::Open(options).value();
+  }
+  static WorkerServer::Options Options() {
+    WorkerServer::Options options = WorkerServer::Invariant();
+    options.geometry.context_tokens = 64;
+    return options;
+  }
+  // The whole answer, its head included.
+  std::string Post(const std::string& path, const FieldsJson& body) {
+    const std::string text = body.dump();
+    HttpCaller caller(door_->address());
+    caller.Say(absl::StrCat("POST ", path,
+                            " HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                            "Content-Length: ",
+                            text.size(), "\r\n\r\n", text));
+    return caller.HearAll();
+  }
+
+  WorkerServer server_{Options()};
+  std::unique_ptr<OpenAiDoor> door_;
+};
+
+TEST_F(FieldsDoorTest, EveryKnownFieldIsAnsweredAsTheTableSays) {
+  std::set<std::string> done;
+  for (const KnownField& field : KnownFields()) {
+    if (!done.insert(absl::StrCat(field.place, field.name)).second) continue;
+    const bool is_refused = FindOpenAiField(field.name, field.place)->use == FieldUse::kRefused;
+    std::vector<std::pair<FieldsJson, bool>> values = {{field.asks, is_refused}};
+    if (!IsRequired(field)) values.emplace_back(field.nothing, false);
+    for (const auto& [value, refuses] : values) {
+      const FieldsJson body = BodyWith(field, &value);
+      const std::string answer = Post(PathOfCall(field.place), body);
+      SCOPED_TRACE(absl::StrCat(PathOfCall(field.place), " ", body.dump(), " -> ", answer));
+      ASSERT_GE(answer.size(), 12u);
+      EXPECT_EQ(answer.substr(9, 3), refuses ? "400" : "200");
+      EXPECT_THAT(answer, testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
+      if (refuses) {
+        EXPECT_THAT(answer, HasSubstr(field.name));
+        EXPECT_THAT(answer, HasSubstr(": is not served by this server"));
+      }
+    }
+  }
+}
+
+TEST_F(FieldsDoorTest, UnknownFieldsAreListedInAHeader) {
+  const FieldsJson chat = {{"max_tokens", 1},
+                           {"nobody\r\nX-Evil: 1", 1},
+                           {"messages", {{{"role", "user"}, {"content", "a"}, {"colour", "red"}}}}};
+  EXPECT_THAT(Post("/v1/chat/completions", chat),
+              HasSubstr("\r\nX-Hearth-Unknown-Fields: nobody??X-Evil??1, messages[].colour\r\n"));
+  FieldsJson other = {{"prompt", "a"}, {"max_tokens", 1}, {"colour", "red"}, {"stream", true}};
+  for (const char* path : {"/v1/completions", "/tokenize"}) {
+    EXPECT_THAT(Post(path, other), HasSubstr("\r\nX-Hearth-Unknown-Fields: colour\r\n")) << path;
+  }
+  EXPECT_THAT(Post("/detokenize", {{"tokens", {4}}, {"colour", "red"}}),
+              HasSubstr("\r\nX-Hearth-Unknown-Fields: colour\r\n"));
+  other["colour"] = nullptr;
+  EXPECT_THAT(Post("/tokenize", other), testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
+}
+
+TEST_F(FieldsDoorTest, TokensOfAnotherModelAre404) {
+  for (const auto& [path, field] : std::map<std::string, FieldsJson>{
+           {"/tokenize", {{"prompt", "a"}}}, {"/detokenize", {{"tokens", {4}}}}}) {
+    FieldsJson body = field;
+    body["model"] = "tiny";
+    EXPECT_THAT(Post(path, body), StartsWith("HTTP/1.1 200"));
+    body["model"] = "other";
+    EXPECT_THAT(Post(path, body), StartsWith("HTTP/1.1 404"));
+  }
+}
+
+// The page that is written from the table.
+class FieldsPage {
+ public:
+  static std::string Text() {
+    std::string page =
+        "# Fields of HTTP requests\n\n"
+        "Written from the table in `services/openai/openai_fields.cc`: "
+        "`HEARTH_WRITE_FIELDS=1 build/tests/hearth_openai_test --gtest_filter='*FieldsPage*'` "
+        "writes it anew; without the variable that test compares it. "
+        "[OpenAI's API over HTTP](http.md) says more about the calls.\n\n"
+        "The table has the fields of OpenAI's API, of vLLM and of llama.cpp's server. A field "
+        "is\n\n"
+        "- **served**: read, and checked;\n"
+        "- **ignored**: not read, because it cannot change the answer;\n"
+        "- **refused**: the answer is 400 and names the field, unless its value asks for "
+        "nothing.\n\n"
+        "`null` asks for nothing, and so do the values in the third column, where *empty* is "
+        "`false`, `\"\"`, `[]` and `{}`: the field counts as absent. Other fields are unknown: "
+        "they are ignored, the answer's header "
+        "`X-Hearth-Unknown-Fields` lists up to 8 of them, and the log has each once.\n";
+    Add("/v1/chat/completions, /v1/completions", kInChat | kInCompletion, &page);
+    Add("/tokenize, /detokenize", kInTokenize | kInDetokenize, &page,
+        "Fields of the calls above that are not listed here are ignored: they are only for "
+        "answers.\n\n");
+    Add("Fields of other fields",
+        static_cast<uint16_t>(~(kInChat | kInCompletion | kInTokenize | kInDetokenize)), &page,
+        "In `chat_template_kwargs` every field is refused unless it is `null` or `false`.\n\n");
+    return page;
+  }
+
+ private:
+  static void Add(const char* title, uint16_t places, std::string* page, const char* intro = "") {
+    absl::StrAppend(page, "\n## ", title, "\n\n", intro,
+                    "| field | is | asks for nothing | note |\n| --- | --- | --- | --- |\n");
+    for (const OpenAiField& field : OpenAiFieldTable()) {
+      if ((field.places & places) == 0) continue;
+      const char* const uses[] = {"served", "ignored", "**refused**"};
+      absl::StrAppend(page, "| ", Names(field, places), " | ", uses[static_cast<int>(field.use)],
+                      " | ", Nothing(field), " | ", Escaped(field.note), " |\n");
+    }
+  }
+  static std::string Escaped(absl::string_view note) {
+    return absl::StrReplaceAll(note, {{"<", "&lt;"}, {"|", "\\|"}});
+  }
+  static std::string Names(const OpenAiField& field, uint16_t places) {
+    std::vector<std::string> names;
+    for (uint16_t bit = 1; bit < kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
+      if ((field.places & places & bit) == 0) continue;
+      const absl::string_view path = PathOfPlace(bit);
+      if (!path.empty()) names.push_back(absl::StrCat("`", path, field.name, "`"));
+    }
+    if (!names.empty()) return absl::StrJoin(names, ", ");
+    const uint16_t found = field.places & places;
+    const std::map<uint16_t, std::string> only = {{kInChat, " (chats)"},
+                                                  {kInCompletion, " (completions)"},
+                                                  {kInTokenize, " (/tokenize)"},
+                                                  {kInDetokenize, " (/detokenize)"}};
+    const auto where = only.find(found);
+    return absl::StrCat("`", field.name, "`", where == only.end() ? "" : where->second);
+  }
+  static std::string Nothing(const OpenAiField& field) {
+    if (field.use == FieldUse::kIgnored) return "";
+    const std::vector<std::pair<FieldNothing, const char*>> all = {
+        {kFalse, "false"},  {kTrue, "true"},      {kZero, "0"},
+        {kOne, "1"},        {kMinusOne, "-1"},    {kEmptyText, "\"\""},
+        {kEmptyList, "[]"}, {kEmptyObject, "{}"}, {kEmptyTexts, "[\"\"]"}};
+    constexpr uint16_t kEmpty = kFalse | kEmptyText | kEmptyList | kEmptyObject;
+    const bool is_empty = (field.nothing & kEmpty) == kEmpty;
+    std::vector<std::string> values;
+    if (is_empty) values.push_back("*empty*");
+    for (const auto& [bit, text] : all) {
+      if (is_empty && (kEmpty & bit) != 0) continue;
+      if ((field.nothing & bit) != 0) values.push_back(absl::StrCat("`", text, "`"));
+    }
+    for (const absl::string_view word : absl::StrSplit(field.words, ' ', absl::SkipEmpty())) {
+      values.push_back(absl::StrCat("`\"", word, "\"`"));
+      if ((field.nothing & kWordList) != 0) values.push_back(absl::StrCat("`[\"", word, "\"]`"));
+    }
+    return absl::StrJoin(values, " ");
+  }
+};
+
+TEST(FieldsPage, PageIsWhatTheTableSays) {
+  const std::string path = absl::StrCat(HEARTH_TEST_DATA_DIR, "/../../docs/http_fields.md");
+  const std::string text = FieldsPage::Text();
+  if (std::getenv("HEARTH_WRITE_FIELDS") != nullptr) std::ofstream(path) << text;
+  EXPECT_EQ(ReadAll(path), text) << "HEARTH_WRITE_FIELDS=1 writes the page anew";
+}
+
+}  // namespace
+}  // namespace hearth
