@@ -15,6 +15,7 @@
 #include "services/serving/http_pages.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/logging.h"
+#include "worker/text/logit_rules.h"
 #include "worker/text/sampler.h"
 
 namespace hearth {
@@ -55,6 +56,31 @@ bool IsOpen(const HttpRequest& request) {
   const bool gets = request.method == "GET" || request.method == "HEAD";
   return request.method == "OPTIONS" ||
          (gets && (request.path == "/" || request.path == "/health" || request.path == "/version"));
+}
+
+// Adds the ids of `bad_words` to the tokens that are never drawn: as in vLLM, of each word with and
+// without a space before it. Only words of one token are served.
+absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
+  if (request->bad_words.empty()) return absl::OkStatus();
+  if (tokenizer == nullptr) {
+    return absl::FailedPreconditionError("bad_words: without a tokenizer there are no words");
+  }
+  auto* const ids = request->common.mutable_sampling()->mutable_bad_token_ids();
+  for (const std::string& word : request->bad_words) {
+    const std::string bare(absl::StripLeadingAsciiWhitespace(word));
+    const std::vector<int32_t> alone = tokenizer->Encode(bare);
+    if (alone.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("bad_words: must be words of one token; ",
+                                                     Quoted(word), " has ", alone.size()));
+    }
+    ids->Add(static_cast<uint32_t>(alone[0]));
+    const std::vector<int32_t> spaced = tokenizer->Encode(absl::StrCat(" ", bare));
+    if (spaced.size() == 1 && spaced[0] != alone[0]) ids->Add(static_cast<uint32_t>(spaced[0]));
+  }
+  if (static_cast<size_t>(ids->size()) <= kMaxListedTokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("bad_words: must be at most ", kMaxListedTokens,
+                                                 " tokens together with bad_token_ids; got ",
+                                                 ids->size()));
 }
 
 // Of the caller's own request id, what our metadata takes.
@@ -98,18 +124,15 @@ class TokenizeCall {
   grpc::ClientContext context;
   v1::TokenizeRequest request;
   v1::TokenizeResponse response;
-  bool drops_bos = false;  // the tokens begin with one that was not asked for
 
  private:
   void Send(absl::Status status) {
     headers_.emplace_back("Content-Type", "application/json");
     const auto& ids = response.token_ids();
-    const int first = drops_bos && !ids.empty() ? 1 : 0;
     HeldText out(answer_.get());
-    out.Append(absl::StrCat("{\"count\":", ids.size() - first,
-                            ",\"max_model_len\":", context_tokens_, ",\"tokens\":["));
-    for (int i = first; i < ids.size(); ++i)
-      out.Append(absl::StrCat(i == first ? "" : ",", ids[i]));
+    out.Append(absl::StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", context_tokens_,
+                            ",\"tokens\":["));
+    for (int i = 0; i < ids.size(); ++i) out.Append(absl::StrCat(i == 0 ? "" : ",", ids[i]));
     out.Append("]}");
     if (status.ok() && !out.fits()) status = NoAnswerMemory();
     if (!status.ok()) return SendError(status, 0, headers_, answer_.get());
@@ -293,7 +316,9 @@ absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request
   if (!body.ok()) return body.status();
   absl::StatusOr<OpenAiRequest> read =
       is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
-  if (read.ok() && !answer->Hold(read->bytes())) return NoAnswerMemory();
+  if (!read.ok()) return read;
+  if (absl::Status s = AddBadWords(options_.tokenizer, &*read); !s.ok()) return s;
+  if (!answer->Hold(read->bytes())) return NoAnswerMemory();
   return read;
 }
 
@@ -366,9 +391,6 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
   if (!status.ok()) return refuse(status);
   auto call = std::make_unique<TokenizeCall>(answer, headers, options_.context_tokens);
   *call->request.mutable_prompt() = std::move(read->prompts[0]);
-  const v1::PromptInput& prompt = call->request.prompt();
-  call->drops_bos =
-      read->omits_bos && prompt.has_text() && !absl::StartsWith(prompt.text(), "<bos>");
   SendToken(CallTokenOf(request), &call->context);
   status = StartCalls([&] { call.release()->Start(stub_.get()); });
   if (!status.ok()) refuse(status);

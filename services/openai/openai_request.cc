@@ -29,6 +29,22 @@ JsonFields FieldsOf(JsonValue object, FieldPlace place) {
   return JsonFields(object, CountsAsAbsent, place);
 }
 
+// A list of words that are never drawn.
+absl::Status ReadBadWords(std::optional<JsonValue> words, OpenAiRequest* request) {
+  if (!words.has_value()) return absl::OkStatus();
+  if (!words->is_list() || words->size() > kMaxListedTokens) {
+    return words->Bad(absl::StrCat("a list of at most ", kMaxListedTokens, " words"));
+  }
+  for (const JsonValue word : words->elements()) {
+    const absl::StatusOr<absl::string_view> text = word.Text();
+    if (!text.ok() || text->empty() || text->size() > kMaxStopStringBytes) {
+      return word.Bad(absl::StrCat("a word of 1 to ", kMaxStopStringBytes, " bytes"));
+    }
+    request->bad_words.emplace_back(*text);
+  }
+  return absl::OkStatus();
+}
+
 // A string, or a list of strings.
 absl::Status ReadStops(std::optional<JsonValue> stop, v1::GenerateRequest* request) {
   if (!stop.has_value()) return absl::OkStatus();
@@ -97,10 +113,34 @@ absl::Status ReadIds(std::optional<JsonValue> list, google::protobuf::RepeatedFi
   return absl::OkStatus();
 }
 
+// llama.cpp's form: [[ID, BIAS], ...], where a bias of false bans the token.
+absl::Status ReadBiasPairs(JsonValue pairs, v1::SamplingParams* sampling) {
+  if (pairs.size() > kMaxListedTokens) {
+    return pairs.Refuse(
+        absl::StrCat("must have at most ", kMaxListedTokens, " pairs; got ", pairs.size()));
+  }
+  for (const JsonValue pair : pairs.elements()) {
+    if (!pair.is_list() || pair.size() != 2) return pair.Bad("a list of a token id and a bias");
+    auto item = pair.elements().begin();
+    const absl::StatusOr<uint64_t> id = (*item).Count(0, std::numeric_limits<uint32_t>::max());
+    const JsonValue bias = *++item;
+    if (!id.ok()) return id.status();
+    if (bias.IsBool(false)) {
+      sampling->add_bad_token_ids(static_cast<uint32_t>(*id));
+      continue;
+    }
+    const absl::StatusOr<double> number = bias.Number(-kMaxBias, kMaxBias);
+    if (!number.ok()) return number.status();
+    (*sampling->mutable_logit_bias())[static_cast<uint32_t>(*id)] = static_cast<float>(*number);
+  }
+  return absl::OkStatus();
+}
+
 // Its number of keys is bounded while the body is parsed.
 absl::Status ReadBiases(std::optional<JsonValue> biases, v1::SamplingParams* sampling) {
   static_assert(kMaxListedTokens == kMaxJsonKeys, "the limit of the gRPC API");
   if (!biases.has_value()) return absl::OkStatus();
+  if (biases->is_list()) return ReadBiasPairs(*biases, sampling);
   if (!biases->is_object()) return biases->Bad("an object of token ids and numbers");
   for (const JsonField field : biases->fields()) {
     uint32_t id = 0;
@@ -198,6 +238,7 @@ absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* 
   fields->Count("max_completion_tokens", least_tokens, kMaxUint, &tokens);
   ReadSampling(fields, made->mutable_sampling());
   fields->Add(ReadStops(fields->Find("stop"), made));
+  fields->Add(ReadBadWords(fields->Find("bad_words"), request));
   fields->Bool("ignore_eos", &ignore_eos);
   fields->Add(CheckFormat(fields->Find("response_format")));
   if (const auto options = fields->Find("stream_options"); options.has_value()) {
@@ -313,11 +354,65 @@ absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
   return absl::OkStatus();
 }
 
+// PromptReader: reads the prompts of a completion, or the one of /tokenize.
+struct PromptReader {
+  absl::Status ReadTruncation(JsonFields* fields, uint64_t max_tokens);
+  absl::Status ReadAll(JsonValue body, OpenAiRequest* request) const;
+  absl::Status AddPrompt(JsonValue prompt, OpenAiRequest* request) const;
+  absl::Status AddCut(JsonValue prompt, OpenAiRequest* request) const;
+
+  const uint32_t context_tokens;
+  bool omits_bos = false;                    // of texts
+  std::optional<JsonValue> truncation = {};  // truncate_prompt_tokens
+  uint64_t kept_tokens = 0;                  // by the truncation
+  bool keeps_first = false;
+};
+
+// As in vLLM, the last tokens of a prompt of token ids are kept, or the first ones; -1: as many as
+// leave room for the answer.
+absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_tokens) {
+  truncation = fields->Find("truncate_prompt_tokens");
+  if (const auto side = fields->Find("truncation_side"); side.has_value()) {
+    keeps_first = side->Is("right");
+    if (!keeps_first && !side->Is("left")) return side->Bad("left or right");
+  }
+  if (!truncation.has_value()) return fields->status();
+  if (truncation->IsNumber(-1)) {
+    kept_tokens = std::max<uint64_t>(context_tokens, max_tokens + 1) - max_tokens;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<uint64_t> count = truncation->Count(1, context_tokens);
+  if (count.ok()) kept_tokens = *count;
+  return count.status();
+}
+
+absl::Status PromptReader::AddCut(JsonValue prompt, OpenAiRequest* request) const {
+  const uint64_t first = keeps_first ? 0 : prompt.size() - kept_tokens;
+  v1::PromptInput made;
+  auto* const ids = made.mutable_token_ids()->mutable_ids();
+  uint64_t index = 0;
+  for (const JsonValue id : prompt.elements()) {
+    const bool is_kept = index >= first && index < first + kept_tokens;
+    ++index;
+    if (!is_kept) continue;
+    const absl::StatusOr<uint64_t> read = id.Count(0, std::numeric_limits<uint32_t>::max());
+    if (!read.ok()) return read.status();
+    ids->Add(static_cast<uint32_t>(*read));
+  }
+  request->prompts.push_back(std::move(made));
+  return absl::OkStatus();
+}
+
 // A text, or a list of token ids.
-absl::Status AddPrompt(JsonValue prompt, uint32_t context_tokens, OpenAiRequest* request) {
+absl::Status PromptReader::AddPrompt(JsonValue prompt, OpenAiRequest* request) const {
+  if (truncation.has_value()) {
+    if (!prompt.is_list()) return truncation->Refuse("needs a prompt of token ids");
+    if (prompt.size() > kept_tokens) return AddCut(prompt, request);
+  }
   v1::PromptInput made;
   if (prompt.is_string()) {
     made.set_text(std::string(*prompt.Text()));
+    made.set_omit_bos(omits_bos);
   } else if (prompt.size() > context_tokens) {
     return prompt.Refuse(
         absl::StrCat("must fit the context of ", context_tokens, " tokens; got ", prompt.size()));
@@ -332,18 +427,18 @@ absl::Status AddPrompt(JsonValue prompt, uint32_t context_tokens, OpenAiRequest*
   return absl::OkStatus();
 }
 
-absl::Status ReadPrompts(JsonValue body, uint32_t context_tokens, OpenAiRequest* request) {
+absl::Status PromptReader::ReadAll(JsonValue body, OpenAiRequest* request) const {
   const std::optional<JsonValue> prompt = body.Find("prompt");
   if (!prompt.has_value()) return absl::InvalidArgumentError("prompt: is missing");
   const bool is_one =
       !prompt->is_list() || prompt->size() == 0 || (*prompt->elements().begin()).is_number();
-  if (is_one) return AddPrompt(*prompt, context_tokens, request);
+  if (is_one) return AddPrompt(*prompt, request);
   if (prompt->size() > kMaxPrompts) {
     return prompt->Refuse(
         absl::StrCat("must have at most ", kMaxPrompts, " prompts; got ", prompt->size()));
   }
   for (const JsonValue one : prompt->elements()) {
-    if (absl::Status status = AddPrompt(one, context_tokens, request); !status.ok()) return status;
+    if (absl::Status status = AddPrompt(one, request); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -353,6 +448,7 @@ absl::Status ReadPrompts(JsonValue body, uint32_t context_tokens, OpenAiRequest*
 uint64_t OpenAiRequest::bytes() const {
   uint64_t sum = common.SpaceUsedLong();
   for (const v1::PromptInput& prompt : prompts) sum += prompt.SpaceUsedLong();
+  for (const std::string& word : bad_words) sum += sizeof(word) + word.capacity();
   return sum;
 }
 
@@ -393,19 +489,26 @@ namespace {
 // The messages of a chat as the request's prompt. `keeps_system`: without breakpoints the end of
 // the system text is one.
 absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* request) {
-  bool opens_answer = true;
+  bool opens_answer = true, continues = false;
   fields->Bool("add_generation_prompt", &opens_answer);
+  fields->Bool("continue_final_message", &continues);
   if (!fields->status().ok()) return fields->status();
   v1::PromptInput prompt;
   v1::Chat* const chat = prompt.mutable_chat();
   ChatReader reader{chat, &request->unknown, !keeps_system, request->ttl_s};
   absl::Status status = reader.ReadMessages(fields->Find("messages"));
   if (!status.ok()) return status;
-  if (!opens_answer && chat->messages().rbegin()->role() != "assistant") {
+  const bool ends_in_answer = chat->messages().rbegin()->role() == "assistant";
+  if (!opens_answer && !ends_in_answer) {
     return fields->Find("add_generation_prompt")
         ->Bad("true, unless the last message is the assistant's");
   }
-  chat->set_omit_generation_prompt(!opens_answer);
+  if (continues && !ends_in_answer) {
+    return fields->Find("continue_final_message")
+        ->Bad("false, unless the last message is the assistant's");
+  }
+  chat->set_omit_generation_prompt(!opens_answer && !continues);
+  chat->set_continue_final_message(continues);
   request->ttl_s = reader.ttl_s;
   request->prompts.push_back(std::move(prompt));
   return absl::OkStatus();
@@ -450,7 +553,13 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
     request.common.mutable_sampling()->set_prompt_logprobs(static_cast<uint32_t>(alternatives));
   }
   request.common.set_ttl_s(request.ttl_s);
-  if (absl::Status s = ReadPrompts(body, context_tokens, &request); !s.ok()) return s;
+  PromptReader reader{context_tokens};
+  bool adds_special = true;
+  fields.Bool("add_special_tokens", &adds_special);
+  reader.omits_bos = !adds_special;
+  fields.Add(reader.ReadTruncation(&fields, request.common.max_new_tokens()));
+  if (!fields.status().ok()) return fields.status();
+  if (absl::Status s = reader.ReadAll(body, &request); !s.ok()) return s;
   return request;
 }
 
@@ -464,13 +573,14 @@ absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tok
   if (!fields.status().ok()) return fields.status();
   request.is_chat = fields.Find("messages").has_value();
   if (!request.is_chat) {
-    absl::Status status = ReadPrompts(body, context_tokens, &request);
+    PromptReader reader{context_tokens};
+    reader.omits_bos = !adds_special;
+    absl::Status status = reader.ReadAll(body, &request);
     if (status.ok() && request.prompts.size() != 1) {
       status = absl::InvalidArgumentError(
           absl::StrCat("prompt: must be one text; got ", request.prompts.size()));
     }
     if (!status.ok()) return status;
-    request.omits_bos = !adds_special;
     return request;
   }
   if (const auto prompt = body.Find("prompt"); prompt.has_value()) {

@@ -37,10 +37,10 @@ struct OpenAiRequest {
   bool logprobs = false;
   bool echo = false;       // of completions
   bool only_echo = false;  // of completions: max_tokens is 0; one token is drawn and left out
-  bool omits_bos = false;  // of /tokenize: without the <bos> that a text gets
   bool prewarm = false;    // the prompts are computed and kept, nothing is generated
   uint32_t ttl_s = 0;      // of what is kept; 0: the store's default
   std::string cache_key;   // given back; has no other use
+  std::vector<std::string> bad_words;  // never drawn; to be made token ids by the caller
   UnknownFields unknown;
 
   uint64_t bytes() const;  // that the messages hold
@@ -54,8 +54,8 @@ absl::StatusOr<JsonDocument> ParseBody(absl::string_view body,
 // of more token ids than `context_tokens` is refused before it is read.
 absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body);
 absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens = UINT32_MAX);
-// The body of /tokenize: a chat's messages, or one prompt. Of the result only the prompt, the
-// model, omits_bos and the unknown fields count.
+// The body of /tokenize: a chat's messages, or one prompt. Only the prompt, the model
+// and the unknown fields of the result are set.
 absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens = UINT32_MAX);
 // "30m", "1h", "90s" or a number of seconds.
 absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl);

@@ -38,6 +38,10 @@ absl::Status CheckRoles(const std::vector<ChatMessage>& messages, ChatEnding end
                                           want_user ? "user" : "assistant"));
     }
   }
+  if (ending == ChatEnding::kContinued && !IsModelRole(messages.back().role)) {
+    return MessageError(messages.size() - 1,
+                        "must be the assistant's with continue_final_message: it is continued");
+  }
   if (messages.size() == first_turn && ending != ChatEnding::kOpen) {
     return MessageError(0, "a system message alone leaves nothing to answer; Prefill accepts it");
   }
@@ -116,13 +120,14 @@ absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages
       absl::StrAppend(&chat.text, kStartOfTurn, is_model ? "model\n" : "user\n");
     }
     if (is_model) AddBreakpoint(/*declared=*/false, &chat);
+    const bool is_continued = ending == ChatEnding::kContinued && i + 1 == messages.size();
     const bool unfinished = ending == ChatEnding::kOpen && !is_model && i + 1 == messages.size();
     if (messages[i].token_ids.empty()) {
       AppendParts(messages[i], unfinished, &chat);
     } else {
       AppendAnswer(messages[i], i, &chat);
     }
-    if (!unfinished) absl::StrAppend(&chat.text, kEndOfTurn, "\n");
+    if (!unfinished && !is_continued) absl::StrAppend(&chat.text, kEndOfTurn, "\n");
   }
   if (ending == ChatEnding::kGenerationPrompt) {
     absl::StrAppend(&chat.text, kStartOfTurn, "model\n");

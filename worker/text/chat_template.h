@@ -43,6 +43,7 @@ enum class ChatEnding {
   kGenerationPrompt,  // the model's turn is opened: ready to answer
   kClosed,            // every turn is ended, none is opened
   kOpen,              // as kClosed, but a user's turn at the end is left unfinished
+  kContinued,         // as kClosed, but a model's turn at the end is left unfinished
 };
 
 struct RenderedChat {

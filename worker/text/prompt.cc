@@ -117,11 +117,13 @@ absl::StatusOr<Prompt> FromRendered(std::string text, const std::vector<size_t>&
 }
 
 absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint32_t>& breakpoints,
-                                const Tokenizer& tokenizer, const PromptLimits& limits) {
+                                bool omit_bos, const Tokenizer& tokenizer,
+                                const PromptLimits& limits) {
   if (text.empty()) return Invalid("prompt: text must not be empty");
   if (absl::Status status = CheckText(text, "prompt: text"); !status.ok()) return status;
   if (absl::Status s = CheckDeclared(breakpoints, text.size(), "bytes"); !s.ok()) return s;
   std::string_view bos = tokenizer.TokenBytes(tokenizer.bos_id());
+  if (omit_bos) bos = {};
   if (!bos.empty() && text.compare(0, bos.size(), bos) == 0) bos = {};
   std::vector<size_t> offsets;
   for (size_t i = 0; i < breakpoints.size(); ++i) {
@@ -241,8 +243,10 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
   for (ChatMessage& message : messages) {
     if (!SpellText(message, tokenizer, limits)) message.token_ids.clear();
   }
-  absl::StatusOr<RenderedChat> rendered =
-      RenderChat(messages, open ? ChatEnding::kOpen : ChatEnding::kGenerationPrompt);
+  const ChatEnding ending = chat.continue_final_message ? ChatEnding::kContinued
+                            : open                      ? ChatEnding::kOpen
+                                                        : ChatEnding::kGenerationPrompt;
+  absl::StatusOr<RenderedChat> rendered = RenderChat(messages, ending);
   if (!rendered.ok()) return rendered.status();
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
   if (!chat.strict) rendered->messages.clear();
@@ -263,7 +267,7 @@ absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose pur
         absl::StrCat("prompt: ", std::string(limits.why_no_tokenizer), "; send token ids"));
   }
   if (const auto* text = std::get_if<std::string>(&source.input)) {
-    return FromText(*text, source.breakpoints, *tokenizer, limits);
+    return FromText(*text, source.breakpoints, source.omit_bos, *tokenizer, limits);
   }
   if (!source.breakpoints.empty()) {
     return Invalid("breakpoints: a chat has them on its parts, as cache_breakpoint");

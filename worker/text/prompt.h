@@ -34,6 +34,8 @@ struct ChatInput {
   // A control piece or turn marker in a message counts as plain characters, so that a message
   // cannot end its own turn.
   bool strict = false;
+  // The last message is the beginning of the answer: its turn is left open.
+  bool continue_final_message = false;
 };
 
 struct PromptSource {
@@ -42,6 +44,7 @@ struct PromptSource {
   // Byte offsets for text, token positions for token ids, in (0, length], in any order. For a chat
   // the parts carry them.
   std::vector<uint32_t> breakpoints;
+  bool omit_bos = false;  // of text: no <bos> is prepended
 };
 
 struct PromptLimits {

@@ -38,6 +38,7 @@ ChatInput ChatFromProto(const v1::Chat& proto) {
   ChatInput chat;
   chat.omit_generation_prompt = proto.omit_generation_prompt();
   chat.strict = proto.strict();
+  chat.continue_final_message = proto.continue_final_message();
   chat.messages.reserve(proto.messages_size());
   for (const v1::ChatMessage& message : proto.messages()) {
     ChatMessage converted;
@@ -82,6 +83,10 @@ absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto) {
       break;
     case v1::PromptInput::INPUT_NOT_SET:
       return absl::InvalidArgumentError("prompt: none of text, token_ids and chat is set");
+  }
+  source.omit_bos = proto.omit_bos();
+  if (source.omit_bos && !proto.has_text()) {
+    return absl::InvalidArgumentError("prompt.omit_bos: only a text may be without <bos>");
   }
   source.breakpoints.assign(proto.breakpoints().begin(), proto.breakpoints().end());
   return source;

@@ -239,6 +239,68 @@ TEST_F(OpenAiDoorTest, EchoWithoutTokensHasThePromptAlone) {
   EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 0})").status, 400);
 }
 
+TEST_F(OpenAiDoorTest, BadWordsAreNotDrawn) {
+  const std::string begin =
+      R"({"prompt": "the keeper", "max_tokens": 8, "temperature": 0, "ignore_eos": true)";
+  const auto ids_of = [&](const std::string& text) {
+    return Post("/tokenize", json{{"prompt", text}, {"add_special_tokens", false}}.dump())
+        .parsed()["tokens"];
+  };
+  json biases = json::object();
+  for (const char* word : {"and", " and"}) {
+    const json ids = ids_of(word);
+    if (ids.size() == 1) biases[ids[0].dump()] = 100;
+  }
+  ASSERT_EQ(ids_of("and").size(), 1u);
+  const auto text = [&](const std::string& more) {
+    return Post("/v1/completions",
+                absl::StrCat(begin, ", \"logit_bias\": ", biases.dump(), more, "}"))
+        .parsed()["choices"][0]["text"]
+        .get<std::string>();
+  };
+  EXPECT_THAT(text(""), HasSubstr("and"));
+  EXPECT_THAT(text(R"(, "bad_words": [" and"])"), Not(HasSubstr("and")));
+  const Reply many = Post("/v1/completions", begin + R"(, "bad_words": ["the lamp"]})");
+  EXPECT_EQ(many.status, 400);
+  EXPECT_THAT(many.body, HasSubstr("bad_words: must be words of one token; "));
+}
+
+TEST_F(OpenAiDoorTest, PromptWithoutBosIsAsItsTokens) {
+  const std::string more = R"(, "max_tokens": 6, "temperature": 0, "ignore_eos": true})";
+  const json made =
+      Post("/v1/completions", R"({"prompt": "the keeper", "add_special_tokens": false)" + more)
+          .parsed();
+  const json ids =
+      Post("/tokenize", R"({"prompt": "the keeper", "add_special_tokens": false})").parsed();
+  const json all = Post("/tokenize", R"({"prompt": "the keeper"})").parsed();
+  EXPECT_EQ(ids["count"].get<int>() + 1, all["count"].get<int>());
+  EXPECT_EQ(made["usage"]["prompt_tokens"], ids["count"]);
+  const json same =
+      Post("/v1/completions", R"({"prompt": )" + ids["tokens"].dump() + more).parsed();
+  EXPECT_EQ(made["choices"][0]["text"], same["choices"][0]["text"]);
+  EXPECT_EQ(Post("/tokenize", R"({"prompt": "<bos>the", "add_special_tokens": false})")
+                .parsed()["tokens"],
+            Post("/tokenize", R"({"prompt": "the"})").parsed()["tokens"]);
+}
+
+TEST_F(OpenAiDoorTest, ContinuedAnswerIsItsTextWithoutAnEnd) {
+  const auto tokens = [&](const std::string& more) {
+    return Post("/tokenize",
+                R"({"messages": [{"role": "user", "content": "the keeper"},
+                    {"role": "assistant", "content": " of the lamp "}])" +
+                    more + "}")
+        .parsed()["tokens"];
+  };
+  const json closed = tokens(R"(, "add_generation_prompt": false)");
+  json open = tokens(R"(, "continue_final_message": true)");
+  ASSERT_LT(open.size(), closed.size());
+  const json end =
+      Post("/tokenize", R"({"prompt": "<end_of_turn>\n", "add_special_tokens": false})")
+          .parsed()["tokens"];
+  open.insert(open.end(), end.begin(), end.end());
+  EXPECT_EQ(open, closed);
+}
+
 TEST_F(OpenAiDoorTest, DrawsASeedAndGivesItBack) {
   const std::string open = R"({"prompt": "the keeper", "max_tokens": 12, "ignore_eos": true)";
   const json drawn = Post("/v1/completions", open + "}").parsed();

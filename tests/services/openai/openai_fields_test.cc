@@ -110,12 +110,13 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
     body["tokens"] = {4};
   } else if (field.place == kInCompletion ||
              (field.place == kInTokenize && field.name != "messages" &&
-              field.name != "add_generation_prompt")) {
+              field.name != "add_generation_prompt" && field.name != "continue_final_message")) {
     body["prompt"] = "the lamp";
+    if (field.name == "truncate_prompt_tokens") body["prompt"] = {4, 5, 6};
   } else {
     body["messages"] = {{{"role", "system"}, {"content", "s"}},
                         {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "b"}}}}}};
-    if (field.name == "add_generation_prompt") {
+    if (field.name == "add_generation_prompt" || field.name == "continue_final_message") {
       body["messages"].push_back({{"role", "assistant"}, {"content", "c"}});
     }
     if (field.name == "top_logprobs") body["logprobs"] = true;
@@ -145,11 +146,12 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
 
 // All of a request that was read, as text.
 std::string StateOf(const OpenAiRequest& request) {
-  std::string text = absl::StrCat(
-      request.common.DebugString(), "model ", request.model, " chat ", request.is_chat, " stream ",
-      request.stream, " usage ", request.include_usage, " logprobs ", request.logprobs, " echo ",
-      request.echo, request.only_echo, " bos ", request.omits_bos, " prewarm ", request.prewarm,
-      " ttl ", request.ttl_s, " key ", request.cache_key, " unknown ", request.unknown.Text());
+  std::string text =
+      absl::StrCat(request.common.DebugString(), "model ", request.model, " chat ", request.is_chat,
+                   " stream ", request.stream, " usage ", request.include_usage, " logprobs ",
+                   request.logprobs, " echo ", request.echo, request.only_echo, " bad ",
+                   absl::StrJoin(request.bad_words, ","), " prewarm ", request.prewarm, " ttl ",
+                   request.ttl_s, " key ", request.cache_key, " unknown ", request.unknown.Text());
   for (const v1::PromptInput& prompt : request.prompts) text += prompt.DebugString();
   return text;
 }
@@ -177,8 +179,8 @@ TEST(OpenAiFields, EveryKnownFieldIsInTheTable) {
 
 TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
   // Served, but without a trace in what was read: checks of other fields, or the default.
-  const std::set<std::string> traceless = {"best_of", "response_format", "type", "role",
-                                           "repeat_last_n"};
+  const std::set<std::string> traceless = {"best_of", "response_format", "type",
+                                           "role",    "truncation_side", "repeat_last_n"};
   for (const KnownField& field : KnownFields()) {
     if (field.place == kInDetokenize) continue;  // the door reads it
     SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",

@@ -250,6 +250,59 @@ TEST(OpenAiRequest, BreakpointsOfAllNamesAreEqual) {
             v1::CACHE_MODE_OFF);
 }
 
+TEST(OpenAiRequest, PromptsOfTokenIdsAreCut) {
+  const auto read = [](const std::string& more) {
+    const auto body =
+        ParseBody(R"({"prompt": [[1, 2, 3, 4, 5, 6], [7]], "max_tokens": 3, )" + more + "}");
+    const auto request = ParseCompletion(body->root(), 5);
+    if (!request.ok()) return std::string(request.status().message());
+    std::string text;
+    for (const v1::PromptInput& prompt : request->prompts) {
+      absl::StrAppend(&text, absl::StrJoin(prompt.token_ids().ids(), " "), ";");
+    }
+    return text;
+  };
+  EXPECT_EQ(read(R"("truncate_prompt_tokens": 2)"), "5 6;7;");
+  EXPECT_EQ(read(R"("truncate_prompt_tokens": 2, "truncation_side": "left")"), "5 6;7;");
+  EXPECT_EQ(read(R"("truncate_prompt_tokens": 2, "truncation_side": "right")"), "1 2;7;");
+  EXPECT_EQ(read(R"("truncate_prompt_tokens": -1)"), "5 6;7;");
+  EXPECT_THAT(read(R"("truncate_prompt_tokens": 6)"), StartsWith("truncate_prompt_tokens: must"));
+  EXPECT_THAT(read(R"("truncate_prompt_tokens": 0)"), StartsWith("truncate_prompt_tokens: must"));
+  EXPECT_THAT(read(R"("truncation_side": "up")"), StartsWith("truncation_side: must be left or"));
+  EXPECT_THAT(read(R"("seed": 1)"), StartsWith("prompt[0]: must fit the context of 5 tokens"));
+  const auto body = ParseBody(R"({"prompt": "a", "truncate_prompt_tokens": 2})");
+  EXPECT_EQ(ParseCompletion(body->root()).status().message(),
+            "truncate_prompt_tokens: needs a prompt of token ids");
+}
+
+TEST(OpenAiRequest, BiasesMayBePairs) {
+  const OpenAiRequest request = Chat(
+      R"({"messages": [{"role": "user", "content": "a"}], "logit_bias": [[7, 1.5], [8, false]]})");
+  EXPECT_EQ(request.common.sampling().logit_bias().at(7), 1.5f);
+  EXPECT_EQ(request.common.sampling().bad_token_ids(0), 8u);
+  for (const char* wrong : {"[7]", "[[7]]", "[[7, true]]", "[[-1, 2]]", "[[\"a\", 2]]"}) {
+    EXPECT_THAT(ChatError(absl::StrCat("\"logit_bias\": ", wrong)), StartsWith("logit_bias["))
+        << wrong;
+  }
+}
+
+TEST(OpenAiRequest, LastAnswerIsContinued) {
+  const std::string begin =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  EXPECT_TRUE(Chat(begin + R"(, "continue_final_message": true})")
+                  .prompts[0]
+                  .chat()
+                  .continue_final_message());
+  const OpenAiRequest both =
+      Chat(begin + R"(, "continue_final_message": true, "add_generation_prompt": false})");
+  EXPECT_TRUE(both.prompts[0].chat().continue_final_message());
+  EXPECT_FALSE(both.prompts[0].chat().omit_generation_prompt());
+  const OpenAiRequest closed = Chat(begin + R"(, "add_generation_prompt": false})");
+  EXPECT_TRUE(closed.prompts[0].chat().omit_generation_prompt());
+  EXPECT_THAT(ChatError(R"("continue_final_message": true)"),
+              StartsWith("continue_final_message: must be false, unless"));
+}
+
 TEST(OpenAiRequest, EchoWithoutTokensDrawsOneAndLeavesItOut) {
   const auto body = ParseBody(R"({"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 0,
                                   "min_tokens": 3})");
@@ -267,7 +320,7 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
               StartsWith("n: must be a whole number from 1 to 16; got 1.5"));
   EXPECT_THAT(ChatError(R"("logit_bias": {"a": 1})"),
               StartsWith("logit_bias: must have token ids as keys; got \"a\""));
-  EXPECT_THAT(ChatError(R"("logit_bias": [1])"), StartsWith("logit_bias: "));
+  EXPECT_THAT(ChatError(R"("logit_bias": 1)"), StartsWith("logit_bias: "));
   EXPECT_THAT(ChatError(R"("bad_token_ids": [-1])"),
               StartsWith("bad_token_ids[0]: must be a token id below"));
   EXPECT_THAT(ChatError(R"("min_p": 2)"), StartsWith("min_p: must be a number from 0 to 1; got 2"));

@@ -37,6 +37,18 @@ std::string Render(const std::vector<ChatMessage>& messages, ChatEnding ending) 
   return chat.ok() ? chat->text : std::string(chat.status().message());
 }
 
+// As apply_chat_template(continue_final_message=True) has it.
+TEST(ChatTemplate, AnswerThatIsContinuedHasNoEnd) {
+  const std::string begin = "<bos><start_of_turn>user\na<end_of_turn>\n";
+  EXPECT_EQ(Render({Message("user", "a"), Message("assistant", " b ")}, ChatEnding::kContinued),
+            begin + "<start_of_turn>model\nb");
+  EXPECT_EQ(Render({Message("user", "a"), Message("assistant", "b")}, ChatEnding::kClosed),
+            begin + "<start_of_turn>model\nb<end_of_turn>\n");
+  EXPECT_EQ(Render({Message("user", "a")}, ChatEnding::kContinued),
+            "chat.messages[0]: must be the assistant's with continue_final_message: it is "
+            "continued");
+}
+
 TEST(ChatTemplate, RendersThePublishedExamples) {
   const auto examples = nlohmann::json::parse(ReadTestFile("chat_template_examples.json"));
   ASSERT_GE(examples.size(), 5U);

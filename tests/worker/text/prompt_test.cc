@@ -63,6 +63,17 @@ TEST(Prompt, ABreakpointInsideATokenMovesToTheLastSharedToken) {
   EXPECT_THAT(prompt->breakpoints, ElementsAre(2U)) << "<bos>, and";
 }
 
+TEST(Prompt, TextMayBeWithoutBos) {
+  PromptSource source = FromText("and\n\nlamp", {4});
+  const auto with = Build(source);
+  source.omit_bos = true;
+  const auto without = Build(source);
+  ASSERT_TRUE(with.ok() && without.ok()) << without.status();
+  EXPECT_EQ(without->token_ids,
+            std::vector<int32_t>(with->token_ids.begin() + 1, with->token_ids.end()));
+  EXPECT_THAT(without->breakpoints, ElementsAre(1U)) << "and";
+}
+
 TEST(Prompt, TokenIdsAreTakenAsTheyAre) {
   const auto prompt = Build(FromIds({5, 6, 7}, {3, 1, 3}));
   ASSERT_TRUE(prompt.ok()) << prompt.status();
