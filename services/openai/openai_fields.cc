@@ -283,15 +283,58 @@ constexpr OpenAiField kFields[] = {
 constexpr OpenAiField kOnlyForAnswers = {
     "", kInTokenize | kInDetokenize, FieldUse::kIgnored, 0, "", "only for answers", 0};
 
+constexpr size_t kRows = sizeof(kFields) / sizeof(kFields[0]);
+constexpr size_t kSlots = 512;  // more than twice the names
+constexpr uint16_t kNoRow = 0xFFFF;
+
 constexpr bool IsInOrder() {
-  for (size_t i = 1; i < sizeof(kFields) / sizeof(kFields[0]); ++i) {
-    const std::string_view one = kFields[i - 1].name, next = kFields[i].name;
+  for (size_t i = 1; i < kRows; ++i) {
+    const absl::string_view one = kFields[i - 1].name, next = kFields[i].name;
     if (one > next) return false;
     if (one == next && (kFields[i - 1].places & kFields[i].places) != 0) return false;
   }
   return true;
 }
-static_assert(IsInOrder(), "FindOpenAiField needs rows in the order of their names");
+static_assert(IsInOrder(), "the rows of one name must be neighbours, and of different places");
+
+// FNV-1a.
+constexpr size_t SlotOf(absl::string_view name) {
+  uint32_t hash = 2166136261u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return (hash ^ (hash >> 16)) % kSlots;
+}
+
+// The first row of each name, by the hash of the name; a taken slot moves to the next.
+struct NameIndex {
+  uint16_t rows[kSlots] = {};
+  size_t longest = 0;
+};
+
+constexpr NameIndex MakeNameIndex() {
+  NameIndex made;
+  for (uint16_t& row : made.rows) row = kNoRow;
+  for (size_t i = 0; i < kRows; ++i) {
+    const absl::string_view name = kFields[i].name;
+    made.longest = std::max(made.longest, name.size());
+    if (i > 0 && name == kFields[i - 1].name) continue;
+    size_t slot = SlotOf(name);
+    while (made.rows[slot] != kNoRow) slot = (slot + 1) % kSlots;
+    made.rows[slot] = static_cast<uint16_t>(i);
+  }
+  return made;
+}
+
+constexpr NameIndex kIndex = MakeNameIndex();
+
+// The first row of the name; kNoRow: there is none.
+size_t FirstRowOf(absl::string_view name) {
+  if (name.size() > kIndex.longest) return kNoRow;
+  size_t slot = SlotOf(name);
+  while (kIndex.rows[slot] != kNoRow && kFields[kIndex.rows[slot]].name != name) {
+    slot = (slot + 1) % kSlots;
+  }
+  return kIndex.rows[slot];
+}
 
 // Whether `word` is one of the words of a list with spaces between.
 bool HasWord(absl::string_view words, absl::string_view word) {
@@ -317,15 +360,10 @@ absl::Status RefuseField(JsonValue value, absl::string_view note) {
 absl::Span<const OpenAiField> OpenAiFieldTable() { return kFields; }
 
 const OpenAiField* FindOpenAiField(absl::string_view name, uint16_t place) {
-  const OpenAiField* const end = std::end(kFields);
-  const OpenAiField* row = std::lower_bound(std::begin(kFields), end, name,
-                                            [](const OpenAiField& field, absl::string_view sought) {
-                                              return absl::string_view(field.name) < sought;
-                                            });
   bool is_of_answers = false;
-  for (; row != end && row->name == name; ++row) {
-    if ((row->places & place) != 0) return row;
-    is_of_answers = is_of_answers || (row->places & kAnswer) != 0;
+  for (size_t i = FirstRowOf(name); i < kRows && kFields[i].name == name; ++i) {
+    if ((kFields[i].places & place) != 0) return &kFields[i];
+    is_of_answers = is_of_answers || (kFields[i].places & kAnswer) != 0;
   }
   const bool has_no_answer = (place & (kInTokenize | kInDetokenize)) != 0;
   return is_of_answers && has_no_answer ? &kOnlyForAnswers : nullptr;

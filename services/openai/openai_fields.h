@@ -53,7 +53,7 @@ enum FieldNothing : uint16_t {
 enum class FieldUse : uint8_t { kServed, kIgnored, kRefused };
 
 struct OpenAiField {
-  const char* name;
+  absl::string_view name;
   uint16_t places;  // a set of FieldPlace
   FieldUse use;
   uint16_t nothing;   // a set of FieldNothing

@@ -177,6 +177,19 @@ TEST(OpenAiFields, EveryKnownFieldIsInTheTable) {
   }
 }
 
+TEST(OpenAiFields, EveryRowIsFoundByItsName) {
+  for (const OpenAiField& row : OpenAiFieldTable()) {
+    for (uint16_t bit = 1; bit < kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
+      if ((row.places & bit) != 0) {
+        EXPECT_EQ(FindOpenAiField(row.name, bit), &row) << row.name;
+      }
+    }
+  }
+  for (const std::string& name : {std::string(), std::string("nobody"), std::string(5000, 'n')}) {
+    EXPECT_EQ(FindOpenAiField(name, kInChat), nullptr);
+  }
+}
+
 TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
   // Served, but without a trace in what was read: checks of other fields, or the default.
   const std::set<std::string> traceless = {"best_of", "response_format", "type",

@@ -181,5 +181,33 @@ TEST(JsonReader, FieldsKeepTheFirstError) {
   EXPECT_FALSE(JsonFields(*document.root().Find("flag")).status().ok());
 }
 
+TEST(JsonReader, NumbersOfAllKindsCompare) {
+  const auto document = JsonDocument::Parse("[-1, 0, 1, 1.0, 0.5, \"1\", true]", "it");
+  std::string equal_to_one, equal_to_minus_one;
+  for (const JsonValue value : document->root().elements()) {
+    equal_to_one += value.IsNumber(1) ? "1" : "0";
+    equal_to_minus_one += value.IsNumber(-1) ? "1" : "0";
+  }
+  EXPECT_EQ(equal_to_one, "0011000");
+  EXPECT_EQ(equal_to_minus_one, "1000000");
+}
+
+TEST(JsonFields, ValuesThatCountAsAbsentAreNotRead) {
+  const auto document = JsonDocument::Parse(R"({"a": -1, "b": -1, "c": 5})", "it");
+  JsonFields fields(
+      document->root(),
+      [](uint16_t place, absl::string_view name, JsonValue value) {
+        return place == 7 && name == "a" && value.IsNumber(-1);
+      },
+      /*place=*/7);
+  uint64_t count = 3;
+  EXPECT_FALSE(fields.Count("a", 0, 9, &count));
+  EXPECT_TRUE(fields.status().ok());
+  EXPECT_EQ(count, 3u);
+  EXPECT_TRUE(fields.Count("c", 0, 9, &count));
+  EXPECT_FALSE(fields.Count("b", 0, 9, &count));
+  EXPECT_FALSE(fields.status().ok());
+}
+
 }  // namespace
 }  // namespace hearth
