@@ -88,6 +88,9 @@ absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiReque
     if (!*is_explicit && !mode->Is("implicit")) return mode->Bad("implicit or explicit");
   }
   inner.Bool("prewarm", &request->prewarm);
+  if (request->prewarm && !uses_cache) {
+    return inner.Find("prewarm")->Bad("false, because cache_prompt is false");
+  }
   inner.Add(ReadSeconds(inner.Find("ttl"), &request->ttl_s));
   uint32_t keep_s = 0;
   inner.Add(ReadSeconds(inner.Find("keep"), &keep_s));

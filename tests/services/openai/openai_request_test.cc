@@ -350,6 +350,8 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   }
   EXPECT_THAT(ChatError(R"("prompt_cache_options": {"keep": "long"})"),
               StartsWith("prompt_cache_options.keep: must be \"5m\""));
+  EXPECT_THAT(ChatError(R"("cache_prompt": false, "prompt_cache_options": {"prewarm": true})"),
+              StartsWith("prompt_cache_options.prewarm: must be false, because cache_prompt"));
   EXPECT_THAT(ChatError(R"("prompt_cache_options": {"mode": "x"})"),
               StartsWith("prompt_cache_options.mode: "));
 }
