@@ -14,18 +14,21 @@ import torch
 from hearth_cache import Unavailable, _paging
 from hearth_cache._exchange import Fetched, Prefix
 from hearth_cache._paging import (
-    DevicePages, HostPages, Mover, Planner, Transfer, hints_of, pages_of)
+    DevicePages, HostPages, Mover, Planner, Step, Transfer, hints_of, pages_of)
 from hearth_cache.layout import Fingerprint, PageLayout
 
 BLOCK, PAGE, WINDOW = 16, 64, 24
 LAYOUT = PageLayout("llgl", WINDOW, PAGE, BLOCK)
 GROUPS = [0, 0, 2, 1]  # the engine puts its four layers into three groups
 BLOCKS_MAX = 40
-PRINT = Fingerprint.of(LAYOUT, {"engine": "made up"})
 
 
-def prefix_of(ids, salt):
-    return Prefix(PRINT, ids)
+def prefix_of(ids, salt, epoch=0):
+    return Prefix(Fingerprint.of(LAYOUT, {"engine": "made up", "epoch": epoch}), ids)
+
+
+def epoch_of(prefix):
+    return dict(prefix.fingerprint.fields)["epoch"]
 
 
 def request(params=None, *actions):
@@ -43,6 +46,7 @@ class MemoryStore:
 
     def __init__(self):
         self.kept, self.calls, self.error, self.matched = {}, [], None, 0
+        self.epochs = []  # of lookups and publishes
         self.answering = threading.Event()
         self.answering.set()
 
@@ -58,6 +62,7 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def lease(self, prefix, *, lease_s, deadline_s):
+        self.epochs.append(epoch_of(prefix))
         self.call("lease")
         usable = self.usable(prefix, len(prefix.token_ids) - 1)
         yield types.SimpleNamespace(usable_tokens=usable, answer=types.SimpleNamespace(
@@ -76,6 +81,7 @@ class MemoryStore:
 
     def publish(self, prefix, boundaries, slice_of, *, stored, deadline_s, **hints):
         self.call("publish")
+        self.epochs.append(epoch_of(prefix))
         self.hints = hints
         for boundary in boundaries:
             self.kept[tuple(prefix.token_ids[:boundary])] = {
@@ -89,7 +95,8 @@ class MemoryStore:
 class Plans(unittest.TestCase):
     def setUp(self):
         self.store = MemoryStore()
-        self.planner = Planner(self.store, BLOCK, lambda ids, salt: [prefix_of(ids, salt)])
+        self.planner = Planner(self.store, BLOCK, lambda ids, salt, epoch: [
+            prefix_of(ids, salt, epoch)])
         self.addCleanup(self.planner.close)
 
     def matched(self, name, computed=0):
@@ -163,6 +170,28 @@ class Plans(unittest.TestCase):
         first, = self.step(("a", 0, 64)).saves
         second, = self.step(("a", 64, 100)).saves
         self.assertEqual((first.boundaries, second.boundaries), ([64], [96]))
+
+    def test_an_epoch_finds_nothing_stored_before_and_leaves_its_requests_out(self):
+        ids = prompt(100, 11)
+        self.store.kept[tuple(ids[:64])] = {}
+        for name in ("computing", "loading"):
+            self.planner.begin(name, ids)
+            self.assertEqual(self.matched(name), (64, True))
+        self.planner.allocated("loading", [[1] * 6] * 3, 64)
+        self.planner.begin_epoch()
+        self.assertEqual(self.planner.matched("computing", 0), (0, False))
+        step = self.step(("computing", 0, 100))
+        self.assertEqual(step.saves, [], "its first tokens may be of the old weights")
+        self.assertEqual([load.epoch for load in step.loads], [0], "the engine waits for a result")
+        self.assertNotEqual(step.epoch, 0)
+        self.planner.failed(["loading"])
+        self.assertEqual(self.planner.matched("loading", 0), (0, False))
+        self.planner.begin("later", ids)
+        self.matched("later")
+        save, = self.step(("later", 64, 100)).saves
+        self.assertEqual((save.epoch, self.store.epochs), (step.epoch, [0, 0, step.epoch]))
+        self.planner.begin_epoch()
+        self.assertNotIn(self.step().epoch, (0, step.epoch))
 
     def test_a_store_that_fails_is_left_alone_for_a_while(self):
         self.store.error = Unavailable("gone")
@@ -315,6 +344,26 @@ class Moves(unittest.TestCase):
             self.store.answering.set()
             self.mover.flush()
         self.assertEqual((self.store.calls, self.mover.saves_left_out), (["publish"], 2))
+
+    def test_transfers_of_an_epoch_before_fail_or_are_left_out(self):
+        ids, blocks = prompt(32, 7), [[1, 2]] * 3
+        self.save(ids, blocks, 32)
+        self.store.answering.clear()
+        self.mover.load(Transfer("under way", ids, [32], blocks))
+        self.mover.save(Transfer("saver", prompt(32, 8), [32], blocks))
+        self.mover.save(Transfer("queued", prompt(32, 9), [32], blocks))
+        self.mover.begin(Step([Transfer("planned before", ids, [32], blocks),
+                               Transfer("of now", ids, [32], blocks, epoch=5)], epoch=5))
+        self.store.answering.set()
+        self.mover.save(Transfer("saver", prompt(32, 10), [32], blocks, epoch=5))
+        self.mover.flush()
+        results = [set(), set()]
+        while len(results[0]) < 3:
+            for all_, some in zip(results, self.mover.results([], idle=True), strict=True):
+                all_ |= some
+        self.assertEqual(results[1], {"under way", "planned before"})
+        self.assertNotIn(tuple(prompt(32, 9)), self.store.kept)
+        self.assertEqual((self.store.epochs[-1], self.mover.saves_left_out >= 1), (5, True))
 
     def test_saves_beyond_the_staging_memory_are_left_out(self):
         self.store.answering.clear()

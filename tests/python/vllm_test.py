@@ -42,12 +42,23 @@ connector = {} if not told["store"] else {"kv_transfer_config": KVTransferConfig
 engine = LLM(told["model"], skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=False,
              **{"dtype": "float32", "max_model_len": 2048, **told["options"]}, **connector)
 answers, fields = [], []
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 if told.get("explain"):
-    from vllm.distributed.kv_transfer import get_kv_transfer_group
     worker = get_kv_transfer_group()
     explained = worker._store.explain(worker._prefix_of(0, told["prompts"][0], ""))
     fields = [one.field for one in explained.other_fingerprints]
-for seed in told.get("seeds", [None]):
+def change(worker, by):
+    for one in worker.model_runner.model.parameters():
+        if one.dim() == 1:  # of norms: a kernel may have packed copies of matrices
+            one.data.add_(by)
+for seed in told.get("seeds", [None]) + [{"by": by} for by in told.get("changes", [])]:
+    if isinstance(seed, dict):
+        get_kv_transfer_group()._mover.flush()  # else saves under way are left out
+        if seed["by"]:
+            assert get_kv_transfer_group().reset_cache() is False  # a worker cannot
+            engine.collective_rpc(change, args=(seed["by"],))
+            assert engine.reset_prefix_cache(reset_connector=True)
+        told["prompts"], seed = told["later"], None
     sampling = SamplingParams(max_tokens=told["new"], ignore_eos=True, detokenize=False, logprobs=0,
                               temperature=0 if seed is None else 0.8, seed=seed)
     for done in engine.generate([{"prompt_token_ids": ids} for ids in told["prompts"]], sampling,
@@ -119,6 +130,25 @@ class Engines(PythonTest):
             other = self.run_engine(prompts, self.node.address, options, explain=True)
             self.assertEqual(other["answers"][0][1], 0)
             self.assertIn(field, other["fields"])
+
+    def test_weights_changed_in_place_begin_cold_and_reach_no_other_engine(self):
+        before, after = prompt(300, 1), prompt(300, 2)
+        options = {"enable_prefix_caching": False}
+        alone = self.engine([before, after], options=options)
+        trained = self.engine([before], self.node.address, options, later=[before, after],
+                              changes=[0.25, 0, -0.25])
+        first, changed, again, back = trained[:1], trained[1:3], trained[3:5], trained[5:]
+        self.expect_same(first, alone[:1])
+        self.assertEqual([answer[1] for answer in changed], [0, 0])
+        self.assertNotEqual(changed[0][2], alone[0][2], "the change reached the model")
+        self.assertEqual([answer[1] for answer in again], [256, 256], "of this epoch")
+        self.expect_same(again, changed)
+        # These are the first weights, but nothing proves it.
+        self.assertEqual([answer[1] for answer in back], [0, 0])
+        self.expect_same(back, alone)
+        unchanged = self.engine([before, after], self.node.address, options)
+        self.assertEqual([answer[1] for answer in unchanged], [256, 0])
+        self.expect_same(unchanged, alone)
 
     def test_preempted_prompts_without_its_prefix_cache_answer_as_vllm_alone(self):
         documents = [prompt(300 + 97 * i, 100 + i) for i in range(5)]

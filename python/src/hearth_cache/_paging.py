@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -43,7 +44,8 @@ Blocks = Sequence[Sequence[int]]  # of a request, by the engine's groups of laye
 @dataclass
 class Transfer:
     """Pages of a request that are loaded or saved. `present_tokens`: of a load, what is there
-    already, and may be shared with others. `hints`: for Store.publish()."""
+    already, and may be shared with others. `hints`: for Store.publish(). `epoch`: the planner's,
+    when the transfer was planned."""
 
     request_id: str
     token_ids: list[int]
@@ -52,15 +54,18 @@ class Transfer:
     salt: str = ""
     present_tokens: int = 0
     hints: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    epoch: int = 0
 
 
 @dataclass
 class Step:
-    """What a step of the engine has to transfer. `idle`: it computes nothing."""
+    """What a step of the engine has to transfer. `idle`: it computes nothing. `epoch`: the
+    planner's, by which movers learn that a new epoch began."""
 
     loads: list[Transfer] = field(default_factory=list[Transfer])
     saves: list[Transfer] = field(default_factory=list[Transfer])
     idle: bool = False
+    epoch: int = 0
 
 
 @dataclass
@@ -115,15 +120,25 @@ def hints_of(request: Any) -> dict[str, Any]:
 
 
 class Planner:
-    """`prefixes_of`: a prompt as each of the engine's ranks keeps it. Thread safety: none."""
+    """`prefixes_of`: a prompt with its salt in an epoch, as each of the engine's ranks keeps it.
+    Epoch 0 is that of the weights that the engine loaded; its pages may be shared. Thread safety:
+    none."""
 
     def __init__(self, store: Store, block_tokens: int,
-                 prefixes_of: Callable[[Sequence[int], str], list[Prefix]]) -> None:
+                 prefixes_of: Callable[[Sequence[int], str, int], list[Prefix]]) -> None:
         self._store, self._block_tokens, self._prefixes_of = store, block_tokens, prefixes_of
+        self._epoch = 0
         self._requests: dict[str, _Request] = {}
         self._loads: list[Transfer] = []
         self._asking = ThreadPoolExecutor(THREADS, "hearth-plan")
         self.quiet = Quiet()
+
+    def begin_epoch(self) -> None:
+        """Call when the weights change. From now on nothing that was stored before is found, and
+        no other process finds what is saved. The requests so far are computed and not saved: part
+        of their pages may be of the old weights. Loads planned so far are sent and fail."""
+        self._epoch = secrets.randbits(63) or 1
+        self._requests.clear()
 
     def begin(self, request_id: str, token_ids: Sequence[int], salt: str = "", *,
               reads: bool = True, hints: Optional[Mapping[str, Any]] = None) -> None:
@@ -134,13 +149,14 @@ class Planner:
         request = _Request(list(token_ids), salt, [boundary], hints or {})
         self._requests[request_id] = request
         if reads and not self.quiet:
-            request.asked = self._asking.submit(self._ask, request, boundary)
+            request.asked = self._asking.submit(self._ask, request, boundary, self._epoch)
 
-    def _ask(self, request: _Request, boundary: int) -> int:
+    def _ask(self, request: _Request, boundary: int, epoch: int) -> int:
         """The restore point; and what other prompts begin with alike becomes one, too."""
         with self.quiet.call(Exception):  # the scheduler's thread takes the result
             usable = matched = boundary
-            for prefix in self._prefixes_of(request.token_ids[:boundary + 1], request.salt):
+            for prefix in self._prefixes_of(request.token_ids[:boundary + 1], request.salt,
+                                            epoch):
                 with self._store.lease(prefix, lease_s=0, deadline_s=PLAN_DEADLINE_S) as turn:
                     usable = min(usable, turn.usable_tokens)
                     matched = min(matched, turn.answer.matched_tokens)
@@ -168,12 +184,12 @@ class Planner:
             return
         usable = request.asked.result()
         self._loads.append(Transfer(request_id, request.token_ids[:usable], [usable], blocks,
-                                    request.salt, usable - tokens, request.hints))
+                                    request.salt, usable - tokens, request.hints, self._epoch))
 
     def step(self, scheduled: Iterable[tuple[str, int, int]],
              blocks_of: Callable[[str], Optional[Blocks]]) -> Step:
         """`scheduled`: each request with the tokens that are computed before and after."""
-        step, self._loads = Step(self._loads, [], True), []
+        step, self._loads = Step(self._loads, [], True, self._epoch), []
         for request_id, begin, end in scheduled:
             step.idle = False
             request = self._requests.get(request_id)
@@ -183,7 +199,8 @@ class Planner:
             blocks = blocks_of(request_id) if passed and not self.quiet else None
             if blocks is not None:
                 step.saves.append(Transfer(request_id, request.token_ids[:passed[-1]], passed,
-                                           blocks, request.salt, hints=request.hints))
+                                           blocks, request.salt, hints=request.hints,
+                                           epoch=self._epoch))
         if step.idle and not step.loads:
             waiting = [one.asked for one in self._requests.values()
                        if one.asked is not None and not one.asked.done()]
@@ -299,24 +316,34 @@ AnyPages = Union[HostPages, DevicePages]
 
 
 class Mover:
-    """`groups`: of each layer the engine's group, whose blocks it uses. Thread safety: none; it is
-    the engine's thread's."""
+    """`groups`: of each layer the engine's group, whose blocks it uses. `prefix_of`: a prompt with
+    its salt in an epoch. Thread safety: none; it is the engine's thread's."""
 
     def __init__(self, store: Store, layout: PageLayout, groups: Sequence[int], pages: AnyPages,
-                 prefix_of: Callable[[Sequence[int], str], Prefix]) -> None:
+                 prefix_of: Callable[[Sequence[int], str, int], Prefix]) -> None:
         self._store, self._layout, self._groups = store, layout, groups
         self._pages, self._prefix_of = pages, prefix_of
         self._loading = ThreadPoolExecutor(THREADS, "hearth-load")
         self._saving = ThreadPoolExecutor(1, "hearth-save")
-        self._loads: dict[Future[Optional[Fetched]], str] = {}
+        self._loads: dict[Future[Optional[Fetched]], Transfer] = {}
         self._saves: dict[Future[None], int] = {}  # under way, with their bytes
         self._known: dict[str, Fetched] = {}  # of running requests, what the store has
+        self._epoch = 0
         self.saves_left_out = 0
         self.quiet = Quiet()
 
+    def begin(self, step: Step) -> None:
+        """Call first in each step. If the step begins an epoch, loads under way will fail, and
+        saves that wait are left out: it is not known which weights computed them."""
+        if step.epoch != self._epoch:
+            self._epoch = step.epoch
+            self._known.clear()
+        for load in step.loads:
+            self.load(load)
+
     def load(self, load: Transfer) -> None:
         begun = self._loading.submit(self._load, load, self._pages.writer())
-        self._loads[begun] = load.request_id
+        self._loads[begun] = load
 
     def _load(self, load: Transfer, writer: AnyPages) -> Optional[Fetched]:
         boundary, chunk = load.boundaries[0], self._layout.chunk_tokens
@@ -326,10 +353,12 @@ class Mover:
                 writer.put(layer, load.blocks[self._groups[layer]][one.begin // chunk], data)
 
         with self.quiet.call(Exception):  # whatever it is: the engine must hear of it
+            if load.epoch != self._epoch:
+                return None
             try:
                 fetched = self._store.fetch(
-                    self._prefix_of(load.token_ids, load.salt), above_tokens=boundary - 1,
-                    max_tokens=boundary, place=place,
+                    self._prefix_of(load.token_ids, load.salt, load.epoch),
+                    above_tokens=boundary - 1, max_tokens=boundary, place=place,
                     deadline_s=load_deadline_s(self._layout.needed_bytes(boundary)))
             finally:
                 writer.finish()  # failed or not: the engine gets its blocks back
@@ -344,9 +373,9 @@ class Mover:
     def _hint(self, load: Transfer, known: Fetched) -> None:
         """What is stored already has the hints, too: it is published again without its bytes."""
         with self.quiet.call(Exception):
-            self._store.publish(self._prefix_of(load.token_ids, load.salt), load.boundaries,
-                                lambda one, layer: b"", stored=known, **load.hints,
-                                deadline_s=load_deadline_s(0))
+            self._store.publish(self._prefix_of(load.token_ids, load.salt, load.epoch),
+                                load.boundaries, lambda one, layer: b"", stored=known,
+                                **load.hints, deadline_s=load_deadline_s(0))
 
     def save(self, save: Transfer) -> None:
         layout, known = self._layout, self._known.get(save.request_id, Fetched())
@@ -371,7 +400,8 @@ class Mover:
 
     def _save(self, save: Transfer, begins: list[list[int]],
               taken: Callable[[], dict[int, Any]], size: int, known: Fetched) -> None:
-        if self.quiet:  # since it was queued; an engine that ends would wait for each
+        # Since it was queued: an engine that ends would wait for each; weights that changed.
+        if self.quiet or save.epoch != self._epoch:
             self.saves_left_out += 1
             return
         with self.quiet.call(Exception):
@@ -381,8 +411,8 @@ class Mover:
             def slice_of(one: ObjectId, layer: int) -> Bytes:
                 return memoryview(pages[layer][rows[one.group][one.begin]])
 
-            self._store.publish(self._prefix_of(save.token_ids, save.salt), save.boundaries,
-                                slice_of, stored=known, **save.hints,
+            self._store.publish(self._prefix_of(save.token_ids, save.salt, save.epoch),
+                                save.boundaries, slice_of, stored=known, **save.hints,
                                 deadline_s=SAVE_PATIENCE * load_deadline_s(size))
 
     def results(self, finished: Iterable[str], idle: bool) -> tuple[set[str], set[str]]:
@@ -391,7 +421,10 @@ class Mover:
             self._known.pop(request_id, None)
         if idle:
             wait(self._loads, IDLE_S, FIRST_COMPLETED)
-        over = {self._loads.pop(one): one.result() for one in [*self._loads] if one.done()}
+        over: dict[str, Optional[Fetched]] = {}
+        for one in [one for one in self._loads if one.done()]:
+            load = self._loads.pop(one)
+            over[load.request_id] = one.result() if load.epoch == self._epoch else None
         self._known.update((name, fetched) for name, fetched in over.items() if fetched)
         while len(self._known) > KNOWN_REQUESTS_MAX:  # of some the end was missed
             self._known.pop(next(iter(self._known)))

@@ -11,6 +11,7 @@ the same, which the fingerprint names. Requests with adapters, images or embeddi
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import pathlib
@@ -64,25 +65,34 @@ class HearthConnector(
         self._mover: Mover  # of a worker
         self._rank: int = vllm_config.parallel_config.rank % self._ranks
         self._fields = _fields_of(vllm_config, kv_cache_config)
-        self._prints: dict[tuple[int, str], Fingerprint] = {}
-        self._planner = Planner(store, self._layout.chunk_tokens, lambda ids, salt: [
-            self._prefix_of(rank, ids, salt) for rank in range(self._ranks)])
+        self._print_of = functools.lru_cache(maxsize=64)(self._make_print)
+        self._schedules: bool = role == _base.KVConnectorRole.SCHEDULER
+        self._planner = Planner(store, self._layout.chunk_tokens, lambda ids, salt, epoch: [
+            self._prefix_of(rank, ids, salt, epoch) for rank in range(self._ranks)])
         self._closing = [self._planner.close]
 
     @property
     def requires_kv_delivery(self) -> bool:
         return False  # a save that is lost is a miss later
 
-    def _prefix_of(self, rank: int, token_ids: Sequence[int], salt: str) -> Prefix:
-        made = self._prints.get((rank, salt))
-        if made is None:
-            more = {**self._fields, "tp_rank": rank, **({"salt": salt} if salt else {})}
-            made = Fingerprint.of(self._layout, more)
-            if not salt:  # of those there are as many as a caller likes
-                self._prints[rank, salt] = made
-        return Prefix(made, token_ids, tenant=self._tenant)
+    def _prefix_of(self, rank: int, token_ids: Sequence[int], salt: str,
+                   epoch: int = 0) -> Prefix:
+        return Prefix(self._print_of(rank, salt, epoch), token_ids, tenant=self._tenant)
+
+    def _make_print(self, rank: int, salt: str, epoch: int) -> Fingerprint:
+        return Fingerprint.of(self._layout, {
+            **self._fields, "tp_rank": rank, **({"salt": salt} if salt else {}),
+            **({"epoch": epoch} if epoch else {})})
 
     # --- the scheduler's side ---
+
+    def reset_cache(self) -> bool:
+        """vLLM's scheduler calls this for reset_prefix_cache(reset_connector=True), and when it
+        pauses or sleeps. The weights may have changed in memory, where no file names them: a new
+        epoch begins, which the workers learn with the next step. False: not the scheduler's."""
+        if self._schedules:
+            self._planner.begin_epoch()
+        return self._schedules
 
     def on_new_request(self, request: Any) -> None:
         # A salt parts callers' prefixes: if it cannot be read, nothing of the request is shared.
@@ -131,13 +141,12 @@ class HearthConnector(
         memory = HostPages(pages) if pages[0].device.type == "cpu" \
             else DevicePages(pages, torch.get_device_module(pages[0].device))
         self._mover = Mover(self._store, self._layout, self._groups, memory,
-                            lambda ids, salt: self._prefix_of(self._rank, ids, salt))
+                            functools.partial(self._prefix_of, self._rank))
         self._closing.append(self._mover.close)
 
     def start_load_kv(self, forward_context: Any, **unused: Any) -> None:
         self._step = self._get_connector_metadata()
-        for load in self._step.loads:
-            self._mover.load(load)
+        self._mover.begin(self._step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         pass
@@ -216,7 +225,9 @@ def _fields_of(config: Any, caches: Any) -> dict[str, FieldValue]:
             re.sub(r" at 0x[0-9a-f]+", "", str(one.kv_cache_spec))
             for one in caches.kv_cache_groups})).encode()).hexdigest(),
         "config_sha256": config_sha256(model.hf_config.to_dict()),
-        "weights_xxh3": _weights_digest(model), "tp_size": parallel.tensor_parallel_size}
+        "weights_xxh3": _weights_digest(model), "tp_size": parallel.tensor_parallel_size,
+        # Random weights, whatever the files are.
+        **({"load_format": "dummy"} if config.load_config.load_format == "dummy" else {})}
 
 
 def _weights_digest(model: Any) -> str:
