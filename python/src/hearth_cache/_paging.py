@@ -85,7 +85,7 @@ def say_ignored(field: str, wanted: str, got: str) -> None:
 
 def _mapping_of(value: Any, field: str) -> Mapping[Any, Any]:
     if isinstance(value, Mapping):
-        return cast("Mapping[Any, Any]", value)
+        return cast("Mapping[object, Any]", value)
     if value is not None:
         say_ignored(field, "a mapping", type(value).__name__)
     return {}
