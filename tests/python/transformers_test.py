@@ -7,19 +7,13 @@ import sys
 import unittest.mock
 
 import python_support
-from python_support import PACKAGE, PythonTest, prompt
+from python_support import PACKAGE, prompt
+from transformers_support import CHUNK, TOLERANCE, TransformersTest
 
 import torch
 import transformers
-from hearth_cache import Store, Unavailable
-from hearth_cache.transformers import PrefixCache
+from hearth_cache import Unavailable
 from transformers import DynamicCache
-
-transformers.utils.logging.disable_progress_bar()
-
-CHUNK = 16
-NEW_TOKENS = 8
-TOLERANCE = 5e-5
 
 SECOND = """
 import json, sys
@@ -38,39 +32,7 @@ with PrefixCache(model, sys.argv[3], chunk_tokens=16) as prefixes:
 """
 
 
-class Prefixes(PythonTest):
-    def setUp(self):
-        super().setUp()
-        torch.set_num_threads(1)
-        self.node = self.cluster.store(self.folder / "data")
-        self.store = Store(self.node.address)
-        self.addCleanup(self.store.close)
-        self.made = self.model()  # lllg, a window of 70
-        self.loaded = self.load_model()
-        self.prefixes = self.prefixes_of(self.loaded)
-
-    def load_model(self, dtype=torch.float32):
-        return transformers.AutoModelForCausalLM.from_pretrained(self.made, dtype=dtype).eval()
-
-    def prefixes_of(self, model, **options):
-        made = PrefixCache(model, self.node.address, **{"chunk_tokens": CHUNK, **options})
-        self.addCleanup(made.close)
-        return made
-
-    def next_logits(self, ids, cache=None):
-        cache = DynamicCache(config=self.loaded.config) if cache is None else cache
-        with torch.inference_mode():
-            return self.loaded(torch.tensor([ids[cache.get_seq_length():]]),
-                               past_key_values=cache, use_cache=True).logits[0, -1]
-
-    def expect_cold(self, ids, cache):
-        difference = (self.next_logits(ids, cache) - self.next_logits(ids)).abs().max().item()
-        self.assertLess(difference, TOLERANCE)
-
-    def greedy(self, generate, ids, **options):
-        return generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False,
-                        eos_token_id=None, pad_token_id=0, **options)[0].tolist()
-
+class Prefixes(TransformersTest):
     def test_a_prefill_is_restored_at_its_end_and_computes_as_if_cold(self):
         # Below the window, at its edge, past it, on chunks and between them.
         for tokens in (5, 16, 40, 69, 70, 71, 96, 133):

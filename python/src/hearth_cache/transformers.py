@@ -4,8 +4,9 @@
     output = prefixes.generate(input_ids, max_new_tokens=64)
 
 For models on one device whose layers have full or sliding-window attention, all of one shape, as
-Gemma 3 has; for one prompt at a time. Other processes with the same weights, dtype, attention,
-versions and threads share what is kept: the results agree within rounding.
+Gemma 3 has; for one prompt at a time. Other processes with the same weights, adapters, dtype,
+attention, versions and threads share what is kept: the results agree within rounding. Before each
+use it is looked whether the model changed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Optional, Union
+from dataclasses import replace
+from typing import Any, Optional, Union, cast
 
 import numpy as np
-import xxhash
 
 from hearth_cache._channel import Closing
 from hearth_cache._engines import Quiet, config_sha256, load_deadline_s
 from hearth_cache._exchange import Bytes, Fetched, Prefix
+from hearth_cache._weights import Weights
 from hearth_cache.layout import (
     DTYPE_BYTES, GLOBAL, LOCAL, FieldValue, Fingerprint, Layout, ObjectId)
 from hearth_cache.store import Store
@@ -33,6 +35,11 @@ transformers: Any = importlib.import_module("transformers")
 STEP_TOKENS = 1024  # of a prefill: what its activations need stays small
 SAVE_DEADLINE_S = 10.0
 _KINDS = {"full_attention": "g", "sliding_attention": "l"}
+_BEGUN = "_hearth_fingerprint"  # of a cache: the model's when the cache was begun
+# Of a caller's options: what decides keys and values besides the token ids.
+_DECIDING = ("adapter_names", "alora_offsets", "inputs_embeds", "pixel_values", "position_ids")
+# transformers 5.23 computes these wrong behind any cache that has tokens already.
+_GUESSING = ("assistant_early_exit", "assistant_model", "prompt_lookup_num_tokens", "use_mtp")
 
 Ids = Any  # token ids, or a tensor of one row
 Rows = list[tuple[Any, Any]]  # keys and values of each layer, [1, kv_head, token, head_dim]
@@ -80,18 +87,33 @@ class PrefixCache(Closing):
 
     def __init__(self, model: Any, store: Union[Store, str], *, chunk_tokens: int = 128,
                  tenant: str = "") -> None:
-        if getattr(model, "_hf_peft_config_loaded", False):
-            raise ValueError("the model has adapters, which can be switched at any time: merge "
-                             "them into its weights first")
-        self._model, self._tenant = model, tenant
+        self._model, self._tenant, self._chunk_tokens = model, tenant, chunk_tokens
         self._store = Store(store, deadline_s=SAVE_DEADLINE_S, retries=0) \
             if isinstance(store, str) else store
         self._store.connect()  # while the weights are read
-        self.layout = _layout_of(model, chunk_tokens)
-        self.fingerprint = Fingerprint.of(self.layout, _fields_of(model))
+        self._weights = Weights(model)
+        self._told: tuple[Any, ...] = ()
+        self._last: Fingerprint
+        self._last = self.fingerprint
         self._quiet = Quiet()
         self._background = ThreadPoolExecutor(1, "hearth-save")
         self._saving: list[Future[Any]] = []
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the model as it is now."""
+        config: Any = self._model.config.get_text_config(decoder=True)
+        fields = {**_fields_of(self._model), **self._weights.look()}
+        told = (fields, str(self._model.dtype), str(config.__dict__))
+        if told != self._told:
+            self._last = Fingerprint.of(_layout_of(self._model, self._chunk_tokens), {
+                **fields, "config_sha256": config_sha256(config.to_dict())})
+            self._told = told
+        return self._last
+
+    @property
+    def layout(self) -> Layout:
+        return cast(Layout, self.fingerprint.layout)
 
     @property
     def failures(self) -> int:
@@ -106,30 +128,39 @@ class PrefixCache(Closing):
     def load(self, ids: Ids, *, max_tokens: int = 0) -> Any:
         """A DynamicCache of the longest prefix of `ids` that is stored, empty where there is none:
         get_seq_length() tells. `max_tokens` 0: at least one token is left to compute."""
-        return self._load(_list_of(ids), max_tokens)[0]
+        return self._load(self._prefix(_list_of(ids)), max_tokens)[0]
 
     def prefill(self, ids: Ids, *, ttl_s: int = 0) -> Any:
         """A DynamicCache of all of `ids`, restored as far as it is stored, and kept."""
         ids = _list_of(ids)
-        cache, stored = self._load(ids, len(ids))
+        prefix = self._prefix(ids)
+        cache, stored = self._load(prefix, len(ids))
         if stored.usable_tokens < len(ids):
-            self._publish(ids, self._compute(cache, ids), ttl_s, stored)
+            self._publish(prefix, self._compute(cache, ids), ttl_s, stored)
         elif ttl_s > 0:
-            self._publish(ids, [], ttl_s, stored)
+            self._publish(prefix, [], ttl_s, stored)
         return cache
 
     def save(self, cache: Any, ids: Ids, *, ttl_s: int = 0) -> cache_store_pb2.PublishAck:
-        """Keeps a cache of all of `ids`. Its sliding layers must not have slid, or must have
-        recorded: activate_past_recording() before the prefill, and crop(0) after this."""
+        """Keeps a cache of all of `ids`, which the model computed as it is now. Its sliding layers
+        must not have slid, or must have recorded: activate_past_recording() before the prefill, and
+        crop(0) after this. ValueError: the model changed since load() or prefill() made the cache;
+        of another cache, since this object was last used."""
+        begun = getattr(cache, _BEGUN, self._last)
         ids = _list_of(ids)
+        prefix = self._prefix(ids)
+        if begun != prefix.fingerprint:
+            setattr(cache, _BEGUN, begun)  # for good
+            raise ValueError("the model's weights, adapters or settings changed, and the cache may "
+                             "be of before: begin it with load(), and compute it again")
         length = cache.get_seq_length()
         if length != len(ids):
             raise ValueError(f"the cache has {length} tokens, and there are {len(ids)} ids")
         rows, stored = self._rows(cache, length), Fetched()
         if any(keys.shape[-2] < length for keys, _ in rows):  # as of one that went on from load()
-            stored = self._store.fetch(self._prefix(ids), max_tokens=length,
+            stored = self._store.fetch(prefix, max_tokens=length,
                                        place=lambda fetched, one, layer, data: None)
-        return self._publish(ids, rows, ttl_s, stored)
+        return self._publish(prefix, rows, ttl_s, stored)
 
     def generate(self, inputs: Any, **options: Any) -> Any:
         """model.generate() of one prompt, which begins with what is stored; what is new of the
@@ -140,16 +171,26 @@ class PrefixCache(Closing):
             inputs = options.pop("input_ids")
         if inputs.shape[0] != 1 or "past_key_values" in options:
             raise ValueError("generate() is for one prompt, and brings its past_key_values")
+        config = options.get("generation_config") or self._model.generation_config
+        for name in (*_DECIDING, *_GUESSING):
+            value = options.get(name, getattr(config, name, None))
+            if value is not None and value is not False:
+                raise ValueError(f"{name}: with a restored cache the answer would be another. Call "
+                                 "the model's own generate()")
         mask = options.setdefault("attention_mask", torch.ones_like(inputs))
         if not bool(mask.all()):
             raise ValueError("attention_mask: a prompt with padding has other positions")
+        # Else transformers computes the whole prompt again behind the cache.
+        options["use_cache"] = True
         ids = _list_of(inputs)
-        cache, stored = self._load(ids, 0)
-        boundary = (len(ids) - 1) // self.layout.chunk_tokens * self.layout.chunk_tokens
+        prefix = self._prefix(ids)
+        cache, stored = self._load(prefix, 0)
+        boundary = (len(ids) - 1) // self._chunk_tokens * self._chunk_tokens
         if boundary > stored.usable_tokens:
             rows = self._compute(cache, ids[:boundary])
             self._saving = [one for one in self._saving if not one.done()]
-            self._saving.append(self._background.submit(self._keep, ids[:boundary], rows, stored))
+            self._saving.append(self._background.submit(
+                self._keep, replace(prefix, token_ids=ids[:boundary]), rows, stored))
         return self._model.generate(inputs, past_key_values=cache, **options)
 
     def flush(self) -> None:
@@ -159,24 +200,30 @@ class PrefixCache(Closing):
         self._saving = []
 
     def _prefix(self, ids: Sequence[int]) -> Prefix:
-        return Prefix(self.fingerprint, ids, tenant=self._tenant)
+        """Named by the model as it is now: a save in the background may be later."""
+        prefix = Prefix(self.fingerprint, ids, tenant=self._tenant)
+        if self._weights.training:
+            raise ValueError("the model is in training mode, in which dropout decides keys and "
+                             "values, and checkpointing drops caches: call model.eval() first")
+        return prefix
 
-    def _load(self, ids: list[int], max_tokens: int) -> tuple[Any, Fetched]:
-        fetched, layers = Fetched(), _Layers(self.layout)
+    def _load(self, prefix: Prefix, max_tokens: int) -> tuple[Any, Fetched]:
+        layout, ids = cast(Layout, prefix.fingerprint.layout), prefix.token_ids
+        fetched, layers = Fetched(), _Layers(layout)
         if len(ids) > 1 and not self._quiet:
             with self._quiet.call():
-                fetched = self._store.fetch(self._prefix(ids), max_tokens=max_tokens,
-                                            place=layers.place,
+                fetched = self._store.fetch(prefix, max_tokens=max_tokens, place=layers.place,
                                             deadline_s=load_deadline_s(
-                                                self.layout.needed_bytes(len(ids))))
+                                                layout.needed_bytes(len(ids))))
         cache: Any = transformers.DynamicCache(config=self._model.config)
+        setattr(cache, _BEGUN, prefix.fingerprint)
         if fetched.usable_tokens > 0:
             for number, rows in enumerate(layers.rows_at(fetched.usable_tokens)):
                 keys, values = rows.to(self._model.device)
                 layer = cache.layers[number]
                 layer.lazy_initialization(keys, values)
                 layer.keys, layer.values = keys, values
-                if self.layout.layer_types[number] == "l":
+                if layout.layer_types[number] == "l":
                     layer.cumulative_length = fetched.usable_tokens
         return cache, fetched
 
@@ -197,28 +244,32 @@ class PrefixCache(Closing):
 
     def _rows(self, cache: Any, length: int) -> Rows:
         """A snapshot: a cache that goes on makes tensors anew."""
-        shape = (1, self.layout.kv_heads, self.layout.head_dim)
+        layout = cast(Layout, self._last.layout)
+        wanted = (length, 1, layout.kv_heads, layout.head_dim, f"torch.{layout.dtype}")
         rows: Rows = []
-        for number, layer in enumerate(cache.layers[:len(self.layout.layer_types)]):
-            if layer.get_seq_length() != length or \
-                    (*layer.keys.shape[:2], layer.keys.shape[-1]) != shape:
-                raise ValueError(f"layer {number} has {layer.get_seq_length()} tokens of shape "
-                                 f"{tuple(layer.keys.shape)}; {length} of {shape} are to be kept")
-            rows.append((layer.keys, layer.values))
+        for number, layer in enumerate(cache.layers[:len(layout.layer_types)]):
+            keys = layer.keys
+            found = (layer.get_seq_length(), *(() if keys is None else (
+                *keys.shape[:2], keys.shape[-1], str(keys.dtype))))
+            if found != wanted:
+                raise ValueError(f"layer {number} has (tokens, prompts, heads, head_dim, dtype) "
+                                 f"{found}; {wanted} are to be kept")
+            rows.append((keys, layer.values))
         return rows
 
-    def _keep(self, ids: list[int], rows: Rows, stored: Fetched) -> None:
+    def _keep(self, prefix: Prefix, rows: Rows, stored: Fetched) -> None:
         with self._quiet.call():
-            self._publish(ids, rows, 0, stored)
+            self._publish(prefix, rows, 0, stored)
 
-    def _publish(self, ids: list[int], rows: Rows, ttl_s: int,
+    def _publish(self, prefix: Prefix, rows: Rows, ttl_s: int,
                  stored: Fetched) -> cache_store_pb2.PublishAck:
-        last_chunk = len(ids) - len(ids) % self.layout.chunk_tokens
-        boundaries = [one for one in sorted({last_chunk, len(ids)})
-                      if one > stored.usable_tokens] or [len(ids)]
+        tokens = len(prefix.token_ids)
+        last_chunk = tokens - tokens % self._chunk_tokens
+        boundaries = [one for one in sorted({last_chunk, tokens})
+                      if one > stored.usable_tokens] or [tokens]
 
         def slice_of(one: ObjectId, layer: int) -> memoryview:
-            begin = len(ids) - rows[layer][0].shape[-2]
+            begin = tokens - rows[layer][0].shape[-2]
             if one.begin < begin:
                 raise ValueError(
                     f"layer {layer} keeps tokens from {begin} on, and those from {one.begin} "
@@ -229,8 +280,7 @@ class PrefixCache(Closing):
                                 for kind in rows[layer]])
             return memoryview(both.cpu().contiguous().view(torch.uint8).numpy()).cast("B")
 
-        return self._store.publish(self._prefix(ids), boundaries, slice_of, ttl_s=ttl_s,
-                                   stored=stored)
+        return self._store.publish(prefix, boundaries, slice_of, ttl_s=ttl_s, stored=stored)
 
 
 def _list_of(ids: Ids) -> list[int]:
@@ -258,25 +308,17 @@ def _layout_of(model: Any, chunk_tokens: int) -> Layout:
 
 
 def _fields_of(model: Any) -> dict[str, FieldValue]:
-    config = model.config.get_text_config(decoder=True)
-    on_cpu = model.device.type == "cpu"
-    return {
+    config, device = model.config.get_text_config(decoder=True), model.device.type
+    on_cpu, precision = device == "cpu", str(torch.get_float32_matmul_precision())
+    fields: dict[str, FieldValue] = {
         "engine": "transformers", "transformers": transformers.__version__,
-        "torch": str(torch.__version__), "device": model.device.type,
+        "torch": str(torch.__version__), "device": device,
         "threads": torch.get_num_threads() if on_cpu else 0,
         "capability": torch.backends.cpu.get_cpu_capability() if on_cpu
         else torch.cuda.get_device_name(model.device),
-        "attention": str(config._attn_implementation),
-        "config_sha256": config_sha256(config.to_dict()), "weights_xxh3": _weights_digest(model)}
-
-
-def _weights_digest(model: Any) -> str:
-    """Of the tensors that compute, buffers included: a checkpoint's file may be older."""
-    digest = xxhash.xxh3_128()
-    for kind in (model.named_parameters, model.named_buffers):
-        for name, tensor in sorted(kind()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            plain = tensor.detach().cpu().contiguous().flatten()
-            if plain.numel() > 0:
-                digest.update(plain.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        "attention": str(config._attn_implementation)}
+    if precision != "highest":
+        fields["matmul_precision"] = precision
+    if torch.is_autocast_enabled(device):
+        fields["autocast"] = str(torch.get_autocast_dtype(device))
+    return fields

@@ -1,0 +1,191 @@
+"""What a model of torch computes with, by content: its tensors, adapters and hooks. All of them may
+change in memory at any time, and nothing tells."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import secrets
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Optional, cast
+
+import xxhash
+
+from hearth_cache.layout import FieldValue
+
+torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
+
+SAMPLE_BYTES = 64  # of the middle of a tensor
+# Of an adapter's config: what does not decide what it computes.
+_UNTOLD = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
+_WHOLE_PROMPT = {"POLY", "XLORA"}  # kinds of adapters that choose by the call or by later tokens
+
+
+@dataclass
+class _State:
+    tensors: list[Any] = field(default_factory=list[Any])  # in the order of their modules
+    adapters: list[str] = field(default_factory=list[str])  # of layers in which adapters compute
+    hooks: list[int] = field(default_factory=list[int])
+    training: bool = False
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor that was hashed."""
+
+    ref: Callable[[], Any]
+    mark: tuple[int, int]
+    sample: bytes
+    digest: bytes
+
+
+class Weights:
+    """`training`: at the last look a module was in training mode. Thread safety: none."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self.training = model, False
+        self._told: tuple[Any, ...] = ()
+        self._seen: list[_Seen] = []  # of each tensor of the last look
+        self._spans: list[tuple[int, int]] = []  # of samples in memory: address and bytes
+        self._samples: list[bytes] = []
+        self._hooks: tuple[list[int], int] = [], 0  # with what names them
+        self._fields: dict[str, FieldValue] = {}
+
+    def look(self) -> dict[str, FieldValue]:
+        """The fields of a fingerprint; the same object if nothing changed. Only tensors that
+        changed are hashed. A change shows by a tensor's object, version counter and address, and by
+        a few of its bytes: writes through `.data`, and those of some optimizers' kernels, count no
+        version."""
+        state = _state_of(self._model)
+        self.training = state.training
+        told = ([0 if one.is_inference() else one._version for one in state.tensors],
+                [one.data_ptr() for one in state.tensors], state.adapters, state.hooks)
+        if told != self._told or any(
+                seen.ref() is not one for seen, one in zip(self._seen, state.tensors)) or \
+                self._take_samples(state.tensors) != self._samples:
+            self._fields = self._name(state, dict(zip(map(id, state.tensors), zip(*told[:2]))))
+            self._spans = [span for span in map(_span_of, state.tensors) if span]
+            self._told, self._samples = told, self._take_samples(state.tensors)
+        return self._fields
+
+    def _take_samples(self, tensors: list[Any]) -> list[bytes]:
+        """Without views that are kept: they would keep the memory of tensors that are gone."""
+        if len(self._spans) == len(tensors):
+            return [ctypes.string_at(*span) for span in self._spans]
+        views: dict[Any, list[Any]] = {}
+        for one in tensors:
+            views.setdefault(one.device, []).append(_view_of(one))
+        return [_bytes_of(torch.cat(each)) for each in views.values()]
+
+    def _name(self, state: _State, marks: dict[int, tuple[int, int]]) -> dict[str, FieldValue]:
+        _check_adapters(self._model)
+        before = {id(one.ref()): one for one in self._seen}
+        now: dict[int, _Seen] = {}
+        # With its adapters disabled a model has the names that it has without adapters.
+        names = {id(one): name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+                 .replace(".original_module.", ".")
+                 for each in (self._model.named_parameters, self._model.named_buffers)
+                 for name, one in each()}
+        digest = xxhash.xxh3_128()
+        for name, one in sorted({id(one): (names[id(one)], one) for one in state.tensors}.values(),
+                                key=lambda named: named[0]):
+            mark, sample, seen = marks[id(one)], _bytes_of(_view_of(one)), before.get(id(one))
+            if seen is None or (seen.mark, seen.sample) != (mark, sample):
+                seen = _Seen(weakref.ref(one), mark, sample, _digest_of(one))
+            now[id(one)] = seen
+            digest.update(f"{name} {one.dtype} {tuple(one.shape)}\n".encode() + seen.digest)
+        self._seen = [now[id(one)] for one in state.tensors]
+        fields: dict[str, FieldValue] = {"weights_xxh3": digest.hexdigest()}
+        if state.adapters:
+            fields["adapters_xxh3"] = xxhash.xxh3_128_hexdigest(
+                "\n".join(state.adapters + _configs_of(self._model)).encode())
+        if state.hooks:  # of a function no other process can know that it is the same
+            if state.hooks != self._hooks[0]:
+                self._hooks = state.hooks, secrets.randbits(63)
+            fields["hooks"] = self._hooks[1]
+        return fields
+
+
+def _state_of(model: Any) -> _State:
+    """Without named_parameters() and the like: they take longer than a look may."""
+    state, tensors, left = _State(), list[Any](), [model]
+    while left:
+        module = left.pop()
+        if module is None:
+            continue
+        inside: dict[str, Any] = module.__dict__
+        children: dict[str, Any] = inside["_modules"]
+        if inside["training"]:
+            state.training = True
+        if inside["_forward_hooks"] or inside["_forward_pre_hooks"]:
+            # Those of transformers itself change nothing: they copy outputs, or ask for gradients.
+            state.hooks += [number for hooks in (inside["_forward_hooks"],
+                                                 inside["_forward_pre_hooks"])
+                            for number, one in hooks.items()
+                            if not str(getattr(one, "__module__", "")).startswith("transformers.")]
+        if hasattr(module.__class__, "adapter_layer_names"):  # a layer of PEFT
+            if module._disable_adapters and not module.merged_adapters:
+                children = {key: child for key, child in children.items()
+                            if key not in module.adapter_layer_names}
+            else:
+                state.adapters.append(f"{module._active_adapter} {module._disable_adapters} "
+                                      f"{module.merged_adapters} {inside.get('scaling')}")
+        # Most are empty, and asking first is what makes this fast.
+        if inside["_parameters"]:
+            tensors += inside["_parameters"].values()
+        if inside["_buffers"]:
+            tensors += inside["_buffers"].values()
+        if children:
+            left += children.values()
+    state.tensors = [one for one in tensors if one is not None]
+    return state
+
+
+def _check_adapters(model: Any) -> None:
+    for name, config in getattr(model, "peft_config", {}).items():
+        kind = str(getattr(config.peft_type, "value", config.peft_type))
+        if config.is_prompt_learning or kind in _WHOLE_PROMPT or \
+                getattr(config, "alora_invocation_tokens", None):
+            raise ValueError(f"adapter {name} is of the kind {kind}: its keys and values depend on "
+                             "more than the tokens before them. Delete it, or merge it")
+
+
+def _configs_of(model: Any) -> list[str]:
+    made: list[str] = []
+    for name, config in sorted(getattr(model, "peft_config", {}).items()):
+        told: dict[str, Any] = {key: value for key, value in config.to_dict().items()
+                                if key not in _UNTOLD}
+        for key, value in told.items():
+            if isinstance(value, (set, frozenset)):  # whose order is another in each process
+                told[key] = sorted(map(str, cast("set[Any]", value)))
+        made.append(name + json.dumps(told, sort_keys=True, default=str))
+    return made
+
+
+def _span_of(tensor: Any) -> Optional[tuple[int, int]]:
+    if tensor.device.type != "cpu":
+        return None
+    view = _view_of(tensor)
+    return view.data_ptr(), view.numel()
+
+
+def _view_of(tensor: Any) -> Any:
+    """The bytes that are a tensor's sample."""
+    storage, size = tensor.untyped_storage(), tensor.element_size()
+    first = tensor.storage_offset() * size
+    whole = min(tensor.numel() * size, storage.nbytes() - first)  # less where strides are 0
+    taken = min(SAMPLE_BYTES, whole)
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+        storage, first + (whole - taken) // 2, (taken,), (1,))
+
+
+def _bytes_of(tensor: Any) -> bytes:
+    return bytes(tensor.cpu().numpy().data)
+
+
+def _digest_of(tensor: Any) -> bytes:
+    plain = tensor.detach().cpu().contiguous().flatten()
+    return xxhash.xxh3_128_digest(plain.view(torch.uint8).numpy().data if plain.numel() else b"")
