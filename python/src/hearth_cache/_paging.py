@@ -400,7 +400,7 @@ class Mover:
 
     def _save(self, save: Transfer, begins: list[list[int]],
               taken: Callable[[], dict[int, Any]], size: int, known: Fetched) -> None:
-        # Since it was queued: an engine that ends would wait for each; weights that changed.
+        # Judged again here: it was queued, and an engine that ends would wait for each.
         if self.quiet or save.epoch != self._epoch:
             self.saves_left_out += 1
             return
