@@ -261,7 +261,8 @@ absl::Status CheckStart(const WorkerFlags& flags) {
 }
 
 std::vector<std::string> NotesOf(const Engine& engine, const LoadedTokenizer& tokenizer) {
-  std::vector<std::string> notes = engine.notes();
+  std::vector<std::string> notes = engine.config().notes;
+  for (std::string& note : engine.notes()) notes.push_back(std::move(note));
   notes.insert(notes.end(), tokenizer.notes.begin(), tokenizer.notes.end());
   return notes;
 }

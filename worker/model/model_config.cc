@@ -216,6 +216,11 @@ void ReadSizes(Reader* reader, ModelConfig* config) {
   reader->Positive("final_logit_softcapping", &config->final_logit_softcap);
 }
 
+void RefuseQuantization(Reader* reader) {
+  if (const Json* quantization = reader->Find("quantization_config"))
+    reader->Refuse("quantization_config", *quantization, "is not supported");
+}
+
 void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   std::string type = "gemma3_text";
   reader->Text("model_type", &type);
@@ -234,9 +239,7 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   reader->Int("bos_token_id", 0, kMaxVocabulary, &config->bos_token_id);
   reader->Int("pad_token_id", 0, kMaxVocabulary, &config->pad_token_id);
   reader->TokenIds("eos_token_id", &config->eos_token_ids);
-  if (const Json* quantization = reader->Find("quantization_config")) {
-    reader->Refuse("quantization_config", *quantization, "is not supported");
-  }
+  RefuseQuantization(reader);
 }
 
 // Options of transformers' QuantizedCache; those of other caches say nothing here.
@@ -254,6 +257,71 @@ void ReadCacheConfig(const Json& cache, Reader* reader, GenerationDefaults* to) 
     if (!value->is_number_integer()) return reader->Refuse(name, *value, "must be a number");
     absl::StrAppend(&to->kv_quantization, to->kv_quantization.empty() ? "" : ",", ours, "=",
                     value->dump());
+  }
+}
+
+// Training guides set use_cache to false, and checkpoints keep it. It is how transformers computes,
+// and no wish of the model about stored prefixes.
+void NoteUseCache(const Json& json, const std::string& file, std::vector<std::string>* notes) {
+  const Json& text = JsonAt(json, {"text_config"});
+  for (const Json* value : {&JsonAt(json, {"use_cache"}), &JsonAt(text, {"use_cache"})}) {
+    if (*value != false) continue;
+    notes->push_back(
+        absl::StrCat(file,
+                     ": use_cache = false is not applied: it switches transformers' own cache"
+                     " off, for training; prefixes are kept and restored all the same"));
+    return;
+  }
+}
+
+// A field of generation_config.json that would change transformers' answer, and the number, or for
+// a boolean 1 or 0, that changes nothing.
+struct UnappliedField {
+  const char* name;
+  double neutral = std::numeric_limits<double>::quiet_NaN();
+};
+constexpr UnappliedField kUnappliedFields[] = {
+    {"do_sample", 1},
+    {"repetition_penalty", 1},
+    {"min_p", 0},
+    {"no_repeat_ngram_size", 0},
+    {"typical_p", 1},
+    {"encoder_repetition_penalty", 1},
+    {"top_h"},
+    {"epsilon_cutoff", 0},
+    {"num_beams", 1},
+    {"eta_cutoff", 0},
+    {"num_beam_groups", 1},
+    {"penalty_alpha"},
+    {"guidance_scale", 1},
+    {"dola_layers"},
+    {"min_length", 0},
+    {"max_new_tokens"},
+    {"min_new_tokens", 0},
+    {"stop_strings"},
+    {"bad_words_ids"},
+    {"sequence_bias"},
+    {"suppress_tokens"},
+    {"begin_suppress_tokens"},
+    {"forced_bos_token_id"},
+    {"forced_eos_token_id"},
+    {"watermarking_config"},
+    {"exponential_decay_length_penalty"},
+};
+
+bool ChangesNothing(const Json& value, double neutral) {
+  if (value.is_boolean()) return value.get<bool>() == (neutral != 0);
+  if (value.is_number()) return value.get<double>() == neutral;
+  return value.is_null() || (value.is_structured() && value.empty());
+}
+
+void NoteUnapplied(const Json& json, const std::string& file, std::vector<std::string>* notes) {
+  NoteUseCache(json, file, notes);
+  for (const UnappliedField& field : kUnappliedFields) {
+    const Json& value = JsonAt(json, {field.name});
+    if (ChangesNothing(value, field.neutral)) continue;
+    notes->push_back(absl::StrCat(file, ": ", field.name, " = ", JsonExcerpt(value),
+                                  " is not applied: a request says what it wants"));
   }
 }
 
@@ -381,6 +449,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
   absl::StatusOr<Json> root = ParseObject(json, file);
   if (!root.ok()) return root.status();
   ModelConfig config;
+  NoteUseCache(*root, file, &config.notes);
   Reader top(*root, file);
   top.TokenIds("eos_token_id", &config.eos_token_ids);
   if (const Json* text = top.Find("text_config")) {
@@ -390,6 +459,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     if (type != "gemma3") top.Refuse("model_type", type, "is not a Gemma 3 model");
     if (!top.status().ok()) return top.status();
     config.nested = true;
+    RefuseQuantization(&top);
     Reader reader(*text, file);
     ReadText(&reader, file, &config);
     if (!reader.status().ok()) return reader.status();
@@ -408,7 +478,6 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     if (reader.Find("eos_token_id") != nullptr) config.eos_token_ids.clear();
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
     reader.Text("cache_implementation", &config.generation.cache_implementation);
-    reader.Bool("use_cache", &config.generation.use_cache);
     reader.Within("temperature", 0, 100, &config.generation.temperature);
     reader.Int("top_k", 0, std::numeric_limits<int>::max(), &config.generation.top_k);
     reader.Within("top_p", 0, 1, &config.generation.top_p);
@@ -416,6 +485,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
       ReadCacheConfig(*cache, &reader, &config.generation);
     }
     if (!reader.status().ok()) return reader.status();
+    NoteUnapplied(*generation, generation_file, &config.notes);
   }
   std::vector<int32_t>& eos = config.eos_token_ids;
   if (eos.empty()) eos.push_back(1);

@@ -50,7 +50,6 @@ struct GenerationDefaults {
   std::string cache_implementation;  // empty: nothing
   // Its cache_config's options of quantized ones, by our names (kv_quantization.h); empty: none.
   std::string kv_quantization;
-  bool use_cache = true;  // false: off for requests that say nothing
   double temperature = 1, top_p = 1;
   int top_k = 0;  // 0: all
 };
@@ -74,6 +73,9 @@ struct ModelConfig {
   int32_t pad_token_id = 0;
   std::vector<int32_t> eos_token_ids;  // sorted, unique; config.json's and generation_config.json's
   GenerationDefaults generation;
+  // Fields of the files that ask transformers for something that this worker does not do, a
+  // sentence each.
+  std::vector<std::string> notes;
 
   bool is_local(int layer) const { return layer_types[layer] == LayerType::kLocal; }
 };

@@ -11,6 +11,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
 #include "tests/support/test_folder.h"
 #include "tests/worker/engine/engine_harness.h"
 
@@ -321,18 +322,21 @@ TEST(EngineKv, RequestOverFlagOverModel) {
               HasSubstr("cache_implementation: \"mamba\""));
 }
 
-TEST(EngineKv, AModelWithoutCacheHasNoneForRequestsThatSayNothing) {
+// Training guides set use_cache to false, and the checkpoint keeps it in either file.
+TEST(EngineKv, UseCacheFalseInACheckpointDoesNotSwitchPrefixesOff) {
   const TestFolder folder;
-  TestWorker worker(DirSaying(folder, R"({"use_cache": false})"), Options());
+  const std::string dir = DirSaying(folder, R"({"use_cache": false})");
+  std::ifstream file(dir + "/config.json");
+  nlohmann::json config = nlohmann::json::parse(file);
+  config["use_cache"] = false;
+  std::ofstream(dir + "/config.json") << config;
+  TestWorker worker(dir, Options());
   const EngineRequest request = AskFor("");
-  worker.Run(request);
-  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 0u);
-  EXPECT_EQ(worker.Counter("pool_inserts"), 0u);
-  EngineRequest asking = request;
-  asking.cache = CacheMode::kWrite;
-  worker.Run(asking);
-  asking.cache = CacheMode::kRead;
-  EXPECT_GT(worker.Run(asking)->started.cached_tokens, 0u);
+  const auto computed = worker.Run(request);
+  EXPECT_GT(worker.Counter("pool_inserts"), 0u);
+  const auto restored = worker.Run(request);
+  EXPECT_GT(restored->started.cached_tokens, 0u);
+  EXPECT_EQ(restored->tokens, computed->tokens);
 }
 
 }  // namespace

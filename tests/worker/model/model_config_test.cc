@@ -19,6 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
 struct Published {
@@ -148,12 +149,10 @@ TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
   const auto plain = ParseModelConfig("{}", "f.json", "{}", "g.json");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->generation.cache_implementation, "");
-  EXPECT_TRUE(plain->generation.use_cache);
-  const auto config = ParseModelConfig(
-      "{}", "f.json", R"({"cache_implementation": "hybrid", "use_cache": false})", "g.json");
+  const auto config =
+      ParseModelConfig("{}", "f.json", R"({"cache_implementation": "hybrid"})", "g.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->generation.cache_implementation, "hybrid");
-  EXPECT_FALSE(config->generation.use_cache);
   const auto quantized = ParseModelConfig(
       "{}", "f.json",
       R"({"cache_config": {"nbits": 8, "residual_length": 64, "axis_key": -1, "device": "cpu"}})",
@@ -163,8 +162,34 @@ TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
   const auto text =
       ParseModelConfig("{}", "f.json", R"({"cache_config": {"nbits": "8"}})", "g.json");
   EXPECT_EQ(text.status().message(), "g.json: field cache_config.nbits = \"8\": must be a number");
-  const auto wrong = ParseModelConfig("{}", "f.json", R"({"use_cache": "no"})", "g.json");
-  EXPECT_EQ(wrong.status().message(), "g.json: field use_cache = \"no\": must be true or false");
+}
+
+TEST(ModelConfig, FieldsThatAreNotAppliedAreNoted) {
+  const auto notes = [](const char* config, const char* generation) {
+    const auto parsed = ParseModelConfig(config, "f.json", generation, "g.json");
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->notes : std::vector<std::string>();
+  };
+  EXPECT_THAT(notes(R"({"use_cache": true})", R"({"use_cache": null, "do_sample": true,
+                    "repetition_penalty": 1.0, "bad_words_ids": [], "top_k": 64, "min_p": 0})"),
+              IsEmpty());
+  EXPECT_THAT(notes(R"({"use_cache": false})", R"({"use_cache": false})"),
+              ElementsAre(HasSubstr("f.json: use_cache = false is not applied"),
+                          HasSubstr("g.json: use_cache = false is not applied")));
+  EXPECT_THAT(notes(R"({"text_config": {"use_cache": false}})", "{}"),
+              ElementsAre(HasSubstr("f.json: use_cache = false")));
+  EXPECT_THAT(
+      notes("{}", R"({"repetition_penalty": 1.3, "do_sample": false, "stop_strings": ["###"]})"),
+      ElementsAre("g.json: do_sample = false is not applied: a request says what it wants",
+                  HasSubstr("repetition_penalty = 1.3 is not applied"),
+                  HasSubstr("stop_strings = [\"###\"] is not applied")));
+}
+
+TEST(ModelConfig, QuantizationOfAMultimodalCheckpointIsRefused) {
+  const auto refused = ParseModelConfig(
+      R"({"text_config": {}, "quantization_config": {"quant_method": "awq"}})", "f.json");
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("f.json: field quantization_config"));
 }
 
 TEST(ModelConfig, ReadsHowTokensAreToBeDrawn) {

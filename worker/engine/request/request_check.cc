@@ -126,9 +126,6 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   }
   // What the worker keeps is of its own class.
   if (!SameBits(*kv, model.kv())) request->cache = CacheMode::kOff;
-  // A prefill was asked to fill the cache.
-  const bool says_nothing = request->cache == CacheMode::kDefault && request->max_new_tokens > 0;
-  if (says_nothing && !model.config().generation.use_cache) request->cache = CacheMode::kOff;
   // Elsewhere a row's bits depend on the rows beside it.
   const bool may_guess = invariant && !request->searches();
   if (!request->speculate.has_value()) request->speculate = may_guess ? options.speculate : 0;
