@@ -41,6 +41,7 @@ int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console
             {"window", model.window()},
             {"has_tokenizer", model.has_tokenizer()},
             {"why_no_tokenizer", model.why_no_tokenizer()},
+            {"why_no_chats", model.why_no_chats()},
             {"notes", model.notes()},
             {"default_temperature", model.default_sampling().temperature()},
             {"default_top_k", model.default_sampling().top_k()},

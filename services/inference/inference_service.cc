@@ -72,8 +72,8 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
   const ModelConfig& config = engine_->config();
   const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
                             static_cast<uint32_t>(config.max_position_embeddings),
-                            [context] { return context->IsCancelled(); },
-                            options_.why_no_tokenizer};
+                            [context] { return context->IsCancelled(); }, options_.why_no_tokenizer,
+                            options_.why_no_chats};
   return BuildPrompt(*source, purpose, options_.tokenizer, limits);
 }
 
@@ -310,6 +310,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_arithmetic(engine.arithmetic());
     made.set_has_tokenizer(options_.tokenizer != nullptr);
     made.set_why_no_tokenizer(options_.why_no_tokenizer);
+    made.set_why_no_chats(options_.why_no_chats);
     made.mutable_notes()->Add(options_.notes.begin(), options_.notes.end());
     if (options_.reachability != nullptr && !options_.reachability->is_reached()) {
       made.set_unreachable_store(options_.reachability->address());

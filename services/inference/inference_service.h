@@ -40,6 +40,7 @@ absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text);
 struct InferenceOptions {
   const Tokenizer* tokenizer = nullptr;  // null: serves token ids, for this reason:
   std::string why_no_tokenizer = "";
+  std::string why_no_chats = "";               // empty: chats are served
   std::vector<std::string> notes = {};         // on the load
   Explainer* explainer = nullptr;              // null: no store
   std::string store;                           // where that is, for people

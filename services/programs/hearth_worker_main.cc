@@ -57,6 +57,7 @@ struct WorkerFlags {
   ClientAccess store_access{"", "", "", "", false, "store-", true};
   uint32_t threads = 0;
   bool strict_chats = false;
+  ChatTemplateChoice chat_template = ChatTemplateChoice::kAuto;
   bool ignores_generation_config = false;
   std::string default_sampling;
   std::string http_listen, http_address_file, http_model, http_hosts, http_origins;
@@ -203,6 +204,9 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
       "File with the token that the store knows this worker by; read again when it changes");
   set.AddChoice("store-plaintext-tokens", &access->plaintext_tokens, {"off", "on"},
                 "Send the token without TLS to a store on another host");
+  set.AddChoice("chat-template", &flags->chat_template, {"auto", "gemma"},
+                "auto: chats are refused if the model has a chat template that is not known to "
+                "render as Gemma's; gemma: they are rendered by Gemma's, whatever it has");
   set.AddChoice("strict-chats", &flags->strict_chats, {"off", "on"},
                 "Control tokens in chat messages are text, whatever the request says");
   set.AddChoice("store-shared-memory", &flags->shared_memory, {"off", "on"},
@@ -357,7 +361,7 @@ int Main(int argc, char** argv) {
   if (absl::Status status = CheckStart(flags); !status.ok()) {
     return FailToStart(kProgram, status);
   }
-  const auto tokenizer = LoadTokenizer(flags.engine.model_dir);
+  const auto tokenizer = LoadTokenizer(flags.engine.model_dir, flags.chat_template);
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
@@ -383,6 +387,7 @@ int Main(int argc, char** argv) {
   InferenceOptions options;
   options.tokenizer = tokenizer->tokenizer.get();
   options.why_no_tokenizer = tokenizer->why_none;
+  options.why_no_chats = tokenizer->why_no_chats;
   options.notes = NotesOf(**engine, *tokenizer);
   options.explainer = (*link)->explainer();
   options.store = flags.store;

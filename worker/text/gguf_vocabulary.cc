@@ -116,7 +116,7 @@ absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
     const std::string_view text = (*from.merges)[at];
     return FindInvalidUtf8(text).has_value() ? std::nullopt : MergeOf(text);
   };
-  const absl::Status fits = CheckMerges(from.merges->size(), merge_at, *pieces);
+  const absl::Status fits = CheckMerges(from.merges->size(), merge_at, &*pieces);
   if (!fits.ok()) return fits;
   return pieces;
 }

@@ -226,6 +226,8 @@ absl::StatusOr<Prompt> FromAnswered(const std::vector<ChatMessage>& messages,
 
 absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
                                 const Tokenizer& tokenizer, const PromptLimits& limits) {
+  if (!limits.why_no_chats.empty())
+    return absl::FailedPreconditionError(absl::StrCat("chat: ", std::string(limits.why_no_chats)));
   for (const char* marker : {kStartOfTurn, kEndOfTurn}) {
     if (!tokenizer.FindPiece(marker).has_value()) {
       return absl::FailedPreconditionError(

@@ -54,6 +54,8 @@ struct PromptLimits {
   std::function<bool()> stopped = nullptr;
   // For the errors of texts, where there is no tokenizer.
   std::string_view why_no_tokenizer = "this worker has no tokenizer";
+  // Not empty: chats are refused, for this reason.
+  std::string_view why_no_chats = "";
 };
 
 // Only a prefill may end in a system message; its turn is then left open.
@@ -71,7 +73,7 @@ struct Prompt {
 // `tokenizer` is null for a model folder without one that can be used.
 // A text is read no further than the context reaches. kInvalidArgument naming field and limit;
 // kFailedPrecondition for text or chat without a tokenizer, or for a chat when the tokenizer has no
-// turn markers.
+// turn markers, or why_no_chats is set.
 absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,
                                    const Tokenizer* tokenizer, const PromptLimits& limits);
 

@@ -1,9 +1,6 @@
 #include "worker/text/tokenizer_loader.h"
 
-#include <algorithm>
-#include <iterator>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -15,7 +12,9 @@
 #include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
 #include "worker/model/model_json.h"
+#include "worker/text/added_tokens.h"
 #include "worker/text/gguf_vocabulary.h"
+#include "worker/text/template_form.h"
 #include "worker/text/vocabulary_file.h"
 
 namespace hearth {
@@ -23,53 +22,6 @@ namespace {
 
 using Json = nlohmann::json;
 using Pieces = std::vector<VocabularyPiece>;
-
-// SHA-256 of Gemma 3's published templates, white space at the ends left out: with line ends as
-// they are, and written "\n".
-constexpr std::string_view kPublishedTemplates[] = {
-    "8d9e3a3c114fb2053ec500184677af4f7e5f8ec2582443cd535834e68b3ade29",
-    "86327804b5430b642274fe55ba95199e91cf7eca7b1e1240ca5469f23839e223"};
-
-// Only the default one of a list counts.
-std::optional<std::string> TemplateOf(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return std::nullopt;
-  for (const Json& one : value) {
-    if (JsonAt(one, {"name"}) == "default" && !JsonAt(one, {"template"}).is_null())
-      return TemplateOf(JsonAt(one, {"template"}));
-  }
-  return std::nullopt;
-}
-
-// A file that cannot be read is none: it only tells about the model.
-std::optional<std::string> TemplateOfFolder(const std::string& dir) {
-  auto text = ReadModelFile(dir + "/chat_template.jinja", kMaxJsonFileBytes);
-  if (text.ok()) return *std::move(text);
-  for (const char* name : {"/chat_template.json", "/tokenizer_config.json"}) {
-    text = ReadModelFile(dir + name, kMaxJsonFileBytes);
-    if (!text.ok()) continue;
-    const absl::StatusOr<Json> json = ParseModelJson(*text);
-    if (!json.ok()) continue;
-    if (auto found = TemplateOf(JsonAt(*json, {"chat_template"})); found.has_value()) return found;
-  }
-  return std::nullopt;
-}
-
-void NoteTemplate(const std::optional<std::string>& text, std::vector<std::string>* notes) {
-  if (!text.has_value()) {
-    notes->push_back("chat_template: the model has none: chats are written by Gemma 3's");
-    return;
-  }
-  const std::string digest = DigestHex(Sha256(absl::StripAsciiWhitespace(*text)));
-  const auto known = std::find(std::begin(kPublishedTemplates), std::end(kPublishedTemplates),
-                               std::string_view(digest));
-  notes->push_back(absl::StrCat(
-      "chat_template: the model's, of SHA-256 ", digest,
-      known != std::end(kPublishedTemplates)
-          ? ", is Gemma 3's published one"
-          : ", is not Gemma 3's published one, by which chats are written here: render them by "
-            "yours, and send the text as a prompt"));
-}
 
 // What a message quotes of a file may have any characters: control characters as "\x0a".
 std::string OneLine(absl::string_view message) {
@@ -82,6 +34,82 @@ std::string OneLine(absl::string_view message) {
     }
   }
   return line;
+}
+
+// A template, and the file or field that it is from. No text: it is not one text.
+struct FoundTemplate {
+  std::string from;
+  std::optional<std::string> text;
+};
+
+// Of a list, the template named "default" is used.
+std::optional<std::string> TemplateOf(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return std::nullopt;
+  for (const Json& one : value) {
+    if (JsonAt(one, {"name"}) == "default" && JsonAt(one, {"template"}).is_string())
+      return JsonAt(one, {"template"}).get<std::string>();
+  }
+  return std::nullopt;
+}
+
+// Those that transformers' tokenizer or processor may use. A JSON file that cannot be read has
+// none here; if it decides on tokens, AddTokens refuses it.
+std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
+  std::string path = dir + "/chat_template.jinja";
+  auto text = ReadModelFile(path, kMaxJsonFileBytes);
+  if (text.ok()) return {{path, *std::move(text)}};
+  if (!absl::IsNotFound(text.status())) return {{path, std::nullopt}};
+  std::vector<FoundTemplate> found;
+  for (const char* name : {"/chat_template.json", "/tokenizer_config.json"}) {
+    path = dir + name;
+    text = ReadModelFile(path, kMaxJsonFileBytes);
+    if (!text.ok()) continue;
+    const absl::StatusOr<Json> json = ParseModelJson(*text);
+    if (!json.ok()) continue;
+    const Json& value = JsonAt(*json, {"chat_template"});
+    if (!value.is_null()) found.push_back({path, TemplateOf(value)});
+  }
+  return found;
+}
+
+// Adds what is to be said of the model's templates, and why it has no chats.
+void JudgeTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
+                    LoadedTokenizer* loaded) {
+  for (const FoundTemplate& found : templates) {
+    const bool is_known = found.text.has_value() && RendersAsGemma(*found.text);
+    const std::string which = absl::StrCat(
+        "chat_template: the model's, ", OneLine(found.from),
+        found.text.has_value()
+            ? absl::StrCat(" (SHA-256 ", DigestHex(Sha256(absl::StripAsciiWhitespace(*found.text))),
+                           ")")
+            : " (no text, and no list with a text named default)");
+    if (is_known) {
+      loaded->notes.push_back(absl::StrCat(which, ", renders as Gemma 3's"));
+    } else if (choice == ChatTemplateChoice::kGemma) {
+      loaded->notes.push_back(absl::StrCat(which,
+                                           ", is not used: chats are rendered by Gemma 3's, ",
+                                           "as --chat-template gemma says"));
+    } else {
+      loaded->notes.push_back(absl::StrCat(which,
+                                           ", is not known to render as Gemma 3's: chats are ",
+                                           "refused, unless --chat-template gemma is given"));
+      loaded->why_no_chats =
+          absl::StrCat("the model has a chat template of its own, ", OneLine(found.from),
+                       ", which is not known to render as Gemma 3's, the only one that this worker "
+                       "renders; send ",
+                       "the rendered text as a prompt, or start the worker with --chat-template "
+                       "gemma if Gemma's ",
+                       "is meant");
+    }
+  }
+  if (templates.empty())
+    loaded->notes.push_back("chat_template: the model has none: chats are rendered by Gemma 3's");
+}
+
+// Why there is no tokenizer, where a file asks for `what`.
+std::string NotDone(absl::string_view what) {
+  return absl::StrCat(OneLine(what), ", which Gemma's tokenizer does not");
 }
 
 // Makes a tokenizer of what was read of `path`.
@@ -98,43 +126,73 @@ absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
     }
   }
   if (absl::IsUnimplemented(status)) {
-    loaded->why_none =
-        absl::StrCat(path, ": ", OneLine(status.message()), ", which Gemma's tokenizer does not");
+    loaded->why_none = NotDone(absl::StrCat(path, ": ", status.message()));
   } else if (!status.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": ", OneLine(status.message())));
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model) {
-  LoadedTokenizer loaded;
-  if (IsGgufFile(model)) {
-    const absl::StatusOr<GgufHeader> header = ReadGgufHeader(model, /*with_vocabulary=*/true);
-    if (!header.ok()) return header.status();
-    loaded.file = model;
-    const auto* text = std::get_if<std::string>(&header->Field("tokenizer.chat_template"));
-    NoteTemplate(text == nullptr ? std::nullopt : std::optional(*text), &loaded.notes);
-    const absl::Status made = Make(model, ReadGgufVocabulary(*header, &loaded.notes), &loaded);
-    if (!made.ok()) return made;
-    return loaded;
+absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
+                          LoadedTokenizer* loaded) {
+  const absl::StatusOr<GgufHeader> header = ReadGgufHeader(model, /*with_vocabulary=*/true);
+  if (!header.ok()) return header.status();
+  loaded->file = model;
+  std::vector<FoundTemplate> templates;
+  const GgufValue& field = header->Field("tokenizer.chat_template");
+  if (!std::holds_alternative<std::monostate>(field)) {
+    const auto* text = std::get_if<std::string>(&field);
+    templates.push_back({model, text == nullptr ? std::nullopt : std::optional(*text)});
   }
-  NoteTemplate(TemplateOfFolder(model), &loaded.notes);
-  for (const char* const name : {"tokenizer.model", "tokenizer.json"}) {
-    const std::string path = absl::StrCat(model, "/", name);
+  JudgeTemplates(templates, choice, loaded);
+  for (const auto& [name, usual] :
+       {std::pair("add_bos_token", true), std::pair("add_eos_token", false)}) {
+    const auto* says = std::get_if<bool>(&header->Field(name));
+    if (says == nullptr || *says == usual) continue;
+    loaded->notes.push_back(absl::StrCat(
+        "tokenizer: ", name, usual ? " = false" : " = true",
+        " is not applied: a prompt of text begins with <bos>, and nothing is put after it"));
+  }
+  return Make(model, ReadGgufVocabulary(*header, &loaded->notes), loaded);
+}
+
+absl::Status LoadFromFolder(const std::string& folder, LoadedTokenizer* loaded) {
+  for (const char* const name : {"tokenizer.json", "tokenizer.model"}) {
+    const std::string path = absl::StrCat(folder, "/", name);
     absl::StatusOr<std::string> bytes = ReadModelFile(path, kMaxTokenizerBytes);
     if (absl::IsNotFound(bytes.status())) continue;
     if (!bytes.ok()) return bytes.status();
-    const bool is_model = std::string_view(name) == "tokenizer.model";
-    loaded.file = name;
-    const absl::StatusOr<Pieces> pieces =
-        is_model ? ReadTokenizerModel(*bytes) : ReadTokenizerJson(*bytes);
+    loaded->file = name;
+    absl::StatusOr<Pieces> pieces = loaded->file == "tokenizer.model"
+                                        ? ReadTokenizerModel(*bytes)
+                                        : ReadTokenizerJson(*bytes, &loaded->notes);
     *bytes = std::string();  // a tokenizer takes memory of its own
-    if (absl::Status made = Make(path, pieces, &loaded); !made.ok()) return made;
-    return loaded;
+    if (pieces.ok()) {
+      const absl::Status added = AddTokens(folder, name, &*pieces);
+      if (absl::IsUnimplemented(added)) {
+        loaded->why_none = NotDone(added.message());
+        return absl::OkStatus();
+      }
+      if (!added.ok()) return absl::Status(added.code(), OneLine(added.message()));
+    }
+    return Make(path, pieces, loaded);
   }
-  loaded.why_none = "this worker's model folder has no tokenizer.model and no tokenizer.json";
+  loaded->why_none = "this worker's model folder has no tokenizer.json and no tokenizer.model";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model, ChatTemplateChoice choice) {
+  LoadedTokenizer loaded;
+  absl::Status status;
+  if (IsGgufFile(model)) {
+    status = LoadFromGguf(model, choice, &loaded);
+  } else {
+    JudgeTemplates(TemplatesOfFolder(model), choice, &loaded);
+    status = LoadFromFolder(model, &loaded);
+  }
+  if (!status.ok()) return status;
   return loaded;
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/model/model_json.h"
 #include "worker/model/text_list.h"
+#include "worker/text/added_tokens.h"
 #include "worker/text/utf8.h"
 
 namespace hearth {
@@ -75,8 +76,6 @@ class FieldReader {
   bool ok_ = true;
 };
 
-// Of which Gemma's longest has 93.
-constexpr size_t kMaxPieceBytes = 512;
 constexpr char kOddMerge[] = "a merge is no pair of texts";
 
 using Pieces = std::vector<VocabularyPiece>;
@@ -271,13 +270,6 @@ bool TokenizerJson::AddHalf(std::string_view half) {
   return true;
 }
 
-// What a message quotes of a text that may be long.
-std::string Shown(std::string_view text) {
-  size_t bytes = std::min<size_t>(text.size(), 200);
-  while (bytes < text.size() && bytes > 0 && (text[bytes] & 0xC0) == 0x80) --bytes;
-  return std::string(text.substr(0, bytes));
-}
-
 // Nothing, false, and the empty text are how a setting says no.
 bool IsOff(const Json& value) {
   return value.is_null() || value == false || value == "" || value == 0;
@@ -305,26 +297,43 @@ absl::Status CheckJsonSettings(const Json& json) {
   return absl::OkStatus();
 }
 
+// Whether it puts "<bos>" before a text, and nothing after it.
+bool PutsBosFirst(const Json& processor) {
+  const Json* part = &processor;
+  if (JsonAt(processor, {"type"}) == "Sequence") {
+    for (const Json& one : JsonAt(processor, {"processors"})) {
+      if (JsonAt(one, {"type"}) == "TemplateProcessing") part = &one;
+    }
+  }
+  const Json& single = JsonAt(*part, {"single"});
+  return single.is_array() && single.size() == 2 &&
+         JsonAt(single[0], {"SpecialToken", "id"}) == "<bos>" &&
+         JsonAt(single[1], {"Sequence", "id"}) == "A";
+}
+
 absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pieces) {
   if (id >= pieces->size())
-    return Broken("the id of \"", Shown(text), "\" is no number below ", pieces->size());
+    return Broken("the id of \"", ShownText(text), "\" is no number below ", pieces->size());
   VocabularyPiece& piece = (*pieces)[id];
   if (!piece.text.empty() && piece.text != text)
-    return Broken("\"", Shown(piece.text), "\" and \"", Shown(text), "\" have one id");
+    return Broken("\"", ShownText(piece.text), "\" and \"", ShownText(text), "\" have one id");
   // In Gemma the earlier a piece was made, the smaller is its id: CheckMerges.
   piece = {std::string(text), type, -static_cast<float>(id)};
   return absl::OkStatus();
 }
 
-absl::Status ReadAdded(const Json& added, const Json& unknown, Pieces* pieces) {
+// `normalized`: gets the texts that are so.
+absl::Status ReadAdded(const Json& added, const Json& unknown, Pieces* pieces,
+                       std::vector<std::string>* normalized) {
   for (const Json& token : added) {
     const Json &content = JsonAt(token, {"content"}), &id = JsonAt(token, {"id"});
     const auto* text = content.get_ptr<const std::string*>();
     if (text == nullptr) return Broken("an added token has no content");
-    for (const char* name : {"single_word", "lstrip", "rstrip", "normalized"}) {
+    for (const char* name : {"single_word", "lstrip", "rstrip"}) {
       if (!IsOff(JsonAt(token, {name})))
-        return Other("the added token \"", Shown(*text), "\" has ", name);
+        return Other("the added token \"", ShownText(*text), "\" has ", name);
     }
+    if (!IsOff(JsonAt(token, {"normalized"}))) normalized->push_back(*text);
     PieceType type = PieceType::kUserDefined;
     if (JsonAt(token, {"special"}) == true) type = PieceType::kControl;
     if (content == unknown) type = PieceType::kUnknown;
@@ -335,6 +344,12 @@ absl::Status ReadAdded(const Json& added, const Json& unknown, Pieces* pieces) {
 }
 
 }  // namespace
+
+std::string ShownText(std::string_view text) {
+  size_t bytes = std::min<size_t>(text.size(), 200);
+  while (bytes < text.size() && bytes > 0 && (text[bytes] & 0xC0) == 0x80) --bytes;
+  return std::string(text.substr(0, bytes));
+}
 
 bool IsBytePiece(std::string_view text) {
   const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
@@ -376,30 +391,46 @@ absl::Status CheckPieces(const Pieces& pieces) {
 
 absl::Status CheckMerges(size_t merges,
                          absl::FunctionRef<std::optional<MergeHalves>(size_t)> merge_at,
-                         const Pieces& pieces) {
+                         Pieces* pieces) {
   absl::flat_hash_map<std::string_view, uint32_t> ids;
-  ids.reserve(pieces.size());
-  for (size_t id = 0; id < pieces.size(); ++id) ids[pieces[id].text] = static_cast<uint32_t>(id);
+  ids.reserve(pieces->size());
+  for (size_t id = 0; id < pieces->size(); ++id)
+    ids[(*pieces)[id].text] = static_cast<uint32_t>(id);
+  std::vector<bool> is_made(pieces->size()), is_half(pieces->size());  // by merges
   size_t last = 0;
   std::set<size_t> splits;  // of the piece of that id
   for (size_t at = 0; at < merges; ++at) {
     const std::optional<MergeHalves> halves = merge_at(at);
     if (!halves.has_value()) return Broken(kOddMerge);
     const std::string whole = std::string(halves->first).append(halves->second);
-    const auto made = ids.find(whole);
-    if (made == ids.end() || ids.count(halves->first) + ids.count(halves->second) < 2)
-      return Broken("a merge of \"", Shown(halves->first), "\" is of no pieces");
+    const auto made = ids.find(whole), left = ids.find(halves->first),
+               right = ids.find(halves->second);
+    if (made == ids.end() || left == ids.end() || right == ids.end())
+      return Broken("a merge of \"", ShownText(halves->first), "\" is of no pieces");
     if (made->second < last) return Other("its merges are in another order than its pieces");
     if (made->second != last) splits.clear();
     last = made->second;
+    is_made[last] = is_half[left->second] = is_half[right->second] = true;
     if (!splits.insert(halves->first.size()).second) return Broken("a merge is there twice");
   }
+  // Whether merges may join it to something: not an added token that they do not know.
+  const auto joins = [&](std::string_view half) {
+    const auto found = ids.find(half);
+    if (found == ids.end()) return false;
+    const uint32_t id = found->second;
+    return is_made[id] || is_half[id] || !IsNeverMerged((*pieces)[id].type);
+  };
   size_t possible = 0;
-  for (const VocabularyPiece& piece : pieces) {
+  for (size_t id = 0; id < pieces->size(); ++id) {
+    VocabularyPiece& piece = (*pieces)[id];
+    if (IsNeverMerged(piece.type) && !is_made[id]) {
+      if (piece.type == PieceType::kUserDefined) piece.type = PieceType::kWhole;
+      continue;
+    }
     const size_t before = possible;
     const std::string_view text = piece.text;
     for (size_t at = 1; at < text.size(); ++at)
-      possible += ids.count(text.substr(0, at)) > 0 && ids.count(text.substr(at)) > 0;
+      possible += joins(text.substr(0, at)) && joins(text.substr(at));
     const bool is_character = CharacterAt(text, 0).bytes == text.size();
     if (piece.type == PieceType::kNormal && !is_character && possible == before)
       return Other("no merge makes the piece \"", piece.text, "\"");
@@ -432,7 +463,7 @@ absl::StatusOr<Pieces> ReadTokenizerModel(std::string_view model) {
   return pieces;
 }
 
-absl::StatusOr<Pieces> ReadTokenizerJson(std::string_view text) {
+absl::StatusOr<Pieces> ReadTokenizerJson(std::string_view text, std::vector<std::string>* notes) {
   TokenizerJson json;
   const absl::Status parsed = json.Parse(absl::string_view(text.data(), text.size()));
   if (!parsed.ok()) return Broken("not a tokenizer: it ", parsed.message());
@@ -462,14 +493,22 @@ absl::StatusOr<Pieces> ReadTokenizerJson(std::string_view text) {
     status = Put(json.ids()[at], piece, IsBytePiece(piece) ? PieceType::kByte : PieceType::kNormal,
                  &pieces);
   }
-  if (status.ok()) status = ReadAdded(added, JsonAt(rest, {"model", "unk_token"}), &pieces);
+  std::vector<std::string> normalized;
+  if (status.ok())
+    status = ReadAdded(added, JsonAt(rest, {"model", "unk_token"}), &pieces, &normalized);
   if (status.ok()) status = CheckPieces(pieces);
+  if (status.ok()) status = CheckNormalized(normalized, pieces);
   if (status.ok() && json.has_odd_merge()) return Broken(kOddMerge);
   if (status.ok()) {
     status = CheckMerges(
-        json.merges(), [&json](size_t at) { return json.merge(at); }, pieces);
+        json.merges(), [&json](size_t at) { return json.merge(at); }, &pieces);
   }
   if (!status.ok()) return status;
+  if (notes != nullptr && !PutsBosFirst(JsonAt(rest, {"post_processor"}))) {
+    notes->push_back(
+        "tokenizer: the post_processor of tokenizer.json does not put just <bos> before a text; "
+        "here a prompt of text begins with <bos>: send token ids where it must not");
+  }
   return pieces;
 }
 

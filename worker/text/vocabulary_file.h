@@ -31,6 +31,9 @@ enum class PieceType {
   kUserDefined = 4,
   kUnused = 5,
   kByte = 6,
+  // Not of the format: an added token outside the merges. A text is divided at it, as at a
+  // user-defined piece, but merging never makes it.
+  kWhole = 7,
 };
 
 // A space in a piece's text.
@@ -51,7 +54,7 @@ inline bool MayBecomeText(PieceType type) {
 // Whether texts are divided at pieces of this type before anything else.
 inline bool IsNeverMerged(PieceType type) {
   return type == PieceType::kControl || type == PieceType::kUnknown ||
-         type == PieceType::kUserDefined;
+         type == PieceType::kUserDefined || type == PieceType::kWhole;
 }
 
 // Whether it is written as a byte's is, "<0x41>".
@@ -61,6 +64,11 @@ bool IsBytePiece(std::string_view text);
 // piece and nine times its text at most.
 inline constexpr size_t kMaxPieces = size_t{1} << 19, kMaxMerges = size_t{1} << 20;
 inline constexpr size_t kMaxVocabularyBytes = size_t{16} << 20;
+// Of which Gemma's longest piece has 93.
+inline constexpr size_t kMaxPieceBytes = 512;
+
+// What a message quotes of a text that may be long.
+std::string ShownText(std::string_view text);
 
 // The two texts that a merge joins.
 using MergeHalves = std::pair<std::string_view, std::string_view>;
@@ -74,13 +82,15 @@ absl::Status CheckPieceRoom(size_t pieces, size_t bytes);
 absl::Status CheckPieces(const std::vector<VocabularyPiece>& pieces);
 // That the merges are those of pieces that are made in the order of their ids, of any two halves
 // that are pieces: then scores say the same. `merge_at`: nothing for a merge that is no pair.
+// Pieces that are never merged may be missing from the merges: they become kWhole or stay kControl.
 absl::Status CheckMerges(size_t merges,
                          absl::FunctionRef<std::optional<MergeHalves>(size_t)> merge_at,
-                         const std::vector<VocabularyPiece>& pieces);
+                         std::vector<VocabularyPiece>* pieces);
 
-// By id, checked.
+// By id, checked. `notes`: gets what the file asks for besides and is not done; may be null.
 absl::StatusOr<std::vector<VocabularyPiece>> ReadTokenizerModel(std::string_view model);
-absl::StatusOr<std::vector<VocabularyPiece>> ReadTokenizerJson(std::string_view json);
+absl::StatusOr<std::vector<VocabularyPiece>> ReadTokenizerJson(
+    std::string_view json, std::vector<std::string>* notes = nullptr);
 
 }  // namespace hearth
 

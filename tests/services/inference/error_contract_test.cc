@@ -146,6 +146,26 @@ TEST(ErrorContract, TextAndChatNeedATokenizer) {
   EXPECT_EQ(ids.text, "");
 }
 
+TEST(ErrorContract, ChatsOfAnotherTemplateAreRefused) {
+  WorkerServer::Options options;
+  options.why_no_chats = "the model has a chat template of its own, DIR/chat_template.jinja";
+  WorkerServer server(options);
+  const Generation chat = server.Generate(ChatRequest({"user"}));
+  EXPECT_EQ(chat.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(chat.status.error_message(), "chat: " + options.why_no_chats);
+  EXPECT_TRUE(server.Generate(TextRequest("the keeper")).status.ok());
+  EXPECT_TRUE(server.Generate(IdsRequest(CountingTokens(20))).status.ok());
+  v1::TokenizeRequest tokenize;
+  *tokenize.mutable_prompt() = ChatRequest({"user"}).prompt();
+  v1::TokenizeResponse response;
+  grpc::ClientContext tokenizing, asking;
+  const grpc::Status refused = server.stub()->Tokenize(&tokenizing, tokenize, &response);
+  EXPECT_EQ(refused.error_message(), "chat: " + options.why_no_chats);
+  v1::GetModelResponse model;
+  ASSERT_TRUE(server.stub()->GetModel(&asking, v1::GetModelRequest(), &model).ok());
+  EXPECT_EQ(model.why_no_chats(), options.why_no_chats);
+}
+
 TEST(ErrorContract, AFullQueueIsRefusedWithAHintWhenToComeBack) {
   WorkerServer::Options options;
   options.engine.max_running = 1;

@@ -45,6 +45,7 @@ WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identi
   InferenceOptions settings;
   settings.tokenizer = tokenizer_.get();
   if (tokenizer_ == nullptr) settings.why_no_tokenizer = "DIR/tokenizer.model has a normalizer";
+  settings.why_no_chats = options.why_no_chats;
   settings.explainer = options.explainer;
   settings.store = options.store;
   settings.store_access.prefix = "store-";

@@ -41,6 +41,7 @@ class WorkerServer {
     EngineOptions engine = SmallEngine();
     TinyGeometry geometry;
     bool with_tokenizer = true;
+    std::string why_no_chats;  // empty: chats are served
     PrefixCache* cache = nullptr;
     Explainer* explainer = nullptr;
     std::string store;  // where that is

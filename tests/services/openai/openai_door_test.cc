@@ -106,6 +106,17 @@ class OpenAiDoorTest : public ::testing::Test {
 const char kChatBody[] = R"({"model": "tiny", "temperature": 0, "max_tokens": 6,
     "messages": [{"role": "user", "content": "the keeper of the lamp"}])";
 
+TEST_F(OpenAiDoorTest, ChatsOfAnotherTemplateAreRefusedWithTheWayOut) {
+  WorkerServer::Options options = WorkerServer::Invariant();
+  options.why_no_chats = "DIR/chat_template.jinja is not Gemma's; start with --chat-template gemma";
+  Serve(options);
+  const Reply refused = Post("/v1/chat/completions", std::string(kChatBody) + "}");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("chat: " + options.why_no_chats));
+  const Reply text = Post("/v1/completions", R"({"prompt": "the keeper", "max_tokens": 2})");
+  EXPECT_EQ(text.status, 200) << text.body;
+}
+
 TEST_F(OpenAiDoorTest, AnswersAChatAsGenerateDoes) {
   const Reply reply = Post("/v1/chat/completions", std::string(kChatBody) + "}");
   ASSERT_EQ(reply.status, 200) << reply.body;

@@ -34,6 +34,7 @@ FORMS = [
     ("--nested --style old --shards 4", ""),
     ("--nested --set tie_word_embeddings=false --dtype float16",
      "--set tie_word_embeddings=false --dtype float16"),
+    ("--set use_cache=false", None),  # as a training with QLoRA leaves it
     ("--set final_logit_softcapping=7.5 --set num_key_value_heads=4 --set sliding_window=600",
      None),
 ]

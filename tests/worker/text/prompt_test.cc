@@ -56,6 +56,18 @@ TEST(Prompt, TextGetsOneBosAndKeepsItsBreakpoints) {
   EXPECT_EQ(Build(FromText("<bos>the keeper\n\nthe lamp"))->token_ids, prompt->token_ids);
 }
 
+TEST(Prompt, ChatsOfAnotherTemplateAreRefusedAndTextIsNot) {
+  PromptLimits limits = kLimits;
+  limits.why_no_chats = "the template is DIR/chat_template.jinja";
+  const PromptSource chat = FromChat({Message("user", "the keeper")});
+  const absl::Status refused = Build(chat, PromptPurpose::kGenerate, limits).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(), "chat: the template is DIR/chat_template.jinja");
+  EXPECT_TRUE(Build(FromText("the keeper"), PromptPurpose::kGenerate, limits).ok());
+  EXPECT_TRUE(Build(FromIds({2, 3}), PromptPurpose::kGenerate, limits).ok());
+  EXPECT_TRUE(Build(chat).ok());
+}
+
 TEST(Prompt, ABreakpointInsideATokenMovesToTheLastSharedToken) {
   // Cut after one line end of two: the pair is one token in the whole text.
   const auto prompt = Build(FromText("and\n\nlamp", {4}));

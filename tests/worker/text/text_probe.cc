@@ -10,6 +10,7 @@
 #include "worker/text/chat_template.h"
 #include "worker/text/prompt.h"
 #include "worker/text/sampler.h"
+#include "worker/text/template_form.h"
 #include "worker/text/text_stream.h"
 #include "worker/text/tokenizer_loader.h"
 
@@ -111,8 +112,9 @@ Json Logprobs(const Json& request) {
   return {{"id", token->id}, {"logprob", token->logprob}, {"top", top}};
 }
 
-Json Answer(const Json& request, const Tokenizer& tokenizer) {
+Json Answer(const Json& request, const LoadedTokenizer& loaded) {
   const std::string op = request.at("op");
+  const Tokenizer& tokenizer = *loaded.tokenizer;
   if (op == "encode") return {{"ids", tokenizer.Encode(request.at("text").get<std::string>())}};
   if (op == "decode") {
     return {{"text", tokenizer.Decode(request.at("ids"), request.at("skip_special"))}};
@@ -121,6 +123,9 @@ Json Answer(const Json& request, const Tokenizer& tokenizer) {
   if (op == "prompt") return Prompted(request, tokenizer);
   if (op == "stream") return Streamed(request, tokenizer);
   if (op == "chat") return Chat(request, tokenizer);
+  if (op == "why_no_chats") return {{"why", loaded.why_no_chats}};
+  if (op == "template")
+    return {{"is_gemma", RendersAsGemma(request.at("text").get<std::string>())}};
   if (op == "filter") return Filtered(request);
   if (op == "rules") return Ruled(request);
   if (op == "logprobs") return Logprobs(request);
@@ -134,7 +139,7 @@ int Main(const std::string& model_dir) {
     return 1;
   }
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << Answer(Json::parse(line), *loaded->tokenizer).dump() << std::endl;
+    std::cout << Answer(Json::parse(line), *loaded).dump() << std::endl;
   }
   return 0;
 }

@@ -138,6 +138,7 @@ TEST(VocabularyFile, ATokenizerJsonThatIsBrokenOrDoesMoreIsSaidToBeSo) {
   EXPECT_THAT(why("/normalizer/type", "NFC", kOther), HasSubstr("its normalizer does more"));
   EXPECT_THAT(why("/pre_tokenizer", {{"type", "ByteLevel"}}, kOther), HasSubstr("divides texts"));
   EXPECT_THAT(why("/added_tokens/2/lstrip", true, kOther), HasSubstr("has lstrip"));
+  EXPECT_THAT(why("/added_tokens/3/single_word", true, kOther), HasSubstr("has single_word"));
   EXPECT_THAT(why("/model/merges/3", {"a", "ba"}, kBroken), HasSubstr("is of no pieces"));
   EXPECT_THAT(why("/model/merges/3", {"a", "b"}, kOther), HasSubstr("in another order"));
   EXPECT_THAT(why("/model/merges/2", {"a", "b"}, kBroken), HasSubstr("there twice"));
@@ -327,17 +328,146 @@ TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
   ASSERT_TRUE(json.ok()) << json.status();
   EXPECT_EQ(json->file, "tokenizer.json");
   EXPECT_NE(json->tokenizer, nullptr);
-  EXPECT_THAT(json->notes, ElementsAre("chat_template: the model has none: chats are written by "
+  EXPECT_THAT(json->notes, ElementsAre("chat_template: the model has none: chats are rendered by "
                                        "Gemma 3's",
+                                       HasSubstr("post_processor of tokenizer.json does not put"),
                                        HasSubstr("tokenizer: tokenizer.json, with ")));
-  std::ofstream(dir / "tokenizer_config.json") << R"({"chat_template": "{{ bos_token }}"})";
-  json = LoadTokenizer(dir);
-  ASSERT_TRUE(json.ok()) << json.status();
-  EXPECT_THAT(json->notes, ElementsAre(HasSubstr("is not Gemma 3's published one"),
-                                       HasSubstr("tokenizer: tokenizer.json")));
-  ASSERT_EQ(mkfifo((dir / "tokenizer.model").c_str(), 0600), 0);
+  std::filesystem::remove(dir / "tokenizer.json");
+  ASSERT_EQ(mkfifo((dir / "tokenizer.json").c_str(), 0600), 0);
   EXPECT_THAT(std::string(LoadTokenizer(dir).status().message()), HasSubstr("not a regular file"));
-  std::filesystem::remove_all(dir);
+}
+
+class TokenizerFolder : public testing::Test {
+ protected:
+  void Write(const std::string& name, const nlohmann::json& json) {
+    std::ofstream(folder_.path() + "/" + name) << json;
+  }
+  absl::StatusOr<LoadedTokenizer> Load(ChatTemplateChoice choice = ChatTemplateChoice::kAuto) {
+    return LoadTokenizer(folder_.path(), choice);
+  }
+  std::string WhyNot() { return std::string(Load().status().message()); }
+  // Of a tokenizer that is expected to be there.
+  std::vector<int32_t> Ids(const std::string& text) {
+    const auto loaded = Load();
+    EXPECT_TRUE(loaded.ok() && loaded->tokenizer != nullptr)
+        << loaded.status() << (loaded.ok() ? loaded->why_none : "");
+    return loaded.ok() && loaded->tokenizer != nullptr ? loaded->tokenizer->Encode(text)
+                                                       : std::vector<int32_t>();
+  }
+
+  const TestFolder folder_;
+};
+
+// An entry of added_tokens_decoder.
+nlohmann::json Added(const std::string& text, bool special = false, bool normalized = false) {
+  return {{"content", text},      {"lstrip", false},    {"rstrip", false},
+          {"single_word", false}, {"special", special}, {"normalized", normalized}};
+}
+
+TEST_F(TokenizerFolder, TokenizerJsonIsReadBeforeTokenizerModel) {
+  std::ofstream(folder_.path() + "/tokenizer.model", std::ios::binary)
+      << ReadTestFile("tiny_tokenizer/tokenizer.model");
+  Write("tokenizer.json", SmallJson());
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->file, "tokenizer.json");
+  EXPECT_EQ(loaded->tokenizer->size(), 267);
+}
+
+TEST_F(TokenizerFolder, TokensOfOtherFilesAreAdded) {
+  Write("tokenizer.json", SmallJson());
+  Write("added_tokens.json", {{"<|im_start|>", 267}, {"abab", 268}});
+  EXPECT_THAT(Ids("<|im_start|>"), ElementsAre(267));
+  EXPECT_THAT(Ids("ababa"), ElementsAre(268, 259)) << "found as a whole, not made by merging";
+  Write("added_tokens.json", {{"<|im_start|>", 267}});
+  Write("special_tokens_map.json", {{"bos_token", "<bos>"}, {"eos_token", {{"content", "b"}}}});
+  EXPECT_THAT(Ids("ab"), ElementsAre(259, 260)) << "b is a special token, and ab no piece";
+  Write("tokenizer_config.json", {{"pad_token", "[PAD]"}});
+  EXPECT_THAT(Ids("[PAD]"), ElementsAre(268)) << "one token without an id gets the next";
+  Write("tokenizer_config.json", {{"pad_token", "[PAD]"}, {"sep_token", "[SEP]"}});
+  EXPECT_THAT(WhyNot(), HasSubstr("special tokens \"[PAD]\" and \"[SEP]\", which have no id"));
+}
+
+TEST_F(TokenizerFolder, DifferentSourcesAreRefusedByTheFirstToken) {
+  Write("tokenizer.json", SmallJson());
+  Write("added_tokens.json", {{"<|im_start|>", 0}});
+  EXPECT_THAT(WhyNot(), HasSubstr("added_tokens.json: token 0 is \"<|im_start|>\", and"));
+  EXPECT_THAT(WhyNot(), HasSubstr("tokenizer.json has \"<unk>\" there; transformers may read"));
+  Write("added_tokens.json", {{"ab", 267}});
+  EXPECT_THAT(WhyNot(), HasSubstr("has that at 263"));
+  Write("added_tokens.json", {{"x", 268}});
+  EXPECT_THAT(WhyNot(), HasSubstr("ends at 266: ids between are missing"));
+  Write("added_tokens.json", {{"x", "y"}});
+  EXPECT_THAT(WhyNot(), HasSubstr("the id of \"x\" is no number"));
+  nlohmann::json decoder = {{"0", Added("<unk>", true)},
+                            {"1", Added("<bos>", true)},
+                            {"2", Added("\n\n")},
+                            {"266", Added("<image>")}};
+  Write("tokenizer_config.json", {{"added_tokens_decoder", decoder}});
+  EXPECT_THAT(Ids("<bos>"), ElementsAre(1)) << "added_tokens.json counts no longer";
+  decoder["266"] = Added("<picture>");
+  Write("tokenizer_config.json", {{"added_tokens_decoder", decoder}});
+  EXPECT_THAT(WhyNot(), HasSubstr("has the added token 266, \"<image>\", and the"));
+  decoder.erase("266");
+  Write("tokenizer_config.json",
+        {{"added_tokens_decoder", decoder}, {"extra_special_tokens", {{"image", "<image>"}}}});
+  EXPECT_THAT(Ids("<image>"), ElementsAre(266));
+  decoder["x"] = Added("y");
+  Write("tokenizer_config.json", {{"added_tokens_decoder", decoder}});
+  EXPECT_THAT(WhyNot(), HasSubstr("an entry \"x\" that is no token with an id"));
+  std::ofstream(folder_.path() + "/tokenizer_config.json") << "{";
+  EXPECT_THAT(WhyNot(), HasSubstr("tokenizer_config.json: not JSON"));
+}
+
+TEST_F(TokenizerFolder, NormalizedTokensAreServedWhereTheyOverlapNone) {
+  nlohmann::json json = SmallJson();
+  json["added_tokens"][3]["normalized"] = true;
+  Write("tokenizer.json", json);
+  EXPECT_THAT(Ids("a<image>"), ElementsAre(259, 266));
+  const auto why = [&](const std::string& text) {
+    json["added_tokens"][3]["content"] = text;
+    Write("tokenizer.json", json);
+    const auto loaded = Load();
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? loaded->why_none : "";
+  };
+  EXPECT_THAT(why("<an image>"), HasSubstr("has normalized, and a space"));
+  EXPECT_THAT(why("x\n"), HasSubstr("overlaps another added token"));
+  EXPECT_THAT(why("x<bos>y"), HasSubstr("overlaps another added token"));
+  EXPECT_THAT(why("<bo"), testing::IsEmpty()) << "the longer token wins in either search";
+}
+
+TEST_F(TokenizerFolder, ChatsOfAnUnknownTemplateAreRefused) {
+  Write("tokenizer.json", SmallJson());
+  Write("tokenizer_config.json", {{"chat_template", ReadTestFile("gemma_chat.jinja")}});
+  auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->why_no_chats, "");
+  EXPECT_THAT(loaded->notes, testing::Contains(HasSubstr("renders as Gemma 3's")));
+  const std::string chatml = ReadTestFile("other_templates/chatml.jinja");
+  Write("chat_template.json", {{"chat_template", chatml}});
+  loaded = Load();
+  EXPECT_THAT(loaded->why_no_chats, HasSubstr("chat_template.json, which is not known to render"));
+  EXPECT_THAT(loaded->why_no_chats, HasSubstr("--chat-template gemma"));
+  EXPECT_NE(loaded->tokenizer, nullptr) << "prompts of text are served";
+  std::ofstream(folder_.path() + "/chat_template.jinja") << ReadTestFile("gemma_chat.jinja");
+  EXPECT_EQ(Load()->why_no_chats, "") << "it is used before the others";
+  std::ofstream(folder_.path() + "/chat_template.jinja") << chatml;
+  EXPECT_THAT(Load()->why_no_chats, HasSubstr("chat_template.jinja, which is not known"));
+  loaded = Load(ChatTemplateChoice::kGemma);
+  EXPECT_EQ(loaded->why_no_chats, "");
+  EXPECT_THAT(loaded->notes, testing::Contains(HasSubstr("as --chat-template gemma says")));
+}
+
+TEST_F(TokenizerFolder, DefaultTemplateOfSeveralCounts) {
+  Write("tokenizer.json", SmallJson());
+  const nlohmann::json tool = {{"name", "tool_use"}, {"template", "{{ x }}"}};
+  const nlohmann::json gemma = {{"name", "default"},
+                                {"template", ReadTestFile("gemma_chat.jinja")}};
+  Write("tokenizer_config.json", {{"chat_template", {tool, gemma}}});
+  EXPECT_EQ(Load()->why_no_chats, "");
+  Write("tokenizer_config.json", {{"chat_template", nlohmann::json::array({tool})}});
+  EXPECT_THAT(Load()->why_no_chats, HasSubstr("tokenizer_config.json, which is not known"));
 }
 
 }  // namespace

@@ -1,0 +1,188 @@
+"""Oracle: of a folder with several files about its tokenizer, Hearth makes the ids that
+transformers makes, or refuses to start and names the first token that differs.
+
+Usage: sources_oracle.py TEXT_PROBE TOKENIZER_MODEL
+"""
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from transformers import AddedToken, AutoTokenizer
+
+from text_probe_client import Probe
+from tokenizer_oracle import WORDS, transformers_tokenizer
+
+NEW = ["<|im_start|>", "<|im_end|>", "THINKING", "keepers of", "<tool>", "light", "<start_of",
+       "the lamp"]
+
+
+def texts(seed=3):
+    rng = random.Random(seed)
+    words = WORDS + NEW * 3 + ["keepers", "THINK", "ING", "of the light", "<|im", "_start|>"]
+    return ["".join(rng.choice(words) for _ in range(rng.randint(1, 20))) for _ in range(300)]
+
+
+def entry(text, **changes):
+    return {"content": text, "lstrip": False, "rstrip": False, "normalized": False,
+            "single_word": False, "special": False, **changes}
+
+
+class Folder:
+    """A model folder: tokenizer.json and tokenizer.model of one vocabulary, either or both."""
+
+    def __init__(self, root, name, source, tokenizer, has_json=True, has_model=True):
+        self.path = root / name
+        self.path.mkdir()
+        self.write("config.json", {"model_type": "gemma3_text"})
+        if has_json:
+            tokenizer.save(str(self.path / "tokenizer.json"))
+        if has_model:
+            shutil.copy(source, self.path)
+
+    def write(self, name, value):
+        (self.path / name).write_text(json.dumps(value), encoding="utf-8")
+
+    def change(self, name, change):
+        value = json.loads((self.path / name).read_text(encoding="utf-8"))
+        change(value)
+        self.write(name, value)
+
+    def theirs(self):
+        return AutoTokenizer.from_pretrained(self.path)
+
+
+def check_equal(binary, folder):
+    theirs = folder.theirs()
+    probe = Probe(binary, folder.path)
+    for text in texts():
+        want = theirs.encode(text, add_special_tokens=False)
+        got = probe.ask("encode", text=text)["ids"]
+        assert got == want, (f"{folder.path.name}: {text!r}\n  here         {got}\n"
+                             f"  transformers {want}")
+        cuts = sorted(random.Random(text).sample(range(len(text) + 1), min(4, len(text))))
+        common = probe.ask("common", text=text, offsets=[len(text[:at].encode()) for at in cuts])
+        for at, tokens in zip(cuts, common["common_tokens"]):
+            prefix = theirs.encode(text[:at], add_special_tokens=False)
+            same = next((i for i, pair in enumerate(zip(prefix, want)) if pair[0] != pair[1]),
+                        min(len(prefix), len(want)))
+            assert tokens == same, f"{folder.path.name}: {text!r} cut at {at}: {tokens}, not {same}"
+    probe.close()
+    print(f"{folder.path.name}: {len(texts())} texts equal, {len(theirs)} tokens")
+
+
+def check_refused(binary, folder, *words):
+    ended = subprocess.run([binary, folder.path], input="", capture_output=True, text=True,
+                           check=False)
+    assert ended.returncode != 0, f"{folder.path.name}: started"
+    for word in words:
+        assert word in ended.stderr, f"{folder.path.name}: {word!r} is not in: {ended.stderr}"
+    print(f"{folder.path.name}: refused: {ended.stderr.strip()[-160:]}")
+
+
+def check_saved(binary, make, count):
+    """As fine-tuning programs save: tokens added as texts or objects, special or not."""
+    folder = make("saved by transformers")
+    theirs = folder.theirs()
+    theirs.add_tokens(["<|im_start|>", "THINKING"])
+    theirs.add_special_tokens({"extra_special_tokens": ["<|im_end|>", "<tool>"]})
+    theirs.add_tokens([AddedToken("keepers of", normalized=False),
+                       AddedToken("light", normalized=False)])
+    theirs.save_pretrained(folder.path)
+    check_equal(binary, folder)
+    # transformers 4 writes these as well.
+    folder.write("added_tokens.json", {"<|im_start|>": count, "THINKING": count + 1})
+    with open(folder.path / "tokenizer.json", encoding="utf-8") as file:
+        added = json.load(file)["added_tokens"]
+    decoder = {str(token["id"]): {k: v for k, v in token.items() if k != "id"} for token in added}
+    folder.change("tokenizer_config.json", lambda it: it.update(added_tokens_decoder=decoder))
+    check_equal(binary, folder)
+    folder.change("tokenizer_config.json",
+                  lambda it: it.update(tokenizer_class="PreTrainedTokenizerFast"))
+    check_equal(binary, folder)
+
+
+def check_beside(binary, make, count):
+    """Tokens that only files beside the vocabulary have."""
+    folder = make("tokenizer.model and its decoder", has_json=False)
+    folder.write("tokenizer_config.json", {"added_tokens_decoder": {
+        str(count): entry("<|im_start|>", special=True), str(count + 1): entry("THINKING")}})
+    check_equal(binary, folder)
+    folder = make("tokenizer.model and added_tokens.json", has_json=False)
+    folder.write("added_tokens.json", {"<|im_start|>": count, "THINKING": count + 1})
+    check_equal(binary, folder)
+    folder = make("tokenizer.model and one special token", has_json=False)
+    folder.write("tokenizer_config.json", {"image_token": "<tool>", "bos_token": "<bos>"})
+    check_equal(binary, folder)
+    folder = make("added_tokens.json beside tokenizer.json")
+    folder.write("added_tokens.json", {"<|im_start|>": count, "THINKING": count + 1})
+    folder.write("special_tokens_map.json", {"eos_token": "<|im_start|>", "pad_token": "<pad>"})
+    check_equal(binary, folder)
+
+
+def check_renamed(binary, make, start):
+    """Tokens inside the vocabulary get other texts: in tokenizer.json alone, which counts."""
+    def rename(new):
+        def change(it):
+            vocabulary = it["model"]["vocab"]
+            vocabulary[new] = vocabulary.pop("<start_of_turn>")
+            for token in it["added_tokens"]:
+                if token["id"] == start:
+                    token["content"] = new
+            it["model"]["merges"] = [merge for merge in it["model"]["merges"]
+                                     if "".join(merge) != "<start_of_turn>"]
+        return change
+
+    for new in ("<|im_start|>", "THINKING", "the lamp"):
+        folder = make(f"renamed to {new}")
+        folder.change("tokenizer.json", rename(new))
+        check_equal(binary, folder)
+    folder = make("renamed in the decoder alone")
+    folder.write("tokenizer_config.json",
+                 {"added_tokens_decoder": {str(start): entry("<|im_start|>")}})
+    check_refused(binary, folder, "tokenizer_config.json", "has the added token 0, \"<pad>\"")
+    folder = make("renamed beside tokenizer.model", has_json=False)
+    folder.write("tokenizer_config.json",
+                 {"added_tokens_decoder": {str(start): entry("<|im_start|>")}})
+    check_refused(binary, folder, f"token {start} is \"<|im_start|>\"",
+                  "has \"<start_of_turn>\" there")
+
+
+def check_differences(binary, make, count, start):
+    folder = make("another id in added_tokens.json")
+    folder.write("added_tokens.json", {"<start_of_turn>": start + 1})
+    check_refused(binary, folder, f"token {start + 1} is \"<start_of_turn>\"",
+                  f"has that at {start}")
+    folder = make("a gap")
+    folder.write("added_tokens.json", {"<|im_start|>": count + 3})
+    check_refused(binary, folder, f"token {count + 3} is \"<|im_start|>\"", "ids between")
+    folder = make("two special tokens without ids")
+    folder.write("tokenizer_config.json", {"pad_token": "[PAD]", "sep_token": "[SEP]"})
+    check_refused(binary, folder, "\"[PAD]\" and \"[SEP]\"")
+    folder = make("a token that takes spaces")
+    folder.change("tokenizer.json", lambda it: it["added_tokens"].append(
+        {"id": count, **entry("<tool>", lstrip=True)}))
+    check_refused(binary, folder, "the added token \"<tool>\" has lstrip")
+
+
+def main():
+    binary, source = sys.argv[1], sys.argv[2]
+    tokenizer, _, tokens, _ = transformers_tokenizer(source)
+    with tempfile.TemporaryDirectory() as root:
+        def make(name, **which):
+            return Folder(pathlib.Path(root), name, source, tokenizer, **which)
+
+        check_equal(binary, make("both files"))
+        check_equal(binary, make("tokenizer.model alone", has_json=False))
+        check_equal(binary, make("tokenizer.json alone", has_model=False))
+        check_saved(binary, make, len(tokens))
+        check_beside(binary, make, len(tokens))
+        check_renamed(binary, make, tokens.index("<start_of_turn>"))
+        check_differences(binary, make, len(tokens), tokens.index("<start_of_turn>"))
+
+
+if __name__ == "__main__":
+    main()

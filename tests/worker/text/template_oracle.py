@@ -1,0 +1,118 @@
+"""Oracle: a chat template that counts as Gemma's renders chats, in transformers, to the text that
+Hearth makes of them; of templates changed at random none that renders otherwise counts as Gemma's;
+a template of another format is refused by the name of its file.
+
+Usage: template_oracle.py TEXT_PROBE TESTS_DATA_DIR
+"""
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from text_probe_client import Probe
+
+CHATS = [
+    [{"role": "user", "content": " the keeper\n"}],
+    [{"role": "system", "content": " Be brief.\n"}, {"role": "user", "content": "the lamp"}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "\tb "},
+     {"role": "user", "content": "\n\nc d\n"}],
+    [{"role": "system", "content": [{"type": "text", "text": "x "}]},
+     {"role": "user", "content": [{"type": "text", "text": " y"}, {"type": "text", "text": "z "}]},
+     {"role": "model", "content": [{"type": "text", "text": " w "}]}],
+]
+LAYOUTS = [("{%- ", "{%-"), (" -%}", "-%}"), ("{%- ", "{%-\n\t"), ("'", '"'),
+           (".role", "['role']"), (".content", '["content"]'), (" == ", "=="), (" | ", "|"),
+           ("    ", "  "), ("\n", "\r\n"), ("{%- endif -%}", "{#- end -#}{%- endif -%}"),
+           ("{%- for ", "\n\n{%- for "), ("{{ role }}", "{{role}}"),
+           ("<end_of_turn>", "{{ '<end_of_turn>' }}")]
+EXTRA = ["-", "+", " ", "\n", "'", "{#- x #}", "\\n", "{{ ' ' }}", "(", ")", "{% if x %}",
+         "\u00a0", "\x0b", "\x0c"]
+
+
+def render(template, chat, generate):
+    try:
+        return render_jinja_template([chat], chat_template=template, bos_token="<bos>",
+                                     add_generation_prompt=generate)[0][0]
+    except Exception as error:  # of a template that was changed at random, any
+        return f"error: {type(error).__name__}"
+
+
+def renderings(template):
+    return [render(template, chat, generate) for chat in CHATS for generate in (True, False)]
+
+
+def changed_layout(template, rng):
+    for old, new in rng.sample(LAYOUTS, rng.randint(1, 4)):
+        template = template.replace(old, new)
+    return template
+
+
+def changed(template, rng):
+    """One place is cut, doubled, or gets something that may matter."""
+    at, size, kind = rng.randrange(len(template)), rng.randint(1, 6), rng.randrange(4)
+    if kind == 0:
+        return template[:at] + template[at + size:]
+    if kind == 1:
+        return template[:at + size] + template[at:]
+    if kind == 2:
+        return template[:at] + rng.choice(EXTRA) + template[at:]
+    tags = [i for i in range(len(template)) if template[i:i + 2] in ("-%", "%-", "{{", "}}", "%}")]
+    at = rng.choice(tags)
+    return template[:at] + rng.choice(EXTRA[:4]) + template[at + rng.randrange(2):]
+
+
+def check_random(probe, template):
+    rng = random.Random(5)
+    want = renderings(template)
+    for _ in range(150):
+        other = changed_layout(template, rng)
+        assert renderings(other) == want, f"the layout matters to transformers:\n{other}"
+        assert probe.ask("template", text=other)["is_gemma"], f"unknown:\n{other}"
+    known = 0
+    for _ in range(1500):
+        other = changed(template, rng)
+        if probe.ask("template", text=other)["is_gemma"]:
+            known += 1
+            assert renderings(other) == want, f"renders otherwise, and counts as Gemma's:\n{other}"
+    assert known > 20, "hardly a change was without effect"
+    print(f"1500 templates changed at random: {known} count as Gemma's, and render as it does")
+
+
+def check_texts(probe, template):
+    for chat in CHATS:
+        for generate in (True, False):
+            text = render(template, chat, generate)
+            answer = probe.ask("chat", messages=chat, add_generation_prompt=generate)
+            assert answer["text"] == text, f"{chat}:\n here {answer}\n transformers {text!r}"
+
+
+def main():
+    binary, data = sys.argv[1], pathlib.Path(sys.argv[2])
+    gemma = (data / "gemma_chat.jinja").read_text(encoding="utf-8")
+    others = sorted((data / "other_templates").glob("*.jinja"))
+    assert len(others) >= 3
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        shutil.copy(data / "tiny_tokenizer" / "tokenizer.model", folder)
+        for file in [data / "gemma_chat.jinja", *others]:
+            template = file.read_text(encoding="utf-8")
+            (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+            probe = Probe(binary, folder)
+            why = probe.ask("why_no_chats")["why"]
+            if template == gemma:
+                assert why == "", why
+                check_texts(probe, template)
+                check_random(probe, template)
+            else:
+                assert renderings(template) != renderings(gemma), f"{file.name} is Gemma's"
+                assert str(folder / "chat_template.jinja") in why, why
+                assert "--chat-template gemma" in why, why
+                print(f"{file.name}: refused by name")
+            probe.close()
+
+
+if __name__ == "__main__":
+    main()
