@@ -43,8 +43,9 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   std::vector<std::string> lines;
   absl::StatusOr<DiskContents> contents = DiskContents();
   for (int attempt = 0; status.ok(); ++attempt) {
-    status = CheckMeta(**db, dir, secret_check);
-    contents = status.ok() ? LoadContents(**db, before, boot) : status;
+    Reread reread(dir, options.wait);
+    status = CheckMeta(**db, dir, secret_check, reread);
+    contents = status.ok() ? LoadContents(**db, before, boot, &reread) : status;
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
     if ((*db)->reserve() == nullptr) break;  // a full disk has no room for an empty database
     *db = nullptr;
@@ -459,7 +460,7 @@ class RocksDiskTier : public DiskTier {
     if (status.ok()) status = SliceTables::Prepare(dir_);
     if (!status.ok() || db_->cut_logs().empty()) return status;
     const PointCount::Noted noted = count_->noted();
-    const absl::StatusOr<DiskContents> contents = LoadContents(*db_, noted, noted.boot);
+    const absl::StatusOr<DiskContents> contents = LoadContents(*db_, noted, noted.boot, nullptr);
     if (!contents.ok()) return contents.status();
     const uint64_t lost = contents->lost_points;
     if (lost == 0) return status;

@@ -15,6 +15,7 @@
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,8 @@ struct DiskTierOptions {
   static constexpr absl::Duration kPause = absl::Seconds(1);
   rocksdb::Env* env = nullptr;    // a test's, in front of the file system; outlives the tier
   absl::Duration pause = kPause;  // after a database in use could not be opened again
+  // A test's, for the pauses of a start before it reads again (reread.h); null: it sleeps.
+  std::function<void(absl::Duration)> wait;
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
   std::optional<BootId> boot;                             // a test's; none: the machine's
   uint64_t volume_bytes = 0;           // of the volume: a test's; 0: as the volume says

@@ -165,7 +165,7 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   // As it is: a program that could open it before can do so after, and open the backup.
   const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
   if (!status.ok()) return status;
-  const absl::StatusOr<DiskContents> contents = LoadContents(*db, noted, ThisBoot());
+  const absl::StatusOr<DiskContents> contents = LoadContents(*db, noted, ThisBoot(), nullptr);
   if (!contents.ok()) return contents.status();
   std::vector<std::string> damage = contents->damage;
   // After a reboot, too: a start forgives what was not synced, but may have synced this.

@@ -220,25 +220,23 @@ uint64_t EndOfRecords(absl::string_view log) {
 rocksdb::IOStatus SettleLogs(rocksdb::FileSystem* files, const std::string& path, uint64_t* bytes) {
   const std::vector<std::string> logs = LogsIn(files, path);
   for (const std::string& log : logs) {
-    std::string content, again;
+    std::string content;
     std::unique_ptr<rocksdb::FSWritableFile> file;
     rocksdb::IOStatus status = rocksdb::ReadFileToString(files, log, &content);
     if (!status.ok()) return status;
     const uint64_t end = EndOfRecords(content);
     *bytes += end;
-    if (end < content.size()) {  // no cut where a disk read a bit wrong
-      status = rocksdb::ReadFileToString(files, log, &again);
-      if (status.ok() && again != content) {
-        status = rocksdb::IOStatus::IOError(log + " reads differently each time");
-      }
-      if (!status.ok()) return status;
-    }
     status = files->ReopenWritableFile(log, rocksdb::FileOptions(), &file, nullptr);
     if (status.ok() && end < content.size()) status = file->Truncate(end, kPlain, nullptr);
     if (status.ok()) status = file->Sync(kPlain, nullptr);
     if (!status.ok()) return status;
   }
   return logs.empty() ? rocksdb::IOStatus::OK() : SyncFolder(files, path);
+}
+
+// A file system's error: RocksDB says more of it in front.
+bool IsMisread(const rocksdb::Status& status) {
+  return status.IsIOError() && absl::StrContains(status.ToString(), kReadsDifferently);
 }
 
 bool IsDamage(const rocksdb::Status& status) {
@@ -380,7 +378,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn || mode == Mode::kOwnAgain || mode == Mode::kOwnToErase) {
-    status = database->OpenAtAnyRate(dir, mode, options, families);
+    status = database->OpenAtAnyRate(dir, mode, options, families, Reread(dir, tier.wait));
   } else if (mode == Mode::kAsIs) {
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
@@ -404,23 +402,24 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
 
 rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
                                         rocksdb::DBOptions options,
-                                        std::vector<rocksdb::ColumnFamilyDescriptor> families) {
+                                        std::vector<rocksdb::ColumnFamilyDescriptor> families,
+                                        Reread reread) {
   const bool mends = mode == Mode::kOwn;
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
-  uint64_t log_bytes = 0;
-  {
+  const auto settle_logs = [&]() -> rocksdb::Status {
     const FolderLock lock(files_.get(), path);  // RocksDB takes it for itself, later
     if (!lock.status().ok()) return lock.status();
+    uint64_t log_bytes = 0;
     const rocksdb::IOStatus settled = SettleLogs(files_.get(), path, &log_bytes);
-    if (!settled.ok()) return settled;
-  }
-  // A start writes no table, for which there may be no room: all entries of the logs fit in memory.
-  // The buffers stay as large, since the log's limit is what bounds them.
-  for (rocksdb::ColumnFamilyDescriptor& family : families) {
-    family.options.write_buffer_size = kWriteBufferBytes + kMemoryPerLogByte * log_bytes;
-  }
+    // A start writes no table, for which there may be no room: all entries of the logs fit in
+    // memory. The buffers stay as large, since the log's limit is what bounds them.
+    for (rocksdb::ColumnFamilyDescriptor& family : families) {
+      family.options.write_buffer_size = kWriteBufferBytes + kMemoryPerLogByte * log_bytes;
+    }
+    return settled;
+  };
   // A compaction begins with the opening, and would use up the room of the reserve.
   const auto stop_compactions = [&] {
     compacts_ = false;
@@ -438,8 +437,16 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
     stop_compactions();
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
-  rocksdb::Status status = open();
+  // In use, the next change opens it again.
+  rocksdb::Status status;
+  do {
+    status = settle_logs();
+    if (status.ok()) status = open();
+  } while (mends && (IsDamage(status) || IsMisread(status)) && reread.Again(status.ToString()));
   const std::string why = status.ToString();
+  if (mends && IsDamage(status) && !reread.is_damage()) {
+    return rocksdb::Status::IOError(absl::StrCat(path, kReadsDifferently, ": ", why));
+  }
   if (mends && IsDamage(status)) {
     options.paranoid_checks = false;  // a table that cannot be opened costs what it holds
     status = open();

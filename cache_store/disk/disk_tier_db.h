@@ -16,6 +16,7 @@
 #include "cache_store/disk/files/disk_tier_files.h"
 #include "cache_store/disk/files/disk_tier_reserve.h"
 #include "cache_store/disk/files/rocks_status.h"
+#include "cache_store/disk/reread.h"
 #include "cache_store/disk/volume_budget.h"
 
 namespace hearth {
@@ -108,7 +109,8 @@ class Database {
   Database() = default;
   // Mends what is damaged, or sets it aside, and copes with a full disk.
   rocksdb::Status OpenAtAnyRate(const std::string& dir, Mode mode, rocksdb::DBOptions options,
-                                std::vector<rocksdb::ColumnFamilyDescriptor> families);
+                                std::vector<rocksdb::ColumnFamilyDescriptor> families,
+                                Reread reread);
   void Close();
 
   std::shared_ptr<RocksFileSystem> files_;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "cache_store/disk/disk_tier_recovery.h"
 
@@ -165,6 +166,21 @@ absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   return contents;
 }
 
+absl::Status ReadsDifferently(absl::string_view wrong) {
+  return absl::UnavailableError(
+      absl::StrCat("the data folder", kReadsDifferently,
+                   ", and nothing of it is given up; start again when the disk is well: ", wrong));
+}
+
+// What is wrong with the records. Empty: nothing.
+std::string Wrong(const Database& db, const DiskContents& contents) {
+  if (contents.damage.size() == db.found().size() && contents.unreadable_objects.empty()) return "";
+  return absl::StrCat(absl::StrJoin(contents.damage, "; "), "; ", contents.objects.size(),
+                      " objects, unreadable: ", absl::StrJoin(contents.unreadable_objects, " "),
+                      "; ", contents.manifests.size(), " restore points, ",
+                      contents.fingerprints.size(), " fingerprints");
+}
+
 }  // namespace
 
 std::string FingerprintKey(const FingerprintRecord& record) {
@@ -187,14 +203,18 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
 
 // Where the block is damaged that they lie in, they are written anew: with another secret than the
 // folder's nothing of it is found.
-absl::Status CheckMeta(const Database& db, const std::string& dir,
-                       const std::string& secret_check) {
+absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check,
+                       Reread reread) {
   std::string version, check;
   const rocksdb::ReadOptions reads = VerifiedReads();
-  rocksdb::Status status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
-  if (status.ok()) {
+  rocksdb::Status status;
+  do {
+    status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
+    if (status.ok()) status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
+  } while (status.IsCorruption() && reread.Again(status.ToString()));
+  if (status.IsCorruption() && !reread.is_damage()) return ReadsDifferently(status.ToString());
+  if (!version.empty()) {
     if (absl::Status checked = CheckVersion(dir, version); !checked.ok()) return checked;
-    status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
   }
   if (status.IsNotFound() || status.IsCorruption()) {
     rocksdb::WriteBatch batch;
@@ -212,11 +232,20 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
 }
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
-                                          BootId boot) {
-  absl::StatusOr<DiskContents> contents = ReadContents(db);
-  if (!contents.ok()) return contents;
+                                          BootId boot, Reread* reread) {
+  absl::StatusOr<DiskContents> contents;
+  std::string wrong;
+  do {
+    contents = ReadContents(db);
+    if (!contents.ok()) return contents;
+    wrong = Wrong(db, *contents);
+  } while (reread != nullptr && !wrong.empty() && reread->Again(wrong));
+  if (reread != nullptr && !wrong.empty() && !reread->is_damage()) return ReadsDifferently(wrong);
   std::string number;
   const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
+  if (!read.ok() && !read.IsNotFound() && !read.IsCorruption()) {
+    return FromRocks(read, "read of the number of drops");
+  }
   if (!absl::SimpleAtoi(number, &contents->drops)) contents->drops = 0;
   // Where its block has rotten the number says nothing.
   const bool is_known = !read.IsCorruption() || !db.found().empty();
@@ -258,7 +287,10 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     absl::string_view value;
     if (!status.ok()) {
       // It may have been written again, elsewhere than in the block that is damaged.
-      if (!db->Get(VerifiedReads(), db.family(kManifests), key, &again).ok()) continue;
+      status = FromRocks(db->Get(VerifiedReads(), db.family(kManifests), key, &again),
+                         "read of a manifest");
+      if (absl::IsDataLoss(status) || absl::IsNotFound(status)) continue;
+      if (!status.ok()) return status;
       value = again;
     } else if (it->Valid() && ToView(it->key()) == key) {
       value = ToView(it->value());

@@ -24,7 +24,7 @@ class Verifier {
   Verifier(const Database& db, const PointCount::Noted& noted) : db_(db), noted_(noted) {}
 
   absl::StatusOr<VerifyReport> Run() {
-    absl::StatusOr<DiskContents> contents = LoadContents(db_, noted_, ThisBoot());
+    absl::StatusOr<DiskContents> contents = LoadContents(db_, noted_, ThisBoot(), nullptr);
     if (!contents.ok()) return contents.status();
     for (const std::string& line : contents->damage) Problem(line);
     report_.missing_points = contents->lost_points;

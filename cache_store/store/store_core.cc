@@ -102,10 +102,13 @@ SliceView StoreTiers::InArena(const SliceView& slice) const {
 absl::StatusOr<SliceView> StoreTiers::ReadFromDisk(const StoredObject& object, size_t slice) const {
   const absl::StatusOr<std::optional<SliceView>> read = disk_slices->Read(object.Slice(slice));
   if (!read.ok()) return OfDisk(read.status());
-  const bool is_gone = !read->has_value();
-  if (!is_gone && object.IsIntact(slice, **read)) return **read;
-  return absl::DataLossError(absl::StrCat("disk tier: a slice of layer ", object.layers()[slice],
-                                          is_gone ? " is gone" : " is not what was written"));
+  if (read->has_value() && object.IsIntact(slice, **read)) return **read;
+  const std::string what = absl::StrCat("disk tier: a slice of layer ", object.layers()[slice]);
+  if (!read->has_value()) return absl::DataLossError(absl::StrCat(what, " is gone"));
+  const absl::Span<const std::byte> bytes = (*read)->bytes;
+  return absl::DataLossError(
+      absl::StrCat(what, " is not what was written: ", bytes.size(), " bytes of digest ",
+                   absl::Hex(SliceDigest(bytes.data(), bytes.size()), absl::kZeroPad16)));
 }
 
 bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {

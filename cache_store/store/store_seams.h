@@ -29,6 +29,7 @@ struct StoreSeams {
   uint64_t volume_bytes = 0;         // of its volume; 0: as the volume says
   std::optional<BootId> boot;        // of the machine under that
   absl::Duration disk_pause = DiskTierOptions::kPause;
+  std::function<void(absl::Duration)> disk_wait;  // before it is read again at a start
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;
 };
 

@@ -230,7 +230,11 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
     if (strikes(DiskFault::kFailedRead)) return IOStatus::IOError("disk on fire");
     if (result->empty() || !strikes(DiskFault::kFlippedBit)) return IOStatus::OK();
     if (result->data() != scratch) std::memmove(scratch, result->data(), result->size());
-    scratch[result->size() / 2] ^= 0x08;
+    const auto share = disk_->shares_.find(DiskFault::kFlippedBit);
+    const bool is_any = share != disk_->shares_.end() && share->second > 0;
+    const uint64_t bit =
+        is_any ? disk_->random_() % (8 * result->size()) : result->size() / 2 * 8 + 3;
+    scratch[bit / 8] = static_cast<char>(scratch[bit / 8] ^ 1 << bit % 8);
     *result = Slice(scratch, result->size());
     return IOStatus::OK();
   }

@@ -12,7 +12,7 @@
 //   failed read      the nth read from now fails
 //   flipped bit      the nth read from now has one bit changed
 //   fails for a time a share of all operations of a kind fails, and of all reads, those of whole
-//                    files too, has one bit changed
+//                    files too, has any one bit changed
 //   death            every change fails from now on, as for a process that is no more
 //   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
 //                    may be missing (zeros, or the file ends before them), in any order; a file or

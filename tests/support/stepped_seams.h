@@ -21,6 +21,7 @@ inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr
   seams.clock = clock;
   seams.executor = std::move(made);
   seams.disk_pause = absl::ZeroDuration();
+  seams.disk_wait = [](absl::Duration) {};
   return seams;
 }
 

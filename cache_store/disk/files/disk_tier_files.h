@@ -10,6 +10,9 @@
 // On a full disk RocksDB waits for room by itself, gives up when its first try fails, and cannot be
 // resumed from then on. With a retryable error the decision is ours (disk_tier.cc).
 //
+// Logs, the manifest and its name are read until two reads agree: what follows a byte that a disk
+// read wrong for a moment would be lost for good.
+//
 // Tables on their way into the database, in kTablesFolder, are written past the page cache where
 // the file system can do that: a table is seldom read soon, since RAM has its slices, and copying
 // it into fresh pages would be the most expensive part of a publish. RocksDB's reads before it
@@ -21,6 +24,7 @@
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -31,9 +35,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/disk/files/disk_tier_blocks.h"
 #include "cache_store/disk/files/rocks_status.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 
@@ -167,6 +174,49 @@ class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
   const std::shared_ptr<NewTableReads> reads_;
 };
 
+// Files that are read once, from their beginning, when a database is opened. What follows a byte
+// that RocksDB reads wrong is lost, so they are read until two reads agree.
+inline bool IsReadOnce(absl::string_view path) {
+  const absl::string_view name = path.substr(path.rfind('/') + 1);
+  return absl::EndsWith(name, ".log") || absl::StartsWith(name, "MANIFEST-") || name == "CURRENT";
+}
+inline constexpr absl::string_view kReadsDifferently = " reads differently each time";
+
+// A file that was read before.
+class ReadFile : public rocksdb::FSSequentialFile {
+ public:
+  explicit ReadFile(std::string bytes) : bytes_(std::move(bytes)) {}
+  // Appends all that is left of a file.
+  static rocksdb::IOStatus ReadAll(rocksdb::FSSequentialFile* file, std::string* bytes) {
+    constexpr size_t kAtOnce = size_t{1} << 20;
+    std::string buffer(kAtOnce, '\0');
+    rocksdb::Slice read;
+    rocksdb::IOStatus status;
+    do {
+      status = file->Read(kAtOnce, kPlain, &read, buffer.data(), nullptr);
+      if (status.ok()) bytes->append(read.data(), read.size());
+    } while (status.ok() && !read.empty());
+    return status;
+  }
+
+  rocksdb::IOStatus Read(size_t bytes, const rocksdb::IOOptions&, rocksdb::Slice* result,
+                         char* scratch, rocksdb::IODebugContext*) override {
+    const size_t count = std::min(bytes, bytes_.size() - at_);
+    std::memcpy(scratch, bytes_.data() + at_, count);
+    *result = rocksdb::Slice(scratch, count);
+    at_ += count;
+    return rocksdb::IOStatus::OK();
+  }
+  rocksdb::IOStatus Skip(uint64_t bytes) override {
+    at_ += std::min<uint64_t>(bytes, bytes_.size() - at_);
+    return rocksdb::IOStatus::OK();
+  }
+
+ private:
+  const std::string bytes_;
+  size_t at_ = 0;
+};
+
 class RocksFileSystem : public rocksdb::FileSystemWrapper {
  public:
   explicit RocksFileSystem(std::shared_ptr<rocksdb::FileSystem> target)
@@ -213,6 +263,29 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     const rocksdb::IOStatus status = target()->ReopenWritableFile(path, options, out, dbg);
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
     return Retryable(status);
+  }
+  rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* out,
+                                      rocksdb::IODebugContext* dbg) override {
+    rocksdb::IOStatus status = target()->NewSequentialFile(path, options, out, dbg);
+    if (!status.ok() || !IsReadOnce(path)) return status;
+    std::string bytes, again;
+    status = ReadFile::ReadAll(out->get(), &bytes);
+    if (status.ok()) {
+      (*out)->InvalidateCache(0, 0).PermitUncheckedError();
+      status = target()->NewSequentialFile(path, options, out, dbg);
+    }
+    if (status.ok()) status = ReadFile::ReadAll(out->get(), &again);
+    if (!status.ok()) return status;
+    const size_t common = std::min(bytes.size(), again.size());  // it may be written meanwhile
+    if (std::memcmp(bytes.data(), again.data(), common) != 0) {
+      return rocksdb::IOStatus::IOError(absl::StrCat(path, kReadsDifferently, ": bytes of digest ",
+                                                     absl::Hex(SliceDigest(bytes.data(), common)),
+                                                     ", then of ",
+                                                     absl::Hex(SliceDigest(again.data(), common))));
+    }
+    *out = std::make_unique<ReadFile>(std::move(bytes));
+    return status;
   }
   rocksdb::IOStatus NewRandomAccessFile(const std::string& path,
                                         const rocksdb::FileOptions& options,

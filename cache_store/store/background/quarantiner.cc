@@ -10,10 +10,15 @@
 namespace hearth {
 namespace {
 
-// Reads of one object. Bytes that stay wrong are given up after half a minute. Errors say nothing
-// about the bytes, and a disk may be away for longer: after five minutes.
+// Reads of one object in a row. If all give the same wrong bytes, they are given up after a quarter
+// of a minute. Errors say nothing about the bytes, and a disk may be away for longer: after five
+// minutes.
 constexpr int kMaxWrongReads = 5, kMaxFailedReads = 22;
 constexpr absl::Duration kFirstPause = absl::Seconds(1);
+// If reads of more objects fail within a minute, the disk is at fault rather than the objects, and
+// none is given up. Above the longest pause, so that objects that stay wrong are counted.
+constexpr size_t kMaxFailing = 8;
+constexpr absl::Duration kFailingWindow = absl::Minutes(1);
 
 // Where the objects end; kInvalidArgument: not in the prompt.
 absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
@@ -85,25 +90,51 @@ void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
   // A lack of file descriptors or memory says nothing about the object.
   if (absl::IsResourceExhausted(why)) return;
   core_->tiers.disk->DropCached(object->number);
-  const int counts = core_->tiers.disk->IsOpen() ? 1 : 0;
-  const int most = absl::IsDataLoss(why) ? kMaxWrongReads : kMaxFailedReads;
+  const bool is_open = core_->tiers.disk->IsOpen();
+  const bool is_wrong = absl::IsDataLoss(why);
+  // The message names the digest of what was read. Errors are all alike.
+  const uint64_t digest = is_wrong ? SliceDigest(why.message().data(), why.message().size()) : 0;
+  const uint16_t wrong = static_cast<uint16_t>(digest);
   absl::Duration pause;
+  bool many_fail = false;
   {
     StoreLock lock(core_);
     const absl::Time now = core_->clock->Now();
-    if (object->retired || object->hidden(now)) return;
-    object->failures = static_cast<uint8_t>(std::min(object->failures + counts, 255));
-    if (object->on_disk && object->failures < most) {
+    // If RAM has it, nobody else reads the disk.
+    if (object->retired || object->hidden(now) || (object->in_host() && object->on_disk)) return;
+    if (is_open) {
+      object->failures = object->wrong != wrong ? 1 : std::min(object->failures + 1, 255);
+      object->wrong = wrong;
+    }
+    many_fail = ManyFail(object->number, now);
+    const int most = is_wrong ? kMaxWrongReads : kMaxFailedReads;
+    if (object->on_disk && (object->failures < most || many_fail)) {
       pause = kFirstPause * (1 << std::min<int>(object->failures, 5)) / 2;
       pause = std::clamp(pause, kFirstPause, StoredObject::kLongestHidden);
       object->hidden_until = now + pause;
     }
   }
+  if (many_fail) {
+    core_->warnings.Say("disk", absl::StrCat("reads of more than ", kMaxFailing,
+                                             " objects failed within a minute: no object is given "
+                                             "up until fewer fail; the last error: ",
+                                             why.message()));
+  }
   if (pause == absl::ZeroDuration()) return QuarantineObject(object, why);
   if (pause > kFirstPause) return;  // said before
   core_->warnings.Say(
-      "damage", absl::StrCat("object ", object->number,
-                             " cannot be read, and is not served for a moment: ", why.message()));
+      "reads", absl::StrCat("object ", object->number,
+                            " cannot be read, and is not served for a moment: ", why.message()));
+}
+
+bool Quarantiner::ManyFail(uint64_t object, absl::Time now) {
+  core_->mu.AssertHeld();
+  absl::erase_if(failing_, [now](const auto& entry) {
+    return now - entry.second > kFailingWindow || now < entry.second;  // the clock was set back
+  });
+  if (failing_.size() > kMaxFailing && !failing_.contains(object)) failing_.erase(failing_.begin());
+  failing_[object] = now;
+  return failing_.size() > kMaxFailing;
 }
 
 void Quarantiner::QuarantineHostCopy(StoredObject* object) {

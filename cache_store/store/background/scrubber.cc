@@ -14,6 +14,9 @@ namespace {
 // Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
 constexpr uint64_t kNumbersAtOnce = 4096;
 constexpr char kProgressNote[] = "scrub";
+// Of a slice that reads wrong, in two minutes at most: more than it takes to give it up. If it
+// reads differently each time, the next pass comes back to it.
+constexpr int kMaxRereads = 10;
 
 bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
   stored.created_unix_s = expected.created_unix_s;  // of whichever publish was first
@@ -72,11 +75,12 @@ absl::Duration Scrubber::Step() {
     return absl::ZeroDuration();
   }
   if (next_slice_ == 0) CheckObjectRecord(object);
-  CheckSlice(object, next_slice_);
+  absl::Duration pause = CheckSlice(object, next_slice_);
+  const bool is_done = pause == absl::ZeroDuration();
   unsaved_bytes_ += object->slice_bytes;
-  const absl::Duration pause = absl::Seconds(static_cast<double>(object->slice_bytes) /
-                                             static_cast<double>(core_->options.scrub.bytes_per_s));
-  if (++next_slice_ == object->layers().size()) {
+  pause = std::max(pause, absl::Seconds(static_cast<double>(object->slice_bytes) /
+                                        static_cast<double>(core_->options.scrub.bytes_per_s)));
+  if (is_done && ++next_slice_ == object->layers().size()) {
     CheckManifest(object);
     core_->Count(Counter::kScrubbedObjects);
     next_slice_ = 0;
@@ -113,7 +117,7 @@ StoredObject* Scrubber::HoldNext(bool* at_end) {
   StoreLock lock(core_);
   const uint64_t end = core_->objects.next_number();
   const uint64_t stop = std::min(end, number + kNumbersAtOnce);
-  for (; number < stop; ++number, next_slice_ = 0) {
+  for (; number < stop; ++number, next_slice_ = 0, rereads_ = 0) {
     StoredObject* object = core_->objects.Find(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
     core_->objects.Hold(object);
@@ -123,19 +127,30 @@ StoredObject* Scrubber::HoldNext(bool* at_end) {
   return nullptr;
 }
 
-void Scrubber::CheckSlice(StoredObject* object, size_t slice) {
+absl::Duration Scrubber::CheckSlice(StoredObject* object, size_t slice) {
   absl::Status read = core_->tiers.ReadFromDisk(*object, slice).status();
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
-  if (read.ok()) return;
-  core_->Count(Counter::kTierErrors);
-  next_slice_ = object->layers().size() - 1;  // on with the next
+  if (!read.ok()) core_->Count(Counter::kTierErrors);
+  if (absl::IsDataLoss(read)) {
+    if (rereads_ == 0) core_->Count(Counter::kScrubCorrupt);
+    core_->tiers.disk->DropCached(object->number);
+    read = core_->tiers.ReadFromDisk(*object, slice).status();
+  }
+  const int rereads = std::exchange(rereads_, 0);
+  if (read.ok()) return absl::ZeroDuration();
   // An error is rather the disk's or its cable's than rot: the next reader will see.
-  if (!absl::IsDataLoss(read)) return;
-  core_->Count(Counter::kScrubCorrupt);
-  core_->tiers.disk->DropCached(object->number);
-  read = core_->tiers.ReadFromDisk(*object, slice).status();
-  if (!absl::IsDataLoss(read) || WriteAgain(object).ok()) return;
-  quarantiner_->QuarantineObject(object, read);
+  if (absl::IsDataLoss(read) && !WriteAgain(object).ok()) {
+    quarantiner_->Suspect(object, read);
+    StoreLock lock(core_);
+    const absl::Duration pause =
+        std::min(object->hidden_until - core_->clock->Now(), StoredObject::kLongestHidden);
+    if (!object->retired && pause > absl::ZeroDuration() && rereads < kMaxRereads) {
+      rereads_ = rereads + 1;
+      return pause;
+    }
+  }
+  next_slice_ = object->layers().size() - 1;  // on with the next
+  return absl::ZeroDuration();
 }
 
 absl::Status Scrubber::WriteAgain(StoredObject* object) {

@@ -46,7 +46,8 @@ class Scrubber {
  private:
   bool BeginPass(absl::Time now);
   StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
-  void CheckSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
+  // Above 0: the slice may have been misread, and is to be read again after this pause.
+  absl::Duration CheckSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
   // With what RAM has of it.
   absl::Status WriteAgain(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckObjectRecord(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -58,6 +59,7 @@ class Scrubber {
   DiskWriter* const writer_;
   ScrubProgress progress_;
   size_t next_slice_ = 0;  // of the object
+  int rereads_ = 0;        // of that slice
   uint64_t unsaved_bytes_ = 0;
   bool loaded_ = false;
   uint64_t losses_ = 0;  // the disk's, as it last looked

@@ -19,8 +19,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/secret.h"
+#include "cache_store/disk/reread.h"
 #include "cache_store/store/calls/store.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
@@ -59,6 +61,7 @@ DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
   disk.volume_bytes = seams.volume_bytes;
   disk.boot = seams.boot;
   disk.pause = seams.disk_pause;
+  disk.wait = seams.disk_wait;
   disk.background_bytes_per_s = options.background_disk_bytes_per_s;
   return disk;
 }
@@ -68,7 +71,7 @@ constexpr size_t kManifestsAtOnce = 64;
 
 class Recovery {
  public:
-  Recovery(StoreCore* core, DiskContents contents);
+  Recovery(StoreCore* core, DiskContents contents, Reread reread);
   absl::Status Run() ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
@@ -87,9 +90,11 @@ class Recovery {
   };
 
   using Records = absl::StatusOr<std::vector<std::optional<ManifestRecord>>>;
-  void TakeAll(absl::Span<const uint64_t> manifests,
-               const std::vector<std::optional<ManifestRecord>>& records)
+  // Returns those that are damaged, or were read wrong; all if `records` is an error.
+  std::vector<uint64_t> TakeAll(absl::Span<const uint64_t> manifests, const Records& records)
       ABSL_LOCKS_EXCLUDED(core_->mu);
+  // Those that were not read at once.
+  absl::Status ReadAgain(std::vector<uint64_t> manifests) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Take(const ManifestRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   Path PathOf(const ManifestRecord& record, const Model& model)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
@@ -105,6 +110,7 @@ class Recovery {
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
+  Reread reread_;
   DiskContents contents_;
   uint64_t next_number_ = 1;  // above every number in use on disk
   std::map<std::pair<std::string, Digest>, Model> models_;
@@ -115,8 +121,9 @@ class Recovery {
   size_t unread_ = 0;         // manifests
 };
 
-Recovery::Recovery(StoreCore* core, DiskContents contents)
+Recovery::Recovery(StoreCore* core, DiskContents contents, Reread reread)
     : core_(core),
+      reread_(std::move(reread)),
       contents_(std::move(contents)),
       pinned_(contents_.pinned.begin(), contents_.pinned.end()),
       uses_(contents_.uses.begin(), contents_.uses.end()) {
@@ -175,37 +182,50 @@ absl::Status Recovery::Run() {
     const absl::Span<const uint64_t> numbers = coming;
     const Records read = records.get();
     read_next();
-    if (read.ok()) {
-      TakeAll(numbers, *read);
-    } else {
-      again.insert(again.end(), numbers.rbegin(), numbers.rend());
-    }
+    const std::vector<uint64_t> left_out = TakeAll(numbers, read);
+    again.insert(again.end(), left_out.begin(), left_out.end());
   }
-  // One that cannot be read keeps no other back.
-  for (const uint64_t number : again) {
-    const Records read = core_->tiers.disk->ReadManifests({number});
-    if (read.ok()) {
-      TakeAll({number}, *read);
-      continue;
-    }
-    if (!core_->tiers.disk->IsOpen()) return read.status();
-    core_->Count(Counter::kTierErrors);
-    ++unread_;
-  }
+  if (absl::Status read = ReadAgain(std::move(again)); !read.ok()) return read;
   StoreLock lock(core_, StoreLock::kErasesItself);
   SayWhatIsLost();
   Collect();
   return absl::OkStatus();
 }
 
+// One that cannot be read keeps no other back. What reads wrong each time is damaged.
+absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
+  std::vector<uint64_t> wrong, failed;
+  do {
+    wrong.clear();
+    failed.clear();
+    for (const uint64_t number : manifests) {
+      const Records read = core_->tiers.disk->ReadManifests({number});
+      if (!read.ok() && !core_->tiers.disk->IsOpen()) return read.status();
+      if (!TakeAll({number}, read).empty()) (read.ok() ? wrong : failed).push_back(number);
+    }
+    manifests = wrong;
+    manifests.insert(manifests.end(), failed.begin(), failed.end());
+  } while (!wrong.empty() && reread_.Again(absl::StrJoin(wrong, " ")));
+  if (!reread_.is_damage()) wrong.clear();  // they are left alone, too
+  unread_ = manifests.size() - wrong.size();
+  core_->Count(Counter::kTierErrors, unread_);
+  StoreLock lock(core_, StoreLock::kErasesItself);
+  for (const uint64_t number : wrong) Drop(number, "", {});
+  return absl::OkStatus();
+}
+
 // A crash between a write and the erase of what it replaced may leave two of one key: the newest
 // comes first, and stays.
-void Recovery::TakeAll(absl::Span<const uint64_t> manifests,
-                       const std::vector<std::optional<ManifestRecord>>& records) {
+std::vector<uint64_t> Recovery::TakeAll(absl::Span<const uint64_t> manifests,
+                                        const Records& records) {
+  if (!records.ok()) return {manifests.rbegin(), manifests.rend()};
+  std::vector<uint64_t> left_out;
   StoreLock lock(core_, StoreLock::kErasesItself);
   for (size_t i = manifests.size(); i-- > 0;) {
-    records[i].has_value() ? Take(*records[i]) : Drop(manifests[i], "", {});
+    const std::optional<ManifestRecord>& record = (*records)[i];
+    record.has_value() ? Take(*record) : left_out.push_back(manifests[i]);
   }
+  return left_out;
 }
 
 void Recovery::Take(const ManifestRecord& record) {
@@ -389,10 +409,18 @@ void Recovery::KeepLoadedPoints() {
                    2 * bytes));
 }
 
-absl::Status RecoverIndex(StoreCore* core) {
+absl::Status RecoverIndex(StoreCore* core, const Reread& reread) {
   DiskTier* const disk = core->tiers.disk.get();
   if (disk == nullptr) return absl::OkStatus();
-  const absl::StatusOr<std::string> note = disk->ReadNote(DropNumbers::kNote);
+  // Without it all that was published after a drop has other keys, and would be erased.
+  absl::StatusOr<std::string> note = disk->ReadNote(DropNumbers::kNote);
+  Reread note_reread = reread;
+  while (!note.ok() && note_reread.Again(note.status().message())) {
+    note = disk->ReadNote(DropNumbers::kNote);
+  }
+  if (!note.ok() && !(absl::IsDataLoss(note.status()) && note_reread.is_damage())) {
+    return note.status();
+  }
   if (!note.ok()) {
     core->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
                                               note.status().message()));
@@ -402,7 +430,7 @@ absl::Status RecoverIndex(StoreCore* core) {
   core->damage = std::move(contents.damage);
   core->Count(Counter::kRecoveryDamage, core->damage.size());
   for (const std::string& line : core->damage) core->warnings.Say("damage", line);
-  absl::Status status = Recovery(core, std::move(contents)).Run();
+  absl::Status status = Recovery(core, std::move(contents), reread).Run();
   if (!status.ok()) return status;
   core->EraseFromDisk().IgnoreError();  // a full disk takes no erase: what it could not is noted
   return absl::OkStatus();
@@ -442,10 +470,11 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
     if (!made.ok()) return made.status();
     arena = *std::move(made);
   }
+  const Reread reread(options.data_dir, seams.disk_wait);
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
   if (wants_disk) store->volume()->Begin();
-  if (absl::Status status = RecoverIndex(store->core()); !status.ok()) return status;
+  if (absl::Status status = RecoverIndex(store->core(), reread); !status.ok()) return status;
   if (!is_tests) store->StartThreads();
   return store;
 }

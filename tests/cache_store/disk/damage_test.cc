@@ -228,7 +228,9 @@ TEST_F(Damage, OneDatabaseThatWasSetAsideIsKeptForAWeekOrUntilRoomIsNeeded) {
   EXPECT_EQ(Aside().size(), 0u);
   store_.reset();
   fs::remove(Only("MANIFEST-"));
-  const auto own = DiskTier::Open(folder_.path(), "secret", {}).value();
+  DiskTierOptions options;
+  options.wait = [](absl::Duration) {};
+  const auto own = DiskTier::Open(folder_.path(), "secret", options).value();
   std::ofstream(Aside().at(0) / "000099.sst") << std::string(1 << 20, 'x');
   EXPECT_GT(own->FileBytes(), uint64_t{1} << 20);
   EXPECT_TRUE(own->ReclaimSpace(uint64_t{1} << 19).ok());
@@ -253,7 +255,7 @@ TEST_F(Damage, DroppedPointsStayDroppedWhateverIsDamaged) {
     fs::copy(folder_.path(), copy.path(), fs::copy_options::recursive);
     StoreOptions options;
     options.data_dir = copy.path();
-    const auto store = TieredStore::Open(options);
+    const auto store = OpenStore(options, Seams());
     ASSERT_TRUE(store.ok()) << store.status();
     for (const RestorePoint& point : (*store)->List("default")) EXPECT_NE(point.id, id);
   }

@@ -1,0 +1,275 @@
+// A disk that reads wrong, or fails, for some seconds while its bytes are right: no acknowledged
+// restore point is lost, in use or by a start. Damage that stays is quarantined.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/raw_database.h"
+#include "tests/support/stepped_store.h"
+#include "tests/support/store_checks.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct BadMoment {
+  const char* name;
+  DiskFault fault;
+  int per_mille;
+  int seconds;
+  bool in_tables;  // slices of 16 KiB; else small ones in the log and what becomes of it
+};
+constexpr BadMoment kBadMoments[] = {
+    {"OneBitInOneReadOfFiftyOfTables", DiskFault::kFlippedBit, 20, 8, true},
+    {"OneBitInOneReadOfFifty", DiskFault::kFlippedBit, 20, 8, false},
+    {"AllReadsOfTablesWrong", DiskFault::kFlippedBit, 1000, 2, true},
+    {"AllReadsWrong", DiskFault::kFlippedBit, 1000, 2, false},
+    {"OneErrorInTwentyReadsOfTables", DiskFault::kFailedRead, 50, 8, true},
+    {"OneErrorInTwentyReads", DiskFault::kFailedRead, 50, 8, false},
+};
+
+class MisreadFixture : public FaultyDiskFixture {
+ protected:
+  MisreadFixture() {
+    options_.scrub.bytes_per_s = 64 * kMiB;
+    options_.scrub.period = absl::Seconds(2);
+  }
+  StoreSeams Seams() override {
+    StoreSeams seams = FaultyDiskFixture::Seams();
+    if (in_tables_) seams.min_table_bytes = 1;
+    // A start waits by the clock of the test, and the disk is well when its bad moment is over.
+    seams.disk_wait = [this](absl::Duration pause) {
+      clock_.Advance(pause);
+      if (clock_.Now() >= well_at_) Heal();
+    };
+    return seams;
+  }
+  void UseTables(bool in_tables) {
+    KitModel geometry;
+    if (in_tables) geometry.head_dim = 128;
+    in_tables_ = in_tables;
+    model_ = geometry.Make();
+  }
+  void Break(DiskFault fault, int per_mille, int seconds) {
+    disk_.SetShare(fault, per_mille);
+    well_at_ = clock_.Now() + absl::Seconds(seconds);
+  }
+  void Heal() {
+    for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
+      disk_.SetShare(fault, 0);
+    }
+  }
+  // All prompts begin alike: one object that is lost takes all points with it.
+  static KitPrompt Prompt(uint64_t seed) {
+    std::vector<uint32_t> tokens = KitTokens(0, 32);
+    const std::vector<uint32_t> own = KitTokens(seed, 33);
+    tokens.insert(tokens.end(), own.begin(), own.end());
+    return {std::move(tokens), {}};
+  }
+  // Remembers what was acknowledged.
+  absl::Status Publish() {
+    const uint64_t seed = ++seed_;
+    const absl::Status status =
+        KitPublish(store_.get(), model_, Prompt(seed), {64}, Durability::kSync).status();
+    if (status.ok()) acknowledged_.push_back(seed);
+    return status;
+  }
+  // 0: an error, or a miss. The bytes are compared.
+  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value_or(0); }
+  void PublishSome() {
+    for (int i = 0; i < 12; ++i) ASSERT_TRUE(Publish().ok());
+    // From files, not from memory: a drop is flushed.
+    ASSERT_TRUE(KitPublish(store_.get(), model_, {KitTokens(1000, 65), {}}, {64}).ok());
+    for (const RestorePoint& point : store_->List("default")) {
+      if (point.last_token_ids.back() != KitTokens(1000, 64).back()) continue;
+      ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
+    }
+    // And some from the log.
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(Publish().ok());
+  }
+  // Fetches, a publish and the scrub, for half a second.
+  void UseForAMoment() {
+    for (const uint64_t seed : std::vector<uint64_t>(acknowledged_)) Fetch(seed);
+    Publish().IgnoreError();
+    for (int step = 0; step < 4; ++step) stepped()->ScrubStep();
+    executor_->RunAll();
+    clock_.Advance(absl::Milliseconds(500));
+  }
+  void ExpectAllServed() {
+    clock_.Advance(StoredObject::kLongestHidden);
+    for (const uint64_t seed : acknowledged_) {
+      const auto fetched = KitFetch(store_.get(), model_, Prompt(seed));
+      EXPECT_EQ(fetched.value_or(0), 64u) << seed << ": " << fetched.status();
+    }
+    EXPECT_EQ(Counted("quarantined_objects"), 0u);
+    CheckInvariants(store_.get());
+  }
+
+  bool in_tables_ = false;
+  absl::Time well_at_ = absl::InfinitePast();
+  uint64_t seed_ = 0;
+  std::vector<uint64_t> acknowledged_;
+};
+
+class Misread : public MisreadFixture, public ::testing::TestWithParam<BadMoment> {
+ protected:
+  Misread() { UseTables(GetParam().in_tables); }
+  void Break() {
+    MisreadFixture::Break(GetParam().fault, GetParam().per_mille, GetParam().seconds);
+  }
+};
+
+TEST_P(Misread, BadMomentInUseLosesNothing) {
+  for (const uint64_t host_bytes : {uint64_t{0}, 4 * kMiB}) {
+    options_.host_bytes = host_bytes;
+    Open();
+    PublishSome();
+    Break();
+    while (clock_.Now() < well_at_) UseForAMoment();
+    Heal();
+    EXPECT_TRUE(Publish().ok()) << "within five seconds: at once";
+    ExpectAllServed();
+    Open();
+    EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+    ExpectAllServed();
+  }
+  EXPECT_GT(disk_.struck(), 0);
+}
+
+TEST_P(Misread, StartInABadMomentLosesNothing) {
+  Open();
+  PublishSome();
+  for (int round = 0; round < 5; ++round) {
+    store_.reset();
+    Break();
+    absl::Status opened = TryOpen();
+    for (; !opened.ok() && clock_.Now() < well_at_; opened = TryOpen()) {
+      EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
+      clock_.Advance(absl::Seconds(1));  // as a supervisor waits
+    }
+    Heal();
+    if (!opened.ok()) Open();
+    EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+    EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u);
+    if (Counted("recovery_unread_manifests") > 0) Open();  // they were left alone
+    ExpectAllServed();
+    EXPECT_TRUE(Publish().ok());
+  }
+  EXPECT_THAT(lines_, Not(Contains(HasSubstr("set aside"))));
+}
+
+INSTANTIATE_TEST_SUITE_P(Moments, Misread, ::testing::ValuesIn(kBadMoments),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+class Misreads : public MisreadFixture, public ::testing::Test {
+ protected:
+  Misreads() { UseTables(true); }
+  // The bytes of one slice of a prompt's last chunk, as they lie on disk.
+  std::string SliceOf(uint64_t seed) {
+    const SliceView slice = KitSlice(model_, Prompt(seed), {48, 16, LayerGroup::kGlobal}, 2);
+    return {reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size()};
+  }
+};
+
+TEST_F(Misreads, RealDamageAfterABadMomentCostsItsObjectAlone) {
+  Open();
+  PublishSome();
+  Break(DiskFault::kFlippedBit, 20, 8);
+  while (clock_.Now() < well_at_) UseForAMoment();
+  Heal();
+  ExpectAllServed();
+  ASSERT_EQ(RotOnDisk(folder_, SliceOf(2)), 1);
+  for (int i = 0; i < 1000 && Counted("quarantined_objects") == 0; ++i) {
+    Fetch(2);
+    clock_.Advance(absl::Milliseconds(100));
+  }
+  EXPECT_EQ(Counted("quarantined_objects"), 1u);
+  EXPECT_THAT(lines_, Contains(HasSubstr("is quarantined")));
+  for (const uint64_t seed : acknowledged_) EXPECT_EQ(Fetch(seed), seed == 2 ? 0u : 64u) << seed;
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(2), {64}).ok());
+  EXPECT_EQ(Fetch(2), 64u) << "healed by the next publish";
+}
+
+// Each read of a slice gives other wrong bytes: they were never on the disk.
+TEST_F(Misreads, OtherWrongBytesEachTimeAreNoDamage) {
+  options_.scrub.bytes_per_s = 0;
+  Open();
+  ASSERT_TRUE(Publish().ok());
+  disk_.SetShare(DiskFault::kFlippedBit, 1000);
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(Fetch(1), 0u);
+    clock_.Advance(StoredObject::kLongestHidden);
+  }
+  Heal();
+  ExpectAllServed();
+}
+
+// A cable may flip the same bit of each read.
+TEST_F(Misreads, NothingIsGivenUpWhileManyObjectsFail) {
+  options_.scrub.bytes_per_s = 0;
+  Open();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
+  for (const uint64_t seed : acknowledged_) ASSERT_EQ(RotOnDisk(folder_, SliceOf(seed)), 1);
+  const auto fetch_all = [&] {
+    for (const uint64_t seed : acknowledged_) EXPECT_EQ(Fetch(seed), 0u);
+    clock_.Advance(StoredObject::kLongestHidden);
+  };
+  for (int i = 0; i < 20; ++i) fetch_all();
+  EXPECT_EQ(Counted("quarantined_objects"), 0u);
+  EXPECT_THAT(lines_, Contains(HasSubstr("no object is given up")));
+  for (const uint64_t seed : acknowledged_) {
+    std::string rotten = SliceOf(seed);
+    rotten[rotten.size() / 2] ^= 0x10;
+    ASSERT_EQ(RotOnDisk(folder_, rotten), 1);  // which sets the bit right
+  }
+  ExpectAllServed();
+}
+
+TEST_F(Misreads, CopyInRamIsNotLostForWrongReads) {
+  options_.scrub.bytes_per_s = 0;
+  options_.host_bytes = 4 * kMiB;
+  UseTables(false);  // of slices that lie in RAM where they were read the disk is not read again
+  Open();
+  PublishSome();
+  Open();
+  auto early = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value();  // will read the disk
+  ASSERT_EQ(Fetch(1), 64u);
+  executor_->RunAll();  // in RAM now
+  disk_.SetShare(DiskFault::kFailedRead, 1000);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_FALSE(early->ReadSlice(0, 2).ok());
+    clock_.Advance(StoredObject::kLongestHidden);
+  }
+  EXPECT_EQ(Fetch(1), 64u) << "from RAM";
+  early.reset();
+  Heal();
+  ExpectAllServed();
+}
+
+TEST_F(Misreads, OneErrorOfAStartsReadsSetsNothingAside) {
+  UseTables(false);
+  Open();
+  PublishSome();
+  for (int nth = 1; nth <= 40; ++nth) {
+    store_.reset();
+    disk_.Arm(DiskFault::kFailedRead, nth);
+    const absl::Status opened = TryOpen();
+    disk_.Disarm();
+    if (!opened.ok()) Open();
+    if (Counted("recovery_unread_manifests") > 0) Open();
+    ASSERT_EQ(Counted("recovery_lost_restore_points"), 0u) << nth;
+    for (const uint64_t seed : acknowledged_) ASSERT_EQ(Fetch(seed), 64u) << nth << ": " << seed;
+  }
+  EXPECT_THAT(lines_, Not(Contains(HasSubstr("set aside"))));
+}
+
+}  // namespace
+}  // namespace hearth
