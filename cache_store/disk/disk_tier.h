@@ -63,7 +63,7 @@ struct DiskTierOptions {
   static constexpr absl::Duration kPause = absl::Seconds(1);
   rocksdb::Env* env = nullptr;    // a test's, in front of the file system; outlives the tier
   absl::Duration pause = kPause;  // after a database in use could not be opened again
-  // A test's, for the pauses of a start before it reads again (reread.h); null: it sleeps.
+  // A test's, for the pauses of a start before it reads again; null: it sleeps.
   std::function<void(absl::Duration)> wait;
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
   std::optional<BootId> boot;                             // a test's; none: the machine's

@@ -378,7 +378,8 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn || mode == Mode::kOwnAgain || mode == Mode::kOwnToErase) {
-    status = database->OpenAtAnyRate(dir, mode, options, families, Reread(dir, tier.wait));
+    status =
+        database->OpenAtAnyRate(dir, mode, options, families, DamageConfirmation(dir, tier.wait));
   } else if (mode == Mode::kAsIs) {
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
@@ -400,10 +401,26 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   return absl::OkStatus();
 }
 
+namespace {
+
+// Sets the database aside.
+rocksdb::Status BeginAnew(rocksdb::FileSystem* files, const std::string& dir,
+                          const std::string& why, std::vector<std::string>* lines) {
+  const std::string path = DatabasePath(dir);
+  const FolderLock lock(files, path);
+  if (!lock.status().ok()) return lock.status();
+  const absl::Status aside = SetAside(dir, why, lines);
+  if (!aside.ok()) return rocksdb::Status::IOError(aside.ToString());
+  mkdir(path.c_str(), kPrivateFolder);
+  return rocksdb::Status::OK();
+}
+
+}  // namespace
+
 rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
                                         rocksdb::DBOptions options,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families,
-                                        Reread reread) {
+                                        DamageConfirmation confirmation) {
   const bool mends = mode == Mode::kOwn;
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
@@ -437,14 +454,14 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
     stop_compactions();
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
-  // In use, the next change opens it again.
   rocksdb::Status status;
   do {
     status = settle_logs();
     if (status.ok()) status = open();
-  } while (mends && (IsDamage(status) || IsMisread(status)) && reread.Again(status.ToString()));
+  } while (mends && (IsDamage(status) || IsMisread(status)) &&
+           confirmation.ReadAgain(status.ToString()));
   const std::string why = status.ToString();
-  if (mends && IsDamage(status) && !reread.is_damage()) {
+  if (mends && IsDamage(status) && !confirmation.confirmed()) {
     return rocksdb::Status::IOError(absl::StrCat(path, kReadsDifferently, ": ", why));
   }
   if (mends && IsDamage(status)) {
@@ -464,13 +481,9 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
     }
   }
   if (mends && IsDamage(status)) {
-    const FolderLock lock(files_.get(), path);
-    if (!lock.status().ok()) return lock.status();
-    const absl::Status aside = SetAside(dir, why, &found_);
-    if (!aside.ok()) return rocksdb::Status::IOError(aside.ToString());
-    mkdir(path.c_str(), kPrivateFolder);
+    status = BeginAnew(files_.get(), dir, why, &found_);
+    if (status.ok()) status = open();
   }
-  if (mends && IsDamage(status)) status = open();
   if (status.ok()) mode == Mode::kOwnToErase ? reserve_->MakeLater() : reserve_->MakeFile();
   return status;
 }

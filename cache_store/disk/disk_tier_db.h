@@ -12,11 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/disk/damage_confirmation.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/files/disk_tier_files.h"
 #include "cache_store/disk/files/disk_tier_reserve.h"
 #include "cache_store/disk/files/rocks_status.h"
-#include "cache_store/disk/reread.h"
 #include "cache_store/disk/volume_budget.h"
 
 namespace hearth {
@@ -110,7 +110,7 @@ class Database {
   // Mends what is damaged, or sets it aside, and copes with a full disk.
   rocksdb::Status OpenAtAnyRate(const std::string& dir, Mode mode, rocksdb::DBOptions options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families,
-                                Reread reread);
+                                DamageConfirmation confirmation);
   void Close();
 
   std::shared_ptr<RocksFileSystem> files_;

@@ -204,15 +204,16 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
 // Where the block is damaged that they lie in, they are written anew: with another secret than the
 // folder's nothing of it is found.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check,
-                       Reread reread) {
+                       DamageConfirmation confirmation) {
   std::string version, check;
   const rocksdb::ReadOptions reads = VerifiedReads();
   rocksdb::Status status;
   do {
     status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
     if (status.ok()) status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
-  } while (status.IsCorruption() && reread.Again(status.ToString()));
-  if (status.IsCorruption() && !reread.is_damage()) return ReadsDifferently(status.ToString());
+  } while (status.IsCorruption() && confirmation.ReadAgain(status.ToString()));
+  if (status.IsCorruption() && !confirmation.confirmed())
+    return ReadsDifferently(status.ToString());
   if (!version.empty()) {
     if (absl::Status checked = CheckVersion(dir, version); !checked.ok()) return checked;
   }
@@ -232,15 +233,16 @@ absl::Status CheckMeta(const Database& db, const std::string& dir, const std::st
 }
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
-                                          BootId boot, Reread* reread) {
+                                          BootId boot, DamageConfirmation* confirmation) {
   absl::StatusOr<DiskContents> contents;
   std::string wrong;
   do {
     contents = ReadContents(db);
     if (!contents.ok()) return contents;
     wrong = Wrong(db, *contents);
-  } while (reread != nullptr && !wrong.empty() && reread->Again(wrong));
-  if (reread != nullptr && !wrong.empty() && !reread->is_damage()) return ReadsDifferently(wrong);
+  } while (confirmation != nullptr && !wrong.empty() && confirmation->ReadAgain(wrong));
+  if (confirmation != nullptr && !wrong.empty() && !confirmation->confirmed())
+    return ReadsDifferently(wrong);
   std::string number;
   const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
   if (!read.ok() && !read.IsNotFound() && !read.IsCorruption()) {

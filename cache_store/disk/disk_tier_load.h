@@ -21,14 +21,14 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version);
 // Writes this format's version and the secret's check into a new folder, else compares them.
 // kFailedPrecondition: another version, or another secret.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check,
-                       Reread reread);
+                       DamageConfirmation confirmation);
 
 // Everything but the bytes of slices; of manifests only their objects' numbers. What was `noted`
 // and is not there is damage, unless another boot of the machine noted it and all else is whole.
 // kDataLoss: it cannot be read, or is from before a drop that was answered. kUnavailable: it reads
-// differently each time. `reread` may be null: it is read once.
+// differently each time. `confirmation` may be null: it is read once.
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
-                                          BootId boot, Reread* reread);
+                                          BootId boot, DamageConfirmation* confirmation);
 // As DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);

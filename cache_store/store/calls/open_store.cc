@@ -22,7 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/secret.h"
-#include "cache_store/disk/reread.h"
+#include "cache_store/disk/damage_confirmation.h"
 #include "cache_store/store/calls/store.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
@@ -71,7 +71,7 @@ constexpr size_t kManifestsAtOnce = 64;
 
 class Recovery {
  public:
-  Recovery(StoreCore* core, DiskContents contents, Reread reread);
+  Recovery(StoreCore* core, DiskContents contents, DamageConfirmation confirmation);
   absl::Status Run() ABSL_LOCKS_EXCLUDED(core_->mu);
 
  private:
@@ -110,7 +110,7 @@ class Recovery {
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  Reread reread_;
+  DamageConfirmation confirmation_;
   DiskContents contents_;
   uint64_t next_number_ = 1;  // above every number in use on disk
   std::map<std::pair<std::string, Digest>, Model> models_;
@@ -121,9 +121,9 @@ class Recovery {
   size_t unread_ = 0;         // manifests
 };
 
-Recovery::Recovery(StoreCore* core, DiskContents contents, Reread reread)
+Recovery::Recovery(StoreCore* core, DiskContents contents, DamageConfirmation confirmation)
     : core_(core),
-      reread_(std::move(reread)),
+      confirmation_(std::move(confirmation)),
       contents_(std::move(contents)),
       pinned_(contents_.pinned.begin(), contents_.pinned.end()),
       uses_(contents_.uses.begin(), contents_.uses.end()) {
@@ -205,8 +205,8 @@ absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
     }
     manifests = wrong;
     manifests.insert(manifests.end(), failed.begin(), failed.end());
-  } while (!wrong.empty() && reread_.Again(absl::StrJoin(wrong, " ")));
-  if (!reread_.is_damage()) wrong.clear();  // they are left alone, too
+  } while (!wrong.empty() && confirmation_.ReadAgain(absl::StrJoin(wrong, " ")));
+  if (!confirmation_.confirmed()) wrong.clear();  // they are left alone, too
   unread_ = manifests.size() - wrong.size();
   core_->Count(Counter::kTierErrors, unread_);
   StoreLock lock(core_, StoreLock::kErasesItself);
@@ -409,16 +409,16 @@ void Recovery::KeepLoadedPoints() {
                    2 * bytes));
 }
 
-absl::Status RecoverIndex(StoreCore* core, const Reread& reread) {
+absl::Status RecoverIndex(StoreCore* core, const DamageConfirmation& confirmation) {
   DiskTier* const disk = core->tiers.disk.get();
   if (disk == nullptr) return absl::OkStatus();
   // Without it all that was published after a drop has other keys, and would be erased.
   absl::StatusOr<std::string> note = disk->ReadNote(DropNumbers::kNote);
-  Reread note_reread = reread;
-  while (!note.ok() && note_reread.Again(note.status().message())) {
+  DamageConfirmation of_note = confirmation;
+  while (!note.ok() && of_note.ReadAgain(note.status().message())) {
     note = disk->ReadNote(DropNumbers::kNote);
   }
-  if (!note.ok() && !(absl::IsDataLoss(note.status()) && note_reread.is_damage())) {
+  if (!note.ok() && !(absl::IsDataLoss(note.status()) && of_note.confirmed())) {
     return note.status();
   }
   if (!note.ok()) {
@@ -430,7 +430,7 @@ absl::Status RecoverIndex(StoreCore* core, const Reread& reread) {
   core->damage = std::move(contents.damage);
   core->Count(Counter::kRecoveryDamage, core->damage.size());
   for (const std::string& line : core->damage) core->warnings.Say("damage", line);
-  absl::Status status = Recovery(core, std::move(contents), reread).Run();
+  absl::Status status = Recovery(core, std::move(contents), confirmation).Run();
   if (!status.ok()) return status;
   core->EraseFromDisk().IgnoreError();  // a full disk takes no erase: what it could not is noted
   return absl::OkStatus();
@@ -470,11 +470,11 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
     if (!made.ok()) return made.status();
     arena = *std::move(made);
   }
-  const Reread reread(options.data_dir, seams.disk_wait);
+  const DamageConfirmation confirmation(options.data_dir, seams.disk_wait);
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
   if (wants_disk) store->volume()->Begin();
-  if (absl::Status status = RecoverIndex(store->core(), reread); !status.ok()) return status;
+  if (absl::Status status = RecoverIndex(store->core(), confirmation); !status.ok()) return status;
   if (!is_tests) store->StartThreads();
   return store;
 }

@@ -213,7 +213,7 @@ TEST_F(Misreads, OtherWrongBytesEachTimeAreNoDamage) {
 }
 
 // A cable may flip the same bit of each read.
-TEST_F(Misreads, NothingIsGivenUpWhileManyObjectsFail) {
+TEST_F(Misreads, DiskThatFailsManyObjectsKeepsThem) {
   options_.scrub.bytes_per_s = 0;
   Open();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());

@@ -1,4 +1,4 @@
-#include "cache_store/disk/reread.h"
+#include "cache_store/disk/damage_confirmation.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -31,10 +31,10 @@ void DropCachedFiles(const std::string& path) {
 
 }  // namespace
 
-bool Reread::Again(absl::string_view wrong) {
+bool DamageConfirmation::ReadAgain(absl::string_view wrong) {
   same_ = wrong == last_ ? same_ + 1 : 1;
   last_ = std::string(wrong);
-  if (is_damage() || waits_ == std::size(kPauses)) return false;
+  if (confirmed() || waits_ == std::size(kPauses)) return false;
   const absl::Duration pause = kPauses[waits_++];
   wait_ ? wait_(pause) : absl::SleepFor(pause);
   DropCachedFiles(DatabasePath(dir_));
