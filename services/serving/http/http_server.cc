@@ -32,6 +32,7 @@ constexpr auto kLook = std::chrono::milliseconds(250);
 constexpr auto kLastLook = std::chrono::milliseconds(10);
 // Answers under way when the server goes have so long to reach their callers.
 constexpr auto kFinish = std::chrono::seconds(1);
+constexpr int kAcceptsAtOnce = 64;
 constexpr auto kTrimPause = std::chrono::seconds(5);
 constexpr uint64_t kTrimBytes = uint64_t{32} << 20;
 // A caller whose host is gone, or that hung up after it closed its sending half, is found by the
@@ -127,6 +128,7 @@ class HttpServer::Rep {
       socklen_t size = sizeof(family);
       getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
       acceptors_.emplace_back(io_.get(), family, fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      acceptors_.back().socket.non_blocking(true);
       Accept(&acceptors_.back());
     }
     Look();
@@ -193,7 +195,20 @@ class HttpServer::Rep {
       if (error && !IsOfOneConnection(error)) return Retry(acceptor, error);
       Accept(acceptor);  // first, so that a fault below leaves it
       if (!error) Take(std::move(socket));
+      AcceptMore(&acceptor->socket);
     });
+  }
+
+  // Between two calls of an asynchronous accept each busy connection has a turn: if callers connect
+  // faster than that, a newcomer would wait behind all of them.
+  void AcceptMore(tcp::acceptor* acceptor) {
+    for (int i = 0; i < kAcceptsAtOnce; ++i) {
+      tcp::socket socket(*io_);
+      ErrorCode error;
+      acceptor->accept(socket, error);
+      if (error) return;  // the asynchronous accept sees and reports what stays
+      Take(std::move(socket));
+    }
   }
 
   void Retry(Acceptor* acceptor, ErrorCode error) {
