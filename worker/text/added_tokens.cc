@@ -223,7 +223,8 @@ absl::Status AddNamed(const std::string& file, const std::vector<std::string>& s
   return absl::OkStatus();
 }
 
-// Of tokenizer.json's added tokens, those that the list of all does not have.
+// Refuses an added token of tokenizer.json that is not in the list of all. An empty list counts:
+// with Gemma's class transformers then drops the added tokens of tokenizer.json.
 absl::Status CheckWhole(const Additions& additions, const std::string& source,
                         const Pieces& pieces) {
   absl::flat_hash_set<std::string_view> listed(additions.specials.begin(),

@@ -151,6 +151,23 @@ def check_renamed(binary, make, start):
                   "has \"<start_of_turn>\" there")
 
 
+def check_empty_decoder(binary, make, count):
+    """Some classes of transformers drop all added tokens of tokenizer.json, others keep them."""
+    lengths = set()
+    for name in ("GemmaTokenizerFast", "PreTrainedTokenizerFast"):
+        folder = make(f"an empty decoder, {name}")
+        folder.change("tokenizer.json", lambda it: it["added_tokens"].append(
+            {"id": count, **entry("<tool>")}))
+        folder.write("tokenizer_config.json", {"tokenizer_class": name, "added_tokens_decoder": {}})
+        lengths.add(len(folder.theirs()))
+        check_refused(binary, folder, "has the added token 0, \"<pad>\"", "tokenizer_config.json")
+    assert lengths == {count, count + 1}, f"the classes agree: {lengths}"
+    folder = make("an empty decoder and tokenizer.model", has_json=False)
+    folder.write("tokenizer_config.json", {"added_tokens_decoder": {}})
+    folder.write("added_tokens.json", {"<|im_start|>": count})  # is not read then
+    check_equal(binary, folder)
+
+
 def check_differences(binary, make, count, start):
     folder = make("another id in added_tokens.json")
     folder.write("added_tokens.json", {"<start_of_turn>": start + 1})
@@ -180,6 +197,7 @@ def main():
         check_equal(binary, make("tokenizer.json alone", has_model=False))
         check_saved(binary, make, len(tokens))
         check_beside(binary, make, len(tokens))
+        check_empty_decoder(binary, make, len(tokens))
         check_renamed(binary, make, tokens.index("<start_of_turn>"))
         check_differences(binary, make, len(tokens), tokens.index("<start_of_turn>"))
 
