@@ -34,10 +34,11 @@ struct LoadedTokenizer {
   std::vector<std::string> notes;
 };
 
-// Of a GGUF file's header; of a folder's tokenizer.json, or where it has none, of tokenizer.model,
-// which is transformers' order; and the tokens that other files add (added_tokens.h). There is none
-// where it has neither, and where a file asks for what Gemma's tokenizer does not do. Errors are
-// one line that names the file and what is wrong with it.
+// Reads the header of a GGUF file. In a folder, reads tokenizer.json; if there is none,
+// tokenizer.model, which is transformers' order; and the tokens that other files add
+// (added_tokens.h). The tokenizer is null if the folder has neither file, or if a file asks for
+// what Gemma's tokenizer does not do. Errors are one line that names the file and what is wrong
+// with it.
 absl::StatusOr<LoadedTokenizer> LoadTokenizer(
     const std::string& model, ChatTemplateChoice choice = ChatTemplateChoice::kAuto);
 

@@ -322,7 +322,7 @@ absl::Status Put(uint64_t id, std::string_view text, PieceType type, Pieces* pie
   return absl::OkStatus();
 }
 
-// `normalized`: gets the texts that are so.
+// `normalized`: receives the texts of tokens with that flag.
 absl::Status ReadAdded(const Json& added, const Json& unknown, Pieces* pieces,
                        std::vector<std::string>* normalized) {
   for (const Json& token : added) {

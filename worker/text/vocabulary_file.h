@@ -64,7 +64,7 @@ bool IsBytePiece(std::string_view text);
 // piece and nine times its text at most.
 inline constexpr size_t kMaxPieces = size_t{1} << 19, kMaxMerges = size_t{1} << 20;
 inline constexpr size_t kMaxVocabularyBytes = size_t{16} << 20;
-// Of which Gemma's longest piece has 93.
+// Gemma's longest piece has 93 bytes.
 inline constexpr size_t kMaxPieceBytes = 512;
 
 // What a message quotes of a text that may be long.
