@@ -15,8 +15,9 @@ namespace hearth {
 namespace {
 
 // SHA-256 of the forms of templates that transformers rendered as RenderChat does: chats of text, a
-// system message as one part, with and without generation prompt. template_oracle.py renders the
-// last one again.
+// system message as one part, with and without generation prompt. template_oracle.py renders
+// templates of all these forms again: tests/data/gemma_chat.jinja, and the texts that the changes
+// in gemma_templates.json make of it.
 constexpr std::string_view kGemmaForms[] = {
     // Gemma 3's published template; Unsloth's has the same form.
     "a8105c462bbdc32c986bafbea4cf3078f851f7e3adcec20609110923d3b43e85",
@@ -276,9 +277,11 @@ std::string TemplateForm(std::string_view original) {
 }
 
 bool RendersAsGemma(std::string_view text) {
-  const absl::string_view inner =
-      absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size()));
-  const std::string digest = DigestHex(Sha256(TemplateForm({inner.data(), inner.size()})));
+  std::string form = TemplateForm(text);
+  // RenderChat writes "<bos>" too, whatever the model's bos_token is.
+  constexpr std::string_view kLiteral = "d5:<bos>", kName = "{t9:bos_token";
+  if (form.compare(0, kLiteral.size(), kLiteral) == 0) form.replace(0, kLiteral.size(), kName);
+  const std::string digest = DigestHex(Sha256(form));
   return std::find(std::begin(kGemmaForms), std::end(kGemmaForms), std::string_view(digest)) !=
          std::end(kGemmaForms);
 }

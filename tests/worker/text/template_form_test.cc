@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/worker/text/tiny_tokenizer.h"
 
 namespace hearth {
@@ -19,9 +20,37 @@ std::string With(const std::string& from, const std::string& to) {
   return changed;
 }
 
+// Applies changes, pairs of texts, of which each first text must be there.
+std::string Changed(std::string text, const nlohmann::json& changes) {
+  for (const nlohmann::json& change : changes) {
+    const std::string before = text;
+    absl::StrReplaceAll({{change[0].get<std::string>(), change[1].get<std::string>()}}, &text);
+    EXPECT_NE(text, before) << change[0];
+  }
+  return text;
+}
+
+TEST(TemplateForm, PublishedFormsAreKnown) {
+  nlohmann::json templates = nlohmann::json::parse(ReadTestFile("gemma_templates.json"));
+  const std::string published = Changed(GemmaTemplate(), templates["published"]);
+  EXPECT_TRUE(RendersAsGemma(published));
+  templates.erase("published");
+  EXPECT_EQ(templates.size(), 3U);
+  for (const auto& [name, changes] : templates.items())
+    EXPECT_TRUE(RendersAsGemma(Changed(published, changes))) << name;
+}
+
+TEST(TemplateForm, LiteralBosIsKnown) {
+  EXPECT_TRUE(RendersAsGemma(With("{{ bos_token }}", "<bos>")));
+  EXPECT_TRUE(RendersAsGemma(With("{{ bos_token }}", "{{ '<bos>' }}")));
+  EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}", "<bos>{{ bos_token }}")));
+  EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}", "<bos> {{ '' }}")));
+  EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}", "<pad>")));
+}
+
 TEST(TemplateForm, OtherLayoutsAreKnown) {
   EXPECT_TRUE(RendersAsGemma(GemmaTemplate()));
-  EXPECT_TRUE(RendersAsGemma("\n" + GemmaTemplate() + "\n\n"));
+  EXPECT_TRUE(RendersAsGemma(GemmaTemplate() + "\n\n"));
   EXPECT_TRUE(RendersAsGemma(With("\n", "\r\n")));
   EXPECT_TRUE(RendersAsGemma(With("    ", "\t")));
   EXPECT_TRUE(RendersAsGemma(With("message.role", "message['role']")));
@@ -35,6 +64,8 @@ TEST(TemplateForm, OtherLayoutsAreKnown) {
 TEST(TemplateForm, OtherOutputIsUnknown) {
   EXPECT_FALSE(RendersAsGemma(""));
   EXPECT_FALSE(RendersAsGemma("{{ bos_token }}"));
+  EXPECT_FALSE(RendersAsGemma("\n" + GemmaTemplate())) << "the line end comes before <bos>";
+  EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}", " {{ bos_token }}")));
   EXPECT_FALSE(RendersAsGemma(With("{{ bos_token }}\n", "")));
   EXPECT_FALSE(RendersAsGemma(With("\\n\\n", "\\n")));
   EXPECT_FALSE(RendersAsGemma(With("message.content | trim", "message.content")));

@@ -1,9 +1,10 @@
-"""Oracle: a chat template that counts as Gemma's renders chats, in transformers, to the text that
+"""Oracle: chat templates that count as Gemma's render chats, in transformers, to the text that
 Hearth makes of them; of templates changed at random none that renders otherwise counts as Gemma's;
 a template of another format is refused by the name of its file.
 
 Usage: template_oracle.py TEXT_PROBE TESTS_DATA_DIR
 """
+import json
 import pathlib
 import random
 import shutil
@@ -27,7 +28,8 @@ LAYOUTS = [("{%- ", "{%-"), (" -%}", "-%}"), ("{%- ", "{%-\n\t"), ("'", '"'),
            (".role", "['role']"), (".content", '["content"]'), (" == ", "=="), (" | ", "|"),
            ("    ", "  "), ("\n", "\r\n"), ("{%- endif -%}", "{#- end -#}{%- endif -%}"),
            ("{%- for ", "\n\n{%- for "), ("{{ role }}", "{{role}}"),
-           ("<end_of_turn>", "{{ '<end_of_turn>' }}")]
+           ("<end_of_turn>", "{{ '<end_of_turn>' }}"), ("{{ bos_token }}", "<bos>"),
+           ("{{ bos_token }}", "{{ '<bos>' }}")]
 EXTRA = ["-", "+", " ", "\n", "'", "{#- x #}", "\\n", "{{ ' ' }}", "(", ")", "{% if x %}",
          "\u00a0", "\x0b", "\x0c"]
 
@@ -51,12 +53,14 @@ def changed_layout(template, rng):
 
 
 def changed(template, rng):
-    """One place is cut, doubled, or gets something that may matter."""
-    at, size, kind = rng.randrange(len(template)), rng.randint(1, 6), rng.randrange(4)
+    """One place is cut, doubled, or gets something that may matter; or the front gets it."""
+    at, size, kind = rng.randrange(len(template)), rng.randint(1, 6), rng.randrange(5)
     if kind == 0:
         return template[:at] + template[at + size:]
     if kind == 1:
         return template[:at + size] + template[at:]
+    if kind == 4:
+        return rng.choice(EXTRA) + template
     if kind == 2:
         return template[:at] + rng.choice(EXTRA) + template[at:]
     tags = [i for i in range(len(template)) if template[i:i + 2] in ("-%", "%-", "{{", "}}", "%}")]
@@ -89,9 +93,36 @@ def check_texts(probe, template):
             assert answer["text"] == text, f"{chat}:\n here {answer}\n transformers {text!r}"
 
 
+def known_templates(data):
+    """gemma_chat.jinja, and templates of the published forms: gemma_templates.json lists pairs of
+    texts; "published" changes gemma_chat.jinja, and the other lists change the result."""
+    def made(template, changes):
+        for old, new in changes:
+            assert template.count(old) == 1, f"{template.count(old)} times:\n{old}"
+            template = template.replace(old, new)
+        return template
+
+    lists = json.loads((data / "gemma_templates.json").read_text(encoding="utf-8"))
+    gemma = (data / "gemma_chat.jinja").read_text(encoding="utf-8")
+    published = made(gemma, lists.pop("published"))
+    return {"gemma_chat": gemma, "published": published,
+            **{name: made(published, changes) for name, changes in lists.items()}}
+
+
+def check_known(probe, known):
+    for name, template in known.items():
+        assert probe.ask("template", text=template)["is_gemma"], f"unknown: {name}"
+        check_texts(probe, template)
+        line_first = "\n" + template
+        assert renderings(line_first) != renderings(template)
+        assert not probe.ask("template", text=line_first)["is_gemma"], f"{name} after a line end"
+        print(f"{name}: known, and {len(CHATS)} chats render as transformers renders them")
+
+
 def main():
     binary, data = sys.argv[1], pathlib.Path(sys.argv[2])
-    gemma = (data / "gemma_chat.jinja").read_text(encoding="utf-8")
+    known = known_templates(data)
+    gemma = known["gemma_chat"]
     others = sorted((data / "other_templates").glob("*.jinja"))
     assert len(others) >= 3
     with tempfile.TemporaryDirectory() as folder:
@@ -104,8 +135,9 @@ def main():
             why = probe.ask("why_no_chats")["why"]
             if template == gemma:
                 assert why == "", why
-                check_texts(probe, template)
+                check_known(probe, known)
                 check_random(probe, template)
+                check_random(probe, known["published"])
             else:
                 assert renderings(template) != renderings(gemma), f"{file.name} is Gemma's"
                 assert str(folder / "chat_template.jinja") in why, why
