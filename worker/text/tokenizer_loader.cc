@@ -1,13 +1,14 @@
 #include "worker/text/tokenizer_loader.h"
 
-#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "proto/fingerprint.h"
 #include "worker/model/gguf.h"
 #include "worker/model/model_file.h"
@@ -36,37 +37,41 @@ std::string OneLine(absl::string_view message) {
   return line;
 }
 
-// A template, and the file or field that it is from. No text: it is not one text.
+// A template, and the file that it is from.
 struct FoundTemplate {
   std::string from;
-  std::optional<std::string> text;
+  absl::StatusOr<std::string> text;  // an error: the file cannot be read, or has no such text
 };
 
-// Of a list, the template named "default" is used.
-std::optional<std::string> TemplateOf(const Json& value) {
+// From a list, uses the template named "default".
+absl::StatusOr<std::string> TemplateOf(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return std::nullopt;
-  for (const Json& one : value) {
-    if (JsonAt(one, {"name"}) == "default" && JsonAt(one, {"template"}).is_string())
-      return JsonAt(one, {"template"}).get<std::string>();
+  if (value.is_array()) {
+    for (const Json& one : value) {
+      if (JsonAt(one, {"name"}) == "default" && JsonAt(one, {"template"}).is_string())
+        return JsonAt(one, {"template"}).get<std::string>();
+    }
   }
-  return std::nullopt;
+  return absl::InvalidArgumentError("no text, and no list with a text named default");
 }
 
-// Those that transformers' tokenizer or processor may use. A JSON file that cannot be read has
-// none here; if it decides on tokens, AddTokens refuses it.
+// The templates that transformers' tokenizer or processor may use. A file that cannot be read may
+// have any template.
 std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
   std::string path = dir + "/chat_template.jinja";
   auto text = ReadModelFile(path, kMaxJsonFileBytes);
   if (text.ok()) return {{path, *std::move(text)}};
-  if (!absl::IsNotFound(text.status())) return {{path, std::nullopt}};
+  if (!absl::IsNotFound(text.status())) return {{path, text.status()}};
   std::vector<FoundTemplate> found;
   for (const char* name : {"/chat_template.json", "/tokenizer_config.json"}) {
     path = dir + name;
     text = ReadModelFile(path, kMaxJsonFileBytes);
-    if (!text.ok()) continue;
-    const absl::StatusOr<Json> json = ParseModelJson(*text);
-    if (!json.ok()) continue;
+    if (absl::IsNotFound(text.status())) continue;
+    const absl::StatusOr<Json> json = text.ok() ? ParseModelJson(*text) : text.status();
+    if (!json.ok()) {
+      found.push_back({path, json.status()});
+      continue;
+    }
     const Json& value = JsonAt(*json, {"chat_template"});
     if (!value.is_null()) found.push_back({path, TemplateOf(value)});
   }
@@ -77,13 +82,20 @@ std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
 void JudgeTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
                     LoadedTokenizer* loaded) {
   for (const FoundTemplate& found : templates) {
-    const bool is_known = found.text.has_value() && RendersAsGemma(*found.text);
+    const bool is_known = found.text.ok() && RendersAsGemma(*found.text);
+    const std::string why_unread =
+        found.text.ok()
+            ? ""
+            : absl::StrCat(
+                  " (",
+                  OneLine(absl::StripPrefix(found.text.status().message(), found.from + ": ")),
+                  ")");
     const std::string which = absl::StrCat(
-        "chat_template: the model's, ", OneLine(found.from),
-        found.text.has_value()
+        "chat_template: the model's, ", OneLine(found.from), why_unread,
+        found.text.ok()
             ? absl::StrCat(" (SHA-256 ", DigestHex(Sha256(absl::StripAsciiWhitespace(*found.text))),
                            ")")
-            : " (no text, and no list with a text named default)");
+            : "");
     if (is_known) {
       loaded->notes.push_back(absl::StrCat(which, ", renders as Gemma 3's"));
     } else if (choice == ChatTemplateChoice::kGemma) {
@@ -94,13 +106,13 @@ void JudgeTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateCho
       loaded->notes.push_back(absl::StrCat(which,
                                            ", is not known to render as Gemma 3's: chats are ",
                                            "refused, unless --chat-template gemma is given"));
-      loaded->why_no_chats =
-          absl::StrCat("the model has a chat template of its own, ", OneLine(found.from),
-                       ", which is not known to render as Gemma 3's, the only one that this worker "
-                       "renders; send ",
-                       "the rendered text as a prompt, or start the worker with --chat-template "
-                       "gemma if Gemma's ",
-                       "is meant");
+      loaded->why_no_chats = absl::StrCat(
+          "the model has a chat template of its own, ", OneLine(found.from), why_unread,
+          ", which is not known to render as Gemma 3's, the only one that this worker "
+          "renders; send ",
+          "the rendered text as a prompt, or start the worker with --chat-template "
+          "gemma if Gemma's ",
+          "is meant");
     }
   }
   if (templates.empty())
@@ -142,7 +154,10 @@ absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
   const GgufValue& field = header->Field("tokenizer.chat_template");
   if (!std::holds_alternative<std::monostate>(field)) {
     const auto* text = std::get_if<std::string>(&field);
-    templates.push_back({model, text == nullptr ? std::nullopt : std::optional(*text)});
+    templates.push_back({model, text == nullptr
+                                    ? absl::StatusOr<std::string>(absl::InvalidArgumentError(
+                                          "tokenizer.chat_template is no text"))
+                                    : *text});
   }
   JudgeTemplates(templates, choice, loaded);
   for (const auto& [name, usual] :

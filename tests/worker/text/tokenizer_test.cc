@@ -16,6 +16,8 @@
 #include "tests/support/test_folder.h"
 #include "tests/worker/model/made_up_model.h"
 #include "tests/worker/text/tiny_tokenizer.h"
+#include "worker/model/model_file.h"
+#include "worker/model/model_json.h"
 #include "worker/text/tokenizer_loader.h"
 #include "worker/text/utf8.h"
 #include "worker/text/vocabulary.h"
@@ -24,6 +26,7 @@
 namespace hearth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -467,7 +470,58 @@ TEST_F(TokenizerFolder, DefaultTemplateOfSeveralCounts) {
   Write("tokenizer_config.json", {{"chat_template", {tool, gemma}}});
   EXPECT_EQ(Load()->why_no_chats, "");
   Write("tokenizer_config.json", {{"chat_template", nlohmann::json::array({tool})}});
-  EXPECT_THAT(Load()->why_no_chats, HasSubstr("tokenizer_config.json, which is not known"));
+  EXPECT_THAT(Load()->why_no_chats, HasSubstr("tokenizer_config.json (no text, and no list"));
+}
+
+// A file that cannot be read may have any template.
+TEST_F(TokenizerFolder, UnreadableTemplateRefusesChats) {
+  Write("tokenizer.json", SmallJson());
+  const std::string file = folder_.path() + "/chat_template.json";
+  const auto expect_refused = [&](const std::string& why) {
+    const auto loaded = Load();
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_THAT(loaded->why_no_chats, AllOf(HasSubstr(file + " (" + why), HasSubstr("not known")));
+    EXPECT_THAT(loaded->notes, testing::Contains(HasSubstr(file + " (" + why)));
+    EXPECT_NE(loaded->tokenizer, nullptr) << "prompts of text are served";
+    EXPECT_EQ(Load(ChatTemplateChoice::kGemma)->why_no_chats, "");
+  };
+  std::ofstream(file) << "{\"chat_template\": \"{{ x }}";
+  expect_refused("is no JSON");
+  std::ofstream(file) << std::string(kMaxJsonFileBytes + 1, ' ');
+  expect_refused("is larger than");
+  std::filesystem::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  expect_refused("is not a regular file");
+  std::filesystem::remove(file);
+  EXPECT_EQ(Load()->why_no_chats, "");
+}
+
+TEST_F(TokenizerFolder, OtherPostProcessorIsNoted) {
+  const nlohmann::json bos = {{"SpecialToken", {{"id", "<bos>"}, {"type_id", 0}}}};
+  const nlohmann::json eos = {{"SpecialToken", {{"id", "<eos>"}, {"type_id", 0}}}};
+  const nlohmann::json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const auto is_noted = [&](const nlohmann::json& single, bool is_sequence) {
+    nlohmann::json processor = {{"type", "TemplateProcessing"}, {"single", single}};
+    if (is_sequence) {
+      const nlohmann::json other = {{"type", "ByteLevel"}, {"trim_offsets", false}};
+      processor = {{"type", "Sequence"}, {"processors", {other, processor}}};
+    }
+    nlohmann::json json = SmallJson();
+    json["post_processor"] = processor;
+    Write("tokenizer.json", json);
+    const auto loaded = Load();
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() &&
+           testing::Matches(testing::Contains(HasSubstr(
+               "post_processor of tokenizer.json does not put just <bos>")))(loaded->notes);
+  };
+  for (const bool is_sequence : {false, true}) {
+    EXPECT_FALSE(is_noted({bos, text}, is_sequence)) << "Gemma's";
+    EXPECT_TRUE(is_noted(nlohmann::json::array({text}), is_sequence)) << "nothing before";
+    EXPECT_TRUE(is_noted({bos, text, eos}, is_sequence)) << "<eos> after";
+    EXPECT_TRUE(is_noted({eos, text}, is_sequence)) << "<eos> before";
+    EXPECT_TRUE(is_noted({text, bos}, is_sequence)) << "<bos> after";
+  }
 }
 
 }  // namespace
