@@ -6,19 +6,23 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "tests/support/test_folder.h"
 #include "tests/worker/model/file_kit.h"
 #include "tests/worker/model/gguf_kit.h"
 #include "worker/model/model_config.h"
 #include "worker/model/weights.h"
+#include "worker/text/tokenizer_loader.h"
 
 namespace hearth {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class GgufTest : public ::testing::Test {
  protected:
@@ -95,6 +99,28 @@ TEST_F(GgufTest, LeavesToTheArchitectureWhatItDoesNotSay) {
   file.data_bytes = 262144 * 34 + 128;
   config = ConfigOf(file.Set("tokenizer.ggml.eos_token_id", U32(1)));
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1, 106));
+}
+
+TEST_F(GgufTest, OtherAddBosAndAddEosAreNoted) {
+  GgufBytes file;
+  SetVocabulary(&file);
+  const auto notes = [&] {
+    const auto loaded = LoadTokenizer(Write(file.Bytes()));
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? loaded->notes : std::vector<std::string>();
+  };
+  const auto flag = [](bool value) { return Number(uint32_t{7}) + Number<uint8_t>(value); };
+  const auto is_about_either = HasSubstr("is not applied: a prompt of text begins with <bos>");
+  EXPECT_THAT(notes(), Not(Contains(is_about_either)));
+  file.Set("tokenizer.ggml.add_bos_token", flag(true));
+  file.Set("tokenizer.ggml.add_eos_token", flag(false));
+  EXPECT_THAT(notes(), Not(Contains(is_about_either))) << "as Gemma's files say";
+  file.Set("tokenizer.ggml.add_bos_token", flag(false));
+  EXPECT_THAT(notes(), Contains(is_about_either).Times(1));
+  EXPECT_THAT(notes(), Contains(HasSubstr("tokenizer: add_bos_token = false is not applied")));
+  file.Set("tokenizer.ggml.add_eos_token", flag(true));
+  EXPECT_THAT(notes(), Contains(is_about_either).Times(2));
+  EXPECT_THAT(notes(), Contains(HasSubstr("tokenizer: add_eos_token = true is not applied")));
 }
 
 TEST_F(GgufTest, FileOfAnotherModelOrFormIsRefusedByName) {
