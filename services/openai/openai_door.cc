@@ -67,13 +67,15 @@ absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
   }
   auto* const ids = request->common.mutable_sampling()->mutable_bad_token_ids();
   for (const std::string& word : request->bad_words) {
-    const std::string bare(absl::StripLeadingAsciiWhitespace(word));
+    const absl::string_view stripped = absl::StripLeadingAsciiWhitespace(word);
+    const std::string bare(stripped.empty() ? word : stripped);
     const std::vector<int32_t> alone = tokenizer->Encode(bare);
     if (alone.size() != 1) {
       return absl::InvalidArgumentError(absl::StrCat("bad_words: must be words of one token; ",
                                                      Quoted(word), " has ", alone.size()));
     }
     ids->Add(static_cast<uint32_t>(alone[0]));
+    if (stripped.empty()) continue;  // the word is white space itself
     const std::vector<int32_t> spaced = tokenizer->Encode(absl::StrCat(" ", bare));
     if (spaced.size() == 1 && spaced[0] != alone[0]) ids->Add(static_cast<uint32_t>(spaced[0]));
   }
@@ -195,6 +197,8 @@ std::optional<HttpHeaders> OpenAiDoor::OriginHeaders(const HttpRequest& head) co
   if (!is_own && !is_listed(*origin) && !is_listed("*")) return std::nullopt;
   return HttpHeaders{{"Access-Control-Allow-Origin", *origin},
                      {"Access-Control-Allow-Headers", "authorization, content-type, x-api-key"},
+                     {"Access-Control-Expose-Headers",
+                      "retry-after, retry-after-ms, x-hearth-unknown-fields, x-request-id"},
                      {"Vary", "Origin"}};
 }
 

@@ -274,6 +274,17 @@ TEST_F(OpenAiDoorTest, BadWordsAreNotDrawn) {
   const Reply many = Post("/v1/completions", begin + R"(, "bad_words": ["the lamp"]})");
   EXPECT_EQ(many.status, 400);
   EXPECT_THAT(many.body, HasSubstr("bad_words: must be words of one token; "));
+  for (const char* blank : {"\n", " "}) {
+    ASSERT_EQ(ids_of(blank).size(), 1u);
+    const json body = {
+        {"prompt", "a"}, {"max_tokens", 1}, {"bad_words", {blank}}, {"temperature", 0}};
+    json forced = body;
+    forced["logit_bias"] = {{ids_of(blank)[0].dump(), 100}};
+    EXPECT_NE(Post("/v1/completions", forced.dump()).parsed()["choices"][0]["text"], blank);
+    forced.erase("bad_words");
+    EXPECT_EQ(Post("/v1/completions", forced.dump()).parsed()["choices"][0]["text"], blank);
+    EXPECT_EQ(Post("/v1/completions", body.dump()).status, 200) << body;
+  }
 }
 
 TEST_F(OpenAiDoorTest, PromptWithoutBosIsAsItsTokens) {
@@ -513,6 +524,8 @@ TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
       Ask("OPTIONS /v1/models", "Host: localhost\r\nOrigin: https://chat.example.com\r\n");
   EXPECT_EQ(listed.status, 204);
   EXPECT_THAT(listed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example.com\r\n"));
+  EXPECT_THAT(listed.head, HasSubstr("Access-Control-Expose-Headers: retry-after, retry-after-ms, "
+                                     "x-hearth-unknown-fields, x-request-id\r\n"));
   EXPECT_THAT(listed.head, Not(HasSubstr("Content-Length")));
 }
 
