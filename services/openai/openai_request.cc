@@ -381,7 +381,11 @@ absl::Status PromptReader::ReadTruncation(JsonFields* fields, uint64_t max_token
   }
   if (!truncation.has_value()) return fields->status();
   if (truncation->IsNumber(-1)) {
-    kept_tokens = std::max<uint64_t>(context_tokens, max_tokens + 1) - max_tokens;
+    if (max_tokens >= context_tokens) {
+      return truncation->Refuse(absl::StrCat("-1 needs max_tokens below the context of ",
+                                             context_tokens, " tokens; got ", max_tokens));
+    }
+    kept_tokens = context_tokens - max_tokens;
     return absl::OkStatus();
   }
   const absl::StatusOr<uint64_t> count = truncation->Count(1, context_tokens);

@@ -266,6 +266,9 @@ TEST(OpenAiRequest, PromptsOfTokenIdsAreCut) {
   EXPECT_EQ(read(R"("truncate_prompt_tokens": 2, "truncation_side": "left")"), "5 6;7;");
   EXPECT_EQ(read(R"("truncate_prompt_tokens": 2, "truncation_side": "right")"), "1 2;7;");
   EXPECT_EQ(read(R"("truncate_prompt_tokens": -1)"), "5 6;7;");
+  EXPECT_EQ(read(R"("truncate_prompt_tokens": -1, "max_completion_tokens": 4)"), "6;7;");
+  EXPECT_EQ(read(R"("truncate_prompt_tokens": -1, "max_completion_tokens": 5)"),
+            "truncate_prompt_tokens: -1 needs max_tokens below the context of 5 tokens; got 5");
   EXPECT_THAT(read(R"("truncate_prompt_tokens": 6)"), StartsWith("truncate_prompt_tokens: must"));
   EXPECT_THAT(read(R"("truncate_prompt_tokens": 0)"), StartsWith("truncate_prompt_tokens: must"));
   EXPECT_THAT(read(R"("truncation_side": "up")"), StartsWith("truncation_side: must be left or"));
