@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -367,7 +368,13 @@ void CompletionCall::OnCallDone(const absl::Status& status, const grpc::ClientCo
       const std::string text(hint->second.data(), hint->second.size());
       if (!absl::SimpleAtoi(text, &retry_after_ms_)) retry_after_ms_ = 0;
     }
-    Fail(status);
+    // The call computes a token that an echo alone does not show.
+    const bool is_full =
+        request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
+    Fail(is_full ? absl::InvalidArgumentError(
+                       "prompt: fills the model's context, but max_tokens 0 needs room for one "
+                       "token; send one token less")
+                 : status);
   }
   if (--open_ == 0) End();
 }

@@ -63,6 +63,7 @@ absl::Status ReadStops(std::optional<JsonValue> stop, v1::GenerateRequest* reque
         absl::StrCat("must have at most ", kMaxStopStrings, " strings; got ", stop->size()));
   }
   for (const JsonValue text : stop->elements()) {
+    if (text.Is("")) continue;  // asks for nothing
     if (absl::Status status = add(text); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -164,7 +165,9 @@ void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
   const bool has_penalty = fields->Number("repetition_penalty", 0.1, 10, &penalty);
   if (fields->Number("repeat_penalty", 0.1, 10, &same)) {
     if (has_penalty && same != penalty) {
-      return fields->Add(fields->Find("repeat_penalty")->Bad("repetition_penalty"));
+      return fields->Add(fields->Find("repeat_penalty")
+                             ->Refuse(absl::StrCat("must equal repetition_penalty, which is ",
+                                                   penalty, "; got ", same)));
     }
     penalty = same;
     sampling->set_repetition_penalty(penalty);
@@ -219,7 +222,8 @@ void CountEither(const char* name, const char* other, uint64_t least, uint64_t m
   const bool has_name = fields->Count(name, least, most, to);
   if (!fields->Count(other, least, most, &also)) return;
   if (has_name && also != *to) {
-    return fields->Add(fields->Find(other)->Bad(absl::StrCat(name, ", which is ", *to)));
+    return fields->Add(fields->Find(other)->Refuse(
+        absl::StrCat("must equal ", name, ", which is ", *to, "; got ", also)));
   }
   *to = also;
 }
@@ -235,7 +239,8 @@ absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* 
   fields->Bool("stream", &request->stream);
   CountEither("n", "n_cmpl", 1, kMaxAnswers, fields, &n);
   if (fields->Count("best_of", 0, kMaxUint, &best) && best != n) {
-    return fields->Find("best_of")->Bad(absl::StrCat("n, which is ", n));
+    return fields->Find("best_of")->Refuse(
+        absl::StrCat("must equal n, which is ", n, "; got ", best));
   }
   CountEither("max_tokens", "n_predict", least_tokens, kMaxUint, fields, &tokens);
   fields->Count("max_completion_tokens", least_tokens, kMaxUint, &tokens);

@@ -235,6 +235,7 @@ TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
       {"stop", "\"\""},
       {"stop", "[\"\"]"},
       {"stop", "[]"},
+      {"stop", "[\"\", \"\"]"},
       {"logit_bias", "[]"},
       {"logit_bias", "{}"},
       {"n", "null"},
@@ -254,6 +255,8 @@ TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
       {"echo", "false"},
       {"stream", "false"},
       {"response_format", "null"},
+      {"response_format", "{}"},
+      {"stream_options", "false"},
       {"reasoning_effort", "\"none\""},
       {"chat_template_kwargs", "{\"enable_thinking\": false}"}};
   for (const uint16_t place : {kInChat, kInCompletion}) {
@@ -265,6 +268,14 @@ TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
       with[name] = FieldsJson::parse(value);
       EXPECT_EQ(Read(with, place), without) << PathOfCall(place) << " " << name << " " << value;
     }
+    if (place == kInChat) {
+      body["logprobs"] = 0;
+      EXPECT_EQ(Read(body, place), without);
+    }
+    body["stop"] = "x";
+    FieldsJson with = body;
+    with["stop"] = {"", "x"};
+    EXPECT_EQ(Read(with, place), Read(body, place));
   }
 }
 
@@ -384,6 +395,14 @@ TEST_F(FieldsDoorTest, UnknownFieldsAreListedInAHeader) {
               HasSubstr("\r\nX-Hearth-Unknown-Fields: colour\r\n"));
   other["colour"] = nullptr;
   EXPECT_THAT(Post("/tokenize", other), testing::Not(HasSubstr("X-Hearth-Unknown-Fields")));
+}
+
+TEST_F(FieldsDoorTest, EchoOfAFullContextSaysWhatToSend) {
+  FieldsJson body = {{"prompt", std::vector<int>(64, 4)}, {"max_tokens", 0}, {"echo", true}};
+  EXPECT_THAT(Post("/v1/completions", body),
+              testing::AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("send one token less")));
+  body["prompt"] = std::vector<int>(63, 4);
+  EXPECT_THAT(Post("/v1/completions", body), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(FieldsDoorTest, TokensOfAnotherModelAre404) {

@@ -166,7 +166,8 @@ TEST(OpenAiRequest, HasTheLimitsOfTheGrpcApi) {
             "stop: must have at most 16 strings; got 17");
   EXPECT_THAT(ChatError("\"stop\": \"" + std::string(257, 'a') + "\""),
               StartsWith("stop: must be a string of 1 to 256 bytes; got "));
-  EXPECT_THAT(ChatError(R"("stop": ["a", ""])"), StartsWith("stop[1]: must be a string of 1 to"));
+  EXPECT_THAT(ChatError(absl::StrCat("\"stop\": [\"a\", \"", std::string(257, 'a'), "\"]")),
+              StartsWith("stop[1]: must be a string of 1 to"));
   for (const std::string name : {"stop_token_ids", "bad_token_ids"}) {
     EXPECT_EQ(ChatError(absl::StrCat("\"", name, "\": ", list(1024, "3"))), "");
     EXPECT_EQ(ChatError(absl::StrCat("\"", name, "\": ", list(1025, "3"))),
@@ -334,9 +335,9 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ChatError(R"("seed": -2)"), StartsWith("seed: "));
   EXPECT_THAT(ChatError(R"("max_tokens": 0)"), StartsWith("max_tokens: "));
   EXPECT_EQ(ChatError(R"("top_logprobs": 2)"), "top_logprobs: needs \"logprobs\": true");
-  EXPECT_EQ(ChatError(R"("n": 2, "n_cmpl": 3)"), "n_cmpl: must be n, which is 2; got 3");
+  EXPECT_EQ(ChatError(R"("n": 2, "n_cmpl": 3)"), "n_cmpl: must equal n, which is 2; got 3");
   EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repetition_penalty": 1.2)"),
-              StartsWith("repeat_penalty: must be repetition_penalty; got 1.1"));
+              StartsWith("repeat_penalty: must equal repetition_penalty, which is 1.2; got 1.1"));
   EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repeat_last_n": 64)"),
               StartsWith("repeat_last_n: must be -1: "));
   EXPECT_THAT(ChatError(R"("add_generation_prompt": false)"),
@@ -361,8 +362,8 @@ TEST(OpenAiRequest, NamesTheFieldThatIsWrong) {
 
 TEST(OpenAiRequest, ResponseFormatMustBeText) {
   EXPECT_EQ(ChatError(R"("response_format": {"type": "text"})"), "");
-  for (const char* wrong : {"\"text\"", "[]", "5", "true", R"({"type": 5})", R"({"type": null})",
-                            R"({"type": {}})", "{}"}) {
+  for (const char* wrong :
+       {"\"text\"", "[]", "5", "true", R"({"type": 5})", R"({"type": null})", R"({"type": {}})"}) {
     EXPECT_THAT(ChatError(absl::StrCat("\"response_format\": ", wrong)),
                 StartsWith("response_format: must be {\"type\": \"text\"}"))
         << wrong;
