@@ -326,16 +326,13 @@ absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request
   return read;
 }
 
-absl::Status OpenAiDoor::SetModel(const std::string& model, CompletionTerms* terms) const {
-  terms->model = model.empty() ? options_.model : model;
+absl::StatusOr<std::string> OpenAiDoor::AdapterOf(const std::string& model) const {
+  const std::string& name = model.empty() ? options_.model : model;
   const auto& adapters = options_.adapters;
-  if (std::find(adapters.begin(), adapters.end(), terms->model) != adapters.end()) {
-    terms->adapter = terms->model;
-  } else if (terms->model != options_.model) {
-    return absl::NotFoundError(absl::StrCat("model: there is no ", Quoted(terms->model),
-                                            " here; GET /v1/models lists the models"));
-  }
-  return absl::OkStatus();
+  if (std::find(adapters.begin(), adapters.end(), name) != adapters.end()) return name;
+  if (name == options_.model) return std::string();
+  return absl::NotFoundError(
+      absl::StrCat("model: there is no ", Quoted(name), " here; GET /v1/models lists the models"));
 }
 
 void OpenAiDoor::NoteUnknown(const UnknownFields& unknown, HttpHeaders* headers) const {
@@ -355,8 +352,11 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
   terms.headers = headers;
   headers.insert(headers.end(),
                  {{"Content-Type", "application/json"}, {"X-Request-Id", terms.request_id}});
-  const absl::Status status = parsed.ok() ? SetModel(parsed->model, &terms) : parsed.status();
-  if (!status.ok()) return SendError(status, 0, headers, answer.get());
+  if (!parsed.ok()) return SendError(parsed.status(), 0, headers, answer.get());
+  const absl::StatusOr<std::string> adapter = AdapterOf(parsed->model);
+  if (!adapter.ok()) return SendError(adapter.status(), 0, headers, answer.get());
+  terms.model = parsed->model.empty() ? options_.model : parsed->model;
+  terms.adapter = *adapter;
   // One seed for all prompts, so that the answer can name it.
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
   if (!sampling->has_seed()) sampling->set_seed(NewSeed());
@@ -382,10 +382,9 @@ void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const
                                            ? ParseTokenize(body->root(), options_.context_tokens)
                                            : absl::StatusOr<OpenAiRequest>(body.status());
   absl::Status status = read.status();
-  CompletionTerms terms;
   if (status.ok()) {
     NoteUnknown(read->unknown, &headers);
-    status = SetModel(read->model, &terms);
+    status = AdapterOf(read->model).status();
   }
   if (status.ok() && !answer->Hold(read->bytes())) status = NoAnswerMemory();
   const auto refuse = [&](const absl::Status& why) {
@@ -422,8 +421,7 @@ void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
   JsonFields fields(body->root());
   fields.Text("model", &model);
   status = fields.status();
-  CompletionTerms terms;
-  if (status.ok()) status = SetModel(model, &terms);
+  if (status.ok()) status = AdapterOf(model).status();
   if (!status.ok()) return refuse(status);
   const std::optional<JsonValue> tokens = body->root().Find("tokens");
   if (!tokens.has_value()) return refuse(absl::InvalidArgumentError("tokens: is missing"));

@@ -75,7 +75,8 @@ class OpenAiDoor final : public SideDoor {
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, bool is_chat,
                                             const Answer& answer) const;
-  absl::Status SetModel(const std::string& model, CompletionTerms* terms) const;
+  // The adapter of that name; empty: the model itself. kNotFound: there is no such model.
+  absl::StatusOr<std::string> AdapterOf(const std::string& model) const;
   void Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer);
   void Detokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) const;
   // Lists unknown fields in a header of the answer, and each once in the log.
