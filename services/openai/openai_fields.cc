@@ -25,7 +25,6 @@ constexpr char kNoReasoning[] = "answers have no reasoning part";
 constexpr char kNoReasoningInChat[] = "Gemma's chats have no reasoning part";
 constexpr char kNoShift[] = "a context is never shifted";
 constexpr char kOfImages[] = "of images only";
-constexpr char kOnlyCache[] = "what is restored does not change the answer";
 constexpr char kOnlyTime[] = "a hint that only saves time";
 constexpr char kOnlyWhen[] = "when the request runs";
 constexpr char kPutInside[] = "put it into a message or a content part";
@@ -54,7 +53,7 @@ constexpr OpenAiField kFields[] = {
     {"bad_token_ids", kAnswer, FieldUse::kServed, kEmptyList, "", "", 0},
     {"bad_words", kAnswer, FieldUse::kServed, kEmptyList | kEmptyText | kEmptyTexts, "",
      "words of one token", 0},
-    {"best_of", kAnswer, FieldUse::kServed, 0, "", "must be n", 0},
+    {"best_of", kAnswer, FieldUse::kServed, 0, "", "must equal n", 0},
     {"cache_breakpoint", kAnswer, FieldUse::kRefused, kFalse, "", kPutInside, 0},
     {"cache_breakpoint", kInMessage | kInPart, FieldUse::kServed, kFalse, "", kAsBreakpoint, 0},
     {"cache_control", kAnswer, FieldUse::kRefused, kEmpty, "", kPutInside, 0},
@@ -68,7 +67,7 @@ constexpr OpenAiField kFields[] = {
     {"chat_parser", kAnswer, FieldUse::kRefused, kEmpty, "", "", 0},
     {"chat_template", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty, "", "", 0},
     {"chat_template_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty, "",
-     "false asks for nothing", kInTemplate},
+     "null and false ask for nothing", kInTemplate},
     {"content", kInTokenize, FieldUse::kRefused, kEmpty, "", "send prompt", 0},
     {"content", kInMessage, FieldUse::kServed, 0, "", "", 0},
     {"continue_final_message", kInChat | kInTokenize, FieldUse::kServed, kFalse, "",
@@ -92,6 +91,7 @@ constexpr OpenAiField kFields[] = {
     {"echo", kInChat, FieldUse::kRefused, kFalse, "", "", 0},
     {"echo", kInCompletion, FieldUse::kServed, kFalse, "", "with max_tokens 0: the prompt alone",
      0},
+    {"enable_thinking", kInTemplate, FieldUse::kIgnored, 0, "", kNoReasoningInChat, 0},
     {"file", kInPart, FieldUse::kRefused, kEmpty, "", "", 0},
     {"frequency_penalty", kAnswer, FieldUse::kServed, 0, "", "", 0},
     {"function_call", kAnswer, FieldUse::kRefused, kEmpty, "auto none", "", 0},
@@ -151,7 +151,8 @@ constexpr OpenAiField kFields[] = {
     {"model", kAnswer | kInTokenize | kInDetokenize, FieldUse::kServed, kEmptyText, "", "", 0},
     {"moderation", kAnswer, FieldUse::kRefused, kEmpty, "", "", 0},
     {"n", kAnswer, FieldUse::kServed, 0, "", "", 0},
-    {"n_cache_reuse", kAnswer, FieldUse::kIgnored, 0, "", kOnlyCache, 0},
+    {"n_cache_reuse", kAnswer, FieldUse::kIgnored, 0, "",
+     "what is restored does not change the answer", 0},
     {"n_cmpl", kAnswer, FieldUse::kServed, 0, "", "as n", 0},
     {"n_discard", kAnswer, FieldUse::kIgnored, 0, "", kNoShift, 0},
     {"n_indent", kAnswer, FieldUse::kRefused, kZero, "", "", 0},
@@ -177,7 +178,8 @@ constexpr OpenAiField kFields[] = {
      kInBreakpoint},
     {"prompt_cache_key", kAnswer, FieldUse::kServed, 0, "", "is given back", 0},
     {"prompt_cache_options", kAnswer, FieldUse::kServed, 0, "", "", kInCacheOptions},
-    {"prompt_cache_retention", kAnswer, FieldUse::kIgnored, 0, "", kOnlyCache, 0},
+    {"prompt_cache_retention", kAnswer, FieldUse::kIgnored, 0, "",
+     "prompt_cache_options.ttl says how long prefixes are kept", 0},
     {"prompt_embeds", kAnswer | kInPart, FieldUse::kRefused, kEmpty, "", "", 0},
     {"prompt_logprobs", kAnswer, FieldUse::kRefused, kFalse, "",
      "send echo with logprobs to /v1/completions", 0},
@@ -186,10 +188,10 @@ constexpr OpenAiField kFields[] = {
     {"reasoning_budget_end_tags", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
     {"reasoning_budget_message", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
     {"reasoning_budget_start_tag", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
-    {"reasoning_budget_tokens", kAnswer, FieldUse::kRefused, kZero | kMinusOne, "", "", 0},
+    {"reasoning_budget_tokens", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
     {"reasoning_content", kInMessage, FieldUse::kIgnored, 0, "", kNoReasoningInChat, 0},
     {"reasoning_control", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
-    {"reasoning_effort", kAnswer, FieldUse::kRefused, kEmptyText, "none", "", 0},
+    {"reasoning_effort", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
     {"reasoning_format", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
     {"refusal", kInMessage | kInPart, FieldUse::kRefused, kEmpty, "", "", 0},
     {"regex", kAnswer, FieldUse::kRefused, kEmpty, "", "", 0},
@@ -215,7 +217,9 @@ constexpr OpenAiField kFields[] = {
     {"routed_experts_prompt_start", kAnswer, FieldUse::kIgnored, 0, "", "the model has no experts",
      0},
     {"safety_identifier", kAnswer, FieldUse::kIgnored, 0, "", kCallerNote, 0},
-    {"samplers", kAnswer, FieldUse::kRefused, kEmpty, "", "", 0},
+    {"samplers", kAnswer, FieldUse::kRefused, kEmpty | kAllWords,
+     "penalties dry top_n_sigma top_k typ_p top_p min_p xtc temperature",
+     "llama.cpp's own order asks for nothing", 0},
     {"schema", kInResponseFormat, FieldUse::kRefused, kEmpty, "", "", 0},
     {"seed", kAnswer, FieldUse::kServed, kMinusOne, "", "", 0},
     {"service_tier", kAnswer, FieldUse::kIgnored, 0, "", kOnlyWhen, 0},
@@ -242,7 +246,7 @@ constexpr OpenAiField kFields[] = {
     {"temperature", kAnswer, FieldUse::kServed, 0, "", "", 0},
     {"text", kInPart, FieldUse::kServed, 0, "", "", 0},
     {"thinking", kInPart, FieldUse::kRefused, kEmpty, "", "", 0},
-    {"thinking_token_budget", kAnswer, FieldUse::kRefused, kZero | kMinusOne, "", "", 0},
+    {"thinking_token_budget", kAnswer, FieldUse::kIgnored, 0, "", kNoReasoning, 0},
     {"timings_per_token", kAnswer, FieldUse::kIgnored, 0, "", kNoPart, 0},
     {"tokens", kInDetokenize, FieldUse::kServed, 0, "", "", 0},
     {"tool_call_id", kInMessage, FieldUse::kRefused, kEmpty, "", "", 0},
@@ -262,13 +266,14 @@ constexpr OpenAiField kFields[] = {
     {"truncation_side", kInChat, FieldUse::kIgnored, 0, "",
      "no effect without truncate_prompt_tokens", 0},
     {"ttl", kInCacheOptions | kInBreakpoint | kInCacheControl, FieldUse::kServed, 0, "", "", 0},
+    {"type", kInMessage, FieldUse::kIgnored, 0, "", "lm-eval sends it; content has the types", 0},
     {"type", kInPart | kInResponseFormat | kInCacheControl, FieldUse::kServed, 0, "", "", 0},
     {"typical_p", kAnswer, FieldUse::kRefused, kOne, "", "", 0},
     {"use_beam_search", kAnswer, FieldUse::kRefused, kFalse, "", "", 0},
     {"user", kAnswer, FieldUse::kIgnored, 0, "", kCallerNote, 0},
     {"uuid", kInPart, FieldUse::kIgnored, 0, "", kOfImages, 0},
     {"verbose", kAnswer, FieldUse::kIgnored, 0, "", kNoPart, 0},
-    {"verbosity", kAnswer, FieldUse::kRefused, kEmptyText, "medium", "", 0},
+    {"verbosity", kAnswer, FieldUse::kIgnored, 0, "", "Gemma's chats have no such hint", 0},
     {"video_embeds", kInPart, FieldUse::kRefused, kEmpty, "", "", 0},
     {"video_url", kInPart, FieldUse::kRefused, kEmpty, "", "", 0},
     {"vllm_xargs", kAnswer, FieldUse::kRefused, kEmpty, "", "", 0},
@@ -336,6 +341,17 @@ size_t FirstRowOf(absl::string_view name) {
   return kIndex.rows[slot];
 }
 
+// Whether the list has the field's words, in their order.
+bool IsWords(const OpenAiField& field, JsonValue list) {
+  absl::string_view words = field.words;
+  for (const JsonValue one : list.elements()) {
+    const absl::string_view word = words.substr(0, words.find(' '));
+    if (word.empty() || !one.Is(word)) return false;
+    words.remove_prefix(std::min(word.size() + 1, words.size()));
+  }
+  return words.empty();
+}
+
 // Whether `word` is one of the words of a list with spaces between.
 bool HasWord(absl::string_view words, absl::string_view word) {
   while (!words.empty()) {
@@ -376,10 +392,13 @@ bool AsksForNothing(const OpenAiField& field, JsonValue value) {
     return (has(kZero) && value.IsNumber(0)) || (has(kOne) && value.IsNumber(1)) ||
            (has(kMinusOne) && value.IsNumber(-1));
   }
-  if (value.is_string()) return (has(kEmptyText) && value.Is("")) || IsWordOf(field, value);
+  if (value.is_string()) {
+    return (has(kEmptyText) && value.Is("")) || (!has(kAllWords) && IsWordOf(field, value));
+  }
   if (value.is_object()) return has(kEmptyObject) && value.size() == 0;
   if (!value.is_list()) return has(value.IsBool(true) ? kTrue : kFalse);
   if (value.size() == 0) return has(kEmptyList);
+  if (has(kAllWords)) return IsWords(field, value);
   if (value.size() > 1) return false;
   const JsonValue only = *value.elements().begin();
   return (has(kEmptyTexts) && only.Is("")) || (has(kWordList) && IsWordOf(field, only));
@@ -406,6 +425,8 @@ absl::string_view PathOfPlace(uint16_t place) {
       return "prompt_cache_breakpoint.";
     case kInCacheControl:
       return "cache_control.";
+    case kInTemplate:
+      return "chat_template_kwargs.";
     default:
       return "";
   }
@@ -432,11 +453,11 @@ absl::Status CheckOpenAiFields(JsonValue object, uint16_t place, UnknownFields* 
   for (const JsonField field : object.fields()) {
     const JsonValue value = field.value();
     if (value.is_null()) continue;
-    if (place == kInTemplate) {
+    const OpenAiField* const row = FindOpenAiField(field.name(), place);
+    if (row == nullptr && place == kInTemplate) {
       if (!value.IsBool(false)) return RefuseField(value, "");
       continue;
     }
-    const OpenAiField* const row = FindOpenAiField(field.name(), place);
     if (row == nullptr) {
       unknown->Add(place, field.name());
       continue;

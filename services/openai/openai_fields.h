@@ -33,7 +33,7 @@ enum FieldPlace : uint16_t {
   kInCacheOptions = 1 << 8,    // prompt_cache_options
   kInBreakpoint = 1 << 9,      // prompt_cache_breakpoint
   kInCacheControl = 1 << 10,   // cache_control
-  kInTemplate = 1 << 11,       // chat_template_kwargs; has no rows: all are refused
+  kInTemplate = 1 << 11,       // chat_template_kwargs; fields without a row are refused
 };
 
 // Values that ask for nothing, besides null.
@@ -48,6 +48,7 @@ enum FieldNothing : uint16_t {
   kEmptyObject = 1 << 7,
   kEmptyTexts = 1 << 8,  // [""]
   kWordList = 1 << 9,    // a list of one of the row's words
+  kAllWords = 1 << 10,   // the list of the row's words, in their order; not a word alone
 };
 
 enum class FieldUse : uint8_t { kServed, kIgnored, kRefused };

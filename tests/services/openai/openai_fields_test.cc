@@ -179,7 +179,7 @@ TEST(OpenAiFields, EveryKnownFieldIsInTheTable) {
 
 TEST(OpenAiFields, EveryRowIsFoundByItsName) {
   for (const OpenAiField& row : OpenAiFieldTable()) {
-    for (uint16_t bit = 1; bit < kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
+    for (uint16_t bit = 1; bit <= kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
       if ((row.places & bit) != 0) {
         EXPECT_EQ(FindOpenAiField(row.name, bit), &row) << row.name;
       }
@@ -192,8 +192,10 @@ TEST(OpenAiFields, EveryRowIsFoundByItsName) {
 
 TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
   // Served, but without a trace in what was read: checks of other fields, or the default.
-  const std::set<std::string> traceless = {"best_of", "response_format", "type",
-                                           "role",    "truncation_side", "repeat_last_n"};
+  const std::map<std::string, uint16_t> traceless = {
+      {"best_of", kInChat | kInCompletion},  {"response_format", kInChat | kInCompletion},
+      {"type", kInPart | kInResponseFormat}, {"role", kInMessage},
+      {"truncation_side", kInCompletion},    {"repeat_last_n", kInChat | kInCompletion}};
   for (const KnownField& field : KnownFields()) {
     if (field.place == kInDetokenize) continue;  // the door reads it
     SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",
@@ -205,7 +207,8 @@ TEST(OpenAiFields, EveryKnownFieldIsReadAsTheTableSays) {
     switch (row.use) {
       case FieldUse::kServed:
         EXPECT_THAT(asks, testing::Not(StartsWith("error")));
-        if (traceless.count(field.name) == 0) {
+        if (const auto found = traceless.find(field.name);
+            found == traceless.end() || (found->second & field.place) == 0) {
           EXPECT_NE(asks, without);
         }
         break;
@@ -258,6 +261,12 @@ TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
       {"response_format", "{}"},
       {"stream_options", "false"},
       {"reasoning_effort", "\"none\""},
+      {"reasoning_effort", "\"medium\""},
+      {"verbosity", "\"low\""},
+      {"thinking_token_budget", "512"},
+      {"samplers", R"(["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p",
+                      "xtc", "temperature"])"},
+      {"chat_template_kwargs", "{\"enable_thinking\": true}"},
       {"chat_template_kwargs", "{\"enable_thinking\": false}"}};
   for (const uint16_t place : {kInChat, kInCompletion}) {
     const FieldsJson plain = {{"messages", {{{"role", "user"}, {"content", "a"}}}}};
@@ -283,7 +292,12 @@ TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
 TEST(OpenAiFields, EmptyValuesThatAskAreRefused) {
   for (const char* body :
        {R"({"json_schema": {}})", R"({"guided_json": {}})", R"({"web_search_options": {}})",
-        R"({"chat_template_kwargs": {"enable_thinking": true}})", R"({"n_probs": 1})",
+        R"({"chat_template_kwargs": {"custom_instructions": true}})", R"({"n_probs": 1})",
+        R"({"samplers": ["penalties", "dry"]})", R"({"samplers": "dry"})",
+        R"({"samplers": ["dry", "penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p",
+                         "xtc", "temperature"]})",
+        R"({"samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p",
+                         "xtc", "temperature", ""]})",
         R"({"cache_breakpoint": true})"}) {
     FieldsJson json = FieldsJson::parse(body);
     json["messages"] = {{{"role", "user"}, {"content", "a"}}};
@@ -435,14 +449,16 @@ class FieldsPage {
         "`null` asks for nothing, and so do the values in the third column, where *empty* is "
         "`false`, `\"\"`, `[]` and `{}`: the field counts as absent. Other fields are unknown: "
         "they are ignored, the answer's header "
-        "`X-Hearth-Unknown-Fields` lists up to 8 of them, and the log has each once.\n";
+        "`X-Hearth-Unknown-Fields` lists up to 8 of them, and the log has the first 256 "
+        "names, at a limited rate.\n";
     Add("/v1/chat/completions, /v1/completions", kInChat | kInCompletion, &page);
     Add("/tokenize, /detokenize", kInTokenize | kInDetokenize, &page,
         "Fields of the calls above that are not listed here are ignored: they are only for "
         "answers.\n\n");
     Add("Fields of other fields",
         static_cast<uint16_t>(~(kInChat | kInCompletion | kInTokenize | kInDetokenize)), &page,
-        "In `chat_template_kwargs` every field is refused unless it is `null` or `false`.\n\n");
+        "In `chat_template_kwargs` every field that is not listed here is refused unless it is "
+        "`null` or `false`.\n\n");
     return page;
   }
 
@@ -462,7 +478,7 @@ class FieldsPage {
   }
   static std::string Names(const OpenAiField& field, uint16_t places) {
     std::vector<std::string> names;
-    for (uint16_t bit = 1; bit < kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
+    for (uint16_t bit = 1; bit <= kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
       if ((field.places & places & bit) == 0) continue;
       const absl::string_view path = PathOfPlace(bit);
       if (!path.empty()) names.push_back(absl::StrCat("`", path, field.name, "`"));
@@ -491,6 +507,7 @@ class FieldsPage {
       if ((field.nothing & bit) != 0) values.push_back(absl::StrCat("`", text, "`"));
     }
     for (const absl::string_view word : absl::StrSplit(field.words, ' ', absl::SkipEmpty())) {
+      if ((field.nothing & kAllWords) != 0) break;  // the note says it
       values.push_back(absl::StrCat("`\"", word, "\"`"));
       if ((field.nothing & kWordList) != 0) values.push_back(absl::StrCat("`[\"", word, "\"]`"));
     }
