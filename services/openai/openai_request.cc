@@ -36,6 +36,7 @@ absl::Status ReadBadWords(std::optional<JsonValue> words, OpenAiRequest* request
     return words->Bad(absl::StrCat("a list of at most ", kMaxListedTokens, " words"));
   }
   for (const JsonValue word : words->elements()) {
+    if (word.Is("")) continue;  // asks for nothing
     const absl::StatusOr<absl::string_view> text = word.Text();
     if (!text.ok() || text->empty() || text->size() > kMaxStopStringBytes) {
       return word.Bad(absl::StrCat("a word of 1 to ", kMaxStopStringBytes, " bytes"));

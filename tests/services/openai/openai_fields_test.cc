@@ -283,7 +283,9 @@ TEST(OpenAiFields, ValuesThatAskForNothingCountAsAbsent) {
     }
     body["stop"] = "x";
     FieldsJson with = body;
+    body["bad_words"] = {"y"};
     with["stop"] = {"", "x"};
+    with["bad_words"] = {"y", ""};
     EXPECT_EQ(Read(with, place), Read(body, place));
   }
 }
