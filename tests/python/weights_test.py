@@ -2,6 +2,7 @@
 
 import threading
 import unittest.mock
+import warnings
 import weakref
 
 import python_support
@@ -57,6 +58,46 @@ def write_buffers(model):
         one.mul_(1.25)
 
 
+def replace_forward(model):
+    forward = first(model).forward
+    first(model).forward = lambda *call: forward(*call) * 1.25
+
+
+class Wrapper(torch.Tensor):
+    """A tensor without memory of its own, as torchao and quanto make them."""
+
+    @staticmethod
+    def __new__(cls, of):
+        return torch.Tensor._make_wrapper_subclass(cls, of.shape, dtype=of.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, *call):
+        raise NotImplementedError
+
+
+def wrap(model):
+    first(model)._parameters["weight"] = Wrapper(first(model).weight)
+
+
+def quantize_dynamically(model):
+    torch.backends.quantized.engine = torch.backends.quantized.supported_engines[-1]
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True)
+
+
+# Models whose content cannot be hashed, and the parameter or layer that the error names.
+UNHASHABLE = {
+    "wrapper": (wrap, r"k_proj\.weight has no memory"),
+    "meta": (lambda model: first(model).to("meta"), r"k_proj\.weight has no memory"),
+    "torch.ao": (quantize_dynamically, r"_packed_params keeps .* outside"),
+    "bitsandbytes 4": (lambda model: (replace_parameter(model), setattr(
+        first(model).weight, "quant_state", 1)), r"k_proj keeps .* outside"),
+    "bitsandbytes 8": (lambda model: (replace_parameter(model), setattr(
+        first(model).weight, "SCB", None)), r"k_proj keeps .* outside"),
+    "hqq": (lambda model: (first(model).register_parameter("W_q", first(model).weight),
+                           setattr(first(model), "meta", {"scale": 1})),
+            r"k_proj keeps .* outside"),
+}
 CHANGES = {
     "optimizer": train,
     "load_state_dict": lambda model: model.load_state_dict(scaled_state(model)),
@@ -68,6 +109,7 @@ CHANGES = {
     "module": replace_module,
     "buffers": write_buffers,
     "hook": lambda model: first(model).register_forward_hook(lambda *call: call[2] * 1.25),
+    "forward": replace_forward,
     "attention": lambda model: model.set_attn_implementation("eager"),
     "dtype": lambda model: model.to(torch.bfloat16),
 }
@@ -156,8 +198,28 @@ class Changes(TransformersTest):
                 self.assertIsNot(weights.look(), fields)
                 self.assertEqual([id(one) for one in hashed], [id(first(self.loaded).weight)])
 
+    def test_models_whose_content_cannot_be_hashed_are_refused(self):
+        for name, (change, message) in UNHASHABLE.items():
+            with self.subTest(name):
+                model = self.load_model()
+                weights = Weights(model)
+                weights.look()
+                change(model)
+                for look in (weights.look, weights.look, Weights(model).look):
+                    with self.assertRaisesRegex(ValueError, message):
+                        look()
+
+    def test_a_compiled_model_shares_with_compiled_models(self):
+        ids = prompt(TOKENS, 9)
+        for restored in (0, 96):
+            prefixes = self.prefixes_of(torch.compile(self.load_model(), backend="eager"))
+            self.assertEqual(self.restored(prefixes, ids), restored)
+            self.expect_plain(prefixes, self.loaded, ids)
+        torch._dynamo.reset()
+
     def test_a_save_in_the_background_is_of_the_weights_that_computed_it(self):
         ids, waiting = prompt(TOKENS, 2), threading.Event()
+        self.addCleanup(waiting.set)
         self.prefixes._background.submit(waiting.wait)
         self.prefixes.generate(torch.tensor([ids]), max_new_tokens=1)
         train(self.loaded)

@@ -28,7 +28,7 @@ _WHOLE_PROMPT = {"POLY", "XLORA"}  # kinds of adapters that choose by the call o
 class _State:
     tensors: list[Any] = field(default_factory=list[Any])  # in the order of their modules
     adapters: list[str] = field(default_factory=list[str])  # of layers in which adapters compute
-    hooks: list[int] = field(default_factory=list[int])
+    hooks: list[Any] = field(default_factory=list[Any])  # numbers, or functions put in place
     training: bool = False
 
 
@@ -51,7 +51,7 @@ class Weights:
         self._seen: list[_Seen] = []  # of each tensor of the last look
         self._spans: list[tuple[int, int]] = []  # of samples in memory: address and bytes
         self._samples: list[bytes] = []
-        self._hooks: tuple[list[int], int] = [], 0  # with what names them
+        self._hooks: tuple[list[Any], int] = [], 0  # with what names them
         self._fields: dict[str, FieldValue] = {}
 
     def look(self) -> dict[str, FieldValue]:
@@ -82,6 +82,7 @@ class Weights:
 
     def _name(self, state: _State, marks: dict[int, tuple[int, int]]) -> dict[str, FieldValue]:
         _check_adapters(self._model)
+        _check_layers(self._model)
         before = {id(one.ref()): one for one in self._seen}
         now: dict[int, _Seen] = {}
         # With its adapters disabled a model has the names that it has without adapters.
@@ -89,6 +90,11 @@ class Weights:
                  .replace(".original_module.", ".")
                  for each in (self._model.named_parameters, self._model.named_buffers)
                  for name, one in each()}
+        for one in state.tensors:
+            if one.numel() and not marks[id(one)][1]:
+                raise ValueError(f"{names[id(one)]} has no memory of its own, as tensors that are "
+                                 "quantized by torchao or quanto, sharded or offloaded: its "
+                                 "content cannot be hashed. Call the model's own generate()")
         digest = xxhash.xxh3_128()
         for name, one in sorted({id(one): (names[id(one)], one) for one in state.tensors}.values(),
                                 key=lambda named: named[0]):
@@ -118,8 +124,10 @@ def _state_of(model: Any) -> _State:
             continue
         inside: dict[str, Any] = module.__dict__
         children: dict[str, Any] = inside["_modules"]
-        if inside["training"]:
+        if inside.get("training"):  # torch.compile()'s module has a property
             state.training = True
+        if "forward" in inside and "_orig_mod" not in children:
+            state.hooks.append(inside["forward"])  # itself: a number of one that is gone comes back
         if inside["_forward_hooks"] or inside["_forward_pre_hooks"]:
             # Those of transformers itself change nothing: they copy outputs, or ask for gradients.
             state.hooks += [number for hooks in (inside["_forward_hooks"],
@@ -151,6 +159,17 @@ def _check_adapters(model: Any) -> None:
                 getattr(config, "alora_invocation_tokens", None):
             raise ValueError(f"adapter {name} is of the kind {kind}: its keys and values depend on "
                              "more than the tokens before them. Delete it, or merge it")
+
+
+def _check_layers(model: Any) -> None:
+    for name, layer in model.named_modules():
+        inside: dict[str, Any] = layer.__dict__
+        own = inside["_parameters"]
+        if "_packed_params" in inside or ("W_q" in own and "meta" in inside) or any(
+                hasattr(one, "quant_state") or hasattr(one, "SCB") for one in own.values()):
+            raise ValueError(f"{name} keeps a part of its weights outside parameters and buffers, "
+                             "as layers of torch.ao, bitsandbytes and HQQ: its content cannot be "
+                             "hashed. Call the model's own generate()")
 
 
 def _configs_of(model: Any) -> list[str]:
