@@ -268,7 +268,7 @@ class Moves(unittest.TestCase):
         self.mover.load(Transfer("loader", ids, [boundary], blocks, present_tokens=present,
                                  **options))
         done, failed = set(), set()
-        while not done:
+        while self.mover._loads and not done:
             done, failed = self.mover.results([], idle=True)
         self.assertEqual(done, {"loader"})
         return not failed
@@ -358,10 +358,11 @@ class Moves(unittest.TestCase):
         self.mover.save(Transfer("saver", prompt(32, 10), [32], blocks, epoch=5))
         self.mover.flush()
         results = [set(), set()]
-        while len(results[0]) < 3:
+        while self.mover._loads:
             for all_, some in zip(results, self.mover.results([], idle=True), strict=True):
                 all_ |= some
-        self.assertEqual(results[1], {"under way", "planned before"})
+        self.assertEqual(results, [{"under way", "planned before", "of now"},
+                                   {"under way", "planned before"}])
         self.assertNotIn(tuple(prompt(32, 9)), self.store.kept)
         self.assertEqual((self.store.epochs[-1], self.mover.saves_left_out >= 1), (5, True))
 
