@@ -13,7 +13,6 @@ from transformers_support import CHUNK, TOLERANCE, TransformersTest
 import torch
 import transformers
 from hearth_cache import Unavailable
-from transformers import DynamicCache
 
 SECOND = """
 import json, sys
@@ -117,20 +116,28 @@ class Prefixes(TransformersTest):
             self.prefixes.generate(torch.tensor([ids]), attention_mask=torch.zeros(1, 150))
         with self.assertRaisesRegex(ValueError, "one prompt"):
             self.prefixes.generate(torch.tensor([ids, ids]))
+        for name in ("num_beams", "num_return_sequences"):
+            with self.assertRaisesRegex(ValueError, f"{name}=2: "):
+                self.prefixes.generate(torch.tensor([ids]), **{name: 2})
+            config = transformers.GenerationConfig(**{name: 2}, do_sample=True)
+            with self.assertRaisesRegex(ValueError, f"{name}=2: "):
+                self.prefixes.generate(torch.tensor([ids]), generation_config=config)
+            self.assertEqual(self.prefixes.generate(
+                torch.tensor([ids]), max_new_tokens=1, **{name: 1}).shape, (1, 151))
 
     def test_a_cache_of_the_callers_own_is_saved_where_it_recorded(self):
         ids = prompt(130, 6)
-        cache = DynamicCache(config=self.loaded.config)
+        cache = self.prefixes.load(ids)
         self.next_logits(ids, cache)
         with self.assertRaisesRegex(ValueError, "activate_past_recording"):
             self.prefixes.save(cache, ids)
-        recorded = DynamicCache(config=self.loaded.config)
+        recorded = self.prefixes.load(ids)
         recorded.activate_past_recording()
         self.next_logits(ids, recorded)
         self.assertEqual(list(self.prefixes.save(recorded, ids).boundaries), [128, 130])
         recorded.crop(0)
         self.expect_cold(ids + [5], self.prefixes.load(ids + [5]))
-        short = DynamicCache(config=self.loaded.config)
+        short = self.prefixes.load(ids[:50])
         self.next_logits(ids[:50], short)  # it has not slid
         self.assertIn(50, self.prefixes.save(short, ids[:50]).boundaries)
         with self.assertRaisesRegex(ValueError, "130 tokens, and there are 129"):

@@ -231,20 +231,30 @@ class Changes(TransformersTest):
 
     def test_a_cache_of_before_a_change_is_not_saved(self):
         ids = prompt(50, 3)  # which have not slid
-        made = DynamicCache(config=self.loaded.config)
-        self.next_logits(ids, made)
         begun = self.prefixes.load(ids)
         self.next_logits(ids, begun)
         with torch.no_grad():
             first(self.loaded).weight.mul_(1.25)
-        for cache in (made, begun, made, begun):  # and not when it is tried again
-            with self.assertRaisesRegex(ValueError, "changed, and the cache may be of before"):
-                self.prefixes.save(cache, ids)
+        for _ in range(2):
+            with self.assertRaisesRegex(ValueError, "changed after load"):
+                self.prefixes.save(begun, ids)
         self.assertEqual(self.store.list(), [])
         again = self.prefixes.load(ids)
         self.next_logits(ids, again)
         self.prefixes.save(again, ids)
         self.assertEqual(self.restored(self.prefixes, ids), 50)
+
+    def test_a_cache_of_unknown_weights_is_not_saved(self):
+        ids = prompt(50, 10)
+        made = DynamicCache(config=self.loaded.config)
+        self.next_logits(ids, made)
+        with torch.no_grad():
+            first(self.loaded).weight.mul_(1.25)
+        self.assertEqual(self.prefixes.layout.window, 70)
+        for _ in range(2):
+            with self.assertRaisesRegex(ValueError, "no cache of load"):
+                self.prefixes.save(made, ids)
+        self.assertEqual(self.store.list(), [])
 
     def test_a_config_that_switches_caching_off_answers_the_same(self):
         ids, model = prompt(TOKENS, 4), self.load_model()

@@ -142,17 +142,19 @@ class PrefixCache(Closing):
         return cache
 
     def save(self, cache: Any, ids: Ids, *, ttl_s: int = 0) -> cache_store_pb2.PublishAck:
-        """Keeps a cache of all of `ids`, which the model computed as it is now. Its sliding layers
-        must not have slid, or must have recorded: activate_past_recording() before the prefill, and
-        crop(0) after this. ValueError: the model changed since load() or prefill() made the cache;
-        of another cache, since this object was last used."""
-        begun = getattr(cache, _BEGUN, self._last)
+        """Keeps a cache of load() or prefill() after the model computed all of `ids`. Its sliding
+        layers must not have slid, or must have recorded: activate_past_recording() before the
+        prefill, and crop(0) after this. ValueError: load() or prefill() did not make the cache, or
+        the model changed since then."""
+        begun = getattr(cache, _BEGUN, None)
+        if begun is None:
+            raise ValueError("this is no cache of load() or prefill(), so the weights that "
+                             "computed it are unknown: begin with load(), and compute it again")
         ids = _list_of(ids)
         prefix = self._prefix(ids)
         if begun != prefix.fingerprint:
-            setattr(cache, _BEGUN, begun)  # for good
-            raise ValueError("the model's weights, adapters or settings changed, and the cache may "
-                             "be of before: begin it with load(), and compute it again")
+            raise ValueError("the model's weights, adapters or settings changed after load() or "
+                             "prefill() made the cache: begin it with load(), and compute it again")
         length = cache.get_seq_length()
         if length != len(ids):
             raise ValueError(f"the cache has {length} tokens, and there are {len(ids)} ids")
@@ -177,6 +179,11 @@ class PrefixCache(Closing):
             if value is not None and value is not False:
                 raise ValueError(f"{name}: with a restored cache the answer would be another. Call "
                                  "the model's own generate()")
+        for name in ("num_beams", "num_return_sequences"):
+            value = options.get(name, getattr(config, name, None))
+            if (value or 1) > 1:
+                raise ValueError(f"{name}={value}: a restored cache is of one sequence. Call the "
+                                 "model's own generate()")
         mask = options.setdefault("attention_mask", torch.ones_like(inputs))
         if not bool(mask.all()):
             raise ValueError("attention_mask: a prompt with padding has other positions")
