@@ -1,5 +1,5 @@
-"""What a model of torch computes with, by content: its tensors, adapters and hooks. All of them may
-change in memory at any time, and nothing tells."""
+"""Names a torch model by its content: tensors, adapters, hooks. Any of them can change in memory
+without notice."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hearth_cache.layout import FieldValue
 torch: Any = importlib.import_module("torch")  # by name, as in transformers.py
 
 SAMPLE_BYTES = 64  # of the middle of a tensor
-# Of an adapter's config: what does not decide what it computes.
-_UNTOLD = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
+# Fields of an adapter's config that do not change what it computes.
+_IGNORED = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
 _WHOLE_PROMPT = {"POLY", "XLORA"}  # kinds of adapters that choose by the call or by later tokens
 
 
@@ -47,7 +47,7 @@ class Weights:
 
     def __init__(self, model: Any) -> None:
         self._model, self.training = model, False
-        self._told: tuple[Any, ...] = ()
+        self._marks: tuple[Any, ...] = ()
         self._seen: list[_Seen] = []  # of each tensor of the last look
         self._spans: list[tuple[int, int]] = []  # of samples in memory: address and bytes
         self._samples: list[bytes] = []
@@ -61,14 +61,14 @@ class Weights:
         version."""
         state = _state_of(self._model)
         self.training = state.training
-        told = ([0 if one.is_inference() else one._version for one in state.tensors],
-                [one.data_ptr() for one in state.tensors], state.adapters, state.hooks)
-        if told != self._told or any(
+        marks = ([0 if one.is_inference() else one._version for one in state.tensors],
+                 [one.data_ptr() for one in state.tensors], state.adapters, state.hooks)
+        if marks != self._marks or any(
                 seen.ref() is not one for seen, one in zip(self._seen, state.tensors)) or \
                 self._take_samples(state.tensors) != self._samples:
-            self._fields = self._name(state, dict(zip(map(id, state.tensors), zip(*told[:2]))))
+            self._fields = self._name(state, dict(zip(map(id, state.tensors), zip(*marks[:2]))))
             self._spans = [span for span in map(_span_of, state.tensors) if span]
-            self._told, self._samples = told, self._take_samples(state.tensors)
+            self._marks, self._samples = marks, self._take_samples(state.tensors)
         return self._fields
 
     def _take_samples(self, tensors: list[Any]) -> list[bytes]:
@@ -158,7 +158,8 @@ def _check_adapters(model: Any) -> None:
         if config.is_prompt_learning or kind in _WHOLE_PROMPT or \
                 getattr(config, "alora_invocation_tokens", None):
             raise ValueError(f"adapter {name} is of the kind {kind}: its keys and values depend on "
-                             "more than the tokens before them. Delete it, or merge it")
+                             "more than the tokens before them. Delete the adapter, or call the "
+                             "model's own generate()")
 
 
 def _check_layers(model: Any) -> None:
@@ -175,12 +176,12 @@ def _check_layers(model: Any) -> None:
 def _configs_of(model: Any) -> list[str]:
     made: list[str] = []
     for name, config in sorted(getattr(model, "peft_config", {}).items()):
-        told: dict[str, Any] = {key: value for key, value in config.to_dict().items()
-                                if key not in _UNTOLD}
-        for key, value in told.items():
+        kept: dict[str, Any] = {key: value for key, value in config.to_dict().items()
+                                if key not in _IGNORED}
+        for key, value in kept.items():
             if isinstance(value, (set, frozenset)):  # whose order is another in each process
-                told[key] = sorted(map(str, cast("set[Any]", value)))
-        made.append(name + json.dumps(told, sort_keys=True, default=str))
+                kept[key] = sorted(map(str, cast("set[Any]", value)))
+        made.append(name + json.dumps(kept, sort_keys=True, default=str))
     return made
 
 

@@ -5,8 +5,8 @@
 
 For models on one device whose layers have full or sliding-window attention, all of one shape, as
 Gemma 3 has; for one prompt at a time. Other processes with the same weights, adapters, dtype,
-attention, versions and threads share what is kept: the results agree within rounding. Before each
-use it is looked whether the model changed.
+attention, versions and threads share what is kept: the results agree within rounding. Each use
+first checks whether the model changed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _KINDS = {"full_attention": "g", "sliding_attention": "l"}
 _BEGUN = "_hearth_fingerprint"  # of a cache: the model's when the cache was begun
 # Of a caller's options: what decides keys and values besides the token ids.
 _DECIDING = ("adapter_names", "alora_offsets", "inputs_embeds", "pixel_values", "position_ids")
-# transformers 5.23 computes these wrong behind any cache that has tokens already.
-_GUESSING = ("assistant_early_exit", "assistant_model", "prompt_lookup_num_tokens", "use_mtp")
+# transformers 5.23 computes these wrong with a cache that already has tokens.
+_ASSISTED = ("assistant_early_exit", "assistant_model", "prompt_lookup_num_tokens", "use_mtp")
 
 Ids = Any  # token ids, or a tensor of one row
 Rows = list[tuple[Any, Any]]  # keys and values of each layer, [1, kv_head, token, head_dim]
@@ -92,7 +92,7 @@ class PrefixCache(Closing):
             if isinstance(store, str) else store
         self._store.connect()  # while the weights are read
         self._weights = Weights(model)
-        self._told: tuple[Any, ...] = ()
+        self._marks: tuple[Any, ...] = ()
         self._last: Fingerprint
         self._last = self.fingerprint
         self._quiet = Quiet()
@@ -104,11 +104,11 @@ class PrefixCache(Closing):
         """Of the model as it is now."""
         config: Any = self._model.config.get_text_config(decoder=True)
         fields = {**_fields_of(self._model), **self._weights.look()}
-        told = (fields, str(self._model.dtype), str(config.__dict__))
-        if told != self._told:
+        marks = (fields, str(self._model.dtype), str(config.__dict__))
+        if marks != self._marks:
             self._last = Fingerprint.of(_layout_of(self._model, self._chunk_tokens), {
                 **fields, "config_sha256": config_sha256(config.to_dict())})
-            self._told = told
+            self._marks = marks
         return self._last
 
     @property
@@ -174,7 +174,7 @@ class PrefixCache(Closing):
         if inputs.shape[0] != 1 or "past_key_values" in options:
             raise ValueError("generate() is for one prompt, and brings its past_key_values")
         config = options.get("generation_config") or self._model.generation_config
-        for name in (*_DECIDING, *_GUESSING):
+        for name in (*_DECIDING, *_ASSISTED):
             value = options.get(name, getattr(config, name, None))
             if value is not None and value is not False:
                 raise ValueError(f"{name}: with a restored cache the answer would be another. Call "
