@@ -367,6 +367,7 @@ bool FaultyDisk::Strikes(DiskFault fault) {
 bool FaultyDisk::StrikesByShare(DiskFault fault) {
   const auto it = shares_.find(fault);
   if (it == shares_.end() || static_cast<int>(random_() % 1000) >= it->second) return false;
+  if (spared_reads_ > 0) return --spared_reads_, false;
   ++struck_;
   return true;
 }

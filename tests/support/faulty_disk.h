@@ -58,6 +58,11 @@ class FaultyDisk {
     absl::MutexLock lock(&mu_);
     shares_[fault] = per_mille;
   }
+  // A share strikes as usual after it would have struck `count` reads.
+  void SpareReads(int count) {
+    absl::MutexLock lock(&mu_);
+    spared_reads_ = count;
+  }
   void SetFull(bool full) {
     absl::MutexLock lock(&mu_);
     full_ = full;
@@ -115,6 +120,7 @@ class FaultyDisk {
   mutable absl::Mutex mu_;
   std::map<DiskFault, int> armed_ ABSL_GUARDED_BY(mu_);
   std::map<DiskFault, int> shares_ ABSL_GUARDED_BY(mu_);
+  int spared_reads_ ABSL_GUARDED_BY(mu_) = 0;
   std::mt19937_64 random_ ABSL_GUARDED_BY(mu_){1};
   bool full_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t room_ ABSL_GUARDED_BY(mu_) = kAmple;

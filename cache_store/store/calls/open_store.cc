@@ -192,20 +192,34 @@ absl::Status Recovery::Run() {
   return absl::OkStatus();
 }
 
-// One that cannot be read keeps no other back. What reads wrong each time is damaged.
+// One that cannot be read keeps no other back. What reads wrong in the same way each time is
+// damaged.
 absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
+  DiskTier* const disk = core_->tiers.disk.get();
   std::vector<uint64_t> wrong, failed;
+  std::string what;  // was read wrong: the numbers alone are the same for other wrong bytes, too
   do {
     wrong.clear();
     failed.clear();
+    what.clear();
     for (const uint64_t number : manifests) {
-      const Records read = core_->tiers.disk->ReadManifests({number});
-      if (!read.ok() && !core_->tiers.disk->IsOpen()) return read.status();
-      if (!TakeAll({number}, read).empty()) (read.ok() ? wrong : failed).push_back(number);
+      const Records read = disk->ReadManifests({number});
+      if (!read.ok() && !disk->IsOpen()) return read.status();
+      if (TakeAll({number}, read).empty()) continue;
+      const absl::StatusOr<ManifestRecord> record = disk->ReadManifest(number);
+      if (record.ok() && record->number == number) {
+        StoreLock lock(core_, StoreLock::kErasesItself);
+        Take(*record);
+      } else if (!read.ok() || absl::IsUnavailable(record.status())) {
+        failed.push_back(number);
+      } else {
+        wrong.push_back(number);
+        absl::StrAppend(&what, "restore point ", number, ": ", record.status().ToString(), "; ");
+      }
     }
     manifests = wrong;
     manifests.insert(manifests.end(), failed.begin(), failed.end());
-  } while (!wrong.empty() && confirmation_.ReadAgain(absl::StrJoin(wrong, " ")));
+  } while (!wrong.empty() && confirmation_.ReadAgain(what));
   if (!confirmation_.confirmed()) wrong.clear();  // they are left alone, too
   unread_ = manifests.size() - wrong.size();
   core_->Count(Counter::kTierErrors, unread_);

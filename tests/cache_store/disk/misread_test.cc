@@ -271,5 +271,32 @@ TEST_F(Misreads, OneErrorOfAStartsReadsSetsNothingAside) {
   EXPECT_THAT(lines_, Not(Contains(HasSubstr("set aside"))));
 }
 
+// As of a disk that begins to read wrong after the database is open, too.
+TEST_F(Misreads, ReadsThatTurnWrongDuringAStartLoseNothing) {
+  UseTables(false);
+  Open();
+  PublishSome();
+  int sound = 0;  // reads; the index comes last
+  for (bool is_struck = true; is_struck; sound += sound < 120 ? 8 : 1) {
+    store_.reset();
+    const int struck = disk_.struck();
+    disk_.SpareReads(sound);
+    Break(DiskFault::kFlippedBit, 1000, 6);
+    const absl::Status opened = TryOpen();
+    is_struck = disk_.struck() > struck;
+    disk_.SpareReads(0);
+    Heal();
+    if (!opened.ok()) {
+      ASSERT_EQ(opened.code(), absl::StatusCode::kUnavailable) << sound << ": " << opened;
+      Open();
+    }
+    ASSERT_EQ(Counted("recovery_lost_restore_points"), 0u) << sound;
+    ASSERT_EQ(Counted("recovery_dropped_manifests"), 0u) << sound;
+    if (Counted("recovery_unread_manifests") > 0) Open();
+    for (const uint64_t seed : acknowledged_) ASSERT_EQ(Fetch(seed), 64u) << sound << ": " << seed;
+  }
+  EXPECT_GT(sound, 10);
+}
+
 }  // namespace
 }  // namespace hearth
