@@ -235,16 +235,19 @@ absl::Status CheckMeta(const Database& db, const std::string& dir, const std::st
 absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::Noted& noted,
                                           BootId boot, DamageConfirmation* confirmation) {
   absl::StatusOr<DiskContents> contents;
-  std::string wrong;
+  std::string wrong, number;
+  rocksdb::Status read;
   do {
     contents = ReadContents(db);
     if (!contents.ok()) return contents;
     wrong = Wrong(db, *contents);
+    read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
+    if (read.IsCorruption()) {
+      absl::StrAppend(&wrong, "; the number of drops: ", read.ToString());
+    }
   } while (confirmation != nullptr && !wrong.empty() && confirmation->ReadAgain(wrong));
   if (confirmation != nullptr && !wrong.empty() && !confirmation->confirmed())
     return ReadsDifferently(wrong);
-  std::string number;
-  const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kManifests), kDropsKey, &number);
   if (!read.ok() && !read.IsNotFound() && !read.IsCorruption()) {
     return FromRocks(read, "read of the number of drops");
   }

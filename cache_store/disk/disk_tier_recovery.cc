@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/disk_tier_tables.h"
 #include "cache_store/disk/stored_records.h"
@@ -99,23 +100,32 @@ void FindLostTables(const Database& db, DiskContents* contents) {
     contents->damage.push_back(absl::StrCat("table ", path, ", numbers ", first, " to ", last,
                                             found.ok() ? ", was cut" : ", is gone",
                                             "; what it held is lost"));
-    // Other tables may lie among its numbers.
+    // RocksDB looks for 000001.ldb, too.
+    const std::string name =
+        absl::StrCat("/", file.relative_filename.substr(0, file.relative_filename.find('.') + 1));
+    bool is_known = true;
+    // Other tables may lie among its numbers. An error of another table is no loss: reads in use
+    // decide about that object.
     const auto is_lost = [&](const ObjectRecord& object) {
       if (object.number < first || object.number > last || object.in_table != is_table)
         return false;
       for (const uint32_t layer : object.layers) {
         rocksdb::PinnableSlice value;
         const StoredSlice slice{object.number, layer, 0, 0, object.in_table};
-        if (GetSlice(db, slice, &value).ok()) continue;
-        contents->unreadable_objects.push_back(object.number);
-        return true;
+        const rocksdb::Status read = GetSlice(db, slice, &value);
+        if (read.ok()) continue;
+        if (read.IsNotFound() || absl::StrContains(read.ToString(), name)) {
+          contents->unreadable_objects.push_back(object.number);
+          return true;
+        }
+        is_known = false;
       }
       return false;
     };
     auto& objects = contents->objects;
     objects.erase(std::remove_if(objects.begin(), objects.end(), is_lost), objects.end());
     // Else the next start finds it again, until what it held is erased.
-    db->DeleteFile(file.name).PermitUncheckedError();
+    if (is_known) db->DeleteFile(file.name).PermitUncheckedError();
   }
 }
 
