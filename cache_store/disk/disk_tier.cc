@@ -254,7 +254,8 @@ class RocksDiskTier : public DiskTier {
       if (absl::Status synced = Sync(); !synced.ok()) return synced;
       const absl::Status dropped =
           WithOwnDb([&] { return StoppedBy(tables_->Reclaim(SliceTables::kOnlyDead)); });
-      if (!dropped.ok()) return dropped;
+      // Damage stays, and does not keep a table of dead objects.
+      if (!dropped.ok() && !absl::IsDataLoss(dropped)) return dropped;
     }
     return WithOwnDb([&] {
       if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
