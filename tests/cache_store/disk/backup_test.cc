@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/point_count.h"
+#include "cache_store/store/store_seams.h"
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
 #include "tests/support/raw_database.h"
@@ -40,7 +42,9 @@ class Backup : public ::testing::Test {
     options.data_dir = dir;
     options.host_bytes = 1 << 20;
     options.disk_bytes = uint64_t{1} << 30;
-    return TieredStore::Open(options).value();
+    StoreSeams seams;
+    seams.disk_wait = [](absl::Duration) {};
+    return OpenStore(options, std::move(seams)).value();
   }
   static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, seed % 2 ? 200 : 33), {}}; }
   static uint32_t Boundary(uint64_t seed) { return seed % 2 ? 192 : 32; }
