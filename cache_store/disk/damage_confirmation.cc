@@ -7,14 +7,16 @@
 #include <iterator>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/disk/disk_tier_db.h"
 
 namespace hearth {
 namespace {
 
-constexpr absl::Duration kPauses[] = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(4),
-                                      absl::Seconds(8), absl::Seconds(16)};
+// 31 s in all. None is longer than a store may take to publish again when its disk is well.
+constexpr int kPausesInSeconds[] = {1, 2, 4, 4, 4, 4, 4, 4, 4};
+constexpr size_t kSaidBytes = 512;  // more of it says no more
 
 // Dirty pages stay. LOCK is left out: to close it would end this process's lock of it.
 void DropCachedFiles(const std::string& path) {
@@ -34,11 +36,22 @@ void DropCachedFiles(const std::string& path) {
 bool DamageConfirmation::ReadAgain(absl::string_view wrong) {
   same_ = wrong == last_ ? same_ + 1 : 1;
   last_ = std::string(wrong);
-  if (confirmed() || waits_ == std::size(kPauses)) return false;
-  const absl::Duration pause = kPauses[waits_++];
+  if (confirmed() || waits_ == std::size(kPausesInSeconds)) return false;
+  const absl::Duration pause = absl::Seconds(kPausesInSeconds[waits_++]);
+  if (waits_ == 1 && warnings_ != nullptr) {
+    warnings_->Say("damage",
+                   absl::StrCat("data folder ", dir_, " reads wrong, and is read again in ",
+                                absl::FormatDuration(pause), ": ", wrong.substr(0, kSaidBytes)));
+  }
   wait_ ? wait_(pause) : absl::SleepFor(pause);
   DropCachedFiles(DatabasePath(dir_));
   return true;
+}
+
+absl::Status ReadsDifferently(const std::string& dir, absl::string_view wrong) {
+  return absl::UnavailableError(
+      absl::StrCat("data folder ", dir, kReadsDifferently,
+                   ", and nothing of it is given up; start again when the disk is well: ", wrong));
 }
 
 }  // namespace hearth

@@ -8,34 +8,43 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cache_store/base/warnings.h"
 
 namespace hearth {
 
 class DamageConfirmation {
  public:
   using Wait = std::function<void(absl::Duration)>;
-  // `dir`: the data folder. `wait`: null: it sleeps.
-  DamageConfirmation(std::string dir, Wait wait) : dir_(std::move(dir)), wait_(std::move(wait)) {}
+  // `dir`: the data folder. `wait`: null: it sleeps. `warnings`: for the first wait; may be null.
+  DamageConfirmation(std::string dir, Wait wait, std::shared_ptr<Warnings> warnings)
+      : dir_(std::move(dir)), wait_(std::move(wait)), warnings_(std::move(warnings)) {}
 
   // `wrong` describes what was read, and is not empty. Waits, if it is to be read again.
   bool ReadAgain(absl::string_view wrong);
   // After ReadAgain returned false. False: it reads differently each time.
   bool confirmed() const { return same_ >= kSame; }
+  const std::string& dir() const { return dir_; }
 
  private:
   static constexpr int kSame = 3;
 
   const std::string dir_;
   const Wait wait_;
+  const std::shared_ptr<Warnings> warnings_;
   std::string last_;
   int same_ = 0;
   size_t waits_ = 0;
 };
+
+// The error of a start that gives up nothing, since `wrong` was not confirmed.
+absl::Status ReadsDifferently(const std::string& dir, absl::string_view wrong);
 
 }  // namespace hearth
 

@@ -43,7 +43,7 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   std::vector<std::string> lines;
   absl::StatusOr<DiskContents> contents = DiskContents();
   for (int attempt = 0; status.ok(); ++attempt) {
-    DamageConfirmation confirmation(dir, options.wait);
+    DamageConfirmation confirmation(dir, options.wait, options.warnings);
     status = CheckMeta(**db, dir, secret_check, confirmation);
     contents = status.ok() ? LoadContents(**db, before, boot, &confirmation) : status;
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;

@@ -217,14 +217,19 @@ uint64_t EndOfRecords(absl::string_view log) {
 // numbers have gaps. And syncs them: RocksDB syncs what it writes itself, never what another
 // process left in the page cache, which what is acknowledged as `sync` later stands on. `*bytes`:
 // of all.
-rocksdb::IOStatus SettleLogs(rocksdb::FileSystem* files, const std::string& path, uint64_t* bytes) {
+rocksdb::IOStatus SettleLogs(RocksFileSystem* files, const std::string& path, uint64_t* bytes) {
   const std::vector<std::string> logs = LogsIn(files, path);
   for (const std::string& log : logs) {
     std::string content;
     std::unique_ptr<rocksdb::FSWritableFile> file;
-    rocksdb::IOStatus status = rocksdb::ReadFileToString(files, log, &content);
+    // Once, since RocksDB reads it after this; but what is cut is read until two reads agree.
+    rocksdb::IOStatus status = rocksdb::ReadFileToString(files->target(), log, &content);
+    uint64_t end = EndOfRecords(content);
+    if (status.ok() && end < content.size()) {
+      status = rocksdb::ReadFileToString(files, log, &content);
+      end = EndOfRecords(content);
+    }
     if (!status.ok()) return status;
-    const uint64_t end = EndOfRecords(content);
     *bytes += end;
     status = files->ReopenWritableFile(log, rocksdb::FileOptions(), &file, nullptr);
     if (status.ok() && end < content.size()) status = file->Truncate(end, kPlain, nullptr);
@@ -259,6 +264,7 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
         absl::StrCat("data folder ", dir, " was written by another version of this program (", text,
                      "); empty it (rm -r ", DatabasePath(dir), "), or use that version"));
   }
+  if (IsMisread(status)) return ReadsDifferently(dir, text);
   const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
   if (status.IsCorruption() || status.IsPathNotFound()) {
     return absl::DataLossError(
@@ -378,8 +384,8 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn || mode == Mode::kOwnAgain || mode == Mode::kOwnToErase) {
-    status =
-        database->OpenAtAnyRate(dir, mode, options, families, DamageConfirmation(dir, tier.wait));
+    status = database->OpenAtAnyRate(dir, mode, options, families,
+                                     DamageConfirmation(dir, tier.wait, tier.warnings));
   } else if (mode == Mode::kAsIs) {
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {

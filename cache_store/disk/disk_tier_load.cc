@@ -166,12 +166,6 @@ absl::StatusOr<DiskContents> ReadContents(const Database& db) {
   return contents;
 }
 
-absl::Status ReadsDifferently(absl::string_view wrong) {
-  return absl::UnavailableError(
-      absl::StrCat("the data folder", kReadsDifferently,
-                   ", and nothing of it is given up; start again when the disk is well: ", wrong));
-}
-
 // What is wrong with the records. Empty: nothing.
 std::string Wrong(const Database& db, const DiskContents& contents) {
   if (contents.damage.size() == db.found().size() && contents.unreadable_objects.empty()) return "";
@@ -213,7 +207,7 @@ absl::Status CheckMeta(const Database& db, const std::string& dir, const std::st
     if (status.ok()) status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
   } while (status.IsCorruption() && confirmation.ReadAgain(status.ToString()));
   if (status.IsCorruption() && !confirmation.confirmed())
-    return ReadsDifferently(status.ToString());
+    return ReadsDifferently(dir, status.ToString());
   if (!version.empty()) {
     if (absl::Status checked = CheckVersion(dir, version); !checked.ok()) return checked;
   }
@@ -247,7 +241,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db, const PointCount::
     }
   } while (confirmation != nullptr && !wrong.empty() && confirmation->ReadAgain(wrong));
   if (confirmation != nullptr && !wrong.empty() && !confirmation->confirmed())
-    return ReadsDifferently(wrong);
+    return ReadsDifferently(confirmation->dir(), wrong);
   if (!read.ok() && !read.IsNotFound() && !read.IsCorruption()) {
     return FromRocks(read, "read of the number of drops");
   }

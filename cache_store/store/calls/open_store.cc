@@ -432,8 +432,15 @@ absl::Status RecoverIndex(StoreCore* core, const DamageConfirmation& confirmatio
   while (!note.ok() && of_note.ReadAgain(note.status().message())) {
     note = disk->ReadNote(DropNumbers::kNote);
   }
-  if (!note.ok() && !(absl::IsDataLoss(note.status()) && of_note.confirmed())) {
-    return note.status();
+  if (!note.ok() && !absl::IsDataLoss(note.status())) {
+    return absl::Status(note.status().code(),
+                        absl::StrCat("data folder ", of_note.dir(),
+                                     ": the numbers of tenants' drops cannot be read; start again "
+                                     "when the disk is well: ",
+                                     note.status().message()));
+  }
+  if (!note.ok() && !of_note.confirmed()) {
+    return ReadsDifferently(of_note.dir(), note.status().message());
   }
   if (!note.ok()) {
     core->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
@@ -484,7 +491,8 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
     if (!made.ok()) return made.status();
     arena = *std::move(made);
   }
-  const DamageConfirmation confirmation(options.data_dir, seams.disk_wait);
+  const DamageConfirmation confirmation(options.data_dir, seams.disk_wait,
+                                        std::make_shared<Warnings>(options.on_warning));
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
   if (wants_disk) store->volume()->Begin();
