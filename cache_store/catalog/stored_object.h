@@ -63,11 +63,12 @@ struct StoredObject {
   // Changed under the store's mutex by who reads or copies one, too.
   Residency ram, disk;
   bool copying = false;  // a copy of it to the device is queued
-  uint8_t failures = 0;  // of reads from disk, in a row and in the same way
+  uint8_t failures = 0;  // failed reads in a row with the same result
   uint8_t fetches = 0;   // since it was last copied to the device, 255 at most
-  uint16_t wrong = 0;    // of the failures: a digest of what was read; 0: errors
-  uint32_t names = 0;    // restore points that name it
-  uint32_t pins = 0;     // pinned ones among them
+  // 16 bits of a digest of the last failed read's bytes; 0: it was an error
+  uint16_t wrong = 0;
+  uint32_t names = 0;  // restore points that name it
+  uint32_t pins = 0;   // pinned ones among them
   uint32_t sessions = 0;
   uint32_t promised = 0;        // publishes under way whose restore points will name it
   SegmentNode* node = nullptr;  // null until it is visible

@@ -100,7 +100,7 @@ void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
   {
     StoreLock lock(core_);
     const absl::Time now = core_->clock->Now();
-    // If RAM has it, nobody else reads the disk.
+    // A copy in RAM serves all other readers: keep the object.
     if (object->retired || object->hidden(now) || (object->in_host() && object->on_disk)) return;
     if (is_open) {
       object->failures = object->wrong != wrong ? 1 : std::min(object->failures + 1, 255);

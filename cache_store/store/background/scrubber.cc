@@ -14,8 +14,8 @@ namespace {
 // Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
 constexpr uint64_t kNumbersAtOnce = 4096;
 constexpr char kProgressNote[] = "scrub";
-// Of a slice that reads wrong, in two minutes at most: more than it takes to give it up. If it
-// reads differently each time, the next pass comes back to it.
+// Most rereads of a slice that reads wrong, in two minutes at most: more than it takes to give it
+// up. If it reads differently each time, the next pass comes back to it.
 constexpr int kMaxRereads = 10;
 
 bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {

@@ -260,9 +260,11 @@ TEST_F(Misreads, OneErrorOfAStartsReadsSetsNothingAside) {
   PublishSome();
   for (int nth = 1; nth <= 40; ++nth) {
     store_.reset();
+    const int struck = disk_.struck();
     disk_.Arm(DiskFault::kFailedRead, nth);
     const absl::Status opened = TryOpen();
     disk_.Disarm();
+    ASSERT_GT(disk_.struck(), struck) << nth;
     if (!opened.ok()) Open();
     if (Counted("recovery_unread_manifests") > 0) Open();
     ASSERT_EQ(Counted("recovery_lost_restore_points"), 0u) << nth;
