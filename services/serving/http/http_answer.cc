@@ -228,10 +228,12 @@ void HttpAnswer::Begin(int status, const HttpHeaders& headers, const std::string
     absl::MutexLock lock(&state_->mutex);
     if (state_->ended || state_->gone) return;
     state_->begun = state_->is_stream = true;
-    state_->when_silent = when_silent;
   }
   state_->account->SetStreaming(true);
   state_->Put(state_->Head(status, headers, -1, /*closes=*/false), /*is_end=*/false);
+  // After the head: the connection's thread writes it when it looks for a caller who is gone.
+  absl::MutexLock lock(&state_->mutex);
+  state_->when_silent = when_silent;
 }
 
 bool HttpAnswer::Write(absl::string_view data) { return state_->Write(data); }
