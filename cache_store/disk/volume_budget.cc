@@ -22,8 +22,9 @@ constexpr uint64_t kMinStoredDivisor = 4;
 // nothing.
 constexpr uint64_t kSmallPart = 32;
 
-// Least limit that Squeeze leaves: RocksDB can write a table of so many bytes into the room of the
-// reserve (disk_sizes.h).
+// Least limit that Squeeze leaves. RocksDB can write a table of so many bytes into the room of the
+// reserve (disk_sizes.h). A volume of any size may need so low a limit: each table may hold a live
+// byte.
 constexpr uint64_t kLeastBytes = kReserveBytes / 2;
 
 uint64_t Below(uint64_t a, uint64_t b) { return a - std::min(a, b); }
