@@ -78,4 +78,11 @@ absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t ma
   return text;
 }
 
+void DropFromPageCache(const std::string& path) {
+  const absl::StatusOr<int> file = OpenRegularFile(path, O_RDONLY | O_NOFOLLOW);
+  if (!file.ok()) return;
+  ::posix_fadvise(*file, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(*file);
+}
+
 }  // namespace hearth

@@ -34,6 +34,11 @@ absl::Status CheckIsRegular(const std::string& path);
 absl::StatusOr<std::string> ReadBoundedFile(const std::string& path, uint64_t max_bytes,
                                             bool pipes_too = false);
 
+// Makes the next read of a regular file the device's, but for pages that are not written yet. Does
+// nothing where that is not possible; links are not followed. Do not call for a file of which this
+// process holds a lock of fcntl(2): it would end the lock.
+void DropFromPageCache(const std::string& path);
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_BASE_REGULAR_FILE_H_

@@ -1,14 +1,12 @@
 #include "cache_store/disk/damage_confirmation.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <iterator>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cache_store/base/regular_file.h"
 #include "cache_store/disk/disk_tier_db.h"
 
 namespace hearth {
@@ -18,16 +16,12 @@ namespace {
 constexpr int kPausesInSeconds[] = {1, 2, 4, 4, 4, 4, 4, 4, 4};
 constexpr size_t kSaidBytes = 512;  // more of it says no more
 
-// Dirty pages stay. LOCK is left out: to close it would end this process's lock of it.
+// LOCK is left out: this process holds a lock of it.
 void DropCachedFiles(const std::string& path) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end;
        it.increment(error)) {
-    if (it->path().filename() == "LOCK") continue;
-    const int file = ::open(it->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0) continue;
-    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(file);
+    if (it->path().filename() != "LOCK") DropFromPageCache(it->path().string());
   }
 }
 

@@ -1,12 +1,10 @@
 #include "cache_store/disk/disk_tier_tables.h"
 
-#include <fcntl.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/sst_file_writer.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/base/regular_file.h"
 #include "cache_store/disk/stored_records.h"
 
 namespace hearth {
@@ -236,19 +235,14 @@ void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch
 }
 
 void DropCached(const Database& db, uint64_t object) {
-  const auto drop = [](const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(file);
-  };
   const std::string first = NumberKey(object), end = NumberKey(object + 1);
   for (const Family family : {kTables, kSlices}) {
     rocksdb::ColumnFamilyMetaData files;
     db->GetColumnFamilyMetaData(db.family(family), &files);
     for (const rocksdb::LevelMetaData& level : files.levels) {
       for (const rocksdb::SstFileMetaData& file : level.files) {
-        if (file.largestkey >= first && file.smallestkey < end) drop(file.db_path + file.name);
+        if (file.largestkey < first || file.smallestkey >= end) continue;
+        DropFromPageCache(file.db_path + file.name);
       }
     }
   }
