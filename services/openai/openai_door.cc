@@ -313,13 +313,12 @@ absl::StatusOr<JsonDocument> OpenAiDoor::ReadBody(const HttpRequest& request,
   return body;
 }
 
-absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request, bool is_chat,
+absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request, BodyParser parse,
                                                       const Answer& answer) const {
   HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
   if (!body.ok()) return body.status();
-  absl::StatusOr<OpenAiRequest> read =
-      is_chat ? ParseChat(body->root()) : ParseCompletion(body->root(), options_.context_tokens);
+  absl::StatusOr<OpenAiRequest> read = parse(body->root());
   if (!read.ok()) return read;
   if (absl::Status s = AddBadWords(options_.tokenizer, &*read); !s.ok()) return s;
   if (!answer->Hold(read->bytes())) return NoAnswerMemory();
@@ -347,7 +346,10 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
                                  const Answer& answer) {
   CompletionTerms terms;
   terms.request_id = RequestIdOf(request);
-  absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, is_chat, answer);
+  const auto parse = [&](JsonValue body) {
+    return is_chat ? ParseChat(body) : ParseCompletion(body, options_.context_tokens);
+  };
+  absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, parse, answer);
   if (parsed.ok()) NoteUnknown(parsed->unknown, &headers);
   terms.headers = headers;
   headers.insert(headers.end(),
@@ -376,17 +378,13 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
 void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
-  HttpHold document(answer.get());
-  const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
-  absl::StatusOr<OpenAiRequest> read = body.ok()
-                                           ? ParseTokenize(body->root(), options_.context_tokens)
-                                           : absl::StatusOr<OpenAiRequest>(body.status());
+  const auto parse = [&](JsonValue body) { return ParseTokenize(body, options_.context_tokens); };
+  absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
   absl::Status status = read.status();
   if (status.ok()) {
     NoteUnknown(read->unknown, &headers);
     status = AdapterOf(read->model).status();
   }
-  if (status.ok() && !answer->Hold(read->bytes())) status = NoAnswerMemory();
   const auto refuse = [&](const absl::Status& why) {
     headers.emplace_back("Content-Type", "application/json");
     SendError(why, 0, headers, answer.get());

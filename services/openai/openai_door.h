@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -73,7 +74,9 @@ class OpenAiDoor final : public SideDoor {
                        const Answer& answer);
   // `hold` counts the document.
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
-  absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, bool is_chat,
+  using BodyParser = absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body)>;
+  // The answer holds what the request takes.
+  absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, BodyParser parse,
                                             const Answer& answer) const;
   // The adapter of that name; empty: the model itself. kNotFound: there is no such model.
   absl::StatusOr<std::string> AdapterOf(const std::string& model) const;
