@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace hearth {
 namespace {
@@ -289,8 +291,6 @@ constexpr OpenAiField kOnlyForAnswers = {
     "", kInTokenize | kInDetokenize, FieldUse::kIgnored, 0, "", "only for answers", 0};
 
 constexpr size_t kRows = sizeof(kFields) / sizeof(kFields[0]);
-constexpr size_t kSlots = 512;  // more than twice the names
-constexpr uint16_t kNoRow = 0xFFFF;
 
 constexpr bool IsInOrder() {
   for (size_t i = 1; i < kRows; ++i) {
@@ -302,68 +302,35 @@ constexpr bool IsInOrder() {
 }
 static_assert(IsInOrder(), "the rows of one name must be neighbours, and of different places");
 
-// FNV-1a.
-constexpr size_t SlotOf(absl::string_view name) {
-  uint32_t hash = 2166136261u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  return (hash ^ (hash >> 16)) % kSlots;
-}
-
-// The first row of each name, by the hash of the name; a taken slot moves to the next.
-struct NameIndex {
-  uint16_t rows[kSlots] = {};
-  size_t longest = 0;
-};
-
-constexpr NameIndex MakeNameIndex() {
-  NameIndex made;
-  for (uint16_t& row : made.rows) row = kNoRow;
-  for (size_t i = 0; i < kRows; ++i) {
-    const absl::string_view name = kFields[i].name;
-    made.longest = std::max(made.longest, name.size());
-    if (i > 0 && name == kFields[i - 1].name) continue;
-    size_t slot = SlotOf(name);
-    while (made.rows[slot] != kNoRow) slot = (slot + 1) % kSlots;
-    made.rows[slot] = static_cast<uint16_t>(i);
-  }
-  return made;
-}
-
-constexpr NameIndex kIndex = MakeNameIndex();
-
-// The first row of the name; kNoRow: there is none.
+// The first row of the name; kRows: there is none.
 size_t FirstRowOf(absl::string_view name) {
-  if (name.size() > kIndex.longest) return kNoRow;
-  size_t slot = SlotOf(name);
-  while (kIndex.rows[slot] != kNoRow && kFields[kIndex.rows[slot]].name != name) {
-    slot = (slot + 1) % kSlots;
-  }
-  return kIndex.rows[slot];
+  static const auto& rows = *new absl::flat_hash_map<absl::string_view, size_t>([] {
+    absl::flat_hash_map<absl::string_view, size_t> made;
+    for (size_t i = 0; i < kRows; ++i) made.try_emplace(kFields[i].name, i);
+    return made;
+  }());
+  const auto found = rows.find(name);
+  return found == rows.end() ? kRows : found->second;
+}
+
+auto WordsOf(const OpenAiField& field) {
+  return absl::StrSplit(field.words, ' ', absl::SkipEmpty());
 }
 
 // Whether the list has the field's words, in their order.
 bool IsWords(const OpenAiField& field, JsonValue list) {
-  absl::string_view words = field.words;
+  const auto words = WordsOf(field);
+  auto next = words.begin();
   for (const JsonValue one : list.elements()) {
-    const absl::string_view word = words.substr(0, words.find(' '));
-    if (word.empty() || !one.Is(word)) return false;
-    words.remove_prefix(std::min(word.size() + 1, words.size()));
+    if (next == words.end() || !one.Is(*next++)) return false;
   }
-  return words.empty();
-}
-
-// Whether `word` is one of the words of a list with spaces between.
-bool HasWord(absl::string_view words, absl::string_view word) {
-  while (!words.empty()) {
-    const size_t end = std::min(words.find(' '), words.size());
-    if (words.substr(0, end) == word) return true;
-    words.remove_prefix(std::min(end + 1, words.size()));
-  }
-  return false;
+  return next == words.end();
 }
 
 bool IsWordOf(const OpenAiField& field, JsonValue value) {
-  return value.is_string() && HasWord(field.words, *value.Text());
+  const auto words = WordsOf(field);
+  return std::any_of(words.begin(), words.end(),
+                     [&](absl::string_view word) { return value.Is(word); });
 }
 
 absl::Status RefuseField(JsonValue value, absl::string_view note) {
