@@ -308,7 +308,7 @@ std::string OpenAiDoor::Models(absl::string_view only) const {
 absl::StatusOr<JsonDocument> OpenAiDoor::ReadBody(const HttpRequest& request,
                                                   HttpHold* hold) const {
   absl::StatusOr<JsonDocument> body =
-      ParseBody(request.body, [&](uint64_t bytes) { return !draining_ && hold->Add(bytes); });
+      ParseBody(request.body(), [&](uint64_t bytes) { return !draining_ && hold->Add(bytes); });
   if (absl::IsUnavailable(body.status()) && draining_) return Draining();
   return body;
 }

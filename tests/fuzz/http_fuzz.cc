@@ -135,7 +135,7 @@ HttpVerdict CheckHead(const HttpRequest& head) {
 void Handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
   const HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (request.method != "POST") return answer->Send(200, headers, "{}\r\n");
-  const absl::Status status = ReadBody(request.path == "/v1/chat/completions", request.body,
+  const absl::Status status = ReadBody(request.path == "/v1/chat/completions", request.body(),
                                        [&](uint64_t bytes) { return answer->Hold(bytes); });
   if (!status.ok()) {
     const int code = absl::IsUnavailable(status) ? 503 : 400;

@@ -25,6 +25,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "services/serving/http/body_bytes.h"
 #include "services/serving/http/http_budget.h"
 
 namespace hearth {
@@ -32,12 +33,14 @@ namespace hearth {
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method, path, query, body;
+  std::string method, path, query;
+  BodyBytes body_bytes;
   HttpHeaders headers;  // names in lower case; no trailers
   std::string peer;     // its address and port
 
   // Null: the request has no such header.
   const std::string* Header(absl::string_view name) const;
+  absl::string_view body() const { return body_bytes.view(); }
 };
 
 // The answer to one request: whole, or a stream. If it is destroyed before its end, the caller gets

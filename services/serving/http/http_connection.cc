@@ -83,6 +83,7 @@ void CallHandler(const HttpServer::Handler& handler, LogRate* faults, HttpReques
       absl::StrCat(request.method, " ", request.path).substr(0, kMaxQuotedBytes);
   std::string why = "unknown";
   try {
+    request.body_bytes.Join();
     return handler(std::move(request), answer);
   } catch (const std::exception& fault) {
     why = fault.what();
@@ -367,15 +368,15 @@ void HttpConnection::DropPending() {
 }
 
 bool HttpConnection::ReserveBody(size_t more) {
-  std::string& body = parser_->get().body();
+  BodyBytes& body = parser_->get().body();
   const uint64_t wanted = body.size() + more;
   if (wanted <= counted_body_) return true;
   const uint64_t most = parser_->content_length().value_or(server_->options.limits.body_bytes);
-  const uint64_t to = std::min(most, std::max(wanted, 2 * counted_body_));
+  const uint64_t to = BodyBytes::CapacityFor(wanted, counted_body_, most);
   if (to <= counted_body_) return true;
   if (!account_->Grow(to - counted_body_)) return false;
   counted_body_ = to;
-  body.reserve(to);
+  body.Reserve(to);
   return true;
 }
 
@@ -453,23 +454,25 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
 }
 
 void HttpConnection::Handle() {
-  request_.body = std::move(parser_->get().body());
+  request_.body_bytes = std::move(parser_->get().body());
   parser_.reset();
   const bool is_head = request_.method == "HEAD";
   drops_input_ = drops_input_ || !keeps_alive_;
   const uint64_t counted = counted_header_ + counted_body_;
   BeginAnswer(is_head, is_http11_);
   Dispatch(std::exchange(request_, {}), counted);
+  // An answer that is ready by now need not wait until all other connections had their turn.
+  Poke();
 }
 
 // `counted`: what the answer holds for the request, until its handler returns.
 void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
   auto answer = std::make_shared<HttpAnswer>(answer_);
-  if (request.body.empty()) {
+  if (request.body_bytes.empty()) {
     CallHandler(server_->handler, &server_->faults, std::move(request), answer);
     return answer->Release(counted);
   }
-  FairPool* lane = request.body.size() <= server_->options.limits.small_body_bytes
+  FairPool* lane = request.body_bytes.size() <= server_->options.limits.small_body_bytes
                        ? server_->small_bodies.get()
                        : server_->large_bodies.get();
   assert(lane != nullptr);
@@ -664,6 +667,16 @@ class HttpConnectionOver final : public HttpConnection {
 
  private:
   void StartRead(asio::mutable_buffer into) override {
+    // A new connection's request is often there already: it need not wait until all other
+    // connections had their turn.
+    if (std::exchange(is_new_, false) && kIsPlain) {
+      ErrorCode error;
+      socket().non_blocking(true, error);
+      const size_t bytes = error ? 0 : socket().read_some(into, error);
+      if (error != asio::error::would_block) {
+        return Guarded([&] { OnRead(error, bytes); });
+      }
+    }
     stream_.async_read_some(into, [this, self = shared_from_this()](ErrorCode error, size_t n) {
       Guarded([&] { OnRead(error, n); });
     });
@@ -691,6 +704,7 @@ class HttpConnectionOver final : public HttpConnection {
   }
 
   const std::shared_ptr<void> context_;  // of TLS
+  bool is_new_ = true;                   // nothing was read yet
   Stream stream_;
 };
 

@@ -29,6 +29,7 @@
 
 #include "absl/strings/string_view.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/http/body_bytes.h"
 #include "services/serving/http/http_answer.h"
 #include "services/serving/http/http_budget.h"
 #include "services/serving/http/http_names.h"
@@ -39,7 +40,7 @@ namespace hearth {
 
 // A body that grows as its bytes come: Beast's own allocates Content-Length before the first byte.
 struct HttpBody {
-  using value_type = std::string;
+  using value_type = BodyBytes;
   class reader {
    public:
     template <bool is_request, typename Fields>
@@ -50,7 +51,7 @@ struct HttpBody {
       error = {};
       size_t bytes = 0;
       for (const boost::asio::const_buffer buffer : boost::beast::buffers_range_ref(buffers)) {
-        body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+        body_.Append({static_cast<const char*>(buffer.data()), buffer.size()});
         bytes += buffer.size();
       }
       return bytes;

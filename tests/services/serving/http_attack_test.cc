@@ -41,7 +41,7 @@ class HttpAttackTest : public ::testing::Test {
   }
   void ServeEcho() {
     Serve([](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
-      answer->Send(200, {}, absl::StrCat(request.path, " ", request.body.size(), "|"));
+      answer->Send(200, {}, absl::StrCat(request.path, " ", request.body().size(), "|"));
     });
   }
   // Keeps the answers for the test.
@@ -163,6 +163,18 @@ TEST_F(HttpAttackTest, HalfBodiesStayWithinBudget) {
   EXPECT_LT(refused, 20u);
   callers.clear();
   AwaitNothingHeld();
+}
+
+TEST_F(HttpAttackTest, GrowingBodyTakesABlockMoreThanItsBytes) {
+  constexpr size_t kBody = size_t{2} << 20, kSent = 1100000, kSlack = size_t{128} << 10;
+  ServeEcho();
+  HttpCaller caller(server_->address());
+  caller.Say(absl::StrCat(kPost, "Content-Length: ", kBody, "\r\n\r\n"));
+  caller.Say(std::string(kSent, 'b'));
+  while (server_->held_bytes() < kSent) Settle();
+  EXPECT_LT(server_->held_bytes(), kSent + kSlack);
+  caller.Say(std::string(kBody - kSent, 'b'));
+  EXPECT_THAT(caller.HearUntil("|"), EndsWith(absl::StrCat("/post ", kBody, "|")));
 }
 
 TEST_F(HttpAttackTest, RefusedHeadersEndBeforeTheBody) {
@@ -650,11 +662,11 @@ TEST_F(HttpAttackTest, RefusedTokenLosesItsPlace) {
 TEST_F(HttpAttackTest, SlowBodyHandlerDelaysNoOtherRequest) {
   absl::Notification entered, release;
   Serve([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
-    if (request.body.size() > (64 << 10)) {
+    if (request.body().size() > (64 << 10)) {
       entered.Notify();
       release.WaitForNotification();
     }
-    answer->Send(200, {}, absl::StrCat(request.body.size(), "|"));
+    answer->Send(200, {}, absl::StrCat(request.body().size(), "|"));
   });
   HttpCaller large(server_->address());
   large.Say(absl::StrCat(kPost, "Content-Length: 100000\r\n\r\n", std::string(100000, 'b')));
