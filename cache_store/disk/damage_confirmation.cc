@@ -30,7 +30,18 @@ void DropCachedFiles(const std::string& path) {
 bool DamageConfirmation::ReadAgain(absl::string_view wrong) {
   same_ = wrong == last_ ? same_ + 1 : 1;
   last_ = std::string(wrong);
-  if (confirmed() || waits_ == std::size(kPausesInSeconds)) return false;
+  return !confirmed() && Pause(wrong);
+}
+
+bool DamageConfirmation::ReadAgainAfterMisread(absl::string_view what) {
+  same_ = 0;
+  last_.clear();
+  return Pause(what);
+}
+
+// False: it has waited for long enough.
+bool DamageConfirmation::Pause(absl::string_view wrong) {
+  if (waits_ == std::size(kPausesInSeconds)) return false;
   const absl::Duration pause = absl::Seconds(kPausesInSeconds[waits_++]);
   if (waits_ == 1 && warnings_ != nullptr) {
     warnings_->Say("damage",

@@ -28,12 +28,16 @@ class DamageConfirmation {
 
   // `wrong` describes what was read, and is not empty. Waits, if it is to be read again.
   bool ReadAgain(absl::string_view wrong);
+  // The same where two reads differed, or a read failed: that is no damage, however often.
+  bool ReadAgainAfterMisread(absl::string_view what);
   // After ReadAgain returned false. False: it reads differently each time.
   bool confirmed() const { return same_ >= kSame; }
   const std::string& dir() const { return dir_; }
 
  private:
   static constexpr int kSame = 3;
+
+  bool Pause(absl::string_view wrong);
 
   const std::string dir_;
   const Wait wait_;

@@ -110,10 +110,11 @@ class DatabaseLog : public rocksdb::Logger {
         absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(line), {{"\n", " "}, {"\r", " "}});
     if (IsDropped(text)) {
       absl::MutexLock lock(&mu_);
-      if (dropped_.size() < kMaxDropped) {
-        dropped_.push_back(
-            absl::StrCat("the log is damaged, what was written after is lost: ", text));
-      }
+      const std::string line =
+          absl::StrCat("the log is damaged, what was written after is lost: ", text);
+      // An opening that is tried again says the same again.
+      const bool is_new = std::find(dropped_.begin(), dropped_.end(), line) == dropped_.end();
+      if (is_new && dropped_.size() < kMaxDropped) dropped_.push_back(line);
     }
     if (warnings_ != nullptr) warnings_->Say("database", text);
   }
@@ -244,8 +245,18 @@ bool IsMisread(const rocksdb::Status& status) {
   return status.IsIOError() && absl::StrContains(status.ToString(), kReadsDifferently);
 }
 
+rocksdb::Status Misread(const std::string& path, absl::string_view what) {
+  return rocksdb::Status::IOError(absl::StrCat(path, kReadsDifferently, ": ", what));
+}
+
 bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsPathNotFound() || status.IsNotFound();
+}
+
+// Whether the database is to be opened again, after a pause.
+bool OpensAgain(const rocksdb::Status& status, DamageConfirmation* confirmation) {
+  if (IsMisread(status)) return confirmation->ReadAgainAfterMisread(status.ToString());
+  return IsDamage(status) && confirmation->ReadAgain(status.ToString());
 }
 
 absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
@@ -428,6 +439,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families,
                                         DamageConfirmation confirmation) {
   const bool mends = mode == Mode::kOwn;
+  const DamageConfirmation of_mending = confirmation;
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
@@ -464,34 +476,53 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
   do {
     status = settle_logs();
     if (status.ok()) status = open();
-  } while (mends && (IsDamage(status) || IsMisread(status)) &&
-           confirmation.ReadAgain(status.ToString()));
-  const std::string why = status.ToString();
-  if (mends && IsDamage(status) && !confirmation.confirmed()) {
-    return rocksdb::Status::IOError(absl::StrCat(path, kReadsDifferently, ": ", why));
-  }
+  } while (mends && OpensAgain(status, &confirmation));
   if (mends && IsDamage(status)) {
-    options.paranoid_checks = false;  // a table that cannot be opened costs what it holds
-    status = open();
-  }
-  if (mends && IsDamage(status)) {
-    rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options.info_log,
-                 "damaged, RocksDB is asked to mend it, which may take minutes: %s", why.c_str());
-    const absl::Status mended = RecoverInChild(options, path, families);
-    if (absl::IsUnavailable(mended)) return rocksdb::Status::IOError(mended.ToString());
-    if (mended.ok()) status = open();
-    if (status.ok()) {
-      found_.push_back(
-          absl::StrCat("the database's manifest was damaged: RocksDB went back to the ",
-                       "newest state that is whole: ", why));
-    }
-  }
-  if (mends && IsDamage(status)) {
-    status = BeginAnew(files_.get(), dir, why, &found_);
-    if (status.ok()) status = open();
+    if (!confirmation.confirmed()) return Misread(path, status.ToString());
+    status = Mend(dir, status.ToString(), &options, families, of_mending, open);
   }
   if (status.ok()) mode == Mode::kOwnToErase ? reserve_->MakeLater() : reserve_->MakeFile();
   return status;
+}
+
+rocksdb::Status Database::Mend(const std::string& dir, const std::string& why,
+                               rocksdb::DBOptions* options,
+                               const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                               DamageConfirmation confirmation,
+                               absl::FunctionRef<rocksdb::Status()> open) {
+  const std::string path = DatabasePath(dir);
+  mending_ = std::make_shared<MendingFileSystem>(files_);
+  mending_env_ = rocksdb::NewCompositeEnv(mending_);
+  options->env = mending_env_.get();
+  options->paranoid_checks = false;  // a table that cannot be opened costs what it holds
+  bool went_back = false;
+  rocksdb::Status status;
+  do {
+    mending_->Begin();
+    status = open();
+    if (IsDamage(status) && mending_->failure().empty()) {
+      rocksdb::Log(rocksdb::InfoLogLevel::WARN_LEVEL, options->info_log,
+                   "damaged, RocksDB is asked to mend it, which may take minutes: %s", why.c_str());
+      const absl::Status mended = RecoverInChild(*options, path, families, *mending_);
+      if (absl::IsUnavailable(mended)) return rocksdb::Status::IOError(mended.ToString());
+      if (absl::IsAborted(mended)) status = Misread(path, mended.message());
+      went_back = went_back || mended.ok();
+      if (mended.ok()) status = open();
+    }
+    if (const std::string failure = mending_->failure(); !failure.empty()) {
+      Close();  // it may lack what was not read
+      status = Misread(path, failure);
+    }
+    mending_->End();
+  } while (OpensAgain(status, &confirmation));
+  if (status.ok() && went_back) {
+    found_.push_back(absl::StrCat("the database's manifest was damaged: RocksDB went back to the ",
+                                  "newest state that is whole: ", why));
+  }
+  if (!IsDamage(status)) return status;
+  if (!confirmation.confirmed()) return Misread(path, status.ToString());
+  status = BeginAnew(files_.get(), dir, why, &found_);
+  return status.ok() ? open() : status;
 }
 
 absl::Status Database::TryDisk(const std::string& dir, const DiskTierOptions& options,

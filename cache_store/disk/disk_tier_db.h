@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "cache_store/disk/damage_confirmation.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/files/disk_tier_files.h"
 #include "cache_store/disk/files/disk_tier_reserve.h"
+#include "cache_store/disk/files/mending_files.h"
 #include "cache_store/disk/files/rocks_status.h"
 #include "cache_store/disk/volume_budget.h"
 
@@ -111,10 +113,16 @@ class Database {
   rocksdb::Status OpenAtAnyRate(const std::string& dir, Mode mode, rocksdb::DBOptions options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families,
                                 DamageConfirmation confirmation);
+  // Opens a database with confirmed damage, `why`. `open` opens it with `*options`.
+  rocksdb::Status Mend(const std::string& dir, const std::string& why, rocksdb::DBOptions* options,
+                       const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                       DamageConfirmation confirmation, absl::FunctionRef<rocksdb::Status()> open);
   void Close();
 
   std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
+  std::shared_ptr<MendingFileSystem> mending_;  // null unless the database was mended
+  std::unique_ptr<rocksdb::Env> mending_env_;
   std::unique_ptr<FolderLock> lock_;  // kServe's; the other modes leave it to RocksDB
   bool compacts_ = true;
   std::unique_ptr<Reserve> reserve_;

@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 
 // Opening every table of 64 GiB took 10 s.
 constexpr unsigned kChildSeconds = 300;
+constexpr int kExitMisread = 3;
 // The parent's log may be locked by one of its other threads, which the child has not; and without
 // one RocksDB makes a file.
 class NoLog : public rocksdb::Logger {
@@ -58,7 +59,8 @@ fs::path AsidePath(const std::string& dir) { return dir + "/db.damaged"; }
 }  // namespace
 
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
-                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families) {
+                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                            const MendingFileSystem& files) {
   std::signal(SIGCHLD, SIG_DFL);  // ignored, it would keep the child's status from its parent
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -77,11 +79,15 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
     std::set_terminate(&std::abort);
     ::alarm(kChildSeconds);
     // Not closed: the rest of the process is not there.
-    ::_exit(Recover(options, path, families) ? 0 : 1);
+    const bool is_mended = Recover(options, path, families);
+    ::_exit(!files.failure().empty() ? kExitMisread : is_mended ? 0 : 1);
   }
   int status = -1;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kExitMisread) {
+    return absl::AbortedError("a read failed, or two reads differed, while RocksDB mended it");
+  }
   return absl::DataLossError("RocksDB cannot mend the database");
 }
 

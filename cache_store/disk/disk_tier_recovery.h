@@ -2,8 +2,10 @@
 //
 // A table that is gone, or cannot be opened, costs what it holds. With a damaged manifest RocksDB's
 // best-efforts recovery goes back to the newest state whose files are all there, in a child
-// process, since it may assert on what it reads. What cannot be mended is set aside whole, as
-// `db.damaged` beside the database: one is kept, for a week, and goes first where room is lacking.
+// process, since it may assert on what it reads. While RocksDB mends, a read that differs from its
+// repetition ends the mending and leaves the disk as it is (mending_files.h). What cannot be mended
+// is set aside whole, as `db.damaged` beside the database: one is kept, for a week, and goes first
+// where room is lacking.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_RECOVERY_H_
 
@@ -20,10 +22,13 @@
 namespace hearth {
 
 // Ok: the database at `path`, which is not open, can be opened again; some of it may be lost. The
-// child has a few minutes, and ends with its parent. kDataLoss: it could not mend it. kUnavailable:
-// there could be no child, and nothing was tried.
+// child has a few minutes, and ends with its parent. kDataLoss: it could not mend it. kAborted: a
+// read failed, or two reads of the same bytes differed: the database is as it was. kUnavailable:
+// there could be no child, and nothing was tried. `files`: the file system of options.env, after
+// Begin.
 absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string& path,
-                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families);
+                            const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                            const MendingFileSystem& files);
 
 // Takes objects out of `*contents` whose slices were in tables that are gone or cut, and adds a
 // line of damage for each table.

@@ -50,9 +50,12 @@ TEST(MendingChild, CrashIsNotTheParents) {
       for (const int signal : {SIGBUS, SIGSEGV, SIGABRT}) std::signal(signal, &EndWellBySignal);
       std::set_terminate(&EndWell);
       rocksdb::DBOptions options;
-      const auto env = rocksdb::NewCompositeEnv(std::make_shared<CrashingFiles>(crash));
+      const auto files =
+          std::make_shared<MendingFileSystem>(std::make_shared<CrashingFiles>(crash));
+      files->Begin();
+      const auto env = rocksdb::NewCompositeEnv(files);
       options.env = env.get();
-      const absl::Status mended = RecoverInChild(options, folder.File("db"), {});
+      const absl::Status mended = RecoverInChild(options, folder.File("db"), {}, *files);
       std::_Exit(absl::IsDataLoss(mended) ? 3 : 4);
     });
     EXPECT_TRUE(WIFEXITED(end));

@@ -4,11 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk/files/mending_files.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
@@ -16,6 +21,7 @@
 namespace hearth {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -298,6 +304,117 @@ TEST_F(Misreads, ReadsThatTurnWrongDuringAStartLoseNothing) {
     for (const uint64_t seed : acknowledged_) ASSERT_EQ(Fetch(seed), 64u) << sound << ": " << seed;
   }
   EXPECT_GT(sound, 10);
+}
+
+fs::path NewestTable(const fs::path& db) {
+  fs::path newest;
+  for (const auto& entry : fs::directory_iterator(db)) {
+    if (entry.path().extension() == ".sst") newest = std::max(newest, entry.path());
+  }
+  return newest;
+}
+
+// Damage that a start mends.
+struct MendedDamage {
+  const char* name;
+  void (*hit)(const fs::path& db);
+};
+const MendedDamage kMendedDamage[] = {
+    {"TableGone", [](const fs::path& db) { fs::remove(NewestTable(db)); }},
+    {"TableCut",
+     [](const fs::path& db) {
+       const fs::path table = NewestTable(db);
+       fs::resize_file(table, fs::file_size(table) - 1);
+     }},
+    {"CurrentGone", [](const fs::path& db) { fs::remove(db / "CURRENT"); }},
+};
+
+class MisreadMending : public MisreadFixture, public ::testing::TestWithParam<MendedDamage> {
+ protected:
+  MisreadMending() { UseTables(true); }
+  void CopyFolder(const std::string& from, const std::string& to) {
+    store_.reset();
+    for (const auto& entry : fs::directory_iterator(to)) fs::remove_all(entry.path());
+    fs::copy(from, to, fs::copy_options::recursive);
+  }
+  std::vector<uint64_t> Served() {
+    clock_.Advance(StoredObject::kLongestHidden);
+    std::vector<uint64_t> served;
+    for (const uint64_t seed : acknowledged_) {
+      if (Fetch(seed) == 64) served.push_back(seed);
+    }
+    return served;
+  }
+  // Starts on a copy of `damaged` while the disk reads wrong after `sound` right reads, then again
+  // on a disk that reads right.
+  void Start(const TestFolder& damaged, int per_mille, int sound) {
+    CopyFolder(damaged.path(), folder_.path());
+    disk_.SpareReads(sound);
+    Break(DiskFault::kFlippedBit, per_mille, 12);
+    const absl::Status opened = TryOpen();
+    disk_.SpareReads(0);
+    Heal();
+    if (!opened.ok()) {
+      EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
+      Open();
+    }
+    if (Counted("recovery_unread_manifests") > 0) Open();
+  }
+};
+
+TEST_P(MisreadMending, MisreadsAddNothingToDamage) {
+  Open();
+  PublishSome();
+  store_.reset();
+  GetParam().hit(folder_.path() + "/db");
+  const TestFolder damaged;
+  CopyFolder(folder_.path(), damaged.path());
+  Open();
+  const std::vector<uint64_t> left = Served();
+  ASSERT_GE(left.size(), acknowledged_.size() - 1);
+  EXPECT_GT(Counted("recovery_damage"), 0u);
+  for (const int per_mille : {1000, 100}) {
+    for (int sound = 0; sound < 300; sound += 1 + sound / 3) {
+      SCOPED_TRACE(absl::StrCat(per_mille, " of 1000 reads wrong after ", sound));
+      Start(damaged, per_mille, sound);
+      ASSERT_EQ(Served(), left);
+    }
+  }
+  EXPECT_GT(disk_.struck(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Damage, MisreadMending, ::testing::ValuesIn(kMendedDamage),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(MendingFiles, ReadThatDiffersEndsAllChanges) {
+  const TestFolder folder;
+  FaultyDisk disk;
+  const std::string table = folder.File("1.sst"), other = folder.File("other");
+  std::ofstream(table) << "the bytes of a table";
+  MendingFileSystem files(disk.env()->GetFileSystem());
+  files.Begin();
+  std::unique_ptr<rocksdb::FSRandomAccessFile> reader;
+  std::unique_ptr<rocksdb::FSWritableFile> open_file, new_file;
+  ASSERT_TRUE(files.NewRandomAccessFile(table, {}, &reader, nullptr).ok());
+  ASSERT_TRUE(files.NewWritableFile(other, {}, &open_file, nullptr).ok());
+  char scratch[32];
+  rocksdb::Slice read;
+  EXPECT_TRUE(reader->Read(4, 5, {}, &read, scratch, nullptr).ok());
+  EXPECT_EQ(read, "bytes");
+  EXPECT_TRUE(files.FileExists(folder.File("absent"), {}, nullptr).IsNotFound());
+  EXPECT_EQ(files.failure(), "");
+  EXPECT_TRUE(open_file->Append("begun", {}, nullptr).ok());
+  disk.Arm(DiskFault::kFlippedBit, 1);
+  EXPECT_TRUE(reader->Read(4, 5, {}, &read, scratch, nullptr).IsIOError());
+  EXPECT_THAT(files.failure(), HasSubstr("1.sst: two reads of 5 bytes at 4 differ"));
+  EXPECT_FALSE(open_file->Append("more", {}, nullptr).ok());
+  EXPECT_FALSE(files.NewWritableFile(folder.File("new"), {}, &new_file, nullptr).ok());
+  EXPECT_FALSE(files.RenameFile(table, other, {}, nullptr).ok());
+  EXPECT_FALSE(files.DeleteFile(table, {}, nullptr).ok());
+  EXPECT_FALSE(fs::exists(folder.File("new")));
+  EXPECT_TRUE(fs::exists(table));
+  files.End();
+  EXPECT_TRUE(files.DeleteFile(table, {}, nullptr).ok());
 }
 
 }  // namespace

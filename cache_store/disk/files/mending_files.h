@@ -1,0 +1,244 @@
+// MendingFileSystem: the file system under a database that is being mended. Private to disk/.
+//
+// RocksDB, opened without paranoid checks, leaves out a log that cannot be read, and its
+// best-efforts recovery leaves out tables: on a disk that reads wrong for a moment, each of them
+// would be lost for good. So between Begin and End every read of a table is made twice, the second
+// time past the page cache. (Logs, the manifest and CURRENT are read twice by disk_tier_files.h.)
+// After the first read that differs or fails, nothing on the disk is changed: every write, rename
+// and erase is refused, so that the database cannot be opened, and is as it was.
+//
+// Thread safe. Invariant: if failure() is empty when the opening ends, RocksDB saw only bytes of
+// which two reads agreed.
+#ifndef HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
+#define HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
+
+#include <rocksdb/file_system.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+// What the file system shares with its files. Thread safe.
+class MendingReads {
+ public:
+  void Begin() {
+    absl::MutexLock lock(&mu_);
+    failure_.clear();
+    mends_.store(true);
+  }
+  void End() { mends_.store(false); }
+  bool mends() const { return mends_.load(); }
+  // Returns `status`. Notes it unless it says that a file is absent, as a damaged database's may
+  // be.
+  rocksdb::IOStatus Checked(absl::string_view path, rocksdb::IOStatus status) {
+    if (mends() && !status.ok() && !status.IsNotFound() && !status.IsPathNotFound()) {
+      Note(absl::StrCat(path, ": ", status.ToString()));
+    }
+    return status;
+  }
+  void Note(std::string failure) {
+    absl::MutexLock lock(&mu_);
+    if (failure_.empty()) failure_ = std::move(failure);
+  }
+  std::string failure() const {
+    absl::MutexLock lock(&mu_);
+    return failure_;
+  }
+  rocksdb::IOStatus MayChange() const {
+    if (!mends()) return rocksdb::IOStatus::OK();
+    const std::string failed = failure();
+    return failed.empty() ? rocksdb::IOStatus::OK()
+                          : rocksdb::IOStatus::IOError("not changed after a read failed", failed);
+  }
+
+ private:
+  std::atomic<bool> mends_{false};
+  mutable absl::Mutex mu_;
+  std::string failure_ ABSL_GUARDED_BY(mu_);
+};
+
+class TwiceReadTable : public rocksdb::FSRandomAccessFileOwnerWrapper {
+ public:
+  TwiceReadTable(std::string path, std::unique_ptr<rocksdb::FSRandomAccessFile> file,
+                 std::shared_ptr<MendingReads> reads)
+      : FSRandomAccessFileOwnerWrapper(std::move(file)),
+        path_(std::move(path)),
+        reads_(std::move(reads)) {}
+
+  rocksdb::IOStatus Read(uint64_t offset, size_t bytes, const rocksdb::IOOptions& options,
+                         rocksdb::Slice* result, char* scratch,
+                         rocksdb::IODebugContext* dbg) const override {
+    rocksdb::IOStatus status = target()->Read(offset, bytes, options, result, scratch, dbg);
+    if (!reads_->mends()) return status;
+    // A table's properties are refused by their first bytes (disk_tier_blocks.h), which may have
+    // been read wrong, too.
+    std::string buffer(bytes, '\0');
+    rocksdb::Slice again;
+    target()->InvalidateCache(0, 0).PermitUncheckedError();
+    const rocksdb::IOStatus read = target()->Read(offset, bytes, options, &again, &buffer[0], dbg);
+    if (status.code() != read.code() || (status.ok() && *result != again)) {
+      reads_->Note(absl::StrCat(path_, ": two reads of ", bytes, " bytes at ", offset, " differ"));
+      return rocksdb::IOStatus::IOError(path_, "two reads differ");
+    }
+    return status.IsCorruption() ? status : reads_->Checked(path_, std::move(status));
+  }
+  rocksdb::IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count,
+                              const rocksdb::IOOptions& options,
+                              rocksdb::IODebugContext* dbg) override {
+    if (!reads_->mends()) return target()->MultiRead(requests, count, options, dbg);
+    for (size_t i = 0; i < count; ++i) {
+      rocksdb::FSReadRequest& read = requests[i];
+      read.status = Read(read.offset, read.len, options, &read.result, read.scratch, dbg);
+    }
+    return rocksdb::IOStatus::OK();
+  }
+
+ private:
+  const std::string path_;
+  const std::shared_ptr<MendingReads> reads_;
+};
+
+class MendingWritableFile : public rocksdb::FSWritableFileOwnerWrapper {
+ public:
+  using Options = rocksdb::IOOptions;
+  using Context = rocksdb::IODebugContext;
+  MendingWritableFile(std::unique_ptr<rocksdb::FSWritableFile> file,
+                      std::shared_ptr<const MendingReads> reads)
+      : FSWritableFileOwnerWrapper(std::move(file)), reads_(std::move(reads)) {}
+
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->Append(data, options, dbg) : may;
+  }
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           const rocksdb::DataVerificationInfo& info, Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->Append(data, options, info, dbg) : may;
+  }
+  rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
+                                     const Options& options, Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->PositionedAppend(data, offset, options, dbg) : may;
+  }
+  rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
+                                     const Options& options,
+                                     const rocksdb::DataVerificationInfo& info,
+                                     Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->PositionedAppend(data, offset, options, info, dbg) : may;
+  }
+  rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->Truncate(size, options, dbg) : may;
+  }
+
+ private:
+  const std::shared_ptr<const MendingReads> reads_;
+};
+
+class MendingFileSystem : public rocksdb::FileSystemWrapper {
+ public:
+  using Options = rocksdb::IOOptions;
+  using Context = rocksdb::IODebugContext;
+  explicit MendingFileSystem(std::shared_ptr<rocksdb::FileSystem> target)
+      : FileSystemWrapper(std::move(target)), reads_(std::make_shared<MendingReads>()) {}
+  const char* Name() const override { return "MendingFileSystem"; }
+
+  // Forgets earlier failures.
+  void Begin() { reads_->Begin(); }
+  // From now on files are read once, and changed.
+  void End() { reads_->End(); }
+  // The first read since Begin that differed or failed. Empty: none.
+  std::string failure() const { return reads_->failure(); }
+
+  rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* out,
+                                      Context* dbg) override {
+    return reads_->Checked(path, target()->NewSequentialFile(path, options, out, dbg));
+  }
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& path,
+                                        const rocksdb::FileOptions& options,
+                                        std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
+                                        Context* dbg) override {
+    rocksdb::IOStatus opened =
+        reads_->Checked(path, target()->NewRandomAccessFile(path, options, out, dbg));
+    if (opened.ok()) *out = std::make_unique<TwiceReadTable>(path, std::move(*out), reads_);
+    return opened;
+  }
+  rocksdb::IOStatus GetFileSize(const std::string& path, const Options& options, uint64_t* bytes,
+                                Context* dbg) override {
+    return reads_->Checked(path, target()->GetFileSize(path, options, bytes, dbg));
+  }
+  rocksdb::IOStatus FileExists(const std::string& path, const Options& options,
+                               Context* dbg) override {
+    return reads_->Checked(path, target()->FileExists(path, options, dbg));
+  }
+  rocksdb::IOStatus GetChildren(const std::string& path, const Options& options,
+                                std::vector<std::string>* names, Context* dbg) override {
+    return reads_->Checked(path, target()->GetChildren(path, options, names, dbg));
+  }
+
+  rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* out,
+                                    Context* dbg) override {
+    rocksdb::IOStatus status = reads_->MayChange();
+    if (status.ok()) status = target()->NewWritableFile(path, options, out, dbg);
+    if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
+    return status;
+  }
+  rocksdb::IOStatus ReopenWritableFile(const std::string& path, const rocksdb::FileOptions& options,
+                                       std::unique_ptr<rocksdb::FSWritableFile>* out,
+                                       Context* dbg) override {
+    rocksdb::IOStatus status = reads_->MayChange();
+    if (status.ok()) status = target()->ReopenWritableFile(path, options, out, dbg);
+    if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
+    return status;
+  }
+  rocksdb::IOStatus ReuseWritableFile(const std::string& path, const std::string& old_path,
+                                      const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSWritableFile>* out,
+                                      Context* dbg) override {
+    rocksdb::IOStatus status = reads_->MayChange();
+    if (status.ok()) status = target()->ReuseWritableFile(path, old_path, options, out, dbg);
+    if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
+    return status;
+  }
+  rocksdb::IOStatus DeleteFile(const std::string& path, const Options& options,
+                               Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->DeleteFile(path, options, dbg) : may;
+  }
+  rocksdb::IOStatus Truncate(const std::string& path, size_t size, const Options& options,
+                             Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->Truncate(path, size, options, dbg) : may;
+  }
+  rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
+                               const Options& options, Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->RenameFile(from, to, options, dbg) : may;
+  }
+  rocksdb::IOStatus LinkFile(const std::string& from, const std::string& to, const Options& options,
+                             Context* dbg) override {
+    rocksdb::IOStatus may = reads_->MayChange();
+    return may.ok() ? target()->LinkFile(from, to, options, dbg) : may;
+  }
+
+ private:
+  const std::shared_ptr<MendingReads> reads_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
