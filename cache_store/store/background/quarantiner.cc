@@ -127,6 +127,12 @@ void Quarantiner::Suspect(StoredObject* object, const absl::Status& why) {
                             " cannot be read, and is not served for a moment: ", why.message()));
 }
 
+void Quarantiner::NoteRead(StoredObject* object) {
+  core_->mu.AssertHeld();
+  object->failures = 0;
+  if (!failing_.empty()) failing_.erase(object->number);
+}
+
 bool Quarantiner::ManyFail(uint64_t object, absl::Time now) {
   core_->mu.AssertHeld();
   absl::erase_if(failing_, [now](const auto& entry) {

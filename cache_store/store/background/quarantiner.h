@@ -38,6 +38,9 @@ class Quarantiner {
   // keeps it. REQUIRES: the caller holds it.
   void Suspect(StoredObject* object, const absl::Status& why) ABSL_LOCKS_EXCLUDED(core_->mu);
 
+  // All of it was read from disk, and was right: earlier failures count no more.
+  void NoteRead(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
+
   // With the objects that only it named.
   void RemovePoint(RestorePointEntry* point, Removal why, DropResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
@@ -54,7 +57,8 @@ class Quarantiner {
   bool QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
-  // Objects whose reads failed within the last minute, and when; a few are enough.
+  // Objects whose reads failed within the last minute, and when, and that were not read right
+  // since; a few are enough.
   absl::flat_hash_map<uint64_t, absl::Time> failing_ ABSL_GUARDED_BY(core_->mu);
 };
 

@@ -276,7 +276,7 @@ FetchSessionImpl::~FetchSessionImpl() {
     if (!use_.is_export) core_->objects.NoteUse(objects_[i]);
     objects_[i]->ram.read |= served.from_host;
     objects_[i]->disk.read |= served.from_disk;
-    if (served.from_disk && unserved_slices_ == 0) objects_[i]->failures = 0;
+    if (served.from_disk && unserved_slices_ == 0) quarantiner_->NoteRead(objects_[i]);
     if (!use_.is_export && (served.from_host || served.from_disk)) {
       promoter_->NoteFetched(objects_[i]);
     }
