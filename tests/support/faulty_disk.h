@@ -63,6 +63,10 @@ class FaultyDisk {
     absl::MutexLock lock(&mu_);
     spared_reads_ = count;
   }
+  int spared_reads() const {  // left
+    absl::MutexLock lock(&mu_);
+    return spared_reads_;
+  }
   void SetFull(bool full) {
     absl::MutexLock lock(&mu_);
     full_ = full;

@@ -51,11 +51,13 @@ void VolumeWatch::Step() {
   if (now < next_ && next_ <= now + 2 * kLongestPause) return;
   next_ = now + kEvery;
   const uint64_t free_bytes = core_->tiers.disk->FreeBytes();
+  const uint64_t last_reclaim = core_->last_reclaim.load();
   if (budget_.IsAmple(free_bytes)) {
-    budget_.Update({0, free_bytes}, now);  // ends a wait for less room
+    const DiskRoom ample{0, free_bytes};  // the files need not be counted
+    budget_.Update(ample, now);           // ends a wait for less room
+    GiveBack(ample, last_reclaim);  // a reclaim may have failed since the reserve was given up
     return;
   }
-  const uint64_t last_reclaim = core_->last_reclaim.load();
   const Stopwatch stopwatch;
   const std::optional<DiskRoom> room = core_->tiers.disk->Room();
   next_ = now + PauseAfter(absl::FromChrono(stopwatch.Elapsed()));

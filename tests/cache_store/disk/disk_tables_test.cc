@@ -15,7 +15,9 @@
 
 #include "absl/time/clock.h"
 #include "cache_store/disk/disk_tier.h"
+#include "cache_store/disk/stored_records.h"
 #include "tests/support/faulty_disk.h"
+#include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -384,6 +386,68 @@ TEST_F(DiskTables, WithoutDirectWritesTheyGoThroughThePageCache) {
   disk_.Restart(/*machine=*/true, &random);
   Open();
   EXPECT_TRUE(Holds(1) && Holds(2) && Holds(3));
+}
+
+// The numbers of the lost table's objects lie around another's, and reads of the other one fail.
+TEST_F(DiskTables, LostTableTakesNoObjectOfATableThatIsWhole) {
+  Open();
+  WriteTable({1, 3});
+  WriteTable({2});
+  tier_.reset();
+  std::filesystem::path first;
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+    const bool is_table = file.path().extension() == ".sst";
+    if (is_table && (first.empty() || file.path() < first)) first = file.path();
+  }
+  std::filesystem::remove(first);
+  // On a copy of the folder, of a disk that reads right for so many reads.
+  const auto open = [&](DiskFault fault, int sound) {
+    const TestFolder copy;
+    std::filesystem::copy(folder_.path(), copy.path(), std::filesystem::copy_options::recursive);
+    DiskTierOptions options;
+    options.env = disk_.env();
+    options.wait = [](absl::Duration) {};
+    disk_.SpareReads(sound);
+    disk_.SetShare(fault, 1000);
+    const auto tier = DiskTier::Open(copy.path(), "secret", options);
+    disk_.SetShare(fault, 0);
+    if (!tier.ok()) {
+      EXPECT_EQ(tier.status().code(), absl::StatusCode::kUnavailable) << tier.status();
+      return;
+    }
+    const DiskContents contents = (*tier)->Load();
+    ASSERT_EQ(contents.objects.size(), 1u);
+    EXPECT_EQ(contents.objects[0].number, 2u);
+    EXPECT_EQ(contents.unreadable_objects, (std::vector<uint64_t>{1, 3}));
+  };
+  for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
+    constexpr int kMany = 100000;
+    open(fault, kMany);
+    const int reads = kMany - disk_.spared_reads();
+    for (int last = 1; last <= 12; ++last) {  // are wrong
+      const int struck = disk_.struck();
+      open(fault, reads - last);
+      EXPECT_GT(disk_.struck(), struck) << last;
+    }
+  }
+  disk_.SpareReads(0);
+}
+
+// A full disk's last room is for erases until space was given back, which a rotten block of records
+// must not put off for good.
+TEST_F(DiskTables, ReclaimEndsTheCrampedModeThoughARecordIsRotten) {
+  Open();
+  WriteTable({1});
+  WriteTable({2});
+  ASSERT_TRUE(tier_->SettleErases().ok());  // which flushes
+  const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
+  ASSERT_EQ(RotOnDisk(folder_, SerializeObject(record)), 1);
+  tier_->GiveUpReserve();
+  ASSERT_TRUE(absl::IsResourceExhausted(tier_->MayAdd()));
+  EXPECT_TRUE(absl::IsDataLoss(tier_->ReclaimSpace(0)));
+  EXPECT_TRUE(tier_->MayAdd().ok());
+  WriteTable({4});
+  EXPECT_TRUE(Holds(4));
 }
 
 }  // namespace

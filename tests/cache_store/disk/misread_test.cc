@@ -240,6 +240,72 @@ TEST_F(Misreads, DiskThatFailsManyObjectsKeepsThem) {
   ExpectAllServed();
 }
 
+TEST_F(Misreads, ScrubWaitsForMisreadsToEndAndGoesOn) {
+  Open();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
+  for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
+    SCOPED_TRACE(static_cast<int>(fault));
+    disk_.SetShare(fault, 1000);
+    const uint64_t bytes = Counted("scrubbed_bytes");
+    absl::Duration longest;
+    for (int step = 0; step < 200; ++step) {
+      const absl::Duration pause = stepped()->ScrubStep();
+      if (pause < options_.scrub.period) longest = std::max(longest, pause);
+      clock_.Advance(std::min(pause, options_.scrub.period));
+      executor_->RunAll();
+    }
+    EXPECT_GT(Counted("scrubbed_bytes"), bytes) << "it tries";
+    if (fault == DiskFault::kFlippedBit) EXPECT_GE(longest, absl::Seconds(1)) << "and waits";
+    EXPECT_EQ(Counted("quarantined_objects"), 0u);
+    EXPECT_EQ(store_->List("default").size(), acknowledged_.size());
+    Heal();
+    const uint64_t passes = Counted("scrub_passes");
+    for (int step = 0; step < 1000 && Counted("scrub_passes") < passes + 2; ++step) {
+      clock_.Advance(stepped()->ScrubStep());
+    }
+    EXPECT_EQ(Counted("scrub_passes"), passes + 2);
+    ExpectAllServed();
+  }
+}
+
+// Right bytes, an error, or less, of which Explain says why: the point is there in any case.
+TEST_F(Misreads, FetchOfAMisreadPointNeverSaysThatItIsGone) {
+  options_.scrub.bytes_per_s = 0;
+  Open();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Publish().ok());
+  const std::vector<RestorePoint> points = store_->List("default");
+  for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
+    disk_.SetShare(fault, 100);
+    int right = 0, failed = 0, hidden = 0;
+    for (int round = 0; round < 20; ++round) {
+      for (const uint64_t seed : acknowledged_) {
+        const auto fetched = KitFetch(store_.get(), model_, Prompt(seed));
+        if (!fetched.ok()) {
+          EXPECT_EQ(fetched.status().code(), fault == DiskFault::kFlippedBit
+                                                 ? absl::StatusCode::kDataLoss
+                                                 : absl::StatusCode::kUnavailable)
+              << fetched.status();
+          ++failed;
+        } else if (*fetched == 64) {
+          ++right;
+        } else {
+          ++hidden;
+          EXPECT_THAT(store_->Explain(KitQuery(model_, Prompt(seed))).value().summary,
+                      HasSubstr("a read of it failed, and it is read again"));
+        }
+      }
+      for (const RestorePoint& point : points) {
+        EXPECT_TRUE(store_->FetchById(point.id, "default").ok());
+      }
+      clock_.Advance(absl::Seconds(1));
+    }
+    EXPECT_TRUE(right > 0 && failed > 0 && hidden > 0) << right << " " << failed << " " << hidden;
+    EXPECT_EQ(store_->List("default").size(), points.size());
+    Heal();
+    ExpectAllServed();
+  }
+}
+
 TEST_F(Misreads, CopyInRamIsNotLostForWrongReads) {
   options_.scrub.bytes_per_s = 0;
   options_.host_bytes = 4 * kMiB;

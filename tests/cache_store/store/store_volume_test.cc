@@ -274,6 +274,24 @@ TEST_P(StoreVolume, RoomOfTheReserveIsForErases) {
   EXPECT_EQ(CountServed(), seeds_);
 }
 
+// The reserve was given up, and what was to give room back failed until there was room in any case.
+TEST_P(StoreVolume, ReclaimThatFailedUntilThereWasRoomIsRepeated) {
+  options_.disk_bytes = 48 * kMiB;
+  OpenFull(40 * kMiB);
+  DiskTier* disk = stepped()->core()->tiers.disk.get();
+  disk_.SetShare(DiskFault::kFailedWrite, 1000);
+  for (int second = 0; second < 10 && disk->MayAdd().ok(); ++second) Upkeep();
+  ASSERT_TRUE(absl::IsResourceExhausted(disk->MayAdd()));
+  disk_.SetRoom(FaultyDisk::kAmple);
+  for (int second = 0; second < 10; ++second) Upkeep();
+  ASSERT_EQ(Limit(), options_.disk_bytes);
+  ASSERT_TRUE(absl::IsResourceExhausted(disk->MayAdd()));
+  disk_.SetShare(DiskFault::kFailedWrite, 0);
+  for (int second = 0; second < 5; ++second) Upkeep();
+  const absl::Status taken = Publish(2000);
+  EXPECT_TRUE(taken.ok()) << taken;
+}
+
 INSTANTIATE_TEST_SUITE_P(Slices, StoreVolume, ::testing::Values(64u, 1024u),
                          [](const auto& info) { return info.param > 64 ? "Large" : "Small"; });
 
