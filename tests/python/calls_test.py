@@ -14,7 +14,8 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from hearth_cache import (
-    Access, AsyncWorker, Busy, DataLoss, DeadlineExceeded, InvalidRequest, Unavailable, Worker)
+    Access, AsyncWorker, Busy, DataLoss, DeadlineExceeded, HearthError, InvalidRequest, Unavailable,
+    Worker)
 from hearth_cache.prompts import generate_request
 from hearth_cache.v1 import inference_pb2
 
@@ -137,6 +138,14 @@ class Errors(unittest.TestCase):
                 worker.generate([1], top_p=3.0)
             self.assertEqual(caught.exception.field, "sampling.top_p")
             self.assertEqual(server.calls, 1)
+            self.assertEqual(caught.exception.code, grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_a_code_without_a_class_is_kept(self):
+        with ToldServer((grpc.StatusCode.UNIMPLEMENTED, ())) as server, \
+                Worker(server.address) as worker:
+            with self.assertRaises(HearthError) as caught:
+                worker.model()
+            self.assertEqual(caught.exception.code, grpc.StatusCode.UNIMPLEMENTED)
 
     def test_details_that_cannot_be_read_name_no_field(self):
         garbled = status_pb2.Status(code=3, details=[any_pb2.Any(

@@ -15,6 +15,8 @@ _CLASSES: dict[grpc.StatusCode, type[HearthError]] = {}
 class HearthError(Exception):
     """A call that failed. `request_id`: as the logs of worker and store have it."""
 
+    code = grpc.StatusCode.UNKNOWN
+
     def __init__(self, message: str, request_id: str = "", retry_after_s: Optional[float] = None,
                  field: str = "") -> None:
         super().__init__(message)
@@ -25,6 +27,7 @@ class HearthError(Exception):
 
     def __init_subclass__(cls, code: Optional[grpc.StatusCode] = None) -> None:
         if code is not None:
+            cls.code = code
             _CLASSES[code] = cls
 
 
@@ -77,8 +80,10 @@ def from_call(call: Any, address: str, request_id: str) -> HearthError:
     said: dict[str, Union[str, bytes]] = dict(call.trailing_metadata() or ())
     kind = _CLASSES.get(call.code(), HearthError)
     retry_after_s = _seconds(said.get("retry-after-ms")) if kind is Busy else None
-    return kind(f"{address}: {call.details() or call.code().name}", request_id, retry_after_s,
+    made = kind(f"{address}: {call.details() or call.code().name}", request_id, retry_after_s,
                 _field(said.get("grpc-status-details-bin")))
+    made.code = call.code()
+    return made
 
 
 def _seconds(text: Union[str, bytes, None]) -> float:

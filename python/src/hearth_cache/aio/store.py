@@ -129,13 +129,14 @@ class AsyncStore(AsyncClosing):
         return [one async for one in self._channel.stream("List", request,
                                                           cache_store_pb2.RestorePointInfo)]
 
-    def watch(self, *, tenant: str = "", since: Optional[cache_store_pb2.WatchEvent] = None
-              ) -> AsyncGenerator[cache_store_pb2.WatchEvent, None]:
+    def watch(self, *, tenant: str = "", since: Optional[cache_store_pb2.WatchEvent] = None,
+              with_chunks: bool = False) -> AsyncGenerator[cache_store_pb2.WatchEvent, None]:
         """What is stored, and every change from then on; `since`: after the last event that was
-        received. Closing the iterator ends it."""
+        received. `with_chunks`: with the tokens of restore points. Closing the iterator ends it."""
         since = since or cache_store_pb2.WatchEvent()
         request = cache_store_pb2.WatchRequest(tenant=tenant, since_sequence=since.sequence,
-                                               incarnation=since.incarnation)
+                                               incarnation=since.incarnation,
+                                               with_chunks=with_chunks)
         return self._channel.stream("Watch", request, cache_store_pb2.WatchEvent,
                                     self._channel.patience(_WATCH_S))
 
