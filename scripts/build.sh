@@ -155,7 +155,7 @@ sanitized_programs() {
     address)
       echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_services_test \
         hearth_worker_service_test hearth_kernel_test hearth_threads_test hearth_contract_test \
-        hearth_redis_test hearth_shared_test hearth_events_test hearth_openai_test
+        hearth_redis_test hearth_shared_test hearth_openai_test
       ;;
     thread)
       echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_threads_test \

@@ -9,11 +9,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 beside="grpcio googleapis-common-protos xxhash typing_extensions"
+events="msgspec pyzmq"
 declare -A packages=(
   [protobuf5]="protobuf==5.29.* proto-plus $beside"
   [protobuf6]="protobuf==6.* proto-plus $beside"
   [protobuf7]="protobuf==7.* proto-plus $beside"
-  [typing]="mypy==2.4.* pyright[nodejs]==1.1.* types-grpcio types-protobuf numpy $beside"
+  [typing]="mypy==2.4.* pyright[nodejs]==1.1.* types-grpcio types-protobuf numpy $events $beside"
   [openai]="openai==3.54.*"
   [langchain]="langchain-openai==1.7.*"
   [llamaindex]="llama-index-llms-openai-like==0.8.*"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes INTO/hearth_VERSION_ARCHITECTURE.deb of the store, hearthctl and hearth-events in BIN, with
-# their manual pages and completions. The worker is not in it: libtorch is no Debian package.
+# Makes INTO/hearth_VERSION_ARCHITECTURE.deb of the store and hearthctl in BIN, with their
+# manual pages and completions. The worker is not in it: libtorch is no Debian package.
 #
 # usage: deb.sh BIN INTO
 set -euo pipefail
 (($# == 2)) || { echo "usage: deb.sh BIN INTO" >&2; exit 2; }
 bin=$(realpath "$1") into=$(realpath -m "$2")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-programs=(hearth-store hearthctl hearth-events)
+programs=(hearth-store hearthctl)
 version=$(sed -n 's/.*kVersion\[\] = "\(.*\)";/\1/p' services/cli/version.h)
 architecture=$(dpkg --print-architecture)
 
@@ -19,7 +19,6 @@ for program in "${programs[@]}"; do
   install -D --strip -m 0755 "$bin/$program" "$tree/usr/bin/$program"
 done
 "$bin/hearth-store" --man | gzip -9n >"$share/man/man1/hearth-store.1.gz"
-"$bin/hearth-events" --man | gzip -9n >"$share/man/man1/hearth-events.1.gz"
 "$bin/hearthctl" man | gzip -9n >"$share/man/man1/hearthctl.1.gz"
 install -d "$share/bash-completion/completions" "$share/zsh/vendor-completions"
 "$bin/hearthctl" completion bash >"$share/bash-completion/completions/hearthctl"
@@ -48,8 +47,7 @@ Section: database
 Priority: optional
 Description: cache node for the keys and values of prompt prefixes
  hearth-store keeps the key-value state of language model prompts in RAM and
- on disk for the workers of a fleet. With it come hearthctl, its command line,
- and hearth-events, which tells routers what is cached.
+ on disk for the workers of a fleet. With it comes hearthctl, its command line.
 TEXT
 mkdir -p "$into"
 chmod -R go=rX "$tree"

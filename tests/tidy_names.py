@@ -48,8 +48,7 @@ OF_ITS_COMMAND = {
     "--secret-file": "of a stopped store",
 }
 # Of the parser; and of connection.cc, which makes it of the kind of server.
-COMMANDS = ("services/hearthctl/", "services/cli/", "services/events/",
-            "bench/simulate/")
+COMMANDS = ("services/hearthctl/", "services/cli/", "bench/simulate/")
 OTHER_FLAGS = {"help", "version", "man", "config", "worker"}
 
 

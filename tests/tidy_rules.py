@@ -84,7 +84,6 @@ ROOMS = {
     "services/hearthctl/ask": {"services/rpc", "services/cli", "services/serving",
                                "services/hearthctl"},
     "services/hearthctl/chat": {"services/rpc", "services/cli", "services/hearthctl"},
-    "services/events": {"services/rpc", "services/cli"},
     "services/hearthctl/commands": {"services/rpc", "services/cli", "services/hearthctl",
                                     "services/hearthctl/ask", "services/hearthctl/chat"},
 }
@@ -102,8 +101,6 @@ FENCED = [
     (("ATen/", "c10/", "torch/", "caffe2/"), ("worker/*", "tests/*", "bench/*"),
      "libtorch only in worker/"),
     (("hwy/",), ("worker/kernels/*",), "Highway only in worker/kernels/"),
-    (("zmq",), ("services/events/event_sockets.cc", "tests/*"),
-     "ZeroMQ only in services/events/event_sockets.cc"),
     (("cuda",), ("cache_store/memory/cuda_memory.cc", "tests/gpu/*"),
      "the CUDA runtime only in cache_store/memory/cuda_memory.cc"),
     (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),

@@ -1,5 +1,4 @@
-# hearthctl, the command line: warm-up jobs, and the hands of an operator; and hearth-events, which
-# takes --entrypoint hearth-events.
+# hearthctl, the command line: warm-up jobs, and the hands of an operator.
 #   docker build -f deploy/docker/hearthctl.Dockerfile -t hearthctl:dev .
 FROM debian:12.12-slim AS build
 WORKDIR /src
@@ -7,7 +6,7 @@ COPY deploy/docker/apt-install.sh deploy/docker/
 COPY scripts/apt-packages.txt scripts/
 RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
 COPY . .
-RUN deploy/docker/build.sh /out hearthctl hearth-events
+RUN deploy/docker/build.sh /out hearthctl
 
 FROM debian:12.12-slim
 COPY deploy/docker/apt-install.sh deploy/docker/runtime-packages.txt /tmp/

@@ -43,7 +43,7 @@ and what to do.
 // Commands of before, and what does their work.
 constexpr std::pair<const char*, const char*> kMoved[] = {
     {"simulate", "the program hearth-simulate"},
-    {"events", "the program hearth-events"},
+    {"events", "python -m hearth_cache.events"},
     {"inspect", "hearthctl verify"},
     {"fingerprint", "hearthctl model"}};
 

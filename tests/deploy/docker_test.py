@@ -58,9 +58,9 @@ def rule_problems(text):
 
 class DockerfilesTest(unittest.TestCase):
 
-    def test_there_is_one_for_each_binary_and_one_for_cuda(self):
+    def test_there_is_one_for_each_program_one_for_cuda_and_one_for_python(self):
         self.assertEqual([p.name.split(".")[0] for p in DOCKERFILES],
-                         ["hearthctl", "store", "worker-cuda", "worker"])
+                         ["hearthctl", "python", "store", "worker-cuda", "worker"])
 
     def test_hadolint_finds_nothing(self):
         for path in DOCKERFILES:
@@ -88,14 +88,27 @@ class DockerfilesTest(unittest.TestCase):
     def test_the_builder_gets_every_source_folder(self):
         ignore = (m.ROOT / ".dockerignore").read_text().splitlines()
         self.assertEqual(ignore[1], "*")
-        for source in ("proto/", "cache_store/", "worker/", "services/", "scripts/",
+        for source in ("proto/", "cache_store/", "worker/", "services/", "scripts/", "python/",
                        "CMakeLists.txt"):
             self.assertIn("!" + source, ignore)
 
     def test_only_the_worker_images_compile_the_worker(self):
         for path in DOCKERFILES:
-            built = re.search(r"build\.sh /out ([a-z -]+)", path.read_text()).group(1).split()
-            self.assertEqual("hearth-worker" in built, path.name.startswith("worker"), path.name)
+            built = re.search(r"build\.sh /out ([a-z -]+)", path.read_text())
+            self.assertEqual(built is None, path.name == "python.Dockerfile", path.name)
+            self.assertEqual(built is not None and "hearth-worker" in built.group(1).split(),
+                             path.name.startswith("worker"), path.name)
+
+    def test_python_image_installs_what_its_program_needs_at_pinned_versions(self):
+        installed = re.search(r"pip install (.*)", (DOCKER / "python.Dockerfile").read_text()
+                              .replace("\\\n", "")).group(1)
+        self.assertIn("--constraint scripts/constraints.txt", installed)
+        extra = re.search(r"\./python\[(\w+)\]", installed).group(1)
+        project = (m.ROOT / "python/pyproject.toml").read_text()
+        needed = re.search(rf"^{extra} = \[(.*)\]$", project, re.M).group(1)
+        pinned = (m.ROOT / "scripts/constraints.txt").read_text()
+        for name in re.findall(r'"([\w-]+)', needed):
+            self.assertRegex(pinned, rf"(?m)^{name}==")
 
     def test_environment_variables_are_the_ones_compose_and_kubernetes_use(self):
         known = set()

@@ -1,12 +1,12 @@
-"""The golden batches, read and written with the library that vLLM uses: msgspec.
-
-Run as: python events_format_test.py GOLDEN
-"""
+"""The bytes of batches, read and written with the library that vLLM uses (msgspec) and vLLM's
+events. --write makes the golden file again."""
 
 import pathlib
 import sys
 import unittest
 from typing import Any, List
+
+import python_support
 
 try:
     import msgspec
@@ -14,9 +14,11 @@ except ImportError:
     print("skipped: msgspec is not installed")
     sys.exit(77)
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "system"))
 from vllm_events import AllBlocksCleared, Batch, BlockRemoved, BlockStored  # noqa: E402
 
+from hearth_cache.events import _batches as ours  # noqa: E402
+
+GOLDEN_FILE = pathlib.Path(__file__).parent / "kv_batch.hex"
 NOW = 1764000000.123456
 FIRST = 1 << 62 | 5
 
@@ -38,7 +40,12 @@ GOLDEN = [
 ]
 
 
-class EventsFormat(unittest.TestCase):
+def decoded(events, labels=ours.KvLabels()):
+    return [msgspec.msgpack.decode(payload, type=Batch)
+            for payload in ours.encode_batches(events, labels, NOW)]
+
+
+class Golden(unittest.TestCase):
 
     def setUp(self):
         self.payloads = [bytes.fromhex(line) for line in GOLDEN_FILE.read_text().split()]
@@ -47,8 +54,18 @@ class EventsFormat(unittest.TestCase):
         self.assertEqual([msgspec.msgpack.decode(payload, type=Batch)
                           for payload in self.payloads], GOLDEN)
 
-    def test_msgspec_writes_the_same_bytes(self):
+    def test_vllms_events_have_the_same_bytes(self):
         self.assertEqual([msgspec.msgpack.encode(batch) for batch in GOLDEN], self.payloads)
+
+    def test_encoder_writes_the_same_bytes(self):
+        root = ours.BlocksStored([FIRST, FIRST + 1], 0, ROOT, 2)
+        following = ours.BlocksStored([FIRST + 2], FIRST + 1, [7, 8], 2)
+        self.assertEqual(
+            ours.encode_batches([ours.AllBlocksCleared(), root, following,
+                                 ours.BlocksRemoved([FIRST + 2, FIRST + 1])],
+                                ours.KvLabels("CPU", ""), NOW) +
+            ours.encode_batches([root, ours.BlocksRemoved([FIRST])],
+                                ours.KvLabels("GPU", "tales"), NOW), self.payloads)
 
     def test_readers_of_older_fields_pass_over_the_rest(self):
         for payload in self.payloads:
@@ -61,10 +78,39 @@ class EventsFormat(unittest.TestCase):
         self.assertEqual(self.payloads[0].count(b"\xcf\x40\0\0\0\0\0\0"), 6)
 
 
+class Batches(unittest.TestCase):
+
+    def test_empty_list_of_events_is_no_batch(self):
+        self.assertEqual(ours.encode_batches([], ours.KvLabels(), NOW), [])
+
+    def test_batch_without_events_is_decoded(self):
+        self.assertEqual(msgspec.msgpack.decode(ours.encode_empty_batch(NOW), type=Batch),
+                         Batch(NOW, [], 0))
+
+    def test_long_prompt_is_divided_and_its_parts_join(self):
+        each, most = 16, ours.MAX_BATCH_TOKENS
+        ids = [1000 + i for i in range(3 * most // each - 1)]
+        batches = decoded([ours.BlocksStored(ids, 999, [3] * len(ids) * each, each)])
+        self.assertEqual([len(batch.events) for batch in batches], [1, 1, 1])
+        events, parent = [batch.events[0] for batch in batches], 999
+        for event in events:
+            self.assertEqual(event.parent_block_hash, parent)
+            self.assertLessEqual(len(event.token_ids), most)
+            self.assertEqual(len(event.token_ids), len(event.block_hashes) * each)
+            parent = event.block_hashes[-1]
+        self.assertEqual([one for event in events for one in event.block_hashes], ids)
+
+    def test_many_events_share_a_batch_and_many_removals_do_not(self):
+        stored = [ours.BlocksStored([i + 1], 0, [1, 2], 2) for i in range(100)]
+        self.assertEqual(len(decoded(stored)), 1)
+        batches = decoded([ours.BlocksRemoved([5] * (2 * ours.MAX_BATCH_REMOVALS + 1))])
+        self.assertEqual([len(batch.events[0].block_hashes) for batch in batches],
+                         [ours.MAX_BATCH_REMOVALS, ours.MAX_BATCH_REMOVALS, 1])
+
+
 if __name__ == "__main__":
-    GOLDEN_FILE = pathlib.Path(sys.argv.pop(1))
     if "--write" in sys.argv:
         GOLDEN_FILE.write_text("".join(msgspec.msgpack.encode(batch).hex() + "\n"
                                        for batch in GOLDEN))
         sys.exit(0)
-    unittest.main()
+    python_support.main()

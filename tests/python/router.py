@@ -1,4 +1,4 @@
-"""Router: a router's side of the events that hearthctl publishes, as vLLM's readers do it.
+"""Router: a router's side of the events of hearth_cache.events, as vLLM's readers do it.
 
 It subscribes, decodes with msgspec, and asks for a replay where a number is missing.
 """

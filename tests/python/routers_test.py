@@ -1,5 +1,6 @@
-"""A store, a worker and `hearth-events`, and routers that listen to it."""
+"""A store, a worker and `python -m hearth_cache.events`, and routers that listen to it."""
 
+import os
 import pathlib
 import signal
 import socket
@@ -8,8 +9,8 @@ import subprocess
 import sys
 import time
 
-import system_support
-from system_support import CHUNK_TOKENS, SystemTest, prompt
+import python_support
+from python_support import CHUNK_TOKENS, PACKAGE, ROOT, PythonTest, prompt
 
 try:
     from router import LONG_S, Router
@@ -25,13 +26,14 @@ CONNECTIONS = 10000
 
 
 class Bridge:
-    """`hearth-events`, at ports that the system picked."""
+    """The program, at ports that the system picked."""
 
     def __init__(self, store, *flags):
         self.popen = subprocess.Popen(
-            [str(pathlib.Path(system_support.BIN_DIR) / "hearth-events"), "--store", store,
+            [sys.executable, "-B", "-m", "hearth_cache.events", "--store", store,
              "--zmq", "tcp://127.0.0.1:*", "--replay", "tcp://127.0.0.1:*", "--topic", TOPIC,
-             *map(str, flags)], stderr=subprocess.PIPE, text=True)
+             *map(str, flags)], stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(PACKAGE)})
         line = self.popen.stderr.readline()
         words = line.replace(",", "").split()
         assert words[:3] == ["--", "publishing", "at"], line
@@ -63,7 +65,7 @@ class Bridge:
         self.popen.stderr.close()
 
 
-class RoutersTest(SystemTest):
+class RoutersTest(PythonTest):
 
     def bridge(self, store, *flags):
         bridge = Bridge(store.address, *flags)
@@ -173,7 +175,7 @@ class RoutersOfAStore(RoutersTest):
     def setUp(self):
         super().setUp()
         self.store = self.cluster.store(self.folder / "store")
-        snapshot = system_support.ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
+        snapshot = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
         self.cluster.ctl("import", snapshot, "--store", self.store.address)
 
     @staticmethod
@@ -205,9 +207,20 @@ class RoutersOfAStore(RoutersTest):
 
     def test_a_store_that_refuses_ends_it_with_the_reason(self):
         bridge = self.bridge(self.store, "--tenant", "another")
-        _, said = bridge.popen.communicate(timeout=60)
-        self.assertEqual(bridge.popen.returncode, 1)
-        self.assertIn("PERMISSION_DENIED", said)
+        bridge.wait_for_line("hearth_cache.events: PERMISSION_DENIED")
+        self.assertEqual(bridge.popen.wait(timeout=60), 1)
+
+    def test_wrong_values_end_it_with_2(self):
+        for flags, reason in ((["--zmq", "localhost 5557"], "localhost 5557: Invalid argument"),
+                              (["--fingerprint", "w1"], "a fingerprint is up to 64 digits"),
+                              (["--high-water", "0"], "no whole number from 1"),
+                              (["--store", "7080"], '"7080" is no address'),
+                              (["--tls-cert", "a"], "tls_key")):
+            done = subprocess.run([sys.executable, "-B", "-m", "hearth_cache.events", *flags],
+                                  env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+                                  capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, f"^hearth_cache.events: .*{reason}.*\n$")
 
     def test_without_a_store_it_waits_and_ends_when_told(self):
         self.store.stop()
@@ -220,4 +233,4 @@ class RoutersOfAStore(RoutersTest):
 
 
 if __name__ == "__main__":
-    system_support.main()
+    python_support.main()

@@ -13,23 +13,10 @@ hearth_test(hearthctl_test
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
           hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
           hearthctl/asked_prompts_test.cc hearthctl/transcript_test.cc
-  LIBS hearthctl_commands hearth_events hearth_simulate hearth_cache_service
+  LIBS hearthctl_commands hearth_simulate hearth_cache_service
        hearth_store_test_support
        nlohmann_json::nlohmann_json OpenSSL::Crypto util
   HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
-
-hearth_test(hearth_events_test
-  SOURCES events/batch_log_test.cc events/block_ledger_test.cc
-          events/event_feed_test.cc events/event_sockets_test.cc
-          events/kv_batch_test.cc
-  LIBS hearth_events nlohmann_json::nlohmann_json PkgConfig::ZEROMQ
-  HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
-set(golden ${CMAKE_CURRENT_SOURCE_DIR}/events/kv_batch.hex)
-target_compile_definitions(hearth_events_test PRIVATE HEARTH_KV_GOLDEN="${golden}")
-add_test(NAME events_format
-  COMMAND ${HEARTH_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/events/events_format_test.py
-          ${golden})
-set_tests_properties(events_format PROPERTIES LABELS services TIMEOUT 60 SKIP_RETURN_CODE 77)
 
 target_compile_definitions(hearthctl_test
   PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden"

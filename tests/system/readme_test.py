@@ -36,8 +36,6 @@ class Run:
             "/tmp/hearth-data": f"{folder}/hearth-data",
             "127.0.0.1:7080": f"unix:{folder}/store",
             "127.0.0.1:7070": f"unix:{folder}/worker",
-            "tcp://127.0.0.1:5557": f"ipc://{folder}/events",
-            "tcp://127.0.0.1:5558": f"ipc://{folder}/replay",
         }
         tree = pathlib.Path(folder) / "tree"
         (tree / "build").mkdir(parents=True)
@@ -54,9 +52,6 @@ class Run:
     def command(self, text):
         for said, here in self._here.items():
             text = text.replace(said, here)
-        if text.endswith("hearth-events"):  # the one that has its ports by default
-            text += f" --zmq {self._here['tcp://127.0.0.1:5557']}"
-            text += f" --replay {self._here['tcp://127.0.0.1:5558']}"
         return text
 
     def output(self, text):

@@ -18,14 +18,14 @@ HEAD = """# Reference
 Written by the programs: `hearthctl reference`, `--reference` of the others, and their metrics.
 `HEARTH_WRITE_REFERENCE=1 ctest --test-dir build -R system_reference` writes it anew; without the
 variable that test compares it. [Operations](operations.md) says how to choose.
+[Python](python.md#programs) has the flags of the Python package's programs.
 
 A flag of a server `--some-name` is also `some-name = "..."` in the file of `--config` (TOML or
 INI). The command line wins over the environment, that over the file.
 
 """
 PROGRAMS = [("hearth-store", "--reference"), ("hearth-worker", "--reference"),
-            ("hearth-events", "--reference"), ("hearth-simulate", "--reference"),
-            ("hearthctl", "reference")]
+            ("hearth-simulate", "--reference"), ("hearthctl", "reference")]
 # By the end of a name, its "_total" left out.
 UNITS = [("_bytes", "bytes"), ("_seconds", "seconds"), ("_us", "microseconds"),
          ("_tokens", "tokens"), ("_restore_points", "restore points"), ("_objects", "objects")]

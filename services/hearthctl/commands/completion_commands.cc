@@ -24,8 +24,8 @@ constexpr char kReferenceExamples[] =
 constexpr char kCodes[] = R"(
 ## Exit codes
 
-Of hearthctl, hearth-events and hearth-simulate. But for 0 one line on stderr says what, where and
-what to do.
+Of hearthctl, hearth-simulate, and the programs of the Python package. But for 0 one line on stderr
+says what, where and what to do.
 
 | code | meaning |
 | --- | --- |

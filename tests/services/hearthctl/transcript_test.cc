@@ -24,7 +24,6 @@
 #include "absl/strings/strip.h"
 #include "bench/simulate/simulate.h"
 #include "services/cli/version.h"
-#include "services/events/events_program.h"
 #include "tests/proto/tiny_snapshot.h"
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/services/hearthctl/run_cli.h"
@@ -79,7 +78,6 @@ class Case {
       if (std::string plain; absl::CUnescape(word, &plain)) word = plain;
     }
     auto program = RunHearthctl;
-    if (!words.empty() && words[0] == "hearth-events") program = RunEventsProgram;
     if (!words.empty() && words[0] == "hearth-simulate") program = RunSimulator;
     if (program != RunHearthctl) words.erase(words.begin());
     const CliResult result = RunCli(words, std::exchange(input_, ""), kind == "$$", program);

@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "services/events/events_program.h"
+#include "bench/simulate/simulate.h"
 #include "tests/services/hearthctl/run_cli.h"
 
 namespace hearth {
@@ -15,8 +15,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-CliResult Events(const std::vector<std::string>& arguments) {
-  return RunCli(arguments, "", false, RunEventsProgram);
+CliResult Simulate(const std::vector<std::string>& arguments) {
+  return RunCli(arguments, "", false, RunSimulator);
 }
 
 TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
@@ -33,17 +33,17 @@ TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
     EXPECT_THAT(RunCli({"state", "--help"}).out, HasSubstr(command));
   }
-  const CliResult events = Events({"--help"});
-  EXPECT_EQ(events.code, kExitOk);
-  EXPECT_THAT(events.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("tcp://127.0.0.1:5557")));
+  const CliResult simulate = Simulate({"--help"});
+  EXPECT_EQ(simulate.code, kExitOk);
+  EXPECT_THAT(simulate.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--trace")));
   EXPECT_EQ(RunCli({"--help"}).code, kExitOk);
   EXPECT_EQ(RunCli({"--version"}).code, kExitOk);
 }
 
 TEST(UsageTest, AProgramWithoutCommandsHasItsManualPage) {
-  const CliResult page = Events({"--man"});
+  const CliResult page = Simulate({"--man"});
   EXPECT_EQ(page.code, kExitOk);
-  EXPECT_THAT(page.out, AllOf(HasSubstr(".TH HEARTH\\-EVENTS 1"), HasSubstr("replay\\-batches")));
+  EXPECT_THAT(page.out, AllOf(HasSubstr(".TH HEARTH\\-SIMULATE 1"), HasSubstr("capacity")));
 }
 
 TEST(UsageTest, AMistypedVariableIsNamedAndOneThatIsRightIsNot) {

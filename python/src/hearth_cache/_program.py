@@ -1,0 +1,102 @@
+"""What the programs of this package share: the flags of a server, exit codes, and their last line.
+
+Exit codes: 0 done; 1 failed; 2 the command line, or a value in it, was wrong; 3 the server was not
+reached; 130 interrupted. All but 0 come with one line on stderr: what, where, what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import NoReturn, Union
+
+import grpc
+
+from hearth_cache._calls import Access
+from hearth_cache.errors import HearthError
+
+OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
+_ACCESS = (
+    ("tls-ca", "connect by TLS; the authority (PEM) that signed the server's certificate"),
+    ("tls-cert", "your own certificate (PEM)"), ("tls-key", "its private key (PEM)"),
+    ("token-file", "file with your token"))
+# Unicode's control characters but line ends and tabs, and the marks of bidirectional text.
+_CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def shown(text: str) -> str:
+    """Control characters as text, so that nothing from a server or a file steers a terminal."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 0x100
+                         else f"\\u{ord(found[0]):04x}", text)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says a mistake in one line. `examples` follow the flags in --help."""
+
+    def __init__(self, program: str, about: str, examples: str) -> None:
+        super().__init__(program, usage=f"python -m {program} [FLAG...]", description=about,
+                         epilog="examples:\n" + examples, allow_abbrev=False,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.add_argument("--version", action="version", version=version("hearth-cache"))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {shown(message)} (--help shows examples)\n")
+
+    def fail(self, error: Union[HearthError, OSError, ValueError]) -> int:
+        """Prints the last line; returns the exit code."""
+        name = error.code.name + ": " if isinstance(error, HearthError) else ""
+        line = shown(f"{self.prog}: {name}{error}".replace("\n", " "))
+        print(line, file=sys.stderr, flush=True)
+        is_wrong = isinstance(error, ValueError) or \
+            name.startswith(grpc.StatusCode.INVALID_ARGUMENT.name)
+        return USAGE if is_wrong else FAILED
+
+    def add_server(self, kind: str, port: int) -> None:
+        """The address of a worker or a store, and how it is reached: see access_of()."""
+        variable, usual = f"HEARTHCTL_{kind.upper()}", f"127.0.0.1:{port}"
+        self.add_argument(
+            f"--{kind}", dest="address", metavar="ADDR", type=address,
+            default=os.environ.get(variable) or usual,
+            help=f"address of the {kind}, host:port or unix:PATH (default: {usual}) [{variable}]")
+        group = self.add_argument_group("access")
+        for name, meaning in _ACCESS:
+            variable = "HEARTHCTL_" + name.upper().replace("-", "_")
+            group.add_argument(f"--{name}", metavar="FILE", help=f"{meaning} [{variable}]",
+                               default=os.environ.get(variable) or None)
+        group.add_argument("--plaintext-tokens", action="store_true",
+                           help="send the token to another host without TLS")
+
+
+def access_of(flags: argparse.Namespace) -> Access:
+    return Access(tls_ca=flags.tls_ca, tls_cert=flags.tls_cert, tls_key=flags.tls_key,
+                  token_file=flags.token_file, plaintext_tokens=flags.plaintext_tokens)
+
+
+def address(text: str) -> str:
+    port = re.fullmatch(r".+:(\d{1,5})", text)
+    if not re.fullmatch(r"unix(-abstract)?:.+", text) and \
+            not (port and 0 < int(port[1]) < 1 << 16):
+        raise argparse.ArgumentTypeError(f'"{text}" is no address: write host:port or unix:PATH')
+    return text
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of a flag that is a whole number between these."""
+    def number(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,20}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is no whole number from {least} to {most}")
+        return int(text)
+    return number
+
+
+def utf8(text: str) -> str:
+    """Arguments that are not UTF-8 come with surrogates, which no message takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"is not UTF-8 at character {error.start}") from None
+    return text

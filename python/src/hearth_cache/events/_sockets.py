@@ -1,0 +1,205 @@
+"""EventSockets: publishes a feed's batches over ZeroMQ, and sends missed ones to who asks.
+
+A batch is [topic, number, payload]; the number has 8 bytes, the highest first. A request for a
+replay is the first number that is wanted, in the same form. Its answers are [number, payload] each,
+and at the end the number -1 with an empty payload. A new subscriber is sent the last batch again
+within a second, and sees from its number what it lacks.
+Invariants: 1. A subscriber or asker that does not read costs its high-water mark of batches, and
+nobody waits for it. 2. At most MAX_REPLAYS answers are sent at a time, and at most
+MAX_WAITING_REPLAYS wait; an asker has one. 3. A peer's message has at most MAX_PEER_BYTES, or ends
+its connection. (ZeroMQ keeps all topics that a subscriber asks for, however many.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import zmq
+import zmq.asyncio
+
+from hearth_cache.events._feed import EventFeed, KvBatch
+
+MAX_PEER_BYTES = 512
+MAX_REPLAYS = 4
+MAX_WAITING_REPLAYS = 256
+_END = b"\xff" * 8  # number -1
+_AT_ONCE = 64  # batches that are sent before others get their turn
+_REPEAT_PAUSE_S = 1.0
+_STALL_PAUSE_S = 0.005
+_REPLAY_HIGH_WATER = 64  # batches on their way to one asker, which holds memory if it never reads
+
+
+@dataclass(frozen=True)
+class SocketOptions:
+    publish: str  # tcp://ADDRESS:PORT or ipc://PATH; the port * is any that is free
+    replay: str  # empty: none
+    topic: bytes = b""
+    high_water: int = 1000  # batches that wait for one subscriber
+    patience_s: float = 10.0  # with an asker that takes nothing of its answer
+
+
+class EventSockets:
+    """zmq.ZMQError where an address is taken, or is none: its text begins with the address."""
+
+    def __init__(self, options: SocketOptions, feed: EventFeed) -> None:
+        self._options, self._feed = options, feed
+        self._context = zmq.asyncio.Context()
+        self._next = feed.first_number
+        self._changed, self._newcomer = asyncio.Event(), asyncio.Event()
+        self._repeated = float("-inf")
+        self._places = asyncio.Semaphore(MAX_REPLAYS)
+        self._replays: dict[bytes, asyncio.Task[None]] = {}
+        self._replayer: Optional[zmq.asyncio.Socket] = None
+        try:
+            self._publisher = self._socket(zmq.XPUB)
+            self._publisher.set(zmq.SNDHWM, options.high_water)
+            self._publisher.set(zmq.XPUB_VERBOSE, 1)  # reports each subscriber, not each topic
+            _bind(self._publisher, options.publish)
+            if options.replay:
+                self._replayer = self._socket(zmq.ROUTER)
+                self._replayer.set(zmq.SNDHWM, _REPLAY_HIGH_WATER)
+                self._replayer.set(zmq.RCVHWM, _REPLAY_HIGH_WATER)
+                self._replayer.set(zmq.ROUTER_MANDATORY, 1)  # says when an asker takes no more
+                _bind(self._replayer, options.replay)
+        except zmq.ZMQError:
+            self.close()
+            raise
+        feed.on_batches = self._changed.set
+
+    def _socket(self, kind: int) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        for option, value in ((zmq.LINGER, 1000), (zmq.HANDSHAKE_IVL, 5000),
+                              (zmq.TCP_MAXRT, 60_000),  # a peer that takes nothing is let go
+                              (zmq.TCP_KEEPALIVE, 1), (zmq.MAXMSGSIZE, MAX_PEER_BYTES)):
+            socket.set(option, value)
+        return socket
+
+    def close(self) -> None:
+        """Batches on their way get a second to leave."""
+        self._feed.on_batches = lambda: None
+        self._context.destroy()
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Where batches are published and replayed, as bound; empty: nowhere."""
+        return _address(self._publisher), _address(self._replayer)
+
+    async def run(self) -> None:
+        """Publishes until it is cancelled."""
+        self._changed.set()
+        work = [self._publish_new(), self._read_subscriptions(), self._repeat_last()]
+        if self._replayer is not None:
+            work.append(self._read_requests(self._replayer))
+        tasks = [asyncio.ensure_future(one) for one in work]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            ending = [*tasks, *self._replays.values()]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            while await self._publish_some():
+                pass
+
+    async def _publish_new(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while await self._publish_some():
+                await asyncio.sleep(0)
+
+    async def _publish_some(self) -> bool:
+        batches = self._feed.since(self._next, _AT_ONCE)
+        for batch in batches:
+            await self._publish(batch)
+            self._next = batch.number + 1
+            self._newcomer.clear()
+        return bool(batches)
+
+    async def _publish(self, batch: KvBatch) -> None:
+        # A subscriber with too many batches waiting misses this one: the next number shows it.
+        await _send(self._publisher, self._options.topic, batch.number.to_bytes(8, "big"),
+                    batch.payload)
+
+    async def _read_subscriptions(self) -> None:
+        while True:
+            message = (await self._publisher.recv_multipart())[0]
+            if message[:1] == b"\1" and self._options.topic.startswith(message[1:]):
+                self._newcomer.set()
+            await asyncio.sleep(0)
+
+    async def _repeat_last(self) -> None:
+        while True:
+            await self._newcomer.wait()
+            await asyncio.sleep(max(0.0, self._repeated + _REPEAT_PAUSE_S - time.monotonic()))
+            if self._newcomer.is_set():  # no new batch was published meanwhile
+                self._newcomer.clear()
+                for batch in self._feed.since(self._next - 1, 1):
+                    await self._publish(batch)
+                self._repeated = time.monotonic()
+
+    async def _read_requests(self, replayer: zmq.asyncio.Socket) -> None:
+        while True:
+            parts = await replayer.recv_multipart()
+            if len(parts) == 3 and not parts[1] and len(parts[2]) == 8:
+                self._begin_replay(replayer, parts[0], int.from_bytes(parts[2], "big"))
+            await asyncio.sleep(0)
+
+    def _begin_replay(self, replayer: zmq.asyncio.Socket, asker: bytes, number: int) -> None:
+        before = self._replays.pop(asker, None)
+        if before is not None:
+            before.cancel()  # it asks again
+        if len(self._replays) < MAX_REPLAYS + MAX_WAITING_REPLAYS:
+            task = asyncio.ensure_future(self._replay(replayer, asker, number))
+            self._replays[asker] = task
+            task.add_done_callback(lambda done: self._end_replay(asker, done))
+
+    def _end_replay(self, asker: bytes, task: asyncio.Task[None]) -> None:
+        if self._replays.get(asker) is task:
+            del self._replays[asker]
+
+    async def _replay(self, replayer: zmq.asyncio.Socket, asker: bytes, number: int) -> None:
+        async with self._places:
+            batches = self._feed.replay(number)
+            for sent, batch in enumerate(batches):
+                if not await self._answer(replayer, asker, batch.number.to_bytes(8, "big"),
+                                          batch.payload):
+                    return
+                if sent % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            await self._answer(replayer, asker, _END, b"")
+
+    async def _answer(self, replayer: zmq.asyncio.Socket, asker: bytes, number: bytes,
+                      payload: bytes) -> bool:
+        """False: the asker is gone, or has taken nothing for too long."""
+        until = time.monotonic() + self._options.patience_s
+        while True:
+            try:
+                await _send(replayer, asker, b"", number, payload)
+                return True
+            except zmq.Again:
+                if time.monotonic() >= until:
+                    return False
+            except zmq.ZMQError:
+                return False
+            await asyncio.sleep(_STALL_PAUSE_S)
+
+
+async def _send(socket: Any, *parts: bytes) -> None:
+    """zmq.Again: there is no room. It never waits."""
+    await socket.send_multipart(parts, zmq.NOBLOCK)
+
+
+def _bind(socket: zmq.asyncio.Socket, address: str) -> None:
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        why = zmq.strerror(error.errno or 0)
+        raise zmq.ZMQError(error.errno, f"{address}: {why}") from None
+
+
+def _address(socket: Optional[zmq.asyncio.Socket]) -> str:
+    return "" if socket is None else socket.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -1,0 +1,48 @@
+"""The programs of the package: their help, and the flags that docs/python.md lists."""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import python_support
+from python_support import PACKAGE, ROOT
+
+PROGRAMS = ("hearth_cache.events",)
+
+
+def run(module, *words):
+    return subprocess.run([sys.executable, "-B", "-m", module, *words], timeout=60, text=True,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True,
+                          check=False)
+
+
+class Programs(unittest.TestCase):
+
+    def test_help_has_examples_and_version_is_the_packages(self):
+        for module in PROGRAMS:
+            shown = run(module, "--help")
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            self.assertIn(f"examples:\n  python -m {module}", shown.stdout)
+            self.assertEqual(run(module, "--version").stdout, "0.1.0\n")
+
+    def test_documented_flags_are_those_of_the_programs(self):
+        page = (ROOT / "docs" / "python.md").read_text()
+        for module in PROGRAMS:
+            table = page[page.index(f"`python -m {module}`"):]
+            rows = re.findall(r"^\| (`--.*?) \|", table[:table.index("\n\n", table.index("| ---"))],
+                              re.M)
+            documented = {flag for row in rows for flag in re.findall(r"--[a-z-]+", row)}
+            flags = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", run(module, "--help").stdout, re.M))
+            self.assertEqual(documented, flags - {"--help", "--version"}, module)
+
+    def test_unknown_flag_is_one_line_and_ends_with_2(self):
+        for module in PROGRAMS:
+            done = run(module, "--storm", "a")
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, rf"^{module}: .*--storm.*\n$")
+
+
+if __name__ == "__main__":
+    python_support.main()
