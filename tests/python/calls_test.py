@@ -26,10 +26,10 @@ class ToldServer:
     """Answers calls with what it was told, in turn, and the last one again and again. Each is an
     exception-like (code, trailers) or a list of messages, after which the call may stay open."""
 
-    def __init__(self, *told, credentials=None):
+    def __init__(self, *told, credentials=None, options=()):
         self.told, self.calls, self.metadata = list(told), 0, []
         self.release = threading.Event()
-        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), options=options)
         self._server.add_generic_rpc_handlers([self])
         self.port = self._server.add_insecure_port("127.0.0.1:0") if credentials is None \
             else self._server.add_secure_port("127.0.0.1:0", credentials)
@@ -105,6 +105,14 @@ class Retries(unittest.TestCase):
             self.assertEqual(caught.exception.retry_after_s, 0.01)
             self.assertIn(server.address, str(caught.exception))
 
+    def test_questions_wait_for_room_and_not_for_a_server(self):
+        busy = [BUSY] * 9 + [[inference_pb2.TokenizeResponse(token_ids=[2])]]
+        with ToldServer(*busy, BUSY, GONE) as server, \
+                Worker(server.address, retries=2) as worker:
+            with self.assertRaises(Unavailable):
+                list(worker.ask("a", ["b"]))
+            self.assertEqual(server.calls, 9 + 1 + 1 + 3)
+
     def test_a_hint_past_the_deadline_ends_the_call_at_once(self):
         late = (grpc.StatusCode.RESOURCE_EXHAUSTED, (("retry-after-ms", "59000"),))
         with ToldServer(late) as server, Worker(server.address, deadline_s=30) as worker:
@@ -139,6 +147,12 @@ class Errors(unittest.TestCase):
             self.assertEqual(caught.exception.field, "sampling.top_p")
             self.assertEqual(server.calls, 1)
             self.assertEqual(caught.exception.code, grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_a_message_above_grpcs_limit_is_not_sent_again(self):
+        with ToldServer(MODEL, options=[("grpc.max_receive_message_length", 1000)]) as server, \
+                Worker(server.address) as worker:
+            with self.assertRaisesRegex(InvalidRequest, "larger than max"):
+                worker.tokenize("a" * 2000)
 
     def test_a_code_without_a_class_is_kept(self):
         with ToldServer((grpc.StatusCode.UNIMPLEMENTED, ())) as server, \

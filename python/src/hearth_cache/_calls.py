@@ -84,11 +84,12 @@ def _stays_on_host(address: str) -> bool:
 
 
 class Patience:
-    """How long one call is tried: until its deadline, and at most so many times more."""
+    """How long one call is tried: until its deadline, and at most `retries` times more.
+    `waits_for_room`: refusals of a server without room do not count as tries."""
 
-    def __init__(self, deadline_s: float, retries: int) -> None:
+    def __init__(self, deadline_s: float, retries: int, waits_for_room: bool = False) -> None:
         self._end = time.monotonic() + deadline_s
-        self._retries = retries
+        self._retries, self._waits_for_room = retries, waits_for_room
         self._backoff_s = FIRST_BACKOFF_S
 
     def left_s(self) -> float:
@@ -104,7 +105,8 @@ class Patience:
             raise failure
         # Callers that were refused together do not come back together.
         delay_s *= random.uniform(1.0, 1.25)
-        if self._retries <= 0 or delay_s >= self.left_s():
+        counts = not (self._waits_for_room and isinstance(failure, Busy))
+        if (counts and self._retries <= 0) or delay_s >= self.left_s():
             raise failure
-        self._retries -= 1
+        self._retries -= counts
         return delay_s

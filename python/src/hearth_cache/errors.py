@@ -78,11 +78,14 @@ class Conflict(HearthError, code=grpc.StatusCode.ABORTED):
 def from_call(call: Any, address: str, request_id: str) -> HearthError:
     """`call`: what gRPC raised."""
     said: dict[str, Union[str, bytes]] = dict(call.trailing_metadata() or ())
-    kind = _CLASSES.get(call.code(), HearthError)
+    code, details = call.code(), call.details() or call.code().name
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in details:
+        code = grpc.StatusCode.INVALID_ARGUMENT  # gRPC's limit: the server never has room for it
+    kind = _CLASSES.get(code, HearthError)
     retry_after_s = _seconds(said.get("retry-after-ms")) if kind is Busy else None
-    made = kind(f"{address}: {call.details() or call.code().name}", request_id, retry_after_s,
+    made = kind(f"{address}: {details}", request_id, retry_after_s,
                 _field(said.get("grpc-status-details-bin")))
-    made.code = call.code()
+    made.code = code
     return made
 
 

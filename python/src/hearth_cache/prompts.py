@@ -101,8 +101,11 @@ _SAMPLING = inference_pb2.SamplingParams.DESCRIPTOR.fields_by_name
 _OF_PREFILLS = PrefillOptions.__annotations__.keys() - PromptOptions.__annotations__.keys()
 
 
-def prompt_input(prompt: Prompt, options: Mapping[str, Any]) -> inference_pb2.PromptInput:
-    """REQUIRES: of `options` those of PromptOptions alone are looked at."""
+def prompt_input(prompt: Union[Prompt, inference_pb2.PromptInput],
+                 options: Mapping[str, Any]) -> inference_pb2.PromptInput:
+    """Of `options` those of PromptOptions alone are looked at, and none for a PromptInput."""
+    if isinstance(prompt, inference_pb2.PromptInput):
+        return prompt
     made = inference_pb2.PromptInput(breakpoints=options.get("breakpoints", ()))
     if isinstance(prompt, str):
         made.text = prompt

@@ -2,8 +2,7 @@
 
 A text's last tokens depend on what follows it, so that each question is turned into tokens behind
 the text's end. Of a long text that end is its last words, where their tokens are the same behind
-the whole text as alone: then no token reaches across their beginning. The rules are those of
-`hearthctl ask` (services/hearthctl/ask/asked_prompts.h).
+the whole text as alone: then no token reaches across their beginning.
 """
 
 from __future__ import annotations

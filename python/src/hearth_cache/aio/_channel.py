@@ -51,10 +51,10 @@ class AsyncChannel:
     async def close(self) -> None:
         await self._channel.close()
 
-    def patience(self, deadline_s: Optional[float] = None,
-                 retries: Optional[int] = None) -> Patience:
-        return Patience(self._deadline_s if deadline_s is None else deadline_s,
-                        self._retries if retries is None else retries)
+    def patience(self, deadline_s: Optional[float] = None, *,
+                 waits_for_room: bool = False) -> Patience:
+        return Patience(self._deadline_s if deadline_s is None else deadline_s, self._retries,
+                        waits_for_room)
 
     async def unary(self, method: str, request: Message, response: type[R],
                     patience: Optional[Patience] = None) -> R:

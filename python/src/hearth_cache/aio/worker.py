@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Optional, cast
+from typing import Optional, Union, cast
 
 from typing_extensions import Unpack
 
@@ -25,7 +25,6 @@ DEFAULT_DEADLINE_S = 600.0
 DEFAULT_RETRIES = 5
 DEFAULT_TEMPLATE = "\n\nQuestion: {question}\nAnswer:"
 _STATE_PIECE_BYTES = 1 << 20
-_MANY_RETRIES = 1_000_000  # of questions: as long as the deadline lasts
 
 
 class AsyncStream(AsyncClosing):
@@ -150,20 +149,23 @@ class AsyncWorker(AsyncClosing):
                 pass
             return stream.answer
 
-    async def ask(self, context: Prompt, questions: Sequence[Question], *,
+    async def ask(self, context: Union[Prompt, inference_pb2.PromptInput],
+                  questions: Sequence[Question], *,
                   template: str = DEFAULT_TEMPLATE, parallel: int = 8,
                   deadline_s: Optional[float] = None,
+                  on_context: Optional[Callable[[inference_pb2.PrefillResponse], object]] = None,
                   **options: Unpack[GenerateOptions]) -> AsyncIterator[Asked]:
         """Answers many questions about one context, `parallel` at a time, as they are done. The
-        context is computed and kept once. A question is put into `template`; after a chat it is the
-        user's next message; after token ids it is token ids. `deadline_s` is of each call."""
+        context is computed and kept once: `on_context` is then told. A question is put into
+        `template`; after a chat it is the user's next message; after token ids it is token ids.
+        `deadline_s` is of each call; a worker without room is asked again until then."""
         put = prompt_input(context, options)
         if any(isinstance(one, str) == put.HasField("token_ids") for one in questions):
             raise ValueError("questions are token ids where the context is, else texts")
         failed: dict[int, InvalidRequest] = {}
 
         def patience() -> Patience:
-            return self._channel.patience(deadline_s, _MANY_RETRIES)
+            return self._channel.patience(deadline_s, waits_for_room=True)
 
         async def tokens(prompt: inference_pb2.PromptInput) -> inference_pb2.TokenizeResponse:
             return await self._tokens(prompt, patience())
@@ -193,8 +195,10 @@ class AsyncWorker(AsyncClosing):
             pass
         shared = prompts.shared()
         if prompts.boundary > 0 and mode in ("default", "write"):
-            await self._channel.unary("Prefill", prefill_request(shared, options),
-                                      inference_pb2.PrefillResponse, patience())
+            kept = await self._channel.unary("Prefill", prefill_request(shared, options),
+                                             inference_pb2.PrefillResponse, patience())
+            if on_context is not None:
+                on_context(kept)
         async with aclosing(results(answer, len(questions), parallel)) as answers:
             async for one in answers:
                 yield one
