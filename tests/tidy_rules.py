@@ -81,11 +81,9 @@ ROOMS = {
     "services/programs": SERVING | {"services/serving/server", "services/store",
                                     "services/inference", "services/openai"},
     "services/hearthctl": SERVING | {"services/store"},
-    "services/hearthctl/ask": {"services/rpc", "services/cli", "services/serving",
-                               "services/hearthctl"},
     "services/hearthctl/chat": {"services/rpc", "services/cli", "services/hearthctl"},
     "services/hearthctl/commands": {"services/rpc", "services/cli", "services/hearthctl",
-                                    "services/hearthctl/ask", "services/hearthctl/chat"},
+                                    "services/hearthctl/chat"},
 }
 # Of a folder with rooms, nothing lies beside them.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})

@@ -44,6 +44,7 @@ and what to do.
 constexpr std::pair<const char*, const char*> kMoved[] = {
     {"simulate", "the program hearth-simulate"},
     {"events", "python -m hearth_cache.events"},
+    {"ask", "python -m hearth_cache.ask"},
     {"inspect", "hearthctl verify"},
     {"fingerprint", "hearthctl model"}};
 
@@ -69,7 +70,6 @@ int RunCommand(std::vector<std::string> words, Console& console) {
   CommandSet commands(&line);
   commands.BeginGroup("Ask a worker");
   AddGenerateCommand(&commands);
-  AddAskCommand(&commands);
   AddChatCommand(&commands);
   AddStateCommands(&commands);
   AddTokenizeCommand(&commands);

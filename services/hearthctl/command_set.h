@@ -50,10 +50,9 @@ class CommandSet {
 
 // About hearthctl itself (completion_command.cc): added last, since they describe the others.
 void AddCompletionCommands(CommandSet* commands);
-// Generation (generate_command.cc, ask_command.cc, chat_command.cc, state_commands.cc,
+// Generation (generate_command.cc, chat_command.cc, state_commands.cc,
 // tokenize_command.cc).
 void AddGenerateCommand(CommandSet* commands);
-void AddAskCommand(CommandSet* commands);
 void AddChatCommand(CommandSet* commands);
 void AddStateCommands(CommandSet* commands);
 void AddTokenizeCommand(CommandSet* commands);

@@ -74,13 +74,6 @@ std::string FinishReasonText(v1::FinishReason reason) {
   }
 }
 
-void GenerationFlags::Declare(CommandFlags* command, uint32_t default_max_new_tokens) {
-  DeclareAnswer(command, default_max_new_tokens);
-  command->Add("--logprobs", &logprobs_, "report log probabilities and N alternatives");
-  command->AddSwitch("--logits-sha256", &hash_logits_,
-                     "report a SHA-256 of all tokens' logits, not of the first one's alone");
-}
-
 void GenerationFlags::DeclareEnd(CommandFlags* command, uint32_t default_max_new_tokens) {
   max_new_tokens_ = default_max_new_tokens;
   command->Add("--max-new-tokens", &max_new_tokens_, "most tokens to generate").ShowDefault();
@@ -88,7 +81,7 @@ void GenerationFlags::DeclareEnd(CommandFlags* command, uint32_t default_max_new
   command->AddSwitch("--ignore-eos", &ignore_eos_, "go on past the model's end of text");
 }
 
-void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens) {
+void GenerationFlags::Declare(CommandFlags* command, uint32_t default_max_new_tokens) {
   DeclareEnd(command, default_max_new_tokens);
   command->AddChoice(
       "--generation-config", {{"none", 0}, {"auto", 1}},
@@ -115,6 +108,9 @@ void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_
       [this](int level) { durability_ = static_cast<v1::Durability>(level); },
       "of what is published: memory, disk or sync");
   hint_.Declare(command);
+  command->Add("--logprobs", &logprobs_, "report log probabilities and N alternatives");
+  command->AddSwitch("--logits-sha256", &hash_logits_,
+                     "report a SHA-256 of all tokens' logits, not of the first one's alone");
 }
 
 void GenerationFlags::DeclareRules(CommandFlags* command) {

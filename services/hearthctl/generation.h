@@ -27,13 +27,10 @@ class CommandFlags;
 class GenerationFlags {
  public:
   void Declare(CommandFlags* command, uint32_t default_max_new_tokens);
-  // Only the flags about tokens and text.
-  void DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens);
   // Only those that say where it ends.
   void DeclareEnd(CommandFlags* command, uint32_t default_max_new_tokens);
   // kInvalidArgument names the flag whose text is not UTF-8.
   absl::Status Check() const;
-  const std::string& adapter() const { return adapter_; }
   // Sets all but the prompt.
   void Apply(v1::GenerateRequest* request) const;
   // The part that DeclareEnd declares.

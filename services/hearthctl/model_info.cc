@@ -9,19 +9,6 @@ absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker) {
   return Ask(worker, &v1::Inference::Stub::GetModel, v1::GetModelRequest());
 }
 
-std::string ModelName(const v1::GetModelResponse& model, const std::string& adapter) {
-  std::string name, form, of_adapter;
-  for (const v1::FingerprintField& field : model.fingerprint().fields()) {
-    if (field.name() == "weights_sha256") name = field.text();
-    if (field.name() == "weights") form = field.text();
-  }
-  for (const v1::Adapter& one : model.adapters()) {
-    if (one.name() == adapter) of_adapter = HexText(one.fingerprint().digest());
-  }
-  return absl::StrCat(name, form.empty() ? "" : " ", form, of_adapter.empty() ? "" : " through ",
-                      of_adapter);
-}
-
 int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {
   Json json{{"version", model.version()},
             {"model_dir", model.model_dir()},

@@ -17,10 +17,6 @@ namespace hearth {
 
 absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker);
 
-// What answers depend on, machines aside: the weights' SHA-256, and the form that they are in where
-// it changes them. Empty where the worker does not say.
-std::string ModelName(const v1::GetModelResponse& model, const std::string& adapter);
-
 // Prints GetModel's answer, for people or as one JSON object. Returns the exit code.
 int PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);
 

@@ -9,7 +9,8 @@ import unittest
 import python_support
 from python_support import PACKAGE, ROOT
 
-PROGRAMS = ("hearth_cache.events",)
+# And the flags that each requires.
+PROGRAMS = {"hearth_cache.ask": ("--context", "a", "--questions", "b"), "hearth_cache.events": ()}
 
 
 def run(module, *words):
@@ -38,8 +39,8 @@ class Programs(unittest.TestCase):
             self.assertEqual(documented, flags - {"--help", "--version"}, module)
 
     def test_unknown_flag_is_one_line_and_ends_with_2(self):
-        for module in PROGRAMS:
-            done = run(module, "--storm", "a")
+        for module, required in PROGRAMS.items():
+            done = run(module, *required, "--storm", "a")
             self.assertEqual(done.returncode, 2)
             self.assertRegex(done.stderr, rf"^{module}: .*--storm.*\n$")
 

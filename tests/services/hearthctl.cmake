@@ -11,8 +11,7 @@ hearth_test(hearthctl_test
           hearthctl/snapshot_writer_test.cc
           hearthctl/store_commands_test.cc hearthctl/terminal.cc hearthctl/terminal_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
-          hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
-          hearthctl/asked_prompts_test.cc hearthctl/transcript_test.cc
+          hearthctl/transcript_test.cc
   LIBS hearthctl_commands hearth_simulate hearth_cache_service
        hearth_store_test_support
        nlohmann_json::nlohmann_json OpenSSL::Crypto util

@@ -49,7 +49,11 @@ class Parser(argparse.ArgumentParser):
     def fail(self, error: Union[HearthError, OSError, ValueError]) -> int:
         """Prints the last line; returns the exit code."""
         name = error.code.name + ": " if isinstance(error, HearthError) else ""
-        line = shown(f"{self.prog}: {name}{error}".replace("\n", " "))
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and \
+            error.filename else str(error)
+        if name.startswith(grpc.StatusCode.UNIMPLEMENTED.name):
+            text += f" (is it a {self._kind} of this version? pass --{self._kind} ADDR)"
+        line = shown(f"{self.prog}: {name}{text}".replace("\n", " "))
         print(line, file=sys.stderr, flush=True)
         is_wrong = isinstance(error, ValueError) or \
             name.startswith(grpc.StatusCode.INVALID_ARGUMENT.name)
@@ -57,6 +61,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_server(self, kind: str, port: int) -> None:
         """The address of a worker or a store, and how it is reached: see access_of()."""
+        self._kind = kind
         variable, usual = f"HEARTHCTL_{kind.upper()}", f"127.0.0.1:{port}"
         self.add_argument(
             f"--{kind}", dest="address", metavar="ADDR", type=address,
@@ -91,6 +96,17 @@ def whole(least: int, most: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{text} is no whole number from {least} to {most}")
         return int(text)
     return number
+
+
+def duration(text: str) -> float:
+    """30s, 500ms, 1h30m or plain seconds, in seconds."""
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+    part = r"(\d{1,9}(?:\.\d{1,9})?)(h|ms|m|s|us|ns)"
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        return float(text)
+    if not re.fullmatch(f"({part})+", text):
+        raise argparse.ArgumentTypeError(f'"{text}" is no duration; write 250ms, 2s or 1m')
+    return sum(float(number) * units[unit] for number, unit in re.findall(part, text))
 
 
 def utf8(text: str) -> str:

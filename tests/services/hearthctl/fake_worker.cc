@@ -1,9 +1,7 @@
 #include "tests/services/hearthctl/fake_worker.h"
 
-#include "absl/strings/match.h"
 #include "proto/restore_rule.h"
 #include "services/rpc/proto_conversion.h"
-#include "services/rpc/status_conversion.h"
 #include "tests/proto/tiny_snapshot.h"
 
 namespace hearth {
@@ -72,9 +70,7 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
   bool known = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const grpc::Status refusal = Refusal(prompt, context);
-    if (!refusal.ok()) return refusal;
-    if (most_answers-- <= 0) return {grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"};
+    if (!failure.ok()) return failure;
     generated.push_back(*request);
     deadlines.push_back(absl::FromChrono(context->deadline()));
     known = stored.count(prompt) > 0;
@@ -86,9 +82,6 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     response.mutable_started()->set_source_tier(v1::TIER_DISK);
     response.mutable_started()->mutable_load()->set_decision("load");
     response.mutable_started()->mutable_load()->set_load_estimate_ms(12);
-  }
-  if (finds_tokens >= 0) {
-    response.mutable_started()->set_cached_tokens(static_cast<uint32_t>(finds_tokens));
   }
   writer->Write(response);
   if (request->report_progress()) {
@@ -129,26 +122,13 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
   return grpc::Status::OK;
 }
 
-grpc::Status FakeWorker::Refusal(const std::string& prompt, grpc::ServerContext* context) {
-  if (!failure.ok()) return failure;
-  if (full_for-- > 0) {
-    context->AddTrailingMetadata(kRetryAfterMsKey, "1");
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the request queue is full"};
-  }
-  for (const std::string& end : unanswerable) {
-    if (absl::EndsWith(prompt, end)) return {grpc::StatusCode::INVALID_ARGUMENT, "too long"};
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status FakeWorker::Prefill(grpc::ServerContext* context, const v1::PrefillRequest* request,
+grpc::Status FakeWorker::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
                                  grpc::ServerWriter<v1::PrefillResponse>* writer) {
   v1::PrefillResponse answer;
   v1::PrefillResponse* const response = &answer;
   if (!prefill_failure.ok()) return prefill_failure;
   const std::string prompt = Rendered(request->prompt());
-  const grpc::Status refusal = Refusal(prompt, context);
-  if (!refusal.ok()) return refusal;
+  if (!failure.ok()) return failure;
   prefilled.push_back(*request);
   response->set_prompt_tokens(static_cast<uint32_t>(prompt.size()));
   response->set_computed_tokens(static_cast<uint32_t>(prompt.size()));
@@ -195,11 +175,6 @@ grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelReques
     ToProto(Fingerprint::Create(fields).value(), response->mutable_fingerprint());
   }
   response->set_unreachable_store(unreachable_store);
-  if (!weights_sha256.empty()) {
-    v1::FingerprintField* weights = response->mutable_fingerprint()->add_fields();
-    weights->set_name("weights_sha256");
-    weights->set_text(weights_sha256);
-  }
   return grpc::Status::OK;
 }
 

@@ -38,13 +38,8 @@ class FakeWorker final : public v1::Inference::Service {
   std::string first_word = "Hello";          // of each answer
   std::function<void()> between_words;       // of an answer of Generate
   grpc::Status failure_between_words;        // ends it there, when not OK
-  std::set<std::string> unanswerable;        // ends of prompts whose answer is an error
-  int most_answers = 1 << 20;                // of Generate, which is UNAVAILABLE then
-  int full_for = 0;                          // refusals of Generate and of Prefill for want of room
-  int finds_tokens = -1;                     // of each prompt, where it is 0 or more
   std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
   std::string unreachable_store;             // that GetModel names, if any
-  std::string weights_sha256;                // that GetModel names, if any
 
   // Explain's id of the restore point at `boundary`.
   static std::string RestorePointId(uint32_t boundary);
@@ -68,9 +63,6 @@ class FakeWorker final : public v1::Inference::Service {
                        v1::ExplainResponse* response) override;
 
  private:
-  // Of a call of Generate or Prefill before it computes.
-  grpc::Status Refusal(const std::string& prompt, grpc::ServerContext* context);
-
   std::string address_;
   std::mutex mutex_;  // calls of Generate come several at a time
 

@@ -168,13 +168,8 @@ void Case::SetKnob(const std::vector<std::string>& words) {
       {"stored", [&](FakeWorker* to) { to->stored.insert(words.at(2)); }},
       {"answers_get_model", [&](FakeWorker* to) { to->answers_get_model = true; }},
       {"store_works", [&](FakeWorker* to) { to->store_works = number() != 0; }},
-      {"finds_tokens", [&](FakeWorker* to) { to->finds_tokens = number(); }},
-      {"most_answers", [&](FakeWorker* to) { to->most_answers = number(); }},
-      {"full_for", [&](FakeWorker* to) { to->full_for = number(); }},
-      {"unanswerable", [&](FakeWorker* to) { to->unanswerable = {words.at(2)}; }},
       {"field_dtype", [&](FakeWorker* to) { to->field_dtype = words.at(2); }},
       {"unreachable_store", [&](FakeWorker* to) { to->unreachable_store = words.at(2); }},
-      {"weights_sha256", [&](FakeWorker* to) { to->weights_sha256 = words.at(2); }},
       {"explains",
        [&](FakeWorker* to) {
          EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString(words.at(2), &to->explained));
@@ -258,7 +253,7 @@ TEST_P(TranscriptTest, EachCommandPrintsWhatItsTranscriptSays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TranscriptTest,
-                         testing::Values("ask", "chat", "doctor", "explain", "generate", "simulate",
+                         testing::Values("chat", "doctor", "explain", "generate", "simulate",
                                          "store", "usage", "warm"),
                          [](const auto& info) { return std::string(info.param); });
 

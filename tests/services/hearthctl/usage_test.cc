@@ -21,8 +21,8 @@ CliResult Simulate(const std::vector<std::string>& arguments) {
 
 TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
   for (const char* command :
-       {"generate", "ask", "chat", "tokenize", "warm", "explain", "stats", "ls", "pin", "unpin",
-        "drop", "model", "export", "import", "verify", "diff"}) {
+       {"generate", "chat", "tokenize", "warm", "explain", "stats", "ls", "pin", "unpin", "drop",
+        "model", "export", "import", "verify", "diff"}) {
     const CliResult result = RunCli({command, "--help"});
     EXPECT_EQ(result.code, kExitOk) << command;
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;

@@ -1,0 +1,6 @@
+"""Answers many questions about one context: one prefill, and a call for each question.
+
+    python -m hearth_cache.ask --context handbook.txt --questions questions.jsonl
+
+docs/operations.md (Many questions about one context) has the form of the files.
+"""

@@ -1,0 +1,308 @@
+"""The program of this package: `python -m hearth_cache.ask --help`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Optional, Union, cast
+
+from hearth_cache._program import (
+    FAILED, INTERRUPTED, OK, UNREACHABLE, Parser, access_of, duration, shown, utf8, whole)
+from hearth_cache.aio.worker import DEFAULT_TEMPLATE, AsyncWorker
+from hearth_cache.answers import Answer, Asked
+from hearth_cache.ask._answers import (
+    AnswerFile, AskReport, answer_line, json_line, model_name, ms_text)
+from hearth_cache.ask._inputs import (
+    QUESTION_PLACE, Context, Question, parse_questions, read_context, read_file, text_of)
+from hearth_cache.errors import DeadlineExceeded, HearthError, Unavailable
+from hearth_cache.prompts import GenerateOptions, generate_request
+from hearth_cache.v1 import inference_pb2
+
+EXAMPLES = """\
+  python -m hearth_cache.ask --context handbook.txt --questions questions.jsonl --parallel 4
+  python -m hearth_cache.ask --context handbook.txt --questions questions.jsonl \\
+      --output answers.jsonl
+  python -m hearth_cache.ask --context-chat chat.json --questions questions.jsonl --json
+      (chat.json as in hearthctl generate; each question is the user's next message)
+
+  {"id": "q1", "question": "Which river?"}      a line of the questions: put into --template
+  {"ending": " The river is called"}            continues where the context ends; or "prompt"
+  {"question": "Since when?", "kind": "dates"}  a word that comes back with the answer
+
+The worker computes the context once and keeps it, and answers each question as soon as it can. With
+--output each answer is a line of that file as soon as it is there. The same command continues where
+it stopped, and asks again what failed. A context or a question that is not what the file answers is
+refused, by its sha256, and so is another model. A line, of the file and with --json, has id, kind,
+answer, finish_reason, prompt_tokens, cached_tokens, computed_tokens, source_tier, ttft_ms (from the
+question's turn to its first token, by the worker's clock), total_ms and token_ids, or error and
+error_code; the last line with --json is the report. Exit code 1 when a question has no answer.
+"""
+DEADLINE_S = 3600.0  # of a call, with its wait for room
+CONNECT_S = 10.0
+MANY_RETRIES = 1_000_000
+
+
+class Flag(NamedTuple):
+    """A flag of an answer; `name` is a field of GenerateRequest or SamplingParams."""
+
+    flag: str
+    name: str
+    meaning: str
+    how: dict[str, Any]
+
+
+UINT, ULONG = whole(0, (1 << 32) - 1), whole(0, (1 << 64) - 1)
+
+
+def bias(text: str) -> tuple[int, float]:
+    token, equals, number = text.partition("=")
+    try:
+        return UINT(token if equals else ""), float(number)
+    except (argparse.ArgumentTypeError, ValueError):
+        raise argparse.ArgumentTypeError(f'{text} is no token id, "=" and number') from None
+
+
+def keep(text: str) -> int:
+    return int(min(duration(text), 3600.0))
+
+
+def several(kind: Callable[[str], Any]) -> dict[str, Any]:
+    return {"type": kind, "action": "append"}
+
+
+ANSWER_FLAGS = (
+    Flag("--max-new-tokens", "max_new_tokens", "most tokens to generate (default: 128)",
+         {"type": UINT, "default": 128}),
+    Flag("--stop", "stop", "end at this text; may be repeated", several(utf8)),
+    Flag("--ignore-eos", "ignore_eos", "continue after the model's end of text",
+         {"action": "store_true", "default": None}),
+    Flag("--generation-config", "server_defaults",
+         "auto: temperature, top-k and top-p are the model's own where they are not given (see "
+         "hearthctl model); none (the default): greedy", {"choices": ("auto", "none")}),
+    Flag("--temperature", "temperature", "0 is greedy (the default)", {"type": float}),
+    Flag("--top-k", "top_k", "sample from the k likeliest; 0 is off", {"type": UINT}),
+    Flag("--top-p", "top_p", "sample from the likeliest that sum to p; 0 is off", {"type": float}),
+    Flag("--seed", "seed", "the same seed gives the same answer; without one it is drawn",
+         {"type": ULONG}),
+    Flag("--min-p", "min_p", "sample none that is less than p times as likely as the likeliest",
+         {"type": float}),
+    Flag("--repetition-penalty", "repetition_penalty",
+         "divide logits of tokens in prompt or answer; 1 is off", {"type": float}),
+    Flag("--presence-penalty", "presence_penalty",
+         "subtract this from the logits of tokens in the answer", {"type": float}),
+    Flag("--frequency-penalty", "frequency_penalty", "likewise, each time that they occur",
+         {"type": float}),
+    Flag("--logit-bias", "logit_bias", "ID=BIAS: add to a token's logit; may be repeated",
+         several(bias)),
+    Flag("--stop-token-id", "stop_token_ids", "end before this token; may be repeated",
+         several(UINT)),
+    Flag("--bad-token-id", "bad_token_ids", "never draw this token; may be repeated",
+         several(UINT)),
+    Flag("--min-tokens", "min_tokens", "do not end before this many tokens", {"type": UINT}),
+    Flag("--adapter", "adapter", "use this adapter of the worker (hearth-worker --adapter "
+         "NAME=DIR)", {"type": utf8}),
+    Flag("--cache", "cache", "whether the context is read from the cache, and kept there",
+         {"choices": ("default", "read", "write", "off")}),
+    Flag("--kv-cache", "kv_cache",
+         "keep keys and values by this strategy, as hearth-worker --kv-cache has it",
+         {"type": utf8}),
+    Flag("--kv-quantization", "kv_quantization",
+         "options of the strategy quantized, as hearth-worker has them", {"type": utf8}),
+    Flag("--speculate", "speculate",
+         "tokens guessed from the text for one step to verify; 0 is off", {"type": UINT}),
+    Flag("--durability", "durability", "of the context that is kept",
+         {"choices": ("default", "memory", "disk", "sync", "shared")}),
+    Flag("--keep", "keep_s", "evict the context last, within the tenant, for this long: 10m; at "
+         "most 1h", {"type": keep}),
+    Flag("--priority", "priority", "each step doubles the worth of the context beside all else of "
+         "the tenant", {"type": whole(-8, 8)}),
+)
+
+
+def parse(parser: Parser, words: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser.add_server("worker", 7070)
+    add = parser.add_argument
+    add("--wait", type=duration, default=0.0, metavar="DURATION",
+        help="wait this long for the worker to listen: 30s, 500ms (default: not at all)")
+    context = parser.add_mutually_exclusive_group(required=True)
+    for flag, kind, meaning in (
+            ("--context", "text", "a file of text"),
+            ("--context-chat", "chat", "a chat's JSON file, as hearthctl generate takes it"),
+            ("--context-token-ids", "token_ids", "a file of token ids")):
+        context.add_argument(flag, dest=kind, metavar="FILE", help=meaning)
+    add("--questions", required=True, metavar="FILE",
+        help="a JSON object a line; - is standard input")
+    add("--output", metavar="FILE", help="the file that answers are added to, a JSON line each")
+    add("--template", default=DEFAULT_TEMPLATE, type=utf8, metavar="TEXT",
+        help='what a question becomes; the default is an empty line, "Question: {question}" and '
+             '"Answer:"')
+    add("--parallel", type=whole(1, 64), default=8, metavar="N",
+        help="questions under way at a time, at most 64 (default: 8)")
+    add("--json", action="store_true", help="a JSON object for each answer, the report last")
+    answer = parser.add_argument_group("answers")
+    for one in ANSWER_FLAGS:
+        answer.add_argument(one.flag, dest=one.name, help=one.meaning, **one.how)
+    flags = parser.parse_args(words)
+    if QUESTION_PLACE not in flags.template:
+        parser.error(f"--template: has no {QUESTION_PLACE}")
+    return flags
+
+
+def options_of(flags: argparse.Namespace) -> GenerateOptions:
+    made = {one.name: getattr(flags, one.name) for one in ANSWER_FLAGS
+            if getattr(flags, one.name) is not None}
+    if "server_defaults" in made:
+        made["server_defaults"] = made["server_defaults"] == "auto"
+    if "logit_bias" in made:
+        made["logit_bias"] = dict(made["logit_bias"])
+    if made.get("repetition_penalty") == 1:
+        del made["repetition_penalty"]  # off: an answer file does not have it
+    return cast("GenerateOptions", made)
+
+
+class Asker:
+    """One run of the program, once its files are read."""
+
+    def __init__(self, flags: argparse.Namespace, answers: Optional[AnswerFile],
+                 questions: list[Question]) -> None:
+        self.report = AskReport()
+        self._flags, self._answers = flags, answers
+        self._open: list[Question] = []
+        for question in questions:
+            if answers is not None and answers.has(question):
+                self.report.answered_before += 1
+            else:
+                self._open.append(question)
+        self._expected = 0  # tokens that each question should find
+        self._model, self._start = "", time.monotonic()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._open
+
+    async def ask(self, context: Context, options: GenerateOptions) -> None:
+        """Asks what is open; an error ends the run."""
+        flags = self._flags
+        model = await self._reach()
+        if self._answers is not None:
+            self._model = model_name(model, options.get("adapter", ""))
+            self._answers.check_model(self._model)
+
+        def kept(made: inference_pb2.PrefillResponse) -> None:
+            self.report.context = made
+            if options.get("cache", "default") == "default":
+                self._expected = made.prompt_tokens
+
+        async with AsyncWorker(flags.address, access=access_of(flags),
+                               deadline_s=DEADLINE_S) as worker:
+            asked = worker.ask(context.prompt, [question.ending for question in self._open],
+                               template=QUESTION_PLACE, parallel=flags.parallel, on_context=kept,
+                               **options)
+            async with aclosing(cast(Any, asked)) as answers:
+                async for one in cast("AsyncIterator[Asked]", answers):
+                    answer = one.answer or one.error
+                    if answer is not None:  # it is one of them
+                        self._take(self._open[one.number], answer)
+
+    async def _reach(self) -> inference_pb2.GetModelResponse:
+        flags = self._flags
+        async with AsyncWorker(flags.address, access=access_of(flags),
+                               deadline_s=max(flags.wait, CONNECT_S),
+                               retries=MANY_RETRIES if flags.wait > 0 else 0) as worker:
+            try:
+                return await worker.model()
+            except (Unavailable, DeadlineExceeded) as error:
+                raise NotReached(
+                    f"no worker at {error}; start one with hearth-worker --model DIR --listen "
+                    f"{flags.address}, or pass --worker ADDR") from None
+
+    def _take(self, question: Question, answer: Union[Answer, HearthError]) -> None:
+        self.report.add(answer)
+        line = answer_line(question, answer)
+        if self._answers is not None and isinstance(answer, Answer):
+            self._answers.append(question, line, self._model)
+        if isinstance(answer, Answer) and answer.cached_tokens < self._expected:
+            say(f"hearth_cache.ask: {question.id} found {answer.cached_tokens} of the "
+                f"{self._expected} tokens that were kept for all questions (said once): the "
+                "worker's --pool-bytes or its store may be too small")
+            self._expected = 0
+        if self._flags.json:
+            print(json_line(line), flush=True)
+            return
+        told = f"[{self.report.answered + self.report.failed}/{len(self._open)}] {question.id}: "
+        if isinstance(answer, HearthError):
+            say(f"{told}failed: {answer}")
+            return
+        say(f"{told}{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached, first "
+            f"token after {ms_text(answer.finished.ttft_ms)}, {answer.finished.generated_tokens} "
+            f"new tokens in {ms_text(answer.finished.total_ms)}")
+        if self._answers is None:
+            text = shown(answer.text) if sys.stdout.isatty() else answer.text
+            print(f"-- {shown(question.id)} --\n{text}", flush=True)
+
+    def print_report(self) -> None:
+        report, total_ms = self.report, 1000 * (time.monotonic() - self._start)
+        report.unanswered = len(self._open) - report.answered - report.failed
+        print(json_line(report.json(total_ms)) if self._flags.json
+              else report.text(total_ms).rstrip("\n"), flush=True)
+
+
+class NotReached(Unavailable):
+    """No worker listens at the address."""
+
+
+def say(line: str) -> None:
+    print(shown(line), file=sys.stderr, flush=True)
+
+
+def run(parser: Parser, flags: argparse.Namespace) -> int:
+    kind = next(kind for kind in ("text", "chat", "token_ids") if getattr(flags, kind) is not None)
+    options, context = options_of(flags), read_context(kind, getattr(flags, kind))
+    each = generate_request(inference_pb2.PromptInput(), options)
+    try:
+        questions = parse_questions(
+            text_of(read_file(flags.questions), flags.questions),
+            QUESTION_PLACE if kind == "chat" else flags.template, kind == "token_ids", each)
+    except ValueError as error:
+        raise ValueError(f"{flags.questions}: {error}") from None
+    answers = None if flags.output is None else AnswerFile(
+        flags.output, context.sha256, [getattr(flags, kind), flags.questions])
+    asker = Asker(flags, answers, questions)
+    failure: Optional[Exception] = None
+    if not asker.is_done:
+        try:
+            asyncio.run(asker.ask(context, options))
+        except (HearthError, OSError, ValueError) as error:
+            failure = error
+    asker.print_report()
+    if failure is not None:
+        raise failure
+    return OK if asker.report.is_complete else FAILED
+
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        cast(Any, stream).reconfigure(encoding="utf-8", errors="replace")
+    parser = Parser("hearth_cache.ask", "Answers many questions about one context.", EXAMPLES)
+    flags = parse(parser, words)
+    try:
+        return run(parser, flags)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except NotReached as error:
+        parser.fail(error)
+        return UNREACHABLE
+    except BrokenPipeError:  # nobody reads the answers
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (HearthError, OSError, ValueError) as error:
+        return parser.fail(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
