@@ -4,7 +4,6 @@ hearth_test(hearthctl_test
           hearthctl/connection_test.cc hearthctl/diff_command_test.cc
           hearthctl/fake_worker.cc
           hearthctl/generate_command_test.cc hearthctl/interrupt_test.cc
-          hearthctl/key_reader_test.cc
           hearthctl/prompt_flags_test.cc
           hearthctl/progress_line_test.cc hearthctl/run_cli.cc
           hearthctl/console_test.cc

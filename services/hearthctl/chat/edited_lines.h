@@ -1,32 +1,33 @@
 // EditedLines: turns typed at a terminal, with the editing keys and the history of libedit.
 //
-// Several pasted lines are one turn. Ctrl-C and Ctrl-D on an empty line end the input.
+// A paste becomes a part of the line, whatever line ends it has; a paste beyond kMaxPasteBytes is
+// left out, and the line says so. Ctrl-C, and Ctrl-D on an empty line, end the input.
 // Thread safety: none; one at a time in a process. Ownership: borrows the interrupt, whose action
 // it sets while it waits for a line.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_EDITED_LINES_H_
 #define HEARTH_SERVICES_HEARTHCTL_CHAT_EDITED_LINES_H_
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "services/hearthctl/chat/key_reader.h"
 #include "services/hearthctl/chat/line_source.h"
-#include "services/hearthctl/chat/pasted_texts.h"
 #include "services/hearthctl/interrupt.h"
 
 namespace hearth {
 
 class EditedLines final : public LineSource {
  public:
+  // A context of 128K tokens has half of it.
+  static constexpr size_t kMaxPasteBytes = size_t{1} << 20;
+
   EditedLines(const std::string& prompt, Interrupt* interrupt);
   ~EditedLines() override;
   std::optional<std::string> Next() override;
 
  private:
   struct Editor;  // libedit's
-  PastedTexts pasted_;
-  KeyReader keys_;
   Interrupt* const interrupt_;
   const std::unique_ptr<Editor> editor_;
 };
