@@ -1,0 +1,194 @@
+// DeviceStep on the emulated device beside InvariantGemma: logits, keys and values, bit for bit.
+#include "worker/device/device_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/seeded_device_model.h"
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/device/emulated_device.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+namespace {
+
+constexpr int kSplit = 16;
+
+SeededGeometry Geometry(const std::string& layers, int window, int heads, int kv_heads,
+                        int head_dim = 32) {
+  return {"tiny", layers, window, heads, kv_heads, head_dim, 40, 72, 150, 512};
+}
+
+// One model twice: on the CPU's kernels and on an emulated device.
+class Pair {
+ public:
+  explicit Pair(const SeededGeometry& geometry, bool late = false) : device_(late) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "hearth_device_XXXXXX").string();
+    dir_ = mkdtemp(pattern.data());
+    WriteSeededModel(geometry, dir_);
+    auto loaded = InvariantGemma::Load(dir_, {1, kSplit, uint64_t{1} << 30});
+    if (!loaded.ok()) std::abort();
+    gemma_ = *std::move(loaded);
+    model_ = MakeSeededModel(&device_, geometry, kSplit, 512, [this](const auto& rows, int inputs,
+                                                                     bool is_pair) {
+      return MakeSeededMatrix(&device_, rows, inputs, is_pair);
+    });
+    step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits{256, 64, 512, 1024});
+  }
+  ~Pair() { std::filesystem::remove_all(dir_); }
+
+  const InvariantGemma& gemma() const { return *gemma_; }
+  EmulatedDevice* device() { return &device_; }
+  const DeviceShape& shape() const { return model_.shape; }
+  DeviceStep* step() { return step_.get(); }
+
+ private:
+  std::string dir_;
+  std::unique_ptr<InvariantGemma> gemma_;
+  EmulatedDevice device_;
+  DeviceModel model_;
+  std::unique_ptr<DeviceStep> step_;
+};
+
+// One text in both.
+struct Text {
+  int number = 0, length = 0;
+  InvariantGemma::Kv kv;
+  std::array<std::vector<std::byte*>, 2> blocks;
+  std::vector<int32_t> tokens;  // of a step
+  std::vector<float> logits;
+};
+
+class Texts {
+ public:
+  Texts(Pair* pair, int count) : pair_(pair), texts_(static_cast<size_t>(count)) {
+    for (int i = 0; i < count; ++i) {
+      texts_[static_cast<size_t>(i)].number = i;
+      texts_[static_cast<size_t>(i)].kv = pair->gemma().NewKv();
+    }
+  }
+
+  struct Some {
+    int text, tokens, want;
+  };
+  // Appends tokens to some texts, in one step of each, and compares.
+  void Step(const std::vector<Some>& some) {
+    std::vector<InvariantPart> parts;
+    std::vector<DevicePart> device_parts;
+    size_t wanted = 0;
+    for (const Some& one : some) {
+      Text& text = texts_[static_cast<size_t>(one.text)];
+      text.tokens.clear();
+      for (int i = 0; i < one.tokens; ++i) {
+        text.tokens.push_back(
+            SeededToken(text.number, text.length + i, pair_->shape().vocabulary));
+      }
+      GrowBlocks(&text, text.length + one.tokens);
+      parts.push_back({&text.kv, text.tokens, one.want, &text.logits});
+      device_parts.push_back({text.tokens, text.length, one.want, {text.blocks[0], text.blocks[1]}});
+      text.length += one.tokens;
+      wanted += static_cast<size_t>(one.want);
+    }
+    ASSERT_TRUE(pair_->gemma().Step(parts).ok());
+    const auto vocabulary = static_cast<size_t>(pair_->shape().vocabulary);
+    std::vector<float> logits(wanted * vocabulary, std::numeric_limits<float>::quiet_NaN());
+    pair_->step()->Run(device_parts, logits.data());
+    for (const float logit : logits) ASSERT_TRUE(std::isfinite(logit));
+    size_t at = 0;
+    for (const Some& one : some) {
+      const Text& text = texts_[static_cast<size_t>(one.text)];
+      const size_t count = static_cast<size_t>(one.want) * vocabulary;
+      EXPECT_EQ(FirstDifference(logits.data() + at, text.logits.data(),
+                                static_cast<int64_t>(count)),
+                "")
+          << "text " << one.text << ", length " << text.length;
+      at += count;
+      CompareKv(text);
+    }
+  }
+
+ private:
+  // New blocks are NaN, as memory of the emulated device is.
+  void GrowBlocks(Text* text, int length) {
+    for (int group = 0; group < 2; ++group) {
+      const int64_t bytes = pair_->shape().LayersIn(group == 1) * pair_->shape().SliceBytes();
+      while (static_cast<int>(text->blocks[static_cast<size_t>(group)].size()) * kSplit < length) {
+        text->blocks[static_cast<size_t>(group)].push_back(
+            static_cast<std::byte*>(pair_->device()->Allocate(static_cast<size_t>(bytes))));
+      }
+    }
+  }
+
+  void CompareKv(const Text& text) {
+    const DeviceShape& shape = pair_->shape();
+    for (int layer = 0; layer < shape.layers(); ++layer) {
+      const bool is_global = shape.is_global[static_cast<size_t>(layer)];
+      const std::vector<const std::byte*> splits = text.kv.SplitsOf(layer);
+      for (size_t split = 0; split < splits.size(); ++split) {
+        if (splits[split] == nullptr) continue;
+        const int tokens = std::min(kSplit, text.length - static_cast<int>(split) * kSplit);
+        const std::byte* mine = text.blocks[is_global][split] +
+                                shape.LayersBefore(layer) * shape.SliceBytes();
+        for (int run = 0; run < 2 * shape.kv_heads; ++run) {
+          const int64_t at = int64_t{4} * run * kSplit * shape.head_dim;
+          ASSERT_EQ(FirstDifference(reinterpret_cast<const float*>(mine + at),
+                                    reinterpret_cast<const float*>(splits[split] + at),
+                                    int64_t{tokens} * shape.head_dim),
+                    "")
+              << "layer " << layer << ", split " << split << ", run " << run;
+        }
+      }
+    }
+  }
+
+  Pair* const pair_;
+  std::vector<Text> texts_;
+};
+
+// Prefilled in steps of few rows and of many, then decoded; windows end inside splits.
+TEST(DeviceStep, PrefillAndDecode_HaveTheCpusBits) {
+  for (const SeededGeometry& geometry :
+       {Geometry("lg", 24, 4, 1), Geometry("llg", 33, 4, 2, 16), Geometry("gl", 16, 2, 2, 64)}) {
+    Pair pair(geometry);
+    Texts texts(&pair, 3);
+    texts.Step({{0, 1, 1}});
+    texts.Step({{0, 1, 1}});
+    texts.Step({{0, 33, 2}});
+    texts.Step({{1, 129, 3}});
+    texts.Step({{0, 1, 1}, {1, 1, 1}});
+    texts.Step({{2, 70, 0}, {0, 1, 1}, {1, 2, 2}});
+    for (int i = 0; i < 18; ++i) texts.Step({{0, 1, 1}, {2, 1, 1}, {1, 1, 1}});
+  }
+}
+
+TEST(DeviceStep, EachNumberOfRows_HasTheCpusBits) {
+  Pair pair(Geometry("lg", 20, 4, 1));
+  Texts texts(&pair, 34);
+  for (int rows = 1; rows <= 33; ++rows) {
+    std::vector<Texts::Some> some;
+    for (int i = 0; i < rows; ++i) some.push_back({i, 1, 1});
+    texts.Step(some);
+  }
+  texts.Step({{33, 33, 33}});
+}
+
+TEST(DeviceStep, LateCopies_ChangeNothing) {
+  Pair pair(Geometry("lg", 20, 4, 2), true);
+  Texts texts(&pair, 2);
+  texts.Step({{0, 40, 1}});
+  texts.Step({{0, 1, 1}, {1, 3, 1}});
+  LateCopies::SetLate(false);
+}
+
+}  // namespace
+}  // namespace hearth

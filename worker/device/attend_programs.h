@@ -1,0 +1,477 @@
+// Attention of a step's rows over keys and values in blocks: AttendProgram goes through splits of
+// one chunk, CombineProgram adds the states of splits that were computed apart. The order of
+// worker/kernels/attend.h, so its bits.
+#ifndef HEARTH_WORKER_DEVICE_ATTEND_PROGRAMS_H_
+#define HEARTH_WORKER_DEVICE_ATTEND_PROGRAMS_H_
+
+#include <cstdint>
+
+#include "worker/device/block_program.h"
+#include "worker/device/step_table.h"
+
+namespace hearth {
+
+// Largest score, sum and outputs of rows over the keys of splits: [slot][row of the item].
+struct SplitStates {
+  float* scalars;  // [..][2]: largest, sum
+  float* outputs;  // [..][head_dim]
+};
+
+// Sums of splits so far, in ascending order.
+struct RunningSum {
+  float largest, sum;
+  float before, now;  // factors of the outputs so far and of the split's
+
+  HEARTH_HOST_DEVICE void Add(float split_largest, float split_sum) {
+    const float most = exact::Max(largest, split_largest);
+    before = exact::Exp(exact::Sub(largest, most));
+    now = exact::Exp(exact::Sub(split_largest, most));
+    largest = most;
+    sum = exact::Fma(sum, before, exact::Mul(split_sum, now));
+  }
+  HEARTH_HOST_DEVICE float Output(float so_far, float of_split) const {
+    return exact::Fma(so_far, before, exact::Mul(of_split, now));
+  }
+};
+
+// A block takes items, each for one KV head, until none is left. kTileRows: most rows of an item.
+template <int kTileRows>
+struct AttendProgram {
+  static constexpr int kWarps = 8, kThreads = kWarps * 32;
+  static constexpr int kHeadDimMax = 256, kSplitMax = 256;
+  static constexpr int kStageKeys = 16, kDepth = 4;             // of values
+  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;   // of scores
+  static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4;  // of outputs, by 4 columns
+  static constexpr int kRowGroups = kTileRows / kRowsEach;
+
+  struct Shared {
+    alignas(16) float values[kDepth][kStageKeys][kHeadDimMax];
+    alignas(16) float queries[kTileRows][kHeadDimMax];
+    alignas(16) float scores[kTileRows][kSplitMax];  // then the weights
+    float largest[kTileRows], partial[kTileRows][16];
+  };
+
+  StepTable table;
+  KvPlace place;
+  bool is_global;
+  float softcap;  // 0: none
+  const float* qkv;
+  float* attended;
+  SplitStates states;
+
+  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+    LetNextStart();
+    WaitForEarlier();
+    const AttendList& list = table.lists[is_global];
+    const int works = *list.item_count * place.kv_heads;
+    for (int work = block.number; work < works; work += block.count) {
+      RunItem(shared, list.items[work / place.kv_heads], work / place.kv_heads,
+              work % place.kv_heads);
+      BARRIER();
+    }
+  }
+
+ private:
+  // Keys [begin, end) of a split.
+  struct Seen {
+    int begin, end;
+  };
+  struct Outputs {
+    PerThread<float, kRowsEach * 4, kWarps> one, all;
+    PerThread<RunningSum, kRowsEach, kWarps> sums;
+  };
+
+  HEARTH_HOST_DEVICE int Sharers() const { return place.heads / place.kv_heads; }
+  HEARTH_HOST_DEVICE Seen SeenAt(int position, int split) const {
+    const int base = split * place.split;
+    int first = place.window > 0 ? position - place.window + 1 : 0;
+    first = first > 0 ? first : 0;
+    const int begin = first - base, end = position + 1 - base;
+    return {begin > 0 ? begin : 0, end < place.split ? end : place.split};
+  }
+  HEARTH_HOST_DEVICE Seen SeenBy(const AttendItem& item, int row, int split) const {
+    return SeenAt(item.position + row / Sharers(), split);
+  }
+  HEARTH_HOST_DEVICE int64_t QueryAt(const AttendItem& item, int row, int kv_head,
+                                     int columns) const {
+    return static_cast<int64_t>(item.row + row / Sharers()) * columns +
+           (kv_head * Sharers() + row % Sharers()) * place.head_dim;
+  }
+
+  HEARTH_HOST_DEVICE void RunItem(Shared* shared, const AttendItem& item, int number,
+                                  int kv_head) const {
+    const int rows = item.tokens * Sharers(), dim = place.head_dim;
+    const int columns = (place.heads + 2 * place.kv_heads) * dim;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        for (int i = warp * 32 + lane; i < kTileRows * (dim / 4); i += kThreads) {
+          const int row = i / (dim / 4), at = i % (dim / 4) * 4;
+          const int known = row < rows ? row : 0;
+          StoreFloat4(&shared->queries[row][at],
+                      LoadFloat4(qkv + QueryAt(item, known, kv_head, columns) + at));
+        }
+      }
+    }
+    Outputs outputs;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int i = 0; i < kRowsEach * 4; ++i) outputs.all.At(warp, lane)[i] = 0;
+        HEARTH_UNROLL
+        for (int r = 0; r < kRowsEach; ++r) {
+          outputs.sums.At(warp, lane)[r].largest = -kInfinity;
+          outputs.sums.At(warp, lane)[r].sum = 0;
+        }
+      }
+    }
+    BARRIER();
+    for (int i = 0; i < item.splits; ++i) {
+      const std::byte* block = table.lists[is_global].blocks[item.first_block + i];
+      const float* keys = reinterpret_cast<const float*>(block + place.offset) +
+                          static_cast<int64_t>(kv_head) * place.split * dim;
+      RunSplit(shared, item, item.first_split + i, keys, &outputs);
+      Keep(shared, item, number, kv_head, item.first_split + i, &outputs);
+      BARRIER();
+    }
+    if (item.is_whole) Finish(item, kv_head, &outputs);
+  }
+
+  HEARTH_HOST_DEVICE void RunSplit(Shared* shared, const AttendItem& item, int split,
+                                   const float* keys, Outputs* outputs) const {
+    const float* values =
+        keys + static_cast<int64_t>(place.kv_heads) * place.split * place.head_dim;
+    // Keys that any row sees, and those that all see. Windows and ends ascend with the position.
+    const Seen first = SeenAt(item.position, split);
+    const Seen last = SeenAt(item.position + item.tokens - 1, split);
+    const int begin = first.begin / kStageKeys * kStageKeys;
+    const Seen all = {last.begin, first.end};
+    const int stages = (last.end - begin + kStageKeys - 1) / kStageKeys;
+    for (int stage = 0; stage < kDepth - 1; ++stage) {
+      if (stage < stages) LoadValues(shared, stage, values, begin + stage * kStageKeys);
+      CommitCopies();
+    }
+    for (int key = begin; key < last.end; key += kPassKeys * kKeysEach) {
+      Score(shared, keys, key, last.end);
+    }
+    BARRIER();
+    Weigh(shared, item, split, begin, begin + stages * kStageKeys);
+    BARRIER();
+    SumWeights(shared, begin, begin + stages * kStageKeys);
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int i = 0; i < kRowsEach * 4; ++i) outputs->one.At(warp, lane)[i] = 0;
+      }
+    }
+    for (int stage = 0; stage < stages; ++stage) {
+      WaitCopies<kDepth - 2>();
+      BARRIER();
+      const int next = stage + kDepth - 1;
+      if (next < stages) LoadValues(shared, next % kDepth, values, begin + next * kStageKeys);
+      CommitCopies();
+      AddValues(shared, item, split, begin, stage, all, &outputs->one);
+    }
+    WaitCopies<0>();
+  }
+
+  HEARTH_HOST_DEVICE void LoadValues(Shared* shared, int stage, const float* values,
+                                     int key) const {
+    const int quads = place.head_dim / 4;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        for (int i = warp * 32 + lane; i < kStageKeys * quads; i += kThreads) {
+          Copy16(&shared->values[stage][i / quads][i % quads * 4],
+                 values + static_cast<int64_t>(key) * place.head_dim + i * 4);
+        }
+      }
+    }
+  }
+
+  // Scores of all rows with the keys of a pass from `first` on. Four lanes have a key, each of them
+  // four of the sixteen partial sums.
+  HEARTH_HOST_DEVICE void Score(Shared* shared, const float* keys, int first, int end) const {
+    const int dim = place.head_dim;
+    FOR_WARPS(warp, kWarps) {
+      PerThread<float, kTileRows * kKeysEach * 4, 1> sums;
+      FOR_LANES(lane) {
+        float* own = sums.At(0, lane);
+        HEARTH_UNROLL
+        for (int i = 0; i < kTileRows * kKeysEach * 4; ++i) own[i] = 0;
+        const int key = first + warp * 8 + lane / 4;
+        const float* from[kKeysEach];
+        HEARTH_UNROLL
+        for (int k = 0; k < kKeysEach; ++k) {
+          const int at = key + k * kPassKeys;
+          from[k] = keys + static_cast<int64_t>(at < end ? at : end - 1) * dim + lane % 4 * 4;
+        }
+#if defined(__CUDA_ARCH__)
+#pragma unroll(kTileRows > 4 ? 2 : 8)
+#endif
+        for (int at = 0; at < dim; at += 16) {
+          Float4 wide[kKeysEach];
+          HEARTH_UNROLL
+          for (int k = 0; k < kKeysEach; ++k) wide[k] = LoadFloat4(from[k] + at);
+          HEARTH_UNROLL
+          for (int r = 0; r < kTileRows; ++r) {
+            const Float4 query = LoadFloat4(&shared->queries[r][at + lane % 4 * 4]);
+            HEARTH_UNROLL
+            for (int i = 0; i < kKeysEach * 4; ++i) {
+              float& sum = own[r * kKeysEach * 4 + i];
+              sum = exact::Fma(query.v[i % 4], wide[i / 4].v[i % 4], sum);
+            }
+          }
+        }
+      }
+      // The tree: (j, j + 8), (j, j + 4) lie in other lanes.
+      PerThread<float, 1, 1> other;
+      HEARTH_UNROLL
+      for (int i = 0; i < kTileRows * kKeysEach * 4; ++i) {
+        HEARTH_UNROLL
+        for (int mask = 2; mask >= 1; --mask) {
+          ShuffleXor(&sums, i, mask, 0, &other, 0);
+          FOR_LANES(lane) {
+            float& sum = sums.At(0, lane)[i];
+            sum = exact::Add(sum, other.At(0, lane)[0]);
+          }
+        }
+      }
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int r = 0; r < kTileRows; ++r) {
+          HEARTH_UNROLL
+          for (int k = 0; k < kKeysEach; ++k) {
+            const float* four = sums.At(0, lane) + (r * kKeysEach + k) * 4;
+            const int key = first + warp * 8 + lane / 4 + k * kPassKeys;
+            if (lane % 4 == 0 && key < end) {
+              shared->scores[r][key] =
+                  exact::Add(exact::Add(four[0], four[2]), exact::Add(four[1], four[3]));
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Scores become weights, 0 where a row does not see the key: a warp for each row.
+  HEARTH_HOST_DEVICE void Weigh(Shared* shared, const AttendItem& item, int split, int begin,
+                                int end) const {
+    FOR_WARPS(warp, kWarps) {
+      for (int row = warp; row < kTileRows; row += kWarps) {
+        const Seen seen = SeenBy(item, row, split);
+        float* scores = shared->scores[row];
+        PerThread<float, 1, 1> most, other;
+        FOR_LANES(lane) {
+          float largest = -kInfinity;
+          for (int key = begin + lane; key < end; key += 32) {
+            if (key < seen.begin || key >= seen.end) continue;
+            if (softcap > 0) {
+              scores[key] = exact::Mul(exact::Tanh(exact::Div(scores[key], softcap)), softcap);
+            }
+            largest = exact::Max(largest, scores[key]);
+          }
+          most.At(0, lane)[0] = largest;
+        }
+        HEARTH_UNROLL
+        for (int mask = 16; mask >= 1; mask /= 2) {
+          ShuffleXor(&most, 0, mask, 0, &other, 0);
+          FOR_LANES(lane) {
+            float& largest = most.At(0, lane)[0];
+            largest = exact::Max(largest, other.At(0, lane)[0]);
+          }
+        }
+        FOR_LANES(lane) {
+          const float largest = most.At(0, lane)[0];
+          for (int key = begin + lane; key < end; key += 32) {
+            const bool sees = key >= seen.begin && key < seen.end;
+            scores[key] = sees ? exact::Exp(exact::Sub(scores[key], largest)) : 0.0f;
+          }
+          if (lane == 0) shared->largest[row] = largest;
+        }
+      }
+    }
+  }
+
+  // Sixteen partial sums of the weights of each row.
+  HEARTH_HOST_DEVICE void SumWeights(Shared* shared, int begin, int end) const {
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        for (int row = warp; row < kTileRows; row += kWarps) {
+          if (lane >= 16) continue;
+          float sum = 0;
+          for (int key = begin + lane; key < end; key += 16) {
+            sum = exact::Add(sum, shared->scores[row][key]);
+          }
+          shared->partial[row][lane] = sum;
+        }
+      }
+    }
+  }
+
+  // Links of the outputs' chains: the keys of a stage.
+  template <class Sums>
+  HEARTH_HOST_DEVICE void AddValues(const Shared* shared, const AttendItem& item, int split,
+                                    int begin, int stage, const Seen& all, Sums* sums) const {
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const int group = GroupOf(warp, lane);
+        if (group >= kRowGroups) continue;
+        const int first = begin + stage * kStageKeys, column = ColumnOf(warp, lane);
+        float* own = sums->At(warp, lane);
+        if (first >= all.begin && first + kStageKeys <= all.end) {
+          HEARTH_UNROLL
+          for (int key = 0; key < kStageKeys; key += 4) {
+            Float4 weights[kRowsEach];
+            HEARTH_UNROLL
+            for (int r = 0; r < kRowsEach; ++r) {
+              weights[r] = LoadFloat4(&shared->scores[group * kRowsEach + r][first + key]);
+            }
+            HEARTH_UNROLL
+            for (int k = 0; k < 4; ++k) {
+              const Float4 value = LoadFloat4(&shared->values[stage % kDepth][key + k][column]);
+              HEARTH_UNROLL
+              for (int i = 0; i < kRowsEach * 4; ++i) {
+                own[i] = exact::Fma(weights[i / 4].v[k], value.v[i % 4], own[i]);
+              }
+            }
+          }
+          continue;
+        }
+        for (int key = 0; key < kStageKeys; ++key) {
+          const Float4 value = LoadFloat4(&shared->values[stage % kDepth][key][column]);
+          HEARTH_UNROLL
+          for (int r = 0; r < kRowsEach; ++r) {
+            const Seen seen = SeenBy(item, group * kRowsEach + r, split);
+            if (first + key < seen.begin || first + key >= seen.end) continue;
+            const float weight = shared->scores[group * kRowsEach + r][first + key];
+            HEARTH_UNROLL
+            for (int i = 0; i < 4; ++i) own[r * 4 + i] = exact::Fma(weight, value.v[i], own[r * 4 + i]);
+          }
+        }
+      }
+    }
+  }
+
+  // A thread has 4 columns of the rows of one group.
+  HEARTH_HOST_DEVICE int GroupOf(int warp, int lane) const {
+    return (warp * 32 + lane) / (place.head_dim / 4);
+  }
+  HEARTH_HOST_DEVICE int ColumnOf(int warp, int lane) const {
+    return (warp * 32 + lane) % (place.head_dim / 4) * 4;
+  }
+
+  // Adds a split to those before it, or writes its state.
+  HEARTH_HOST_DEVICE void Keep(const Shared* shared, const AttendItem& item, int number,
+                               int kv_head, int split, Outputs* outputs) const {
+    const int rows = item.tokens * Sharers();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const int group = GroupOf(warp, lane);
+        if (group >= kRowGroups) continue;
+        HEARTH_UNROLL
+        for (int r = 0; r < kRowsEach; ++r) {
+          const int row = group * kRowsEach + r;
+          if (row >= rows) continue;
+          const Seen seen = SeenBy(item, row, split);
+          if (seen.begin >= seen.end) continue;
+          const float* one = outputs->one.At(warp, lane) + r * 4;
+          const float largest = shared->largest[row];
+          const float sum = exact::TreeSum(shared->partial[row]);
+          if (item.is_whole) {
+            RunningSum& running = outputs->sums.At(warp, lane)[r];
+            running.Add(largest, sum);
+            float* all = outputs->all.At(warp, lane) + r * 4;
+            HEARTH_UNROLL
+            for (int i = 0; i < 4; ++i) all[i] = running.Output(all[i], one[i]);
+            continue;
+          }
+          const int64_t slot =
+              (static_cast<int64_t>(number) * place.kv_heads + kv_head) * kTileRows + row;
+          const int column = ColumnOf(warp, lane);
+          if (column == 0) {
+            states.scalars[slot * 2] = largest;
+            states.scalars[slot * 2 + 1] = sum;
+          }
+          StoreFloat4(states.outputs + slot * place.head_dim + column,
+                      {{one[0], one[1], one[2], one[3]}});
+        }
+      }
+    }
+  }
+
+  HEARTH_HOST_DEVICE void Finish(const AttendItem& item, int kv_head, Outputs* outputs) const {
+    const int rows = item.tokens * Sharers();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const int group = GroupOf(warp, lane);
+        if (group >= kRowGroups) continue;
+        HEARTH_UNROLL
+        for (int r = 0; r < kRowsEach; ++r) {
+          const int row = group * kRowsEach + r;
+          if (row >= rows) continue;
+          const float inverse = exact::Div(1.0f, outputs->sums.At(warp, lane)[r].sum);
+          const float* all = outputs->all.At(warp, lane) + r * 4;
+          float* to = attended + QueryAt(item, row, kv_head, place.heads * place.head_dim) +
+                      ColumnOf(warp, lane);
+          HEARTH_UNROLL
+          for (int i = 0; i < 4; ++i) to[i] = exact::Mul(all[i], inverse);
+        }
+      }
+    }
+  }
+};
+
+// The states of a row's splits, in ascending order: a block for each head of each row.
+struct CombineProgram {
+  static constexpr int kWarps = 4, kThreads = kWarps * 32, kEach = 2;
+  struct Shared {};
+
+  StepTable table;
+  KvPlace place;
+  bool is_global;
+  int tile_rows;  // of the AttendProgram
+  SplitStates states;
+  float* attended;
+
+  HEARTH_HOST_DEVICE void Run(Shared*, Block block) const {
+    LetNextStart();
+    WaitForEarlier();
+    const int row = block.number / place.heads, head = block.number % place.heads;
+    if (row >= *table.row_count) return;
+    const RowItems items = table.lists[is_global].row_items[row];
+    if (items.count == 0) return;
+    const int sharers = place.heads / place.kv_heads, dim = place.head_dim;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        RunningSum running = {-kInfinity, 0, 0, 0};
+        float sums[kEach] = {};
+#if defined(__CUDA_ARCH__)
+#pragma unroll 4
+#endif
+        for (int i = 0; i < items.count; ++i) {
+          const int64_t item = items.first + i;
+          const int64_t slot =
+              (item * place.kv_heads + head / sharers) * tile_rows + head % sharers;
+          running.Add(states.scalars[slot * 2], states.scalars[slot * 2 + 1]);
+          HEARTH_UNROLL
+          for (int n = 0; n < kEach; ++n) {
+            const int column = n * kThreads + warp * 32 + lane;
+            if (column >= dim) continue;
+            sums[n] = running.Output(sums[n], states.outputs[slot * dim + column]);
+          }
+        }
+        const float inverse = exact::Div(1.0f, running.sum);
+        HEARTH_UNROLL
+        for (int n = 0; n < kEach; ++n) {
+          const int column = n * kThreads + warp * 32 + lane;
+          if (column >= dim) continue;
+          attended[(static_cast<int64_t>(row) * place.heads + head) * dim + column] =
+              exact::Mul(sums[n], inverse);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_ATTEND_PROGRAMS_H_

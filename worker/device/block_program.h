@@ -1,0 +1,161 @@
+// Block programs: code of one block of threads, compiled by nvcc for a device and by g++ for the
+// CPU, where a phase is a loop over warps and lanes. The code between two barriers is one phase.
+//
+// A program is a struct with its arguments as members and:
+//   static constexpr int kWarps;        // of a block
+//   struct Shared;                      // its shared memory, of trivial types
+//   void Run(Shared*, Block) const;     // by all threads of the block
+//
+// Rules that make both compilations the same program:
+//   1. Values that a thread keeps beyond a phase are a PerThread.
+//   2. Warp-wide operations (ShuffleXor) stand in FOR_WARPS and outside FOR_LANES.
+//   3. A phase reads from shared memory only what earlier phases wrote, or what the same thread
+//      wrote.
+//   4. BARRIER, CommitCopies, WaitCopies and WaitForEarlier stand outside FOR_WARPS, in control
+//      flow that is the same for all threads of the block.
+//
+// Thread safety: one block at a time in a host thread; with HEARTH_WARPS_AS_THREADS each warp is a
+// thread, so that ThreadSanitizer sees accesses that no barrier orders.
+#ifndef HEARTH_WORKER_DEVICE_BLOCK_PROGRAM_H_
+#define HEARTH_WORKER_DEVICE_BLOCK_PROGRAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "worker/kernels/functions.h"
+
+#if !defined(__CUDA_ARCH__)
+#include "worker/device/late_copies.h"
+#endif
+
+namespace hearth {
+
+// Which block of a launch.
+struct Block {
+  int number, count;
+};
+
+#if defined(__CUDA_ARCH__)
+
+#define FOR_WARPS(warp, warps) \
+  for (int warp = threadIdx.x >> 5, once_##warp = 1; once_##warp; once_##warp = 0)
+#define FOR_LANES(lane) \
+  for (int lane = threadIdx.x & 31, once_##lane = 1; once_##lane; once_##lane = 0)
+#define BARRIER() __syncthreads()
+#define HEARTH_UNROLL _Pragma("unroll")
+
+// N values of each thread.
+template <typename T, int N, int kWarps>
+class PerThread {
+ public:
+  __device__ __forceinline__ T* At(int, int) { return values_; }
+
+ private:
+  T values_[N];
+};
+
+#else  // the CPU
+
+#if defined(HEARTH_WARPS_AS_THREADS)
+void BlockBarrier();  // emulated_device.cc
+int ThisWarp();
+#define FOR_WARPS(warp, warps) \
+  for (int warp = ::hearth::ThisWarp(), once_##warp = 1; once_##warp; once_##warp = 0)
+#define BARRIER() ::hearth::BlockBarrier()
+#else
+#define FOR_WARPS(warp, warps) for (int warp = 0; warp < (warps); ++warp)
+#define BARRIER() (void)0
+#endif
+#define FOR_LANES(lane) for (int lane = 0; lane < 32; ++lane)
+#define HEARTH_UNROLL
+
+template <typename T, int N, int kWarps>
+class PerThread {
+ public:
+  T* At(int warp, int lane) { return values_[warp][lane]; }
+
+ private:
+  T values_[kWarps][32][N];
+};
+
+#endif
+
+// Starts to copy 16 bytes from global to shared memory; they are there for this thread after
+// WaitCopies, and for other threads after a barrier behind it.
+HEARTH_HOST_DEVICE void Copy16(void* to, const void* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+#else
+  LateCopies::Add(to, from);
+#endif
+}
+// Ends a group of copies.
+HEARTH_HOST_DEVICE void CommitCopies() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  LateCopies::Commit();
+#endif
+}
+// Waits until at most kLeft of the last groups are under way.
+template <int kLeft>
+HEARTH_HOST_DEVICE void WaitCopies() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+#else
+  LateCopies::Wait(kLeft);
+#endif
+}
+
+// With programmatic dependent launches: lets the next program's blocks start, and waits until the
+// programs launched earlier are done. Every program calls both, and touches nothing that another
+// program writes before WaitForEarlier. Without such launches both do nothing.
+HEARTH_HOST_DEVICE void LetNextStart() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+HEARTH_HOST_DEVICE void WaitForEarlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Each lane's `values[at]` of the lane whose number differs in the bits of `mask`, to `to[to_at]`.
+template <typename T, int N, int M, int kWarps>
+HEARTH_HOST_DEVICE void ShuffleXor(PerThread<T, N, kWarps>* values, int at, int mask, int warp,
+                                   PerThread<T, M, kWarps>* to, int to_at) {
+#if defined(__CUDA_ARCH__)
+  to->At(0, 0)[to_at] = __shfl_xor_sync(0xffffffffu, values->At(0, 0)[at], mask);
+#else
+  T all[32];
+  for (int lane = 0; lane < 32; ++lane) all[lane] = values->At(warp, lane)[at];
+  for (int lane = 0; lane < 32; ++lane) to->At(warp, lane)[to_at] = all[lane ^ mask];
+#endif
+}
+
+struct alignas(16) Float4 {
+  float v[4];
+};
+struct alignas(16) Word4 {
+  uint32_t v[4];
+};
+
+// 16 bytes at once.
+HEARTH_HOST_DEVICE Float4 LoadFloat4(const float* from) {
+  return *reinterpret_cast<const Float4*>(from);
+}
+HEARTH_HOST_DEVICE Word4 LoadWord4(const void* from) {
+  return *reinterpret_cast<const Word4*>(from);
+}
+HEARTH_HOST_DEVICE void StoreFloat4(float* to, const Float4& values) {
+  *reinterpret_cast<Float4*>(to) = values;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_BLOCK_PROGRAM_H_

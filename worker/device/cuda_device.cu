@@ -1,0 +1,161 @@
+#include "worker/device/cuda_device.h"
+
+#include <cuda_runtime.h>
+
+#include "worker/device/program_list.h"
+
+namespace hearth {
+namespace {
+
+template <class Program>
+__global__ void __launch_bounds__(Program::kWarps * 32, 1)
+    RunProgram(const __grid_constant__ Program program) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  program.Run(reinterpret_cast<typename Program::Shared*>(memory),
+              {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
+struct Kernel {
+  const void* function = nullptr;
+  unsigned threads = 0;
+  size_t shared_bytes = 0;
+};
+
+template <class Program>
+Kernel KernelOf() {
+  if constexpr (std::is_same_v<Program, NoProgram>) {
+    return {};
+  } else {
+    return {reinterpret_cast<const void*>(&RunProgram<Program>), Program::kWarps * 32,
+            sizeof(typename Program::Shared)};
+  }
+}
+
+template <class... Programs>
+const Kernel& KernelIn(TypeList<Programs...>, int number) {
+  static const Kernel kKernels[] = {KernelOf<Programs>()...};
+  return kKernels[number];
+}
+const Kernel& KernelNumber(int number) { return KernelIn(ProgramList(), number); }
+
+cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+class CudaDevice::Graph : public DeviceGraph {
+ public:
+  Graph(CudaDevice* device, cudaGraphExec_t ready) : device_(device), ready_(ready) {}
+  ~Graph() override { cudaGraphExecDestroy(ready_); }
+  void Replay() override {
+    device_->Check(cudaGraphLaunch(ready_, Stream(device_->stream_)), "a graph's launch");
+  }
+
+ private:
+  CudaDevice* const device_;
+  const cudaGraphExec_t ready_;
+};
+
+CudaDevice::CudaDevice(bool dependent) : dependent_(dependent) {
+  cudaStream_t stream;
+  if (!Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream")) return;
+  stream_ = stream;
+  int count = 0;
+  if (!Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0), "attributes")) {
+    return;
+  }
+  processors_ = count;
+  for (int program = 0; program < ProgramList::kCount; ++program) {
+    const Kernel& kernel = KernelNumber(program);
+    const bool fits =
+        kernel.function != nullptr &&
+        cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kernel.shared_bytes)) == cudaSuccess;
+    takes_.push_back(fits);
+  }
+  cudaGetLastError();  // of programs that do not fit
+}
+
+CudaDevice::~CudaDevice() {
+  if (stream_ != nullptr) cudaStreamDestroy(Stream(stream_));
+}
+
+bool CudaDevice::Check(int code, const char* what) {
+  if (error_.empty() && code != cudaSuccess) {
+    error_ = std::string(what) + ": " + cudaGetErrorString(static_cast<cudaError_t>(code));
+  }
+  return error_.empty();
+}
+
+bool CudaDevice::Takes(int program) const { return takes_[static_cast<size_t>(program)]; }
+
+CudaDevice::Facts CudaDevice::FactsOfProgram(int program) const {
+  const Kernel& kernel = KernelNumber(program);
+  cudaFuncAttributes attributes = {};
+  if (kernel.function != nullptr) cudaFuncGetAttributes(&attributes, kernel.function);
+  return {attributes.numRegs, static_cast<int>(attributes.localSizeBytes),
+          static_cast<int>(kernel.shared_bytes), static_cast<int>(kernel.threads)};
+}
+
+void* CudaDevice::Allocate(size_t bytes) {
+  void* memory = nullptr;
+  if (!error_.empty() || cudaMalloc(&memory, bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return memory;
+}
+
+void CudaDevice::Free(void* memory) {
+  Wait();
+  cudaFree(memory);
+}
+
+void CudaDevice::CopyIn(void* to, const void* from, size_t bytes) {
+  if (!error_.empty()) return;
+  Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, Stream(stream_)), "a copy");
+  Check(cudaStreamSynchronize(Stream(stream_)), "a copy to the device");
+}
+
+void CudaDevice::CopyOut(void* to, const void* from, size_t bytes) {
+  if (!error_.empty()) return;
+  Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, Stream(stream_)), "a copy");
+  Check(cudaStreamSynchronize(Stream(stream_)), "a copy from the device");
+}
+
+void CudaDevice::Launch(int program, const void* arguments, int blocks) {
+  if (!error_.empty()) return;
+  const Kernel& kernel = KernelNumber(program);
+  if (!takes_[static_cast<size_t>(program)]) {
+    Check(cudaErrorInvalidConfiguration, "a program that this GPU has no room for");
+    return;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kernel.threads);
+  config.dynamicSmemBytes = kernel.shared_bytes;
+  config.stream = Stream(stream_);
+  cudaLaunchAttribute dependent = {};
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &dependent;
+  config.numAttrs = dependent_ ? 1 : 0;
+  void* list[] = {const_cast<void*>(arguments)};
+  Check(cudaLaunchKernelExC(&config, kernel.function, list), "a launch");
+}
+
+std::unique_ptr<DeviceGraph> CudaDevice::Capture(const std::function<void()>& launches) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  Check(cudaStreamBeginCapture(Stream(stream_), cudaStreamCaptureModeThreadLocal), "a capture");
+  launches();
+  Check(cudaStreamEndCapture(Stream(stream_), &graph), "a capture's end");
+  if (error_.empty()) Check(cudaGraphInstantiate(&ready, graph, 0), "a graph");
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  return std::make_unique<Graph>(this, ready);
+}
+
+void CudaDevice::Wait() {
+  if (error_.empty()) Check(cudaStreamSynchronize(Stream(stream_)), "the programs' end");
+}
+
+}  // namespace hearth

@@ -1,0 +1,59 @@
+// CudaDevice: a Device on an NVIDIA GPU by the CUDA runtime.
+//
+// Thread safety: none; one thread at a time.
+// Errors: a call of CUDA that fails ends all later ones; error() says which failed and why.
+#ifndef HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
+#define HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/device/device.h"
+
+namespace hearth {
+
+class CudaDevice : public Device {
+ public:
+  // `dependent`: a program may start while the one before it ends (programmatic dependent launch).
+  explicit CudaDevice(bool dependent = true);
+  ~CudaDevice() override;
+
+  int processors() const override { return processors_; }
+  void* Allocate(size_t bytes) override;
+  void Free(void* memory) override;
+  void CopyIn(void* to, const void* from, size_t bytes) override;
+  void CopyOut(void* to, const void* from, size_t bytes) override;
+  void Launch(int program, const void* arguments, int blocks) override;
+  std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
+  void Wait() override;
+
+  // Empty as long as all went well.
+  const std::string& error() const { return error_; }
+  // Whether the GPU has the shared memory and the registers that a program wants.
+  bool Takes(int program) const;
+  // The cudaStream_t of all calls.
+  void* stream() const { return stream_; }
+  void SetDependent(bool dependent) { dependent_ = dependent; }
+  // Registers, bytes of local memory (spills) and of shared memory of a program: for measurements.
+  struct Facts {
+    int registers, local_bytes, shared_bytes, threads;
+  };
+  Facts FactsOfProgram(int program) const;
+
+ private:
+  class Graph;
+  bool Check(int code, const char* what);
+
+  bool dependent_;
+  int processors_ = 1;
+  void* stream_ = nullptr;
+  std::string error_;
+  std::vector<bool> takes_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_CUDA_DEVICE_H_

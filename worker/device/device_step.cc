@@ -1,0 +1,243 @@
+#include "worker/device/device_step.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "worker/device/program_list.h"
+
+namespace hearth {
+namespace {
+
+constexpr int kManyTileRows = 16;
+
+// Rows of an item of single tokens: its query heads, as there are programs.
+int FewTileRows(const DeviceShape& shape) {
+  int rows = 1;
+  while (rows < shape.heads / shape.kv_heads) rows *= 2;
+  return rows;
+}
+
+StepCapacity FewCapacity(const DeviceShape& shape, const DeviceStepLimits& limits) {
+  const int rows = std::min(DeviceStep::kGraphRows, limits.rows);
+  return {rows, rows, limits.few_items, limits.blocks, FewTileRows(shape)};
+}
+StepCapacity ManyCapacity(const DeviceShape&, const DeviceStepLimits& limits) {
+  return {limits.rows, limits.wanted, 2 * limits.rows, limits.blocks, kManyTileRows};
+}
+
+template <int kTileRows>
+void LaunchAttend(Device* device, const AttendProgram<1>& arguments, int blocks) {
+  // The programs differ in their type alone.
+  static_assert(sizeof(AttendProgram<kTileRows>) == sizeof(AttendProgram<1>));
+  device->Launch(kProgramNumber<AttendProgram<kTileRows>>, &arguments, blocks);
+}
+
+void LaunchAttendOf(Device* device, int tile_rows, const AttendProgram<1>& arguments, int blocks) {
+  switch (tile_rows) {
+    case 1:
+      return LaunchAttend<1>(device, arguments, blocks);
+    case 2:
+      return LaunchAttend<2>(device, arguments, blocks);
+    case 4:
+      return LaunchAttend<4>(device, arguments, blocks);
+    case 8:
+      return LaunchAttend<8>(device, arguments, blocks);
+    default:
+      return LaunchAttend<16>(device, arguments, blocks);
+  }
+}
+
+void Nothing(const char*, int) {}
+
+}  // namespace
+
+DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits)
+    : device_(device),
+      model_(model),
+      shape_(model->shape),
+      few_(device, shape_, FewCapacity(shape_, limits)),
+      many_(device, shape_, ManyCapacity(shape_, limits)) {
+  const int64_t rows = limits.rows;
+  buffers_.x = NewFloats(rows * shape_.hidden);
+  buffers_.normed = NewFloats(rows * shape_.hidden);
+  buffers_.qkv = NewFloats(rows * shape_.qkv());
+  buffers_.attended = NewFloats(rows * shape_.attended());
+  buffers_.projected = NewFloats(rows * shape_.hidden);
+  buffers_.gated = NewFloats(rows * shape_.intermediate);
+  buffers_.logits =
+      NewFloats(int64_t{std::max(limits.wanted, kGraphRows)} * shape_.vocabulary);
+  const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
+  states_.scalars = NewFloats(states * 2);
+  states_.outputs = NewFloats(states * shape_.head_dim);
+}
+
+float* DeviceStep::NewFloats(int64_t count) {
+  return static_cast<float*>(device_->Allocate(static_cast<size_t>(count) * sizeof(float)));
+}
+
+int DeviceStep::RowsOfGraph(int rows) {
+  int graph = 1;
+  while (graph < rows) graph *= 2;
+  return graph;
+}
+
+void DeviceStep::SetChoice(int rows, const ProductChoice& choice) {
+  choices_[rows] = choice;
+  graphs_.erase(rows);
+}
+
+ProductChoice DeviceStep::ChoiceFor(int rows) const {
+  if (const auto at = choices_.find(rows); at != choices_.end()) return at->second;
+  const DeviceLayer& layer = model_->layers[0];
+  const auto choose = [&](const DeviceMatrix& matrix, bool is_pair, int of_rows) {
+    return ChooseProduct(of_rows, matrix, is_pair, device_->processors());
+  };
+  return {choose(layer.qkv, false, rows), choose(layer.out, false, rows),
+          choose(layer.gate_up, true, rows), choose(layer.down, false, rows),
+          choose(model_->head, false, std::min(rows, kGraphRows))};
+}
+
+const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
+  int rows = 0;
+  for (const DevicePart& part : parts) rows += static_cast<int>(part.tokens.size());
+  assert(rows >= 1);
+  if (rows > few_.capacity().rows) {
+    many_.Write(parts, false);
+    last_ = {&many_, rows, many_.wanted(), false, ChoiceFor(rows)};
+    LaunchAll(last_, Nothing);
+    return buffers_.logits;
+  }
+  few_.Write(parts, true);
+  const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
+  const bool wants = few_.wanted() > 0;
+  last_ = {&few_, of_graph, wants ? of_graph : 0, true, ChoiceFor(of_graph)};
+  std::unique_ptr<DeviceGraph>& graph = graphs_[wants ? of_graph : -of_graph];
+  if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
+  graph->Replay();
+  return buffers_.logits;
+}
+
+void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
+  const float* from = Run(parts);
+  const size_t wanted = static_cast<size_t>(last_.plan->wanted());
+  const size_t bytes = wanted * static_cast<size_t>(shape_.vocabulary) * sizeof(float);
+  if (bytes > 0) device_->CopyOut(logits, from, bytes);
+}
+
+void DeviceStep::Repeat() {
+  if (last_.splits) return graphs_.at(last_.wanted > 0 ? last_.rows : -last_.rows)->Replay();
+  LaunchAll(last_, Nothing);
+}
+
+void DeviceStep::RunSlowly(const Before& before) { LaunchAll(last_, before); }
+
+void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matrix, const float* x,
+                               int x_stride, float* y, int y_stride, int rows,
+                               const int32_t* row_numbers, float softcap) {
+  AnyProduct product = {};
+  product.matrix = matrix;
+  product.x = x;
+  product.row_numbers = row_numbers;
+  product.y = y;
+  product.rows = rows;
+  product.x_stride = x_stride;
+  product.y_stride = y_stride;
+  product.softcap = softcap;
+  const ShapeFacts facts = FactsOf(shape);
+  const int blocks = (rows + facts.rows - 1) / facts.rows *
+                     ((matrix.columns + facts.columns - 1) / facts.columns);
+  device_->Launch(ProductNumber(shape, is_pair), &product, blocks);
+}
+
+void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {
+  AddNormProgram norm;
+  norm.table = form.plan->table();
+  norm.columns = shape_.hidden;
+  norm.epsilon = shape_.epsilon;
+  norm.y = buffers_.projected;
+  norm.y_norm = y_norm;
+  norm.x_norm = x_norm;
+  norm.x = buffers_.x;
+  norm.normed = buffers_.normed;
+  Launch(device_, norm, form.rows);
+}
+
+void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& before) {
+  const bool is_global = shape_.is_global[static_cast<size_t>(layer)];
+  const KvPlace place = {shape_.LayersBefore(layer) * shape_.SliceBytes(),
+                         shape_.split,
+                         shape_.heads,
+                         shape_.kv_heads,
+                         shape_.head_dim,
+                         is_global ? 0 : shape_.window};
+  before("heads", layer);
+  const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
+  const HeadNormProgram heads = {form.plan->table(),       place,
+                                 is_global,                form.rows,
+                                 shape_.epsilon,           weights.q_norm,
+                                 weights.k_norm,           model_->cos[is_global],
+                                 model_->sin[is_global],   buffers_.qkv};
+  Launch(device_, heads, HeadNormProgram::Blocks(form.rows, shape_.heads, shape_.kv_heads));
+  before("attend", layer);
+  const int tile_rows = form.plan->capacity().tile_rows;
+  AttendProgram<1> attend;
+  attend.table = form.plan->table();
+  attend.place = place;
+  attend.is_global = is_global;
+  attend.softcap = shape_.attention_softcap;
+  attend.qkv = buffers_.qkv;
+  attend.attended = buffers_.attended;
+  attend.states = states_;
+  LaunchAttendOf(device_, tile_rows, attend, 2 * device_->processors());
+  if (!form.splits) return;
+  before("combine", layer);
+  const CombineProgram combine = {form.plan->table(), place,   is_global,
+                                  tile_rows,          states_, buffers_.attended};
+  Launch(device_, combine, form.rows * shape_.heads);
+}
+
+void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) {
+  const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
+  const bool is_last = layer + 1 == shape_.layers();
+  const ProductChoice& choice = form.choice;
+  before("qkv", layer);
+  LaunchProduct(choice.qkv, false, weights.qkv, buffers_.normed, shape_.hidden, buffers_.qkv,
+                shape_.qkv(), form.rows, nullptr, 0);
+  LaunchAttention(form, layer, before);
+  before("out", layer);
+  LaunchProduct(choice.out, false, weights.out, buffers_.attended, shape_.attended(),
+                buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
+  before("norm 1", layer);
+  LaunchNorm(form, weights.post_attention_norm, weights.pre_feedforward_norm);
+  before("gate, up", layer);
+  LaunchProduct(choice.gate_up, true, weights.gate_up, buffers_.normed, shape_.hidden,
+                buffers_.gated, shape_.intermediate, form.rows, nullptr, 0);
+  before("down", layer);
+  LaunchProduct(choice.down, false, weights.down, buffers_.gated, shape_.intermediate,
+                buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
+  before("norm 2", layer);
+  LaunchNorm(form, weights.post_feedforward_norm,
+             is_last ? model_->final_norm
+                     : model_->layers[static_cast<size_t>(layer) + 1].input_norm);
+}
+
+void DeviceStep::LaunchAll(const Form& form, const Before& before) {
+  before("embedding", 0);
+  EmbedProgram embed;
+  embed.embedding = model_->head;
+  embed.table = form.plan->table();
+  embed.norm = model_->layers[0].input_norm;
+  embed.scale = shape_.embedding_scale;
+  embed.epsilon = shape_.epsilon;
+  embed.x = buffers_.x;
+  embed.normed = buffers_.normed;
+  Launch(device_, embed, form.rows);
+  for (int layer = 0; layer < shape_.layers(); ++layer) LaunchLayer(form, layer, before);
+  if (form.wanted == 0) return;
+  before("head", 0);
+  LaunchProduct(form.choice.head, false, model_->head, buffers_.normed, shape_.hidden,
+                buffers_.logits, shape_.vocabulary, form.wanted, form.plan->table().wanted,
+                shape_.logit_softcap);
+}
+
+}  // namespace hearth

@@ -1,0 +1,87 @@
+// DeviceStep: the forward pass of a step on a Device, in float32, with the bits of the CPU's kernels:
+// nine launches a layer. Steps of up to kGraphRows rows are graphs, for 1, 2, 4, ... rows.
+//
+// Thread safety: none; one step at a time. The device and the model must outlive it.
+#ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
+#define HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/types/span.h"
+#include "worker/device/attend_programs.h"
+#include "worker/device/device.h"
+#include "worker/device/device_model.h"
+#include "worker/device/product_choice.h"
+#include "worker/device/step_plan.h"
+
+namespace hearth {
+
+struct DeviceStepLimits {
+  int rows = 4096;         // of a step
+  int wanted = 32;         // rows with logits
+  int few_items = 8192;    // of a step of few rows: splits of all its rows together
+  int blocks = 32 * 1024;  // of a step's sequences together
+};
+
+class DeviceStep {
+ public:
+  static constexpr int kGraphRows = 32;
+
+  DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits);
+
+  // Appends the parts' tokens; their keys and values go to their blocks. Gives the wanted rows'
+  // logits: [wanted][vocabulary], in device memory, until the next step.
+  // REQUIRES: within the limits.
+  const float* Run(absl::Span<const DevicePart> parts);
+  // The same, and copies them.
+  void Run(absl::Span<const DevicePart> parts, float* logits);
+
+  // For measurements: the step as Run prepared it last, again; its launches one by one, each after
+  // `before(name, layer)`.
+  void Repeat();
+  using Before = std::function<void(const char* name, int layer)>;
+  void RunSlowly(const Before& before);
+  // Shapes for steps of `rows` rows, a number as RowsOfGraph gives it or the number of a larger
+  // step.
+  void SetChoice(int rows, const ProductChoice& choice);
+  ProductChoice ChoiceFor(int rows) const;
+  static int RowsOfGraph(int rows);
+
+ private:
+  struct Buffers {
+    float *x, *normed, *qkv, *attended, *projected, *gated, *logits;
+  };
+  // A step as it is launched.
+  struct Form {
+    const StepPlan* plan;
+    int rows, wanted;
+    bool splits;
+    ProductChoice choice;
+  };
+  void LaunchAll(const Form& form, const Before& before);
+  void LaunchLayer(const Form& form, int layer, const Before& before);
+  void LaunchAttention(const Form& form, int layer, const Before& before);
+  void LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matrix, const float* x,
+                     int x_stride, float* y, int y_stride, int rows, const int32_t* row_numbers,
+                     float softcap);
+  void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
+  float* NewFloats(int64_t count);
+
+  Device* const device_;
+  const DeviceModel* const model_;
+  const DeviceShape& shape_;
+  StepPlan few_, many_;
+  Buffers buffers_;
+  SplitStates states_;
+  std::map<int, ProductChoice> choices_;
+  std::map<int, std::unique_ptr<DeviceGraph>> graphs_;
+  Form last_ = {};
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_DEVICE_STEP_H_

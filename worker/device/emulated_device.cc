@@ -1,0 +1,134 @@
+#include "worker/device/emulated_device.h"
+
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#if defined(HEARTH_WARPS_AS_THREADS)
+#include <pthread.h>
+
+#include <thread>
+#endif
+
+#include "worker/device/program_list.h"
+#include "worker/kernels/float_mode.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kAlignBytes = 256;
+
+void* Aligned(size_t bytes) {
+  return std::aligned_alloc(kAlignBytes, (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes);
+}
+
+#if defined(HEARTH_WARPS_AS_THREADS)
+thread_local int this_warp = 0;
+thread_local pthread_barrier_t* this_barrier = nullptr;
+#endif
+
+template <class Program>
+void RunBlock(const Program& program, typename Program::Shared* shared, Block block) {
+#if defined(HEARTH_WARPS_AS_THREADS)
+  pthread_barrier_t barrier;
+  pthread_barrier_init(&barrier, nullptr, Program::kWarps);
+  std::vector<std::thread> warps;
+  for (int warp = 0; warp < Program::kWarps; ++warp) {
+    warps.emplace_back([&, warp] {
+      const FloatMode mode;
+      this_warp = warp;
+      this_barrier = &barrier;
+      program.Run(shared, block);
+      LateCopies::End();
+    });
+  }
+  for (std::thread& warp : warps) warp.join();
+  pthread_barrier_destroy(&barrier);
+#else
+  program.Run(shared, block);
+  LateCopies::End();
+#endif
+}
+
+template <class Program>
+void RunBlocks(const void* arguments, int blocks) {
+  if constexpr (std::is_same_v<Program, NoProgram>) {
+    assert(false);  // no step launches it
+  } else {
+    const FloatMode mode;
+    Program program;
+    std::memcpy(static_cast<void*>(&program), arguments, sizeof program);
+    using Shared = typename Program::Shared;
+    void* memory = Aligned(sizeof(Shared));
+    for (int block = 0; block < blocks; ++block) {
+      std::memset(memory, 0xff, sizeof(Shared));
+      RunBlock(program, static_cast<Shared*>(memory), {block, blocks});
+    }
+    std::free(memory);
+  }
+}
+
+struct Entry {
+  void (*run)(const void* arguments, int blocks);
+  size_t bytes;
+};
+
+template <class... Programs>
+Entry EntryOf(TypeList<Programs...>, int number) {
+  static constexpr Entry kEntries[] = {{&RunBlocks<Programs>, sizeof(Programs)}...};
+  return kEntries[number];
+}
+
+}  // namespace
+
+#if defined(HEARTH_WARPS_AS_THREADS)
+int ThisWarp() { return this_warp; }
+void BlockBarrier() { pthread_barrier_wait(this_barrier); }
+#endif
+
+class EmulatedDevice::Graph : public DeviceGraph {
+ public:
+  void Replay() override {
+    for (const Recorded& one : launches) Run(one.program, one.arguments.data(), one.blocks);
+  }
+  std::vector<Recorded> launches;
+};
+
+EmulatedDevice::EmulatedDevice(bool late) { LateCopies::SetLate(late); }
+
+void* EmulatedDevice::Allocate(size_t bytes) {
+  void* memory = Aligned(bytes);
+  if (memory == nullptr) return nullptr;
+  std::memset(memory, 0xff, bytes);
+  memory_.emplace(memory, memory);
+  return memory;
+}
+
+void EmulatedDevice::CopyIn(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+void EmulatedDevice::CopyOut(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+void EmulatedDevice::Launch(int program, const void* arguments, int blocks) {
+  if (recording_ == nullptr) return Run(program, arguments, blocks);
+  const auto* bytes = static_cast<const std::byte*>(arguments);
+  recording_->push_back({program, {bytes, bytes + EntryOf(ProgramList(), program).bytes}, blocks});
+}
+
+std::unique_ptr<DeviceGraph> EmulatedDevice::Capture(const std::function<void()>& launches) {
+  auto graph = std::make_unique<Graph>();
+  recording_ = &graph->launches;
+  launches();
+  recording_ = nullptr;
+  return graph;
+}
+
+void EmulatedDevice::Run(int program, const void* arguments, int blocks) {
+  EntryOf(ProgramList(), program).run(arguments, blocks);
+}
+
+}  // namespace hearth

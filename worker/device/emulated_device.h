@@ -1,0 +1,53 @@
+// EmulatedDevice: runs the programs of devices on the CPU, a block after the other, for tests and
+// for people without a GPU.
+//
+// Thread safety: none; one thread at a time. Shared memory begins as NaN, so does new memory.
+#ifndef HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_
+#define HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_
+
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "worker/device/device.h"
+
+namespace hearth {
+
+class EmulatedDevice : public Device {
+ public:
+  EmulatedDevice() = default;
+  // `late`: asynchronous copies land when they are waited for, not at once.
+  explicit EmulatedDevice(bool late);
+
+  int processors() const override { return 3; }
+  void* Allocate(size_t bytes) override;
+  void Free(void* memory) override { memory_.erase(memory); }
+  void CopyIn(void* to, const void* from, size_t bytes) override;
+  void CopyOut(void* to, const void* from, size_t bytes) override;
+  void Launch(int program, const void* arguments, int blocks) override;
+  std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
+  void Wait() override {}
+
+ private:
+  struct Recorded {
+    int program;
+    std::vector<std::byte> arguments;
+    int blocks;
+  };
+  class Graph;
+  struct Release {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  static void Run(int program, const void* arguments, int blocks);
+
+  std::map<void*, std::unique_ptr<void, Release>> memory_;
+  std::vector<Recorded>* recording_ = nullptr;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_EMULATED_DEVICE_H_

@@ -1,0 +1,245 @@
+// ProductProgram: y[row][output] = one ascending FMA chain over the inputs, from +0, with weights in
+// bfloat16: the order of worker/kernels/product.h, so its bits, whatever the shape.
+//
+// A block computes kRows x kColumns outputs. Weights and rows pass through a ring of kDepth stages
+// in shared memory. A thread has kRowsEach x kColumnsEach chains.
+#ifndef HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
+#define HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
+
+#include <cstdint>
+
+#include "worker/device/block_program.h"
+
+namespace hearth {
+
+// A matrix in device memory: [inputs / 8][columns][8] of bfloat16. Columns are outputs, padded by
+// zeros to a multiple of kColumnGrain. Of a pair (gate and up) 8 columns of the first lie before
+// the same 8 of the second, and so on: GELU then finds both in one thread.
+struct DeviceMatrix {
+  static constexpr int kColumnGrain = 64, kGroup = 8;  // inputs of a group; columns of a pair's run
+
+  const uint16_t* data = nullptr;
+  int inputs = 0, columns = 0;
+  int outputs = 0;  // of a pair: of each
+};
+
+// kRowLanes lanes of a warp differ in rows, the others in columns.
+template <int kRowLanesOf, int kRowsEachOf, int kColumnsEachOf, int kRowWarpsOf, int kColumnWarpsOf,
+          int kInputsOf, int kDepthOf>
+struct ProductShape {
+  static constexpr int kRowLanes = kRowLanesOf, kColumnLanes = 32 / kRowLanes;
+  static constexpr int kRowsEach = kRowsEachOf, kColumnsEach = kColumnsEachOf;
+  static constexpr int kRowWarps = kRowWarpsOf, kColumnWarps = kColumnWarpsOf;
+  static constexpr int kInputs = kInputsOf, kDepth = kDepthOf;  // inputs of a stage; stages
+  static constexpr int kRows = kRowWarps * kRowLanes * kRowsEach;
+  static constexpr int kColumns = kColumnWarps * kColumnLanes * kColumnsEach;
+};
+
+template <class Shape, bool kIsGelu>
+struct ProductProgram : Shape {
+  using Shape::kColumnLanes;
+  using Shape::kColumns;
+  using Shape::kColumnsEach;
+  using Shape::kColumnWarps;
+  using Shape::kDepth;
+  using Shape::kInputs;
+  using Shape::kRowLanes;
+  using Shape::kRows;
+  using Shape::kRowsEach;
+  static constexpr int kWarps = Shape::kRowWarps * kColumnWarps, kThreads = kWarps * 32;
+  static constexpr int kGroups = kInputs / DeviceMatrix::kGroup;
+  static constexpr int kPitch = kInputs + 4;  // floats: rows begin in different banks
+  static_assert(!kIsGelu || (kColumnLanes % 8 == 0 && kColumnsEach % 2 == 0), "pairs");
+
+  struct Shared {
+    alignas(16) unsigned char weights[kDepth][kGroups][kColumns][16];
+    alignas(16) float x[kDepth][kRows][kPitch];
+  };
+
+  DeviceMatrix matrix;
+  const float* x;
+  const int32_t* row_numbers;  // which rows of x; null: the first
+  float* y;
+  int rows, x_stride, y_stride;
+  float softcap;  // 0: none
+
+  static int Blocks(int rows, int columns) {
+    return (rows + kRows - 1) / kRows * ((columns + kColumns - 1) / kColumns);
+  }
+
+  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+    const int row_blocks = (rows + kRows - 1) / kRows;
+    const int first_row = block.number % row_blocks * kRows;
+    const int first_column = block.number / row_blocks * kColumns;
+    const int steps = (matrix.inputs + kInputs - 1) / kInputs;
+    PerThread<float, kRowsEach * kColumnsEach, kWarps> sums;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int i = 0; i < kRowsEach * kColumnsEach; ++i) sums.At(warp, lane)[i] = 0;
+      }
+    }
+    LetNextStart();
+    for (int step = 0; step < kDepth - 1; ++step) {
+      if (step < steps) LoadWeights(shared, step, step, first_column);
+    }
+    WaitForEarlier();
+    for (int step = 0; step < kDepth - 1; ++step) {
+      if (step < steps) LoadRows(shared, step, step, first_row);
+      CommitCopies();
+    }
+    for (int step = 0, stage = 0; step < steps; ++step) {
+      WaitCopies<kDepth - 2>();
+      BARRIER();  // the stage is there, and the one before it was used
+      const int next = step + kDepth - 1, free = stage == 0 ? kDepth - 1 : stage - 1;
+      if (next < steps) {
+        LoadWeights(shared, free, next, first_column);
+        LoadRows(shared, free, next, first_row);
+      }
+      CommitCopies();
+      AddStage(shared, stage, matrix.inputs - step * kInputs, &sums);
+      stage = stage + 1 == kDepth ? 0 : stage + 1;
+    }
+    Store(first_row, first_column, &sums);
+  }
+
+ private:
+  HEARTH_HOST_DEVICE void LoadWeights(Shared* shared, int stage, int step, int first) const {
+    constexpr int kPieces = kGroups * kColumns;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int from = 0; from < kPieces; from += kThreads) {
+          const int piece = from + warp * 32 + lane;
+          if (kPieces % kThreads != 0 && piece >= kPieces) continue;
+          const int in_stage = piece / kColumns, group = step * kGroups + in_stage;
+          const int column = first + piece % kColumns;
+          if (group * DeviceMatrix::kGroup >= matrix.inputs) continue;
+          if (kColumns > DeviceMatrix::kColumnGrain && column >= matrix.columns) continue;
+          Copy16(shared->weights[stage][in_stage][piece % kColumns],
+                 matrix.data + (static_cast<int64_t>(group) * matrix.columns + column) *
+                                   DeviceMatrix::kGroup);
+        }
+      }
+    }
+  }
+
+  // Rows behind the last one are the last one again: memory that is there.
+  HEARTH_HOST_DEVICE void LoadRows(Shared* shared, int stage, int step, int first) const {
+    constexpr int kOfRow = kInputs / 4, kPieces = kRows * kOfRow;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int from = 0; from < kPieces; from += kThreads) {
+          const int piece = from + warp * 32 + lane;
+          if (kPieces % kThreads != 0 && piece >= kPieces) continue;
+          const int at = step * kInputs + piece % kOfRow * 4;
+          if (at >= matrix.inputs) continue;
+          int row = first + piece / kOfRow;
+          row = row < rows ? row : rows - 1;
+          if (row_numbers != nullptr) row = row_numbers[row];
+          Copy16(&shared->x[stage][piece / kOfRow][piece % kOfRow * 4],
+                 x + static_cast<int64_t>(row) * x_stride + at);
+        }
+      }
+    }
+  }
+
+  template <class Sums>
+  HEARTH_HOST_DEVICE void AddStage(const Shared* shared, int stage, int inputs, Sums* sums) const {
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        float* own = sums->At(warp, lane);
+        if (inputs >= kInputs) {
+#if defined(__CUDA_ARCH__)
+          constexpr int kTogether = kRowsEach * kColumnsEach >= 32 ? 1 : kGroups;
+#pragma unroll kTogether
+#endif
+          for (int group = 0; group < kGroups; ++group) AddGroup(shared, stage, group, warp, lane, own);
+        } else {
+          for (int group = 0; group * DeviceMatrix::kGroup < inputs; ++group) {
+            AddGroup(shared, stage, group, warp, lane, own);
+          }
+        }
+      }
+    }
+  }
+
+  // Eight links of each chain.
+  HEARTH_HOST_DEVICE void AddGroup(const Shared* shared, int stage, int group, int warp, int lane,
+                                   float* sums) const {
+    const float* x_rows = shared->x[stage][FirstRow(warp, lane)] + group * DeviceMatrix::kGroup;
+    Word4 weights[kColumnsEach];
+    HEARTH_UNROLL
+    for (int c = 0; c < kColumnsEach; ++c) {
+      weights[c] = LoadWord4(shared->weights[stage][group][Column(warp, lane, c)]);
+    }
+    HEARTH_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Float4 values[kRowsEach];
+      HEARTH_UNROLL
+      for (int r = 0; r < kRowsEach; ++r) {
+        values[r] = LoadFloat4(x_rows + r * kRowLanes * kPitch + half * 4);
+      }
+      HEARTH_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        HEARTH_UNROLL
+        for (int c = 0; c < kColumnsEach; ++c) {
+          const uint32_t pair = weights[c].v[half * 2 + i / 2];
+          const float weight = exact::FloatOf(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+          HEARTH_UNROLL
+          for (int r = 0; r < kRowsEach; ++r) {
+            float& sum = sums[r * kColumnsEach + c];
+            sum = exact::Fma(values[r].v[i], weight, sum);
+          }
+        }
+      }
+    }
+  }
+
+  template <class Sums>
+  HEARTH_HOST_DEVICE void Store(int first_row, int first_column, Sums* sums) const {
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const float* own = sums->At(warp, lane);
+        HEARTH_UNROLL
+        for (int r = 0; r < kRowsEach; ++r) {
+          const int row = first_row + FirstRow(warp, lane) + r * kRowLanes;
+          if (row >= rows) continue;
+          float* to = y + static_cast<int64_t>(row) * y_stride;
+          HEARTH_UNROLL
+          for (int c = 0; c < kColumnsEach; c += kIsGelu ? 2 : 1) {
+            const int column = first_column + Column(warp, lane, c);
+            const float sum = own[r * kColumnsEach + c];
+            if constexpr (kIsGelu) {
+              const int output = column / 16 * 8 + column % 8;
+              if (output >= matrix.outputs) continue;
+              to[output] = exact::Mul(exact::Gelu(sum), own[r * kColumnsEach + c + 1]);
+            } else {
+              if (column >= matrix.outputs) continue;
+              to[column] = softcap > 0
+                               ? exact::Mul(exact::Tanh(exact::Div(sum, softcap)), softcap)
+                               : sum;
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Of the block: a thread's first row, of those kRowLanes apart; its column number c.
+  static HEARTH_HOST_DEVICE int FirstRow(int warp, int lane) {
+    return warp / kColumnWarps * (kRowLanes * kRowsEach) + lane / kColumnLanes;
+  }
+  static HEARTH_HOST_DEVICE int Column(int warp, int lane, int c) {
+    const int first = warp % kColumnWarps * (kColumnLanes * kColumnsEach);
+    const int in_warp = lane % kColumnLanes;
+    if constexpr (!kIsGelu) return first + c * kColumnLanes + in_warp;
+    const int pair = c / 2 * kColumnLanes + in_warp;
+    return first + pair / 8 * 16 + c % 2 * 8 + pair % 8;
+  }
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_

@@ -1,0 +1,117 @@
+// ProgramList: every block program, by number, so that a step can be written without the compiler
+// of the device.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_WORKER_DEVICE_PROGRAM_LIST_H_
+#define HEARTH_WORKER_DEVICE_PROGRAM_LIST_H_
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "worker/device/attend_programs.h"
+#include "worker/device/device.h"
+#include "worker/device/product_program.h"
+#include "worker/device/row_programs.h"
+
+namespace hearth {
+
+template <class... Types>
+struct TypeList {
+  static constexpr int kCount = sizeof...(Types);
+};
+template <class... A, class... B>
+TypeList<A..., B...> Joined(TypeList<A...>, TypeList<B...>);
+
+// A place in the list without a program: a shape that has no pairs.
+struct NoProgram {};
+
+// Row lanes, rows each, columns each, row warps, column warps, inputs of a stage, stages. Any shape
+// gives the same bits; ChooseProduct (product_choice.h) takes the fastest.
+using ProductShapes = TypeList<
+#if defined(HEARTH_DEVICE_FEW_SHAPES)
+    ProductShape<1, 1, 1, 1, 1, 64, 8>, ProductShape<2, 1, 2, 1, 1, 64, 8>,
+    ProductShape<4, 2, 4, 1, 1, 64, 6>, ProductShape<4, 8, 2, 1, 1, 64, 4>,
+    ProductShape<4, 8, 8, 2, 2, 32, 4>
+#else
+    // One row, or two.
+    ProductShape<1, 1, 1, 1, 1, 64, 8>, ProductShape<1, 1, 1, 1, 1, 128, 4>,
+    ProductShape<1, 1, 1, 1, 1, 128, 8>, ProductShape<1, 1, 1, 1, 4, 64, 8>,
+    ProductShape<2, 1, 1, 1, 1, 64, 8>, ProductShape<2, 1, 1, 1, 1, 128, 8>,
+    ProductShape<1, 1, 2, 1, 1, 64, 8>, ProductShape<1, 1, 2, 1, 1, 128, 4>,
+    ProductShape<2, 1, 2, 1, 1, 64, 8>, ProductShape<2, 1, 2, 1, 1, 128, 8>,
+    ProductShape<4, 1, 2, 1, 1, 128, 8>, ProductShape<1, 1, 4, 1, 1, 64, 6>,
+    ProductShape<1, 2, 2, 1, 1, 64, 6>,
+    // Four.
+    ProductShape<2, 2, 2, 1, 1, 64, 8>, ProductShape<1, 4, 2, 1, 1, 64, 6>,
+    ProductShape<2, 2, 4, 1, 1, 64, 6>, ProductShape<2, 2, 4, 1, 2, 64, 4>,
+    // Eight.
+    ProductShape<4, 2, 2, 1, 1, 64, 8>, ProductShape<4, 2, 4, 1, 1, 64, 6>,
+    ProductShape<4, 2, 4, 1, 2, 64, 4>, ProductShape<2, 4, 4, 1, 1, 64, 6>,
+    // 16.
+    ProductShape<4, 4, 2, 1, 1, 64, 6>, ProductShape<4, 4, 4, 1, 1, 64, 6>,
+    ProductShape<4, 4, 4, 1, 2, 64, 4>, ProductShape<4, 4, 8, 1, 1, 64, 4>,
+    // 32.
+    ProductShape<8, 4, 2, 1, 1, 64, 6>, ProductShape<4, 8, 2, 1, 1, 64, 6>,
+    ProductShape<8, 4, 4, 1, 1, 64, 4>, ProductShape<4, 4, 4, 2, 1, 64, 4>,
+    ProductShape<4, 8, 4, 1, 1, 64, 4>, ProductShape<4, 8, 4, 1, 2, 64, 4>,
+    ProductShape<4, 8, 8, 1, 2, 32, 4>, ProductShape<4, 8, 8, 1, 4, 32, 4>,
+    // Many.
+    ProductShape<4, 8, 8, 2, 2, 32, 4>, ProductShape<4, 8, 8, 2, 2, 64, 3>,
+    ProductShape<4, 8, 8, 4, 2, 32, 3>
+#endif
+    >;
+
+// As every ProductProgram, so that a shape may be chosen when a step runs.
+using AnyProduct = ProductProgram<ProductShape<1, 1, 1, 1, 1, 64, 8>, false>;
+
+template <class Shape, bool kTakesPairs = Shape::kColumnLanes % 8 == 0 && Shape::kColumnsEach % 2 == 0>
+struct PairProduct {
+  using Type = NoProgram;
+};
+template <class Shape>
+struct PairProduct<Shape, true> {
+  using Type = ProductProgram<Shape, true>;
+};
+
+template <class... Shapes>
+TypeList<ProductProgram<Shapes, false>..., typename PairProduct<Shapes>::Type...> ProductsOf(
+    TypeList<Shapes...>);
+
+using ProgramList =
+    decltype(Joined(TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram,
+                             AttendProgram<1>, AttendProgram<2>, AttendProgram<4>,
+                             AttendProgram<8>, AttendProgram<16>>(),
+                    ProductsOf(ProductShapes())));
+inline constexpr int kFirstProduct = 9;
+
+// A list's number of a program.
+template <class Program, class... Programs>
+constexpr int NumberIn(TypeList<Programs...>) {
+  int number = -1, i = 0;
+  ((std::is_same_v<Program, Programs> ? number = i++ : i++), ...);
+  return number;
+}
+template <class Program>
+inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
+
+// The number of the product of a shape, of a pair with GELU or not.
+constexpr int ProductNumber(int shape, bool is_gelu) {
+  return kFirstProduct + shape + (is_gelu ? ProductShapes::kCount : 0);
+}
+
+// Calls visit(Program()) with the type's value-initialised object, for each program in turn.
+template <class Visit, class... Programs>
+void ForEachProgram(TypeList<Programs...>, Visit visit) {
+  (visit(Programs()), ...);
+}
+
+template <class Program>
+void Launch(Device* device, const Program& program, int blocks) {
+  static_assert(kProgramNumber<Program> >= 0, "not in ProgramList");
+  device->Launch(kProgramNumber<Program>, &program, blocks);
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_PROGRAM_LIST_H_

@@ -1,0 +1,250 @@
+// Programs over the rows of a step between its products: embedding, norms, rotation of heads. The
+// order of worker/kernels/row_kernels.h, so its bits.
+#ifndef HEARTH_WORKER_DEVICE_ROW_PROGRAMS_H_
+#define HEARTH_WORKER_DEVICE_ROW_PROGRAMS_H_
+
+#include <cstdint>
+
+#include "worker/device/block_program.h"
+#include "worker/device/product_program.h"
+#include "worker/device/step_table.h"
+
+namespace hearth {
+
+// Most columns of a row: the hidden size of 27B is 5,376.
+inline constexpr int kRowColumnsMax = 5632;
+
+// Sixteen partial sums of squares, by the first half of a warp.
+HEARTH_HOST_DEVICE void SumSquares(const float* values, int columns, int lane, float* partial) {
+  if (lane >= 16) return;
+  float sum = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 16
+#endif
+  for (int i = lane; i < columns; i += 16) sum = exact::Fma(values[i], values[i], sum);
+  partial[lane] = sum;
+}
+
+HEARTH_HOST_DEVICE float InverseNorm(const float* partial, int columns, float epsilon) {
+  const float mean = exact::Div(exact::TreeSum(partial), static_cast<float>(columns));
+  return exact::Div(1.0f, exact::Sqrt(exact::Add(mean, epsilon)));
+}
+
+// Copies a row of a multiple of 4 floats to shared memory, by all threads of a block.
+template <int kWarps>
+HEARTH_HOST_DEVICE void CopyRow(const float* from, int columns, float* to) {
+  FOR_WARPS(warp, kWarps) {
+    FOR_LANES(lane) {
+      for (int i = (warp * 32 + lane) * 4; i < columns; i += kWarps * 32 * 4) {
+        Copy16(to + i, from + i);
+      }
+    }
+  }
+}
+
+// x = embedding * scale, normed = RmsNorm(x): a block for each row.
+struct EmbedProgram {
+  static constexpr int kWarps = 8, kThreads = kWarps * 32;
+  struct Shared {
+    alignas(16) float values[kRowColumnsMax];
+    float partial[16];
+  };
+
+  DeviceMatrix embedding;  // a column for each token
+  StepTable table;
+  const float* norm;
+  float scale, epsilon;
+  float *x, *normed;
+
+  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+    const int row = block.number, columns = embedding.inputs;
+    LetNextStart();
+    WaitForEarlier();
+    if (row >= *table.row_count) return;
+    const int token = table.tokens[row];
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        for (int group = warp * 32 + lane; group * 8 < columns; group += kThreads) {
+          const Word4 words = LoadWord4(
+              embedding.data + (static_cast<int64_t>(group) * embedding.columns + token) * 8);
+          for (int i = 0; i < 8; ++i) {
+            const uint32_t pair = words.v[i / 2];
+            const float weight = exact::FloatOf(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+            shared->values[group * 8 + i] = exact::Mul(weight, scale);
+          }
+        }
+      }
+    }
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        if (warp == 0) SumSquares(shared->values, columns, lane, shared->partial);
+      }
+    }
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const float inverse = InverseNorm(shared->partial, columns, epsilon);
+        const int64_t at = static_cast<int64_t>(row) * columns;
+        for (int i = warp * 32 + lane; i < columns; i += kThreads) {
+          const float value = shared->values[i];
+          x[at + i] = value;
+          normed[at + i] = exact::Mul(exact::Mul(value, inverse), norm[i]);
+        }
+      }
+    }
+  }
+};
+
+// x += RmsNorm(y), normed = RmsNorm(x): a block for each row.
+struct AddNormProgram {
+  static constexpr int kWarps = 8, kThreads = kWarps * 32;
+  struct Shared {
+    alignas(16) float y[kRowColumnsMax], x[kRowColumnsMax];
+    alignas(16) float y_norm[kRowColumnsMax], x_norm[kRowColumnsMax];
+    float partial[2][16];
+  };
+
+  StepTable table;
+  int columns;
+  float epsilon;
+  const float *y, *y_norm, *x_norm;
+  float *x, *normed;
+
+  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+    LetNextStart();
+    CopyRow<kWarps>(y_norm, columns, shared->y_norm);
+    CopyRow<kWarps>(x_norm, columns, shared->x_norm);
+    WaitForEarlier();
+    const int64_t at = static_cast<int64_t>(block.number) * columns;
+    const bool is_row = block.number < *table.row_count;
+    if (is_row) {
+      CopyRow<kWarps>(y + at, columns, shared->y);
+      CopyRow<kWarps>(x + at, columns, shared->x);
+    }
+    CommitCopies();
+    WaitCopies<0>();
+    if (!is_row) return;
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        if (warp == 0) SumSquares(shared->y, columns, lane, shared->partial[0]);
+      }
+    }
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const float inverse = InverseNorm(shared->partial[0], columns, epsilon);
+        for (int i = warp * 32 + lane; i < columns; i += kThreads) {
+          const float more = exact::Mul(exact::Mul(shared->y[i], inverse), shared->y_norm[i]);
+          shared->x[i] = exact::Add(shared->x[i], more);
+        }
+      }
+    }
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        if (warp == 0) SumSquares(shared->x, columns, lane, shared->partial[1]);
+      }
+    }
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const float inverse = InverseNorm(shared->partial[1], columns, epsilon);
+        for (int i = warp * 32 + lane; i < columns; i += kThreads) {
+          x[at + i] = shared->x[i];
+          normed[at + i] = exact::Mul(exact::Mul(shared->x[i], inverse), shared->x_norm[i]);
+        }
+      }
+    }
+  }
+};
+
+// Of each row [queries, keys, values]: queries are normed and rotated where they are, keys are
+// normed and rotated into their block, values are copied there: a warp for each head of a row.
+struct HeadNormProgram {
+  static constexpr int kWarps = 8, kHeadDimMax = 256;
+  struct Shared {
+    float values[kWarps][kHeadDimMax];
+    float partial[kWarps][16];
+  };
+
+  StepTable table;
+  KvPlace place;
+  bool is_global;
+  int rows;
+  float epsilon;
+  const float *q_norm, *k_norm;
+  const float *cos, *sin;  // [positions][head_dim / 2]
+  float* qkv;
+
+  static int Blocks(int rows, int heads, int kv_heads) {
+    return (rows * (heads + 2 * kv_heads) + kWarps - 1) / kWarps;
+  }
+
+  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+    const int dim = place.head_dim, heads = place.heads + 2 * place.kv_heads;
+    LetNextStart();
+    WaitForEarlier();
+    const int units = *table.row_count * heads;
+    FOR_WARPS(warp, kWarps) {
+      const int unit = block.number * kWarps + warp;
+      if (unit < units) {
+        FOR_LANES(lane) {
+          for (int i = lane; i < dim; i += 32) shared->values[warp][i] = Head(unit)[i];
+        }
+      }
+    }
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) { SumSquares(shared->values[warp], dim, lane, shared->partial[warp]); }
+    }
+    BARRIER();
+    FOR_WARPS(warp, kWarps) {
+      const int unit = block.number * kWarps + warp;
+      if (unit < units) {
+        FOR_LANES(lane) { Write(unit, shared->values[warp], shared->partial[warp], lane); }
+      }
+    }
+  }
+
+ private:
+  HEARTH_HOST_DEVICE float* Head(int unit) const {
+    return qkv + static_cast<int64_t>(unit) * place.head_dim;
+  }
+
+  HEARTH_HOST_DEVICE void Write(int unit, const float* values, const float* partial,
+                                int lane) const {
+    const int dim = place.head_dim, heads = place.heads + 2 * place.kv_heads, half = dim / 2;
+    const int row = unit / heads, head = unit % heads;
+    const int position = table.positions[row];
+    const bool is_query = head < place.heads;
+    const bool is_value = head >= place.heads + place.kv_heads;
+    float* to = Head(unit);
+    if (!is_query) {
+      std::byte* slice = table.lists[is_global].row_blocks[row] + place.offset;
+      const int64_t plane = head - place.heads;  // keys, then values
+      to = reinterpret_cast<float*>(slice) +
+           (plane * place.split + position % place.split) * dim;
+    }
+    if (is_value) {
+      for (int i = lane; i < dim; i += 32) to[i] = values[i];
+      return;
+    }
+    const float inverse = InverseNorm(partial, dim, epsilon);
+    const float* norm = is_query ? q_norm : k_norm;
+    const float* row_cos = cos + static_cast<int64_t>(position) * half;
+    const float* row_sin = sin + static_cast<int64_t>(position) * half;
+    for (int i = lane; i < half; i += 32) {
+      const float first = exact::Mul(exact::Mul(values[i], inverse), norm[i]);
+      const float second = exact::Mul(exact::Mul(values[half + i], inverse), norm[half + i]);
+      const float c = row_cos[i], s = row_sin[i];
+      to[i] = exact::Fma(first, c, -exact::Mul(second, s));
+      to[half + i] = exact::Fma(second, c, exact::Mul(first, s));
+    }
+  }
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_ROW_PROGRAMS_H_

@@ -1,0 +1,125 @@
+#include "worker/device/step_plan.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace hearth {
+namespace {
+
+template <typename T>
+T* NewOf(Device* device, int count) {
+  return static_cast<T*>(device->Allocate(sizeof(T) * static_cast<size_t>(std::max(1, count))));
+}
+
+template <typename T, typename U>
+void CopyAll(Device* device, const std::vector<T>& from, U* to) {
+  static_assert(sizeof(T) == sizeof(U));
+  if (!from.empty()) device->CopyIn(to, from.data(), from.size() * sizeof(T));
+}
+
+}  // namespace
+
+StepPlan::StepPlan(Device* device, const DeviceShape& shape, const StepCapacity& capacity)
+    : device_(device),
+      shape_(shape),
+      capacity_(capacity),
+      device_counts_(NewOf<int32_t>(device, 3)),
+      device_tokens_(NewOf<int32_t>(device, capacity.rows)),
+      device_positions_(NewOf<int32_t>(device, capacity.rows)),
+      device_wanted_(NewOf<int32_t>(device, capacity.wanted)) {
+  table_ = {device_counts_, device_tokens_, device_positions_, device_wanted_, {}};
+  for (int group = 0; group < 2; ++group) {
+    List& list = lists_[group];
+    list.device_items = NewOf<AttendItem>(device, capacity.items);
+    list.device_row_items = NewOf<RowItems>(device, capacity.rows);
+    list.device_blocks = NewOf<std::byte*>(device, capacity.blocks);
+    list.device_row_blocks = NewOf<std::byte*>(device, capacity.rows);
+    table_.lists[group] = {list.device_items, list.device_row_items, list.device_blocks,
+                           list.device_row_blocks, device_counts_ + 1 + group};
+  }
+}
+
+void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
+  tokens_.clear();
+  positions_.clear();
+  wanted_.clear();
+  for (const bool is_global : {false, true}) {
+    List& list = lists_[is_global];
+    list.items.clear();
+    list.row_items.clear();
+    list.blocks.clear();
+    list.row_blocks.clear();
+    for (const DevicePart& part : parts) AddRows(part, is_global, splits, &list);
+  }
+  for (const DevicePart& part : parts) {
+    for (size_t i = 0; i < part.tokens.size(); ++i) {
+      if (i + static_cast<size_t>(part.want) >= part.tokens.size()) {
+        wanted_.push_back(static_cast<int32_t>(tokens_.size()));
+      }
+      tokens_.push_back(part.tokens[i]);
+      positions_.push_back(part.begin + static_cast<int32_t>(i));
+    }
+  }
+  wanted_count_ = static_cast<int>(wanted_.size());
+  assert(rows() <= capacity_.rows && wanted_count_ <= capacity_.wanted);
+  wanted_.resize(static_cast<size_t>(capacity_.wanted), 0);
+  const int32_t counts[3] = {rows(), static_cast<int32_t>(lists_[0].items.size()),
+                             static_cast<int32_t>(lists_[1].items.size())};
+  device_->CopyIn(device_counts_, counts, sizeof counts);
+  CopyAll(device_, tokens_, device_tokens_);
+  CopyAll(device_, positions_, device_positions_);
+  CopyAll(device_, wanted_, device_wanted_);
+  for (List& list : lists_) {
+    assert(list.items.size() <= static_cast<size_t>(capacity_.items));
+    assert(list.blocks.size() <= static_cast<size_t>(capacity_.blocks));
+    CopyAll(device_, list.items, list.device_items);
+    CopyAll(device_, list.row_items, list.device_row_items);
+    CopyAll(device_, list.blocks, list.device_blocks);
+    CopyAll(device_, list.row_blocks, list.device_row_blocks);
+  }
+}
+
+void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List* list) {
+  const absl::Span<std::byte* const> blocks = part.blocks[is_global];
+  const auto first_block = static_cast<int32_t>(list->blocks.size());
+  const auto first_row = static_cast<int32_t>(list->row_items.size());
+  const int tokens = static_cast<int>(part.tokens.size());
+  list->blocks.insert(list->blocks.end(), blocks.begin(), blocks.end());
+  for (int i = 0; i < tokens; ++i) {
+    const auto split = static_cast<size_t>((part.begin + i) / shape_.split);
+    assert(split < blocks.size() && blocks[split] != nullptr);
+    list->row_blocks.push_back(blocks[split]);
+    list->row_items.push_back({0, 0});
+  }
+  const int window = is_global ? 0 : shape_.window;
+  const int most = std::max(1, capacity_.tile_rows / (shape_.heads / shape_.kv_heads));
+  for (int i = 0; i < tokens;) {
+    const int of_tile = splits ? 1 : std::min(most, tokens - i);
+    const int position = part.begin + i;
+    const int first = window > 0 ? std::max(0, position - window + 1) / shape_.split : 0;
+    const int last = (position + of_tile - 1) / shape_.split;
+    AddTile({first_row + i, of_tile, position, first, last + 1 - first, first_block + first, 1, 0},
+            splits, list);
+    i += of_tile;
+  }
+}
+
+// Where there is no room for states, a tile goes through all its splits.
+void StepPlan::AddTile(const AttendItem& tile, bool splits, List* list) {
+  const auto first = static_cast<int32_t>(list->items.size());
+  if (!splits || first + tile.splits > capacity_.items - capacity_.rows) {
+    list->items.push_back(tile);
+    return;
+  }
+  for (int32_t i = 0; i < tile.splits; ++i) {
+    AttendItem one = tile;
+    one.first_split += i;
+    one.first_block += i;
+    one.splits = 1;
+    one.is_whole = 0;
+    list->items.push_back(one);
+  }
+  list->row_items[static_cast<size_t>(tile.row)] = {first, tile.splits};
+}
+
+}  // namespace hearth

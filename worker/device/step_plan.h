@@ -1,0 +1,75 @@
+// StepPlan: the StepTable of a step, made by the host.
+//
+// Thread safety: none. Keeps its memory for the next step.
+#ifndef HEARTH_WORKER_DEVICE_STEP_PLAN_H_
+#define HEARTH_WORKER_DEVICE_STEP_PLAN_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker/device/device.h"
+#include "worker/device/device_model.h"
+#include "worker/device/step_table.h"
+
+namespace hearth {
+
+// Tokens that a step appends to one sequence.
+struct DevicePart {
+  absl::Span<const int32_t> tokens;
+  int begin = 0;  // position of the first
+  int want = 0;   // logits of the last `want` tokens
+  // Of each group, local and global, the block of each split in device memory up to the last
+  // token's; null where no row sees it.
+  std::array<absl::Span<std::byte* const>, 2> blocks;
+};
+
+// Most of what a table holds. The memory of split states follows from them.
+struct StepCapacity {
+  int rows = 0, wanted = 0;
+  int items = 0;   // of a group
+  int blocks = 0;  // of a group, all sequences together
+  int tile_rows = 0;
+};
+
+class StepPlan {
+ public:
+  StepPlan(Device* device, const DeviceShape& shape, const StepCapacity& capacity);
+
+  // Writes the table of a step. `splits`: rows of single tokens are computed split by split, as
+  // there are few; else an item goes through all splits of its rows.
+  // REQUIRES: the parts' rows, wanted rows and blocks are within the capacity.
+  void Write(absl::Span<const DevicePart> parts, bool splits);
+
+  const StepTable& table() const { return table_; }
+  const StepCapacity& capacity() const { return capacity_; }
+  int rows() const { return static_cast<int>(tokens_.size()); }
+  int wanted() const { return wanted_count_; }
+
+ private:
+  struct List {
+    std::vector<AttendItem> items;
+    std::vector<RowItems> row_items;
+    std::vector<std::byte*> blocks, row_blocks;
+    AttendItem* device_items = nullptr;
+    RowItems* device_row_items = nullptr;
+    std::byte **device_blocks = nullptr, **device_row_blocks = nullptr;
+  };
+  void AddRows(const DevicePart& part, bool is_global, bool splits, List* list);
+  void AddTile(const AttendItem& tile, bool splits, List* list);
+
+  Device* const device_;
+  const DeviceShape& shape_;
+  const StepCapacity capacity_;
+  StepTable table_;
+  int32_t *device_counts_, *device_tokens_, *device_positions_, *device_wanted_;
+  std::vector<int32_t> tokens_, positions_, wanted_;
+  int wanted_count_ = 0;
+  List lists_[2];
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_STEP_PLAN_H_

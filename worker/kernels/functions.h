@@ -1,0 +1,115 @@
+// The operations that bits are made of, for the reference and for programs of devices: IEEE
+// operations rounded to nearest, none of them contracted, and exp, tanh and GELU made of them.
+// g++ compiles them with -ffp-contract=off.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_WORKER_KERNELS_FUNCTIONS_H_
+#define HEARTH_WORKER_KERNELS_FUNCTIONS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "worker/kernels/function_constants.h"
+
+#if defined(__CUDACC__)
+#define HEARTH_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define HEARTH_HOST_DEVICE inline
+#endif
+
+namespace hearth {
+namespace exact {
+
+#if defined(__CUDA_ARCH__)
+__device__ __forceinline__ float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ __forceinline__ float Mul(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ float Add(float a, float b) { return __fadd_rn(a, b); }
+__device__ __forceinline__ float Sub(float a, float b) { return __fsub_rn(a, b); }
+__device__ __forceinline__ float Div(float a, float b) { return __fdiv_rn(a, b); }
+__device__ __forceinline__ float Sqrt(float a) { return __fsqrt_rn(a); }
+__device__ __forceinline__ uint32_t BitsOf(float a) { return __float_as_uint(a); }
+__device__ __forceinline__ float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
+#else
+HEARTH_HOST_DEVICE float Fma(float a, float b, float c) { return std::fma(a, b, c); }
+HEARTH_HOST_DEVICE float Mul(float a, float b) { return a * b; }
+HEARTH_HOST_DEVICE float Add(float a, float b) { return a + b; }
+HEARTH_HOST_DEVICE float Sub(float a, float b) { return a - b; }
+HEARTH_HOST_DEVICE float Div(float a, float b) { return a / b; }
+HEARTH_HOST_DEVICE float Sqrt(float a) { return std::sqrt(a); }
+HEARTH_HOST_DEVICE uint32_t BitsOf(float a) {
+  uint32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return bits;
+}
+HEARTH_HOST_DEVICE float FloatOf(uint32_t bits) {
+  float a;
+  std::memcpy(&a, &bits, sizeof a);
+  return a;
+}
+#endif
+
+// The greater of two; of a NaN as b, a.
+HEARTH_HOST_DEVICE float Max(float a, float b) { return a < b ? b : a; }
+
+// kExpTerms and kTanhTerms by Horner's rule, from term kFrom on.
+template <int kFrom>
+HEARTH_HOST_DEVICE float ExpTerms(float r, float p) {
+  if constexpr (kFrom == kExpTermCount) {
+    return p;
+  } else {
+    constexpr float kTerm = kExpTerms[kFrom];
+    return ExpTerms<kFrom + 1>(r, Fma(p, r, kTerm));
+  }
+}
+template <int kFrom>
+HEARTH_HOST_DEVICE float TanhTerms(float square, float p) {
+  if constexpr (kFrom == kTanhTermCount) {
+    return p;
+  } else {
+    constexpr float kTerm = kTanhTerms[kFrom];
+    return TanhTerms<kFrom + 1>(square, Fma(p, square, kTerm));
+  }
+}
+
+HEARTH_HOST_DEVICE float Exp(float x) {
+  if (x != x) return x;
+  if (x < kExpLowest) return 0;
+  if (x > kExpHighest) return kInfinity;
+  constexpr float kFirst = kExpTerms[0];
+  const float shifted = Fma(x, kExpLog2e, kExpShift);
+  const float n = Sub(shifted, kExpShift);
+  const float r = Fma(n, -kExpLn2Low, Fma(n, -kExpLn2High, x));
+  const float y = Add(Fma(ExpTerms<1>(r, kFirst), Mul(r, r), r), 1.0f);
+  return FloatOf(BitsOf(y) + (BitsOf(shifted) << 23));
+}
+
+HEARTH_HOST_DEVICE float Tanh(float x) {
+  const float size = FloatOf(BitsOf(x) & 0x7fffffffu);
+  if (size < kTanhNear) {
+    constexpr float kFirst = kTanhTerms[0];
+    const float square = Mul(x, x);
+    return Fma(Mul(TanhTerms<1>(square, kFirst), square), x, x);
+  }
+  const float far = Sub(1.0f, Div(2.0f, Add(Exp(Add(size, size)), 1.0f)));
+  return FloatOf((BitsOf(far) & 0x7fffffffu) | (BitsOf(x) & 0x80000000u));
+}
+
+HEARTH_HOST_DEVICE float Gelu(float x) {
+  const float cubic = Fma(Mul(Mul(x, x), kGeluCubic), x, x);
+  return Div(x, Add(Exp(Mul(cubic, kGeluScale)), 1.0f));
+}
+
+// Of sixteen partial sums: (j, j + 8), (j, j + 4), (j, j + 2), (j, j + 1).
+HEARTH_HOST_DEVICE float TreeSum(const float* sums) {
+  float left[8];
+  for (int j = 0; j < 8; ++j) left[j] = Add(sums[j], sums[j + 8]);
+  for (int j = 0; j < 4; ++j) left[j] = Add(left[j], left[j + 4]);
+  for (int j = 0; j < 2; ++j) left[j] = Add(left[j], left[j + 2]);
+  return Add(left[0], left[1]);
+}
+
+}  // namespace exact
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_FUNCTIONS_H_
