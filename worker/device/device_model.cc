@@ -8,7 +8,7 @@ std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const F
   constexpr int kGroup = DeviceMatrix::kGroup;
   assert(inputs % kGroup == 0 && (!is_pair || outputs % kGroup == 0));
   const auto columns = static_cast<size_t>(PaddedColumns(is_pair ? 2 * outputs : outputs));
-  std::vector<uint16_t> packed(static_cast<size_t>(inputs) * columns);
+  std::vector<uint16_t> packed(MatrixValues(inputs, static_cast<int>(columns)));
   std::vector<uint16_t> row(static_cast<size_t>(inputs));
   for (int output = 0; output < outputs; ++output) {
     for (const bool is_second : {false, true}) {

@@ -5,6 +5,7 @@
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_MODEL_H_
 #define HEARTH_WORKER_DEVICE_DEVICE_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -61,6 +62,12 @@ inline int PaddedColumns(int outputs) {
 }
 inline int PairColumn(int output, bool is_second) {
   return output / 8 * 16 + (is_second ? 8 : 0) + output % 8;
+}
+
+// Weights that a matrix's memory holds, with the slack.
+inline size_t MatrixValues(int inputs, int columns) {
+  return static_cast<size_t>(inputs) * static_cast<size_t>(columns) +
+         size_t{DeviceMatrix::kSlackColumns} * DeviceMatrix::kGroup;
 }
 
 // The bits of a DeviceMatrix of `outputs` outputs; of a pair, of each. fill(output, is_second, row)

@@ -84,6 +84,7 @@ int DeviceStep::RowsOfGraph(int rows) {
 void DeviceStep::SetChoice(int rows, const ProductChoice& choice) {
   choices_[rows] = choice;
   graphs_.erase(rows);
+  graphs_.erase(-rows);
 }
 
 ProductChoice DeviceStep::ChoiceFor(int rows) const {

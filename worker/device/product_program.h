@@ -17,6 +17,7 @@ namespace hearth {
 // the same 8 of the second, and so on: GELU then finds both in one thread.
 struct DeviceMatrix {
   static constexpr int kColumnGrain = 64, kGroup = 8;  // inputs of a group; columns of a pair's run
+  static constexpr int kSlackColumns = 512;  // of one group: memory behind the last, never used
 
   const uint16_t* data = nullptr;
   int inputs = 0, columns = 0;
@@ -73,19 +74,25 @@ struct ProductProgram : Shape {
     const int first_column = block.number / row_blocks * kColumns;
     const int steps = (matrix.inputs + kInputs - 1) / kInputs;
     PerThread<float, kRowsEach * kColumnsEach, kWarps> sums;
+    Sources sources;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         HEARTH_UNROLL
         for (int i = 0; i < kRowsEach * kColumnsEach; ++i) sums.At(warp, lane)[i] = 0;
+        sources.weights.At(warp, lane)[0] =
+            reinterpret_cast<const unsigned char*>(matrix.data) +
+            (static_cast<int64_t>((warp * 32 + lane) / kColumns) * matrix.columns + first_column +
+             (warp * 32 + lane) % kColumns) * 16;
       }
     }
     LetNextStart();
     for (int step = 0; step < kDepth - 1; ++step) {
-      if (step < steps) LoadWeights(shared, step, step, first_column);
+      if (step < steps) LoadWeights(shared, step, step, &sources);
     }
     WaitForEarlier();
+    FindRows(first_row, &sources);
     for (int step = 0; step < kDepth - 1; ++step) {
-      if (step < steps) LoadRows(shared, step, step, first_row);
+      if (step < steps) LoadRows(shared, step, step, &sources);
       CommitCopies();
     }
     for (int step = 0, stage = 0; step < steps; ++step) {
@@ -93,8 +100,8 @@ struct ProductProgram : Shape {
       BARRIER();  // the stage is there, and the one before it was used
       const int next = step + kDepth - 1, free = stage == 0 ? kDepth - 1 : stage - 1;
       if (next < steps) {
-        LoadWeights(shared, free, next, first_column);
-        LoadRows(shared, free, next, first_row);
+        LoadWeights(shared, free, next, &sources);
+        LoadRows(shared, free, next, &sources);
       }
       CommitCopies();
       AddStage(shared, stage, matrix.inputs - step * kInputs, &sums);
@@ -104,42 +111,77 @@ struct ProductProgram : Shape {
   }
 
  private:
-  HEARTH_HOST_DEVICE void LoadWeights(Shared* shared, int stage, int step, int first) const {
-    constexpr int kPieces = kGroups * kColumns;
+  static constexpr int kWeightPieces = kGroups * kColumns, kOfRow = kInputs / 4;
+  static constexpr int kRowPieces = kRows * kOfRow;
+  static constexpr int kRowPiecesEach = (kRowPieces + kThreads - 1) / kThreads;
+  static_assert(kWeightPieces % kThreads == 0 &&
+                    (kThreads % kColumns == 0 || kColumns % kThreads == 0),
+                "a thread's pieces lie at fixed distances");
+
+  // Where a thread's pieces of the next stage come from.
+  struct Sources {
+    PerThread<const unsigned char*, 1, kWarps> weights;
+    PerThread<int, kRowPiecesEach, kWarps> rows;  // floats from x on, of the first stage
+  };
+
+  // Rows behind the last one are the last one again: memory that is there.
+  HEARTH_HOST_DEVICE void FindRows(int first, Sources* sources) const {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         HEARTH_UNROLL
-        for (int from = 0; from < kPieces; from += kThreads) {
-          const int piece = from + warp * 32 + lane;
-          if (kPieces % kThreads != 0 && piece >= kPieces) continue;
-          const int in_stage = piece / kColumns, group = step * kGroups + in_stage;
-          const int column = first + piece % kColumns;
-          if (group * DeviceMatrix::kGroup >= matrix.inputs) continue;
-          if (kColumns > DeviceMatrix::kColumnGrain && column >= matrix.columns) continue;
-          Copy16(shared->weights[stage][in_stage][piece % kColumns],
-                 matrix.data + (static_cast<int64_t>(group) * matrix.columns + column) *
-                                   DeviceMatrix::kGroup);
+        for (int i = 0; i < kRowPiecesEach; ++i) {
+          const int piece = i * kThreads + warp * 32 + lane;
+          int row = first + piece / kOfRow;
+          row = row < rows ? row : rows - 1;
+          if (row_numbers != nullptr) row = row_numbers[row];
+          sources->rows.At(warp, lane)[i] = row * x_stride + piece % kOfRow * 4;
         }
       }
     }
   }
 
-  // Rows behind the last one are the last one again: memory that is there.
-  HEARTH_HOST_DEVICE void LoadRows(Shared* shared, int stage, int step, int first) const {
-    constexpr int kOfRow = kInputs / 4, kPieces = kRows * kOfRow;
+  // Behind the last column lies memory too (DeviceMatrix::kSlackColumns).
+  HEARTH_HOST_DEVICE void LoadWeights(Shared* shared, int stage, int step,
+                                      Sources* sources) const {
+    const int64_t group_bytes = static_cast<int64_t>(matrix.columns) * 16;
+    const int groups = matrix.inputs / DeviceMatrix::kGroup - step * kGroups;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const int thread = warp * 32 + lane;
+        const unsigned char* from = sources->weights.At(warp, lane)[0];
+        unsigned char* to = shared->weights[stage][0][0] + thread * 16;
+        sources->weights.At(warp, lane)[0] = from + kGroups * group_bytes;
+        if (groups >= kGroups) {
+          HEARTH_UNROLL
+          for (int piece = 0; piece < kWeightPieces; piece += kThreads) {
+            Copy16(to + piece * 16, from + piece % kColumns * 16);
+            if ((piece + kThreads) % kColumns == 0 || kThreads > kColumns) {
+              from += (kThreads > kColumns ? kThreads / kColumns : 1) * group_bytes;
+            }
+          }
+        } else {
+          for (int piece = thread; piece < groups * kColumns; piece += kThreads) {
+            Copy16(shared->weights[stage][0][0] + piece * 16,
+                   from + (piece / kColumns - thread / kColumns) * group_bytes +
+                       (piece % kColumns - thread % kColumns) * 16);
+          }
+        }
+      }
+    }
+  }
+
+  HEARTH_HOST_DEVICE void LoadRows(Shared* shared, int stage, int step, Sources* sources) const {
+    const float* of_step = x + step * kInputs;
+    const int inputs = matrix.inputs - step * kInputs;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         HEARTH_UNROLL
-        for (int from = 0; from < kPieces; from += kThreads) {
-          const int piece = from + warp * 32 + lane;
-          if (kPieces % kThreads != 0 && piece >= kPieces) continue;
-          const int at = step * kInputs + piece % kOfRow * 4;
-          if (at >= matrix.inputs) continue;
-          int row = first + piece / kOfRow;
-          row = row < rows ? row : rows - 1;
-          if (row_numbers != nullptr) row = row_numbers[row];
+        for (int i = 0; i < kRowPiecesEach; ++i) {
+          const int piece = i * kThreads + warp * 32 + lane;
+          if (kRowPieces % kThreads != 0 && piece >= kRowPieces) continue;
+          if (inputs < kInputs && piece % kOfRow * 4 >= inputs) continue;
           Copy16(&shared->x[stage][piece / kOfRow][piece % kOfRow * 4],
-                 x + static_cast<int64_t>(row) * x_stride + at);
+                 of_step + sources->rows.At(warp, lane)[i]);
         }
       }
     }
@@ -152,7 +194,7 @@ struct ProductProgram : Shape {
         float* own = sums->At(warp, lane);
         if (inputs >= kInputs) {
 #if defined(__CUDA_ARCH__)
-          constexpr int kTogether = kRowsEach * kColumnsEach >= 32 ? 1 : kGroups;
+          constexpr int kTogether = kRowsEach * kColumnsEach >= 32 ? 1 : kGroups < 16 ? kGroups : 16;
 #pragma unroll kTogether
 #endif
           for (int group = 0; group < kGroups; ++group) AddGroup(shared, stage, group, warp, lane, own);

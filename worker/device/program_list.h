@@ -41,7 +41,8 @@ using ProductShapes = TypeList<
     ProductShape<1, 1, 2, 1, 1, 64, 8>, ProductShape<1, 1, 2, 1, 1, 128, 4>,
     ProductShape<2, 1, 2, 1, 1, 64, 8>, ProductShape<2, 1, 2, 1, 1, 128, 8>,
     ProductShape<4, 1, 2, 1, 1, 128, 8>, ProductShape<1, 1, 4, 1, 1, 64, 6>,
-    ProductShape<1, 2, 2, 1, 1, 64, 6>,
+    ProductShape<1, 2, 2, 1, 1, 64, 6>, ProductShape<1, 1, 1, 1, 1, 256, 4>,
+    ProductShape<2, 1, 1, 1, 1, 256, 4>, ProductShape<1, 1, 2, 1, 1, 256, 3>,
     // Four.
     ProductShape<2, 2, 2, 1, 1, 64, 8>, ProductShape<1, 4, 2, 1, 1, 64, 6>,
     ProductShape<2, 2, 4, 1, 1, 64, 6>, ProductShape<2, 2, 4, 1, 2, 64, 4>,

@@ -1,0 +1,595 @@
+// The forward pass of worker/device on a GPU: bits beside the CPU's, and times.
+//
+//   device_step_bench digests MODEL DIGESTS   logits, keys and values beside carried digests
+//   device_step_bench tokens MODEL            a token of 1, 8 and 32 sequences; by kernel
+//   device_step_bench prefill MODEL           prompts of 128, 2,048 and 8,192 tokens
+//   device_step_bench tiny                    a tiny model beside the emulation, for sanitizers
+// MODEL: 270M, 1B or 4B. Each result is a line of JSON, also appended to $FIGURES.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/gpu/seeded_cases.h"
+#include "bench/gpu/seeded_fill.h"
+#include "tests/support/seeded_device_model.h"
+#include "worker/device/cuda_device.h"
+#include "worker/device/device_step.h"
+#include "worker/device/emulated_device.h"
+#include "worker/device/program_list.h"
+
+namespace hearth {
+namespace {
+
+constexpr int kContext = 512;
+constexpr size_t kFlushBytes = size_t{256} << 20;
+
+void Row(const std::string& json) {
+  std::printf("%s\n", json.c_str());
+  std::fflush(stdout);
+  if (const char* path = std::getenv("FIGURES")) {
+    std::ofstream(path, std::ios::app) << json << "\n";
+  }
+}
+
+template <typename... Values>
+std::string Text(const char* format, Values... values) {
+  char text[600];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+void Require(bool good, const std::string& what) {
+  if (good) return;
+  Row(Text("{\"error\": \"%s\"}", what.c_str()));
+  std::exit(1);
+}
+
+SeededGeometry GeometryOf(const std::string& name) {
+  for (const SeededGeometry& one : {Gemma270M(), Gemma1B(), Gemma4B()}) {
+    if (one.name == name) return one;
+  }
+  Require(false, "no model " + name);
+  return {};
+}
+
+// Microseconds of what `work` queues.
+class Stopwatch {
+ public:
+  explicit Stopwatch(CudaDevice* device) : device_(device) {
+    cudaEventCreate(&begin_);
+    cudaEventCreate(&end_);
+  }
+  double Time(const std::function<void()>& work) {
+    const auto stream = static_cast<cudaStream_t>(device_->stream());
+    cudaEventRecord(begin_, stream);
+    work();
+    cudaEventRecord(end_, stream);
+    const cudaError_t code = cudaEventSynchronize(end_);
+    Require(code == cudaSuccess && device_->error().empty(),
+            device_->error() + " " + cudaGetErrorString(code));
+    float milliseconds = 0;
+    cudaEventElapsedTime(&milliseconds, begin_, end_);
+    return milliseconds * 1e3;
+  }
+  // The median of `times` rounds.
+  double Median(int times, const std::function<void()>& work,
+                const std::function<void()>& before = [] {}) {
+    std::vector<double> all;
+    for (int i = 0; i < times; ++i) {
+      before();
+      all.push_back(Time(work));
+    }
+    std::sort(all.begin(), all.end());
+    return all[all.size() / 2];
+  }
+
+ private:
+  CudaDevice* const device_;
+  cudaEvent_t begin_, end_;
+};
+
+// A sequence's blocks and length.
+struct Sequence {
+  std::array<std::vector<std::byte*>, 2> blocks;
+  int length = 0;
+
+  void Grow(Device* device, const DeviceShape& shape, int tokens) {
+    for (int group = 0; group < 2; ++group) {
+      const int64_t bytes = shape.LayersIn(group == 1) * shape.SliceBytes();
+      auto& own = blocks[static_cast<size_t>(group)];
+      while (static_cast<int>(own.size()) * shape.split < tokens) {
+        void* memory = device->Allocate(static_cast<size_t>(std::max<int64_t>(bytes, 256)));
+        Require(memory != nullptr, "no memory for keys and values");
+        own.push_back(static_cast<std::byte*>(memory));
+      }
+    }
+  }
+  DevicePart Part(absl::Span<const int32_t> tokens, int want) const {
+    return {tokens, length, want, {blocks[0], blocks[1]}};
+  }
+};
+
+class Bench {
+ public:
+  Bench(const SeededGeometry& geometry, int positions, const DeviceStepLimits& limits)
+      : geometry_(geometry), watch_(&device_) {
+    Require(device_.error().empty(), device_.error());
+    model_ = MakeSeededModel(&device_, geometry, kSeededSplit, positions,
+                             [this](const auto& rows, int inputs, bool is_pair) {
+                               const DeviceMatrix made =
+                                   FillSeededMatrix(&device_, rows, inputs, is_pair);
+                               Require(made.data != nullptr, "no memory for weights");
+                               return made;
+                             });
+    step_ = std::make_unique<DeviceStep>(&device_, &model_, limits);
+    flush_ = device_.Allocate(kFlushBytes);
+    device_.Wait();
+    Require(device_.error().empty(), device_.error());
+  }
+
+  void Digests(const SeededCase& one, const std::string& path);
+  void Tokens();
+  void Prefill();
+
+ private:
+  using Expected = std::map<std::pair<int, int>, uint64_t>;
+  void CompareLogits(const char* how, const Expected& expected,
+                     const std::vector<std::pair<int, int>>& places, const float* logits);
+  void CompareKv(const char* how, const Expected& expected, const Sequence& sequence);
+  void Report(const char* how);
+  void RunShapes(const SeededCase& one, const Expected& expected, std::vector<Sequence>* all);
+
+  void Tune(int rows);
+  double TimeProduct(int shape, int which, int rows, int layers);
+  double TimeGraph(int rows);
+  void ByKernel(int rows);
+  std::vector<int> Candidates(int rows, bool is_pair);
+  const DeviceMatrix& MatrixOf(int which, int layer) const;
+  static int* ChoiceOf(ProductChoice* choice, int which);
+  void Flush() {
+    cudaMemsetAsync(flush_, 1, kFlushBytes, static_cast<cudaStream_t>(device_.stream()));
+  }
+
+  const SeededGeometry geometry_;
+  CudaDevice device_;
+  Stopwatch watch_;
+  DeviceModel model_;
+  std::unique_ptr<DeviceStep> step_;
+  void* flush_ = nullptr;
+  int compared_ = 0, differ_ = 0;
+};
+
+// --- bits ---
+
+void Bench::CompareLogits(const char* how, const Expected& expected,
+                          const std::vector<std::pair<int, int>>& places, const float* logits) {
+  const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto at = expected.find(places[i]);
+    Require(at != expected.end(), "no digest carried for a text");
+    const uint64_t digest =
+        DigestOfBytes(logits + i * vocabulary, vocabulary * sizeof(float));
+    ++compared_;
+    if (digest == at->second) continue;
+    if (++differ_ <= 3) {
+      Row(Text("{\"differs\": \"%s\", \"how\": \"%s\", \"text\": %d, \"position\": %d, \"first\": %g}",
+               geometry_.name.c_str(), how, places[i].first, places[i].second,
+               static_cast<double>(logits[i * vocabulary])));
+    }
+  }
+}
+
+void Bench::CompareKv(const char* how, const Expected& expected, const Sequence& sequence) {
+  for (const int layer : KvLayers(geometry_)) {
+    SeededKvDigest digest(geometry_);
+    const bool is_global = model_.shape.is_global[static_cast<size_t>(layer)];
+    std::vector<std::byte> slice(static_cast<size_t>(model_.shape.SliceBytes()));
+    const auto& blocks = sequence.blocks[is_global];
+    for (size_t split = 0; split < blocks.size(); ++split) {
+      device_.CopyOut(slice.data(),
+                      blocks[split] + model_.shape.LayersBefore(layer) * model_.shape.SliceBytes(),
+                      slice.size());
+      digest.Add(slice.data(), static_cast<int>(split), sequence.length);
+    }
+    ++compared_;
+    const auto at = expected.find({0, -layer - 1});
+    if (at != expected.end() && at->second == digest.value()) continue;
+    ++differ_;
+    Row(Text("{\"differs\": \"%s\", \"how\": \"%s\", \"kv of layer\": %d}", geometry_.name.c_str(),
+             how, layer));
+  }
+}
+
+void Bench::Report(const char* how) {
+  Row(Text("{\"bits\": \"%s\", \"how\": \"%s\", \"compared\": %d, \"differ\": %d}",
+           geometry_.name.c_str(), how, compared_, differ_));
+  compared_ = differ_ = 0;
+}
+
+void Bench::Digests(const SeededCase& one, const std::string& path) {
+  Expected expected;
+  std::ifstream file(path);
+  std::string name, digest;
+  int text, position;
+  while (file >> name >> text >> position >> digest) {
+    if (name == geometry_.name) {
+      expected[{text, position}] = std::strtoull(digest.c_str(), nullptr, 16);
+    }
+  }
+  Require(!expected.empty(), path + " has no digests of " + geometry_.name);
+  const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
+  std::vector<std::vector<int32_t>> texts;
+  for (int i = 0; i < static_cast<int>(one.lengths.size()); ++i) texts.push_back(SeededText(one, i));
+  std::vector<float> logits(32 * vocabulary);
+  const int length = one.lengths[0], want = WantedOf(one, 0);
+
+  Sequence cold;
+  cold.Grow(&device_, model_.shape, length);
+  step_->Run({cold.Part(texts[0], want)}, logits.data());
+  cold.length = length;
+  std::vector<std::pair<int, int>> places;
+  for (int i = 0; i < want; ++i) places.push_back({0, length - want + i});
+  CompareLogits("cold", expected, places, logits.data());
+  CompareKv("cold", expected, cold);
+  Report("cold");
+
+  Sequence decoded;
+  decoded.Grow(&device_, model_.shape, length);
+  const absl::Span<const int32_t> all(texts[0]);
+  for (const int end : {300, 310, length - want}) {
+    const int begin = decoded.length;
+    step_->Run({decoded.Part(all.subspan(begin, end - begin), 0)});
+    decoded.length = end;
+  }
+  for (; decoded.length < length; ++decoded.length) {
+    step_->Run({decoded.Part(all.subspan(decoded.length, 1), 1)}, logits.data());
+    CompareLogits("decoded", expected, {{0, decoded.length}}, logits.data());
+  }
+  CompareKv("decoded", expected, decoded);
+  Report("decoded");
+
+  std::vector<Sequence> sequences(texts.size());
+  std::vector<DevicePart> parts;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    sequences[i].Grow(&device_, model_.shape, one.lengths[i]);
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    parts.push_back(sequences[i].Part(absl::MakeSpan(texts[i]).subspan(0, texts[i].size() - 2), 0));
+  }
+  step_->Run(parts);
+  for (int last = 2; last >= 1; --last) {
+    parts.clear();
+    places.clear();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      sequences[i].length = one.lengths[i] - last;
+      parts.push_back(sequences[i].Part(
+          absl::MakeSpan(texts[i]).subspan(static_cast<size_t>(sequences[i].length), 1), 1));
+      places.push_back({static_cast<int>(i), sequences[i].length});
+    }
+    step_->Run(parts, logits.data());
+    CompareLogits("among 31 others", expected, places, logits.data());
+  }
+  Report("among 31 others");
+  RunShapes(one, expected, &sequences);
+}
+
+// Every shape of product in a step of one row and in one of 32: the last tokens once more.
+void Bench::RunShapes(const SeededCase& one, const Expected& expected, std::vector<Sequence>* all) {
+  const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<DevicePart> parts;
+  std::vector<std::pair<int, int>> places;
+  for (size_t i = 0; i < all->size(); ++i) {
+    tokens.push_back({SeededText(one, static_cast<int>(i)).back()});
+    places.push_back({static_cast<int>(i), one.lengths[i] - 1});
+  }
+  for (size_t i = 0; i < all->size(); ++i) parts.push_back((*all)[i].Part(tokens[i], 1));
+  std::vector<float> logits(32 * vocabulary);
+  for (int shape = 0; shape < ShapeCount(); ++shape) {
+    if (!device_.Takes(ProductNumber(shape, false))) {
+      Row(Text("{\"shape\": %d, \"does not fit\": true}", shape));
+      continue;
+    }
+    for (const int rows : {1, 32}) {
+      ProductChoice choice = step_->ChoiceFor(rows);
+      choice.qkv = choice.out = choice.down = choice.head = shape;
+      if (FactsOf(shape).takes_pairs) choice.gate_up = shape;
+      step_->SetChoice(rows, choice);
+      const size_t count = static_cast<size_t>(rows);
+      step_->Run(absl::MakeSpan(parts).subspan(0, count), logits.data());
+      // All rows of few shapes, else some: digests take the CPU's time.
+      const std::vector<std::pair<int, int>> some(places.begin(),
+                                                  places.begin() + std::min<int>(rows, 4));
+      CompareLogits(Text("shape %d", shape).c_str(), expected, some, logits.data());
+    }
+  }
+  Report("every shape of product");
+}
+
+// --- times ---
+
+const DeviceMatrix& Bench::MatrixOf(int which, int layer) const {
+  const DeviceLayer& of = model_.layers[static_cast<size_t>(layer)];
+  const DeviceMatrix* all[] = {&of.qkv, &of.out, &of.gate_up, &of.down, &model_.head};
+  return *all[which];
+}
+
+int* Bench::ChoiceOf(ProductChoice* choice, int which) {
+  int* all[] = {&choice->qkv, &choice->out, &choice->gate_up, &choice->down, &choice->head};
+  return all[which];
+}
+
+std::vector<int> Bench::Candidates(int rows, bool is_pair) {
+  std::vector<int> shapes;
+  const int least = rows > 64 ? 32 : rows > 4 ? rows / 4 : rows;
+  const int most = rows > 64 ? 1 << 20 : std::max(2 * rows, 4);
+  for (int shape = 0; shape < ShapeCount(); ++shape) {
+    const ShapeFacts facts = FactsOf(shape);
+    if (facts.rows < least || facts.rows > most) continue;
+    if (is_pair && !facts.takes_pairs) continue;
+    if (device_.Takes(ProductNumber(shape, is_pair))) shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+// Of `layers` layers, one after the other, from a cold cache: microseconds of one.
+double Bench::TimeProduct(int shape, int which, int rows, int layers) {
+  const ShapeFacts facts = FactsOf(shape);
+  const bool is_pair = which == 2;
+  AnyProduct product = {};
+  product.rows = rows;
+  product.x = static_cast<const float*>(flush_);
+  product.y = static_cast<float*>(flush_) + kFlushBytes / 8;
+  const auto work = [&] {
+    for (int layer = 0; layer < layers; ++layer) {
+      product.matrix = MatrixOf(which, layer);
+      product.x_stride = product.matrix.inputs;
+      product.y_stride = product.matrix.outputs;
+      const int blocks = (rows + facts.rows - 1) / facts.rows *
+                         ((product.matrix.columns + facts.columns - 1) / facts.columns);
+      device_.Launch(ProductNumber(shape, is_pair), &product, blocks);
+    }
+  };
+  return watch_.Median(3, work, [this] { Flush(); }) / layers;
+}
+
+double Bench::TimeGraph(int rows) {
+  (void)rows;
+  return watch_.Median(15, [this] { step_->Repeat(); });
+}
+
+// Chooses the shapes for steps of `rows` rows: each product alone, then the best three in a step.
+void Bench::Tune(int rows) {
+  const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
+  ProductChoice best = step_->ChoiceFor(rows);
+  const int layers = rows > 64 ? 2 : std::min(model_.shape.layers(), 18);
+  for (int which = 0; which < 5; ++which) {
+    if (which == 4 && rows > 32) continue;
+    std::vector<std::pair<double, int>> times;
+    for (const int shape : Candidates(rows, which == 2)) {
+      times.push_back({TimeProduct(shape, which, rows, which == 4 ? 1 : layers), shape});
+    }
+    if (times.empty()) continue;
+    std::sort(times.begin(), times.end());
+    std::string list;
+    for (size_t i = 0; i < times.size() && i < 8; ++i) {
+      list += Text("%s[%d, %.1f]", i == 0 ? "" : ", ", times[i].second, times[i].first);
+    }
+    const DeviceMatrix& matrix = MatrixOf(which, 0);
+    const double bytes = 2.0 * matrix.inputs * matrix.columns;
+    Row(Text("{\"tune\": \"%s\", \"product\": \"%s\", \"rows\": %d, \"inputs\": %d, \"columns\": "
+             "%d, \"us by shape\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
+             geometry_.name.c_str(), names[which], rows, matrix.inputs, matrix.columns,
+             list.c_str(), bytes / times[0].first / 1e6, bytes / 2 * rows / times[0].first / 1e6));
+    *ChoiceOf(&best, which) = times[0].second;
+  }
+  step_->SetChoice(rows, best);
+}
+
+void Bench::ByKernel(int rows) {
+  std::vector<std::pair<std::string, cudaEvent_t>> marks;
+  const auto stream = static_cast<cudaStream_t>(device_.stream());
+  std::map<std::string, std::vector<double>> times;
+  for (int round = 0; round < 2; ++round) {
+    marks.clear();
+    const auto mark = [&](const char* name, int) {
+      cudaEvent_t event;
+      cudaEventCreate(&event);
+      cudaEventRecord(event, stream);
+      marks.push_back({name, event});
+    };
+    step_->RunSlowly(mark);
+    mark("end", 0);
+    device_.Wait();
+    if (round == 0) continue;
+    for (size_t i = 0; i + 1 < marks.size(); ++i) {
+      float milliseconds = 0;
+      cudaEventElapsedTime(&milliseconds, marks[i].second, marks[i + 1].second);
+      times[marks[i].first].push_back(milliseconds * 1e3);
+    }
+  }
+  std::string list;
+  for (auto& [name, all] : times) {
+    std::sort(all.begin(), all.end());
+    list += Text("%s\"%s\": %.2f", list.empty() ? "" : ", ", name.c_str(), all[all.size() / 2]);
+  }
+  Row(Text("{\"by kernel\": \"%s\", \"rows\": %d, \"us\": {%s}}", geometry_.name.c_str(), rows,
+           list.c_str()));
+}
+
+void Bench::Tokens() {
+  std::vector<Sequence> all(32);
+  std::vector<std::vector<int32_t>> texts(32);
+  for (int i = 0; i < 32; ++i) {
+    for (int at = 0; at <= kContext; ++at) {
+      texts[static_cast<size_t>(i)].push_back(SeededToken(i, at, geometry_.vocabulary));
+    }
+  }
+  for (Sequence& one : all) one.Grow(&device_, model_.shape, kContext + 1);
+  for (size_t first = 0; first < 32; first += 4) {
+    std::vector<DevicePart> parts;
+    for (size_t i = first; i < first + 4; ++i) {
+      parts.push_back(all[i].Part(absl::MakeSpan(texts[i]).subspan(0, kContext), 0));
+    }
+    step_->Run(parts);
+    for (size_t i = first; i < first + 4; ++i) all[i].length = kContext;
+  }
+  device_.Wait();
+  Require(device_.error().empty(), device_.error());
+  double alone = 0;
+  for (const int rows : {1, 8, 32}) {
+    std::vector<DevicePart> parts;
+    for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+      parts.push_back(all[i].Part(absl::MakeSpan(texts[i]).subspan(kContext, 1), 1));
+    }
+    for (const bool tuned : {false, true}) {
+      if (tuned) Tune(rows);
+      for (const bool dependent : {false, true}) {
+        device_.SetDependent(dependent);
+        step_->SetChoice(rows, step_->ChoiceFor(rows));  // a new graph
+        step_->Run(parts);
+        device_.Wait();
+        const double us = TimeGraph(rows);
+        if (rows == 1 && tuned && dependent) alone = us;
+        Row(Text("{\"token\": \"%s\", \"sequences\": %d, \"tuned\": %s, \"dependent launches\": %s, "
+                 "\"ms\": %.4f, \"times one\": %.2f}",
+                 geometry_.name.c_str(), rows, tuned ? "true" : "false",
+                 dependent ? "true" : "false", us / 1e3, alone > 0 ? rows * alone / us : 0.0));
+      }
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20; ++i) {
+      step_->Run(parts);
+      device_.Wait();
+    }
+    const double wall =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 20;
+    Row(Text("{\"token with its table\": \"%s\", \"sequences\": %d, \"ms\": %.4f}",
+             geometry_.name.c_str(), rows, wall * 1e3));
+    ByKernel(rows);
+  }
+}
+
+void Bench::Prefill() {
+  for (const int length : {128, 2048, 8192}) {
+    std::vector<int32_t> text;
+    for (int i = 0; i < length; ++i) text.push_back(SeededToken(40, i, geometry_.vocabulary));
+    Sequence sequence;
+    sequence.Grow(&device_, model_.shape, length);
+    const int rows = std::min(length, 4096);
+    const auto work = [&] {
+      for (sequence.length = 0; sequence.length < length; sequence.length += rows) {
+        step_->Run({sequence.Part(
+            absl::MakeSpan(text).subspan(static_cast<size_t>(sequence.length),
+                                         static_cast<size_t>(rows)),
+            sequence.length + rows == length ? 1 : 0)});
+      }
+    };
+    if (length == 128) work();  // warms up
+    if (length <= 2048) Tune(rows);
+    if (length > 2048) step_->SetChoice(rows, step_->ChoiceFor(2048));
+    const double us = watch_.Median(length > 2048 ? 1 : 3, work);
+    Row(Text("{\"prefill\": \"%s\", \"tokens\": %d, \"ms\": %.3f, \"tokens/s\": %.0f}",
+             geometry_.name.c_str(), length, us / 1e3, length / us * 1e6));
+    if (length <= 2048) ByKernel(rows);
+  }
+}
+
+// --- a tiny model, on the GPU and emulated ---
+
+void Tiny() {
+  const SeededGeometry geometry = {"tiny", "lg", 130, 4, 2, 64, 64, 128, 512, 512};
+  CudaDevice cuda;
+  Require(cuda.error().empty(), cuda.error());
+  EmulatedDevice emulated;
+  std::vector<std::vector<float>> results;
+  for (Device* device : {static_cast<Device*>(&emulated), static_cast<Device*>(&cuda)}) {
+    const DeviceModel model = MakeSeededModel(
+        device, geometry, kSeededSplit, 512, [device](const auto& rows, int inputs, bool is_pair) {
+          return MakeSeededMatrix(device, rows, inputs, is_pair);
+        });
+    DeviceStep step(device, &model, {256, 40, 512, 1024});
+    std::vector<float> logits(100 * 512);
+    float* to = logits.data();
+    Sequence one, two;
+    std::vector<int32_t> text;
+    for (int i = 0; i < 200; ++i) text.push_back(SeededToken(7, i, geometry.vocabulary));
+    const auto run = [&](const std::vector<std::pair<Sequence*, int>>& some) {
+      std::vector<DevicePart> parts;
+      for (const auto& [sequence, tokens] : some) {
+        sequence->Grow(device, model.shape, sequence->length + tokens);
+        parts.push_back(sequence->Part(
+            absl::MakeSpan(text).subspan(static_cast<size_t>(sequence->length),
+                                         static_cast<size_t>(tokens)),
+            1));
+      }
+      step.Run(parts, to);
+      to += some.size() * 512;
+      for (const auto& [sequence, tokens] : some) sequence->length += tokens;
+    };
+    run({{&one, 135}});
+    run({{&one, 1}});
+    run({{&one, 1}, {&two, 3}});
+    run({{&one, 2}, {&two, 40}});
+    for (int i = 0; i < 3; ++i) run({{&one, 1}, {&two, 1}});
+    results.push_back(std::move(logits));
+  }
+  Require(cuda.error().empty(), cuda.error());
+  int differ = 0;
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    differ += std::memcmp(&results[0][i], &results[1][i], sizeof(float)) != 0 ? 1 : 0;
+  }
+  Row(Text("{\"bits\": \"tiny\", \"how\": \"beside the emulation\", \"compared\": %d, \"differ\": %d}",
+           static_cast<int>(results[0].size()), differ));
+  for (int program = 0; program < ProgramList::kCount; ++program) {
+    const CudaDevice::Facts facts = cuda.FactsOfProgram(program);
+    if (facts.local_bytes > 0) {
+      Row(Text("{\"program\": %d, \"spills\": %d}", program, facts.local_bytes));
+    }
+  }
+}
+
+}  // namespace
+
+int Main(int argc, char** argv) {
+  const std::string part = argc > 1 ? argv[1] : "", name = argc > 2 ? argv[2] : "";
+  if (part == "tiny") {
+    Tiny();
+    return 0;
+  }
+  if (part == "digests" && argc == 4) {
+    for (const SeededCase& one : SeededCases()) {
+      if (one.geometry.name != name) continue;
+      Bench(one.geometry, 2048, {4096, 32, 8192, 32768}).Digests(one, argv[3]);
+      return 0;
+    }
+  }
+  if (part == "tokens" && argc == 3) {
+    Bench(GeometryOf(name), 2048, {4096, 32, 8192, 32768}).Tokens();
+    return 0;
+  }
+  if (part == "prefill" && argc == 3) {
+    Bench(GeometryOf(name), 8192 + 128, {4096, 32, 8192, 32768}).Prefill();
+    return 0;
+  }
+  std::fprintf(stderr,
+               "usage: device_step_bench digests MODEL DIGESTS | tokens MODEL | prefill MODEL | "
+               "tiny\n");
+  return 2;
+}
+
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

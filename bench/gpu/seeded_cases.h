@@ -1,0 +1,78 @@
+// The texts that a device and the CPU compute with seeded models, and what of their results is
+// compared.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_BENCH_GPU_SEEDED_CASES_H_
+#define HEARTH_BENCH_GPU_SEEDED_CASES_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/support/seeded_model.h"
+
+namespace hearth {
+
+inline constexpr int kSeededSplit = 128;
+
+// Text 0 is longer than the window; the others are short and of different lengths.
+struct SeededCase {
+  SeededGeometry geometry;
+  std::vector<int> lengths;
+};
+
+inline std::vector<SeededCase> SeededCases() {
+  std::vector<SeededCase> cases = {{Gemma270M(), {700}}, {Gemma1B(6), {700}}, {Gemma4B(6), {1100}}};
+  for (SeededCase& one : cases) {
+    // The head of the larger models would take most of the CPU's time.
+    if (one.geometry.name != "270M") one.geometry.vocabulary = 32768;
+    for (int text = 1; text < 32; ++text) one.lengths.push_back(2 + text * 37 % 150);
+  }
+  return cases;
+}
+
+inline std::vector<int32_t> SeededText(const SeededCase& one, int text) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < one.lengths[static_cast<size_t>(text)]; ++i) {
+    tokens.push_back(SeededToken(text, i, one.geometry.vocabulary));
+  }
+  return tokens;
+}
+
+// Logits of so many last tokens are compared.
+inline int WantedOf(const SeededCase&, int text) { return text == 0 ? 8 : 2; }
+
+// Layers whose keys and values are compared, of the text 0: a local one, a global one.
+inline std::vector<int> KvLayers(const SeededGeometry& geometry) {
+  return {static_cast<int>(geometry.layer_types.rfind('l')),
+          static_cast<int>(geometry.layer_types.rfind('g'))};
+}
+
+// Over the rows that are there of a layer's slices, split by split, as far as they are held.
+class SeededKvDigest {
+ public:
+  explicit SeededKvDigest(const SeededGeometry& geometry) : geometry_(geometry) {}
+
+  // `slice`: null where it is not held.
+  void Add(const std::byte* slice, int split, int length) {
+    const int rows = length - split * kSeededSplit < kSeededSplit ? length - split * kSeededSplit
+                                                                  : kSeededSplit;
+    if (slice == nullptr || rows <= 0) return;
+    const size_t row_bytes = sizeof(float) * static_cast<size_t>(geometry_.head_dim);
+    for (int run = 0; run < 2 * geometry_.kv_heads; ++run) {
+      const std::byte* from = slice + static_cast<size_t>(run * kSeededSplit) * row_bytes;
+      const uint64_t digest = DigestOfBytes(from, static_cast<size_t>(rows) * row_bytes);
+      value_ = (value_ ^ digest) * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(split);
+    }
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  const SeededGeometry geometry_;
+  uint64_t value_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_BENCH_GPU_SEEDED_CASES_H_

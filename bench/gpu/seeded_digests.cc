@@ -1,0 +1,74 @@
+// Digests of logits, keys and values of seeded models (tests/support/seeded_model.h) by the CPU's
+// kernels: what gpu/device_step_bench compares a device with.
+//
+//   seeded_digests FOLDER > digests.txt     FOLDER: room for the model files, 1.5 GB
+// Each line: model, text, position, digest. Position -1: keys and values of the whole text in a
+// layer, whose number follows the text's.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/seeded_cases.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+namespace {
+
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+
+void PrintKv(const SeededCase& one, const InvariantGemma::Kv& kv, int text) {
+  for (const int layer : KvLayers(one.geometry)) {
+    SeededKvDigest digest(one.geometry);
+    const std::vector<const std::byte*> splits = kv.SplitsOf(layer);
+    for (size_t split = 0; split < splits.size(); ++split) {
+      digest.Add(splits[split], static_cast<int>(split), kv.length());
+    }
+    std::printf("%s %d -%d %016llx\n", one.geometry.name.c_str(), text, layer + 1,
+                static_cast<unsigned long long>(digest.value()));
+  }
+}
+
+void RunCase(const SeededCase& one, const std::string& folder) {
+  const std::string dir = folder + "/" + one.geometry.name;
+  std::filesystem::create_directories(dir);
+  WriteSeededModel(one.geometry, dir);
+  auto loaded = InvariantGemma::Load(dir, {2, kSeededSplit, uint64_t{1} << 34});
+  Check(loaded.status());
+  const InvariantGemma& gemma = **loaded;
+  std::filesystem::remove_all(dir);
+  const auto vocabulary = static_cast<size_t>(one.geometry.vocabulary);
+  for (int text = 0; text < static_cast<int>(one.lengths.size()); ++text) {
+    const std::vector<int32_t> tokens = SeededText(one, text);
+    InvariantGemma::Kv kv = gemma.NewKv();
+    std::vector<float> logits;
+    const int want = WantedOf(one, text);
+    Check(gemma.Step(&kv, tokens, want, &logits));
+    for (int i = 0; i < want; ++i) {
+      const uint64_t digest = DigestOfBytes(logits.data() + static_cast<size_t>(i) * vocabulary,
+                                            vocabulary * sizeof(float));
+      std::printf("%s %d %d %016llx\n", one.geometry.name.c_str(), text,
+                  static_cast<int>(tokens.size()) - want + i,
+                  static_cast<unsigned long long>(digest));
+    }
+    if (text == 0) PrintKv(one, kv, text);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: seeded_digests FOLDER\n");
+    return 1;
+  }
+  for (const hearth::SeededCase& one : hearth::SeededCases()) hearth::RunCase(one, argv[1]);
+  return 0;
+}

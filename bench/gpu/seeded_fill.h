@@ -1,0 +1,18 @@
+// Fills memory of a GPU with seeded weights (tests/support/seeded_model.h), and with nothing, to
+// empty its cache.
+#ifndef HEARTH_BENCH_GPU_SEEDED_FILL_H_
+#define HEARTH_BENCH_GPU_SEEDED_FILL_H_
+
+#include <vector>
+
+#include "tests/support/seeded_device_model.h"
+#include "worker/device/cuda_device.h"
+
+namespace hearth {
+
+DeviceMatrix FillSeededMatrix(CudaDevice* device, const std::vector<SeededRows>& rows, int inputs,
+                              bool is_pair);
+
+}  // namespace hearth
+
+#endif  // HEARTH_BENCH_GPU_SEEDED_FILL_H_
