@@ -71,6 +71,8 @@ DeviceModel MakeSeededModel(Device* device, const SeededGeometry& g, int split, 
   shape.head_dim = g.head_dim;
   shape.split = split;
   shape.window = g.window;
+  shape.attention_softcap = static_cast<float>(g.attention_softcap);
+  shape.logit_softcap = static_cast<float>(g.logit_softcap);
   shape.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(g.hidden)));
   const int q = g.heads * g.head_dim, kv = g.kv_heads * g.head_dim;
   const float query_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(g.head_dim)));

@@ -46,6 +46,8 @@ std::vector<Tensor> TensorsOf(const SeededGeometry& g) {
   return tensors;
 }
 
+std::string Softcap(double cap) { return cap > 0 ? absl::StrCat(cap) : "null"; }
+
 std::string Config(const SeededGeometry& g) {
   std::vector<std::string> types;
   for (char type : g.layer_types) {
@@ -55,7 +57,8 @@ std::string Config(const SeededGeometry& g) {
       "{\"model_type\": \"gemma3_text\", \"architectures\": [\"Gemma3ForCausalLM\"],\n",
       "\"hidden_activation\": \"gelu_pytorch_tanh\", \"rms_norm_eps\": 1e-06,\n",
       "\"rope_theta\": 1000000.0, \"rope_local_base_freq\": 10000.0, \"rope_scaling\": null,\n",
-      "\"attn_logit_softcapping\": null, \"final_logit_softcapping\": null,\n",
+      "\"attn_logit_softcapping\": ", Softcap(g.attention_softcap),
+      ", \"final_logit_softcapping\": ", Softcap(g.logit_softcap), ",\n",
       "\"bos_token_id\": 2, \"eos_token_id\": 1, \"pad_token_id\": 0,\n",
       "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\",\n",
       "\"attention_bias\": false,\n", "\"query_pre_attn_scalar\": ", g.head_dim,

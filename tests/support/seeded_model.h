@@ -19,6 +19,7 @@ struct SeededGeometry {
   int heads = 4, kv_heads = 1, head_dim = 256;
   int hidden = 640, intermediate = 2048, vocabulary = 262144;
   int positions = 32768;
+  double attention_softcap = 0, logit_softcap = 0;  // 0: none
 };
 
 // `layers` layers, each sixth global, as in Gemma 3.

@@ -65,8 +65,8 @@ struct AttendProgram {
     const AttendList& list = table.lists[is_global];
     const int works = *list.item_count * place.kv_heads;
     for (int work = block.number; work < works; work += block.count) {
-      RunItem(shared, list.items[work / place.kv_heads], work / place.kv_heads,
-              work % place.kv_heads);
+      const AttendItem item = list.items[work / place.kv_heads];
+      RunItem(shared, item, work / place.kv_heads, work % place.kv_heads);
       BARRIER();
     }
   }

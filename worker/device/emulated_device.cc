@@ -16,6 +16,14 @@
 #include "worker/kernels/float_mode.h"
 
 namespace hearth {
+
+#if defined(HEARTH_WARPS_AS_THREADS)
+static thread_local int this_warp = 0;
+static thread_local pthread_barrier_t* this_barrier = nullptr;
+int ThisWarp() { return this_warp; }
+void BlockBarrier() { pthread_barrier_wait(this_barrier); }
+#endif
+
 namespace {
 
 constexpr size_t kAlignBytes = 256;
@@ -24,13 +32,18 @@ void* Aligned(size_t bytes) {
   return std::aligned_alloc(kAlignBytes, (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes);
 }
 
-#if defined(HEARTH_WARPS_AS_THREADS)
-thread_local int this_warp = 0;
-thread_local pthread_barrier_t* this_barrier = nullptr;
-#endif
-
 template <class Program>
 void RunBlock(const Program& program, typename Program::Shared* shared, Block block) {
+  program.Run(shared, block);
+  LateCopies::End();
+}
+
+// Each block by the threads of all its warps, or by this one.
+template <class Program>
+void RunInTurn(const Program& program, typename Program::Shared* shared, int blocks) {
+  const auto clear = [shared] {
+    std::memset(static_cast<void*>(shared), 0xff, sizeof(typename Program::Shared));
+  };
 #if defined(HEARTH_WARPS_AS_THREADS)
   pthread_barrier_t barrier;
   pthread_barrier_init(&barrier, nullptr, Program::kWarps);
@@ -40,15 +53,22 @@ void RunBlock(const Program& program, typename Program::Shared* shared, Block bl
       const FloatMode mode;
       this_warp = warp;
       this_barrier = &barrier;
-      program.Run(shared, block);
-      LateCopies::End();
+      for (int block = 0; block < blocks; ++block) {
+        BlockBarrier();
+        if (warp == 0) clear();
+        BlockBarrier();
+        RunBlock(program, shared, {block, blocks});
+      }
     });
   }
   for (std::thread& warp : warps) warp.join();
   pthread_barrier_destroy(&barrier);
 #else
-  program.Run(shared, block);
-  LateCopies::End();
+  const FloatMode mode;
+  for (int block = 0; block < blocks; ++block) {
+    clear();
+    RunBlock(program, shared, {block, blocks});
+  }
 #endif
 }
 
@@ -57,15 +77,11 @@ void RunBlocks(const void* arguments, int blocks) {
   if constexpr (std::is_same_v<Program, NoProgram>) {
     assert(false);  // no step launches it
   } else {
-    const FloatMode mode;
     Program program;
     std::memcpy(static_cast<void*>(&program), arguments, sizeof program);
     using Shared = typename Program::Shared;
     void* memory = Aligned(sizeof(Shared));
-    for (int block = 0; block < blocks; ++block) {
-      std::memset(memory, 0xff, sizeof(Shared));
-      RunBlock(program, static_cast<Shared*>(memory), {block, blocks});
-    }
+    RunInTurn(program, static_cast<Shared*>(memory), blocks);
     std::free(memory);
   }
 }
@@ -82,11 +98,6 @@ Entry EntryOf(TypeList<Programs...>, int number) {
 }
 
 }  // namespace
-
-#if defined(HEARTH_WARPS_AS_THREADS)
-int ThisWarp() { return this_warp; }
-void BlockBarrier() { pthread_barrier_wait(this_barrier); }
-#endif
 
 class EmulatedDevice::Graph : public DeviceGraph {
  public:

@@ -22,8 +22,8 @@ ShapeFacts FactsIn(TypeList<Shapes...>, int shape) {
 
 }  // namespace
 
-int ShapeCount() { return ProductShapes::kCount; }
-ShapeFacts FactsOf(int shape) { return FactsIn(ProductShapes(), shape); }
+int ShapeCount() { return ProductTilings::kCount; }
+ShapeFacts FactsOf(int shape) { return FactsIn(ProductTilings(), shape); }
 
 // The fewest rows that hold all, up to 64; then the most columns that leave a warp for each
 // processor.

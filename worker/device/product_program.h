@@ -27,7 +27,7 @@ struct DeviceMatrix {
 // kRowLanes lanes of a warp differ in rows, the others in columns.
 template <int kRowLanesOf, int kRowsEachOf, int kColumnsEachOf, int kRowWarpsOf, int kColumnWarpsOf,
           int kInputsOf, int kDepthOf>
-struct ProductShape {
+struct ProductTiling {
   static constexpr int kRowLanes = kRowLanesOf, kColumnLanes = 32 / kRowLanes;
   static constexpr int kRowsEach = kRowsEachOf, kColumnsEach = kColumnsEachOf;
   static constexpr int kRowWarps = kRowWarpsOf, kColumnWarps = kColumnWarpsOf;

@@ -28,43 +28,43 @@ struct NoProgram {};
 
 // Row lanes, rows each, columns each, row warps, column warps, inputs of a stage, stages. Any shape
 // gives the same bits; ChooseProduct (product_choice.h) takes the fastest.
-using ProductShapes = TypeList<
+using ProductTilings = TypeList<
 #if defined(HEARTH_DEVICE_FEW_SHAPES)
-    ProductShape<1, 1, 1, 1, 1, 64, 8>, ProductShape<2, 1, 2, 1, 1, 64, 8>,
-    ProductShape<4, 2, 4, 1, 1, 64, 6>, ProductShape<4, 8, 2, 1, 1, 64, 4>,
-    ProductShape<4, 8, 8, 2, 2, 32, 4>
+    ProductTiling<1, 1, 1, 1, 1, 64, 8>, ProductTiling<2, 1, 2, 1, 1, 64, 8>,
+    ProductTiling<4, 2, 4, 1, 1, 64, 6>, ProductTiling<4, 8, 2, 1, 1, 64, 4>,
+    ProductTiling<4, 8, 8, 2, 2, 32, 4>
 #else
     // One row, or two.
-    ProductShape<1, 1, 1, 1, 1, 64, 8>, ProductShape<1, 1, 1, 1, 1, 128, 4>,
-    ProductShape<1, 1, 1, 1, 1, 128, 8>, ProductShape<1, 1, 1, 1, 4, 64, 8>,
-    ProductShape<2, 1, 1, 1, 1, 64, 8>, ProductShape<2, 1, 1, 1, 1, 128, 8>,
-    ProductShape<1, 1, 2, 1, 1, 64, 8>, ProductShape<1, 1, 2, 1, 1, 128, 4>,
-    ProductShape<2, 1, 2, 1, 1, 64, 8>, ProductShape<2, 1, 2, 1, 1, 128, 8>,
-    ProductShape<4, 1, 2, 1, 1, 128, 8>, ProductShape<1, 1, 4, 1, 1, 64, 6>,
-    ProductShape<1, 2, 2, 1, 1, 64, 6>, ProductShape<1, 1, 1, 1, 1, 256, 4>,
-    ProductShape<2, 1, 1, 1, 1, 256, 4>, ProductShape<1, 1, 2, 1, 1, 256, 3>,
+    ProductTiling<1, 1, 1, 1, 1, 64, 8>, ProductTiling<1, 1, 1, 1, 1, 128, 4>,
+    ProductTiling<1, 1, 1, 1, 1, 128, 8>, ProductTiling<1, 1, 1, 1, 4, 64, 8>,
+    ProductTiling<2, 1, 1, 1, 1, 64, 8>, ProductTiling<2, 1, 1, 1, 1, 128, 8>,
+    ProductTiling<1, 1, 2, 1, 1, 64, 8>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
+    ProductTiling<2, 1, 2, 1, 1, 64, 8>, ProductTiling<2, 1, 2, 1, 1, 128, 8>,
+    ProductTiling<4, 1, 2, 1, 1, 128, 8>, ProductTiling<1, 1, 4, 1, 1, 64, 6>,
+    ProductTiling<1, 2, 2, 1, 1, 64, 6>, ProductTiling<1, 1, 1, 1, 1, 256, 4>,
+    ProductTiling<2, 1, 1, 1, 1, 256, 4>, ProductTiling<1, 1, 2, 1, 1, 256, 3>,
     // Four.
-    ProductShape<2, 2, 2, 1, 1, 64, 8>, ProductShape<1, 4, 2, 1, 1, 64, 6>,
-    ProductShape<2, 2, 4, 1, 1, 64, 6>, ProductShape<2, 2, 4, 1, 2, 64, 4>,
+    ProductTiling<2, 2, 2, 1, 1, 64, 8>, ProductTiling<1, 4, 2, 1, 1, 64, 6>,
+    ProductTiling<2, 2, 4, 1, 1, 64, 6>, ProductTiling<2, 2, 4, 1, 2, 64, 4>,
     // Eight.
-    ProductShape<4, 2, 2, 1, 1, 64, 8>, ProductShape<4, 2, 4, 1, 1, 64, 6>,
-    ProductShape<4, 2, 4, 1, 2, 64, 4>, ProductShape<2, 4, 4, 1, 1, 64, 6>,
+    ProductTiling<4, 2, 2, 1, 1, 64, 8>, ProductTiling<4, 2, 4, 1, 1, 64, 6>,
+    ProductTiling<4, 2, 4, 1, 2, 64, 4>, ProductTiling<2, 4, 4, 1, 1, 64, 6>,
     // 16.
-    ProductShape<4, 4, 2, 1, 1, 64, 6>, ProductShape<4, 4, 4, 1, 1, 64, 6>,
-    ProductShape<4, 4, 4, 1, 2, 64, 4>, ProductShape<4, 4, 8, 1, 1, 64, 4>,
+    ProductTiling<4, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 1, 1, 64, 6>,
+    ProductTiling<4, 4, 4, 1, 2, 64, 4>, ProductTiling<4, 4, 8, 1, 1, 64, 4>,
     // 32.
-    ProductShape<8, 4, 2, 1, 1, 64, 6>, ProductShape<4, 8, 2, 1, 1, 64, 6>,
-    ProductShape<8, 4, 4, 1, 1, 64, 4>, ProductShape<4, 4, 4, 2, 1, 64, 4>,
-    ProductShape<4, 8, 4, 1, 1, 64, 4>, ProductShape<4, 8, 4, 1, 2, 64, 4>,
-    ProductShape<4, 8, 8, 1, 2, 32, 4>, ProductShape<4, 8, 8, 1, 4, 32, 4>,
+    ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 8, 2, 1, 1, 64, 6>,
+    ProductTiling<8, 4, 4, 1, 1, 64, 4>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
+    ProductTiling<4, 8, 4, 1, 1, 64, 4>, ProductTiling<4, 8, 4, 1, 2, 64, 4>,
+    ProductTiling<4, 8, 8, 1, 2, 32, 4>, ProductTiling<4, 8, 8, 1, 4, 32, 4>,
     // Many.
-    ProductShape<4, 8, 8, 2, 2, 32, 4>, ProductShape<4, 8, 8, 2, 2, 64, 3>,
-    ProductShape<4, 8, 8, 4, 2, 32, 3>
+    ProductTiling<4, 8, 8, 2, 2, 32, 4>, ProductTiling<4, 8, 8, 2, 2, 64, 3>,
+    ProductTiling<4, 8, 8, 4, 2, 32, 3>
 #endif
     >;
 
 // As every ProductProgram, so that a shape may be chosen when a step runs.
-using AnyProduct = ProductProgram<ProductShape<1, 1, 1, 1, 1, 64, 8>, false>;
+using AnyProduct = ProductProgram<ProductTiling<1, 1, 1, 1, 1, 64, 8>, false>;
 
 template <class Shape, bool kTakesPairs = Shape::kColumnLanes % 8 == 0 && Shape::kColumnsEach % 2 == 0>
 struct PairProduct {
@@ -83,7 +83,7 @@ using ProgramList =
     decltype(Joined(TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram,
                              AttendProgram<1>, AttendProgram<2>, AttendProgram<4>,
                              AttendProgram<8>, AttendProgram<16>>(),
-                    ProductsOf(ProductShapes())));
+                    ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 9;
 
 // A list's number of a program.
@@ -98,7 +98,7 @@ inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
 
 // The number of the product of a shape, of a pair with GELU or not.
 constexpr int ProductNumber(int shape, bool is_gelu) {
-  return kFirstProduct + shape + (is_gelu ? ProductShapes::kCount : 0);
+  return kFirstProduct + shape + (is_gelu ? ProductTilings::kCount : 0);
 }
 
 // Calls visit(Program()) with the type's value-initialised object, for each program in turn.

@@ -32,7 +32,9 @@ SeededGeometry Geometry(const std::string& layers, int window, int heads, int kv
 // One model twice: on the CPU's kernels and on an emulated device.
 class Pair {
  public:
-  explicit Pair(const SeededGeometry& geometry, bool late = false) : device_(late) {
+  explicit Pair(const SeededGeometry& geometry, bool late = false,
+                const DeviceStepLimits& limits = {256, 64, 512, 1024})
+      : device_(late) {
     std::string pattern = (std::filesystem::temp_directory_path() / "hearth_device_XXXXXX").string();
     dir_ = mkdtemp(pattern.data());
     WriteSeededModel(geometry, dir_);
@@ -43,7 +45,7 @@ class Pair {
                                                                      bool is_pair) {
       return MakeSeededMatrix(&device_, rows, inputs, is_pair);
     });
-    step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits{256, 64, 512, 1024});
+    step_ = std::make_unique<DeviceStep>(&device_, &model_, limits);
   }
   ~Pair() { std::filesystem::remove_all(dir_); }
 
@@ -169,6 +171,24 @@ TEST(DeviceStep, PrefillAndDecode_HaveTheCpusBits) {
     texts.Step({{2, 70, 0}, {0, 1, 1}, {1, 2, 2}});
     for (int i = 0; i < 18; ++i) texts.Step({{0, 1, 1}, {2, 1, 1}, {1, 1, 1}});
   }
+}
+
+TEST(DeviceStep, Softcaps_HaveTheCpusBits) {
+  SeededGeometry geometry = Geometry("lg", 24, 4, 1);
+  geometry.attention_softcap = 1.5;
+  geometry.logit_softcap = 2;
+  Pair pair(geometry);
+  Texts texts(&pair, 2);
+  texts.Step({{0, 40, 3}});
+  texts.Step({{0, 1, 1}, {1, 3, 2}});
+}
+
+// Where split states have no room, a row goes through its splits in one item.
+TEST(DeviceStep, FewItems_HaveTheCpusBits) {
+  Pair pair(Geometry("lg", 24, 4, 1), false, {256, 64, 40, 1024});
+  Texts texts(&pair, 3);
+  texts.Step({{0, 100, 1}, {1, 60, 1}});
+  texts.Step({{0, 1, 1}, {1, 1, 1}, {2, 2, 1}});
 }
 
 TEST(DeviceStep, EachNumberOfRows_HasTheCpusBits) {

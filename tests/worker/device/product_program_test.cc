@@ -1,0 +1,123 @@
+// Every shape of ProductProgram on the emulated device beside the reference, bit for bit.
+#include "worker/device/product_program.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/worker/kernels/kernel_kit.h"
+#include "tests/worker/model/weights_kit.h"
+#include "worker/device/device_model.h"
+#include "worker/device/emulated_device.h"
+#include "worker/device/product_choice.h"
+#include "worker/device/program_list.h"
+
+namespace hearth {
+namespace {
+
+// A matrix in bfloat16 twice: packed for the CPU, and for the device. Of a pair, two of them.
+class Matrix {
+ public:
+  Matrix(int inputs, int outputs, bool is_pair) : inputs_(inputs), outputs_(outputs) {
+    Numbers numbers(static_cast<uint64_t>(inputs + outputs));
+    for (int i = 0; i < (is_pair ? 2 : 1); ++i) {
+      stored_.push_back(StoredWeights({outputs, inputs}, ElementType::kBFloat16, &numbers));
+      packed_.push_back(PackedWeights::Pack(
+          {{stored_.back().data(), outputs, ElementType::kBFloat16}}, ElementType::kBFloat16, inputs,
+          InThisThread));
+    }
+    columns_ = PackColumns(inputs, outputs, is_pair, [&](int output, bool second, uint16_t* row) {
+      const size_t bytes = static_cast<size_t>(inputs) * 2;
+      std::memcpy(row, stored_[second].data() + static_cast<size_t>(output) * bytes, bytes);
+    });
+    on_device = {columns_.data(), inputs, PaddedColumns(is_pair ? 2 * outputs : outputs), outputs};
+  }
+
+  std::vector<float> Reference(const std::vector<float>& x, int row) const {
+    std::vector<float> y(static_cast<size_t>(outputs_)), up(y);
+    const float* of_row = x.data() + static_cast<size_t>(row) * static_cast<size_t>(inputs_);
+    reference::ProductRow(of_row, packed_[0], 0, outputs_, y.data());
+    if (packed_.size() < 2) return y;
+    reference::ProductRow(of_row, packed_[1], 0, outputs_, up.data());
+    for (size_t i = 0; i < y.size(); ++i) y[i] = reference::Gelu(y[i]) * up[i];
+    return y;
+  }
+
+  DeviceMatrix on_device;
+
+ private:
+  const int inputs_, outputs_;
+  std::vector<std::vector<std::byte>> stored_;
+  std::vector<PackedWeights> packed_;
+  std::vector<uint16_t> columns_;
+};
+
+// Rows are taken by number, last first; a row behind the last output must stay as it is.
+void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int>& shapes) {
+  const DeviceMatrix& of = matrix.on_device;
+  Numbers numbers(static_cast<uint64_t>(rows));
+  std::vector<float> x(static_cast<size_t>(rows * of.inputs));
+  for (float& value : x) value = numbers.Value();
+  std::vector<int32_t> row_numbers;
+  for (int row = rows - 1; row >= 0; --row) row_numbers.push_back(row);
+  std::vector<std::vector<float>> want;
+  for (int row = 0; row < rows; ++row) want.push_back(matrix.Reference(x, row));
+  const int stride = of.outputs + 3;
+  EmulatedDevice device;
+  for (const int shape : shapes) {
+    std::vector<float> y(static_cast<size_t>((rows + 1) * stride), -7);
+    AnyProduct product = {};
+    product.matrix = of;
+    product.x = x.data();
+    product.row_numbers = rows % 2 == 0 ? row_numbers.data() : nullptr;
+    product.y = y.data();
+    product.rows = rows;
+    product.x_stride = of.inputs;
+    product.y_stride = stride;
+    const ShapeFacts facts = FactsOf(shape);
+    const int blocks = (rows + facts.rows - 1) / facts.rows *
+                       ((of.columns + facts.columns - 1) / facts.columns);
+    device.Launch(ProductNumber(shape, is_pair), &product, blocks);
+    for (int row = 0; row < rows; ++row) {
+      const int from = rows % 2 == 0 ? rows - 1 - row : row;
+      const float* got = y.data() + static_cast<size_t>(row * stride);
+      ASSERT_EQ(FirstDifference(got, want[static_cast<size_t>(from)].data(), of.outputs), "")
+          << "shape " << shape << ", row " << row << " of " << rows;
+      for (int i = of.outputs; i < stride; ++i) ASSERT_EQ(got[i], -7);
+    }
+    ASSERT_EQ(y[static_cast<size_t>(rows * stride)], -7);
+  }
+}
+
+std::vector<int> Shapes(bool is_pair) {
+  std::vector<int> shapes;
+  for (int shape = 0; shape < ShapeCount(); ++shape) {
+    if (!is_pair || FactsOf(shape).takes_pairs) shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+TEST(ProductProgram, EveryShape_HasTheReferencesBits) {
+  for (const bool is_pair : {false, true}) {
+    const Matrix small(264, 40, is_pair), less(40, is_pair ? 72 : 70, is_pair);
+    for (const int rows : {1, 5, 33}) Compare(small, is_pair, rows, Shapes(is_pair));
+    for (const int rows : {2, 32}) Compare(less, is_pair, rows, Shapes(is_pair));
+  }
+}
+
+TEST(ProductProgram, EachNumberOfRows_HasTheReferencesBits) {
+  for (const bool is_pair : {false, true}) {
+    const Matrix matrix(72, 24, is_pair);
+    for (int rows = 1; rows <= 33; ++rows) {
+      Compare(matrix, is_pair, rows, {ChooseProduct(rows, matrix.on_device, is_pair, 3)});
+    }
+    Compare(matrix, is_pair, 129, {ChooseProduct(129, matrix.on_device, is_pair, 3)});
+  }
+}
+
+}  // namespace
+}  // namespace hearth
