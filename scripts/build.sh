@@ -154,12 +154,12 @@ sanitized_programs() {
   case $1 in
     address)
       echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_services_test \
-        hearth_worker_service_test hearth_kernel_test hearth_threads_test hearth_contract_test \
-        hearth_redis_test hearth_shared_test hearth_openai_test
+        hearth_worker_service_test hearth_kernel_test hearth_threads_test hearth_device_test \
+        hearth_contract_test hearth_redis_test hearth_shared_test hearth_openai_test
       ;;
     thread)
       echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_threads_test \
-        hearth_redis_test hearth_shared_test
+        hearth_device_test hearth_redis_test hearth_shared_test
       ;;
   esac
 }

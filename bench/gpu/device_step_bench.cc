@@ -84,8 +84,8 @@ class Stopwatch {
     return milliseconds * 1e3;
   }
   // The median of `times` rounds.
-  double Median(int times, const std::function<void()>& work,
-                const std::function<void()>& before = [] {}) {
+  double Median(
+      int times, const std::function<void()>& work, const std::function<void()>& before = [] {}) {
     std::vector<double> all;
     for (int i = 0; i < times; ++i) {
       before();
@@ -179,14 +179,14 @@ void Bench::CompareLogits(const char* how, const Expected& expected,
   for (size_t i = 0; i < places.size(); ++i) {
     const auto at = expected.find(places[i]);
     Require(at != expected.end(), "no digest carried for a text");
-    const uint64_t digest =
-        DigestOfBytes(logits + i * vocabulary, vocabulary * sizeof(float));
+    const uint64_t digest = DigestOfBytes(logits + i * vocabulary, vocabulary * sizeof(float));
     ++compared_;
     if (digest == at->second) continue;
     if (++differ_ <= 3) {
-      Row(Text("{\"differs\": \"%s\", \"how\": \"%s\", \"text\": %d, \"position\": %d, \"first\": %g}",
-               geometry_.name.c_str(), how, places[i].first, places[i].second,
-               static_cast<double>(logits[i * vocabulary])));
+      Row(Text(
+          "{\"differs\": \"%s\", \"how\": \"%s\", \"text\": %d, \"position\": %d, \"first\": %g}",
+          geometry_.name.c_str(), how, places[i].first, places[i].second,
+          static_cast<double>(logits[i * vocabulary])));
     }
   }
 }
@@ -231,7 +231,8 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
   Require(!expected.empty(), path + " has no digests of " + geometry_.name);
   const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
   std::vector<std::vector<int32_t>> texts;
-  for (int i = 0; i < static_cast<int>(one.lengths.size()); ++i) texts.push_back(SeededText(one, i));
+  for (int i = 0; i < static_cast<int>(one.lengths.size()); ++i)
+    texts.push_back(SeededText(one, i));
   std::vector<float> logits(32 * vocabulary);
   const int length = one.lengths[0], want = WantedOf(one, 0);
 
@@ -389,7 +390,8 @@ void Bench::Tune(int rows) {
     }
     const DeviceMatrix& matrix = MatrixOf(which, 0);
     const double bytes = 2.0 * matrix.inputs * matrix.columns;
-    Row(Text("{\"tune\": \"%s\", \"product\": \"%s\", \"rows\": %d, \"inputs\": %d, \"columns\": "
+    Row(
+        Text("{\"tune\": \"%s\", \"product\": \"%s\", \"rows\": %d, \"inputs\": %d, \"columns\": "
              "%d, \"us by shape\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
              geometry_.name.c_str(), names[which], rows, matrix.inputs, matrix.columns,
              list.c_str(), bytes / times[0].first / 1e6, bytes / 2 * rows / times[0].first / 1e6));
@@ -463,10 +465,11 @@ void Bench::Tokens() {
         device_.Wait();
         const double us = TimeGraph(rows);
         if (rows == 1 && tuned && dependent) alone = us;
-        Row(Text("{\"token\": \"%s\", \"sequences\": %d, \"tuned\": %s, \"dependent launches\": %s, "
-                 "\"ms\": %.4f, \"times one\": %.2f}",
-                 geometry_.name.c_str(), rows, tuned ? "true" : "false",
-                 dependent ? "true" : "false", us / 1e3, alone > 0 ? rows * alone / us : 0.0));
+        Row(Text(
+            "{\"token\": \"%s\", \"sequences\": %d, \"tuned\": %s, \"dependent launches\": %s, "
+            "\"ms\": %.4f, \"times one\": %.2f}",
+            geometry_.name.c_str(), rows, tuned ? "true" : "false", dependent ? "true" : "false",
+            us / 1e3, alone > 0 ? rows * alone / us : 0.0));
       }
     }
     const auto begin = std::chrono::steady_clock::now();
@@ -491,10 +494,9 @@ void Bench::Prefill() {
     const int rows = std::min(length, 4096);
     const auto work = [&] {
       for (sequence.length = 0; sequence.length < length; sequence.length += rows) {
-        step_->Run({sequence.Part(
-            absl::MakeSpan(text).subspan(static_cast<size_t>(sequence.length),
-                                         static_cast<size_t>(rows)),
-            sequence.length + rows == length ? 1 : 0)});
+        step_->Run({sequence.Part(absl::MakeSpan(text).subspan(static_cast<size_t>(sequence.length),
+                                                               static_cast<size_t>(rows)),
+                                  sequence.length + rows == length ? 1 : 0)});
       }
     };
     if (length == 128) work();  // warms up
@@ -530,10 +532,10 @@ void Tiny() {
       std::vector<DevicePart> parts;
       for (const auto& [sequence, tokens] : some) {
         sequence->Grow(device, model.shape, sequence->length + tokens);
-        parts.push_back(sequence->Part(
-            absl::MakeSpan(text).subspan(static_cast<size_t>(sequence->length),
-                                         static_cast<size_t>(tokens)),
-            1));
+        parts.push_back(
+            sequence->Part(absl::MakeSpan(text).subspan(static_cast<size_t>(sequence->length),
+                                                        static_cast<size_t>(tokens)),
+                           1));
       }
       step.Run(parts, to);
       to += some.size() * 512;
@@ -551,8 +553,9 @@ void Tiny() {
   for (size_t i = 0; i < results[0].size(); ++i) {
     differ += std::memcmp(&results[0][i], &results[1][i], sizeof(float)) != 0 ? 1 : 0;
   }
-  Row(Text("{\"bits\": \"tiny\", \"how\": \"beside the emulation\", \"compared\": %d, \"differ\": %d}",
-           static_cast<int>(results[0].size()), differ));
+  Row(Text(
+      "{\"bits\": \"tiny\", \"how\": \"beside the emulation\", \"compared\": %d, \"differ\": %d}",
+      static_cast<int>(results[0].size()), differ));
   for (int program = 0; program < ProgramList::kCount; ++program) {
     const CudaDevice::Facts facts = cuda.FactsOfProgram(program);
     if (facts.local_bytes > 0) {

@@ -56,8 +56,8 @@ class SeededKvDigest {
 
   // `slice`: null where it is not held.
   void Add(const std::byte* slice, int split, int length) {
-    const int rows = length - split * kSeededSplit < kSeededSplit ? length - split * kSeededSplit
-                                                                  : kSeededSplit;
+    const int rows =
+        length - split * kSeededSplit < kSeededSplit ? length - split * kSeededSplit : kSeededSplit;
     if (slice == nullptr || rows <= 0) return;
     const size_t row_bytes = sizeof(float) * static_cast<size_t>(geometry_.head_dim);
     for (int run = 0; run < 2 * geometry_.kv_heads; ++run) {

@@ -45,8 +45,8 @@ DeviceMatrix FillSeededMatrix(CudaDevice* device, const std::vector<SeededRows>&
   }
   if (is_pair) outputs /= 2;
   const int columns = PaddedColumns(is_pair ? 2 * outputs : outputs);
-  auto* data = static_cast<uint16_t*>(
-      device->Allocate(sizeof(uint16_t) * MatrixValues(inputs, columns)));
+  auto* data =
+      static_cast<uint16_t*>(device->Allocate(sizeof(uint16_t) * MatrixValues(inputs, columns)));
   if (data != nullptr) {
     Fill<<<8 * device->processors(), 256, 0, static_cast<cudaStream_t>(device->stream())>>>(
         tensors, data, inputs, columns, is_pair);

@@ -99,8 +99,8 @@ DeviceModel MakeSeededModel(Device* device, const SeededGeometry& g, int split, 
     layer.k_norm = MakeNorm(device, i, SeededTensor::kKNorm, g.head_dim);
     model.layers.push_back(layer);
   }
-  model.head = make({{SeededOf(0, SeededTensor::kEmbedding, g.hidden), g.vocabulary}}, g.hidden,
-                    false);
+  model.head =
+      make({{SeededOf(0, SeededTensor::kEmbedding, g.hidden), g.vocabulary}}, g.hidden, false);
   model.final_norm = MakeNorm(device, 0, SeededTensor::kFinalNorm, g.hidden);
   MakeRope(device, 10000.0, g.head_dim, positions, &model.cos[0], &model.sin[0]);
   MakeRope(device, 1000000.0, g.head_dim, positions, &model.cos[1], &model.sin[1]);

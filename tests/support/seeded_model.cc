@@ -83,8 +83,8 @@ void WriteSeededModel(const SeededGeometry& geometry, const std::string& dir) {
   std::string header = "{";
   uint64_t begin = 0;
   for (const Tensor& tensor : tensors) {
-    const uint64_t count =
-        uint64_t{static_cast<uint32_t>(tensor.outputs)} * static_cast<uint32_t>(std::max(1, tensor.inputs));
+    const uint64_t count = uint64_t{static_cast<uint32_t>(tensor.outputs)} *
+                           static_cast<uint32_t>(std::max(1, tensor.inputs));
     const std::string shape = tensor.inputs > 0 ? absl::StrCat(tensor.outputs, ",", tensor.inputs)
                                                 : absl::StrCat(tensor.outputs);
     absl::StrAppend(&header, header.size() > 1 ? "," : "", "\"", tensor.name,

@@ -42,9 +42,21 @@ inline SeededGeometry Gemma4B(int layers = 0) {
 
 // Tensors of a layer.
 enum class SeededTensor : uint32_t {
-  kQ, kK, kV, kOut, kGate, kUp, kDown,
-  kInputNorm, kPostAttentionNorm, kPreFeedforwardNorm, kPostFeedforwardNorm, kQNorm, kKNorm,
-  kEmbedding, kFinalNorm  // of layer 0
+  kQ,
+  kK,
+  kV,
+  kOut,
+  kGate,
+  kUp,
+  kDown,
+  kInputNorm,
+  kPostAttentionNorm,
+  kPreFeedforwardNorm,
+  kPostFeedforwardNorm,
+  kQNorm,
+  kKNorm,
+  kEmbedding,
+  kFinalNorm  // of layer 0
 };
 
 // Uniform in [-scale, scale), scale about sqrt(3 / inputs): a product keeps the size of its rows.
@@ -80,7 +92,8 @@ void WriteSeededModel(const SeededGeometry& geometry, const std::string& dir);
 // A token of a made-up text.
 inline int32_t SeededToken(int text, int position, int vocabulary) {
   const SeededMatrix words = {0x51ed270bu, 1};
-  const uint32_t high = words.Weight(text, 2 * position), low = words.Weight(text, 2 * position + 1);
+  const uint32_t high = words.Weight(text, 2 * position),
+                 low = words.Weight(text, 2 * position + 1);
   return static_cast<int32_t>((high * 65537u ^ low * 40503u) % static_cast<uint32_t>(vocabulary));
 }
 

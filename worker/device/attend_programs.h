@@ -39,8 +39,8 @@ template <int kTileRows>
 struct AttendProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   static constexpr int kHeadDimMax = 256, kSplitMax = 256;
-  static constexpr int kStageKeys = 16, kDepth = 4;             // of values
-  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;   // of scores
+  static constexpr int kStageKeys = 16, kDepth = 4;                // of values
+  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;      // of scores
   static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4;  // of outputs, by 4 columns
   static constexpr int kRowGroups = kTileRows / kRowsEach;
 
@@ -59,7 +59,7 @@ struct AttendProgram {
   float* attended;
   SplitStates states;
 
-  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+  HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     LetNextStart();
     WaitForEarlier();
     const AttendList& list = table.lists[is_global];
@@ -126,7 +126,7 @@ struct AttendProgram {
     }
     BARRIER();
     for (int i = 0; i < item.splits; ++i) {
-      const std::byte* block = table.lists[is_global].blocks[item.first_block + i];
+      const std::byte* block = InGlobal(table.lists[is_global].blocks[item.first_block + i]);
       const float* keys = reinterpret_cast<const float*>(block + place.offset) +
                           static_cast<int64_t>(kv_head) * place.split * dim;
       RunSplit(shared, item, item.first_split + i, keys, &outputs);
@@ -344,7 +344,8 @@ struct AttendProgram {
             if (first + key < seen.begin || first + key >= seen.end) continue;
             const float weight = shared->scores[group * kRowsEach + r][first + key];
             HEARTH_UNROLL
-            for (int i = 0; i < 4; ++i) own[r * 4 + i] = exact::Fma(weight, value.v[i], own[r * 4 + i]);
+            for (int i = 0; i < 4; ++i)
+              own[r * 4 + i] = exact::Fma(weight, value.v[i], own[r * 4 + i]);
           }
         }
       }
@@ -432,7 +433,7 @@ struct CombineProgram {
   SplitStates states;
   float* attended;
 
-  HEARTH_HOST_DEVICE void Run(Shared*, Block block) const {
+  HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
     LetNextStart();
     WaitForEarlier();
     const int row = block.number / place.heads, head = block.number % place.heads;

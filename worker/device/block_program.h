@@ -4,7 +4,7 @@
 // A program is a struct with its arguments as members and:
 //   static constexpr int kWarps;        // of a block
 //   struct Shared;                      // its shared memory, of trivial types
-//   void Run(Shared*, Block) const;     // by all threads of the block
+//   void Run(Shared*, BlockNumber) const;     // by all threads of the block
 //
 // Rules that make both compilations the same program:
 //   1. Values that a thread keeps beyond a phase are a PerThread.
@@ -32,7 +32,7 @@
 namespace hearth {
 
 // Which block of a launch.
-struct Block {
+struct BlockNumber {
   int number, count;
 };
 
@@ -136,6 +136,15 @@ HEARTH_HOST_DEVICE void ShuffleXor(PerThread<T, N, kWarps>* values, int at, int 
   for (int lane = 0; lane < 32; ++lane) all[lane] = values->At(warp, lane)[at];
   for (int lane = 0; lane < 32; ++lane) to->At(warp, lane)[to_at] = all[lane ^ mask];
 #endif
+}
+
+// Tells the compiler that an address out of a table lies in global memory.
+template <typename T>
+HEARTH_HOST_DEVICE T* InGlobal(T* address) {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(address));
+#endif
+  return address;
 }
 
 struct alignas(16) Float4 {

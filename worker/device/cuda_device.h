@@ -47,9 +47,13 @@ class CudaDevice : public Device {
   class Graph;
   bool Check(int code, const char* what);
 
+  static constexpr size_t kRingBytes = size_t{4} << 20;  // steps' tables: some 100 KB each
+
   bool dependent_;
   int processors_ = 1;
   void* stream_ = nullptr;
+  std::byte* ring_ = nullptr;  // pinned
+  size_t ring_used_ = 0;
   std::string error_;
   std::vector<bool> takes_;
 };

@@ -1,6 +1,6 @@
-// Device: what the forward pass asks of an accelerator: memory, copies, launches, graphs. CudaDevice
-// (cuda_device.cu) and EmulatedDevice (emulated_device.h) implement it; both run the programs of
-// program_list.h.
+// Device: what the forward pass asks of an accelerator: memory, copies, launches, graphs.
+// CudaDevice (cuda_device.cu) and EmulatedDevice (emulated_device.h) implement it; both run the
+// programs of program_list.h.
 //
 // Thread safety: none; one thread at a time.
 // Ownership: memory lives until Free, or until the device ends.
@@ -30,8 +30,8 @@ class Device {
   // Memory of undefined content, aligned to 256 bytes. Null where there is none left.
   virtual void* Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
-  // Copies are ordered with launches. `from` of CopyIn may be changed, and `to` of CopyOut is there,
-  // when the call returns.
+  // Copies are ordered with launches. `from` of CopyIn may be changed, and `to` of CopyOut is
+  // there, when the call returns.
   virtual void CopyIn(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyOut(void* to, const void* from, size_t bytes) = 0;
   // Runs `blocks` blocks of a program of ProgramList after all launches before.

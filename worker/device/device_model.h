@@ -51,7 +51,7 @@ struct DeviceModel {
   DeviceShape shape;
   std::vector<DeviceLayer> layers;
   DeviceMatrix head;  // and the embedding
-  const float* final_norm = nullptr;
+  const float *final_norm = nullptr;
   const float *cos[2] = {}, *sin[2] = {};  // local, global: [positions][head_dim / 2]
 };
 
@@ -73,8 +73,8 @@ inline size_t MatrixValues(int inputs, int columns) {
 // The bits of a DeviceMatrix of `outputs` outputs; of a pair, of each. fill(output, is_second, row)
 // writes the weights of one: `inputs` of them. REQUIRES: inputs is a multiple of 8, and of a pair
 // the outputs too.
-using FillRow = std::function<void(int output, bool is_second, uint16_t* row)>;
-std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const FillRow& fill);
+using FillRow = std::function<void(int output, bool is_second, uint16_t *row)>;
+std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const FillRow &fill);
 
 }  // namespace hearth
 

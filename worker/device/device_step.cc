@@ -64,8 +64,7 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   buffers_.attended = NewFloats(rows * shape_.attended());
   buffers_.projected = NewFloats(rows * shape_.hidden);
   buffers_.gated = NewFloats(rows * shape_.intermediate);
-  buffers_.logits =
-      NewFloats(int64_t{std::max(limits.wanted, kGraphRows)} * shape_.vocabulary);
+  buffers_.logits = NewFloats(int64_t{std::max(limits.wanted, kGraphRows)} * shape_.vocabulary);
   const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
   states_.scalars = NewFloats(states * 2);
   states_.outputs = NewFloats(states * shape_.head_dim);
@@ -145,8 +144,8 @@ void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matr
   product.y_stride = y_stride;
   product.softcap = softcap;
   const ShapeFacts facts = FactsOf(shape);
-  const int blocks = (rows + facts.rows - 1) / facts.rows *
-                     ((matrix.columns + facts.columns - 1) / facts.columns);
+  const int blocks =
+      (rows + facts.rows - 1) / facts.rows * ((matrix.columns + facts.columns - 1) / facts.columns);
   device_->Launch(ProductNumber(shape, is_pair), &product, blocks);
 }
 
@@ -173,11 +172,10 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          is_global ? 0 : shape_.window};
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
-  const HeadNormProgram heads = {form.plan->table(),       place,
-                                 is_global,                form.rows,
-                                 shape_.epsilon,           weights.q_norm,
-                                 weights.k_norm,           model_->cos[is_global],
-                                 model_->sin[is_global],   buffers_.qkv};
+  const HeadNormProgram heads = {
+      form.plan->table(),     place,          is_global,      form.rows,
+      shape_.epsilon,         weights.q_norm, weights.k_norm, model_->cos[is_global],
+      model_->sin[is_global], buffers_.qkv};
   Launch(device_, heads, HeadNormProgram::Blocks(form.rows, shape_.heads, shape_.kv_heads));
   before("attend", layer);
   const int tile_rows = form.plan->capacity().tile_rows;
@@ -217,9 +215,9 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
   LaunchProduct(choice.down, false, weights.down, buffers_.gated, shape_.intermediate,
                 buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
   before("norm 2", layer);
-  LaunchNorm(form, weights.post_feedforward_norm,
-             is_last ? model_->final_norm
-                     : model_->layers[static_cast<size_t>(layer) + 1].input_norm);
+  LaunchNorm(
+      form, weights.post_feedforward_norm,
+      is_last ? model_->final_norm : model_->layers[static_cast<size_t>(layer) + 1].input_norm);
 }
 
 void DeviceStep::LaunchAll(const Form& form, const Before& before) {

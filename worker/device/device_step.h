@@ -1,5 +1,5 @@
-// DeviceStep: the forward pass of a step on a Device, in float32, with the bits of the CPU's kernels:
-// nine launches a layer. Steps of up to kGraphRows rows are graphs, for 1, 2, 4, ... rows.
+// DeviceStep: the forward pass of a step on a Device, in float32, with the bits of the CPU's
+// kernels: nine launches a layer. Steps of up to kGraphRows rows are graphs, for 1, 2, 4, ... rows.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive it.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_

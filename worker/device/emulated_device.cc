@@ -33,7 +33,7 @@ void* Aligned(size_t bytes) {
 }
 
 template <class Program>
-void RunBlock(const Program& program, typename Program::Shared* shared, Block block) {
+void RunBlock(const Program& program, typename Program::Shared* shared, BlockNumber block) {
   program.Run(shared, block);
   LateCopies::End();
 }

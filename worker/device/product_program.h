@@ -1,5 +1,5 @@
-// ProductProgram: y[row][output] = one ascending FMA chain over the inputs, from +0, with weights in
-// bfloat16: the order of worker/kernels/product.h, so its bits, whatever the shape.
+// ProductProgram: y[row][output] = one ascending FMA chain over the inputs, from +0, with weights
+// in bfloat16: the order of worker/kernels/product.h, so its bits, whatever the shape.
 //
 // A block computes kRows x kColumns outputs. Weights and rows pass through a ring of kDepth stages
 // in shared memory. A thread has kRowsEach x kColumnsEach chains.
@@ -36,18 +36,18 @@ struct ProductTiling {
   static constexpr int kColumns = kColumnWarps * kColumnLanes * kColumnsEach;
 };
 
-template <class Shape, bool kIsGelu>
-struct ProductProgram : Shape {
-  using Shape::kColumnLanes;
-  using Shape::kColumns;
-  using Shape::kColumnsEach;
-  using Shape::kColumnWarps;
-  using Shape::kDepth;
-  using Shape::kInputs;
-  using Shape::kRowLanes;
-  using Shape::kRows;
-  using Shape::kRowsEach;
-  static constexpr int kWarps = Shape::kRowWarps * kColumnWarps, kThreads = kWarps * 32;
+template <class Tiling, bool kIsGelu>
+struct ProductProgram : Tiling {
+  using Tiling::kColumnLanes;
+  using Tiling::kColumns;
+  using Tiling::kColumnsEach;
+  using Tiling::kColumnWarps;
+  using Tiling::kDepth;
+  using Tiling::kInputs;
+  using Tiling::kRowLanes;
+  using Tiling::kRows;
+  using Tiling::kRowsEach;
+  static constexpr int kWarps = Tiling::kRowWarps * kColumnWarps, kThreads = kWarps * 32;
   static constexpr int kGroups = kInputs / DeviceMatrix::kGroup;
   static constexpr int kPitch = kInputs + 4;  // floats: rows begin in different banks
   static_assert(!kIsGelu || (kColumnLanes % 8 == 0 && kColumnsEach % 2 == 0), "pairs");
@@ -68,7 +68,7 @@ struct ProductProgram : Shape {
     return (rows + kRows - 1) / kRows * ((columns + kColumns - 1) / kColumns);
   }
 
-  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+  HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row_blocks = (rows + kRows - 1) / kRows;
     const int first_row = block.number % row_blocks * kRows;
     const int first_column = block.number / row_blocks * kColumns;
@@ -82,7 +82,8 @@ struct ProductProgram : Shape {
         sources.weights.At(warp, lane)[0] =
             reinterpret_cast<const unsigned char*>(matrix.data) +
             (static_cast<int64_t>((warp * 32 + lane) / kColumns) * matrix.columns + first_column +
-             (warp * 32 + lane) % kColumns) * 16;
+             (warp * 32 + lane) % kColumns) *
+                16;
       }
     }
     LetNextStart();
@@ -141,8 +142,7 @@ struct ProductProgram : Shape {
   }
 
   // Behind the last column lies memory too (DeviceMatrix::kSlackColumns).
-  HEARTH_HOST_DEVICE void LoadWeights(Shared* shared, int stage, int step,
-                                      Sources* sources) const {
+  HEARTH_HOST_DEVICE void LoadWeights(Shared* shared, int stage, int step, Sources* sources) const {
     const int64_t group_bytes = static_cast<int64_t>(matrix.columns) * 16;
     const int groups = matrix.inputs / DeviceMatrix::kGroup - step * kGroups;
     FOR_WARPS(warp, kWarps) {
@@ -194,10 +194,13 @@ struct ProductProgram : Shape {
         float* own = sums->At(warp, lane);
         if (inputs >= kInputs) {
 #if defined(__CUDA_ARCH__)
-          constexpr int kTogether = kRowsEach * kColumnsEach >= 32 ? 1 : kGroups < 16 ? kGroups : 16;
+          constexpr int kTogether = kRowsEach * kColumnsEach >= 32 ? 1
+                                    : kGroups < 16                 ? kGroups
+                                                                   : 16;
 #pragma unroll kTogether
 #endif
-          for (int group = 0; group < kGroups; ++group) AddGroup(shared, stage, group, warp, lane, own);
+          for (int group = 0; group < kGroups; ++group)
+            AddGroup(shared, stage, group, warp, lane, own);
         } else {
           for (int group = 0; group * DeviceMatrix::kGroup < inputs; ++group) {
             AddGroup(shared, stage, group, warp, lane, own);
@@ -259,9 +262,8 @@ struct ProductProgram : Shape {
               to[output] = exact::Mul(exact::Gelu(sum), own[r * kColumnsEach + c + 1]);
             } else {
               if (column >= matrix.outputs) continue;
-              to[column] = softcap > 0
-                               ? exact::Mul(exact::Tanh(exact::Div(sum, softcap)), softcap)
-                               : sum;
+              to[column] =
+                  softcap > 0 ? exact::Mul(exact::Tanh(exact::Div(sum, softcap)), softcap) : sum;
             }
           }
         }

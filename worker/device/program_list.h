@@ -66,24 +66,23 @@ using ProductTilings = TypeList<
 // As every ProductProgram, so that a shape may be chosen when a step runs.
 using AnyProduct = ProductProgram<ProductTiling<1, 1, 1, 1, 1, 64, 8>, false>;
 
-template <class Shape, bool kTakesPairs = Shape::kColumnLanes % 8 == 0 && Shape::kColumnsEach % 2 == 0>
+template <class Of, bool kTakesPairs = Of::kColumnLanes % 8 == 0 && Of::kColumnsEach % 2 == 0>
 struct PairProduct {
   using Type = NoProgram;
 };
-template <class Shape>
-struct PairProduct<Shape, true> {
-  using Type = ProductProgram<Shape, true>;
+template <class Of>
+struct PairProduct<Of, true> {
+  using Type = ProductProgram<Of, true>;
 };
 
-template <class... Shapes>
-TypeList<ProductProgram<Shapes, false>..., typename PairProduct<Shapes>::Type...> ProductsOf(
-    TypeList<Shapes...>);
+template <class... All>
+TypeList<ProductProgram<All, false>..., typename PairProduct<All>::Type...> ProductsOf(
+    TypeList<All...>);
 
-using ProgramList =
-    decltype(Joined(TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram,
-                             AttendProgram<1>, AttendProgram<2>, AttendProgram<4>,
-                             AttendProgram<8>, AttendProgram<16>>(),
-                    ProductsOf(ProductTilings())));
+using ProgramList = decltype(Joined(
+    TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram, AttendProgram<1>,
+             AttendProgram<2>, AttendProgram<4>, AttendProgram<8>, AttendProgram<16>>(),
+    ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 9;
 
 // A list's number of a program.

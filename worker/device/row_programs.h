@@ -14,14 +14,27 @@ namespace hearth {
 // Most columns of a row: the hidden size of 27B is 5,376.
 inline constexpr int kRowColumnsMax = 5632;
 
-// Sixteen partial sums of squares, by the first half of a warp.
+// Sixteen partial sums of squares, by the first half of a warp. Values are loaded ahead of the
+// chain, which would wait for each otherwise.
 HEARTH_HOST_DEVICE void SumSquares(const float* values, int columns, int lane, float* partial) {
+  constexpr int kAhead = 8, kRun = 16 * kAhead;
   if (lane >= 16) return;
-  float sum = 0;
-#if defined(__CUDA_ARCH__)
-#pragma unroll 16
-#endif
-  for (int i = lane; i < columns; i += 16) sum = exact::Fma(values[i], values[i], sum);
+  const int whole = columns / kRun * kRun;
+  float sum = 0, ahead[kAhead] = {};
+  HEARTH_UNROLL
+  for (int j = 0; j < kAhead && whole > 0; ++j) ahead[j] = values[16 * j + lane];
+  for (int i = 0; i < whole; i += kRun) {
+    float now[kAhead];
+    HEARTH_UNROLL
+    for (int j = 0; j < kAhead; ++j) now[j] = ahead[j];
+    HEARTH_UNROLL
+    for (int j = 0; j < kAhead && i + kRun < whole; ++j) {
+      ahead[j] = values[i + kRun + 16 * j + lane];
+    }
+    HEARTH_UNROLL
+    for (int j = 0; j < kAhead; ++j) sum = exact::Fma(now[j], now[j], sum);
+  }
+  for (int i = whole + lane; i < columns; i += 16) sum = exact::Fma(values[i], values[i], sum);
   partial[lane] = sum;
 }
 
@@ -56,7 +69,7 @@ struct EmbedProgram {
   float scale, epsilon;
   float *x, *normed;
 
-  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+  HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row = block.number, columns = embedding.inputs;
     LetNextStart();
     WaitForEarlier();
@@ -111,7 +124,7 @@ struct AddNormProgram {
   const float *y, *y_norm, *x_norm;
   float *x, *normed;
 
-  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+  HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     LetNextStart();
     CopyRow<kWarps>(y_norm, columns, shared->y_norm);
     CopyRow<kWarps>(x_norm, columns, shared->x_norm);
@@ -182,7 +195,7 @@ struct HeadNormProgram {
     return (rows * (heads + 2 * kv_heads) + kWarps - 1) / kWarps;
   }
 
-  HEARTH_HOST_DEVICE void Run(Shared* shared, Block block) const {
+  HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int dim = place.head_dim, heads = place.heads + 2 * place.kv_heads;
     LetNextStart();
     WaitForEarlier();
@@ -222,10 +235,9 @@ struct HeadNormProgram {
     const bool is_value = head >= place.heads + place.kv_heads;
     float* to = Head(unit);
     if (!is_query) {
-      std::byte* slice = table.lists[is_global].row_blocks[row] + place.offset;
+      std::byte* slice = InGlobal(table.lists[is_global].row_blocks[row]) + place.offset;
       const int64_t plane = head - place.heads;  // keys, then values
-      to = reinterpret_cast<float*>(slice) +
-           (plane * place.split + position % place.split) * dim;
+      to = reinterpret_cast<float*>(slice) + (plane * place.split + position % place.split) * dim;
     }
     if (is_value) {
       for (int i = lane; i < dim; i += 32) to[i] = values[i];

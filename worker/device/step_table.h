@@ -19,8 +19,8 @@ struct AttendItem {
   int32_t first_split;  // that any of them sees
   int32_t splits;       // whose blocks follow one another from first_block on
   int32_t first_block;  // in AttendList::blocks
-  int32_t is_whole;     // all splits that the tokens see: the result is final. Else one split, whose
-                        // state goes to the slot of the item's number
+  int32_t is_whole;  // all splits that the tokens see: the result is final. Else one split, whose
+                     // state goes to the slot of the item's number
   int32_t padding;
 };
 

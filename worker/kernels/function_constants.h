@@ -1,5 +1,5 @@
 // The numbers in exp, tanh and GELU: one set for all instruction sets and for the reference.
-// Private to worker/kernels.
+// Private to worker/kernels; functions.h makes them known to worker/device.
 #ifndef HEARTH_WORKER_KERNELS_FUNCTION_CONSTANTS_H_
 #define HEARTH_WORKER_KERNELS_FUNCTION_CONSTANTS_H_
 

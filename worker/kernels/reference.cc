@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "worker/kernels/attend_plan.h"
 #include "worker/kernels/function_constants.h"
+#include "worker/kernels/functions.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/quantized/quantized_plane.h"
 #include "worker/kernels/quantized/weight_blocks.h"
@@ -16,12 +16,6 @@
 namespace hearth {
 namespace reference {
 namespace {
-
-uint32_t BitsOf(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
 
 struct RowState {
   float largest = -kInfinity, sum = 0;
@@ -160,14 +154,7 @@ void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int
   }
 }
 
-float TreeSum(const float (&sums)[16]) {
-  float left[16];
-  std::memcpy(left, sums, sizeof left);
-  for (int step = 8; step > 0; step /= 2) {
-    for (int j = 0; j < step; ++j) left[j] = left[j] + left[j + step];
-  }
-  return left[0];
-}
+float TreeSum(const float (&sums)[16]) { return exact::TreeSum(sums); }
 
 float Dot(const float* a, const float* b, int64_t count) {
   float sums[16] = {};
@@ -189,34 +176,9 @@ void RotateRow(const float* cos, const float* sin, int64_t half, float* x) {
   }
 }
 
-float Exp(float x) {
-  if (x != x) return x;
-  if (x < kExpLowest) return 0;
-  if (x > kExpHighest) return kInfinity;
-  const float shifted = std::fma(x, kExpLog2e, kExpShift);
-  const float n = shifted - kExpShift;
-  const float r = std::fma(n, -kExpLn2Low, std::fma(n, -kExpLn2High, x));
-  float p = kExpTerms[0];
-  for (int i = 1; i < kExpTermCount; ++i) p = std::fma(p, r, kExpTerms[i]);
-  const float y = std::fma(p, r * r, r) + 1.0f;
-  return FloatOfBits(BitsOf(y) + (BitsOf(shifted) << 23));
-}
-
-float Tanh(float x) {
-  const float size = std::fabs(x);
-  if (size < kTanhNear) {
-    const float square = x * x;
-    float p = kTanhTerms[0];
-    for (int i = 1; i < kTanhTermCount; ++i) p = std::fma(p, square, kTanhTerms[i]);
-    return std::fma(p * square, x, x);
-  }
-  return std::copysign(1.0f - 2.0f / (Exp(size + size) + 1.0f), x);
-}
-
-float Gelu(float x) {
-  const float cubic = std::fma(x * x * kGeluCubic, x, x);
-  return x / (Exp(cubic * kGeluScale) + 1.0f);
-}
+float Exp(float x) { return exact::Exp(x); }
+float Tanh(float x) { return exact::Tanh(x); }
+float Gelu(float x) { return exact::Gelu(x); }
 
 void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t kv_head,
                int64_t position, const float* query, float* out) {

@@ -35,16 +35,17 @@ class Pair {
   explicit Pair(const SeededGeometry& geometry, bool late = false,
                 const DeviceStepLimits& limits = {256, 64, 512, 1024})
       : device_(late) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hearth_device_XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "hearth_device_XXXXXX").string();
     dir_ = mkdtemp(pattern.data());
     WriteSeededModel(geometry, dir_);
     auto loaded = InvariantGemma::Load(dir_, {1, kSplit, uint64_t{1} << 30});
     if (!loaded.ok()) std::abort();
     gemma_ = *std::move(loaded);
-    model_ = MakeSeededModel(&device_, geometry, kSplit, 512, [this](const auto& rows, int inputs,
-                                                                     bool is_pair) {
-      return MakeSeededMatrix(&device_, rows, inputs, is_pair);
-    });
+    model_ = MakeSeededModel(&device_, geometry, kSplit, 512,
+                             [this](const auto& rows, int inputs, bool is_pair) {
+                               return MakeSeededMatrix(&device_, rows, inputs, is_pair);
+                             });
     step_ = std::make_unique<DeviceStep>(&device_, &model_, limits);
   }
   ~Pair() { std::filesystem::remove_all(dir_); }
@@ -92,12 +93,12 @@ class Texts {
       Text& text = texts_[static_cast<size_t>(one.text)];
       text.tokens.clear();
       for (int i = 0; i < one.tokens; ++i) {
-        text.tokens.push_back(
-            SeededToken(text.number, text.length + i, pair_->shape().vocabulary));
+        text.tokens.push_back(SeededToken(text.number, text.length + i, pair_->shape().vocabulary));
       }
       GrowBlocks(&text, text.length + one.tokens);
       parts.push_back({&text.kv, text.tokens, one.want, &text.logits});
-      device_parts.push_back({text.tokens, text.length, one.want, {text.blocks[0], text.blocks[1]}});
+      device_parts.push_back(
+          {text.tokens, text.length, one.want, {text.blocks[0], text.blocks[1]}});
       text.length += one.tokens;
       wanted += static_cast<size_t>(one.want);
     }
@@ -110,9 +111,8 @@ class Texts {
     for (const Some& one : some) {
       const Text& text = texts_[static_cast<size_t>(one.text)];
       const size_t count = static_cast<size_t>(one.want) * vocabulary;
-      EXPECT_EQ(FirstDifference(logits.data() + at, text.logits.data(),
-                                static_cast<int64_t>(count)),
-                "")
+      EXPECT_EQ(
+          FirstDifference(logits.data() + at, text.logits.data(), static_cast<int64_t>(count)), "")
           << "text " << one.text << ", length " << text.length;
       at += count;
       CompareKv(text);
@@ -139,8 +139,8 @@ class Texts {
       for (size_t split = 0; split < splits.size(); ++split) {
         if (splits[split] == nullptr) continue;
         const int tokens = std::min(kSplit, text.length - static_cast<int>(split) * kSplit);
-        const std::byte* mine = text.blocks[is_global][split] +
-                                shape.LayersBefore(layer) * shape.SliceBytes();
+        const std::byte* mine =
+            text.blocks[is_global][split] + shape.LayersBefore(layer) * shape.SliceBytes();
         for (int run = 0; run < 2 * shape.kv_heads; ++run) {
           const int64_t at = int64_t{4} * run * kSplit * shape.head_dim;
           ASSERT_EQ(FirstDifference(reinterpret_cast<const float*>(mine + at),

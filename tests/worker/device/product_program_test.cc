@@ -26,9 +26,9 @@ class Matrix {
     Numbers numbers(static_cast<uint64_t>(inputs + outputs));
     for (int i = 0; i < (is_pair ? 2 : 1); ++i) {
       stored_.push_back(StoredWeights({outputs, inputs}, ElementType::kBFloat16, &numbers));
-      packed_.push_back(PackedWeights::Pack(
-          {{stored_.back().data(), outputs, ElementType::kBFloat16}}, ElementType::kBFloat16, inputs,
-          InThisThread));
+      packed_.push_back(
+          PackedWeights::Pack({{stored_.back().data(), outputs, ElementType::kBFloat16}},
+                              ElementType::kBFloat16, inputs, InThisThread));
     }
     columns_ = PackColumns(inputs, outputs, is_pair, [&](int output, bool second, uint16_t* row) {
       const size_t bytes = static_cast<size_t>(inputs) * 2;
@@ -79,8 +79,8 @@ void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int
     product.x_stride = of.inputs;
     product.y_stride = stride;
     const ShapeFacts facts = FactsOf(shape);
-    const int blocks = (rows + facts.rows - 1) / facts.rows *
-                       ((of.columns + facts.columns - 1) / facts.columns);
+    const int blocks =
+        (rows + facts.rows - 1) / facts.rows * ((of.columns + facts.columns - 1) / facts.columns);
     device.Launch(ProductNumber(shape, is_pair), &product, blocks);
     for (int row = 0; row < rows; ++row) {
       const int from = rows % 2 == 0 ? rows - 1 - row : row;

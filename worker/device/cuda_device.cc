@@ -1,42 +1,13 @@
 #include "worker/device/cuda_device.h"
 
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
-#include "worker/device/program_list.h"
+#include <cstring>
+
+#include "worker/device/cuda_kernels.h"
 
 namespace hearth {
 namespace {
-
-template <class Program>
-__global__ void __launch_bounds__(Program::kWarps * 32, 1)
-    RunProgram(const __grid_constant__ Program program) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  program.Run(reinterpret_cast<typename Program::Shared*>(memory),
-              {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
-}
-
-struct Kernel {
-  const void* function = nullptr;
-  unsigned threads = 0;
-  size_t shared_bytes = 0;
-};
-
-template <class Program>
-Kernel KernelOf() {
-  if constexpr (std::is_same_v<Program, NoProgram>) {
-    return {};
-  } else {
-    return {reinterpret_cast<const void*>(&RunProgram<Program>), Program::kWarps * 32,
-            sizeof(typename Program::Shared)};
-  }
-}
-
-template <class... Programs>
-const Kernel& KernelIn(TypeList<Programs...>, int number) {
-  static const Kernel kKernels[] = {KernelOf<Programs>()...};
-  return kKernels[number];
-}
-const Kernel& KernelNumber(int number) { return KernelIn(ProgramList(), number); }
 
 cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
@@ -59,13 +30,16 @@ CudaDevice::CudaDevice(bool dependent) : dependent_(dependent) {
   cudaStream_t stream;
   if (!Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream")) return;
   stream_ = stream;
+  void* ring = nullptr;
+  if (!Check(cudaMallocHost(&ring, kRingBytes), "pinned memory")) return;
+  ring_ = static_cast<std::byte*>(ring);
   int count = 0;
   if (!Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0), "attributes")) {
     return;
   }
   processors_ = count;
-  for (int program = 0; program < ProgramList::kCount; ++program) {
-    const Kernel& kernel = KernelNumber(program);
+  for (int program = 0; program < CudaKernels(); ++program) {
+    const CudaKernel& kernel = KernelNumber(program);
     const bool fits =
         kernel.function != nullptr &&
         cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -76,6 +50,7 @@ CudaDevice::CudaDevice(bool dependent) : dependent_(dependent) {
 }
 
 CudaDevice::~CudaDevice() {
+  cudaFreeHost(ring_);
   if (stream_ != nullptr) cudaStreamDestroy(Stream(stream_));
 }
 
@@ -89,7 +64,7 @@ bool CudaDevice::Check(int code, const char* what) {
 bool CudaDevice::Takes(int program) const { return takes_[static_cast<size_t>(program)]; }
 
 CudaDevice::Facts CudaDevice::FactsOfProgram(int program) const {
-  const Kernel& kernel = KernelNumber(program);
+  const CudaKernel& kernel = KernelNumber(program);
   cudaFuncAttributes attributes = {};
   if (kernel.function != nullptr) cudaFuncGetAttributes(&attributes, kernel.function);
   return {attributes.numRegs, static_cast<int>(attributes.localSizeBytes),
@@ -110,10 +85,21 @@ void CudaDevice::Free(void* memory) {
   cudaFree(memory);
 }
 
+// Small copies leave from pinned memory, so that the host does not wait for the launches before.
 void CudaDevice::CopyIn(void* to, const void* from, size_t bytes) {
   if (!error_.empty()) return;
+  const bool is_small = bytes <= kRingBytes / 8;
+  if (is_small) {
+    if (ring_used_ + bytes > kRingBytes) {
+      Wait();
+      ring_used_ = 0;
+    }
+    std::memcpy(ring_ + ring_used_, from, bytes);
+    from = ring_ + ring_used_;
+    ring_used_ += (bytes + 255) / 256 * 256;
+  }
   Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, Stream(stream_)), "a copy");
-  Check(cudaStreamSynchronize(Stream(stream_)), "a copy to the device");
+  if (!is_small) Check(cudaStreamSynchronize(Stream(stream_)), "a copy to the device");
 }
 
 void CudaDevice::CopyOut(void* to, const void* from, size_t bytes) {
@@ -124,7 +110,7 @@ void CudaDevice::CopyOut(void* to, const void* from, size_t bytes) {
 
 void CudaDevice::Launch(int program, const void* arguments, int blocks) {
   if (!error_.empty()) return;
-  const Kernel& kernel = KernelNumber(program);
+  const CudaKernel& kernel = KernelNumber(program);
   if (!takes_[static_cast<size_t>(program)]) {
     Check(cudaErrorInvalidConfiguration, "a program that this GPU has no room for");
     return;

@@ -1,0 +1,22 @@
+// The programs of ProgramList as functions that the CUDA runtime launches.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_WORKER_DEVICE_CUDA_KERNELS_H_
+#define HEARTH_WORKER_DEVICE_CUDA_KERNELS_H_
+
+#include <cstddef>
+
+namespace hearth {
+
+struct CudaKernel {
+  const void* function = nullptr;  // null: NoProgram
+  unsigned threads = 0;            // of a block
+  size_t shared_bytes = 0;
+};
+
+int CudaKernels();  // programs of the list
+const CudaKernel& KernelNumber(int program);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_CUDA_KERNELS_H_
