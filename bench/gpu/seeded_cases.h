@@ -23,10 +23,14 @@ struct SeededCase {
 };
 
 inline std::vector<SeededCase> SeededCases() {
-  std::vector<SeededCase> cases = {{Gemma270M(), {700}}, {Gemma1B(6), {700}}, {Gemma4B(6), {1100}}};
+  const SeededGeometry tiny = {"tiny", "lgl", 130, 4, 2, 64, 128, 256, 512, 8192 + 128};
+  std::vector<SeededCase> cases = {
+      {tiny, {300}}, {Gemma270M(), {700}}, {Gemma1B(6), {700}}, {Gemma4B(6), {1100}}};
   for (SeededCase& one : cases) {
     // The head of the larger models would take most of the CPU's time.
-    if (one.geometry.name != "270M") one.geometry.vocabulary = 32768;
+    if (one.geometry.vocabulary > 32768 && one.geometry.name != "270M") {
+      one.geometry.vocabulary = 32768;
+    }
     for (int text = 1; text < 32; ++text) one.lengths.push_back(2 + text * 37 % 150);
   }
   return cases;

@@ -1,7 +1,7 @@
 // Digests of logits, keys and values of seeded models (tests/support/seeded_model.h) by the CPU's
 // kernels: what gpu/device_step_bench compares a device with.
 //
-//   seeded_digests FOLDER > digests.txt     FOLDER: room for the model files, 1.5 GB
+//   seeded_digests FOLDER [MODEL] > digests.txt     FOLDER: room for the model files, 1.5 GB
 // Each line: model, text, position, digest. Position -1: keys and values of the whole text in a
 // layer, whose number follows the text's.
 #include <cstdio>
@@ -65,10 +65,12 @@ void RunCase(const SeededCase& one, const std::string& folder) {
 }  // namespace hearth
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: seeded_digests FOLDER\n");
+  if (argc != 2 && argc != 3) {
+    std::fprintf(stderr, "usage: seeded_digests FOLDER [MODEL]\n");
     return 1;
   }
-  for (const hearth::SeededCase& one : hearth::SeededCases()) hearth::RunCase(one, argv[1]);
+  for (const hearth::SeededCase& one : hearth::SeededCases()) {
+    if (argc == 2 || one.geometry.name == argv[2]) hearth::RunCase(one, argv[1]);
+  }
   return 0;
 }
