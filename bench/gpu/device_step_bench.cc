@@ -57,8 +57,7 @@ void Require(bool good, const std::string& what) {
 }
 
 SeededGeometry GeometryOf(const std::string& name) {
-  for (const SeededGeometry& one :
-       {Gemma270M(), Gemma1B(), Gemma4B(), SeededCases()[0].geometry}) {
+  for (const SeededGeometry& one : {Gemma270M(), Gemma1B(), Gemma4B(), SeededCases()[0].geometry}) {
     if (one.name == name) return one;
   }
   Require(false, "no model " + name);
