@@ -181,6 +181,23 @@ def probes(kit, name):
                 7, limit=40)
 
 
+def tensor_cores(kit, name):
+    kit.needs_device()
+    for part in ("mma", "wgmma", "chains", "integers"):
+        try:
+            kit.command(name, kit.folder / "bin/gpu_tensor_core_probe", "--part", part, "--json",
+                        kit.out / f"tensor_cores_{part}.json", "--observed",
+                        kit.out / f"tensor_cores_{part}.bin", limit=25)
+        except Failed as why:
+            print(f"  {part}: {why}")
+            kit.one(name, f"{part} ran and nothing differs", "works", 0)
+
+
+def products(kit, name):
+    kit.needs_device()
+    kit.command(name, kit.folder / "bin/gpu_product_probe", limit=30)
+
+
 def of_parts(command, limit, *more):
     def part(kit, name):
         kit.command(name, *kit.python("bench/gpu/parts.py"), command, kit.small(), kit.device,
@@ -244,7 +261,8 @@ def sanitizers(kit, name):
 
 
 # In the order of their worth: what is cut off by the end of the time stands last.
-PARTS = {"probes": probes, "tokens": of_parts("tokens", 90), "tests": tests,
+PARTS = {"tensor-cores": tensor_cores, "probes": probes, "products": products,
+         "tokens": of_parts("tokens", 90), "tests": tests,
          "service": of_parts("service", 90), "service-512": of_parts("service", 90, "512"),
          "steps": steps(None), "steps-float32": steps(None, "float32"),
          "eager": peers(None, "eager"), "compiled": peers(None, "compiled"),

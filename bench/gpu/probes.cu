@@ -5,9 +5,11 @@
 // cannot be. Ends with 2 and one line where there is no device.
 #include <cuda_runtime.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +44,26 @@ __global__ void Read(const uint4* from, size_t count, unsigned* sum) {
 
 __global__ void Nothing() {}
 
+constexpr int kStepThreads = 256, kStepWeights = 4;  // 16 bytes each, of a thread
+
+// As a kernel of a token: loads weights, which need nothing of the kernel before, then waits for
+// that kernel and adds to what it wrote.
+__global__ void Step(const uint4* weights, unsigned* data) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  unsigned mine = 0;
+  for (int i = 0; i < kStepWeights; ++i) {
+    const uint4 v = weights[thread + i * gridDim.x * blockDim.x];
+    mine += v.x ^ v.y ^ v.z ^ v.w;
+  }
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  data[thread] += mine + 1;
+}
+
 // Values of `amount` over the seconds that `work` takes, after a turn that is not counted.
 void Row(const char* row, const char* unit, double amount, const std::function<void()>& work) {
   std::printf("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [", row, unit);
@@ -56,6 +78,39 @@ void Row(const char* row, const char* unit, double amount, const std::function<v
   }
   std::printf("]}\n");
   std::fflush(stdout);
+}
+
+// Shared memory of another process, as the store's segments are, made a source of fast copies.
+void Registered(void* device) {
+  const char* row = "shared memory, registered";
+  const int fd = memfd_create("probe", 0);
+  void* memory = MAP_FAILED;
+  if (fd >= 0 && ftruncate(fd, kHostBytes) == 0) {
+    memory = mmap(nullptr, kHostBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  if (memory == MAP_FAILED) {
+    std::printf("{\"row\": \"%s\", \"why\": \"%s\"}\n", row, std::strerror(errno));
+    return;
+  }
+  std::memset(memory, 1, kHostBytes);
+  const double host = kHostBytes / 1e9;
+  const cudaError_t error = cudaHostRegister(memory, kHostBytes, cudaHostRegisterDefault);
+  if (error != cudaSuccess) {
+    std::printf("{\"row\": \"%s\", \"why\": \"%s\"}\n", row, cudaGetErrorString(error));
+    cudaGetLastError();
+  } else {
+    Row("registered to device", "GB/s", host,
+        [&] { cudaMemcpy(device, memory, kHostBytes, cudaMemcpyHostToDevice); });
+    Row("device to registered", "GB/s", host,
+        [&] { cudaMemcpy(memory, device, kHostBytes, cudaMemcpyDeviceToHost); });
+    cudaHostUnregister(memory);
+    Row("registering and unregistering", "GB/s", host, [&] {
+      cudaHostRegister(memory, kHostBytes, cudaHostRegisterDefault);
+      cudaHostUnregister(memory);
+    });
+  }
+  munmap(memory, kHostBytes);
+  close(fd);
 }
 
 void Bandwidths() {
@@ -85,7 +140,11 @@ void Bandwidths() {
       [&] { cudaMemcpy(to, pageable.data(), kHostBytes, cudaMemcpyHostToDevice); });
   Row("device to pageable", "GB/s", host,
       [&] { cudaMemcpy(pageable.data(), to, kHostBytes, cudaMemcpyDeviceToHost); });
+  // A step's table goes by one such copy.
+  Row("pinned to device, 128 KiB", "s", -1,
+      [&] { cudaMemcpyAsync(to, pinned, size_t{128} << 10, cudaMemcpyHostToDevice); });
   cudaFreeHost(pinned);
+  Registered(to);
   cudaFree(from), cudaFree(to), cudaFree(sum);
 }
 
@@ -102,6 +161,65 @@ void Launches() {
   Require(cudaStreamEndCapture(stream, &graph), "a launch in a graph");
   Require(cudaGraphInstantiate(&ready, graph, 0), "a launch in a graph");
   Row("a launch in a graph", "s", -kLaunches, [&] { cudaGraphLaunch(ready, stream); });
+}
+
+// A chain of Step in a graph, each on every multiprocessor. With `early` each may begin before the
+// one before it ends (programmatic dependent launch).
+void ChainOfSteps(const char* row, bool early, int blocks, const uint4* weights, unsigned* data) {
+  cudaStream_t stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  Require(cudaStreamCreate(&stream), row);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(kStepThreads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+  for (int i = 0; i < kLaunches && error == cudaSuccess; ++i) {
+    error = cudaLaunchKernelEx(&config, Step, weights, data);
+  }
+  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+  if (error == cudaSuccess) error = ended;
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&ready, graph, 0);
+  const size_t count = static_cast<size_t>(blocks) * kStepThreads;
+  std::vector<unsigned> result(count);
+  if (error == cudaSuccess) error = cudaMemset(data, 0, count * sizeof(unsigned));
+  if (error == cudaSuccess) error = cudaGraphLaunch(ready, stream);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+  if (error == cudaSuccess) {
+    error = cudaMemcpy(result.data(), data, count * sizeof(unsigned), cudaMemcpyDeviceToHost);
+  }
+  if (error != cudaSuccess) {
+    std::printf("{\"row\": \"%s\", \"why\": \"%s\"}\n", row, cudaGetErrorString(error));
+    cudaGetLastError();
+    return;
+  }
+  for (const unsigned value : result) {
+    if (value == kLaunches) continue;
+    std::printf("{\"row\": \"%s\", \"why\": \"a step ran before the one before it ended\"}\n", row);
+    return;
+  }
+  Row(row, "s", -kLaunches, [&] { cudaGraphLaunch(ready, stream); });
+}
+
+void DependentLaunches() {
+  cudaDeviceProp properties;
+  Require(cudaGetDeviceProperties(&properties, 0), "properties");
+  const int blocks = properties.multiProcessorCount;
+  const size_t threads = static_cast<size_t>(blocks) * kStepThreads;
+  uint4* weights = nullptr;
+  unsigned* data = nullptr;
+  Require(cudaMalloc(&weights, threads * kStepWeights * sizeof(uint4)), "memory");
+  Require(cudaMemset(weights, 0, threads * kStepWeights * sizeof(uint4)), "memory");
+  Require(cudaMalloc(&data, threads * sizeof(unsigned)), "memory");
+  ChainOfSteps("a small kernel in a graph", false, blocks, weights, data);
+  ChainOfSteps("a small kernel in a graph, dependent launch", true, blocks, weights, data);
+  cudaFree(weights), cudaFree(data);
 }
 
 // The other side of a share: whether the memory named by `kind` and `handle` reads as it should.
@@ -206,5 +324,6 @@ int main(int argc, char** argv) {
   Bandwidths();
   Launches();
   Shares();
+  DependentLaunches();
   return 0;
 }

@@ -1,0 +1,292 @@
+#include "bench/gpu/fused_dot_check.h"
+
+#include <algorithm>
+#include <cfenv>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/fused_dot.h"
+#include "bench/gpu/fused_rules.h"
+#include "bench/gpu/tensor_core_cases.h"
+
+namespace hearth {
+namespace {
+
+__extension__ typedef __int128 Wide;
+
+constexpr int kTiles = 2;
+
+bool Report(const char* check, uint64_t compared, uint64_t failed) {
+  std::printf("%-78s %9llu compared, %llu differ%s\n", check,
+              static_cast<unsigned long long>(compared), static_cast<unsigned long long>(failed),
+              failed == 0 && compared > 0 ? "" : "  FAILED");
+  return failed == 0 && compared > 0;
+}
+
+bool AllFinite(const uint16_t* a, const uint16_t* b, float c) {
+  bool finite = std::isfinite(c);
+  for (int i = 0; i < kStepInputs; ++i) {
+    finite &= std::isfinite(FloatOfBf16(a[i])) && std::isfinite(FloatOfBf16(b[i]));
+  }
+  return finite;
+}
+
+// A significand in [1, 2), less for subnormals, and its exponent; a zero's exponent is -126.
+double Significand(double value, int* exponent) {
+  double significand = std::frexp(value, exponent) * 2;
+  --*exponent;
+  if (value == 0) *exponent = -126;
+  if (*exponent < -126) {
+    significand = std::ldexp(significand, *exponent + 126);
+    *exponent = -126;
+  }
+  return significand;
+}
+
+// The same step in doubles: every operation here is exact but for the two that are named cuts.
+float StepOfDoubles(const uint16_t* a, const uint16_t* b, float c) {
+  double terms[kStepInputs + 1];
+  int exponents[kStepInputs + 1], largest = -1000;
+  for (int i = 0; i < kStepInputs; ++i) {
+    int of_a, of_b;
+    const double x = Significand(static_cast<double>(FloatOfBf16(a[i])), &of_a);
+    const double y = Significand(static_cast<double>(FloatOfBf16(b[i])), &of_b);
+    terms[i] = x * y;
+    exponents[i] = of_a + of_b;
+  }
+  terms[kStepInputs] = Significand(static_cast<double>(c), &exponents[kStepInputs]);
+  for (const int exponent : exponents) largest = std::max(largest, exponent);
+  double total = 0;
+  for (int i = 0; i <= kStepInputs; ++i) {
+    total += std::trunc(std::ldexp(terms[i], 25 + exponents[i] - largest));  // the first cut
+  }
+  int exponent;
+  const double significand = Significand(std::ldexp(total, largest - 25), &exponent);
+  const double cut = std::trunc(std::ldexp(significand, 23));        // the second
+  return static_cast<float>(std::ldexp(cut, exponent - 23)) + 0.0f;  // -0 becomes +0
+}
+
+// The same in integers of 128 bits, in units of 2^-78: a cut is a division. REQUIRES: products and
+// sum in [2^-41, 2^41) or zero.
+float StepOfIntegers(const uint16_t* a, const uint16_t* b, float c) {
+  constexpr int kUnit = -78;
+  const auto exact = [](long double value) { return static_cast<Wide>(std::ldexp(value, -kUnit)); };
+  int of_a, of_b, largest = -1000;
+  for (int i = 0; i < kStepInputs; ++i) {
+    Significand(static_cast<double>(FloatOfBf16(a[i])), &of_a);
+    Significand(static_cast<double>(FloatOfBf16(b[i])), &of_b);
+    largest = std::max(largest, of_a + of_b);
+  }
+  Significand(static_cast<double>(c), &of_a);
+  largest = std::max(largest, of_a);
+  const Wide last_bit = static_cast<Wide>(1) << (largest - 25 - kUnit);
+  Wide total = exact(static_cast<long double>(c)) / last_bit;  // towards zero, as the device cuts
+  for (int i = 0; i < kStepInputs; ++i) {
+    const long double x = FloatOfBf16(a[i]), y = FloatOfBf16(b[i]);
+    total += exact(x * y) / last_bit;
+  }
+  std::fesetround(FE_TOWARDZERO);
+  const volatile long double sum = static_cast<long double>(total);
+  const volatile float result = static_cast<float>(std::ldexp(sum, largest - 25));
+  std::fesetround(FE_TONEAREST);
+  return result + 0.0f;
+}
+
+// How many outputs of a class differ between FusedDot and `other`; outputs that are not finite are
+// left out.
+template <typename Other>
+void CountDiffering(size_t step_class, Other other, uint64_t* compared, uint64_t* differing) {
+  const Operands operands = StepOperands(step_class, kTiles);
+  for (size_t i = 0; i < operands.outputs(); ++i) {
+    const uint16_t *a = operands.RowOfA(i), *b = operands.RowOfB(i);
+    if (!AllFinite(a, b, operands.c[i])) continue;
+    ++*compared;
+    *differing += !SameResult(FusedDot(a, b, operands.c[i]), other(a, b, operands.c[i]));
+  }
+}
+
+bool CheckDoubles() {
+  uint64_t compared = 0, differing = 0;
+  for (size_t i = 0; i < StepClasses().size(); ++i) {
+    CountDiffering(i, StepOfDoubles, &compared, &differing);
+  }
+  return Report("arithmetic of doubles from the same description, all classes", compared,
+                differing);
+}
+
+bool CheckIntegers() {
+  uint64_t compared = 0, differing = 0;
+  for (const char* name :
+       {"normal", "model", "bits next to the cut", "pairs of bits", "sum much larger",
+        "sum much smaller", "sum cancels", "products cancel"}) {
+    const std::vector<std::string> names = StepClasses();
+    const auto at = std::find(names.begin(), names.end(), name) - names.begin();
+    CountDiffering(static_cast<size_t>(at), StepOfIntegers, &compared, &differing);
+  }
+  return Report("integers of 128 bits, float32 by the processor's rounding to zero", compared,
+                differing);
+}
+
+// Where no bit is below the cut, a step is the exact sum rounded once.
+bool CheckExactSums() {
+  CaseRandom random(5);
+  uint64_t differing = 0;
+  constexpr uint64_t kCases = 200000;
+  for (uint64_t turn = 0; turn < kCases; ++turn) {
+    uint16_t a[kStepInputs], b[kStepInputs];
+    const float c = static_cast<float>(random.Between(-(1 << 23), 1 << 23)) / (1 << 18);
+    long double sum = c;
+    for (int i = 0; i < kStepInputs; ++i) {
+      a[i] = random.Bf16(-2, 2);
+      b[i] = random.Bf16(-2, 2);
+      sum += static_cast<long double>(FloatOfBf16(a[i])) * FloatOfBf16(b[i]);
+    }
+    std::fesetround(FE_TOWARDZERO);
+    const volatile long double exact = sum;
+    const volatile float cut = static_cast<float>(exact);
+    std::fesetround(FE_TONEAREST);
+    differing += !SameResult(FusedDot(a, b, c), cut + 0.0f);
+  }
+  return Report("exact sums in long double, where nothing is cut before the end", kCases,
+                differing);
+}
+
+bool CheckOrder() {
+  uint64_t compared = 0, differing = 0;
+  for (size_t i = 0; i < StepClasses().size(); ++i) {
+    CountDiffering(
+        i,
+        [](const uint16_t* a, const uint16_t* b, float c) {
+          uint16_t p[kStepInputs], q[kStepInputs];
+          for (int k = 0; k < kStepInputs; ++k) {
+            p[k] = b[(k * 5 + 3) % kStepInputs];
+            q[k] = a[(k * 5 + 3) % kStepInputs];
+          }
+          return FusedDot(p, q, c);
+        },
+        &compared, &differing);
+  }
+  return Report("itself, the 16 in another order and A and B exchanged", compared, differing);
+}
+
+struct Known {
+  const char* what;
+  std::vector<float> a, b;  // the others are +0
+  float c;
+  uint32_t result;
+};
+std::vector<Known> KnownSteps() {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto two = [](int exponent) { return std::ldexp(1.0f, exponent); };
+  constexpr uint32_t kOne = 0x3f800000, kNan = 0x7fffffff, kInf = 0x7f800000;
+  return {
+      {"four of 2^-25 reach 2^-23", {1, 1, 1, 1}, std::vector<float>(4, two(-25)), 1, kOne + 1},
+      {"four of 2^-26 are cut", {1, 1, 1, 1}, std::vector<float>(4, two(-26)), 1, kOne},
+      {"minus 2^-25 reaches the bit below 1", {-1}, {two(-25)}, 1, kOne - 1},
+      {"minus 2^-26 is cut", {-1}, {two(-26)}, 1, kOne},
+      {"a half of the last bit is cut", {1}, {two(-24)}, 1, kOne},
+      {"1.5 times 1.5 has the exponent 0", {1.5f}, {1.5f}, two(-25), 0x40100000},
+      {"the smallest subnormal", {two(-100)}, {two(-49)}, 0, 1},
+      {"half of it twice", {two(-100), two(-100)}, {two(-50), two(-50)}, 0, 1},
+      {"half of it", {two(-100)}, {two(-50)}, 0, 0},
+      {"minus half of it", {-two(-100)}, {two(-50)}, 0, 0},
+      {"subnormal inputs", {two(-130)}, {two(100)}, 0, BitsOfFloat(two(-30))},
+      {"2^127 twice", {two(100), two(100)}, {two(27), two(27)}, 0, kInf},
+      {"2^200 less 2^200", {two(100), -two(100)}, {two(100), two(100)}, 1, 0},
+      {"infinity", {inf}, {2}, 1, kInf},
+      {"minus infinity", {inf}, {-2}, 1, kInf | 0x80000000},
+      {"infinity less infinity", {inf, inf}, {1, -1}, 1, kNan},
+      {"infinity times zero", {inf}, {0}, 1, kNan},
+      {"an infinite sum", {1}, {1}, -inf, kInf | 0x80000000},
+      {"infinity and the other sum", {inf}, {1}, -inf, kNan},
+      {"NaN of A", {nan}, {0}, 1, kNan},
+      {"NaN of B", {0}, {-nan}, 1, kNan},
+      {"NaN of the sum", {0}, {0}, nan, kNan},
+      {"zeros", {0}, {0}, -0.0f, 0},
+  };
+}
+
+bool CheckKnown() {
+  uint64_t compared = 0, differing = 0;
+  for (const Known& known : KnownSteps()) {
+    uint16_t a[kStepInputs] = {}, b[kStepInputs] = {};
+    for (size_t i = 0; i < known.a.size(); ++i) {
+      a[i] = static_cast<uint16_t>(BitsOfFloat(known.a[i]) >> 16);
+      b[i] = static_cast<uint16_t>(BitsOfFloat(known.b[i]) >> 16);
+    }
+    const uint32_t got = BitsOfFloat(FusedDot(a, b, known.c));
+    ++compared;
+    if (got == known.result) continue;
+    ++differing;
+    std::printf("  %s: got %08x, expected %08x\n", known.what, got, known.result);
+  }
+  return Report("steps worked out by hand", compared, differing);
+}
+
+// The search must name a rule that was planted, with no other that agrees as well.
+bool CheckSearch(const FusedRule& planted) {
+  constexpr size_t kOfClass = 512;
+  std::vector<std::vector<Observation>> observations;
+  for (size_t i = 0; i < StepClasses().size(); ++i) {
+    const Operands operands = StepOperands(i, 1);
+    std::vector<Observation>& of_class = observations.emplace_back();
+    for (size_t n = 0; n < kOfClass; ++n) {
+      const size_t output = n * 7919 % kTileOutputs;
+      Observation& o = of_class.emplace_back();
+      std::copy_n(operands.RowOfA(output), kStepInputs, o.a);
+      std::copy_n(operands.RowOfB(output), kStepInputs, o.b);
+      o.c = operands.c[output];
+      o.d = FusedDot(o.a, o.b, o.c, planted);
+    }
+  }
+  const std::vector<RuleScore> scores = ScoreRules(observations, 1500);
+  const auto fits = std::count_if(scores.begin(), scores.end(),
+                                  [](const RuleScore& score) { return score.differing == 0; });
+  const bool found = fits == 1 && NameOf(scores.front().rule) == NameOf(planted);
+  if (!found) {
+    for (long i = 0; i < std::max(2L, std::min(8L, static_cast<long>(fits))); ++i) {
+      const RuleScore& score = scores[static_cast<size_t>(i)];
+      std::printf("  %llu differ: %s\n", static_cast<unsigned long long>(score.differing),
+                  NameOf(score.rule).c_str());
+    }
+  }
+  return Report(("search finds: " + NameOf(planted)).c_str(), scores.size(), found ? 0 : 1);
+}
+
+std::vector<FusedRule> Planted() {
+  std::vector<FusedRule> rules(7);
+  rules[1].fraction_bits = 24;
+  rules[1].group = 8;
+  rules[1].minus_zero = true;
+  rules[2].term = Cut::kNearest;
+  rules[3].result = Cut::kNearest;
+  rules[3].fraction_bits = 26;
+  rules[4].zeros_align = false;
+  rules[4].tiny_sign = true;
+  rules[5].subnormals = Subnormals::kNormalized;
+  rules[5].saturates = true;
+  rules[5].large_products = false;
+  rules[6].group = 4;
+  rules[6].sum_apart = true;
+  rules[6].tiny_results = false;
+  return rules;
+}
+
+}  // namespace
+
+int CheckFusedDot() {
+  int failed = 0;
+  for (const auto check : {CheckKnown, CheckDoubles, CheckIntegers, CheckExactSums, CheckOrder}) {
+    failed += !check();
+  }
+  for (const FusedRule& planted : Planted()) failed += !CheckSearch(planted);
+  return failed;
+}
+
+}  // namespace hearth

@@ -1,0 +1,13 @@
+// Proof on the host that FusedDot computes what its header says, and that the search for rules
+// finds a rule that was planted.
+#ifndef HEARTH_BENCH_GPU_FUSED_DOT_CHECK_H_
+#define HEARTH_BENCH_GPU_FUSED_DOT_CHECK_H_
+
+namespace hearth {
+
+// Prints a line for each check. Returns how many failed.
+int CheckFusedDot();
+
+}  // namespace hearth
+
+#endif  // HEARTH_BENCH_GPU_FUSED_DOT_CHECK_H_
