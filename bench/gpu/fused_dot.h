@@ -1,7 +1,16 @@
-// The step of a tensor core for one output: products of bfloat16 and a float32 sum are cut at a bit
-// below the largest exponent among them, added exactly, and cut to float32. FusedRule() is the step
-// that is published for Hopper's m16n8k16 and m64nNk16 (arXiv 2511.10909); the other values are the
-// candidates that tensor_core_probe compares with a device. Functions only; thread-safe.
+// The k16 step of Hopper's tensor cores for one output: a float32 sum plus 16 products of bfloat16.
+// mma.sync m16n8k16 and wgmma m64nNk16 compute these bits (docs/decisions.md, 431).
+// Functions only; thread-safe.
+//
+// With finite inputs:
+//   1. A product of significands has 14 fraction bits, the sum 23; neither is normalized. An
+//      exponent is that of the inputs: for a product the sum of both, for a subnormal -126.
+//   2. The largest exponent is taken over the terms that are not zero, and is at least -133.
+//   3. Each term is cut toward zero at the bit 2^(largest - 25). The 17 terms are added exactly.
+//   4. The total is cut toward zero to float32. Subnormals are kept, and 2^128 or more is infinity.
+//      A total of zero is +0, also if it was cut to zero or all terms are -0.
+// A NaN input, infinity times zero and infinities of both signs give the NaN 0x7fffffff; otherwise
+// an infinite input gives infinity. A finite product of 2^128 or more counts with its value.
 #ifndef HEARTH_BENCH_GPU_FUSED_DOT_H_
 #define HEARTH_BENCH_GPU_FUSED_DOT_H_
 
@@ -12,26 +21,10 @@
 
 namespace hearth {
 
-constexpr int kStepInputs = 16;  // products of one step
-
-enum class Cut { kTowardZero, kDown, kNearest };  // nearest: ties to even
-enum class Subnormals { kKept, kNormalized, kZero };
-
-struct FusedRule {
-  int fraction_bits = 25;         // kept below the largest exponent
-  Cut term = Cut::kTowardZero;    // a product or the sum so far, at the last kept bit
-  Cut result = Cut::kTowardZero;  // the total, to float32
-  int group = kStepInputs;        // products added at once; groups follow one another
-  bool sum_apart = false;   // products are added first; the sum so far is added to their total
-  bool zeros_align = true;  // a zero has the exponent -126 and may be the largest
-  Subnormals subnormals = Subnormals::kKept;  // of the inputs
-  bool minus_zero = false;     // the total of zeros that are all negative is -0; else +0
-  bool tiny_sign = false;      // a negative total that is cut to zero is -0; else +0
-  bool saturates = false;      // a total above float32 is its largest value; else infinity
-  bool large_products = true;  // a product of 2^128 or more counts as it is; else as infinity
-  bool tiny_results = true;    // a subnormal result is kept; else it is zero
-  uint32_t nan_bits = 0x7fffffff;
-};
+constexpr int kStepInputs = 16;      // products of a step
+constexpr int kStepBits = 25;        // kept below the largest exponent
+constexpr int kStepExponent = -133;  // the least value of the largest exponent
+constexpr uint32_t kStepNan = 0x7fffffff;
 
 inline float FloatOfBits(uint32_t bits) {
   float value;
@@ -45,139 +38,78 @@ inline uint32_t BitsOfFloat(float value) {
 }
 inline float FloatOfBf16(uint16_t bits) { return FloatOfBits(uint32_t{bits} << 16); }
 
-// significand * 2^(exponent - fraction bits of its format).
-struct FloatParts {
-  int64_t significand;
-  int exponent;
-};
-
-// Of a finite value with `fraction` bits below the leading one, given as its bits.
-inline FloatParts PartsOf(uint32_t bits, int fraction, Subnormals subnormals) {
-  const int exponent = static_cast<int>(bits >> fraction & 255);
-  int64_t significand = bits & ((uint32_t{1} << fraction) - 1);
-  FloatParts parts{significand, -126};
-  if (exponent != 0) {
-    parts = {significand | int64_t{1} << fraction, exponent - 127};
-  } else if (significand != 0 && subnormals == Subnormals::kZero) {
-    parts.significand = 0;
-  } else if (significand != 0 && subnormals == Subnormals::kNormalized) {
-    const int up = fraction - (63 - __builtin_clzll(static_cast<uint64_t>(significand)));
-    parts = {significand << up, -126 - up};
-  }
-  if (bits >> (fraction + 8) & 1) parts.significand = -parts.significand;
-  return parts;
-}
-
-// value / 2^right as an integer. REQUIRES: |value| < 2^61, and value * 2^-right fits where right <
-// 0.
-inline int64_t CutRight(int64_t value, int right, Cut cut) {
-  if (right <= 0) return value * (int64_t{1} << -right);
-  if (right > 62) right = 62;
-  const int64_t down = value >> right;
-  const int64_t rest = value - down * (int64_t{1} << right), half = int64_t{1} << (right - 1);
-  if (cut == Cut::kTowardZero) return down + (value < 0 && rest != 0 ? 1 : 0);
-  if (cut == Cut::kDown) return down;
-  return down + (rest > half || (rest == half && (down & 1)) ? 1 : 0);
-}
-
-// sum * 2^unit as float32.
-inline float FloatOfSum(int64_t sum, int unit, const FusedRule& rule) {
-  if (sum == 0) return 0.0f;
-  const int top = 63 - __builtin_clzll(static_cast<uint64_t>(sum < 0 ? -sum : sum));
-  int drop = top - 23;
-  if (drop < -149 - unit) drop = -149 - unit;  // a subnormal result
-  const int64_t cut = CutRight(sum, drop, rule.result);
-  if (cut == 0) return sum < 0 && rule.tiny_sign ? -0.0f : 0.0f;
-  const float value = std::ldexp(static_cast<float>(cut), unit + drop);
-  if (!rule.tiny_results && std::fabs(value) < std::numeric_limits<float>::min()) {
-    return std::copysign(0.0f, rule.tiny_sign ? value : 0.0f);
-  }
-  if (std::isinf(value) && rule.saturates) {
-    return std::copysign(std::numeric_limits<float>::max(), value);
-  }
-  return value;
-}
-
-// Whether NaNs or infinities decide the result; then *result is it.
-inline bool SpecialResult(const uint16_t* a, const uint16_t* b, const float* c, int count,
-                          const FusedRule& rule, float* result) {
-  bool special = (c != nullptr && !std::isfinite(*c)) || !rule.large_products;
-  for (int i = 0; i < count; ++i) {
-    special |= (a[i] & 0x7f80) == 0x7f80 || (b[i] & 0x7f80) == 0x7f80;
-  }
-  if (!special) return false;
-  bool nan = c != nullptr && std::isnan(*c);
-  bool plus = c != nullptr && std::isinf(*c) && *c > 0;
-  bool minus = c != nullptr && std::isinf(*c) && *c < 0;
-  for (int i = 0; i < count; ++i) {
+// The result where an input is infinite or NaN. REQUIRES: at least one is.
+inline float SpecialDot(const uint16_t* a, const uint16_t* b, float c) {
+  bool nan = std::isnan(c), plus = std::isinf(c) && c > 0, minus = std::isinf(c) && c < 0;
+  for (int i = 0; i < kStepInputs; ++i) {
     const float x = FloatOfBf16(a[i]), y = FloatOfBf16(b[i]);
-    if (std::isnan(x) || std::isnan(y)) nan = true;
-    const bool infinite = std::isinf(x) || std::isinf(y);
-    if (infinite && (x == 0 || y == 0)) nan = true;
-    if (!infinite && (rule.large_products || !std::isinf(x * y))) continue;
+    nan |= std::isnan(x) || std::isnan(y);
+    if (!std::isinf(x) && !std::isinf(y)) continue;
+    nan |= x == 0 || y == 0;
     (std::signbit(x) == std::signbit(y) ? plus : minus) = true;
   }
-  if (!nan && !plus && !minus) return false;
+  if (nan || (plus && minus)) return FloatOfBits(kStepNan);
   const float infinity = std::numeric_limits<float>::infinity();
-  *result = nan || (plus && minus) ? FloatOfBits(rule.nan_bits) : plus ? infinity : -infinity;
-  return true;
+  return plus ? infinity : -infinity;
 }
 
-// `count` products (at most kStepInputs) and, unless it is null, *c, added at once.
-inline float FusedSum(const uint16_t* a, const uint16_t* b, const float* c, int count,
-                      const FusedRule& rule) {
-  float special;
-  if (SpecialResult(a, b, c, count, rule, &special)) return special;
-  constexpr int kNone = -1000;
-  FloatParts terms[kStepInputs], sum{0, kNone};
-  int largest = kNone;
-  bool all_minus = true;
-  for (int i = 0; i < count; ++i) {
-    const FloatParts x = PartsOf(a[i], 7, rule.subnormals), y = PartsOf(b[i], 7, rule.subnormals);
-    terms[i] = {x.significand * y.significand, x.exponent + y.exponent};
-    all_minus &= ((a[i] ^ b[i]) & 0x8000) != 0;
-    if ((rule.zeros_align || terms[i].significand != 0) && terms[i].exponent > largest) {
-      largest = terms[i].exponent;
-    }
-  }
-  if (c != nullptr) {
-    sum = PartsOf(BitsOfFloat(*c), 23, rule.subnormals);
-    all_minus &= std::signbit(*c);
-    if ((rule.zeros_align || sum.significand != 0) && sum.exponent > largest) {
-      largest = sum.exponent;
-    }
-  }
-  const int unit = largest - rule.fraction_bits;
-  int64_t total =
-      sum.significand == 0 ? 0 : CutRight(sum.significand, unit + 23 - sum.exponent, rule.term);
-  bool zeros = sum.significand == 0;
-  for (int i = 0; i < count; ++i) {
-    if (terms[i].significand == 0) continue;
-    total += CutRight(terms[i].significand, unit + 14 - terms[i].exponent, rule.term);
-    zeros = false;
-  }
-  if (zeros) return all_minus && rule.minus_zero ? -0.0f : 0.0f;
-  return FloatOfSum(total, unit, rule);
+// total * 2^unit, cut toward zero. REQUIRES: unit >= kStepExponent - kStepBits.
+inline float CutToFloat(int64_t total, int unit) {
+  if (total == 0) return 0.0f;
+  const uint64_t size = static_cast<uint64_t>(total < 0 ? -total : total);
+  int drop = 40 - __builtin_clzll(size);  // 24 bits are left
+  if (drop < -149 - unit) drop = -149 - unit;
+  const uint64_t kept = drop < 0 ? size << -drop : size >> drop;
+  if (kept == 0) return 0.0f;
+  // The leading bit of a normal significand adds 1 to the exponent's field.
+  uint32_t bits = static_cast<uint32_t>(kept);
+  bits += static_cast<uint32_t>(unit + drop + 149) << 23;
+  if (unit + drop > 104) bits = 0x7f800000;  // 2^128 or more
+  return FloatOfBits(bits | (total < 0 ? 0x80000000 : 0));
 }
 
 // c and the 16 products of a and b.
-inline float FusedDot(const uint16_t* a, const uint16_t* b, float c,
-                      const FusedRule& rule = FusedRule()) {
-  for (int i = 0; i < kStepInputs; i += rule.group) {
-    if (!rule.sum_apart) {
-      c = FusedSum(a + i, b + i, &c, rule.group, rule);
-      continue;
-    }
-    const float products = FusedSum(a + i, b + i, nullptr, rule.group, rule);
-    c = FusedSum(nullptr, nullptr, &c, 0, rule) + products;  // float32's own addition
+inline float FusedDot(const uint16_t* a, const uint16_t* b, float c) {
+  // Exponents of products are those of the format: both biases, 254, are still in them.
+  constexpr int kBiases = 254;
+  uint32_t products[kStepInputs];
+  int exponents[kStepInputs];
+  const uint32_t c_bits = BitsOfFloat(c);
+  const int c_field = static_cast<int>(c_bits >> 23 & 255);
+  const uint32_t c_size = (c_bits & 0x7fffff) | (c_field != 0 ? 0x800000 : 0);
+  const int c_exponent = (c_field != 0 ? c_field : 1) + kBiases - 127;
+  int largest = kStepExponent + kBiases;
+  if (c_size != 0 && c_exponent > largest) largest = c_exponent;
+  bool special = c_field == 255;
+  for (int i = 0; i < kStepInputs; ++i) {
+    const int x = a[i] >> 7 & 255, y = b[i] >> 7 & 255;
+    special |= x == 255 || y == 255;
+    const uint32_t x_size = (a[i] & 127) | (x != 0 ? 128 : 0);
+    const uint32_t y_size = (b[i] & 127) | (y != 0 ? 128 : 0);
+    products[i] = x_size * y_size;
+    exponents[i] = (x != 0 ? x : 1) + (y != 0 ? y : 1);
+    const int counted = products[i] != 0 ? exponents[i] : 0;
+    largest = counted > largest ? counted : largest;
   }
-  return c;
+  if (special) return SpecialDot(a, b, c);
+  // A product of 16 bits lies 11 bits above the cut, the sum 2 bits: all are gone after 31.
+  int64_t total = 0;
+  for (int i = 0; i < kStepInputs; ++i) {
+    int right = largest - exponents[i];
+    right = right < 0 || right > 31 ? 31 : right;  // less than 0: a zero
+    const int32_t size = static_cast<int32_t>(products[i] << (kStepBits - 14) >> right);
+    total += (a[i] ^ b[i]) & 0x8000 ? -size : size;
+  }
+  int right = largest - c_exponent;
+  right = right < 0 || right > 31 ? 31 : right;
+  const int32_t size = static_cast<int32_t>(c_size << (kStepBits - 23) >> right);
+  total += c_bits >> 31 ? -size : size;
+  return CutToFloat(total, largest - kBiases - kStepBits);
 }
 
 // The ascending chain of an output: inputs / 16 steps.
-inline float FusedChain(const uint16_t* a, const uint16_t* b, float c, int inputs,
-                        const FusedRule& rule = FusedRule()) {
-  for (int k = 0; k < inputs; k += kStepInputs) c = FusedDot(a + k, b + k, c, rule);
+inline float FusedChain(const uint16_t* a, const uint16_t* b, float c, int inputs) {
+  for (int k = 0; k < inputs; k += kStepInputs) c = FusedDot(a + k, b + k, c);
   return c;
 }
 

@@ -3,7 +3,12 @@
 #ifndef HEARTH_BENCH_GPU_FUSED_DOT_CHECK_H_
 #define HEARTH_BENCH_GPU_FUSED_DOT_CHECK_H_
 
+#include <cstdint>
+
 namespace hearth {
+
+// Prints a line and returns whether the check compared something and nothing differs.
+bool ReportCheck(const char* check, uint64_t compared, uint64_t differing);
 
 // Prints a line for each check. Returns how many failed.
 int CheckFusedDot();

@@ -180,6 +180,25 @@ void FillZeroBesideLarge(CaseRandom* random, const Tile& tile) {
   }
 }
 
+// Multiples of 2^-149 and two bits from 2^-163 to 2^-153, beside zeros times the largest values:
+// shows the least exponent, at which the cut is 2^-158.
+void FillLeastExponent(CaseRandom* random, const Tile& tile) {
+  Fill(tile.a, kOfA, [&](int i) {
+    const int place = i % kStepInputs;
+    if (place == 1 || place == 2) return static_cast<uint16_t>(random->Bf16(-97, -87) & 0xff81);
+    const bool multiple = place == 0 || (place % 4 == 0 && random->OneIn(2));
+    if (multiple) return static_cast<uint16_t>(random->Bf16(-83, -66) & 0xff80);
+    return SignedZero(random);
+  });
+  Fill(tile.b, kOfB, [&](int i) {
+    if (i % 4 == 3) return random->Bf16(100, 127);
+    return static_cast<uint16_t>(random->Bf16(-66, -66) & 0xff80);
+  });
+  Fill(tile.c, kTileOutputs, [&](int) {
+    return FloatOfBits((random->OneIn(2) ? 0x80000000 : 0) + (random->OneIn(8) ? 1 : 0));
+  });
+}
+
 void FillSpecials(CaseRandom* random, const Tile& tile) {
   FillNormals(random, tile);
   static constexpr uint16_t kSpecials[] = {0x7f80, 0xff80, 0x7f80, 0xff80, 0x7fc0,
@@ -231,6 +250,7 @@ constexpr StepClass kClasses[] = {
     {"overflow", FillFromRanges<58, 66, 58, 66, 115, 127>},
     {"large products cancel", FillLargeCancelling},
     {"infinities and NaNs", FillSpecials},
+    {"least exponent", FillLeastExponent},
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Whether a device's tensor cores compute what FusedDot computes on a CPU, bit for bit, and if not,
 // which candidate does.
-//   tensor_core_probe --host                      checks FusedDot itself; needs no device
+//   tensor_core_probe --host                      checks FusedDot itself, also against digests of
+//                                                 what a device computed; needs no device
 //   tensor_core_probe --part PART [--json FILE] [--observed FILE]
 //     mma, wgmma   single steps, 2^20 of each class of values
 //     chains       sums of 640 to 10,240 inputs
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -28,6 +30,7 @@ namespace hearth {
 namespace {
 
 constexpr int kTiles = (1 << 20) / kTileOutputs;  // of a class
+constexpr int kChainInputs[] = {640, 1152, 2560, 10240}, kChainTiles = 2;
 constexpr size_t kObservationsOfClass = 1024, kFirstDiffering = 6, kRulesShown = 6;
 constexpr uint64_t kStopScoring = 6000;  // a third of all observations
 
@@ -147,7 +150,7 @@ void AddRow(const Operands& operands, const char* source, const std::vector<floa
               static_cast<unsigned long long>(comparison.differing),
               static_cast<unsigned long long>(comparison.compared));
   for (const auto& [bits, count] : comparison.nans) {
-    if (bits == FusedRule().nan_bits) continue;
+    if (bits == kStepNan) continue;
     std::printf("  NaN bits other than expected: %08x, %llu times\n", bits,
                 static_cast<unsigned long long>(count));
   }
@@ -320,8 +323,8 @@ void RunChains(DescriptorOrder order, Findings* findings) {
       {Instruction::kWgmma256, true, "wgmma m64n256k16, scale-d = 0"},
       {Instruction::kWgmma64Registers, true, "the same of A in registers, n64"},
   };
-  for (const int inputs : {640, 1152, 2560, 10240}) {
-    const Operands operands = ChainOperands(inputs, 2);
+  for (const int inputs : kChainInputs) {
+    const Operands operands = ChainOperands(inputs, kChainTiles);
     const std::vector<float> expected = Emulated(operands);
     std::vector<float> first;
     for (const Source& source : sources) {
@@ -482,16 +485,53 @@ int RunPart(const std::string& part, const std::string& json, const std::string&
   return findings.differing > 0 || findings.failed ? 1 : 0;
 }
 
-// Digests of what this machine emulates, to compare with those of another.
-void PrintDigests() {
-  for (size_t i = 0; i < StepClasses().size(); ++i) {
-    const Operands operands = StepOperands(i, kTiles);
-    std::printf("digest %-22s %s\n", operands.name.c_str(), Digest(Emulated(operands)).c_str());
-  }
-  for (const int inputs : {640, 1152}) {
-    const Operands operands = ChainOperands(inputs, 2);
-    std::printf("digest %-22s %s\n", operands.name.c_str(), Digest(Emulated(operands)).c_str());
-  }
+struct Measured {
+  const char* name;
+  const char* digest;
+};
+// Of the outputs of mma.sync and of wgmma on an NVIDIA H200, 2026-11-28: all had the same bits.
+constexpr Measured kMeasured[] = {
+    {"normal", "1882bd8ed490b787"},
+    {"model", "20e7d01fd9f5a2ec"},
+    {"wide exponents", "4f1df51b564bd9f6"},
+    {"whole range", "c1d92baf0820385a"},
+    {"bits next to the cut", "ec239e87fc5249f5"},
+    {"pairs of bits", "83795ae5ab2a8452"},
+    {"sum much larger", "4d04df2f81f4b7eb"},
+    {"sum much smaller", "dda4e9333e23d61b"},
+    {"sum cancels", "d79440a134a22325"},
+    {"products cancel", "0580f81fd9d6492c"},
+    {"subnormal inputs", "f404a58bb59ab857"},
+    {"subnormal results", "3aac7f5ba33b9314"},
+    {"totals below 2^-149", "ac181c65aebab39b"},
+    {"zeros", "d62946668ef84a51"},
+    {"zeros times large", "62a68c2c75a77023"},
+    {"overflow", "4592a4ef4651f62f"},
+    {"large products cancel", "da08db87f9b7e843"},
+    {"infinities and NaNs", "258c890411aaaa41"},
+    {"K 640", "e12cc445dca5b55c"},
+    {"K 1152", "553a3387a452f50f"},
+    {"K 2560", "75611c8b83f977d5"},
+    {"K 10240", "49baafcd800632ef"},
+};
+
+// Prints digests of what this machine emulates. Returns whether those that were measured agree.
+bool CheckDigests() {
+  uint64_t compared = 0, differing = 0;
+  const auto check = [&](const Operands& operands) {
+    const std::string digest = Digest(Emulated(operands));
+    std::printf("digest %-22s %s\n", operands.name.c_str(), digest.c_str());
+    for (const Measured& measured : kMeasured) {
+      if (operands.name != measured.name) continue;
+      ++compared;
+      differing += digest != measured.digest;
+      if (digest != measured.digest) std::printf("  measured: %s\n", measured.digest);
+    }
+  };
+  for (size_t i = 0; i < StepClasses().size(); ++i) check(StepOperands(i, kTiles));
+  for (const int inputs : kChainInputs) check(ChainOperands(inputs, kChainTiles));
+  return ReportCheck("digests of what an NVIDIA H200 computed", compared, differing) &&
+         compared == std::size(kMeasured);
 }
 
 int Main(int argc, char** argv) {
@@ -520,8 +560,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   if (!host) return RunPart(part, json, observed);
-  PrintDigests();
-  return CheckFusedDot() == 0 ? 0 : 1;
+  const bool as_measured = CheckDigests();
+  return CheckFusedDot() == 0 && as_measured ? 0 : 1;
 }
 
 }  // namespace
