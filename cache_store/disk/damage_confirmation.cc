@@ -16,6 +16,8 @@ namespace {
 constexpr int kPausesInSeconds[] = {1, 2, 4, 4, 4, 4, 4, 4, 4};
 constexpr size_t kSaidBytes = 512;  // more of it says no more
 
+}  // namespace
+
 // LOCK is left out: this process holds a lock of it.
 void DropCachedFiles(const std::string& path) {
   std::error_code error;
@@ -24,8 +26,6 @@ void DropCachedFiles(const std::string& path) {
     if (it->path().filename() != "LOCK") DropFromPageCache(it->path().string());
   }
 }
-
-}  // namespace
 
 bool DamageConfirmation::ReadAgain(absl::string_view wrong) {
   same_ = wrong == last_ ? same_ + 1 : 1;

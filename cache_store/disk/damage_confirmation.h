@@ -25,6 +25,8 @@ class DamageConfirmation {
   // `dir`: the data folder. `wait`: null: it sleeps. `warnings`: for the first wait; may be null.
   DamageConfirmation(std::string dir, Wait wait, std::shared_ptr<Warnings> warnings)
       : dir_(std::move(dir)), wait_(std::move(wait)), warnings_(std::move(warnings)) {}
+  // Each thing that is read has one of its own.
+  DamageConfirmation(DamageConfirmation&&) = default;
 
   // `wrong` describes what was read, and is not empty. Waits, if it is to be read again.
   bool ReadAgain(absl::string_view wrong);
@@ -46,6 +48,9 @@ class DamageConfirmation {
   int same_ = 0;
   size_t waits_ = 0;
 };
+
+// Has the page cache forget the files of the database at `path`.
+void DropCachedFiles(const std::string& path);
 
 // The error of a start that gives up nothing, since `wrong` was not confirmed.
 absl::Status ReadsDifferently(const std::string& dir, absl::string_view wrong);

@@ -43,8 +43,9 @@ absl::Status OpenWhole(const std::string& dir, const std::string& secret_check,
   std::vector<std::string> lines;
   absl::StatusOr<DiskContents> contents = DiskContents();
   for (int attempt = 0; status.ok(); ++attempt) {
+    status =
+        CheckMeta(**db, dir, secret_check, DamageConfirmation(dir, options.wait, options.warnings));
     DamageConfirmation confirmation(dir, options.wait, options.warnings);
-    status = CheckMeta(**db, dir, secret_check, confirmation);
     contents = status.ok() ? LoadContents(**db, before, boot, &confirmation) : status;
     if (contents.ok() || attempt > 0 || !absl::IsDataLoss(contents.status())) break;
     if ((*db)->reserve() == nullptr) break;  // a full disk has no room for an empty database

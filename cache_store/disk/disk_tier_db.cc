@@ -395,8 +395,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn || mode == Mode::kOwnAgain || mode == Mode::kOwnToErase) {
-    status = database->OpenAtAnyRate(dir, mode, options, families,
-                                     DamageConfirmation(dir, tier.wait, tier.warnings));
+    status = database->OpenAtAnyRate(dir, mode, options, families, tier);
   } else if (mode == Mode::kAsIs) {
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
@@ -437,9 +436,8 @@ rocksdb::Status BeginAnew(rocksdb::FileSystem* files, const std::string& dir,
 rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
                                         rocksdb::DBOptions options,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families,
-                                        DamageConfirmation confirmation) {
+                                        const DiskTierOptions& tier) {
   const bool mends = mode == Mode::kOwn;
-  const DamageConfirmation of_mending = confirmation;
   const std::string path = DatabasePath(dir);
   mkdir(path.c_str(), kPrivateFolder);
   reserve_ = std::make_unique<Reserve>(files_.get(), dir);
@@ -473,13 +471,15 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, Mode mode,
     return rocksdb::DB::Open(options, path, families, &handles_, &db_);
   };
   rocksdb::Status status;
+  DamageConfirmation confirmation(dir, tier.wait, tier.warnings);
   do {
     status = settle_logs();
     if (status.ok()) status = open();
   } while (mends && OpensAgain(status, &confirmation));
   if (mends && IsDamage(status)) {
     if (!confirmation.confirmed()) return Misread(path, status.ToString());
-    status = Mend(dir, status.ToString(), &options, families, of_mending, open);
+    status = Mend(dir, status.ToString(), &options, families,
+                  DamageConfirmation(dir, tier.wait, tier.warnings), open);
   }
   if (status.ok()) mode == Mode::kOwnToErase ? reserve_->MakeLater() : reserve_->MakeFile();
   return status;

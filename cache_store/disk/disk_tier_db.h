@@ -112,7 +112,7 @@ class Database {
   // Mends what is damaged, or sets it aside, and copes with a full disk.
   rocksdb::Status OpenAtAnyRate(const std::string& dir, Mode mode, rocksdb::DBOptions options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families,
-                                DamageConfirmation confirmation);
+                                const DiskTierOptions& tier);
   // Opens a database with confirmed damage, `why`. `open` opens it with `*options`.
   rocksdb::Status Mend(const std::string& dir, const std::string& why, rocksdb::DBOptions* options,
                        const std::vector<rocksdb::ColumnFamilyDescriptor>& families,

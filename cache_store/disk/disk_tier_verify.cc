@@ -1,9 +1,16 @@
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cache_store/disk/damage_confirmation.h"
 #include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/disk_tier_load.h"
 #include "cache_store/disk/disk_tier_tables.h"
@@ -18,12 +25,58 @@ struct CheckedObject {
   bool named = false;
 };
 
+// What is wrong, in words that name what was read.
+using Wrongs = std::set<std::string>;
+
+// More are only counted, and are not read again: a broken folder should not fill the memory.
+constexpr size_t kMaxWrongs = 10000;
+constexpr absl::Duration kPause = absl::Seconds(1);
+constexpr int kMaxPasses = 5;
+
 class Verifier {
  public:
   // `noted`: read before the database was opened, so that nothing later is missed.
   Verifier(const Database& db, const PointCount::Noted& noted) : db_(db), noted_(noted) {}
 
-  absl::StatusOr<VerifyReport> Run() {
+  // Calls `wait` before each pass after the first. All that is wrong is a problem if two passes one
+  // after the other read it alike, else a misread.
+  absl::StatusOr<VerifyReport> Run(absl::FunctionRef<void()> wait) {
+    if (absl::Status read = Pass(); !read.ok()) return read;
+    Wrongs problems, misreads;
+    Wrongs last = std::move(wrongs_);
+    for (int pass = 1; pass < kMaxPasses && !last.empty(); ++pass) {
+      wait();
+      if (absl::Status read = Pass(); !read.ok()) return read;
+      for (const std::string& wrong : last) {
+        (wrongs_.count(wrong) > 0 ? problems : misreads).insert(wrong);
+      }
+      last = std::move(wrongs_);
+      for (const std::string& known : problems) last.erase(known);
+    }
+    misreads.merge(last);
+    Name(problems, "", &report_.problem_count, &report_.problems);
+    Name(misreads, "; another read gave other bytes", &report_.misread_count, &report_.misreads);
+    report_.problem_count += unnamed_;
+    return std::move(report_);
+  }
+
+ private:
+  static void Name(const Wrongs& wrongs, absl::string_view end, uint64_t* count,
+                   std::vector<std::string>* names) {
+    *count = wrongs.size();
+    for (const std::string& wrong : wrongs) {
+      if (names->size() == VerifyReport::kMaxNamedProblems) return;
+      names->push_back(absl::StrCat(wrong, end));
+    }
+  }
+
+  // Reads all records, and the slices of objects that were not right before.
+  absl::Status Pass() {
+    report_ = VerifyReport();
+    wrongs_.clear();
+    unnamed_ = 0;
+    layouts_.clear();
+    objects_.clear();
     absl::StatusOr<DiskContents> contents = LoadContents(db_, noted_, ThisBoot(), nullptr);
     if (!contents.ok()) return contents.status();
     for (const std::string& line : contents->damage) Problem(line);
@@ -45,16 +98,18 @@ class Verifier {
         ++report_.unreferenced_objects;
         continue;
       }
-      CheckSlices(object.record);
+      report_.slices += object.record.layers.size();
+      report_.slice_bytes += object.record.layers.size() * object.record.slice_bytes;
+      if (!right_.contains(number) && AreSlicesRight(object.record)) right_.insert(number);
     }
-    return std::move(report_);
+    return absl::OkStatus();
   }
 
- private:
   void Problem(std::string text) {
-    ++report_.problem_count;
-    if (report_.problems.size() < VerifyReport::kMaxNamedProblems) {
-      report_.problems.push_back(std::move(text));
+    if (wrongs_.size() < kMaxWrongs) {
+      wrongs_.insert(std::move(text));
+    } else {
+      ++unnamed_;
     }
   }
 
@@ -101,41 +156,58 @@ class Verifier {
     }
   }
 
-  void CheckSlices(const ObjectRecord& object) {
+  bool AreSlicesRight(const ObjectRecord& object) {
+    bool is_right = true;
+    const auto wrong = [&](size_t slice, absl::string_view what) {
+      is_right = false;
+      Problem(absl::StrCat("object ", object.number, ", layer ", object.layers[slice], ": ", what));
+    };
     for (size_t i = 0; i < object.layers.size(); ++i) {
-      const std::string name = absl::StrCat("object ", object.number, ", layer ", object.layers[i]);
       rocksdb::PinnableSlice value;
       const rocksdb::Status status =
           GetSlice(db_, {object.number, object.layers[i], 0, 0, object.in_table}, &value);
-      ++report_.slices;
       if (!status.ok()) {
-        Problem(absl::StrCat(name, status.IsNotFound() ? ": missing" : ": " + status.ToString()));
+        wrong(i, status.IsNotFound() ? "missing" : status.ToString());
         continue;
       }
-      report_.slice_bytes += value.size();
+      const uint64_t digest = SliceDigest(value.data(), value.size());
       if (value.size() != object.slice_bytes) {
-        Problem(absl::StrCat(name, ": ", value.size(), " bytes, expected ", object.slice_bytes));
-      } else if (SliceDigest(value.data(), value.size()) != object.slice_digests[i]) {
-        Problem(absl::StrCat(name, ": bytes do not match their digest"));
+        wrong(i, absl::StrCat(value.size(), " bytes, expected ", object.slice_bytes));
+      } else if (digest != object.slice_digests[i]) {
+        wrong(i, absl::StrCat("bytes do not match their digest, but have ",
+                              absl::Hex(digest, absl::kZeroPad16)));
       }
     }
+    return is_right;
   }
 
   const Database& db_;
   const PointCount::Noted noted_;
   absl::flat_hash_map<Digest, absl::StatusOr<KvLayout>> layouts_;
+  absl::flat_hash_set<uint64_t> right_;  // objects
+  // Of one pass.
   absl::flat_hash_map<uint64_t, CheckedObject> objects_;
   VerifyReport report_;
+  Wrongs wrongs_;
+  uint64_t unnamed_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
+absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir, const VerifyOptions& options) {
   if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
   const PointCount::Noted noted = PointCount::Read(dir);
   std::unique_ptr<Database> db;
-  if (absl::Status status = Database::Open(dir, Database::Mode::kLook, &db); !status.ok())
-    return status;
+  DiskTierOptions of_tier;
+  of_tier.env = options.env;
+  DamageConfirmation confirmation(dir, options.wait, nullptr);
+  absl::Status opened;
+  do {
+    opened = Database::Open(dir, Database::Mode::kLook, &db, of_tier);
+  } while (absl::IsDataLoss(opened) ? confirmation.ReadAgain(opened.message())
+                                    : absl::StrContains(opened.message(), kReadsDifferently) &&
+                                          confirmation.ReadAgainAfterMisread(opened.message()));
+  if (!opened.ok()) return opened;
   std::string version;
   const rocksdb::Status status =
       (*db)->Get(VerifiedReads(), db->family(kMeta), kVersionKey, &version);
@@ -144,7 +216,10 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
     return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
   }
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
-  return Verifier(*db, noted).Run();
+  return Verifier(*db, noted).Run([&] {
+    options.wait ? options.wait(kPause) : absl::SleepFor(kPause);
+    DropCachedFiles(DatabasePath(dir));
+  });
 }
 
 }  // namespace hearth

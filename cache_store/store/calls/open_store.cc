@@ -423,35 +423,37 @@ void Recovery::KeepLoadedPoints() {
                    2 * bytes));
 }
 
-absl::Status RecoverIndex(StoreCore* core, const DamageConfirmation& confirmation) {
+// Without them all that was published after a drop has other keys, and would be erased.
+absl::Status ReadDropNumbers(StoreCore* core, DamageConfirmation confirmation) {
   DiskTier* const disk = core->tiers.disk.get();
-  if (disk == nullptr) return absl::OkStatus();
-  // Without it all that was published after a drop has other keys, and would be erased.
   absl::StatusOr<std::string> note = disk->ReadNote(DropNumbers::kNote);
-  DamageConfirmation of_note = confirmation;
-  while (!note.ok() && of_note.ReadAgain(note.status().message())) {
+  while (!note.ok() && confirmation.ReadAgain(note.status().message())) {
     note = disk->ReadNote(DropNumbers::kNote);
   }
   if (!note.ok() && !absl::IsDataLoss(note.status())) {
     return absl::Status(note.status().code(),
-                        absl::StrCat("data folder ", of_note.dir(),
+                        absl::StrCat("data folder ", confirmation.dir(),
                                      ": the numbers of tenants' drops cannot be read; start again "
                                      "when the disk is well: ",
                                      note.status().message()));
   }
-  if (!note.ok() && !of_note.confirmed()) {
-    return ReadsDifferently(of_note.dir(), note.status().message());
+  if (!note.ok() && !confirmation.confirmed()) {
+    return ReadsDifferently(confirmation.dir(), note.status().message());
   }
   if (!note.ok()) {
     core->warnings.Say("damage", absl::StrCat("the numbers of tenants' drops cannot be read: ",
                                               note.status().message()));
   }
   core->drop_numbers.Parse(note.value_or(""));
-  DiskContents contents = disk->Load();
+  return absl::OkStatus();
+}
+
+absl::Status RecoverIndex(StoreCore* core, DamageConfirmation confirmation) {
+  DiskContents contents = core->tiers.disk->Load();
   core->damage = std::move(contents.damage);
   core->Count(Counter::kRecoveryDamage, core->damage.size());
   for (const std::string& line : core->damage) core->warnings.Say("damage", line);
-  absl::Status status = Recovery(core, std::move(contents), confirmation).Run();
+  absl::Status status = Recovery(core, std::move(contents), std::move(confirmation)).Run();
   if (!status.ok()) return status;
   core->EraseFromDisk().IgnoreError();  // a full disk takes no erase: what it could not is noted
   return absl::OkStatus();
@@ -491,12 +493,18 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
     if (!made.ok()) return made.status();
     arena = *std::move(made);
   }
-  const DamageConfirmation confirmation(options.data_dir, seams.disk_wait,
-                                        std::make_shared<Warnings>(options.on_warning));
+  const auto confirmation = [&options, wait = seams.disk_wait] {
+    return DamageConfirmation(options.data_dir, wait,
+                              std::make_shared<Warnings>(options.on_warning));
+  };
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
-  if (wants_disk) store->volume()->Begin();
-  if (absl::Status status = RecoverIndex(store->core(), confirmation); !status.ok()) return status;
+  if (wants_disk) {
+    store->volume()->Begin();
+    absl::Status status = ReadDropNumbers(store->core(), confirmation());
+    if (status.ok()) status = RecoverIndex(store->core(), confirmation());
+    if (!status.ok()) return status;
+  }
   if (!is_tests) store->StartThreads();
   return store;
 }

@@ -99,7 +99,9 @@ Json ReportJson(const std::string& dir, const VerifyReport& report,
             {"unreferenced_objects", report.unreferenced_objects},
             {"missing_restore_points", report.missing_points},
             {"problem_count", report.problem_count},
-            {"problems", report.problems}};
+            {"problems", report.problems},
+            {"misread_count", report.misread_count},
+            {"misreads", report.misreads}};
   if (holder.has_value()) json["open_in_process"] = *holder;
   return json;
 }
@@ -126,6 +128,11 @@ int CheckDataDir(const std::string& dir, bool json, Console& console) {
     if (holder.has_value()) console.out << ", while process " << *holder << " has it open";
     console.out << "\n";
     for (const std::string& problem : report->problems) console.out << "  " << problem << "\n";
+    if (report->misread_count > 0) {
+      console.out << report->misread_count << " reads were wrong, and differed when repeated: "
+                  << "no damage, but look at the disk and its cable\n";
+    }
+    for (const std::string& misread : report->misreads) console.out << "  " << misread << "\n";
     console.out << std::flush;
   }
   if (report->ok()) return kExitOk;

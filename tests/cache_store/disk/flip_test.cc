@@ -92,7 +92,7 @@ class Flips {
     fs::remove_all(Work());
     fs::copy(Base(), Work(), fs::copy_options::recursive);
     *what = damage(Work());
-    VerifyDataDir(Work()).status().IgnoreError();
+    VerifyDataDir(Work(), {nullptr, [](absl::Duration) {}}).status().IgnoreError();
     if (with_backup) {
       fs::remove_all(Work() + ".backup");
       BackUpDataDir(Work(), Work() + ".backup").status().IgnoreError();

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/files/mending_files.h"
+#include "cache_store/disk/verify.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_store.h"
 #include "tests/support/store_checks.h"
@@ -23,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -303,6 +306,44 @@ TEST_F(Misreads, FetchOfAMisreadPointNeverSaysThatItIsGone) {
     EXPECT_EQ(store_->List("default").size(), points.size());
     Heal();
     ExpectAllServed();
+  }
+}
+
+TEST_F(Misreads, VerifyTellsMisreadsFromDamage) {
+  Open();
+  PublishSome();
+  store_.reset();
+  VerifyOptions options;
+  options.env = disk_.env();
+  int waits = 0;
+  options.wait = [&](absl::Duration) {
+    if (++waits == 3) Heal();
+  };
+  const auto verify = [&] {
+    waits = 0;
+    return VerifyDataDir(folder_.path(), options);
+  };
+  for (const bool is_rotten : {false, true}) {
+    if (is_rotten) {
+      ASSERT_EQ(RotOnDisk(folder_, SliceOf(2)), 1);
+    }
+    disk_.SetShare(DiskFault::kFlippedBit, 20);
+    const absl::StatusOr<VerifyReport> misread = verify();
+    ASSERT_TRUE(misread.ok()) << misread.status();
+    EXPECT_GT(misread->misread_count, 0u);
+    EXPECT_THAT(misread->misreads, Each(HasSubstr("another read gave other bytes")));
+    Heal();
+    const absl::StatusOr<VerifyReport> sound = verify();
+    ASSERT_TRUE(sound.ok()) << sound.status();
+    EXPECT_EQ(sound->misread_count, 0u);
+    for (const auto& report : {*misread, *sound}) {
+      EXPECT_EQ(report.problem_count, is_rotten ? 1u : 0u);
+      EXPECT_EQ(report.restore_points, acknowledged_.size());
+      EXPECT_EQ(report.slices, sound->slices);
+    }
+    if (is_rotten) {
+      EXPECT_THAT(sound->problems, ElementsAre(HasSubstr("do not match their digest, but have")));
+    }
   }
 }
 
