@@ -258,7 +258,9 @@ TEST_F(Misreads, ScrubWaitsForMisreadsToEndAndGoesOn) {
       executor_->RunAll();
     }
     EXPECT_GT(Counted("scrubbed_bytes"), bytes) << "it tries";
-    if (fault == DiskFault::kFlippedBit) EXPECT_GE(longest, absl::Seconds(1)) << "and waits";
+    if (fault == DiskFault::kFlippedBit) {
+      EXPECT_GE(longest, absl::Seconds(1)) << "and waits";
+    }
     EXPECT_EQ(Counted("quarantined_objects"), 0u);
     EXPECT_EQ(store_->List("default").size(), acknowledged_.size());
     Heal();

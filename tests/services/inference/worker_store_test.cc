@@ -317,7 +317,9 @@ TEST(WorkerAndStore, ACallsHintsReachTheStore) {
   for (const RestorePoint& point : store.store()->List("default")) {
     const bool was_prefill = point.priority == 3;
     (was_prefill ? by_prefill : by_generate) += 1;
-    if (!was_prefill) EXPECT_EQ(point.priority, -kMaxPriority);
+    if (!was_prefill) {
+      EXPECT_EQ(point.priority, -kMaxPriority);
+    }
     const absl::Duration kept = absl::Seconds(was_prefill ? 900 : kMaxKeepSeconds);
     EXPECT_LE(point.kept, kept);
     EXPECT_GT(point.kept, kept / 2);
