@@ -234,11 +234,11 @@ class Asker:
         if self._flags.json:
             print(json_line(line), flush=True)
             return
-        told = f"[{self.report.answered + self.report.failed}/{len(self._open)}] {question.id}: "
+        place = f"[{self.report.answered + self.report.failed}/{len(self._open)}] {question.id}: "
         if isinstance(answer, HearthError):
-            say(f"{told}failed: {answer}")
+            say(f"{place}failed: {answer}")
             return
-        say(f"{told}{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached, first "
+        say(f"{place}{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached, first "
             f"token after {ms_text(answer.finished.ttft_ms)}, {answer.finished.generated_tokens} "
             f"new tokens in {ms_text(answer.finished.total_ms)}")
         if self._answers is None:

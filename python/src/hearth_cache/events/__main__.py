@@ -134,12 +134,14 @@ def flags_of(parser: Parser, words: Optional[Sequence[str]]) -> argparse.Namespa
         help="where events are published (default: %(default)s)")
     add("--replay", default="tcp://127.0.0.1:5558", metavar="ADDR",
         help="where missed batches are asked for; none: nowhere (default: %(default)s)")
-    add("--topic", default="", help="of all events; llm-d: kv@POD@MODEL")
+    add("--topic", default="", help="topic of all events; for llm-d kv@POD@MODEL")
     add("--fingerprint", default="", type=fingerprint, metavar="HEX",
-        help="of the worker, or its first digits; else that of the first restore point")
-    add("--lora-name", default="", metavar="NAME", help="the adapter of that fingerprint")
+        help="report this fingerprint of a worker, or its first digits (default: the fingerprint "
+             "of the first restore point)")
+    add("--lora-name", default="", metavar="NAME",
+        help="name of the adapter that has this fingerprint")
     add("--medium", default="CPU",
-        help="where the blocks are said to be: GPU, CPU, DISK, ... (default: %(default)s)")
+        help="medium that events name for all blocks: GPU, CPU, DISK (default: %(default)s)")
     for name, usual, most, meaning in (
             ("--max-blocks", 1_000_000, 10**9, "blocks that are reported; others are left out"),
             ("--replay-batches", 10_000, 10**7, "batches kept for subscribers that missed them"),

@@ -1,13 +1,13 @@
-"""EventSockets: publishes a feed's batches over ZeroMQ, and sends missed ones to who asks.
+"""EventSockets: publishes a feed's batches over ZeroMQ, and answers requests for missed batches.
 
 A batch is [topic, number, payload]; the number has 8 bytes, the highest first. A request for a
 replay is the first number that is wanted, in the same form. Its answers are [number, payload] each,
 and at the end the number -1 with an empty payload. A new subscriber is sent the last batch again
 within a second, and sees from its number what it lacks.
 Invariants: 1. A subscriber or asker that does not read costs its high-water mark of batches, and
-nobody waits for it. 2. At most MAX_REPLAYS answers are sent at a time, and at most
-MAX_WAITING_REPLAYS wait; an asker has one. 3. A peer's message has at most MAX_PEER_BYTES, or ends
-its connection. (ZeroMQ keeps all topics that a subscriber asks for, however many.)
+delays no other. 2. At most MAX_REPLAYS answers are sent at a time, and at most MAX_WAITING_REPLAYS
+wait; an asker has one. 3. A peer's message has at most MAX_PEER_BYTES, or ends its connection.
+(ZeroMQ keeps all topics that a subscriber asks for, however many.)
 """
 
 from __future__ import annotations
