@@ -10,9 +10,8 @@
 namespace hearth {
 namespace {
 
-// Merging as much takes a few milliseconds: longer words are asked about.
-constexpr size_t kLongWordBytes = 4096;
-constexpr size_t kBytesBetweenQuestions = 2048;
+// About a millisecond: a step looks up a piece or takes a pair from a heap.
+constexpr uint32_t kStepsBetweenQuestions = 4096;
 
 // How many bytes the space at the front takes, U+2581 standing for one; 0 when there is none.
 size_t SpaceLength(std::string_view text) {
@@ -24,15 +23,20 @@ bool MayBeSpace(char first) { return first == ' ' || first == kSpaceMark[0]; }
 
 }  // namespace
 
-// Asks the caller for every few thousand bytes.
-bool TextEncoder::MayGoOn(size_t at) {
+// Called in each step. Asks the caller now and then.
+bool TextEncoder::MayGoOn() {
   if (ended_ != EncodeEnd::kDone) return false;
   if (ids.size() > rules_.max_tokens) {
     ended_ = EncodeEnd::kTooManyTokens;
-  } else if (at >= asked_at_ + kBytesBetweenQuestions) {
-    asked_at_ = at;
-    if (rules_.stopped && rules_.stopped()) ended_ = EncodeEnd::kStopped;
+  } else if (++steps_ % kStepsBetweenQuestions == 0 && rules_.stopped && rules_.stopped()) {
+    ended_ = EncodeEnd::kStopped;
   }
+  return ended_ == EncodeEnd::kDone;
+}
+
+// Whether so many tokens more may be within the limit.
+bool TextEncoder::HasRoomFor(size_t tokens) {
+  if (ids.size() + tokens > rules_.max_tokens) ended_ = EncodeEnd::kTooManyTokens;
   return ended_ == EncodeEnd::kDone;
 }
 
@@ -49,13 +53,13 @@ void TextEncoder::BeginSegment(size_t at) {
 }
 
 bool TextEncoder::Encode(size_t begin) {
-  asked_at_ = begin;
   size_t gap = begin;  // of what was not yet tokenized
   for (size_t at = begin; at < text_.size();) {
     if (!vocabulary_.matcher().Starts(text_[at])) {
       ++at;
       continue;
     }
+    if (!MayGoOn()) return false;
     const auto match = vocabulary_.matcher().Longest(text_.substr(at));
     if (!match.has_value()) {
       ++at;
@@ -71,12 +75,12 @@ bool TextEncoder::Encode(size_t begin) {
       no_segment_until_ = std::max({no_segment_until_, piece_end, at + 1});
       continue;
     }
-    if (!Gap(gap, at) || !MayGoOn(at)) return false;
+    if (!Gap(gap, at)) return false;
     BeginSegment(at);
     ids.push_back(match->id);
     gap = at += match->length_bytes;
   }
-  return Gap(gap, text_.size()) && MayGoOn(text_.size());
+  return Gap(gap, text_.size()) && HasRoomFor(0);
 }
 
 // Between two whole pieces: runs of spaces, and stretches of ordinary text.
@@ -97,11 +101,7 @@ bool TextEncoder::Gap(size_t begin, size_t end) {
       ++count;
     }
     if (count >= 2 && !runs.empty()) {
-      if (!Stretch(stretch, at) || !MayGoOn(at)) return false;
-      if (ids.size() + count / runs.longest() > rules_.max_tokens) {
-        ended_ = EncodeEnd::kTooManyTokens;
-        return false;
-      }
+      if (!Stretch(stretch, at) || !HasRoomFor(count / runs.longest())) return false;
       BeginSegment(at);
       const size_t alone = runs.Append(count, &ids);
       stretch = alone == 0 ? run_end : last_space;
@@ -111,47 +111,26 @@ bool TextEncoder::Gap(size_t begin, size_t end) {
   return Stretch(stretch, end);
 }
 
-// Cut where the vocabulary proves that it may be.
+// Cut where no merge crosses, so that heaps are small.
 bool TextEncoder::Stretch(size_t begin, size_t end) {
-  if (begin == end) return true;
-  const auto written = [](Character character) {
-    if (character.code == kMarkCharacter) character.code = U' ';
-    return character;
-  };
-  size_t part = begin;
-  Character left = written(CharacterAt(text_, begin));
-  for (size_t at = begin + left.bytes; at < end;) {
-    const Character right = written(CharacterAt(text_, at));
-    if (!vocabulary_.joins().MayJoin(left.code, right.code)) {
-      if (!Part(part, at)) return false;
-      part = at;
-    }
-    left = right;
-    at += right.bytes;
+  for (size_t part = begin; part < end;) {
+    size_t part_end = part + 1;
+    while (part_end < end && !vocabulary_.MayCut(text_[part_end - 1], text_[part_end])) ++part_end;
+    if (!Part(part, part_end)) return false;
+    part = part_end;
   }
-  return Part(part, end);
+  return true;
 }
 
 bool TextEncoder::Part(size_t begin, size_t end) {
-  const bool is_long = end - begin > kLongWordBytes;
-  if ((is_long || end >= asked_at_ + kBytesBetweenQuestions) && !MayGoOn(end)) return false;
   BeginSegment(begin);
   std::string_view part = text_.substr(begin, end - begin);
-  std::string replaced;  // where it has U+2581 for a space
+  std::string replaced;  // if it has U+2581 for a space
   if (part.find(kSpaceMark) != std::string_view::npos)
     part = replaced = Replaced(part, kSpaceMark, " ");
-  if (is_long &&
-      ids.size() + part.size() / vocabulary_.table().longest_bytes() > rules_.max_tokens) {
-    ended_ = EncodeEnd::kTooManyTokens;
-    return false;
-  }
-  const PieceTable::Piece* piece = vocabulary_.table().Find(part);
-  if (piece != nullptr && piece->made_of_self) {
-    ids.push_back(static_cast<int32_t>(piece->id));
-  } else if (!vocabulary_.merger().Encode(part, rules_.stopped, &ids)) {
-    ended_ = EncodeEnd::kStopped;
-  }
-  return !is_long || MayGoOn(end);
+  return HasRoomFor(part.size() / vocabulary_.longest_made_bytes()) &&
+         merger_.Merge(
+             part, [this] { return MayGoOn(); }, &ids);
 }
 
 }  // namespace hearth

@@ -1,8 +1,7 @@
 // TextEncoder: one text on its way to token ids.
 //
-// The text is divided three times: at the pieces that are never merged, at runs of spaces, and what
-// lies between where the vocabulary proves that it may be cut. Most parts are then a piece; the
-// others are merged.
+// The text is divided three times: at the pieces that are never merged, at runs of spaces, and
+// between bytes that no merge joins. Each part is merged by itself.
 // Thread safety: one thread. Ownership: all that it is given must outlive it.
 #ifndef HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 #define HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "worker/text/pair_merger.h"
 #include "worker/text/tokenizer.h"
 #include "worker/text/vocabulary.h"
 
@@ -19,15 +19,15 @@ namespace hearth {
 
 class TextEncoder {
  public:
-  // A part of a text, what it becomes depending on nothing before it: a never-merged piece, a run
-  // of spaces, or a stretch of ordinary text between such.
+  // A part of a text whose tokens depend on nothing before it: a piece that is never merged, a run
+  // of spaces, or ordinary text.
   struct Segment {
     size_t begin_bytes;
     size_t begin_tokens;
   };
 
   TextEncoder(const Vocabulary& vocabulary, std::string_view text, const EncodeRules& rules)
-      : vocabulary_(vocabulary), text_(text), rules_(rules) {}
+      : vocabulary_(vocabulary), text_(text), rules_(rules), merger_(vocabulary) {}
 
   // From `begin` to the text's end, appended to `ids` and `segments`; false: ended() says why not.
   bool Encode(size_t begin);
@@ -42,12 +42,14 @@ class TextEncoder {
   bool Part(size_t begin, size_t end);
   void BeginSegment(size_t at);
   bool IsPlain(size_t at) const;
-  bool MayGoOn(size_t at);
+  bool MayGoOn();
+  bool HasRoomFor(size_t tokens);
 
   const Vocabulary& vocabulary_;
   const std::string_view text_;
   const EncodeRules& rules_;
-  size_t asked_at_ = 0;
+  PairMerger merger_;
+  uint32_t steps_ = 0;
   size_t no_segment_until_ = 0;
   EncodeEnd ended_ = EncodeEnd::kDone;
 };

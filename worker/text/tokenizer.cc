@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "worker/text/text_encoder.h"
 #include "worker/text/utf8.h"
 
@@ -37,17 +41,51 @@ Cut CutAt(size_t offset, size_t text_bytes, const TextEncoder& whole) {
   return {*segment, true};
 }
 
+bool IsRunOfMarks(std::string_view text) {
+  for (; text.substr(0, kSpaceMark.size()) == kSpaceMark; text.remove_prefix(kSpaceMark.size())) {
+  }
+  return text.empty();
+}
+
+absl::Status CheckPiece(const VocabularyPiece& piece) {
+  const auto about = [&piece](const char* what) {
+    return absl::StrCat("the piece \"", piece.text, "\" ", what);
+  };
+  if (piece.text.find(' ') != std::string::npos)
+    return absl::InvalidArgumentError(about("has a space that no text has"));
+  if (std::isnan(piece.score))
+    return absl::InvalidArgumentError(about("has a score that is no number"));
+  if (piece.type != PieceType::kUserDefined || piece.text.find(kSpaceMark) == std::string::npos)
+    return absl::OkStatus();
+  if (!IsRunOfMarks(piece.text))
+    return absl::UnimplementedError(
+        about("is never merged and has a space among other characters"));
+  if (piece.text.size() == kSpaceMark.size())
+    return absl::UnimplementedError(about("is a single space that is never merged"));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(
     const std::vector<VocabularyPiece>& pieces) {
-  absl::StatusOr<PieceJoins> joins = PieceJoins::Prove(pieces);
-  if (!joins.ok()) return joins.status();
-  return std::unique_ptr<Tokenizer>(new Tokenizer(pieces, *std::move(joins)));
+  bool runs = false, pairs = false;  // of spaces
+  for (const VocabularyPiece& piece : pieces) {
+    if (!MayBecomeText(piece.type)) continue;
+    if (absl::Status status = CheckPiece(piece); !status.ok()) return status;
+    if (piece.type != PieceType::kUserDefined || !IsRunOfMarks(piece.text)) continue;
+    runs = true;
+    pairs = pairs || piece.text.size() == 2 * kSpaceMark.size();
+  }
+  if (runs && !pairs) {
+    return absl::UnimplementedError(
+        "runs of spaces are pieces that are never merged, but a run of two is none");
+  }
+  return std::unique_ptr<Tokenizer>(new Tokenizer(pieces));
 }
 
-Tokenizer::Tokenizer(const std::vector<VocabularyPiece>& pieces, PieceJoins joins)
-    : vocabulary_(pieces, std::move(joins)), bos_id_(FindPiece("<bos>").value_or(-1)) {}
+Tokenizer::Tokenizer(const std::vector<VocabularyPiece>& pieces)
+    : vocabulary_(pieces), bos_id_(FindPiece("<bos>").value_or(-1)) {}
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
   Encoding encoding;

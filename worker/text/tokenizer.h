@@ -2,10 +2,10 @@
 //
 // As in transformers, "<bos>" in a text is one id: a text is first divided at the pieces that are
 // never merged with their neighbours (control, unknown and user-defined ones; leftmost, then
-// longest), and what lies between is merged, cut into words where the vocabulary proves that it may
-// be (piece_joins.h). A segment's tokens depend on nothing before it, so the tokens of a text's
-// prefix cost a segment or two, however long the text. Nothing of a text is kept, so timings tell
-// no tenant about others.
+// longest). The text between them is merged (pair_merger.h), after it was cut where no merge
+// crosses (Vocabulary::MayCut). A segment's tokens depend on nothing before it, so the tokens of a
+// text's prefix cost a segment or two, however long the text. No part of a text is kept, so timings
+// reveal nothing about other tenants' texts.
 //
 // Thread safety: const after construction; any thread.
 #ifndef HEARTH_WORKER_TEXT_TOKENIZER_H_
@@ -55,8 +55,9 @@ enum class EncodeEnd {
 
 class Tokenizer {
  public:
-  // kInvalidArgument: a piece is no UTF-8, or its score no number; kUnimplemented: it is not proven
-  // where texts of these pieces may be cut.
+  // kInvalidArgument: a piece has a space that is not U+2581, or a score that is no number.
+  // kUnimplemented: a user-defined piece has a space among other characters, or is a single space;
+  // or runs of spaces are pieces, but a run of two is none. REQUIRES: well-formed UTF-8.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(
       const std::vector<VocabularyPiece>& pieces);
   Tokenizer(const Tokenizer&) = delete;
@@ -83,7 +84,7 @@ class Tokenizer {
   int32_t bos_id() const { return bos_id_; }  // of "<bos>"; -1 where there is none
 
  private:
-  Tokenizer(const std::vector<VocabularyPiece>& pieces, PieceJoins joins);
+  explicit Tokenizer(const std::vector<VocabularyPiece>& pieces);
 
   const Vocabulary vocabulary_;
   const int32_t bos_id_;

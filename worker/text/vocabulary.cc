@@ -122,10 +122,27 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
   return out.append(text, at, std::string_view::npos);
 }
 
-Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces, PieceJoins joins)
-    : table_(pieces.size()), merger_(&table_, &byte_ids_), joins_(std::move(joins)) {
+Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces) {
   AddTokens(pieces);
-  NoteMadeOfSelf();
+  // U+2581 in a text stands for a space: do not cut in front of or behind its bytes.
+  for (int byte = 0; byte < 256; ++byte) {
+    side_by_side_.set(PairOf(static_cast<char>(byte), kSpaceMark.front()));
+    side_by_side_.set(PairOf(kSpaceMark.back(), static_cast<char>(byte)));
+  }
+}
+
+const Vocabulary::Made* Vocabulary::FindMade(std::string_view text) const {
+  if (text.size() > longest_made_bytes_) return nullptr;
+  const auto found = made_.find(text);
+  return found == made_.end() ? nullptr : &found->second;
+}
+
+void Vocabulary::AppendIds(std::string_view text, std::vector<int32_t>* ids) const {
+  if (const Made* made = FindMade(text)) {
+    ids->push_back(made->id);
+  } else {
+    for (const char byte : text) ids->push_back(byte_ids_[static_cast<uint8_t>(byte)]);
+  }
 }
 
 std::optional<int32_t> Vocabulary::Find(std::string_view piece) const {
@@ -133,8 +150,7 @@ std::optional<int32_t> Vocabulary::Find(std::string_view piece) const {
       whole.has_value() && whole->length_bytes == piece.size()) {
     return whole->id;
   }
-  if (const PieceTable::Piece* found = table_.Find(Replaced(piece, kSpaceMark, " ")))
-    return static_cast<int32_t>(found->id);
+  if (const Made* made = FindMade(Replaced(piece, kSpaceMark, " "))) return made->id;
   if (!IsBytePiece(piece)) return std::nullopt;
   return byte_ids_[static_cast<uint8_t>(ByteOf(piece))];
 }
@@ -143,6 +159,7 @@ void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
   std::vector<PieceMatcher::Piece> whole;
   std::map<size_t, int32_t> runs;
   tokens_.resize(pieces.size());
+  made_.reserve(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     const auto& [text, type, score] = pieces[i];
     const auto id = static_cast<int32_t>(i);
@@ -155,24 +172,18 @@ void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
     if (type == PieceType::kUserDefined && IsRunOfSpaces(token.bytes)) {
       runs.emplace(token.bytes.size(), id);
     }
-    if (MayBecomeText(type)) table_.Add(token.bytes, id, score);
+    if (MayBecomeText(type)) AddMade(token.bytes, id, score);
     if (type == PieceType::kByte) byte_ids_[static_cast<uint8_t>(token.bytes[0])] = id;
   }
   space_runs_ = SpaceRuns(std::move(runs));
   matcher_ = PieceMatcher(std::move(whole));
 }
 
-// Most words of most texts are pieces: they need no merging then.
-void Vocabulary::NoteMadeOfSelf() {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < tokens_.size(); ++i) {
-    const std::string& bytes = tokens_[i].bytes;
-    const PieceTable::Piece* piece = table_.Find(bytes);
-    if (piece == nullptr || piece->id != i) continue;
-    ids.clear();
-    merger_.Encode(bytes, nullptr, &ids);
-    if (ids.size() == 1 && ids[0] == static_cast<int32_t>(i)) table_.NoteMadeOfSelf(bytes);
-  }
+void Vocabulary::AddMade(std::string_view text, int32_t id, float score) {
+  const bool is_new = made_.emplace(text, Made{id, score}).second;
+  assert(is_new);
+  longest_made_bytes_ = std::max(longest_made_bytes_, text.size());
+  for (size_t i = 1; i < text.size(); ++i) side_by_side_.set(PairOf(text[i - 1], text[i]));
 }
 
 }  // namespace hearth

@@ -5,6 +5,7 @@
 #define HEARTH_WORKER_TEXT_VOCABULARY_H_
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -13,8 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/text/pair_merger.h"
-#include "worker/text/piece_joins.h"
+#include "absl/container/flat_hash_map.h"
 #include "worker/text/vocabulary_file.h"
 
 namespace hearth {
@@ -75,8 +75,8 @@ class PieceMatcher {
 
 class Vocabulary {
  public:
-  // `pieces` by id, as vocabulary_file.h reads them; `joins`: proven of them.
-  Vocabulary(const std::vector<VocabularyPiece>& pieces, PieceJoins joins);
+  // REQUIRES: `pieces` by id, as vocabulary_file.h reads them, that Tokenizer::Make accepts.
+  explicit Vocabulary(const std::vector<VocabularyPiece>& pieces);
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
 
@@ -90,24 +90,40 @@ class Vocabulary {
   // The pieces that are never merged.
   const PieceMatcher& matcher() const { return matcher_; }
   const SpaceRuns& space_runs() const { return space_runs_; }
-  // Of what may become text.
-  const PieceTable& table() const { return table_; }
-  const PairMerger& merger() const { return merger_; }
-  const PieceJoins& joins() const { return joins_; }
+  // A piece that merging makes.
+  struct Made {
+    int32_t id = 0;
+    float score = 0;  // of two merges the one with the better score comes first
+  };
+  // Null if no piece has this text. A space in `text` is a space.
+  const Made* FindMade(std::string_view text) const;
+  size_t longest_made_bytes() const { return longest_made_bytes_; }
+  // Appends the id of the piece with this text or, if there is none, the ids of the text's bytes.
+  void AppendIds(std::string_view text, std::vector<int32_t>* ids) const;
+
+  // Whether the merges on both sides of a border are independent of each other: merging only makes
+  // pieces, so no merge crosses a border whose two bytes no piece has side by side. `right` must
+  // begin a character.
+  bool MayCut(char left, char right) const {
+    return !side_by_side_[PairOf(left, right)] && (static_cast<uint8_t>(right) & 0xC0) != 0x80;
+  }
   // The id of a piece as the file has it: a space is U+2581.
   std::optional<int32_t> Find(std::string_view piece) const;
 
  private:
+  static size_t PairOf(char left, char right) {
+    return size_t{static_cast<uint8_t>(left)} << 8 | static_cast<uint8_t>(right);
+  }
   void AddTokens(const std::vector<VocabularyPiece>& pieces);
-  void NoteMadeOfSelf();
+  void AddMade(std::string_view text, int32_t id, float score);
 
   std::vector<Token> tokens_;  // by id
   PieceMatcher matcher_;
   SpaceRuns space_runs_;
   std::array<int32_t, 256> byte_ids_{};
-  PieceTable table_;
-  const PairMerger merger_;
-  const PieceJoins joins_;
+  absl::flat_hash_map<std::string_view, Made> made_;  // the texts lie in tokens_
+  size_t longest_made_bytes_ = 1;
+  std::bitset<1 << 16> side_by_side_;  // by PairOf
 };
 
 // `text` with `to` in place of each `from`.

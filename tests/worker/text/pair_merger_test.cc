@@ -1,9 +1,8 @@
-#include "worker/text/piece_joins.h"
+#include "worker/text/pair_merger.h"
 
 #include <limits>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -11,8 +10,9 @@
 #include "gtest/gtest.h"
 #include "tests/worker/model/made_up_model.h"
 #include "tests/worker/text/tiny_tokenizer.h"
-#include "worker/text/pair_merger.h"
+#include "worker/text/tokenizer.h"
 #include "worker/text/utf8.h"
+#include "worker/text/vocabulary.h"
 
 namespace hearth {
 namespace {
@@ -22,74 +22,43 @@ using ::testing::HasSubstr;
 
 const std::string kMark = "\xE2\x96\x81";  // a space in a piece
 
-absl::StatusOr<PieceJoins> Proof(const std::vector<VocabularyPiece>& pieces) {
-  return PieceJoins::Prove(pieces);
+std::string WhyRefused(const std::vector<VocabularyPiece>& pieces) {
+  return std::string(Tokenizer::Make(pieces).status().message());
 }
 
-std::string WhyNot(const std::vector<VocabularyPiece>& pieces) {
-  return std::string(PieceJoins::Prove(pieces).status().message());
+TEST(Vocabulary, CutsBetweenBytesThatNoPieceHolds) {
+  const std::string space_b = kMark + "b";
+  const Vocabulary vocabulary({{"ab", PieceType::kNormal, -1},
+                               {"b\xC3\xA9", PieceType::kNormal, -2},
+                               {space_b, PieceType::kNormal, -3},
+                               {"\n\n", PieceType::kUserDefined, 0},
+                               {"<ba>", PieceType::kControl, 0},
+                               {"<0x41>", PieceType::kByte, 0}});
+  EXPECT_FALSE(vocabulary.MayCut('a', 'b'));
+  EXPECT_FALSE(vocabulary.MayCut('b', '\xC3'));
+  EXPECT_FALSE(vocabulary.MayCut(' ', 'b'));
+  EXPECT_FALSE(vocabulary.MayCut('\n', '\n')) << "a merge may make a never-merged piece, too";
+  EXPECT_TRUE(vocabulary.MayCut('b', 'a')) << "nothing becomes a control piece by merging";
+  EXPECT_TRUE(vocabulary.MayCut('0', 'x')) << "nor a byte's piece";
+  EXPECT_TRUE(vocabulary.MayCut('\xA9', 'b'));
+  EXPECT_TRUE(vocabulary.MayCut('a', ' '));
+  EXPECT_TRUE(vocabulary.MayCut('\0', '\0'));
+  EXPECT_FALSE(vocabulary.MayCut('\xC3', '\xA8')) << "inside a character";
+  EXPECT_FALSE(vocabulary.MayCut('a', kMark.front())) << "it stands for a space";
+  EXPECT_FALSE(vocabulary.MayCut(kMark.back(), 'b'));
 }
 
-TEST(PieceTable, FindsEachTextOfAnyLengthAndNoOther) {
-  const std::string letters = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz";
-  std::set<std::string> texts;
-  for (size_t begin = 0; begin < 26; ++begin) {
-    for (size_t bytes = 1; bytes <= 26; ++bytes) texts.insert(letters.substr(begin, bytes));
-  }
-  texts.insert(std::string(1, '\0'));
-  texts.insert(std::string(2, '\0'));
-  PieceTable table(texts.size());
-  int32_t id = 0;
-  for (const std::string& text : texts) {
-    table.Add(text, id, static_cast<float>(-id));
-    ++id;
-  }
-  id = 0;
-  for (const std::string& text : texts) {
-    ASSERT_NE(table.Find(text), nullptr) << text;
-    EXPECT_EQ(table.Find(text)->id, static_cast<uint32_t>(id));
-    EXPECT_EQ(table.Find(text)->score, static_cast<float>(-id));
-    ++id;
-    for (const char more : {'\0', '!', text.back()}) {
-      EXPECT_EQ(table.Find(text + more) != nullptr, texts.count(text + more) > 0) << text;
-    }
-  }
-  EXPECT_EQ(table.Find(""), nullptr);
-  EXPECT_EQ(table.Find("cba"), nullptr);
-  EXPECT_EQ(table.longest_bytes(), 26U);
-}
-
-TEST(PieceJoins, CutsWhereNoPieceHoldsBothCharacters) {
-  const std::string a_space = "a" + kMark, space_b = kMark + "b";
-  const auto joins = Proof({{"ab", PieceType::kNormal, -1},
-                            {"b\xC3\xA9", PieceType::kNormal, -2},
-                            {space_b, PieceType::kNormal, -3},
-                            {"\n\n", PieceType::kUserDefined, 0},
-                            {"<ba>", PieceType::kControl, 0},
-                            {"<0x41>", PieceType::kByte, 0}});
-  ASSERT_TRUE(joins.ok());
-  EXPECT_TRUE(joins->MayJoin('a', 'b'));
-  EXPECT_TRUE(joins->MayJoin('b', 0xE9));
-  EXPECT_TRUE(joins->MayJoin(' ', 'b'));
-  EXPECT_TRUE(joins->MayJoin('\n', '\n')) << "a merge may make a never-merged piece, too";
-  EXPECT_FALSE(joins->MayJoin('b', 'a')) << "nothing becomes a control piece by merging";
-  EXPECT_FALSE(joins->MayJoin('0', 'x')) << "nor a byte's piece";
-  EXPECT_FALSE(joins->MayJoin(0xE9, 'b'));
-  EXPECT_FALSE(joins->MayJoin('a', ' '));
-  EXPECT_FALSE(joins->MayJoin(0, 0));
-  EXPECT_TRUE(Proof({{a_space, PieceType::kNormal, -1}})->MayJoin('a', ' '));
-}
-
-TEST(PieceJoins, RefusesWhatItCannotProve) {
-  EXPECT_THAT(WhyNot({{"a b", PieceType::kNormal, -1}}), HasSubstr("a space that no text has"));
+TEST(Tokenizer, RefusesPiecesThatNoTextBecomes) {
+  EXPECT_THAT(WhyRefused({{"a b", PieceType::kNormal, -1}}), HasSubstr("a space that no text has"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(WhyNot({{"ab", PieceType::kNormal, nan}}), HasSubstr("no number"));
+  EXPECT_THAT(WhyRefused({{"ab", PieceType::kNormal, nan}}), HasSubstr("no number"));
   const std::string a_b = "a" + kMark + "b", two = kMark + kMark, three = two + kMark;
-  EXPECT_THAT(WhyNot({{a_b, PieceType::kUserDefined, 0}}), HasSubstr("among other characters"));
-  EXPECT_THAT(WhyNot({{kMark, PieceType::kUserDefined, 0}}), HasSubstr("a single space"));
-  EXPECT_THAT(WhyNot({{three, PieceType::kUserDefined, 0}}), HasSubstr("a run of two is none"));
-  EXPECT_TRUE(Proof({{three, PieceType::kUserDefined, 0}, {two, PieceType::kUserDefined, 0}}).ok());
-  EXPECT_TRUE(Proof({{a_b, PieceType::kNormal, -1}})->MayJoin('a', ' ')) << "normal ones may";
+  EXPECT_THAT(WhyRefused({{a_b, PieceType::kUserDefined, 0}}), HasSubstr("among other characters"));
+  EXPECT_THAT(WhyRefused({{kMark, PieceType::kUserDefined, 0}}), HasSubstr("a single space"));
+  EXPECT_THAT(WhyRefused({{three, PieceType::kUserDefined, 0}}), HasSubstr("a run of two is none"));
+  EXPECT_EQ(WhyRefused({{three, PieceType::kUserDefined, 0}, {two, PieceType::kUserDefined, 0}}),
+            "");
+  EXPECT_EQ(WhyRefused({{a_b, PieceType::kNormal, -1}}), "") << "normal ones may";
 }
 
 // Characters that the models below have pieces of, and some that they have not.
@@ -147,7 +116,7 @@ std::string RandomLetters(std::mt19937_64* random) {
   return text;
 }
 
-TEST(PieceJoins, CutTextsBecomeWhatMergingTheWholeGives) {
+TEST(PairMerger, CutTextsBecomeWhatMergingTheWholeGives) {
   std::mt19937_64 random(250);
   size_t cuts = 0;
   for (int round = 0; round < 150; ++round) {
@@ -172,7 +141,7 @@ TEST(PieceJoins, CutTextsBecomeWhatMergingTheWholeGives) {
 }
 
 // A text that ends inside a piece has no such piece, and its "<" may be merged then.
-TEST(PieceJoins, ACutInsideAPieceThatIsSpelledOutReachesBackToItsBegin) {
+TEST(Tokenizer, ACutInsideAPieceThatIsSpelledOutReachesBackToItsBegin) {
   MadeUpModel model;
   model.Add("<end_of_turn>", 0, PieceType::kUserDefined);
   model.Add("<e", -1);
@@ -191,7 +160,7 @@ TEST(PieceJoins, ACutInsideAPieceThatIsSpelledOutReachesBackToItsBegin) {
   EXPECT_THAT(whole.common_tokens, ElementsAre(3, 2, whole.ids.size() - 1));
 }
 
-TEST(PieceJoins, ATokenizerIsMadeOfProvenPiecesAlone) {
+TEST(Tokenizer, RefusesAModelWithABrokenPiece) {
   const auto make = [](const std::string& piece, float score, PieceType type) {
     MadeUpModel model;
     for (const std::string& letter : {kMark, std::string("a"), std::string("b")}) {
