@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from tidy_names import check_names  # noqa: E402
 from tidy_rules import (  # noqa: E402
-    check_arrows, check_classes, check_registered, check_shape, check_words)
+    check_arrows, check_classes, check_patterns, check_registered, check_shape, check_words)
 
 SKIPPED = {".git", ".venv", ".deps", ".clients", "build", "models", "__pycache__"}
 SUFFIXES = {".cc", ".h", ".py", ".sh", ".proto", ".cmake"}
@@ -35,8 +35,8 @@ def read_tree(root):
 def check(root):
     files = read_tree(root)
     findings = []
-    for rule in (check_shape, check_arrows, check_classes, check_words, check_registered,
-                 check_names):
+    for rule in (check_shape, check_arrows, check_classes, check_words, check_patterns,
+                 check_registered, check_names):
         findings += rule(files)
     return sorted(findings)
 

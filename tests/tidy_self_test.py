@@ -83,6 +83,8 @@ BAD = {
     "logging library": ("proto/a.cc", "#include <spdlog/spdlog.h>\n", "do not log"),
     "sleep in a test": ("tests/a_test.cc", "void F() { absl::SleepFor(d); }\n", "fake clock"),
     "sleep in a Python test": ("tests/b_test.py", "time.sleep(1)\n", "fake clock"),
+    "a wait by the wall clock": (
+        "services/inference/blocking_stream.h", "auto t = absl::Now();\n", "SteadyClock"),
     "a test named as a riddle": ("tests/a_test.cc", "TEST(A, WhatIsB) {\n}\n", "plain sentence"),
     "a Python test named as a riddle": (
         "tests/b_test.py", "class B:\n    def test_of_b(self):\n        pass\n", "plain sentence"),
@@ -146,7 +148,10 @@ def self_test(check):
     found = findings_of(check, {**GOOD, **crowd})
     if not any("tests/ holds 42 files, the limit is 40" in finding[2] for finding in found):
         failures.append(f"a crowded folder: not reported, only {found}")
+    found = findings_of(check, {**GOOD, "tests/tidy_rules.py": "\n"})
+    if not any("pattern cache_store/memory/cuda_memory.cc matches no" in f[2] for f in found):
+        failures.append(f"a pattern without a file: not reported, only {found}")
     for failure in failures:
         print(f"tidy --self-test: {failure}")
-    print(f"tidy --self-test: {len(BAD) + 2} trees, {len(failures)} failures")
+    print(f"tidy --self-test: {len(BAD) + 3} trees, {len(failures)} failures")
     return 1 if failures else 0

@@ -11,29 +11,38 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/time.h>
 
 #include <cassert>
 #include <memory>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 
 namespace hearth {
 
+// The time so far from now, for gRPC. Setting the machine's clock does not change it.
+inline gpr_timespec MonotonicIn(absl::Duration duration) {
+  const gpr_timespec span =
+      duration == absl::InfiniteDuration()
+          ? gpr_inf_future(GPR_TIMESPAN)
+          : gpr_time_from_nanos(absl::ToInt64Nanoseconds(duration), GPR_TIMESPAN);
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), span);
+}
+
 template <typename Request, typename Response>
 class BlockingStream {
  public:
   // `method`: "/hearth.v1.CacheStore/Fetch". An operation that has not ended by `patience` ends the
-  // call as the context's own deadline would; the call itself may live longer. `clock`: tells
-  // whether a cancelled call was late; null: the machine's.
+  // call as the context's own deadline would; the call itself may live longer. `clock`: of
+  // `patience`, and only goes forward; null: a SteadyClock.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                  grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture(),
                  Clock* clock = nullptr)
       : context_(context),
         patience_(patience),
-        clock_(clock),
+        clock_(clock == nullptr ? &steady_clock_ : clock),
         stub_(channel),
         call_(stub_.PrepareCall(context, method, &queue_)) {
     call_->StartCall(this);
@@ -72,8 +81,8 @@ class BlockingStream {
     call_->Read(response, this);
     return Wait();
   }
-  // For the operations from here on.
-  void SetPatience(absl::Time patience) { patience_ = patience; }
+  // From here on, an operation that has not ended after so long from now ends the call.
+  void SetPatience(absl::Duration patience) { patience_ = clock_->Now() + patience; }
   // Whether an operation did not end in time, which ended the call.
   bool late() const { return late_; }
 
@@ -86,8 +95,8 @@ class BlockingStream {
     grpc::Status status;
     call_->Finish(&status, this);
     Wait();
-    const absl::Time now = clock_ == nullptr ? absl::Now() : clock_->Now();
-    if (status.error_code() == grpc::StatusCode::CANCELLED && now >= patience_) late_ = true;
+    const bool is_cancelled = status.error_code() == grpc::StatusCode::CANCELLED;
+    if (is_cancelled && clock_->Now() >= patience_) late_ = true;
     if (late_) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer in time"};
     return status;
   }
@@ -96,7 +105,7 @@ class BlockingStream {
   bool Wait() {
     void* tag = nullptr;
     bool ok = false;
-    if (!late_ && queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(patience_)) ==
+    if (!late_ && queue_.AsyncNext(&tag, &ok, MonotonicIn(patience_ - clock_->Now())) ==
                       grpc::CompletionQueue::TIMEOUT) {
       late_ = true;
       context_->TryCancel();
@@ -106,6 +115,7 @@ class BlockingStream {
     return got && ok && !late_;
   }
 
+  SteadyClock steady_clock_;
   grpc::ClientContext* const context_;
   absl::Time patience_;
   Clock* const clock_;

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "cache_store/base/clock.h"
 #include "proto/restore_rule.h"
 #include "services/rpc/proto_conversion.h"
@@ -108,7 +107,7 @@ absl::Status ReadSlices(ByteCall* stream, bool stays_open, LoadTrial* load, Obje
     const std::optional<absl::Duration> patience = load->Patience(*bytes_received);
     if (patience.has_value() && !builder->complete()) {
       if (*patience == absl::ZeroDuration()) return CutOff(load, *bytes_received);
-      stream->SetPatience(absl::Now() + *patience);
+      stream->SetPatience(*patience);
     }
     if (!stream->Read(&bytes)) {
       if (patience.has_value() && stream->late()) return CutOff(load, *bytes_received);
@@ -288,7 +287,7 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
       channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
       fingerprints_(fingerprints),
-      clock_(clock == nullptr ? &system_clock_ : clock),
+      clock_(clock == nullptr ? &steady_clock_ : clock),
       connects_(connects),
       devices_(std::move(devices)) {}
 
@@ -301,12 +300,10 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
   if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
-    const absl::Time enough = absl::Now() + absl::Milliseconds(kConnectWaitMs);
-    if (channel_->WaitForConnected(absl::ToChronoTime(std::min(deadline, enough)))) {
-      return absl::OkStatus();
-    }
-    if (deadline < enough)
-      return absl::UnavailableError("there is no time to connect to the store");
+    const absl::Duration left = deadline - clock_->Now();
+    const absl::Duration enough = absl::Milliseconds(kConnectWaitMs);
+    if (channel_->WaitForConnected(MonotonicIn(std::min(left, enough)))) return absl::OkStatus();
+    if (left < enough) return absl::UnavailableError("there is no time to connect to the store");
     // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
     const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
     if (is_silent) breaker_.OnSilence(SteadyClock().Now());
@@ -345,7 +342,7 @@ void RemotePrefixCache::NoteKnown(const std::string& adapter, bool is_known) {
 struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
-  const absl::Time deadline;
+  const absl::Time deadline;  // of the cache's clock
   LoadTrial* const load;
   uint64_t* const bytes;
   bool share = false;               // use the store's shared memory where it offers it
@@ -361,7 +358,8 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
   LoadTrial unasked(&always, LoadTrial::Work());
   LoadTrial* const load = prefix.load == nullptr ? &unasked : prefix.load.get();
   uint64_t bytes = 0;
-  Attempt attempt{prefix, above_tokens, max_tokens, deadline, load, &bytes, shared_memory_};
+  Attempt attempt{prefix, above_tokens, max_tokens,    SteadyTime(deadline),
+                  load,   &bytes,       shared_memory_};
   absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);
   if (!attempt.share_problem.ok())
     counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
@@ -565,7 +563,7 @@ LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t abov
                                       uint32_t max_tokens, const LeaseTerms& terms,
                                       absl::Time deadline) {
   bool waited = false;
-  auto outcome = TryLease(prefix, above_tokens, max_tokens, terms, deadline, &waited);
+  auto outcome = TryLease(prefix, above_tokens, max_tokens, terms, SteadyTime(deadline), &waited);
   return counters_->EndLease(std::move(outcome), waited);
 }
 
@@ -590,7 +588,7 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
   if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   if (answer.turn() == v1::LeaseResponse::WAIT) {
     *waited = true;
-    lease->stream.SetPatience(absl::Now() + terms.wait + kWaitSlack);
+    lease->stream.SetPatience(terms.wait + kWaitSlack);
     if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   }
   LeaseOutcome outcome;

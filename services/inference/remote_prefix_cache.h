@@ -66,7 +66,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
   // REQUIRES: `layout` is that of all `fingerprints`. `shared_memory`: whether the store's is
   // read, if it offers it. `devices`: for the store's memory on the worker's device; null: none.
-  // `clock`: what deadlines are compared with when a call was cancelled; null: the machine's.
+  // `clock`: measures the time that is left until a deadline, and only goes forward; null: a
+  // SteadyClock.
   // `connects`: not within this process, where the channel is always there.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const ModelFingerprints& fingerprints,
                     const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
@@ -78,7 +79,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override {
-    return counters_->EndPublish(TryPublish(spec, deadline));
+    return counters_->EndPublish(TryPublish(spec, SteadyTime(deadline)));
   }
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      const LeaseTerms& terms, absl::Time deadline) override;
@@ -95,7 +96,11 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   // A call waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // OK when a call may be made now.
+  // The time of clock_ at which the machine's clock shows `deadline`, if it is not set until then.
+  absl::Time SteadyTime(absl::Time deadline) const {
+    return clock_->Now() + (deadline - SystemClock().Now());
+  }
+  // OK when a call may be made now. `deadline`: of clock_, as those below.
   absl::Status CheckReachable(absl::Time deadline);
   void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
   // Whether the last fetch for the adapter found something. If not, the next one has the
@@ -119,7 +124,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
   const ModelFingerprints fingerprints_;
-  SystemClock system_clock_;
+  SteadyClock steady_clock_;
   Clock* const clock_;
   const bool connects_;
   CircuitBreaker breaker_;

@@ -132,18 +132,20 @@ class CallSet {
 using ByteCall = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // A streaming call to the store, ended with all others, or by `stop`, at the latest by `deadline`.
-// An operation that has not ended by `patience` ends it, and so does the destructor.
+// An operation that has not ended by `patience` ends it, and so does the destructor. Both are times
+// of `clock`, which only goes forward.
 struct StoreStream {
   StoreStream(CallSet* calls, const std::shared_ptr<grpc::Channel>& channel, Clock* clock,
               const std::string& method, const PrefixRequest& prefix, absl::Time patience,
               absl::Time deadline, std::shared_ptr<CallStop> stop = nullptr)
       : active(calls, std::move(stop)),
         stream(channel, "/hearth.v1.CacheStore/" + method,
-               Prepared(active.context(), prefix.request_id, deadline), patience, clock) {}
+               Prepared(active.context(), prefix.request_id, deadline - clock->Now()), patience,
+               clock) {}
   static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
-                                       absl::Time deadline) {
+                                       absl::Duration timeout) {
     SendRequestId(request_id, context);
-    context->set_deadline(absl::ToChronoTime(deadline));
+    context->set_deadline(MonotonicIn(timeout));
     return context;
   }
 

@@ -8,13 +8,15 @@
 #include "services/rpc/slice_wire.h"
 #include "tests/services/inference/scripted_store.h"
 #include "tests/services/rpc/connected_to.h"
+#include "tests/support/fake_clock.h"
 
 namespace hearth {
 namespace {
 
 using Stream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-TEST(BlockingStream, ItsPatienceEndsACallThatMayLiveLonger) {
+// A call that the store never answers, given up after 50 ms by `clock`; null: the stream's own.
+void ExpectLate(Clock* clock) {
   absl::Notification release;
   ScriptedStore store;
   store.fetch = [&](auto*, auto&, auto*) {
@@ -22,14 +24,24 @@ TEST(BlockingStream, ItsPatienceEndsACallThatMayLiveLonger) {
     return grpc::Status::OK;
   };
   grpc::ClientContext context;
+  const absl::Time now = clock == nullptr ? SteadyClock().Now() : clock->Now();
   Stream stream(ConnectedTo(store.address()), "/hearth.v1.CacheStore/Fetch", &context,
-                absl::Now() + absl::Milliseconds(50));
+                now + absl::Milliseconds(50), clock);
   stream.WriteLast(MessageBytes(v1::FetchRequest()));
   grpc::ByteBuffer bytes;
   EXPECT_FALSE(stream.Read(&bytes));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   release.Notify();
   store.Stop();  // its call may only now be looking at `release`
+}
+
+TEST(BlockingStream, ItsPatienceEndsACallThatMayLiveLonger) { ExpectLate(nullptr); }
+
+// As if the machine's clock had been set back by a day: waiting for its time would take a day.
+TEST(BlockingStream, MachinesClockDoesNotProlongPatience) {
+  FakeClock clock;
+  clock.Advance(absl::Now() + absl::Hours(24) - clock.Now());
+  ExpectLate(&clock);
 }
 
 }  // namespace

@@ -58,29 +58,30 @@ class SilentStoreTest : public testing::Test {
     return grpc::Status::CANCELLED;
   }
   bool PlanIsAccepted() const { return trial_.report().source.has_value(); }
-  // Stops what `call` does with the prefix, once the store was asked and sent what it has.
+  // Stops what `call` does with the prefix, once the store was asked and sent what it has, after
+  // `passes` on the client's clock.
   template <typename Call>
-  void StopOnceAsked(Call call) {
+  void StopOnceAsked(Call call, absl::Duration passes = absl::ZeroDuration()) {
     asked_ = false;
     prefix_.stop = std::make_shared<CallStop>();
-    std::thread stopper([this] {
+    std::thread stopper([this, passes] {
       while (!asked_ || (plan_.has_plan() && !PlanIsAccepted())) std::this_thread::yield();
+      clock_.Advance(passes);
       prefix_.stop->Stop();
     });
     call();
     stopper.join();
   }
-  // The outcome of a fetch that is stopped when the client's clock is `before` its deadline. The
-  // machine's is far from it, so that nothing else ends the call.
-  std::string FetchStopped(absl::Duration before, bool* left_alone) {
+  // The outcome of a fetch with a deadline in an hour that is stopped once `passes` on the client's
+  // clock. The machine's is far from the deadline, so that nothing else ends the call.
+  std::string FetchStopped(absl::Duration passes, bool* left_alone) {
     const absl::Time deadline = absl::Now() + absl::Hours(1);
-    clock_.Advance(deadline - before - clock_.Now());
     RemotePrefixCache cache(ConnectedTo(store_.address()), SmallFingerprint(), SmallLayout(),
                             &counters_, /*shared_memory=*/false, nullptr, &clock_);
     const absl::Time start = SteadyClock().Now();
     const auto counted = counters_.Read().fetches;
     prefix_.load = {std::shared_ptr<void>(), &trial_};
-    StopOnceAsked([&] { cache.Fetch(prefix_, 0, kTokens - 1, deadline); });
+    StopOnceAsked([&] { cache.Fetch(prefix_, 0, kTokens - 1, deadline); }, passes);
     *left_alone = !cache.breaker().Allows(start);
     for (const auto& [outcome, count] : counters_.Read().fetches) {
       const auto before_it = counted.find(outcome);
@@ -88,9 +89,7 @@ class SilentStoreTest : public testing::Test {
     }
     return "nothing";
   }
-  // Whose deadlines, an hour from now, are all over.
-  std::unique_ptr<RemotePrefixCache> LateCache() {
-    clock_.Advance(absl::Now() + absl::Hours(2) - clock_.Now());
+  std::unique_ptr<RemotePrefixCache> CacheByClock() {
     return std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
                                                SmallLayout(), &counters_, /*shared_memory=*/false,
                                                nullptr, &clock_);
@@ -123,16 +122,16 @@ TEST_F(SilentStoreTest, FetchAndLeaseReturnWhenTheCallerLeaves) {
 
 TEST_F(SilentStoreTest, AFetchGivenUpAtItsDeadlineWasLateAndTheStoreIsLeftAlone) {
   bool left_alone = true;
-  EXPECT_EQ(FetchStopped(absl::Nanoseconds(1), &left_alone), "cancelled");
+  EXPECT_EQ(FetchStopped(absl::Minutes(30), &left_alone), "cancelled");
   EXPECT_FALSE(left_alone);
-  EXPECT_EQ(FetchStopped(absl::ZeroDuration(), &left_alone), "deadline");
+  EXPECT_EQ(FetchStopped(absl::Hours(1), &left_alone), "deadline");
   EXPECT_TRUE(left_alone);
 }
 
 TEST_F(SilentStoreTest, ATransferGivenUpAtItsDeadlineWasLateButTheStoreIsThere) {
   plan_ = ScriptedPlan(32, 32);
   bool left_alone = true;
-  EXPECT_EQ(FetchStopped(absl::ZeroDuration(), &left_alone), "deadline");
+  EXPECT_EQ(FetchStopped(absl::Hours(1), &left_alone), "deadline");
   EXPECT_FALSE(left_alone);
 }
 
@@ -142,21 +141,23 @@ TEST_F(SilentStoreTest, ATransferBesideALeaseIsNoDamageWhenItIsGivenUp) {
   plan_ = ScriptedPlan(32, 32);
   plan_.mutable_plan()->mutable_shared();
   bool left_alone = true;
-  EXPECT_EQ(FetchStopped(absl::ZeroDuration(), &left_alone), "deadline");
+  EXPECT_EQ(FetchStopped(absl::Hours(1), &left_alone), "deadline");
   EXPECT_FALSE(left_alone);
 }
 
 TEST_F(SilentStoreTest, ALeaseGivenUpAtItsDeadlineWasLate) {
-  const auto cache = LateCache();
+  const auto cache = CacheByClock();
   const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
-  StopOnceAsked([&] { cache->Lease(prefix_, 0, 39, terms, absl::Now() + absl::Hours(1)); });
+  StopOnceAsked([&] { cache->Lease(prefix_, 0, 39, terms, absl::Now() + absl::Hours(1)); },
+                absl::Hours(2));
   EXPECT_EQ(counters_.Read().leases, (std::map<std::string, uint64_t>{{"deadline", 1}}));
 }
 
 TEST_F(SilentStoreTest, APublishEndedWithAllCallsAfterItsDeadlineWasLate) {
-  const auto cache = LateCache();
+  const auto cache = CacheByClock();
   std::thread stopper([&] {
     while (!asked_) std::this_thread::yield();
+    clock_.Advance(absl::Hours(2));
     cache->CancelCalls();
   });
   PublishRequestSpec spec;
