@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
+#include "cache_store/base/executor.h"
 #include "services/serving/door/connection_ledger.h"
 #include "services/serving/door/listeners.h"
 
@@ -37,6 +38,9 @@ class ConnectionDoor {
     std::function<void(const std::string& peer, const std::string& why)> on_refused;
     // Takes a connection over. From the door's thread.
     std::function<void(int listener, int fd)> take;
+    // Hands freed memory back to the system, some seconds after connections were closed for what
+    // they held. On a thread of its own; null: malloc_trim.
+    std::function<void()> trim;
   };
 
   // Listens when it returns, but accepts nobody before Start. kUnavailable names the address.
@@ -83,6 +87,7 @@ class ConnectionDoor {
   absl::Time trimmed_ = absl::InfinitePast();
   bool closed_some_ = false;
   bool rests_ = false;  // from its listeners, until the next look
+  ThreadExecutor trimmer_{/*max_bytes=*/1};
   std::thread thread_;
 };
 

@@ -22,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "tests/support/fake_clock.h"
 
 namespace hearth {
@@ -88,10 +89,15 @@ class ConnectionDoorTest : public testing::Test {
       absl::MutexLock lock(&mutex_);
       taken_.push_back(fd);
     };
+    options.trim = [this] {
+      trims_.Notify();
+      may_trim_.WaitForNotification();
+    };
     door_ = *ConnectionDoor::Open(std::move(options));
     door_->Start();
   }
   ~ConnectionDoorTest() override {
+    if (!may_trim_.HasBeenNotified()) may_trim_.Notify();
     door_.reset();
     absl::MutexLock lock(&mutex_);
     for (const int fd : taken_) close(fd);
@@ -127,6 +133,7 @@ class ConnectionDoorTest : public testing::Test {
 
   FakeClock clock_;
   ConnectionLedger ledger_;
+  absl::Notification trims_, may_trim_;
   absl::Mutex mutex_;
   std::vector<std::string> refused_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> taken_ ABSL_GUARDED_BY(mutex_);
@@ -145,6 +152,26 @@ TEST_F(ConnectionDoorTest, SilentCallerIsClosedByTheDoorsOwnClock) {
   clock_.Advance(absl::Hours(2));
   EXPECT_TRUE(silent->IsClosed());
   EXPECT_FALSE(talks->IsClosedAlready());
+}
+
+TEST_F(ConnectionDoorTest, AcceptsWhileFreedMemoryIsHandedBack) {
+  ConnectionLimits limits;
+  limits.each_bytes = 1024;
+  limits.second_bytes = 0;
+  ledger_.SetLimits(limits);
+  const auto sends_much = Come();
+  sends_much->Say(kPreface);
+  AwaitTaken(1);
+  sends_much->Say(std::string(size_t{64} << 10, 'x'));
+  while (refused().empty()) {
+    clock_.Advance(absl::Seconds(1));
+    std::this_thread::yield();
+  }
+  clock_.Advance(absl::Seconds(10));
+  trims_.WaitForNotification();
+  const auto next = Come();
+  next->Say(kPreface);
+  AwaitTaken(2);
 }
 
 // Descriptors that all epolls of this process watch.
