@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "proto/plain_name.h"
 #include "services/openai/chat_page.h"
 #include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
@@ -88,14 +88,9 @@ absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
 // Of the caller's own request id, what our metadata takes.
 std::string RequestIdOf(const HttpRequest& request) {
   const std::string* id = request.Header("x-request-id");
-  const auto is_fine = [](char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-  };
-  if (id != nullptr && !id->empty() && id->size() <= kMaxRequestIdBytes &&
-      std::all_of(id->begin(), id->end(), is_fine)) {
-    return *id;
-  }
-  return NewRequestId();
+  const bool is_taken =
+      id != nullptr && !id->empty() && id->size() <= kMaxRequestIdBytes && IsPlainName(*id);
+  return is_taken ? *id : NewRequestId();
 }
 
 void SendJson(const Json& value, HttpHeaders headers, HttpAnswer* answer) {

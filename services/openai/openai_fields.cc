@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "proto/plain_name.h"
 
 namespace hearth {
 namespace {
@@ -403,8 +403,7 @@ void UnknownFields::Add(uint16_t place, absl::string_view name) {
   if (has_more_) return;
   std::string path(PathOfPlace(place));
   for (const char c : name.substr(0, kMaxNameBytes)) {
-    const bool is_safe = absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
-    path.push_back(is_safe ? c : '?');
+    path.push_back(IsPlainName({&c, 1}) ? c : '?');
   }
   if (name.size() > kMaxNameBytes) path += "...";
   if (std::find(names_.begin(), names_.end(), path) != names_.end()) return;
