@@ -218,7 +218,7 @@ void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
         continue;
       }
       // What lies behind the last plane is part of the slice, and has bits as well.
-      phases->Add(2 * layout.kv_heads, [layout, from, to, values](int64_t plane) {
+      phases->Add(2 * layout.kv_heads, [&layout, from, to, values](int64_t plane) {
         const FloatMode mode;
         const KvQuantization& form = layout.quantization;
         const bool keys = plane < layout.kv_heads;
