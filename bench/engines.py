@@ -243,7 +243,7 @@ def main():
     parser.add_argument("--gguf", type=pathlib.Path, default=ROOT / "build/gguf")
     parser.add_argument("--file", type=pathlib.Path, action="append",
                         help="a GGUF file; again for more")
-    parser.add_argument("--int8", action="store_true", help="a worker with --weights int8, too")
+    parser.add_argument("--int8", action="store_true", help="a worker with --weights q8_0, too")
     parser.add_argument("--beside", type=float, metavar="SHARE", help="0.5: half of one core")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()

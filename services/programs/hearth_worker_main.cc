@@ -75,10 +75,10 @@ std::string DefaultDigestCache() {
 
 // What the class invariant multiplies.
 void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
-  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8", "q8_0", "q4_0"},
+  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "q8_0", "q4_0"},
                  "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
                  "answers; q8_0, q4_0: 8 or 4 bits, other answers, shared with the same form only; "
-                 "int8: q8_0; auto: stored");
+                 "auto: stored");
   set->AddChoice("arithmetic", &engine->arithmetic, {"float32", "int8", "auto"},
                  "Class invariant, what products multiply: float32 (the answers of versions before "
                  "this flag); int8: integers where a matrix is in blocks (a GGUF file's, or by "

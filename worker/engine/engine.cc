@@ -72,7 +72,6 @@ WeightForm FormOf(WeightsChoice weights) {
   switch (weights) {
     case WeightsChoice::kFloat32:
       return WeightForm::kFloat32;
-    case WeightsChoice::kInt8:
     case WeightsChoice::kQ8_0:
       return WeightForm::kQ8_0;
     case WeightsChoice::kQ4_0:

@@ -188,10 +188,10 @@ TEST_F(States, AreRefusedByTheNameOfThePartThatDiffers) {
   EXPECT_THAT(
       refusal([](SavedState* state, SnapshotHeader*) { state->token_ids.back() = 1 << 20; }),
       HasSubstr("input tokens differs"));
-  WorkerServer::Options int8 = WorkerServer::Invariant();
-  int8.engine.weights = WeightsChoice::kInt8;
-  int8.engine.arithmetic = ArithmeticChoice::kFloat32;
-  WorkerServer other(int8);
+  WorkerServer::Options blocks = WorkerServer::Invariant();
+  blocks.engine.weights = WeightsChoice::kQ8_0;
+  blocks.engine.arithmetic = ArithmeticChoice::kFloat32;
+  WorkerServer other(blocks);
   EXPECT_THAT(Load(&other, saved_).status.error_message(), HasSubstr("model config field weights"));
 }
 

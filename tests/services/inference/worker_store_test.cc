@@ -100,14 +100,14 @@ TEST(WorkerAndStore, NeverReadWhatOtherWeightsOrAnotherArithmeticGave) {
   WorkerServer::Options stored;
   stored.engine.exactness = ExactnessChoice::kInvariant;
   stored.engine.arithmetic = ArithmeticChoice::kFloat32;
-  WorkerServer::Options int8 = stored;
-  int8.engine.weights = WeightsChoice::kInt8;
-  WorkerServer::Options integers = int8;
+  WorkerServer::Options blocks = stored;
+  blocks.engine.weights = WeightsChoice::kQ8_0;
+  WorkerServer::Options integers = blocks;
   integers.engine.arithmetic = ArithmeticChoice::kAuto;
   using Fields = std::vector<std::string>;
-  const auto cases = {std::tuple(stored, int8, Fields{"weights"}),
-                      {int8, stored, Fields{"weights"}},
-                      {int8, integers, Fields{"arithmetic", "kv_dtype"}}};
+  const auto cases = {std::tuple(stored, blocks, Fields{"weights"}),
+                      {blocks, stored, Fields{"weights"}},
+                      {blocks, integers, Fields{"arithmetic", "kv_dtype"}}};
   for (const auto& [publishes, reads, fields] : cases) {
     StoreServer store(StoreServer::SmallStore(""));
     StoreWorker publisher(store.address(), publishes), reader(store.address(), reads);

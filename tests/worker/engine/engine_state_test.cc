@@ -144,7 +144,7 @@ TEST(EngineStates, AreRefusedByTheNameOfThePartThatDiffers) {
   };
   EXPECT_THAT(refusal(NewWorker(Geometries()[1])), HasSubstr("model config field"));
   EngineOptions other = InvariantOptions();
-  other.weights = WeightsChoice::kInt8;
+  other.weights = WeightsChoice::kQ8_0;
   other.arithmetic = ArithmeticChoice::kFloat32;
   EXPECT_THAT(refusal(NewWorker(Geometries()[0], other)), HasSubstr("model config field weights"));
   const SnapshotHeader header = ParseSnapshotHeader(file).value();

@@ -115,19 +115,19 @@ std::string Refusal(const EngineOptions& options) {
 TEST(WeightsChoiceTest, ContradictoryOptionsAreRefusedByBothNames) {
   EngineOptions options = InvariantOptions();
   options.model_dir = ChoiceDir();
-  options.weights = WeightsChoice::kInt8;
+  options.weights = WeightsChoice::kQ8_0;
   options.exactness = ExactnessChoice::kAuto;
   EXPECT_EQ(Refusal(options), "");
   options.device = "cuda";
-  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: int8"), HasSubstr("device")));
+  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: q8_0"), HasSubstr("device")));
   options.device = "cpu";
   options.dtype = "bfloat16";
-  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: int8"), HasSubstr("dtype")));
+  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: q8_0"), HasSubstr("dtype")));
   options.dtype = "float32";
   for (const auto& [exactness, name] : {std::pair(ExactnessChoice::kExact, "exactness is exact"),
                                         {ExactnessChoice::kPortable, "exactness is portable"}}) {
     options.exactness = exactness;
-    for (const WeightsChoice weights : {WeightsChoice::kInt8, WeightsChoice::kQ4_0,
+    for (const WeightsChoice weights : {WeightsChoice::kQ8_0, WeightsChoice::kQ4_0,
                                         WeightsChoice::kFloat32, WeightsChoice::kStored}) {
       options.weights = weights;
       EXPECT_THAT(Refusal(options),
@@ -154,14 +154,14 @@ TEST(WeightsChoiceTest, RequestedFormDoesNotBecomeAnother) {
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;
   options.model_dir = ChoiceDir();
-  options.weights = WeightsChoice::kInt8;
+  options.weights = WeightsChoice::kQ8_0;
   options.digest_cache_dir = "";
   DependOn(5);
   const auto engine = Engine::Create(options);
   InvariantGemma::ReplaceProduct(nullptr);
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(engine.status().message()),
-              testing::AllOf(HasSubstr("weights: int8"), HasSubstr("M = 5 ")));
+              testing::AllOf(HasSubstr("weights: q8_0"), HasSubstr("M = 5 ")));
 }
 
 TEST(ArithmeticChoiceTest, IntegersHaveAFingerprintOfTheirOwn) {
@@ -275,7 +275,7 @@ TEST(WeightsChoiceTest, Q8_0HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
   EXPECT_EQ(wide->weights(), "float32");
   EXPECT_TRUE(Compare(automatic->fingerprint(), wide->fingerprint()).empty());
   options.arithmetic = ArithmeticChoice::kFloat32;
-  options.weights = WeightsChoice::kInt8;
+  options.weights = WeightsChoice::kQ8_0;
   TestWorker narrow(ChoiceDir(), options);
   EXPECT_EQ(narrow->weights(), "q8_0");
   EXPECT_EQ(narrow->layout().exactness, Exactness::kInvariant);

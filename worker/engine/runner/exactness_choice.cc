@@ -37,7 +37,7 @@ absl::Status SelfTestFailure(const absl::Status& status) {
 }
 
 const char* WeightsChoiceName(WeightsChoice weights) {
-  constexpr const char* kNames[] = {"auto", "float32", "stored", "int8", "q8_0", "q4_0"};
+  constexpr const char* kNames[] = {"auto", "float32", "stored", "q8_0", "q4_0"};
   static_assert(std::size(kNames) == static_cast<size_t>(WeightsChoice::kCount), "one name each");
   return kNames[static_cast<int>(weights)];
 }

@@ -14,9 +14,9 @@ namespace hearth {
 // In the order of the flag's names.
 enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
 
-// The form of the weights in the class invariant; kAuto: each class's default; kInt8: another name
-// of kQ8_0. In the order of the flag's names.
-enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8, kQ8_0, kQ4_0, kCount };
+// The form of the weights in the class invariant; kAuto: each class's default. In the order of the
+// flag's names.
+enum class WeightsChoice { kAuto, kFloat32, kStored, kQ8_0, kQ4_0, kCount };
 const char* WeightsChoiceName(WeightsChoice weights);
 
 // What the products of the class invariant multiply. kInt8: integers where a matrix is in blocks,
