@@ -219,17 +219,47 @@ void StoreCore::SetDiskLimit(uint64_t bytes) {
 }
 
 void StoreCore::Lock() {
+  waiting_.fetch_add(1);
   mu.Lock();
+  waiting_.fetch_sub(1);
+  ++holds_;
   steps_ = 0;
+}
+
+// This thread counts itself, for others that call this meanwhile. Of two, the first one's condition
+// has held since the second one took the lock.
+void StoreCore::AwaitOthers() {
+  waiting_.fetch_add(1);
+  const auto had_it = [this, holds = holds_]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return holds_ != holds || (waiting_.load() == 1 && !flight.HasReadyClaimant());
+  };
+  mu.Await(absl::Condition(&had_it));
+  waiting_.fetch_sub(1);
+  ++holds_;
+  steps_ = 0;
+}
+
+void StoreCore::Claim(const std::vector<Digest>& keys) {
+  flight.Claim(&mu, keys);
+  ++holds_;  // others may have had it
+}
+
+void StoreCore::LetOthersIn() {
+  Lock();
+  AwaitOthers();
+  mu.Unlock();
 }
 
 bool StoreCore::Yield(size_t steps) {
   steps_ += steps;
   if (steps_ < kStepsAHold) return false;
   ++yields;
-  mu.Unlock();
-  let_others_in();
-  Lock();
+  if (between_holds != nullptr) {
+    mu.Unlock();
+    between_holds();
+    Lock();
+  }
+  AwaitOthers();
   return true;
 }
 

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -82,23 +83,28 @@ class SingleFlight {
   // REQUIRES: `mu` held. Releases it while waiting; everything read before is stale afterwards.
   void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
     mu->AssertHeld();
-    const auto free = [this, &keys] {
-      return absl::c_none_of(keys, [this](const Digest& key) { return claimed_.contains(key); });
-    };
+    const auto place = waiting_.insert(waiting_.end(), &keys);
+    const auto free = [this, &keys] { return AreFree(keys); };
     mu->Await(absl::Condition(&free));
+    waiting_.erase(place);
     claimed_.insert(keys.begin(), keys.end());
   }
   void Release(const std::vector<Digest>& keys) {
     for (const Digest& key : keys) claimed_.erase(key);
   }
+  // Whether a claimant waits for the lock alone.
+  bool HasReadyClaimant() const {
+    return absl::c_any_of(waiting_, [this](const auto* keys) { return AreFree(*keys); });
+  }
 
  private:
-  absl::flat_hash_set<Digest> claimed_;
-};
+  bool AreFree(const std::vector<Digest>& keys) const {
+    return absl::c_none_of(keys, [this](const Digest& key) { return claimed_.contains(key); });
+  }
 
-// Called between two holds of the lock: a thread that releases it and takes it again at once leaves
-// others no chance.
-inline void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
+  absl::flat_hash_set<Digest> claimed_;
+  std::list<const std::vector<Digest>*> waiting_;
+};
 
 // An error with the tier's name.
 inline absl::Status OfDisk(const absl::Status& status) {
@@ -195,6 +201,13 @@ class StoreCore {
   // To be called after each `steps` steps of a walk. True: others had the lock, and pointers read
   // before are stale.
   bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Returns when a thread that waits for the lock had it, or at once if none waits. A thread that
+  // releases the lock and takes it again leaves others no chance.
+  void LetOthersIn() ABSL_LOCKS_EXCLUDED(mu);
+  // As SingleFlight::Claim: everything read before is stale afterwards.
+  void Claim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Threads that wait for the lock, aside from claimants.
+  size_t waiting() const { return waiting_.load(); }
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters.Add(counter, amount); }
   // Of the keys of what the tenant stores now.
@@ -268,9 +281,10 @@ class StoreCore {
   SingleFlight flight ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
   uint64_t yields ABSL_GUARDED_BY(mu) = 0;
-  std::function<void()> let_others_in = LetOthersIn;  // a test does their work there
+  std::function<void()> between_holds;  // for tests: called by Yield, without the lock
 
  private:
+  void AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Called by the catalog for each restore point that leaves.
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(noted_mu_);
@@ -290,6 +304,8 @@ class StoreCore {
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(noted_mu_) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(noted_mu_) = false;
   bool reclaims_all_ ABSL_GUARDED_BY(noted_mu_) = false;  // the next one, also where it moves much
+  std::atomic<size_t> waiting_{0};                        // threads in Lock and AwaitOthers
+  uint64_t holds_ ABSL_GUARDED_BY(mu) = 0;                // of the lock, until now
   size_t steps_ ABSL_GUARDED_BY(mu) = 0;                  // of this hold
   std::unique_ptr<Executor> own_executor_, reclaimer_;
 };

@@ -162,7 +162,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
         if (!object->on_disk) work.claims.push_back(object->key());
       }
     }
-    core_->flight.Claim(&core_->mu, work.claims);
+    core_->Claim(work.claims);
     RestorePointEntry* point = core_->catalog.Find(id);
     // Not so where the point came, or came anew, while this waited.
     const auto is_claimed = [&](const StoredObject* object) {

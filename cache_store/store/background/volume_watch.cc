@@ -81,7 +81,7 @@ void VolumeWatch::SetLimit(const DiskRoom& room) {
       stored = core_->objects.sums().disk_bytes();
       evicts = evicts || stored < before;
     }
-    if (more) core_->let_others_in();
+    if (more) core_->LetOthersIn();
   }
   SayLimit(room, stored);
   if (evicts) core_->EraseFromDisk().IgnoreError();

@@ -372,7 +372,7 @@ void PublishSessionImpl::ClaimKeys() {
     if (!on_disk) plan_.work.claims.push_back(item.segment->key);
   }
   for (const Boundary& named : boundaries_) plan_.work.claims.push_back(named.segment->key);
-  core_->flight.Claim(&core_->mu, plan_.work.claims);
+  core_->Claim(plan_.work.claims);
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.

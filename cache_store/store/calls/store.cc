@@ -134,7 +134,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
     if (core_->FindOwned(id, tenant) == nullptr) return NoSuchPoint();
     // Pins of one point reach the disk in the order in which they were asked for, and never beside
     // the write that makes the point durable.
-    core_->flight.Claim(&core_->mu, {id});
+    core_->Claim({id});
     const absl::Status status = PinLocked(id, tenant, pinned, &described, &durable_number);
     if (!status.ok() || durable_number == 0) core_->flight.Release({id});
     if (!status.ok()) return status;

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cache_store/store/background/disk_writer.h"
@@ -60,6 +61,62 @@ class StoreCoreTest : public testing::Test {
   std::unique_ptr<StoreCore> core_;
   ManualExecutor* executor_ = nullptr;
 };
+
+TEST_F(StoreCoreTest, YieldLetsAWaitingThreadIn) {
+  bool had_it = false;
+  std::thread other;
+  {
+    StoreLock lock(core_.get());
+    other = std::thread([&] {
+      StoreLock waits(core_.get());
+      had_it = true;
+    });
+    while (core_->waiting() == 0) std::this_thread::yield();
+    EXPECT_FALSE(had_it);
+    EXPECT_TRUE(core_->Yield(StoreCore::kStepsAHold));
+    EXPECT_TRUE(had_it);
+  }
+  other.join();
+}
+
+TEST_F(StoreCoreTest, YieldLetsAReadyClaimantIn) {
+  const std::vector<Digest> keys = {Digest{}};
+  bool asked = false, had_it = false;
+  StoreLock lock(core_.get());
+  core_->Claim(keys);
+  std::thread other([&] {
+    StoreLock waits(core_.get());
+    asked = true;
+    core_->Claim(keys);
+    had_it = true;
+    core_->flight.Release(keys);
+  });
+  while (!asked) core_->Yield(StoreCore::kStepsAHold);
+  core_->Yield(StoreCore::kStepsAHold);
+  EXPECT_FALSE(had_it) << "its key is claimed";
+  core_->flight.Release(keys);
+  core_->Yield(StoreCore::kStepsAHold);
+  EXPECT_TRUE(had_it);
+  other.join();
+}
+
+TEST_F(StoreCoreTest, ThreadsThatYieldToEachOtherAllEnd) {
+  const std::vector<Digest> keys = {Digest{}};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 200; ++round) {
+        StoreLock lock(core_.get());
+        if (i < 2) core_->Claim(keys);
+        core_->Yield(StoreCore::kStepsAHold);
+        core_->Yield(StoreCore::kStepsAHold);
+        if (i < 2) core_->flight.Release(keys);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(core_->waiting(), 0u);
+}
 
 TEST_F(StoreCoreTest, ReleasedMemoryIsFreedOnceTheLockIs) {
   StoredObject* object = nullptr;

@@ -150,14 +150,14 @@ TEST_F(StoreLongPrompts, APointThatIsPinnedWhileOthersAreDroppedStays) {
   Publish({KitTokens(2, kLong + 1), {}}, kLong);
   StoreCore& core = *store()->core();
   bool is_first = true;
-  core.let_others_in = [&] {
+  core.between_holds = [&] {
     if (!std::exchange(is_first, false)) return;
     for (const RestorePoint& point : store_->List("default")) {
       EXPECT_TRUE(store_->SetPinned(point.id, "default", true).ok());
     }
   };
   EXPECT_EQ(store_->DropAll("default", false)->dropped, 1u);
-  core.let_others_in = LetOthersIn;
+  core.between_holds = nullptr;
   EXPECT_EQ(store_->List("default").size(), 1u);
   EXPECT_EQ(store_->DropAll("default", true)->dropped, 1u);
   CheckInvariants(store());
@@ -175,9 +175,9 @@ TEST_F(StoreLongPrompts, AnEraseBesideADropOfAllEndsWithAFullQueue) {
     core.catalog.Remove(core.catalog.Find(expired), Removal::kExpired);
   }
   executor_->SetFull(true);  // with the erase of that point in it
-  core.let_others_in = [&] { executor_->RunAll(); };
+  core.between_holds = [&] { executor_->RunAll(); };
   EXPECT_EQ(store_->DropAll("default", false)->dropped, 1u);
-  core.let_others_in = LetOthersIn;
+  core.between_holds = nullptr;
   Open(64 * kMiB);
   EXPECT_EQ(store_->List("default").size(), 1u) << "published by Open";
   EXPECT_EQ(store_->Stats().restore_points, 1u) << "an erased point came back";
