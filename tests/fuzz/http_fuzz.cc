@@ -171,8 +171,11 @@ int Connect() {
   Require(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port), "a port");
   to.sin_port = htons(static_cast<uint16_t>(port));
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  Require(fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0,
-          "the server takes no connection");
+  Require(fd >= 0, "no socket");
+  // libFuzzer's timer interrupts the call; the connection may be made meanwhile.
+  while (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 && errno != EISCONN) {
+    Require(errno == EINTR, "the server takes no connection");
+  }
   const timeval wait = {kAnswerS, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
   return fd;
