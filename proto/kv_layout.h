@@ -6,6 +6,7 @@
 #ifndef HEARTH_PROTO_KV_LAYOUT_H_
 #define HEARTH_PROTO_KV_LAYOUT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -84,6 +85,9 @@ struct KvLayout {
   absl::Status Validate() const;
   // Model layer indices of a group, ascending.
   std::vector<uint32_t> LayersOf(LayerGroup group) const;
+  size_t LayerCount(LayerGroup group) const {
+    return static_cast<size_t>(std::count(layers.begin(), layers.end(), group));
+  }
   // Bytes of a slice of `tokens` tokens: K and V, all KV heads.
   size_t SliceBytes(uint32_t tokens) const {
     if (page_bytes > 0) return page_bytes;
@@ -100,7 +104,7 @@ struct KvLayout {
     return (planes + 63) / 64 * 64;
   }
   size_t ObjectBytes(uint32_t tokens, LayerGroup group) const {
-    return LayersOf(group).size() * SliceBytes(tokens);
+    return LayerCount(group) * SliceBytes(tokens);
   }
   // Whether a prompt can be kept up to there: pages are not divided.
   bool MayEndAt(uint32_t boundary) const { return page_bytes == 0 || boundary % chunk_tokens == 0; }

@@ -141,7 +141,7 @@ absl::Status PlacePayload(SnapshotHeader* header) {
     }
     previous = &object;
     const uint64_t object_end = uint64_t{id.begin} + id.tokens;
-    const size_t layers = layout.LayersOf(id.group).size();
+    const size_t layers = layout.LayerCount(id.group);
     if (id.begin % layout.chunk_tokens != 0 || id.tokens == 0 || id.tokens > layout.chunk_tokens ||
         object_end > header->manifest.token_count || !layout.MayEndAt(id.tokens) ||
         object.slice_digests.size() != layers) {
@@ -180,7 +180,7 @@ std::string NeededSetDifference(const Manifest& manifest, const KvLayout& layout
       return absl::StrCat("objects[", i, "] is the ", ObjectName(id), ", needed is the ",
                           ObjectName(needed[i]));
     }
-    const size_t layers = layout.LayersOf(id.group).size();
+    const size_t layers = layout.LayerCount(id.group);
     if (manifest.objects[i].slice_digests.size() != layers) {
       return absl::StrCat(ObjectName(id), " has ", manifest.objects[i].slice_digests.size(),
                           " slice digests for ", layers, " layers");

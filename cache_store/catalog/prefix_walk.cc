@@ -26,8 +26,8 @@ PromptWalk::PromptWalk(const PrefixIndex* index, const KvLayout* layout, const P
       max_boundary_(max_boundary),
       now_(now),
       on_device_(std::move(on_device)),
-      has_global_(!layout->LayersOf(LayerGroup::kGlobal).empty()),
-      has_local_(!layout->LayersOf(LayerGroup::kLocal).empty()),
+      has_global_(layout->LayerCount(LayerGroup::kGlobal) > 0),
+      has_local_(layout->LayerCount(LayerGroup::kLocal) > 0),
       parent_(index->Find(chain->root)) {}
 
 PromptWalk::Local PromptWalk::Count(StoredObject* object, uint32_t end) const {

@@ -136,7 +136,7 @@ SharedShape SharedPrompt::ShapeOf(const ObjectId& id) const {
   const absl::Span<const uint32_t> ids = token_ids.subspan(id.begin, id.tokens);
   shape.token_ids.assign(ids.begin(), ids.end());
   shape.cut_offsets = SegmentOf(id)->CutOffsets();
-  shape.slices = static_cast<uint32_t>(layout.LayersOf(id.group).size());
+  shape.slices = static_cast<uint32_t>(layout.LayerCount(id.group));
   shape.slice_bytes = layout.SliceBytes(id.tokens);
   return shape;
 }

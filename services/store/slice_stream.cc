@@ -12,8 +12,8 @@ namespace hearth {
 std::vector<SliceRef> SliceOrder(const LookupPlan& plan) {
   std::vector<SliceRef> order;
   for (uint32_t i = 0; i < plan.objects.size(); ++i) {
-    for (uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
-      order.push_back({i, layer});
+    for (uint32_t layer = 0; layer < plan.layout.layers.size(); ++layer) {
+      if (plan.layout.layers[layer] == plan.objects[i].id.group) order.push_back({i, layer});
     }
   }
   if (plan.slowest_tier != Tier::kDisk) {

@@ -47,6 +47,7 @@ TEST(KvLayoutTest, SizesFollowFromTheGeometryOfThe27B) {
   }
   EXPECT_EQ(layout.SliceBytes(128), 1u << 20);
   EXPECT_EQ(layout.LayersOf(LayerGroup::kGlobal).size(), 10u);
+  EXPECT_EQ(layout.LayerCount(LayerGroup::kGlobal), 10u);
   // 52 local layers of 1 MiB.
   EXPECT_EQ(layout.ObjectBytes(128, LayerGroup::kLocal), 52u << 20);
 }

@@ -36,8 +36,8 @@ ObjectMap::ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t 
     : layout_(layout),
       chain_(chain),
       usable_here_(usable_here),
-      has_local_(!layout.LayersOf(LayerGroup::kLocal).empty()),
-      has_global_(!layout.LayersOf(LayerGroup::kGlobal).empty()) {
+      has_local_(layout.LayerCount(LayerGroup::kLocal) > 0),
+      has_global_(layout.LayerCount(LayerGroup::kGlobal) > 0) {
   if (usable_here == 0) return;
   for (const ObjectId& id : NeededObjects(layout, usable_here)) Set(id, Place::kHere);
 }

@@ -29,7 +29,7 @@ uint64_t SnapshotBytes(const KvLayout& layout, uint32_t tokens) {
   uint64_t bytes = uint64_t{tokens} * sizeof(uint32_t);
   for (const ObjectId& id : NeededObjects(layout, tokens)) {
     bytes += layout.ObjectBytes(id.tokens, id.group);
-    bytes += uint64_t{128} * (layout.LayersOf(id.group).size() + 1);
+    bytes += uint64_t{128} * (layout.LayerCount(id.group) + 1);
   }
   return bytes + (uint64_t{64} << 10);  // the fingerprint
 }

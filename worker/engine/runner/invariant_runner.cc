@@ -20,7 +20,7 @@ struct NeededBlocks {
   uint64_t BytesOf(const KvLayout& layout) const {
     const uint64_t chunk = layout.chunk_tokens;
     const uint64_t open_layers =
-        offloaded ? layout.LayersOf(LayerGroup::kGlobal).size() : layout.layers.size();
+        offloaded ? layout.LayerCount(LayerGroup::kGlobal) : layout.layers.size();
     return (offloaded ? 0 : global * layout.ObjectBytes(chunk, LayerGroup::kGlobal)) +
            local * layout.ObjectBytes(chunk, LayerGroup::kLocal) +
            open * open_layers * layout.PlainSliceBytes(chunk);
@@ -83,7 +83,7 @@ absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, Invar
   const bool whole = object.id.tokens == layout.chunk_tokens;
   if (whole && object.bytes != nullptr) return kv->Adopt(object.id, object.bytes);
   std::vector<const std::byte*> slices;
-  const size_t layers = layout.LayersOf(object.id.group).size();
+  const size_t layers = layout.LayerCount(object.id.group);
   for (size_t i = 0; i < layers; ++i) {
     slices.push_back(SliceOf(object, i, layout.SliceBytes(object.id.tokens)));
   }

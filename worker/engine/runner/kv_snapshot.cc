@@ -24,7 +24,7 @@ absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
     return absl::DataLossError(absl::StrCat(ObjectName(object.id), " has ", object.size_bytes,
                                             " bytes, expected ", expected));
   }
-  const size_t layers = layout.LayersOf(object.id.group).size();
+  const size_t layers = layout.LayerCount(object.id.group);
   if (object.bytes == nullptr) {
     const bool remainder = object.id.tokens % layout.chunk_tokens != 0;
     if (object.device_bytes == nullptr || remainder) {
@@ -133,7 +133,7 @@ void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to) {
   const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
   const size_t from_stride = from.id.tokens * row_bytes;
   const size_t to_stride = to->id.tokens * row_bytes;
-  const size_t runs = layout.LayersOf(from.id.group).size() * 2 * layout.kv_heads;
+  const size_t runs = layout.LayerCount(from.id.group) * 2 * layout.kv_heads;
   assert(runs * from_stride == from.size_bytes && runs * to_stride == to->size_bytes);
   for (size_t run = 0; run < runs; ++run) {
     std::memcpy(to->bytes.get() + run * to_stride, from.bytes.get() + run * from_stride,
@@ -147,7 +147,7 @@ void SealObject(const KvLayout& layout, KvObject* object) {
   for (size_t at = 0; at < object->size_bytes; at += slice_bytes) {
     object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, slice_bytes));
   }
-  assert(object->slice_digests.size() == layout.LayersOf(object->id.group).size());
+  assert(object->slice_digests.size() == layout.LayerCount(object->id.group));
 }
 
 void PrefaultObjects(const KvLayout& layout, uint32_t boundary) {

@@ -215,7 +215,7 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
 absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices) {
   const uint32_t chunk = layout_->chunk_tokens;
   assert(id.tokens <= chunk && id.begin % chunk == 0);
-  assert(slices.size() == layout_->LayersOf(id.group).size());
+  assert(slices.size() == layout_->LayerCount(id.group));
   const bool sealed = Seals(id.group) && id.tokens == chunk;
   const size_t slice_bytes = sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk);
   KvBlock block = TakeSpare(sealed ? &spare_sealed_ : &Of(spare_, id.group));
