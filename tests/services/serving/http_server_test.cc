@@ -33,9 +33,9 @@ std::unique_ptr<HttpServer> ServeHttp(HttpServer::Handler handler, const HttpLim
 
 // Answers with what was asked.
 void EchoHttp(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
-  answer->Send(
-      200, {{"Content-Type", "text/plain"}},
-      absl::StrCat(request.method, " ", request.path, " ", request.query, " ", request.body(), "|"));
+  answer->Send(200, {{"Content-Type", "text/plain"}},
+               absl::StrCat(request.method, " ", request.path, " ", request.query, " ",
+                            request.body(), "|"));
 }
 
 TEST(HttpServer, AnswersOneRequestAfterTheOtherOnAConnection) {
