@@ -459,8 +459,7 @@ void Bench::Tokens() {
     for (const bool tuned : {false, true}) {
       if (tuned) Tune(rows);
       for (const bool dependent : {false, true}) {
-        device_.SetDependent(dependent);
-        step_->SetChoice(rows, step_->ChoiceFor(rows));  // a new graph
+        step_->SetOverlapRows(dependent ? rows : 0);
         step_->Run(parts);
         device_.Wait();
         const double us = TimeGraph(rows);

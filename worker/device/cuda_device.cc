@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <utility>
 
 #include "worker/device/cuda_kernels.h"
 
@@ -26,18 +27,22 @@ class CudaDevice::Graph : public DeviceGraph {
   const cudaGraphExec_t ready_;
 };
 
-CudaDevice::CudaDevice(bool dependent) : dependent_(dependent) {
+CudaDevice::CudaDevice() {
   cudaStream_t stream;
   if (!Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream")) return;
   stream_ = stream;
   void* ring = nullptr;
   if (!Check(cudaMallocHost(&ring, kRingBytes), "pinned memory")) return;
   ring_ = static_cast<std::byte*>(ring);
-  int count = 0;
-  if (!Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0), "attributes")) {
-    return;
+  int shared_bytes = 0, major = 0;
+  for (const auto& [to, attribute] :
+       {std::pair{&processors_, cudaDevAttrMultiProcessorCount},
+        std::pair{&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+        std::pair{&major, cudaDevAttrComputeCapabilityMajor}}) {
+    if (!Check(cudaDeviceGetAttribute(to, attribute, 0), "attributes")) return;
   }
-  processors_ = count;
+  shared_bytes_ = static_cast<size_t>(shared_bytes);
+  has_overlap_ = major >= 9;
   for (int program = 0; program < CudaKernels(); ++program) {
     const CudaKernel& kernel = KernelNumber(program);
     const bool fits =
@@ -124,7 +129,7 @@ void CudaDevice::Launch(int program, const void* arguments, int blocks) {
   dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   dependent.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &dependent;
-  config.numAttrs = dependent_ ? 1 : 0;
+  config.numAttrs = overlap_ ? 1 : 0;
   void* list[] = {const_cast<void*>(arguments)};
   Check(cudaLaunchKernelExC(&config, kernel.function, list), "a launch");
 }

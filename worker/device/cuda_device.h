@@ -17,16 +17,18 @@ namespace hearth {
 
 class CudaDevice : public Device {
  public:
-  // `dependent`: a program may start while the one before it ends (programmatic dependent launch).
-  explicit CudaDevice(bool dependent = true);
+  CudaDevice();
   ~CudaDevice() override;
 
   int processors() const override { return processors_; }
+  size_t shared_bytes() const override { return shared_bytes_; }
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Launch(int program, const void* arguments, int blocks) override;
+  // By programmatic dependent launches; GPUs before sm_90 have none.
+  void SetOverlap(bool overlap) override { overlap_ = overlap && has_overlap_; }
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override;
 
@@ -36,7 +38,6 @@ class CudaDevice : public Device {
   bool Takes(int program) const;
   // The cudaStream_t of all calls.
   void* stream() const { return stream_; }
-  void SetDependent(bool dependent) { dependent_ = dependent; }
   // Registers, bytes of local memory (spills) and of shared memory of a program: for measurements.
   struct Facts {
     int registers, local_bytes, shared_bytes, threads;
@@ -49,8 +50,9 @@ class CudaDevice : public Device {
 
   static constexpr size_t kRingBytes = size_t{4} << 20;  // steps' tables: some 100 KB each
 
-  bool dependent_;
+  bool overlap_ = false, has_overlap_ = false;
   int processors_ = 1;
+  size_t shared_bytes_ = 0;
   void* stream_ = nullptr;
   std::byte* ring_ = nullptr;  // pinned
   size_t ring_used_ = 0;

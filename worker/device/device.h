@@ -1,5 +1,5 @@
 // Device: what the forward pass asks of an accelerator: memory, copies, launches, graphs.
-// CudaDevice (cuda_device.cu) and EmulatedDevice (emulated_device.h) implement it; both run the
+// CudaDevice (cuda_device.h) and EmulatedDevice (emulated_device.h) implement it; both run the
 // programs of program_list.h.
 //
 // Thread safety: none; one thread at a time.
@@ -27,6 +27,8 @@ class Device {
 
   // How many blocks run at the same time, at least.
   virtual int processors() const = 0;
+  // Most shared memory of a block.
+  virtual size_t shared_bytes() const = 0;
   // Memory of undefined content, aligned to 256 bytes. Null where there is none left.
   virtual void* Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
@@ -36,6 +38,9 @@ class Device {
   virtual void CopyOut(void* to, const void* from, size_t bytes) = 0;
   // Runs `blocks` blocks of a program of ProgramList after all launches before.
   virtual void Launch(int program, const void* arguments, int blocks) = 0;
+  // Whether blocks of later launches may start while the launch before them ends, where the device
+  // can: programs then overlap by what they do before WaitForEarlier. Off at first.
+  virtual void SetOverlap(bool) {}
   // Records what `launches` launches instead of running it.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Returns when all launches are done.

@@ -86,11 +86,16 @@ void DeviceStep::SetChoice(int rows, const ProductChoice& choice) {
   graphs_.erase(-rows);
 }
 
+void DeviceStep::SetOverlapRows(int rows) {
+  overlap_rows_ = rows;
+  graphs_.clear();
+}
+
 ProductChoice DeviceStep::ChoiceFor(int rows) const {
   if (const auto at = choices_.find(rows); at != choices_.end()) return at->second;
   const DeviceLayer& layer = model_->layers[0];
   const auto choose = [&](const DeviceMatrix& matrix, bool is_pair, int of_rows) {
-    return ChooseProduct(of_rows, matrix, is_pair, device_->processors());
+    return ChooseProduct(of_rows, matrix, is_pair, device_->processors(), device_->shared_bytes());
   };
   return {choose(layer.qkv, false, rows), choose(layer.out, false, rows),
           choose(layer.gate_up, true, rows), choose(layer.down, false, rows),
@@ -143,10 +148,8 @@ void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matr
   product.x_stride = x_stride;
   product.y_stride = y_stride;
   product.softcap = softcap;
-  const ShapeFacts facts = FactsOf(shape);
-  const int blocks =
-      (rows + facts.rows - 1) / facts.rows * ((matrix.columns + facts.columns - 1) / facts.columns);
-  device_->Launch(ProductNumber(shape, is_pair), &product, blocks);
+  device_->Launch(ProductNumber(shape, is_pair), &product,
+                  BlocksOf(FactsOf(shape), rows, matrix.columns));
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {
@@ -221,6 +224,7 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
 }
 
 void DeviceStep::LaunchAll(const Form& form, const Before& before) {
+  device_->SetOverlap(form.rows <= overlap_rows_);
   before("embedding", 0);
   EmbedProgram embed;
   embed.embedding = model_->head;

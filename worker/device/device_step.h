@@ -49,6 +49,8 @@ class DeviceStep {
   // step.
   void SetChoice(int rows, const ProductChoice& choice);
   ProductChoice ChoiceFor(int rows) const;
+  // Launches overlap (Device::SetOverlap) in steps of at most `rows` rows.
+  void SetOverlapRows(int rows);
   static int RowsOfGraph(int rows);
 
  private:
@@ -77,6 +79,8 @@ class DeviceStep {
   StepPlan few_, many_;
   Buffers buffers_;
   SplitStates states_;
+  // More rows lose: blocks that wait take room from those that work.
+  int overlap_rows_ = 1;
   std::map<int, ProductChoice> choices_;
   std::map<int, std::unique_ptr<DeviceGraph>> graphs_;
   Form last_ = {};

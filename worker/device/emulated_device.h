@@ -23,6 +23,7 @@ class EmulatedDevice : public Device {
   explicit EmulatedDevice(bool late);
 
   int processors() const override { return 3; }
+  size_t shared_bytes() const override { return size_t{256} << 10; }
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override { memory_.erase(memory); }
   void CopyIn(void* to, const void* from, size_t bytes) override;

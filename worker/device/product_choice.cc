@@ -20,46 +20,64 @@ ShapeFacts FactsIn(TypeList<Shapes...>, int shape) {
   return kFacts[shape];
 }
 
+// The first rule that holds decides.
+struct Rule {
+  int rows;    // steps of at most as many rows; 0: any
+  int blocks;  // launches of at most as many blocks for each processor; 0: any
+  int shape;
+};
+
+template <class Tiling>
+constexpr int NumberOf() {
+  constexpr int kNumber = NumberIn<Tiling>(ProductTilings());
+  static_assert(kNumber >= 0, "not in ProductTilings");
+  return kNumber;
+}
+
+// Measured on an H100 for the products of Gemma 3 270M, 1B and 4B (docs/performance.md). A block of
+// few columns has the processors to itself when there are few blocks; a block of many columns reads
+// the rows less often.
+constexpr Rule kRules[] = {
+    {1, 1, NumberOf<ProductTiling<1, 1, 1, 1, 1, 256, 4>>()},
+    {1, 1, NumberOf<ProductTiling<1, 1, 2, 1, 1, 128, 4>>()},
+    {1, 2, NumberOf<ProductTiling<1, 1, 2, 1, 1, 64, 8>>()},
+    {1, 0, NumberOf<ProductTiling<1, 1, 2, 1, 1, 128, 4>>()},
+    {8, 5, NumberOf<ProductTiling<2, 1, 1, 1, 1, 256, 4>>()},
+    {8, 4, NumberOf<ProductTiling<4, 1, 2, 1, 1, 128, 8>>()},
+    {8, 4, NumberOf<ProductTiling<1, 4, 2, 1, 1, 64, 6>>()},
+    {8, 0, NumberOf<ProductTiling<4, 2, 4, 1, 2, 64, 4>>()},
+    {32, 8, NumberOf<ProductTiling<4, 2, 2, 1, 1, 64, 8>>()},
+    {16, 0, NumberOf<ProductTiling<4, 4, 4, 1, 2, 64, 4>>()},
+    {32, 8, NumberOf<ProductTiling<4, 4, 4, 1, 2, 64, 4>>()},
+    {32, 0, NumberOf<ProductTiling<4, 8, 8, 1, 4, 32, 4>>()},
+    {0, 3, NumberOf<ProductTiling<8, 4, 2, 1, 1, 64, 6>>()},
+    {0, 12, NumberOf<ProductTiling<4, 4, 4, 2, 1, 64, 4>>()},
+    {0, 0, NumberOf<ProductTiling<4, 8, 8, 2, 2, 64, 3>>()},
+};
+
 }  // namespace
 
 int ShapeCount() { return ProductTilings::kCount; }
 ShapeFacts FactsOf(int shape) { return FactsIn(ProductTilings(), shape); }
 
-// The fewest rows that hold all, up to 64; then the most columns that leave a warp for each
-// processor.
-int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors) {
-  int best = -1;
-  for (int shape = 0; shape < ShapeCount(); ++shape) {
-    const ShapeFacts facts = FactsOf(shape);
-    if (is_pair && !facts.takes_pairs) continue;
-    if (best < 0) {
-      best = shape;
-      continue;
-    }
-    const ShapeFacts other = FactsOf(best);
-    const bool holds = facts.rows >= rows || facts.rows >= 64;
-    const bool other_holds = other.rows >= rows || other.rows >= 64;
-    const auto warps = [&](const ShapeFacts& of) {
-      return (matrix.columns + of.columns - 1) / of.columns * of.warps *
-             ((rows + of.rows - 1) / of.rows);
-    };
-    const bool fills = warps(facts) >= processors, other_fills = warps(other) >= processors;
-    bool is_better = false;
-    if (holds != other_holds) {
-      is_better = holds;
-    } else if (!holds) {
-      is_better = facts.rows > other.rows;
-    } else if (facts.rows != other.rows) {
-      is_better = facts.rows < other.rows;
-    } else if (fills != other_fills) {
-      is_better = fills;
-    } else {
-      is_better = fills ? facts.columns > other.columns : facts.columns < other.columns;
-    }
-    if (is_better) best = shape;
+int BlocksOf(const ShapeFacts& facts, int rows, int columns) {
+  return (rows + facts.rows - 1) / facts.rows * ((columns + facts.columns - 1) / facts.columns);
+}
+
+int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors,
+                  size_t shared_bytes) {
+  int fitting = -1;
+  for (const Rule& rule : kRules) {
+    const ShapeFacts facts = FactsOf(rule.shape);
+    if (facts.shared_bytes > shared_bytes || (is_pair && !facts.takes_pairs)) continue;
+    if (fitting < 0) fitting = rule.shape;
+    if (rule.rows > 0 && rows > rule.rows) continue;
+    fitting = rule.shape;
+    const int blocks = BlocksOf(facts, rows, matrix.columns);
+    if (rule.blocks == 0 || blocks <= rule.blocks * processors) return rule.shape;
   }
-  assert(best >= 0);
-  return best;
+  assert(fitting >= 0);
+  return fitting;
 }
 
 }  // namespace hearth

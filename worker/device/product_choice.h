@@ -17,14 +17,17 @@ struct ShapeFacts {
 };
 ShapeFacts FactsOf(int shape);
 int ShapeCount();
+// Blocks of a launch.
+int BlocksOf(const ShapeFacts& facts, int rows, int columns);
 
 // Shapes of the five products of a step.
 struct ProductChoice {
   int qkv = 0, out = 0, gate_up = 0, down = 0, head = 0;
 };
 
-// REQUIRES: rows >= 1.
-int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors);
+// `shared_bytes`: shared memory that a block may have. REQUIRES: rows >= 1; 50 KiB of it or more.
+int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors,
+                  size_t shared_bytes);
 
 }  // namespace hearth
 

@@ -26,45 +26,24 @@ TypeList<A..., B...> Joined(TypeList<A...>, TypeList<B...>);
 // A place in the list without a program: a shape that has no pairs.
 struct NoProgram {};
 
-// Row lanes, rows each, columns each, row warps, column warps, inputs of a stage, stages. Any shape
-// gives the same bits; ChooseProduct (product_choice.h) takes the fastest.
+// Row lanes, rows each, columns each, row warps, column warps, inputs of a stage, stages. Any
+// tiling gives the same bits; ChooseProduct (product_choice.h) takes the fastest.
 using ProductTilings = TypeList<
-#if defined(HEARTH_DEVICE_FEW_SHAPES)
-    ProductTiling<1, 1, 1, 1, 1, 64, 8>, ProductTiling<2, 1, 2, 1, 1, 64, 8>,
-    ProductTiling<4, 2, 4, 1, 1, 64, 6>, ProductTiling<4, 8, 2, 1, 1, 64, 4>,
-    ProductTiling<4, 8, 8, 2, 2, 32, 4>
-#else
-    // One row, or two.
-    ProductTiling<1, 1, 1, 1, 1, 64, 8>, ProductTiling<1, 1, 1, 1, 1, 128, 4>,
-    ProductTiling<1, 1, 1, 1, 1, 128, 8>, ProductTiling<1, 1, 1, 1, 4, 64, 8>,
-    ProductTiling<2, 1, 1, 1, 1, 64, 8>, ProductTiling<2, 1, 1, 1, 1, 128, 8>,
-    ProductTiling<1, 1, 2, 1, 1, 64, 8>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
-    ProductTiling<2, 1, 2, 1, 1, 64, 8>, ProductTiling<2, 1, 2, 1, 1, 128, 8>,
-    ProductTiling<4, 1, 2, 1, 1, 128, 8>, ProductTiling<1, 1, 4, 1, 1, 64, 6>,
-    ProductTiling<1, 2, 2, 1, 1, 64, 6>, ProductTiling<1, 1, 1, 1, 1, 256, 4>,
-    ProductTiling<2, 1, 1, 1, 1, 256, 4>, ProductTiling<1, 1, 2, 1, 1, 256, 3>,
-    // Four.
-    ProductTiling<2, 2, 2, 1, 1, 64, 8>, ProductTiling<1, 4, 2, 1, 1, 64, 6>,
-    ProductTiling<2, 2, 4, 1, 1, 64, 6>, ProductTiling<2, 2, 4, 1, 2, 64, 4>,
-    // Eight.
-    ProductTiling<4, 2, 2, 1, 1, 64, 8>, ProductTiling<4, 2, 4, 1, 1, 64, 6>,
-    ProductTiling<4, 2, 4, 1, 2, 64, 4>, ProductTiling<2, 4, 4, 1, 1, 64, 6>,
-    // 16.
-    ProductTiling<4, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 1, 1, 64, 6>,
-    ProductTiling<4, 4, 4, 1, 2, 64, 4>, ProductTiling<4, 4, 8, 1, 1, 64, 4>,
-    // 32.
-    ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 8, 2, 1, 1, 64, 6>,
-    ProductTiling<8, 4, 4, 1, 1, 64, 4>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
-    ProductTiling<4, 8, 4, 1, 1, 64, 4>, ProductTiling<4, 8, 4, 1, 2, 64, 4>,
-    ProductTiling<4, 8, 8, 1, 2, 32, 4>, ProductTiling<4, 8, 8, 1, 4, 32, 4>,
+    // One row.
+    ProductTiling<1, 1, 1, 1, 1, 256, 4>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
+    ProductTiling<1, 1, 2, 1, 1, 64, 8>,
+    // Two to eight.
+    ProductTiling<2, 1, 1, 1, 1, 256, 4>, ProductTiling<4, 1, 2, 1, 1, 128, 8>,
+    ProductTiling<1, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 2, 4, 1, 2, 64, 4>,
+    // Up to 32.
+    ProductTiling<4, 2, 2, 1, 1, 64, 8>, ProductTiling<4, 4, 4, 1, 2, 64, 4>,
+    ProductTiling<4, 8, 8, 1, 4, 32, 4>,
     // Many.
-    ProductTiling<4, 8, 8, 2, 2, 32, 4>, ProductTiling<4, 8, 8, 2, 2, 64, 3>,
-    ProductTiling<4, 8, 8, 4, 2, 32, 3>
-#endif
-    >;
+    ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
+    ProductTiling<4, 8, 8, 2, 2, 64, 3>>;
 
 // As every ProductProgram, so that a shape may be chosen when a step runs.
-using AnyProduct = ProductProgram<ProductTiling<1, 1, 1, 1, 1, 64, 8>, false>;
+using AnyProduct = ProductProgram<ProductTiling<1, 1, 1, 1, 1, 256, 4>, false>;
 
 template <class Of, bool kTakesPairs = Of::kColumnLanes % 8 == 0 && Of::kColumnsEach % 2 == 0>
 struct PairProduct {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -78,10 +79,8 @@ void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int
     product.rows = rows;
     product.x_stride = of.inputs;
     product.y_stride = stride;
-    const ShapeFacts facts = FactsOf(shape);
-    const int blocks =
-        (rows + facts.rows - 1) / facts.rows * ((of.columns + facts.columns - 1) / facts.columns);
-    device.Launch(ProductNumber(shape, is_pair), &product, blocks);
+    device.Launch(ProductNumber(shape, is_pair), &product,
+                  BlocksOf(FactsOf(shape), rows, of.columns));
     for (int row = 0; row < rows; ++row) {
       const int from = rows % 2 == 0 ? rows - 1 - row : row;
       const float* got = y.data() + static_cast<size_t>(row * stride);
@@ -109,13 +108,50 @@ TEST(ProductProgram, EveryShape_HasTheReferencesBits) {
   }
 }
 
+constexpr size_t kShared = size_t{227} << 10;  // of an H100
+
 TEST(ProductProgram, EachNumberOfRows_HasTheReferencesBits) {
   for (const bool is_pair : {false, true}) {
     const Matrix matrix(72, 24, is_pair);
     for (int rows = 1; rows <= 33; ++rows) {
-      Compare(matrix, is_pair, rows, {ChooseProduct(rows, matrix.on_device, is_pair, 3)});
+      Compare(matrix, is_pair, rows, {ChooseProduct(rows, matrix.on_device, is_pair, 3, kShared)});
     }
-    Compare(matrix, is_pair, 129, {ChooseProduct(129, matrix.on_device, is_pair, 3)});
+    Compare(matrix, is_pair, 129, {ChooseProduct(129, matrix.on_device, is_pair, 3, kShared)});
+  }
+}
+
+// Of the products of three models, by rows: the tilings that were fastest on an H100.
+TEST(ChooseProduct, GemmasShapes_TakeTheMeasuredTiling) {
+  const auto rows_and_columns = [](int rows, int inputs, int columns, bool is_pair) {
+    const DeviceMatrix matrix = {nullptr, inputs, columns, is_pair ? columns / 2 : columns};
+    const ShapeFacts facts = FactsOf(ChooseProduct(rows, matrix, is_pair, 132, kShared));
+    return std::pair(facts.rows, facts.columns);
+  };
+  using Pair = std::pair<int, int>;
+  EXPECT_EQ(rows_and_columns(1, 6912, 1152, false), Pair(1, 32));
+  EXPECT_EQ(rows_and_columns(1, 2560, 4096, false), Pair(1, 32));
+  EXPECT_EQ(rows_and_columns(1, 1152, 13824, true), Pair(1, 64));
+  EXPECT_EQ(rows_and_columns(1, 640, 262144, false), Pair(1, 64));
+  EXPECT_EQ(rows_and_columns(8, 1152, 13824, true), Pair(4, 64));
+  EXPECT_EQ(rows_and_columns(8, 2560, 20480, true), Pair(8, 64));
+  EXPECT_EQ(rows_and_columns(16, 2560, 262144, false), Pair(16, 64));
+  EXPECT_EQ(rows_and_columns(32, 2560, 262144, false), Pair(32, 256));
+  EXPECT_EQ(rows_and_columns(128, 2048, 640, false), Pair(32, 8));
+  EXPECT_EQ(rows_and_columns(2048, 2048, 640, false), Pair(32, 32));
+  EXPECT_EQ(rows_and_columns(2048, 2560, 20480, true), Pair(64, 128));
+}
+
+TEST(ChooseProduct, LittleSharedMemory_TakesATilingThatFits) {
+  for (const size_t shared_bytes : {size_t{50} << 10, size_t{99} << 10}) {
+    for (const bool is_pair : {false, true}) {
+      for (int rows = 1; rows <= 4096; rows *= 2) {
+        for (const int columns : {640, 4096, 262144}) {
+          const DeviceMatrix matrix = {nullptr, 640, columns, is_pair ? columns / 2 : columns};
+          const ShapeFacts facts = FactsOf(ChooseProduct(rows, matrix, is_pair, 132, shared_bytes));
+          EXPECT_LE(facts.shared_bytes, shared_bytes) << rows << " rows, " << columns;
+        }
+      }
+    }
   }
 }
 
