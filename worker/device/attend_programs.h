@@ -39,13 +39,18 @@ template <int kTileRows>
 struct AttendProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   static constexpr int kHeadDimMax = 256, kSplitMax = 256;
-  static constexpr int kStageKeys = 16, kDepth = 4;                // of values
-  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;      // of scores
-  static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4;  // of outputs, by 4 columns
+  // Few rows: memory's latency counts, so that a split's keys are in registers and its values on
+  // their way before the queries are there.
+  static constexpr bool kIsFew = kTileRows <= 4;
+  static constexpr int kStageKeys = 16, kDepth = kIsFew ? 5 : 4;  // of values
+  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;     // of scores
+  static constexpr int kRuns = kHeadDimMax / 16;                  // of a key
+  // Of outputs: a thread's rows and columns.
+  static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4, kColumnsEach = kIsFew ? 2 : 4;
   static constexpr int kRowGroups = kTileRows / kRowsEach;
 
   struct Shared {
-    alignas(16) float values[kDepth][kStageKeys][kHeadDimMax];
+    alignas(16) float values[kDepth][kStageKeys * kHeadDimMax];  // [key][head_dim] of a stage
     alignas(16) float queries[kTileRows][kHeadDimMax];
     alignas(16) float scores[kTileRows][kSplitMax];  // then the weights
     float largest[kTileRows], partial[kTileRows][16];
@@ -60,14 +65,16 @@ struct AttendProgram {
   SplitStates states;
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
-    LetNextStart();
-    WaitForEarlier();
     const AttendList& list = table.lists[is_global];
+    AttendItem item = list.items[block.number / place.kv_heads];  // blocks <= room for items
     const int works = *list.item_count * place.kv_heads;
-    for (int work = block.number; work < works; work += block.count) {
-      const AttendItem item = list.items[work / place.kv_heads];
+    WaitForEarlier();
+    LetNextStart();
+    for (int work = block.number; work < works;) {
       RunItem(shared, item, work / place.kv_heads, work % place.kv_heads);
       BARRIER();
+      work += block.count;
+      if (work < works) item = list.items[work / place.kv_heads];
     }
   }
 
@@ -77,7 +84,7 @@ struct AttendProgram {
     int begin, end;
   };
   struct Outputs {
-    PerThread<float, kRowsEach * 4, kWarps> one, all;
+    PerThread<float, kRowsEach * kColumnsEach, kWarps> one, all;
     PerThread<RunningSum, kRowsEach, kWarps> sums;
   };
 
@@ -90,7 +97,7 @@ struct AttendProgram {
     return {begin > 0 ? begin : 0, end < place.split ? end : place.split};
   }
   HEARTH_HOST_DEVICE Seen SeenBy(const AttendItem& item, int row, int split) const {
-    return SeenAt(item.position + row / Sharers(), split);
+    return SeenAt(item.position + (item.tokens > 1 ? row / Sharers() : 0), split);
   }
   HEARTH_HOST_DEVICE int64_t QueryAt(const AttendItem& item, int row, int kv_head,
                                      int columns) const {
@@ -107,16 +114,16 @@ struct AttendProgram {
         for (int i = warp * 32 + lane; i < kTileRows * (dim / 4); i += kThreads) {
           const int row = i / (dim / 4), at = i % (dim / 4) * 4;
           const int known = row < rows ? row : 0;
-          StoreFloat4(&shared->queries[row][at],
-                      LoadFloat4(qkv + QueryAt(item, known, kv_head, columns) + at));
+          Copy16(&shared->queries[row][at], qkv + QueryAt(item, known, kv_head, columns) + at);
         }
       }
     }
+    CommitCopies();
     Outputs outputs;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         HEARTH_UNROLL
-        for (int i = 0; i < kRowsEach * 4; ++i) outputs.all.At(warp, lane)[i] = 0;
+        for (int i = 0; i < kRowsEach * kColumnsEach; ++i) outputs.all.At(warp, lane)[i] = 0;
         HEARTH_UNROLL
         for (int r = 0; r < kRowsEach; ++r) {
           outputs.sums.At(warp, lane)[r].largest = -kInfinity;
@@ -124,9 +131,9 @@ struct AttendProgram {
         }
       }
     }
-    BARRIER();
     for (int i = 0; i < item.splits; ++i) {
-      const std::byte* block = InGlobal(table.lists[is_global].blocks[item.first_block + i]);
+      const std::byte* block =
+          InGlobal(i == 0 ? item.block : table.lists[is_global].blocks[item.first_block + i]);
       const float* keys = reinterpret_cast<const float*>(block + place.offset) +
                           static_cast<int64_t>(kv_head) * place.split * dim;
       RunSplit(shared, item, item.first_split + i, keys, &outputs);
@@ -146,12 +153,17 @@ struct AttendProgram {
     const int begin = first.begin / kStageKeys * kStageKeys;
     const Seen all = {last.begin, first.end};
     const int stages = (last.end - begin + kStageKeys - 1) / kStageKeys;
-    for (int stage = 0; stage < kDepth - 1; ++stage) {
+    Keys known;
+    if constexpr (kIsFew) LoadKeys(keys, begin, last.end, &known);
+    for (int stage = 0; stage < kDepth; ++stage) {
       if (stage < stages) LoadValues(shared, stage, values, begin + stage * kStageKeys);
       CommitCopies();
     }
+    WaitCopies<kDepth>();
+    BARRIER();  // the queries are there
     for (int key = begin; key < last.end; key += kPassKeys * kKeysEach) {
-      Score(shared, keys, key, last.end);
+      if (kIsFew && key > begin) LoadKeys(keys, key, last.end, &known);
+      Score(shared, keys, &known, key, last.end);
     }
     BARRIER();
     Weigh(shared, item, split, begin, begin + stages * kStageKeys);
@@ -160,16 +172,24 @@ struct AttendProgram {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         HEARTH_UNROLL
-        for (int i = 0; i < kRowsEach * 4; ++i) outputs->one.At(warp, lane)[i] = 0;
+        for (int i = 0; i < kRowsEach * kColumnsEach; ++i) outputs->one.At(warp, lane)[i] = 0;
       }
     }
     for (int stage = 0; stage < stages; ++stage) {
-      WaitCopies<kDepth - 2>();
+      WaitCopies<kDepth - 1>();
       BARRIER();
-      const int next = stage + kDepth - 1;
-      if (next < stages) LoadValues(shared, next % kDepth, values, begin + next * kStageKeys);
+      const int next = stage + kDepth - 1;  // where the stage before this was
+      if (stage > 0 && next < stages) {
+        LoadValues(shared, next % kDepth, values, begin + next * kStageKeys);
+      }
       CommitCopies();
-      AddValues(shared, item, split, begin, stage, all, &outputs->one);
+      const int key = begin + stage * kStageKeys;
+      if (key >= all.begin && key + kStageKeys <= all.end) {
+        AddAllValues(shared, key, stage % kDepth, &outputs->one);
+      } else {
+        AddSomeValues(shared, item, split, key, stage % kDepth, {first.begin, last.end}, all,
+                      &outputs->one);
+      }
     }
     WaitCopies<0>();
   }
@@ -180,16 +200,41 @@ struct AttendProgram {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         for (int i = warp * 32 + lane; i < kStageKeys * quads; i += kThreads) {
-          Copy16(&shared->values[stage][i / quads][i % quads * 4],
+          Copy16(&shared->values[stage][i * 4],
                  values + static_cast<int64_t>(key) * place.head_dim + i * 4);
         }
       }
     }
   }
 
-  // Scores of all rows with the keys of a pass from `first` on. Four lanes have a key, each of them
-  // four of the sixteen partial sums.
-  HEARTH_HOST_DEVICE void Score(Shared* shared, const float* keys, int first, int end) const {
+  // A lane's parts of its keys in a pass: [run of 16 numbers][key].
+  using Keys = PerThread<Float4, kIsFew ? kRuns * kKeysEach : 1, kWarps>;
+
+  // Four lanes have a key, each of them four of the sixteen partial sums.
+  HEARTH_HOST_DEVICE const float* KeyOf(const float* keys, int first, int end, int k, int warp,
+                                        int lane) const {
+    const int at = first + warp * 8 + lane / 4 + k * kPassKeys;
+    return keys + static_cast<int64_t>(at < end ? at : end - 1) * place.head_dim + lane % 4 * 4;
+  }
+  HEARTH_HOST_DEVICE void LoadKeys(const float* keys, int first, int end, Keys* known) const {
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int k = 0; k < kKeysEach; ++k) {
+          const float* from = KeyOf(keys, first, end, k, warp, lane);
+          HEARTH_UNROLL
+          for (int run = 0; run < kRuns; ++run) {
+            if (run * 16 >= place.head_dim) continue;
+            known->At(warp, lane)[run * kKeysEach + k] = LoadFloat4(from + run * 16);
+          }
+        }
+      }
+    }
+  }
+
+  // Scores of all rows with the keys of a pass from `first` on.
+  HEARTH_HOST_DEVICE void Score(Shared* shared, const float* keys, Keys* known, int first,
+                                int end) const {
     const int dim = place.head_dim;
     FOR_WARPS(warp, kWarps) {
       PerThread<float, kTileRows * kKeysEach * 4, 1> sums;
@@ -197,20 +242,19 @@ struct AttendProgram {
         float* own = sums.At(0, lane);
         HEARTH_UNROLL
         for (int i = 0; i < kTileRows * kKeysEach * 4; ++i) own[i] = 0;
-        const int key = first + warp * 8 + lane / 4;
         const float* from[kKeysEach];
         HEARTH_UNROLL
-        for (int k = 0; k < kKeysEach; ++k) {
-          const int at = key + k * kPassKeys;
-          from[k] = keys + static_cast<int64_t>(at < end ? at : end - 1) * dim + lane % 4 * 4;
-        }
-#if defined(__CUDA_ARCH__)
-#pragma unroll(kTileRows > 4 ? 2 : 8)
-#endif
-        for (int at = 0; at < dim; at += 16) {
+        for (int k = 0; k < kKeysEach; ++k) from[k] = KeyOf(keys, first, end, k, warp, lane);
+        HEARTH_UNROLL_BY((kIsFew ? kRuns : 2))
+        for (int run = 0; run < kRuns; ++run) {
+          const int at = run * 16;
+          if (at >= dim) break;
           Float4 wide[kKeysEach];
           HEARTH_UNROLL
-          for (int k = 0; k < kKeysEach; ++k) wide[k] = LoadFloat4(from[k] + at);
+          for (int k = 0; k < kKeysEach; ++k) {
+            wide[k] =
+                kIsFew ? known->At(warp, lane)[run * kKeysEach + k] : LoadFloat4(from[k] + at);
+          }
           HEARTH_UNROLL
           for (int r = 0; r < kTileRows; ++r) {
             const Float4 query = LoadFloat4(&shared->queries[r][at + lane % 4 * 4]);
@@ -281,6 +325,7 @@ struct AttendProgram {
         }
         FOR_LANES(lane) {
           const float largest = most.At(0, lane)[0];
+          HEARTH_UNROLL_BY(4)
           for (int key = begin + lane; key < end; key += 32) {
             const bool sees = key >= seen.begin && key < seen.end;
             scores[key] = sees ? exact::Exp(exact::Sub(scores[key], largest)) : 0.0f;
@@ -298,6 +343,7 @@ struct AttendProgram {
         for (int row = warp; row < kTileRows; row += kWarps) {
           if (lane >= 16) continue;
           float sum = 0;
+          HEARTH_UNROLL_BY(8)
           for (int key = begin + lane; key < end; key += 16) {
             sum = exact::Add(sum, shared->scores[row][key]);
           }
@@ -307,57 +353,79 @@ struct AttendProgram {
     }
   }
 
-  // Links of the outputs' chains: the keys of a stage.
+  // Links of the outputs' chains: the keys of a stage, all of which each row sees.
   template <class Sums>
-  HEARTH_HOST_DEVICE void AddValues(const Shared* shared, const AttendItem& item, int split,
-                                    int begin, int stage, const Seen& all, Sums* sums) const {
+  HEARTH_HOST_DEVICE void AddAllValues(const Shared* shared, int first, int place_of_stage,
+                                       Sums* sums) const {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         const int group = GroupOf(warp, lane);
         if (group >= kRowGroups) continue;
-        const int first = begin + stage * kStageKeys, column = ColumnOf(warp, lane);
+        const float* values = &shared->values[place_of_stage][ColumnOf(warp, lane)];
         float* own = sums->At(warp, lane);
-        if (first >= all.begin && first + kStageKeys <= all.end) {
-          HEARTH_UNROLL
-          for (int key = 0; key < kStageKeys; key += 4) {
-            Float4 weights[kRowsEach];
-            HEARTH_UNROLL
-            for (int r = 0; r < kRowsEach; ++r) {
-              weights[r] = LoadFloat4(&shared->scores[group * kRowsEach + r][first + key]);
-            }
-            HEARTH_UNROLL
-            for (int k = 0; k < 4; ++k) {
-              const Float4 value = LoadFloat4(&shared->values[stage % kDepth][key + k][column]);
-              HEARTH_UNROLL
-              for (int i = 0; i < kRowsEach * 4; ++i) {
-                own[i] = exact::Fma(weights[i / 4].v[k], value.v[i % 4], own[i]);
-              }
-            }
-          }
-          continue;
-        }
-        for (int key = 0; key < kStageKeys; ++key) {
-          const Float4 value = LoadFloat4(&shared->values[stage % kDepth][key][column]);
+        HEARTH_UNROLL
+        for (int key = 0; key < kStageKeys; key += 4) {
+          Float4 weights[kRowsEach];
           HEARTH_UNROLL
           for (int r = 0; r < kRowsEach; ++r) {
-            const Seen seen = SeenBy(item, group * kRowsEach + r, split);
-            if (first + key < seen.begin || first + key >= seen.end) continue;
-            const float weight = shared->scores[group * kRowsEach + r][first + key];
+            weights[r] = LoadFloat4(&shared->scores[group * kRowsEach + r][first + key]);
+          }
+          HEARTH_UNROLL
+          for (int k = 0; k < 4; ++k) {
+            const auto value = LoadFloats<kColumnsEach>(values + (key + k) * place.head_dim);
             HEARTH_UNROLL
-            for (int i = 0; i < 4; ++i)
-              own[r * 4 + i] = exact::Fma(weight, value.v[i], own[r * 4 + i]);
+            for (int i = 0; i < kRowsEach * kColumnsEach; ++i) {
+              own[i] =
+                  exact::Fma(weights[i / kColumnsEach].v[k], value.v[i % kColumnsEach], own[i]);
+            }
           }
         }
       }
     }
   }
 
-  // A thread has 4 columns of the rows of one group.
+  // The same where rows see a part: `any`: keys that any row sees.
+  template <class Sums>
+  HEARTH_HOST_DEVICE void AddSomeValues(const Shared* shared, const AttendItem& item, int split,
+                                        int first, int place_of_stage, const Seen& any,
+                                        const Seen& all, Sums* sums) const {
+    const int begin = any.begin > first ? any.begin : first;
+    const int end = any.end < first + kStageKeys ? any.end : first + kStageKeys;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const int group = GroupOf(warp, lane);
+        if (group >= kRowGroups) continue;
+        const float* values = &shared->values[place_of_stage][ColumnOf(warp, lane)];
+        float* own = sums->At(warp, lane);
+        Seen seen[kRowsEach];
+        HEARTH_UNROLL
+        for (int r = 0; r < kRowsEach; ++r) {
+          seen[r] = item.tokens > 1 ? SeenBy(item, group * kRowsEach + r, split) : all;
+        }
+        HEARTH_UNROLL_BY(2)
+        for (int key = begin; key < end; ++key) {
+          const auto value = LoadFloats<kColumnsEach>(values + (key - first) * place.head_dim);
+          HEARTH_UNROLL
+          for (int r = 0; r < kRowsEach; ++r) {
+            if (key < seen[r].begin || key >= seen[r].end) continue;
+            const float weight = shared->scores[group * kRowsEach + r][key];
+            HEARTH_UNROLL
+            for (int i = 0; i < kColumnsEach; ++i) {
+              float& sum = own[r * kColumnsEach + i];
+              sum = exact::Fma(weight, value.v[i], sum);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // A thread has kColumnsEach columns of the rows of one group.
   HEARTH_HOST_DEVICE int GroupOf(int warp, int lane) const {
-    return (warp * 32 + lane) / (place.head_dim / 4);
+    return (warp * 32 + lane) / (place.head_dim / kColumnsEach);
   }
   HEARTH_HOST_DEVICE int ColumnOf(int warp, int lane) const {
-    return (warp * 32 + lane) % (place.head_dim / 4) * 4;
+    return (warp * 32 + lane) % (place.head_dim / kColumnsEach) * kColumnsEach;
   }
 
   // Adds a split to those before it, or writes its state.
@@ -374,15 +442,15 @@ struct AttendProgram {
           if (row >= rows) continue;
           const Seen seen = SeenBy(item, row, split);
           if (seen.begin >= seen.end) continue;
-          const float* one = outputs->one.At(warp, lane) + r * 4;
+          const float* one = outputs->one.At(warp, lane) + r * kColumnsEach;
           const float largest = shared->largest[row];
           const float sum = exact::TreeSum(shared->partial[row]);
           if (item.is_whole) {
             RunningSum& running = outputs->sums.At(warp, lane)[r];
             running.Add(largest, sum);
-            float* all = outputs->all.At(warp, lane) + r * 4;
+            float* all = outputs->all.At(warp, lane) + r * kColumnsEach;
             HEARTH_UNROLL
-            for (int i = 0; i < 4; ++i) all[i] = running.Output(all[i], one[i]);
+            for (int i = 0; i < kColumnsEach; ++i) all[i] = running.Output(all[i], one[i]);
             continue;
           }
           const int64_t slot =
@@ -392,8 +460,10 @@ struct AttendProgram {
             states.scalars[slot * 2] = largest;
             states.scalars[slot * 2 + 1] = sum;
           }
-          StoreFloat4(states.outputs + slot * place.head_dim + column,
-                      {{one[0], one[1], one[2], one[3]}});
+          Floats<kColumnsEach> state;
+          HEARTH_UNROLL
+          for (int i = 0; i < kColumnsEach; ++i) state.v[i] = one[i];
+          StoreFloats(states.outputs + slot * place.head_dim + column, state);
         }
       }
     }
@@ -410,11 +480,11 @@ struct AttendProgram {
           const int row = group * kRowsEach + r;
           if (row >= rows) continue;
           const float inverse = exact::Div(1.0f, outputs->sums.At(warp, lane)[r].sum);
-          const float* all = outputs->all.At(warp, lane) + r * 4;
+          const float* all = outputs->all.At(warp, lane) + r * kColumnsEach;
           float* to = attended + QueryAt(item, row, kv_head, place.heads * place.head_dim) +
                       ColumnOf(warp, lane);
           HEARTH_UNROLL
-          for (int i = 0; i < 4; ++i) to[i] = exact::Mul(all[i], inverse);
+          for (int i = 0; i < kColumnsEach; ++i) to[i] = exact::Mul(all[i], inverse);
         }
       }
     }
@@ -434,20 +504,18 @@ struct CombineProgram {
   float* attended;
 
   HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
-    LetNextStart();
-    WaitForEarlier();
     const int row = block.number / place.heads, head = block.number % place.heads;
-    if (row >= *table.row_count) return;
+    const int rows = *table.row_count;
     const RowItems items = table.lists[is_global].row_items[row];
-    if (items.count == 0) return;
+    WaitForEarlier();
+    LetNextStart();
+    if (row >= rows || items.count == 0) return;
     const int sharers = place.heads / place.kv_heads, dim = place.head_dim;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         RunningSum running = {-kInfinity, 0, 0, 0};
         float sums[kEach] = {};
-#if defined(__CUDA_ARCH__)
-#pragma unroll 4
-#endif
+        HEARTH_UNROLL_BY(4)
         for (int i = 0; i < items.count; ++i) {
           const int64_t item = items.first + i;
           const int64_t slot =

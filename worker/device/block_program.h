@@ -43,7 +43,9 @@ struct BlockNumber {
 #define FOR_LANES(lane) \
   for (int lane = threadIdx.x & 31, once_##lane = 1; once_##lane; once_##lane = 0)
 #define BARRIER() __syncthreads()
-#define HEARTH_UNROLL _Pragma("unroll")
+#define HEARTH_PRAGMA(text) _Pragma(#text)
+#define HEARTH_UNROLL HEARTH_PRAGMA(unroll)
+#define HEARTH_UNROLL_BY(times) HEARTH_PRAGMA(unroll times)
 
 // N values of each thread.
 template <typename T, int N, int kWarps>
@@ -69,6 +71,7 @@ int ThisWarp();
 #endif
 #define FOR_LANES(lane) for (int lane = 0; lane < 32; ++lane)
 #define HEARTH_UNROLL
+#define HEARTH_UNROLL_BY(times)
 
 template <typename T, int N, int kWarps>
 class PerThread {
@@ -113,7 +116,9 @@ HEARTH_HOST_DEVICE void WaitCopies() {
 
 // With programmatic dependent launches: lets the next program's blocks start, and waits until the
 // programs launched earlier are done. Every program calls both, and touches nothing that another
-// program writes before WaitForEarlier. Without such launches both do nothing.
+// program writes before WaitForEarlier; weights and the StepTable may be read. LetNextStart comes
+// second: else blocks of many later launches take room while they wait. Without such launches both
+// do nothing.
 HEARTH_HOST_DEVICE void LetNextStart() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -147,22 +152,27 @@ HEARTH_HOST_DEVICE T* InGlobal(T* address) {
   return address;
 }
 
-struct alignas(16) Float4 {
-  float v[4];
+template <int N>
+struct alignas(4 * N) Floats {
+  float v[N];
 };
+using Float4 = Floats<4>;
 struct alignas(16) Word4 {
   uint32_t v[4];
 };
 
-// 16 bytes at once.
-HEARTH_HOST_DEVICE Float4 LoadFloat4(const float* from) {
-  return *reinterpret_cast<const Float4*>(from);
+// 4 * N bytes at once.
+template <int N>
+HEARTH_HOST_DEVICE Floats<N> LoadFloats(const float* from) {
+  return *reinterpret_cast<const Floats<N>*>(from);
 }
+HEARTH_HOST_DEVICE Float4 LoadFloat4(const float* from) { return LoadFloats<4>(from); }
 HEARTH_HOST_DEVICE Word4 LoadWord4(const void* from) {
   return *reinterpret_cast<const Word4*>(from);
 }
-HEARTH_HOST_DEVICE void StoreFloat4(float* to, const Float4& values) {
-  *reinterpret_cast<Float4*>(to) = values;
+template <int N>
+HEARTH_HOST_DEVICE void StoreFloats(float* to, const Floats<N>& values) {
+  *reinterpret_cast<Floats<N>*>(to) = values;
 }
 
 }  // namespace hearth

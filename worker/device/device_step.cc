@@ -190,7 +190,8 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   attend.qkv = buffers_.qkv;
   attend.attended = buffers_.attended;
   attend.states = states_;
-  LaunchAttendOf(device_, tile_rows, attend, 2 * device_->processors());
+  const int most = form.plan->capacity().items * shape_.kv_heads;
+  LaunchAttendOf(device_, tile_rows, attend, std::min(2 * device_->processors(), most));
   if (!form.splits) return;
   before("combine", layer);
   const CombineProgram combine = {form.plan->table(), place,   is_global,

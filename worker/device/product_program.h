@@ -2,7 +2,8 @@
 // in bfloat16: the order of worker/kernels/product.h, so its bits, whatever the shape.
 //
 // A block computes kRows x kColumns outputs. Weights and rows pass through a ring of kDepth stages
-// in shared memory. A thread has kRowsEach x kColumnsEach chains.
+// in shared memory. A thread has kRowsEach x kColumnsEach chains. Where kLoadWarps is not 0, other
+// warps than those of the chains start the copies: a chain then waits for its own links alone.
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 #define HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 
@@ -26,12 +27,13 @@ struct DeviceMatrix {
 
 // kRowLanes lanes of a warp differ in rows, the others in columns.
 template <int kRowLanesOf, int kRowsEachOf, int kColumnsEachOf, int kRowWarpsOf, int kColumnWarpsOf,
-          int kInputsOf, int kDepthOf>
+          int kInputsOf, int kDepthOf, int kLoadWarpsOf = 0>
 struct ProductTiling {
   static constexpr int kRowLanes = kRowLanesOf, kColumnLanes = 32 / kRowLanes;
   static constexpr int kRowsEach = kRowsEachOf, kColumnsEach = kColumnsEachOf;
   static constexpr int kRowWarps = kRowWarpsOf, kColumnWarps = kColumnWarpsOf;
   static constexpr int kInputs = kInputsOf, kDepth = kDepthOf;  // inputs of a stage; stages
+  static constexpr int kLoadWarps = kLoadWarpsOf;
   static constexpr int kRows = kRowWarps * kRowLanes * kRowsEach;
   static constexpr int kColumns = kColumnWarps * kColumnLanes * kColumnsEach;
 };
@@ -47,7 +49,11 @@ struct ProductProgram : Tiling {
   using Tiling::kRowLanes;
   using Tiling::kRows;
   using Tiling::kRowsEach;
-  static constexpr int kWarps = Tiling::kRowWarps * kColumnWarps, kThreads = kWarps * 32;
+  static constexpr int kChainWarps = Tiling::kRowWarps * kColumnWarps;
+  static constexpr int kWarps = kChainWarps + Tiling::kLoadWarps;
+  // Warps that copy: the load warps, or all.
+  static constexpr int kCopyWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : kWarps;
+  static constexpr int kFirstCopyWarp = kWarps - kCopyWarps, kThreads = kCopyWarps * 32;
   static constexpr int kGroups = kInputs / DeviceMatrix::kGroup;
   static constexpr int kPitch = kInputs + 4;  // floats: rows begin in different banks
   static_assert(!kIsGelu || (kColumnLanes % 8 == 0 && kColumnsEach % 2 == 0), "pairs");
@@ -79,18 +85,19 @@ struct ProductProgram : Tiling {
       FOR_LANES(lane) {
         HEARTH_UNROLL
         for (int i = 0; i < kRowsEach * kColumnsEach; ++i) sums.At(warp, lane)[i] = 0;
+        const int thread = (warp - kFirstCopyWarp) * 32 + lane;
         sources.weights.At(warp, lane)[0] =
             reinterpret_cast<const unsigned char*>(matrix.data) +
-            (static_cast<int64_t>((warp * 32 + lane) / kColumns) * matrix.columns + first_column +
-             (warp * 32 + lane) % kColumns) *
+            (static_cast<int64_t>(thread / kColumns) * matrix.columns + first_column +
+             thread % kColumns) *
                 16;
       }
     }
-    LetNextStart();
     for (int step = 0; step < kDepth - 1; ++step) {
       if (step < steps) LoadWeights(shared, step, step, &sources);
     }
     WaitForEarlier();
+    LetNextStart();
     FindRows(first_row, &sources);
     for (int step = 0; step < kDepth - 1; ++step) {
       if (step < steps) LoadRows(shared, step, step, &sources);
@@ -130,8 +137,8 @@ struct ProductProgram : Tiling {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         HEARTH_UNROLL
-        for (int i = 0; i < kRowPiecesEach; ++i) {
-          const int piece = i * kThreads + warp * 32 + lane;
+        for (int i = 0; i < kRowPiecesEach && warp >= kFirstCopyWarp; ++i) {
+          const int piece = i * kThreads + (warp - kFirstCopyWarp) * 32 + lane;
           int row = first + piece / kOfRow;
           row = row < rows ? row : rows - 1;
           if (row_numbers != nullptr) row = row_numbers[row];
@@ -146,8 +153,9 @@ struct ProductProgram : Tiling {
     const int64_t group_bytes = static_cast<int64_t>(matrix.columns) * 16;
     const int groups = matrix.inputs / DeviceMatrix::kGroup - step * kGroups;
     FOR_WARPS(warp, kWarps) {
+      if (warp < kFirstCopyWarp) continue;
       FOR_LANES(lane) {
-        const int thread = warp * 32 + lane;
+        const int thread = (warp - kFirstCopyWarp) * 32 + lane;
         const unsigned char* from = sources->weights.At(warp, lane)[0];
         unsigned char* to = shared->weights[stage][0][0] + thread * 16;
         sources->weights.At(warp, lane)[0] = from + kGroups * group_bytes;
@@ -174,10 +182,11 @@ struct ProductProgram : Tiling {
     const float* of_step = x + step * kInputs;
     const int inputs = matrix.inputs - step * kInputs;
     FOR_WARPS(warp, kWarps) {
+      if (warp < kFirstCopyWarp) continue;
       FOR_LANES(lane) {
         HEARTH_UNROLL
         for (int i = 0; i < kRowPiecesEach; ++i) {
-          const int piece = i * kThreads + warp * 32 + lane;
+          const int piece = i * kThreads + (warp - kFirstCopyWarp) * 32 + lane;
           if (kRowPieces % kThreads != 0 && piece >= kRowPieces) continue;
           if (inputs < kInputs && piece % kOfRow * 4 >= inputs) continue;
           Copy16(&shared->x[stage][piece / kOfRow][piece % kOfRow * 4],
@@ -190,15 +199,11 @@ struct ProductProgram : Tiling {
   template <class Sums>
   HEARTH_HOST_DEVICE void AddStage(const Shared* shared, int stage, int inputs, Sums* sums) const {
     FOR_WARPS(warp, kWarps) {
+      if (warp >= kChainWarps) continue;
       FOR_LANES(lane) {
         float* own = sums->At(warp, lane);
         if (inputs >= kInputs) {
-#if defined(__CUDA_ARCH__)
-          constexpr int kTogether = kRowsEach * kColumnsEach >= 32 ? 1
-                                    : kGroups < 16                 ? kGroups
-                                                                   : 16;
-#pragma unroll kTogether
-#endif
+          HEARTH_UNROLL_BY((kRowsEach * kColumnsEach >= 32 ? 1 : kGroups < 16 ? kGroups : 16))
           for (int group = 0; group < kGroups; ++group)
             AddGroup(shared, stage, group, warp, lane, own);
         } else {
@@ -245,6 +250,7 @@ struct ProductProgram : Tiling {
   template <class Sums>
   HEARTH_HOST_DEVICE void Store(int first_row, int first_column, Sums* sums) const {
     FOR_WARPS(warp, kWarps) {
+      if (warp >= kChainWarps) continue;
       FOR_LANES(lane) {
         const float* own = sums->At(warp, lane);
         HEARTH_UNROLL

@@ -71,10 +71,10 @@ struct EmbedProgram {
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row = block.number, columns = embedding.inputs;
-    LetNextStart();
+    const int rows = *table.row_count, token = table.tokens[row];
     WaitForEarlier();
-    if (row >= *table.row_count) return;
-    const int token = table.tokens[row];
+    LetNextStart();
+    if (row >= rows) return;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         for (int group = warp * 32 + lane; group * 8 < columns; group += kThreads) {
@@ -125,16 +125,14 @@ struct AddNormProgram {
   float *x, *normed;
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
-    LetNextStart();
+    const bool is_row = block.number < *table.row_count;
     CopyRow<kWarps>(y_norm, columns, shared->y_norm);
     CopyRow<kWarps>(x_norm, columns, shared->x_norm);
     WaitForEarlier();
+    LetNextStart();
     const int64_t at = static_cast<int64_t>(block.number) * columns;
-    const bool is_row = block.number < *table.row_count;
-    if (is_row) {
-      CopyRow<kWarps>(y + at, columns, shared->y);
-      CopyRow<kWarps>(x + at, columns, shared->x);
-    }
+    CopyRow<kWarps>(y + at, columns, shared->y);
+    CopyRow<kWarps>(x + at, columns, shared->x);
     CommitCopies();
     WaitCopies<0>();
     if (!is_row) return;
@@ -197,9 +195,20 @@ struct HeadNormProgram {
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int dim = place.head_dim, heads = place.heads + 2 * place.kv_heads;
-    LetNextStart();
-    WaitForEarlier();
     const int units = *table.row_count * heads;
+    PerThread<Place, 1, kWarps> places;
+    PerThread<Turn, kTurns, kWarps> turns;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const int unit = block.number * kWarps + warp;
+        if (unit < units) {
+          places.At(warp, lane)[0] = PlaceOf(unit);
+          LoadTurns(places.At(warp, lane)[0], lane, turns.At(warp, lane));
+        }
+      }
+    }
+    WaitForEarlier();
+    LetNextStart();
     FOR_WARPS(warp, kWarps) {
       const int unit = block.number * kWarps + warp;
       if (unit < units) {
@@ -216,43 +225,74 @@ struct HeadNormProgram {
     FOR_WARPS(warp, kWarps) {
       const int unit = block.number * kWarps + warp;
       if (unit < units) {
-        FOR_LANES(lane) { Write(unit, shared->values[warp], shared->partial[warp], lane); }
+        FOR_LANES(lane) {
+          Write(places.At(warp, lane)[0], turns.At(warp, lane), shared->values[warp],
+                shared->partial[warp], lane);
+        }
       }
     }
   }
 
  private:
+  static constexpr int kTurns = kHeadDimMax / 2 / 32;  // of a lane
+  // Where a head goes.
+  struct Place {
+    float* to;
+    int position;
+    bool is_query, is_value;
+  };
+  // Factors of two numbers that are rotated together.
+  struct Turn {
+    float first_norm, second_norm, cos, sin;
+  };
+
   HEARTH_HOST_DEVICE float* Head(int unit) const {
     return qkv + static_cast<int64_t>(unit) * place.head_dim;
   }
 
-  HEARTH_HOST_DEVICE void Write(int unit, const float* values, const float* partial,
-                                int lane) const {
-    const int dim = place.head_dim, heads = place.heads + 2 * place.kv_heads, half = dim / 2;
-    const int row = unit / heads, head = unit % heads;
+  HEARTH_HOST_DEVICE Place PlaceOf(int unit) const {
+    const int heads = place.heads + 2 * place.kv_heads, row = unit / heads, head = unit % heads;
     const int position = table.positions[row];
     const bool is_query = head < place.heads;
-    const bool is_value = head >= place.heads + place.kv_heads;
     float* to = Head(unit);
     if (!is_query) {
       std::byte* slice = InGlobal(table.lists[is_global].row_blocks[row]) + place.offset;
       const int64_t plane = head - place.heads;  // keys, then values
-      to = reinterpret_cast<float*>(slice) + (plane * place.split + position % place.split) * dim;
+      to = reinterpret_cast<float*>(slice) +
+           (plane * place.split + position % place.split) * place.head_dim;
     }
-    if (is_value) {
+    return {to, position, is_query, head >= place.heads + place.kv_heads};
+  }
+
+  HEARTH_HOST_DEVICE void LoadTurns(const Place& to, int lane, Turn* turns) const {
+    const int half = place.head_dim / 2;
+    const float* norm = to.is_query ? q_norm : k_norm;
+    const int64_t at = static_cast<int64_t>(to.position) * half;
+    HEARTH_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int i = turn * 32 + lane;
+      if (i < half) turns[turn] = {norm[i], norm[half + i], cos[at + i], sin[at + i]};
+    }
+  }
+
+  HEARTH_HOST_DEVICE void Write(const Place& place_of, const Turn* turns, const float* values,
+                                const float* partial, int lane) const {
+    const int dim = place.head_dim, half = dim / 2;
+    float* to = place_of.to;
+    if (place_of.is_value) {
       for (int i = lane; i < dim; i += 32) to[i] = values[i];
       return;
     }
     const float inverse = InverseNorm(partial, dim, epsilon);
-    const float* norm = is_query ? q_norm : k_norm;
-    const float* row_cos = cos + static_cast<int64_t>(position) * half;
-    const float* row_sin = sin + static_cast<int64_t>(position) * half;
-    for (int i = lane; i < half; i += 32) {
-      const float first = exact::Mul(exact::Mul(values[i], inverse), norm[i]);
-      const float second = exact::Mul(exact::Mul(values[half + i], inverse), norm[half + i]);
-      const float c = row_cos[i], s = row_sin[i];
-      to[i] = exact::Fma(first, c, -exact::Mul(second, s));
-      to[half + i] = exact::Fma(second, c, exact::Mul(first, s));
+    HEARTH_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int i = turn * 32 + lane;
+      if (i >= half) continue;
+      const Turn& of = turns[turn];
+      const float first = exact::Mul(exact::Mul(values[i], inverse), of.first_norm);
+      const float second = exact::Mul(exact::Mul(values[half + i], inverse), of.second_norm);
+      to[i] = exact::Fma(first, of.cos, -exact::Mul(second, of.sin));
+      to[half + i] = exact::Fma(second, of.cos, exact::Mul(first, of.sin));
     }
   }
 };

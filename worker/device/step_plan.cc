@@ -98,7 +98,8 @@ void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List
     const int position = part.begin + i;
     const int first = window > 0 ? std::max(0, position - window + 1) / shape_.split : 0;
     const int last = (position + of_tile - 1) / shape_.split;
-    AddTile({first_row + i, of_tile, position, first, last + 1 - first, first_block + first, 1, 0},
+    AddTile({first_row + i, of_tile, position, first, last + 1 - first, first_block + first, 1, 0,
+             blocks[static_cast<size_t>(first)]},
             splits, list);
     i += of_tile;
   }
@@ -115,6 +116,7 @@ void StepPlan::AddTile(const AttendItem& tile, bool splits, List* list) {
     AttendItem one = tile;
     one.first_split += i;
     one.first_block += i;
+    one.block = list->blocks[static_cast<size_t>(one.first_block)];
     one.splits = 1;
     one.is_whole = 0;
     list->items.push_back(one);

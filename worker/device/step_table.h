@@ -22,6 +22,7 @@ struct AttendItem {
   int32_t is_whole;  // all splits that the tokens see: the result is final. Else one split, whose
                      // state goes to the slot of the item's number
   int32_t padding;
+  const std::byte* block;  // of the first split: without the list, as latency counts
 };
 
 // Items of one row whose states are combined: [first, first + count). None: the row is whole.
