@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -153,8 +155,9 @@ class Bench {
 
   void Tune(int rows);
   double TimeProduct(int shape, int which, int rows, int layers);
-  double TimeGraph(int rows);
+  double TimeGraph();
   void ByKernel(int rows);
+  void Clocks();
   std::vector<int> Candidates(int rows, bool is_pair);
   const DeviceMatrix& MatrixOf(int which, int layer) const;
   static int* ChoiceOf(ProductChoice* choice, int which);
@@ -366,8 +369,7 @@ double Bench::TimeProduct(int shape, int which, int rows, int layers) {
   return watch_.Median(3, work, [this] { Flush(); }) / layers;
 }
 
-double Bench::TimeGraph(int rows) {
-  (void)rows;
+double Bench::TimeGraph() {
   return watch_.Median(15, [this] { step_->Repeat(); });
 }
 
@@ -423,12 +425,44 @@ void Bench::ByKernel(int rows) {
     }
   }
   std::string list;
+  double sum = 0;
   for (auto& [name, all] : times) {
     std::sort(all.begin(), all.end());
-    list += Text("%s\"%s\": %.2f", list.empty() ? "" : ", ", name.c_str(), all[all.size() / 2]);
+    const double median = all[all.size() / 2];
+    sum += median * static_cast<double>(all.size());
+    list += Text("%s\"%s\": %.2f", list.empty() ? "" : ", ", name.c_str(), median);
   }
-  Row(Text("{\"by kernel\": \"%s\", \"rows\": %d, \"us\": {%s}}", geometry_.name.c_str(), rows,
-           list.c_str()));
+  Row(Text(
+      "{\"by kernel\": \"%s\", \"rows\": %d, \"us\": {%s}, \"launches\": %d, \"sum ms\": %.3f}",
+      geometry_.name.c_str(), rows, list.c_str(), static_cast<int>(marks.size()) - 1, sum / 1e3));
+}
+
+// What nvidia-smi says while steps run.
+void Bench::Clocks() {
+  std::atomic<bool> is_over = false;
+  std::string samples;
+  std::thread reader([&] {
+    FILE* pipe = popen(
+        "timeout 2 nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu "
+        "--format=csv,noheader,nounits -lms 100 2>&1",
+        "r");
+    char line[100];
+    for (int i = 0; i < 8 && pipe != nullptr && std::fgets(line, sizeof line, pipe) != nullptr;
+         ++i) {
+      samples += (i == 0 ? "[" : ", [") + std::string(line, std::strcspn(line, "\n")) + "]";
+    }
+    if (pipe != nullptr) pclose(pipe);
+    is_over = true;
+  });
+  int steps = 0;
+  for (; !is_over; ++steps) {
+    step_->Repeat();
+    if (steps % 16 == 0) device_.Wait();
+  }
+  device_.Wait();
+  reader.join();
+  Row(Text("{\"under load\": \"%s\", \"steps\": %d, \"MHz, MHz of memory, W, degrees\": [%s]}",
+           geometry_.name.c_str(), steps, samples.c_str()));
 }
 
 void Bench::Tokens() {
@@ -462,8 +496,8 @@ void Bench::Tokens() {
         step_->SetOverlapRows(dependent ? rows : 0);
         step_->Run(parts);
         device_.Wait();
-        const double us = TimeGraph(rows);
-        if (rows == 1 && tuned && dependent) alone = us;
+        const double us = TimeGraph();
+        if (rows == 1) alone = alone > 0 ? std::min(alone, us) : us;
         Row(Text(
             "{\"token\": \"%s\", \"sequences\": %d, \"tuned\": %s, \"dependent launches\": %s, "
             "\"ms\": %.4f, \"times one\": %.2f}",
@@ -471,6 +505,7 @@ void Bench::Tokens() {
             us / 1e3, alone > 0 ? rows * alone / us : 0.0));
       }
     }
+    step_->SetOverlapRows(1);
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < 20; ++i) {
       step_->Run(parts);
@@ -481,6 +516,7 @@ void Bench::Tokens() {
     Row(Text("{\"token with its table\": \"%s\", \"sequences\": %d, \"ms\": %.4f}",
              geometry_.name.c_str(), rows, wall * 1e3));
     ByKernel(rows);
+    if (rows == 1) Clocks();
   }
 }
 
