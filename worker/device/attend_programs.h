@@ -88,7 +88,6 @@ struct AttendProgram {
     PerThread<RunningSum, kRowsEach, kWarps> sums;
   };
 
-  HEARTH_HOST_DEVICE int Sharers() const { return place.heads / place.kv_heads; }
   HEARTH_HOST_DEVICE Seen SeenAt(int position, int split) const {
     const int base = split * place.split;
     int first = place.window > 0 ? position - place.window + 1 : 0;
@@ -97,28 +96,21 @@ struct AttendProgram {
     return {begin > 0 ? begin : 0, end < place.split ? end : place.split};
   }
   HEARTH_HOST_DEVICE Seen SeenBy(const AttendItem& item, int row, int split) const {
-    return SeenAt(item.position + (item.tokens > 1 ? row / Sharers() : 0), split);
+    return SeenAt(item.position + TokenOf(item, row), split);
+  }
+  // A division of integers takes as long as a load from a cache.
+  HEARTH_HOST_DEVICE int TokenOf(const AttendItem& item, int row) const {
+    return item.tokens > 1 ? row / place.sharers : 0;
   }
   HEARTH_HOST_DEVICE int64_t QueryAt(const AttendItem& item, int row, int kv_head,
                                      int columns) const {
-    return static_cast<int64_t>(item.row + row / Sharers()) * columns +
-           (kv_head * Sharers() + row % Sharers()) * place.head_dim;
+    const int token = TokenOf(item, row);
+    return static_cast<int64_t>(item.row + token) * columns +
+           (kv_head * place.sharers + row - token * place.sharers) * place.head_dim;
   }
 
   HEARTH_HOST_DEVICE void RunItem(Shared* shared, const AttendItem& item, int number,
                                   int kv_head) const {
-    const int rows = item.tokens * Sharers(), dim = place.head_dim;
-    const int columns = (place.heads + 2 * place.kv_heads) * dim;
-    FOR_WARPS(warp, kWarps) {
-      FOR_LANES(lane) {
-        for (int i = warp * 32 + lane; i < kTileRows * (dim / 4); i += kThreads) {
-          const int row = i / (dim / 4), at = i % (dim / 4) * 4;
-          const int known = row < rows ? row : 0;
-          Copy16(&shared->queries[row][at], qkv + QueryAt(item, known, kv_head, columns) + at);
-        }
-      }
-    }
-    CommitCopies();
     Outputs outputs;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
@@ -135,16 +127,33 @@ struct AttendProgram {
       const std::byte* block =
           InGlobal(i == 0 ? item.block : table.lists[is_global].blocks[item.first_block + i]);
       const float* keys = reinterpret_cast<const float*>(block + place.offset) +
-                          static_cast<int64_t>(kv_head) * place.split * dim;
-      RunSplit(shared, item, item.first_split + i, keys, &outputs);
+                          static_cast<int64_t>(kv_head) * place.split * place.head_dim;
+      RunSplit(shared, item, kv_head, i, keys, &outputs);
       Keep(shared, item, number, kv_head, item.first_split + i, &outputs);
       BARRIER();
     }
     if (item.is_whole) Finish(item, kv_head, &outputs);
   }
 
-  HEARTH_HOST_DEVICE void RunSplit(Shared* shared, const AttendItem& item, int split,
+  HEARTH_HOST_DEVICE void LoadQueries(Shared* shared, const AttendItem& item, int kv_head) const {
+    const int rows = item.tokens * place.sharers, dim = place.head_dim;
+    const int columns = (place.heads + 2 * place.kv_heads) * dim;
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        for (int row = warp; row < kTileRows; row += kWarps) {
+          const float* from = qkv + QueryAt(item, row < rows ? row : 0, kv_head, columns);
+          for (int at = lane * 4; at < dim; at += 128) {
+            Copy16(&shared->queries[row][at], from + at);
+          }
+        }
+      }
+    }
+  }
+
+  // Number i of the item's splits.
+  HEARTH_HOST_DEVICE void RunSplit(Shared* shared, const AttendItem& item, int kv_head, int i,
                                    const float* keys, Outputs* outputs) const {
+    const int split = item.first_split + i;
     const float* values =
         keys + static_cast<int64_t>(place.kv_heads) * place.split * place.head_dim;
     // Keys that any row sees, and those that all see. Windows and ends ascend with the position.
@@ -155,6 +164,8 @@ struct AttendProgram {
     const int stages = (last.end - begin + kStageKeys - 1) / kStageKeys;
     Keys known;
     if constexpr (kIsFew) LoadKeys(keys, begin, last.end, &known);
+    if (i == 0) LoadQueries(shared, item, kv_head);
+    CommitCopies();
     for (int stage = 0; stage < kDepth; ++stage) {
       if (stage < stages) LoadValues(shared, stage, values, begin + stage * kStageKeys);
       CommitCopies();
@@ -176,13 +187,15 @@ struct AttendProgram {
       }
     }
     for (int stage = 0; stage < stages; ++stage) {
-      WaitCopies<kDepth - 1>();
+      WaitCopies<kDepth - 2>();
       BARRIER();
-      const int next = stage + kDepth - 1;  // where the stage before this was
-      if (stage > 0 && next < stages) {
-        LoadValues(shared, next % kDepth, values, begin + next * kStageKeys);
+      if (stage > 0) {
+        const int next = stage + kDepth - 1;  // where the stage before this was
+        if (next < stages) {
+          LoadValues(shared, next % kDepth, values, begin + next * kStageKeys);
+        }
+        CommitCopies();
       }
-      CommitCopies();
       const int key = begin + stage * kStageKeys;
       if (key >= all.begin && key + kStageKeys <= all.end) {
         AddAllValues(shared, key, stage % kDepth, &outputs->one);
@@ -422,16 +435,18 @@ struct AttendProgram {
 
   // A thread has kColumnsEach columns of the rows of one group.
   HEARTH_HOST_DEVICE int GroupOf(int warp, int lane) const {
-    return (warp * 32 + lane) / (place.head_dim / kColumnsEach);
+    const int thread = warp * 32 + lane, of_row = place.head_dim / kColumnsEach;
+    return kRowGroups == 1 ? thread >= of_row : thread / of_row;
   }
   HEARTH_HOST_DEVICE int ColumnOf(int warp, int lane) const {
-    return (warp * 32 + lane) % (place.head_dim / kColumnsEach) * kColumnsEach;
+    const int thread = warp * 32 + lane, of_row = place.head_dim / kColumnsEach;
+    return (kRowGroups == 1 ? thread : thread % of_row) * kColumnsEach;
   }
 
   // Adds a split to those before it, or writes its state.
   HEARTH_HOST_DEVICE void Keep(const Shared* shared, const AttendItem& item, int number,
                                int kv_head, int split, Outputs* outputs) const {
-    const int rows = item.tokens * Sharers();
+    const int rows = item.tokens * place.sharers;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         const int group = GroupOf(warp, lane);
@@ -444,10 +459,9 @@ struct AttendProgram {
           if (seen.begin >= seen.end) continue;
           const float* one = outputs->one.At(warp, lane) + r * kColumnsEach;
           const float largest = shared->largest[row];
-          const float sum = exact::TreeSum(shared->partial[row]);
           if (item.is_whole) {
             RunningSum& running = outputs->sums.At(warp, lane)[r];
-            running.Add(largest, sum);
+            running.Add(largest, exact::TreeSum(shared->partial[row]));
             float* all = outputs->all.At(warp, lane) + r * kColumnsEach;
             HEARTH_UNROLL
             for (int i = 0; i < kColumnsEach; ++i) all[i] = running.Output(all[i], one[i]);
@@ -458,7 +472,7 @@ struct AttendProgram {
           const int column = ColumnOf(warp, lane);
           if (column == 0) {
             states.scalars[slot * 2] = largest;
-            states.scalars[slot * 2 + 1] = sum;
+            states.scalars[slot * 2 + 1] = exact::TreeSum(shared->partial[row]);
           }
           Floats<kColumnsEach> state;
           HEARTH_UNROLL
@@ -470,7 +484,7 @@ struct AttendProgram {
   }
 
   HEARTH_HOST_DEVICE void Finish(const AttendItem& item, int kv_head, Outputs* outputs) const {
-    const int rows = item.tokens * Sharers();
+    const int rows = item.tokens * place.sharers;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         const int group = GroupOf(warp, lane);
@@ -510,7 +524,7 @@ struct CombineProgram {
     WaitForEarlier();
     LetNextStart();
     if (row >= rows || items.count == 0) return;
-    const int sharers = place.heads / place.kv_heads, dim = place.head_dim;
+    const int dim = place.head_dim;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         RunningSum running = {-kInfinity, 0, 0, 0};
@@ -519,7 +533,7 @@ struct CombineProgram {
         for (int i = 0; i < items.count; ++i) {
           const int64_t item = items.first + i;
           const int64_t slot =
-              (item * place.kv_heads + head / sharers) * tile_rows + head % sharers;
+              (item * place.kv_heads + head / place.sharers) * tile_rows + head % place.sharers;
           running.Add(states.scalars[slot * 2], states.scalars[slot * 2 + 1]);
           HEARTH_UNROLL
           for (int n = 0; n < kEach; ++n) {

@@ -172,6 +172,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          shape_.heads,
                          shape_.kv_heads,
                          shape_.head_dim,
+                         shape_.heads / shape_.kv_heads,
                          is_global ? 0 : shape_.window};
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];

@@ -3,7 +3,8 @@
 //
 // A block computes kRows x kColumns outputs. Weights and rows pass through a ring of kDepth stages
 // in shared memory. A thread has kRowsEach x kColumnsEach chains. Where kLoadWarps is not 0, other
-// warps than those of the chains start the copies: a chain then waits for its own links alone.
+// warps than those of the chains start the copies, and threads of few chains load kAhead groups of
+// inputs ahead, from the next stage too: a chain then waits for its own links alone.
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 #define HEARTH_WORKER_DEVICE_PRODUCT_PROGRAM_H_
 
@@ -55,6 +56,8 @@ struct ProductProgram : Tiling {
   static constexpr int kCopyWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : kWarps;
   static constexpr int kFirstCopyWarp = kWarps - kCopyWarps, kThreads = kCopyWarps * 32;
   static constexpr int kGroups = kInputs / DeviceMatrix::kGroup;
+  static constexpr int kAhead = Tiling::kLoadWarps > 0 && kRowsEach* kColumnsEach <= 4 ? 2 : 0;
+  static_assert(kAhead == 0 || (kGroups % kAhead == 0 && kDepth > 2), "groups ahead");
   static constexpr int kPitch = kInputs + 4;  // floats: rows begin in different banks
   static_assert(!kIsGelu || (kColumnLanes % 8 == 0 && kColumnsEach % 2 == 0), "pairs");
 
@@ -80,6 +83,7 @@ struct ProductProgram : Tiling {
     const int first_column = block.number / row_blocks * kColumns;
     const int steps = (matrix.inputs + kInputs - 1) / kInputs;
     PerThread<float, kRowsEach * kColumnsEach, kWarps> sums;
+    PerThread<Group, kAhead == 0 ? 1 : kAhead, kWarps> ahead;
     Sources sources;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
@@ -104,16 +108,20 @@ struct ProductProgram : Tiling {
       CommitCopies();
     }
     for (int step = 0, stage = 0; step < steps; ++step) {
-      WaitCopies<kDepth - 2>();
-      BARRIER();  // the stage is there, and the one before it was used
+      WaitCopies<kDepth - (kAhead > 0 ? 3 : 2)>();
+      BARRIER();  // the stage is there, with kAhead also the next; the one before it was used
       const int next = step + kDepth - 1, free = stage == 0 ? kDepth - 1 : stage - 1;
       if (next < steps) {
         LoadWeights(shared, free, next, &sources);
         LoadRows(shared, free, next, &sources);
       }
       CommitCopies();
-      AddStage(shared, stage, matrix.inputs - step * kInputs, &sums);
-      stage = stage + 1 == kDepth ? 0 : stage + 1;
+      const int after = stage + 1 == kDepth ? 0 : stage + 1;
+      if constexpr (kAhead > 0) {
+        if (step == 0) LoadAhead(shared, stage, &ahead);
+      }
+      AddStage(shared, stage, after, matrix.inputs - step * kInputs, &sums, &ahead);
+      stage = after;
     }
     Store(first_row, first_column, &sums);
   }
@@ -125,6 +133,12 @@ struct ProductProgram : Tiling {
   static_assert(kWeightPieces % kThreads == 0 &&
                     (kThreads % kColumns == 0 || kColumns % kThreads == 0),
                 "a thread's pieces lie at fixed distances");
+
+  // What a thread needs for eight links of each chain.
+  struct Group {
+    Word4 weights[kColumnsEach];
+    Float4 x[2][kRowsEach];
+  };
 
   // Where a thread's pieces of the next stage come from.
   struct Sources {
@@ -196,18 +210,37 @@ struct ProductProgram : Tiling {
     }
   }
 
-  template <class Sums>
-  HEARTH_HOST_DEVICE void AddStage(const Shared* shared, int stage, int inputs, Sums* sums) const {
+  template <class Ahead>
+  HEARTH_HOST_DEVICE void LoadAhead(const Shared* shared, int stage, Ahead* ahead) const {
+    FOR_WARPS(warp, kWarps) {
+      if (warp >= kChainWarps) continue;
+      FOR_LANES(lane) {
+        HEARTH_UNROLL
+        for (int i = 0; i < kAhead; ++i) {
+          LoadGroup(shared, stage, i, warp, lane, &ahead->At(warp, lane)[i]);
+        }
+      }
+    }
+  }
+
+  // `inputs`: from the stage's first on. `after`: where the next stage is.
+  template <class Sums, class Ahead>
+  HEARTH_HOST_DEVICE void AddStage(const Shared* shared, int stage, int after, int inputs,
+                                   Sums* sums, Ahead* ahead) const {
     FOR_WARPS(warp, kWarps) {
       if (warp >= kChainWarps) continue;
       FOR_LANES(lane) {
         float* own = sums->At(warp, lane);
-        if (inputs >= kInputs) {
-          HEARTH_UNROLL_BY((kRowsEach * kColumnsEach >= 32 ? 1 : kGroups < 16 ? kGroups : 16))
-          for (int group = 0; group < kGroups; ++group)
-            AddGroup(shared, stage, group, warp, lane, own);
-        } else {
+        if (inputs < kInputs) {
           for (int group = 0; group * DeviceMatrix::kGroup < inputs; ++group) {
+            AddGroup(shared, stage, group, warp, lane, own);
+          }
+        } else if constexpr (kAhead > 0) {
+          AddLoadingAhead(shared, stage, inputs > kInputs ? after : stage, warp, lane,
+                          ahead->At(warp, lane), own);
+        } else {
+          HEARTH_UNROLL_BY((kRowsEach * kColumnsEach >= 32 ? 1 : kGroups < 16 ? kGroups : 16))
+          for (int group = 0; group < kGroups; ++group) {
             AddGroup(shared, stage, group, warp, lane, own);
           }
         }
@@ -215,33 +248,73 @@ struct ProductProgram : Tiling {
     }
   }
 
+  HEARTH_HOST_DEVICE void AddLoadingAhead(const Shared* shared, int stage, int after, int warp,
+                                          int lane, Group* ahead, float* sums) const {
+    constexpr int kTurns = kGroups / kAhead;
+    HEARTH_UNROLL_BY((kTurns < 8 ? kTurns : 8))
+    for (int turn = 0; turn < kTurns; ++turn) {
+      HEARTH_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        const Group now = ahead[i];
+        const bool is_last = turn + 1 == kTurns;
+        LoadGroup(shared, is_last ? after : stage, is_last ? i : (turn + 1) * kAhead + i, warp,
+                  lane, &ahead[i]);
+        HEARTH_UNROLL
+        for (int half = 0; half < 2; ++half) AddHalf(now.weights, half, now.x[half], sums);
+      }
+    }
+  }
+
   // Eight links of each chain.
   HEARTH_HOST_DEVICE void AddGroup(const Shared* shared, int stage, int group, int warp, int lane,
                                    float* sums) const {
-    const float* x_rows = shared->x[stage][FirstRow(warp, lane)] + group * DeviceMatrix::kGroup;
     Word4 weights[kColumnsEach];
-    HEARTH_UNROLL
-    for (int c = 0; c < kColumnsEach; ++c) {
-      weights[c] = LoadWord4(shared->weights[stage][group][Column(warp, lane, c)]);
-    }
+    LoadWeightsOf(shared, stage, group, warp, lane, weights);
     HEARTH_UNROLL
     for (int half = 0; half < 2; ++half) {
-      Float4 values[kRowsEach];
+      Float4 x_rows[kRowsEach];
+      LoadRowsOf(shared, stage, group, half, warp, lane, x_rows);
+      AddHalf(weights, half, x_rows, sums);
+    }
+  }
+
+  HEARTH_HOST_DEVICE void LoadGroup(const Shared* shared, int stage, int group, int warp, int lane,
+                                    Group* to) const {
+    LoadWeightsOf(shared, stage, group, warp, lane, to->weights);
+    HEARTH_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      LoadRowsOf(shared, stage, group, half, warp, lane, to->x[half]);
+    }
+  }
+  HEARTH_HOST_DEVICE void LoadWeightsOf(const Shared* shared, int stage, int group, int warp,
+                                        int lane, Word4* to) const {
+    HEARTH_UNROLL
+    for (int c = 0; c < kColumnsEach; ++c) {
+      to[c] = LoadWord4(shared->weights[stage][group][Column(warp, lane, c)]);
+    }
+  }
+  HEARTH_HOST_DEVICE void LoadRowsOf(const Shared* shared, int stage, int group, int half, int warp,
+                                     int lane, Float4* to) const {
+    const float* from = shared->x[stage][FirstRow(warp, lane)] + group * DeviceMatrix::kGroup;
+    HEARTH_UNROLL
+    for (int r = 0; r < kRowsEach; ++r) {
+      to[r] = LoadFloat4(from + r * kRowLanes * kPitch + half * 4);
+    }
+  }
+
+  // Four links of each chain.
+  HEARTH_HOST_DEVICE void AddHalf(const Word4* weights, int half, const Float4* x_rows,
+                                  float* sums) const {
+    HEARTH_UNROLL
+    for (int i = 0; i < 4; ++i) {
       HEARTH_UNROLL
-      for (int r = 0; r < kRowsEach; ++r) {
-        values[r] = LoadFloat4(x_rows + r * kRowLanes * kPitch + half * 4);
-      }
-      HEARTH_UNROLL
-      for (int i = 0; i < 4; ++i) {
+      for (int c = 0; c < kColumnsEach; ++c) {
+        const uint32_t pair = weights[c].v[half * 2 + i / 2];
+        const float weight = exact::FloatOf(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
         HEARTH_UNROLL
-        for (int c = 0; c < kColumnsEach; ++c) {
-          const uint32_t pair = weights[c].v[half * 2 + i / 2];
-          const float weight = exact::FloatOf(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
-          HEARTH_UNROLL
-          for (int r = 0; r < kRowsEach; ++r) {
-            float& sum = sums[r * kColumnsEach + c];
-            sum = exact::Fma(values[r].v[i], weight, sum);
-          }
+        for (int r = 0; r < kRowsEach; ++r) {
+          float& sum = sums[r * kColumnsEach + c];
+          sum = exact::Fma(x_rows[r].v[i], weight, sum);
         }
       }
     }

@@ -53,7 +53,8 @@ struct KvPlace {
   int64_t offset;
   int split;  // tokens of a block
   int heads, kv_heads, head_dim;
-  int window;  // keys that a row sees, itself among them; 0: all before it
+  int sharers;  // heads of a KV head
+  int window;   // keys that a row sees, itself among them; 0: all before it
 };
 
 }  // namespace hearth

@@ -72,16 +72,17 @@ HEARTH_HOST_DEVICE float TanhTerms(float square, float p) {
   }
 }
 
+// Without branches, so that a thread's calls overlap.
 HEARTH_HOST_DEVICE float Exp(float x) {
-  if (x != x) return x;
-  if (x < kExpLowest) return 0;
-  if (x > kExpHighest) return kInfinity;
   constexpr float kFirst = kExpTerms[0];
   const float shifted = Fma(x, kExpLog2e, kExpShift);
   const float n = Sub(shifted, kExpShift);
   const float r = Fma(n, -kExpLn2Low, Fma(n, -kExpLn2High, x));
   const float y = Add(Fma(ExpTerms<1>(r, kFirst), Mul(r, r), r), 1.0f);
-  return FloatOf(BitsOf(y) + (BitsOf(shifted) << 23));
+  const float scaled = FloatOf(BitsOf(y) + (BitsOf(shifted) << 23));
+  const float low = x < kExpLowest ? 0.0f : scaled;
+  const float high = x > kExpHighest ? kInfinity : low;
+  return x != x ? x : high;
 }
 
 HEARTH_HOST_DEVICE float Tanh(float x) {

@@ -33,16 +33,16 @@ SeededGeometry Geometry(const std::string& layers, int window, int heads, int kv
 class Pair {
  public:
   explicit Pair(const SeededGeometry& geometry, bool late = false,
-                const DeviceStepLimits& limits = {256, 64, 512, 1024})
+                const DeviceStepLimits& limits = {256, 64, 512, 1024}, int split = kSplit)
       : device_(late) {
     std::string pattern =
         (std::filesystem::temp_directory_path() / "hearth_device_XXXXXX").string();
     dir_ = mkdtemp(pattern.data());
     WriteSeededModel(geometry, dir_);
-    auto loaded = InvariantGemma::Load(dir_, {1, kSplit, uint64_t{1} << 30});
+    auto loaded = InvariantGemma::Load(dir_, {1, split, uint64_t{1} << 30});
     if (!loaded.ok()) std::abort();
     gemma_ = *std::move(loaded);
-    model_ = MakeSeededModel(&device_, geometry, kSplit, 512,
+    model_ = MakeSeededModel(&device_, geometry, split, 512,
                              [this](const auto& rows, int inputs, bool is_pair) {
                                return MakeSeededMatrix(&device_, rows, inputs, is_pair);
                              });
@@ -124,7 +124,8 @@ class Texts {
   void GrowBlocks(Text* text, int length) {
     for (int group = 0; group < 2; ++group) {
       const int64_t bytes = pair_->shape().LayersIn(group == 1) * pair_->shape().SliceBytes();
-      while (static_cast<int>(text->blocks[static_cast<size_t>(group)].size()) * kSplit < length) {
+      const int split = pair_->shape().split;
+      while (static_cast<int>(text->blocks[static_cast<size_t>(group)].size()) * split < length) {
         text->blocks[static_cast<size_t>(group)].push_back(
             static_cast<std::byte*>(pair_->device()->Allocate(static_cast<size_t>(bytes))));
       }
@@ -138,11 +139,12 @@ class Texts {
       const std::vector<const std::byte*> splits = text.kv.SplitsOf(layer);
       for (size_t split = 0; split < splits.size(); ++split) {
         if (splits[split] == nullptr) continue;
-        const int tokens = std::min(kSplit, text.length - static_cast<int>(split) * kSplit);
+        const int tokens =
+            std::min(shape.split, text.length - static_cast<int>(split) * shape.split);
         const std::byte* mine =
             text.blocks[is_global][split] + shape.LayersBefore(layer) * shape.SliceBytes();
         for (int run = 0; run < 2 * shape.kv_heads; ++run) {
-          const int64_t at = int64_t{4} * run * kSplit * shape.head_dim;
+          const int64_t at = int64_t{4} * run * shape.split * shape.head_dim;
           ASSERT_EQ(FirstDifference(reinterpret_cast<const float*>(mine + at),
                                     reinterpret_cast<const float*>(splits[split] + at),
                                     int64_t{tokens} * shape.head_dim),
@@ -207,6 +209,17 @@ TEST(DeviceStep, LateCopies_ChangeNothing) {
   Texts texts(&pair, 2);
   texts.Step({{0, 40, 1}});
   texts.Step({{0, 1, 1}, {1, 3, 1}});
+  LateCopies::SetLate(false);
+}
+
+// A split of more keys than the values' ring has stages: the ring turns.
+TEST(DeviceStep, LateCopies_OfManyStages_ChangeNothing) {
+  for (const int kv_heads : {1, 4}) {
+    Pair pair(Geometry("lg", 150, 4, kv_heads), true, {256, 64, 512, 1024}, 128);
+    Texts texts(&pair, 1);
+    texts.Step({{0, 250, 1}});
+    for (int i = 0; i < 8; ++i) texts.Step({{0, 1, 1}});
+  }
   LateCopies::SetLate(false);
 }
 
