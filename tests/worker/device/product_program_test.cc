@@ -108,6 +108,16 @@ TEST(ProductProgram, EveryShape_HasTheReferencesBits) {
   }
 }
 
+// More stages than a ring has, the last of them not whole, and copies that land when waited for.
+TEST(ProductProgram, LateCopies_OfManyStages_ChangeNothing) {
+  LateCopies::SetLate(true);
+  for (const bool is_pair : {false, true}) {
+    const Matrix matrix(6 * 256 + 40, 40, is_pair);
+    for (const int rows : {1, 9}) Compare(matrix, is_pair, rows, Shapes(is_pair));
+  }
+  LateCopies::SetLate(false);
+}
+
 constexpr size_t kShared = size_t{227} << 10;  // of an H100
 
 TEST(ProductProgram, EachNumberOfRows_HasTheReferencesBits) {
