@@ -66,15 +66,18 @@ struct AttendProgram {
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const AttendList& list = table.lists[is_global];
-    AttendItem item = list.items[block.number / place.kv_heads];  // blocks <= room for items
+    int number = block.number / place.kv_heads, kv_head = block.number % place.kv_heads;
+    AttendItem item = list.items[number];  // there are no more blocks than room for items
     const int works = *list.item_count * place.kv_heads;
     WaitForEarlier();
     LetNextStart();
     for (int work = block.number; work < works;) {
-      RunItem(shared, item, work / place.kv_heads, work % place.kv_heads);
+      RunItem(shared, item, number, kv_head);
       BARRIER();
       work += block.count;
-      if (work < works) item = list.items[work / place.kv_heads];
+      number = work / place.kv_heads;
+      kv_head = work % place.kv_heads;
+      if (work < works) item = list.items[number];
     }
   }
 

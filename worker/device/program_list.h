@@ -31,17 +31,18 @@ struct NoProgram {};
 using ProductTilings = TypeList<
     // One row.
     ProductTiling<1, 1, 1, 1, 1, 256, 4>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
-    ProductTiling<1, 1, 2, 1, 1, 64, 8>, ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>,
-    ProductTiling<1, 1, 2, 1, 1, 128, 4, 1>, ProductTiling<1, 1, 2, 1, 1, 64, 8, 1>,
+    ProductTiling<1, 1, 2, 1, 1, 64, 8>, ProductTiling<1, 1, 1, 1, 1, 256, 5, 1>,
+    ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>, ProductTiling<1, 1, 2, 1, 1, 128, 5, 1>,
+    ProductTiling<1, 1, 2, 1, 1, 64, 8, 1>,
     // Two to eight.
     ProductTiling<2, 1, 1, 1, 1, 256, 4>, ProductTiling<4, 1, 2, 1, 1, 128, 8>,
     ProductTiling<1, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 2, 4, 1, 2, 64, 4>,
-    ProductTiling<2, 1, 1, 1, 1, 256, 4, 1>, ProductTiling<2, 1, 1, 4, 1, 256, 4, 1>,
-    ProductTiling<2, 1, 2, 4, 1, 128, 4, 1>,
+    ProductTiling<2, 1, 1, 1, 1, 256, 5, 1>, ProductTiling<2, 1, 1, 4, 1, 256, 5, 1>,
+    ProductTiling<2, 1, 2, 4, 1, 128, 5, 1>,
     // Up to 32.
     ProductTiling<4, 2, 2, 1, 1, 64, 8>, ProductTiling<4, 4, 4, 1, 2, 64, 4>,
     ProductTiling<4, 8, 8, 1, 4, 32, 4>, ProductTiling<4, 2, 2, 4, 1, 128, 4, 1>,
-    ProductTiling<4, 2, 2, 4, 2, 64, 4, 1>,
+    ProductTiling<4, 2, 2, 4, 2, 64, 6, 1>,
     // Many.
     ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
     ProductTiling<4, 8, 8, 2, 2, 64, 3>>;
