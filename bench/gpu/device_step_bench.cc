@@ -505,7 +505,7 @@ void Bench::Tokens() {
             us / 1e3, alone > 0 ? rows * alone / us : 0.0));
       }
     }
-    step_->SetOverlapRows(1);
+    step_->SetOverlapRows(8);
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < 20; ++i) {
       step_->Run(parts);

@@ -38,15 +38,14 @@ constexpr int NumberOf() {
 // few columns has the processors to itself when there are few blocks; a block of many columns reads
 // the rows less often.
 constexpr Rule kRules[] = {
-    {1, 1, NumberOf<ProductTiling<1, 1, 1, 1, 1, 256, 5, 1>>()},
-    {1, 1, NumberOf<ProductTiling<1, 1, 2, 1, 1, 128, 5, 1>>()},
-    {1, 2, NumberOf<ProductTiling<1, 1, 2, 1, 1, 64, 8>>()},
+    {1, 1, NumberOf<ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>>()},
     {1, 0, NumberOf<ProductTiling<1, 1, 2, 1, 1, 128, 4>>()},
-    {8, 2, NumberOf<ProductTiling<2, 1, 1, 4, 1, 256, 5, 1>>()},
-    {8, 1, NumberOf<ProductTiling<2, 1, 2, 4, 1, 128, 5, 1>>()},
+    {8, 5, NumberOf<ProductTiling<2, 1, 1, 1, 1, 256, 4>>()},
+    {8, 4, NumberOf<ProductTiling<4, 1, 2, 1, 1, 128, 8>>()},
     {8, 4, NumberOf<ProductTiling<1, 4, 2, 1, 1, 64, 6>>()},
     {8, 0, NumberOf<ProductTiling<4, 2, 4, 1, 2, 64, 4>>()},
-    {32, 2, NumberOf<ProductTiling<4, 2, 2, 4, 1, 128, 4, 1>>()},
+    {32, 3, NumberOf<ProductTiling<2, 1, 2, 4, 1, 128, 4, 1>>()},
+    {32, 3, NumberOf<ProductTiling<4, 2, 4, 1, 2, 64, 4>>()},
     {16, 0, NumberOf<ProductTiling<4, 4, 4, 1, 2, 64, 4>>()},
     {32, 8, NumberOf<ProductTiling<4, 4, 4, 1, 2, 64, 4>>()},
     {32, 0, NumberOf<ProductTiling<4, 8, 8, 1, 4, 32, 4>>()},

@@ -30,25 +30,19 @@ struct NoProgram {};
 // warps. Any tiling gives the same bits; ChooseProduct (product_choice.h) takes the fastest.
 using ProductTilings = TypeList<
     // One row.
-    ProductTiling<1, 1, 1, 1, 1, 256, 4>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
-    ProductTiling<1, 1, 2, 1, 1, 64, 8>, ProductTiling<1, 1, 1, 1, 1, 256, 5, 1>,
-    ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>, ProductTiling<1, 1, 2, 1, 1, 128, 5, 1>,
-    ProductTiling<1, 1, 2, 1, 1, 64, 8, 1>,
+    ProductTiling<1, 1, 1, 1, 1, 256, 4, 1>, ProductTiling<1, 1, 2, 1, 1, 128, 4>,
     // Two to eight.
     ProductTiling<2, 1, 1, 1, 1, 256, 4>, ProductTiling<4, 1, 2, 1, 1, 128, 8>,
     ProductTiling<1, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 2, 4, 1, 2, 64, 4>,
-    ProductTiling<2, 1, 1, 1, 1, 256, 5, 1>, ProductTiling<2, 1, 1, 4, 1, 256, 5, 1>,
-    ProductTiling<2, 1, 2, 4, 1, 128, 5, 1>,
     // Up to 32.
-    ProductTiling<4, 2, 2, 1, 1, 64, 8>, ProductTiling<4, 4, 4, 1, 2, 64, 4>,
-    ProductTiling<4, 8, 8, 1, 4, 32, 4>, ProductTiling<4, 2, 2, 4, 1, 128, 4, 1>,
-    ProductTiling<4, 2, 2, 4, 2, 64, 6, 1>,
+    ProductTiling<2, 1, 2, 4, 1, 128, 4, 1>, ProductTiling<4, 4, 4, 1, 2, 64, 4>,
+    ProductTiling<4, 8, 8, 1, 4, 32, 4>,
     // Many.
     ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
     ProductTiling<4, 8, 8, 2, 2, 64, 3>>;
 
 // As every ProductProgram, so that a shape may be chosen when a step runs.
-using AnyProduct = ProductProgram<ProductTiling<1, 1, 1, 1, 1, 256, 4>, false>;
+using AnyProduct = ProductProgram<ProductTiling<1, 1, 2, 1, 1, 128, 4>, false>;
 
 template <class Of, bool kTakesPairs = Of::kColumnLanes % 8 == 0 && Of::kColumnsEach % 2 == 0>
 struct PairProduct {

@@ -145,6 +145,9 @@ TEST(ChooseProduct, GemmasShapes_TakeTheMeasuredTiling) {
   EXPECT_EQ(rows_and_columns(8, 1152, 13824, true), Pair(4, 64));
   EXPECT_EQ(rows_and_columns(8, 2560, 20480, true), Pair(8, 64));
   EXPECT_EQ(rows_and_columns(16, 2560, 262144, false), Pair(16, 64));
+  EXPECT_EQ(rows_and_columns(32, 2048, 640, false), Pair(8, 32));
+  EXPECT_EQ(rows_and_columns(32, 2560, 4096, false), Pair(8, 64));
+  EXPECT_EQ(rows_and_columns(32, 2560, 20480, true), Pair(16, 64));
   EXPECT_EQ(rows_and_columns(32, 2560, 262144, false), Pair(32, 256));
   EXPECT_EQ(rows_and_columns(128, 2048, 640, false), Pair(32, 8));
   EXPECT_EQ(rows_and_columns(2048, 2048, 640, false), Pair(32, 32));
