@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -288,6 +289,8 @@ def run(parser: Parser, flags: argparse.Namespace) -> int:
 def main(words: Optional[Sequence[str]] = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         cast(Any, stream).reconfigure(encoding="utf-8", errors="replace")
+    # As Ctrl-C. The first process of a container would not end at SIGTERM otherwise.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = Parser("hearth_cache.ask", "Answers many questions about one context.", EXAMPLES)
     flags = parse(parser, words)
     try:

@@ -1,6 +1,6 @@
 """Tells routers which prefixes a store has, in the events that vLLM publishes of its own cache.
 
-    pip install 'hearth-cache[events]'
+    pip install './python[events]'
     python -m hearth_cache.events --store 127.0.0.1:7080
 
 docs/operations.md (Routers) says what is published, and for whom.

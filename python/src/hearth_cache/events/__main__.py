@@ -27,7 +27,7 @@ try:
     from hearth_cache.events._feed import EventFeed, FeedOptions
     from hearth_cache.events._sockets import EventSockets, SocketOptions
 except ImportError as missing:
-    sys.exit(f"hearth_cache.events: {missing}; pip install 'hearth-cache[events]'")
+    sys.exit(f"hearth_cache.events: {missing}; pip install msgspec pyzmq")
 
 EXAMPLES = """\
   python -m hearth_cache.events                          (for routers on this host)

@@ -143,9 +143,17 @@ class EventSockets:
 
     async def _read_requests(self, replayer: zmq.asyncio.Socket) -> None:
         while True:
-            parts = await replayer.recv_multipart()
-            if len(parts) == 3 and not parts[1] and len(parts[2]) == 8:
-                self._begin_replay(replayer, parts[0], int.from_bytes(parts[2], "big"))
+            # Of the requests that wait, an asker's last one counts: an answer can take seconds.
+            requests = [await replayer.recv_multipart()]
+            while len(requests) < MAX_WAITING_REPLAYS:
+                try:
+                    requests.append(await replayer.recv_multipart(zmq.NOBLOCK))
+                except zmq.Again:
+                    break
+            asked = {parts[0]: int.from_bytes(parts[2], "big") for parts in requests
+                     if len(parts) == 3 and not parts[1] and len(parts[2]) == 8}
+            for asker, number in asked.items():
+                self._begin_replay(replayer, asker, number)
             await asyncio.sleep(0)
 
     def _begin_replay(self, replayer: zmq.asyncio.Socket, asker: bytes, number: int) -> None:
