@@ -78,6 +78,8 @@ absl::Status RecoverInChild(const rocksdb::DBOptions& options, const std::string
     for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGALRM}) std::signal(number, SIG_DFL);
     std::set_terminate(&std::abort);
     ::alarm(kChildSeconds);
+    // RocksDB may assert on what it read wrong, or try for minutes.
+    files.ExitAtFailure(kExitMisread);
     // Not closed: the rest of the process is not there.
     const bool is_mended = Recover(options, path, families);
     ::_exit(!files.failure().empty() ? kExitMisread : is_mended ? 0 : 1);

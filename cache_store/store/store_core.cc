@@ -452,8 +452,9 @@ void StoreCore::Reclaim() {
   uint64_t most_bytes =
       limit_bytes + limit_bytes / (has_small_volume() ? 2 * kDeadDivisor : kDeadDivisor);
   if (all) {
-    const absl::MutexLock lock(&mu);
+    Lock();  // counts as waiting (Yield)
     most_bytes = std::min(most_bytes, objects.sums().disk_bytes());
+    mu.Unlock();
   }
   const absl::Status status = tiers.disk->ReclaimSpace(most_bytes);
   if (status.ok()) reclaims.fetch_add(1);

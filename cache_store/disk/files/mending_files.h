@@ -13,6 +13,7 @@
 #define HEARTH_CACHE_STORE_DISK_FILES_MENDING_FILES_H_
 
 #include <rocksdb/file_system.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -37,6 +38,8 @@ class MendingReads {
     mends_.store(true);
   }
   void End() { mends_.store(false); }
+  // From now on the first failure ends this process, which may crash or hang after it.
+  void ExitAtFailure(int code) { exit_code_.store(code); }
   bool mends() const { return mends_.load(); }
   // Returns `status`. Notes it unless it says that a file is absent, as a damaged database's may
   // be.
@@ -47,6 +50,7 @@ class MendingReads {
     return status;
   }
   void Note(std::string failure) {
+    if (const int code = exit_code_.load(); code != 0) ::_exit(code);
     absl::MutexLock lock(&mu_);
     if (failure_.empty()) failure_ = std::move(failure);
   }
@@ -63,6 +67,7 @@ class MendingReads {
 
  private:
   std::atomic<bool> mends_{false};
+  std::atomic<int> exit_code_{0};  // 0: goes on
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
 };
@@ -161,6 +166,7 @@ class MendingFileSystem : public rocksdb::FileSystemWrapper {
   void End() { reads_->End(); }
   // The first read since Begin that differed or failed. Empty: none.
   std::string failure() const { return reads_->failure(); }
+  void ExitAtFailure(int code) const { reads_->ExitAtFailure(code); }
 
   rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
                                       std::unique_ptr<rocksdb::FSSequentialFile>* out,

@@ -11,7 +11,14 @@ size_t BodyBytes::CapacityFor(size_t bytes, size_t before, size_t most) {
   return std::min({std::max(bytes, 2 * before), std::max(bytes, most), kBlockBytes});
 }
 
-void BodyBytes::Reserve(size_t capacity) { first_.reserve(std::min(capacity, kBlockBytes)); }
+void BodyBytes::Reserve(size_t capacity) {
+  capacity = std::min(capacity, kBlockBytes);
+  if (capacity <= first_.capacity()) return;
+  std::string grown;  // `first_` itself would at least double
+  grown.reserve(capacity);
+  grown.append(first_);
+  first_.swap(grown);
+}
 
 void BodyBytes::Append(absl::string_view bytes) {
   const size_t to_first =

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cache_store/disk/disk_tier_recovery.h"
 #include "tests/support/run_in_child.h"
@@ -34,6 +35,30 @@ class CrashingFiles : public rocksdb::FileSystemWrapper {
 
  private:
   const std::function<void()> crash_;
+};
+
+// Cannot list a folder, and crashes at the next look at the disk.
+class FailingFiles : public rocksdb::FileSystemWrapper {
+ public:
+  FailingFiles() : rocksdb::FileSystemWrapper(rocksdb::FileSystem::Default()) {}
+  const char* Name() const override { return "FailingFiles"; }
+  rocksdb::IOStatus GetChildren(const std::string&, const rocksdb::IOOptions&,
+                                std::vector<std::string>*, rocksdb::IODebugContext*) override {
+    has_failed_ = true;
+    return rocksdb::IOStatus::IOError("not now");
+  }
+  rocksdb::IOStatus FileExists(const std::string& path, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* dbg) override {
+    if (has_failed_) std::abort();
+    return target()->FileExists(path, options, dbg);
+  }
+  rocksdb::IOStatus UnlockFile(rocksdb::FileLock*, const rocksdb::IOOptions&,
+                               rocksdb::IODebugContext*) override {
+    std::abort();
+  }
+
+ private:
+  bool has_failed_ = false;
 };
 
 // Exits with 0: to the parent, the child would have mended the database.
@@ -61,6 +86,22 @@ TEST(MendingChild, CrashIsNotTheParents) {
     EXPECT_TRUE(WIFEXITED(end));
     EXPECT_EQ(WEXITSTATUS(end), 3);
   }
+}
+
+// What RocksDB does with a read that failed must not look like damage.
+TEST(MendingChild, CrashAfterAFailedReadIsNoDamage) {
+  const TestFolder folder;
+  const int end = RunInChild([&] {
+    rocksdb::DBOptions options;
+    const auto files = std::make_shared<MendingFileSystem>(std::make_shared<FailingFiles>());
+    files->Begin();
+    const auto env = rocksdb::NewCompositeEnv(files);
+    options.env = env.get();
+    const absl::Status mended = RecoverInChild(options, folder.File("db"), {}, *files);
+    std::_Exit(absl::IsAborted(mended) ? 3 : 4);
+  });
+  EXPECT_TRUE(WIFEXITED(end));
+  EXPECT_EQ(WEXITSTATUS(end), 3);
 }
 
 }  // namespace
