@@ -289,7 +289,9 @@ TEST_F(SharedRedisTest, FetchesThroughAServerThatLiesAreRightOrMisses) {
   const int fetches = given == nullptr ? 1200 : std::atoi(given);
   constexpr uint64_t kPrompts = 600;  // of 2 KiB, twice what RAM has room for
   LyingRedis redis;
-  shared_.fetch_budget = absl::Milliseconds(400);
+  // Much longer than a silent load: a lookup that the last load's speed makes too long for its
+  // budget asks the engine once a second only.
+  shared_.fetch_budget = absl::Seconds(4);
   redis_.silence = absl::Milliseconds(200);  // sooner than a lookup gives up
   redis_.probe_pause = absl::Milliseconds(5);
   host_bytes_ = kMiB / 2;
@@ -312,8 +314,7 @@ TEST_F(SharedRedisTest, FetchesThroughAServerThatLiesAreRightOrMisses) {
     }
     if (i % 100 == 0) most = std::max(most, ResidentBytes());
   }
-  // A third on a machine that does nothing else; lookups give up sooner on a busy one.
-  EXPECT_GT(hits, fetches / 10);
+  EXPECT_GT(hits, fetches / 4);
   EXPECT_GT(redis.lies(), 0);
   EXPECT_LT(most, before + 64 * kMiB);
   if (given == nullptr) return;
