@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -307,7 +308,8 @@ class AskCommand(unittest.TestCase):
         _, err = self.ask(WHO, "--wait", "300ms", code=3)
         self.assertRegex(err[0], "^hearth_cache.ask: UNAVAILABLE: no worker at .*; start one with")
 
-    def test_reader_that_leaves_ends_it_with_1(self):
+    def ended_early(self, end, code):
+        """Calls end(program) behind its first answer of 200; returns what it said then."""
         self.write("questions", "".join(f'{{"ending": " {i}"}}\n' for i in range(200)))
         with subprocess.Popen(
                 [sys.executable, "-B", "-m", "hearth_cache.ask", "--worker", self.worker.address,
@@ -315,12 +317,25 @@ class AskCommand(unittest.TestCase):
                 cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 env={**os.environ, "PYTHONPATH": str(PACKAGE)}) as program:
             program.stdout.readline()
+            end(program)
             program.stdout.close()
             said = program.stderr.read()
-        self.assertEqual(program.returncode, 1)
+        self.assertEqual(program.returncode, code)
         self.assertNotIn("Traceback", said)
         self.assertNotIn("Exception", said)
         self.assertLess(len(self.asked()), 200)
+        return said
+
+    def test_reader_that_leaves_ends_it_with_1(self):
+        self.ended_early(lambda program: None, 1)
+
+    def test_signals_end_it_with_130(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.worker.generated.clear()
+            with self.subTest(number):
+                said = self.ended_early(lambda program: (program.send_signal(number),
+                                                         program.stdout.read()), 130)
+                self.assertRegex(said, "hearth_cache.ask: interrupted; .*\n$")
 
 
 if __name__ == "__main__":

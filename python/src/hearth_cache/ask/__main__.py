@@ -76,6 +76,7 @@ def several(kind: Callable[[str], Any]) -> dict[str, Any]:
     return {"type": kind, "action": "append"}
 
 
+METAVARS: dict[Any, str] = {float: "NUMBER", utf8: "TEXT", keep: "DURATION", bias: "ID=BIAS"}
 ANSWER_FLAGS = (
     Flag("--max-new-tokens", "max_new_tokens", "most tokens to generate (default: 128)",
          {"type": UINT, "default": 128}),
@@ -116,7 +117,7 @@ ANSWER_FLAGS = (
          "options of the strategy quantized, as hearth-worker has them", {"type": utf8}),
     Flag("--speculate", "speculate",
          "tokens guessed from the text for one step to verify; 0 is off", {"type": UINT}),
-    Flag("--durability", "durability", "of the context that is kept",
+    Flag("--durability", "durability", "where the context is kept, as hearthctl generate has it",
          {"choices": ("default", "memory", "disk", "sync", "shared")}),
     Flag("--keep", "keep_s", "evict the context last, within the tenant, for this long: 10m; at "
          "most 1h", {"type": keep}),
@@ -147,7 +148,10 @@ def parse(parser: Parser, words: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--json", action="store_true", help="a JSON object for each answer, the report last")
     answer = parser.add_argument_group("answers")
     for one in ANSWER_FLAGS:
-        answer.add_argument(one.flag, dest=one.name, help=one.meaning, **one.how)
+        how = dict(one.how)
+        if "type" in how:
+            how["metavar"] = METAVARS.get(how["type"], "N")
+        answer.add_argument(one.flag, dest=one.name, help=one.meaning, **how)
     flags = parser.parse_args(words)
     if QUESTION_PLACE not in flags.template:
         parser.error(f"--template: has no {QUESTION_PLACE}")
@@ -296,6 +300,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     try:
         return run(parser, flags)
     except KeyboardInterrupt:
+        say("hearth_cache.ask: interrupted; with --output the same command continues")
         return INTERRUPTED
     except NotReached as error:
         parser.fail(error)
