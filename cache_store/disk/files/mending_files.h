@@ -58,10 +58,11 @@ class MendingReads {
     absl::MutexLock lock(&mu_);
     return failure_;
   }
-  rocksdb::IOStatus MayChange() const {
-    if (!mends()) return rocksdb::IOStatus::OK();
-    const std::string failed = failure();
-    return failed.empty() ? rocksdb::IOStatus::OK()
+  // Calls change(), which changes the disk, unless a read has failed since Begin.
+  template <typename Change>
+  rocksdb::IOStatus Allow(const Change& change) const {
+    const std::string failed = mends() ? failure() : "";
+    return failed.empty() ? change()
                           : rocksdb::IOStatus::IOError("not changed after a read failed", failed);
   }
 
@@ -123,29 +124,25 @@ class MendingWritableFile : public rocksdb::FSWritableFileOwnerWrapper {
 
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->Append(data, options, dbg) : may;
+    return reads_->Allow([&] { return target()->Append(data, options, dbg); });
   }
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            const rocksdb::DataVerificationInfo& info, Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->Append(data, options, info, dbg) : may;
+    return reads_->Allow([&] { return target()->Append(data, options, info, dbg); });
   }
   rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
                                      const Options& options, Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->PositionedAppend(data, offset, options, dbg) : may;
+    return reads_->Allow([&] { return target()->PositionedAppend(data, offset, options, dbg); });
   }
   rocksdb::IOStatus PositionedAppend(const rocksdb::Slice& data, uint64_t offset,
                                      const Options& options,
                                      const rocksdb::DataVerificationInfo& info,
                                      Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->PositionedAppend(data, offset, options, info, dbg) : may;
+    return reads_->Allow(
+        [&] { return target()->PositionedAppend(data, offset, options, info, dbg); });
   }
   rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->Truncate(size, options, dbg) : may;
+    return reads_->Allow([&] { return target()->Truncate(size, options, dbg); });
   }
 
  private:
@@ -198,16 +195,16 @@ class MendingFileSystem : public rocksdb::FileSystemWrapper {
   rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     Context* dbg) override {
-    rocksdb::IOStatus status = reads_->MayChange();
-    if (status.ok()) status = target()->NewWritableFile(path, options, out, dbg);
+    rocksdb::IOStatus status =
+        reads_->Allow([&] { return target()->NewWritableFile(path, options, out, dbg); });
     if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
     return status;
   }
   rocksdb::IOStatus ReopenWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                        std::unique_ptr<rocksdb::FSWritableFile>* out,
                                        Context* dbg) override {
-    rocksdb::IOStatus status = reads_->MayChange();
-    if (status.ok()) status = target()->ReopenWritableFile(path, options, out, dbg);
+    rocksdb::IOStatus status =
+        reads_->Allow([&] { return target()->ReopenWritableFile(path, options, out, dbg); });
     if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
     return status;
   }
@@ -215,30 +212,26 @@ class MendingFileSystem : public rocksdb::FileSystemWrapper {
                                       const rocksdb::FileOptions& options,
                                       std::unique_ptr<rocksdb::FSWritableFile>* out,
                                       Context* dbg) override {
-    rocksdb::IOStatus status = reads_->MayChange();
-    if (status.ok()) status = target()->ReuseWritableFile(path, old_path, options, out, dbg);
+    rocksdb::IOStatus status = reads_->Allow(
+        [&] { return target()->ReuseWritableFile(path, old_path, options, out, dbg); });
     if (status.ok()) *out = std::make_unique<MendingWritableFile>(std::move(*out), reads_);
     return status;
   }
   rocksdb::IOStatus DeleteFile(const std::string& path, const Options& options,
                                Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->DeleteFile(path, options, dbg) : may;
+    return reads_->Allow([&] { return target()->DeleteFile(path, options, dbg); });
   }
   rocksdb::IOStatus Truncate(const std::string& path, size_t size, const Options& options,
                              Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->Truncate(path, size, options, dbg) : may;
+    return reads_->Allow([&] { return target()->Truncate(path, size, options, dbg); });
   }
   rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
                                const Options& options, Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->RenameFile(from, to, options, dbg) : may;
+    return reads_->Allow([&] { return target()->RenameFile(from, to, options, dbg); });
   }
   rocksdb::IOStatus LinkFile(const std::string& from, const std::string& to, const Options& options,
                              Context* dbg) override {
-    rocksdb::IOStatus may = reads_->MayChange();
-    return may.ok() ? target()->LinkFile(from, to, options, dbg) : may;
+    return reads_->Allow([&] { return target()->LinkFile(from, to, options, dbg); });
   }
 
  private:
