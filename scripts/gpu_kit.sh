@@ -12,8 +12,7 @@ TORCH_VERSION=2.11.0
 CUDA_PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
   nvidia-cuda-runtime==13.0.96)
 PROGRAMS=(bin/hearth-worker bin/hearth-store bin/hearthctl bin/gpu_step_bench bin/gpu_probes
-  bin/gpu_tensor_core_probe bin/gpu_product_probe
-  tests/model_probe tests/hearth_gpu_test)
+  bin/gpu_tensor_core_probe tests/model_probe tests/hearth_gpu_test)
 # Those of them that see libtorch.
 WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe)
 FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data/configs

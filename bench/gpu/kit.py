@@ -193,11 +193,6 @@ def tensor_cores(kit, name):
             kit.one(name, f"{part} ran and nothing differs", "works", 0)
 
 
-def products(kit, name):
-    kit.needs_device()
-    kit.command(name, kit.folder / "bin/gpu_product_probe", limit=30)
-
-
 def of_parts(command, limit, *more):
     def part(kit, name):
         kit.command(name, *kit.python("bench/gpu/parts.py"), command, kit.small(), kit.device,
@@ -261,8 +256,8 @@ def sanitizers(kit, name):
 
 
 # In the order of their worth: what is cut off by the end of the time stands last.
-PARTS = {"tensor-cores": tensor_cores, "probes": probes, "products": products,
-         "tokens": of_parts("tokens", 90), "tests": tests,
+PARTS = {"tensor-cores": tensor_cores, "probes": probes, "tokens": of_parts("tokens", 90),
+         "tests": tests,
          "service": of_parts("service", 90), "service-512": of_parts("service", 90, "512"),
          "steps": steps(None), "steps-float32": steps(None, "float32"),
          "eager": peers(None, "eager"), "compiled": peers(None, "compiled"),
