@@ -49,7 +49,7 @@ void FillModel(CaseRandom* random, const Tile& tile) {
   Fill(tile.c, kTileOutputs, [&](int) { return 0.5f * random->Normal(); });
 }
 
-// Few significant bits at chosen distances below the largest: bits next to the cut decide.
+// Values with few significant bits, whose bits lie next to the cut.
 void FillCutEdge(CaseRandom* random, const Tile& tile) {
   static constexpr uint16_t kSignificands[] = {0, 0, 0, 0x01, 0x40, 0x7f};
   const auto sparse = [&](int low, int high) {
@@ -61,8 +61,8 @@ void FillCutEdge(CaseRandom* random, const Tile& tile) {
   Fill(tile.c, kTileOutputs, [&](int) { return random->Float(-30, 1); });
 }
 
-// Rows of 1, -1 and a small bit at random places, with columns of one power of two: the result
-// shows whether the bit was kept beside the 1, for each pair of places.
+// Each row has 1, -1 and a small power of two at random places, each column one power of two. The
+// result shows for each pair of places whether the small value was kept or cut.
 void FillPairs(CaseRandom* random, const Tile& tile) {
   constexpr uint16_t kOne = 0x3f80, kSign = 0x8000;
   const auto power = [](int exponent) { return static_cast<uint16_t>((exponent + 127) << 7); };
@@ -163,14 +163,15 @@ void FillZeros(CaseRandom* random, const Tile& tile) {
   }
   for (int i = 0; i < kOfB; ++i) {
     if (random->OneIn(4)) tile.b[i] = SignedZero(random);
-    if (i / kStepInputs % 2 == 0) tile.b[i] &= 0x7fff;  // so all products of an eighth are -0
+    if (i / kStepInputs % 2 == 0)
+      tile.b[i] &= 0x7fff;  // so all products of 1/8 of the outputs are -0
   }
   Fill(tile.c, kTileOutputs,
        [&](int i) { return random->OneIn(2) ? (random->OneIn(2) ? -0.0f : 0.0f) : tile.c[i]; });
 }
 
 // Zeros times large values, with small products: shows whether a zero's exponent counts.
-void FillZeroBesideLarge(CaseRandom* random, const Tile& tile) {
+void FillZerosTimesLarge(CaseRandom* random, const Tile& tile) {
   FillRanges({-40, -20, -40, -20, -80, -50}, random, tile);
   for (int i = 0; i < kOfA; ++i) {
     if (i % 2 == 0) tile.a[i] = SignedZero(random);
@@ -180,8 +181,8 @@ void FillZeroBesideLarge(CaseRandom* random, const Tile& tile) {
   }
 }
 
-// Multiples of 2^-149 and two bits from 2^-163 to 2^-153, beside zeros times the largest values:
-// shows the least exponent, at which the cut is 2^-158.
+// Products that are multiples of 2^-149, two products from 2^-163 to 2^-153, and zeros times the
+// largest values. Shows the least exponent, at which the cut is 2^-158.
 void FillLeastExponent(CaseRandom* random, const Tile& tile) {
   Fill(tile.a, kOfA, [&](int i) {
     const int place = i % kStepInputs;
@@ -212,19 +213,16 @@ void FillSpecials(CaseRandom* random, const Tile& tile) {
        [&](int i) { return random->OneIn(8) ? FloatOfBf16(with(0, 1)) : tile.c[i]; });
 }
 
+// FillRanges, as a function of its own for kClasses.
 template <int a_low, int a_high, int b_low, int b_high, int c_low, int c_high>
 void FillFromRanges(CaseRandom* random, const Tile& tile) {
   FillRanges({a_low, a_high, b_low, b_high, c_low, c_high}, random, tile);
 }
 
-void FillLargeSums(CaseRandom* random, const Tile& tile) {
+template <int low, int high>
+void FillNormalsAndSums(CaseRandom* random, const Tile& tile) {
   FillNormals(random, tile);
-  Fill(tile.c, kTileOutputs, [&](int) { return random->Float(6, 34); });
-}
-
-void FillSmallSums(CaseRandom* random, const Tile& tile) {
-  FillNormals(random, tile);
-  Fill(tile.c, kTileOutputs, [&](int) { return random->Float(-34, -6); });
+  Fill(tile.c, kTileOutputs, [&](int) { return random->Float(low, high); });
 }
 
 struct StepClass {
@@ -238,15 +236,15 @@ constexpr StepClass kClasses[] = {
     {"whole range", FillFromRanges<-63, 62, -63, 62, -126, 126>},
     {"bits next to the cut", FillCutEdge},
     {"pairs of bits", FillPairs},
-    {"sum much larger", FillLargeSums},
-    {"sum much smaller", FillSmallSums},
+    {"sum much larger", FillNormalsAndSums<6, 34>},
+    {"sum much smaller", FillNormalsAndSums<-34, -6>},
     {"sum cancels", FillCancellingSums},
     {"products cancel", FillCancellingProducts},
     {"subnormal inputs", FillSubnormalInputs},
     {"subnormal results", FillSubnormalSums},
     {"totals below 2^-149", FillTinyTotals},
     {"zeros", FillZeros},
-    {"zeros times large", FillZeroBesideLarge},
+    {"zeros times large", FillZerosTimesLarge},
     {"overflow", FillFromRanges<58, 66, 58, 66, 115, 127>},
     {"large products cancel", FillLargeCancelling},
     {"infinities and NaNs", FillSpecials},
@@ -315,14 +313,17 @@ std::vector<std::string> StepClasses() {
   return names;
 }
 
+Operands NewOperands(const std::string& name, int tiles, int inputs) {
+  const size_t values = static_cast<size_t>(tiles) * static_cast<size_t>(inputs);
+  Operands operands{name, tiles, inputs, {}, {}, {}};
+  operands.a.resize(values * kTileRows);
+  operands.b.resize(values * kTileColumns);
+  operands.c.resize(operands.outputs());
+  return operands;
+}
+
 Operands StepOperands(size_t step_class, int tiles) {
-  Operands operands{kClasses[step_class].name, tiles, kStepInputs, {}, {}, {}};
-  const auto of = [&](int count) {
-    return static_cast<size_t>(tiles) * static_cast<size_t>(count);
-  };
-  operands.a.resize(of(kOfA));
-  operands.b.resize(of(kOfB));
-  operands.c.resize(of(kTileOutputs));
+  Operands operands = NewOperands(kClasses[step_class].name, tiles, kStepInputs);
   InThreads(tiles, [&](int t) {
     CaseRandom random(step_class << 32 | static_cast<uint64_t>(t));
     const ptrdiff_t tile = t;
@@ -334,13 +335,7 @@ Operands StepOperands(size_t step_class, int tiles) {
 }
 
 Operands ChainOperands(int inputs, int tiles) {
-  Operands operands{"K " + std::to_string(inputs), tiles, inputs, {}, {}, {}};
-  const auto of = [&](int count) {
-    return static_cast<size_t>(tiles) * static_cast<size_t>(count);
-  };
-  operands.a.resize(of(kTileRows * inputs));
-  operands.b.resize(of(kTileColumns * inputs));
-  operands.c.resize(of(kTileOutputs), 0.0f);
+  Operands operands = NewOperands("K " + std::to_string(inputs), tiles, inputs);
   CaseRandom random(uint64_t{99} << 32 | static_cast<uint64_t>(inputs));
   for (uint16_t& value : operands.a) {
     const float scale = random.OneIn(64) ? 40.0f : 1.0f;

@@ -34,7 +34,7 @@ class CaseRandom {
   int Below(int limit) { return static_cast<int>(Next() >> 33) % limit; }
   int Between(int low, int high) { return low + Below(high - low + 1); }
   bool OneIn(int turns) { return Below(turns) == 0; }
-  float Normal();                    // near enough: the sum of twelve uniform values
+  float Normal();                    // approximately: the sum of twelve uniform values
   uint16_t Bf16(int low, int high);  // a random sign and significand, an exponent in [low, high]
   float Float(int low, int high);
 
@@ -47,11 +47,14 @@ uint16_t RoundToBf16(float value);
 // Runs work(i) for i in [0, count) in as many threads as there are processors.
 void InThreads(int count, const std::function<void(int)>& work);
 
-// The classes of one step, with `tiles` tiles each, and the names in the same order.
+// Operands whose values are all 0.
+Operands NewOperands(const std::string& name, int tiles, int inputs);
+
+// Names of the classes of values of a step, and the operands of one of them.
 std::vector<std::string> StepClasses();
 Operands StepOperands(size_t step_class, int tiles);
 
-// Rows of `inputs` values as a model has them: activations with outliers and weights of 0.03.
+// Values as in a model: activations with outliers, and weights around 0.03. All sums begin at 0.
 Operands ChainOperands(int inputs, int tiles);
 
 }  // namespace hearth
