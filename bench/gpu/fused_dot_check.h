@@ -1,11 +1,13 @@
-// Proof on the host that FusedDot computes what its header says, and that the search for rules
-// finds a rule that was planted.
+// Checks on the host that FusedDot computes what its header says.
 #ifndef HEARTH_BENCH_GPU_FUSED_DOT_CHECK_H_
 #define HEARTH_BENCH_GPU_FUSED_DOT_CHECK_H_
 
 #include <cstdint>
 
 namespace hearth {
+
+// Whether bits are equal, or both are NaN.
+bool SameResult(float x, float y);
 
 // Prints a line and returns whether the check compared something and nothing differs.
 bool ReportCheck(const char* check, uint64_t compared, uint64_t differing);
