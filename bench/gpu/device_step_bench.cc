@@ -1,10 +1,12 @@
-// The forward pass of worker/device on a GPU: bits beside the CPU's, and times.
+// Compares the forward pass of worker/device on a GPU with the CPU, bit for bit, and measures it.
 //
-//   device_step_bench digests MODEL DIGESTS   logits, keys and values beside carried digests
-//   device_step_bench tokens MODEL            a token of 1, 8 and 32 sequences; by kernel
-//   device_step_bench prefill MODEL           prompts of 128, 2,048 and 8,192 tokens
-//   device_step_bench tiny                    a tiny model beside the emulation, for sanitizers
-// MODEL: 270M, 1B or 4B. Each result is a line of JSON, also appended to $FIGURES.
+//   device_step_bench digests MODEL DIGESTS   compares logits, keys and values with DIGESTS, the
+//                                             output of seeded_digests
+//   device_step_bench tokens MODEL            times a token of 1, 8 and 32 sequences, by kernel too
+//   device_step_bench prefill MODEL           times prompts of 128, 2,048 and 8,192 tokens
+//   device_step_bench tiny                    compares a tiny model with the emulation; for
+//                                             compute-sanitizer
+// MODEL: 270M, 1B or 4B. Each result is a line of JSON, also appended to the file $FIGURES.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -37,6 +39,8 @@ namespace {
 constexpr int kContext = 512;
 constexpr size_t kFlushBytes = size_t{256} << 20;
 
+using Place = std::pair<int, int>;  // text and position
+
 void Row(const std::string& json) {
   std::printf("%s\n", json.c_str());
   std::fflush(stdout);
@@ -66,7 +70,12 @@ SeededGeometry GeometryOf(const std::string& name) {
   return {};
 }
 
-// Microseconds of what `work` queues.
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Measures launches by events, in microseconds.
 class Stopwatch {
  public:
   explicit Stopwatch(CudaDevice* device) : device_(device) {
@@ -85,7 +94,7 @@ class Stopwatch {
     cudaEventElapsedTime(&milliseconds, begin_, end_);
     return milliseconds * 1e3;
   }
-  // The median of `times` rounds.
+  // The median of `times` rounds. Calls `before` ahead of each round, without measuring it.
   double Median(
       int times, const std::function<void()>& work, const std::function<void()>& before = [] {}) {
     std::vector<double> all;
@@ -93,8 +102,7 @@ class Stopwatch {
       before();
       all.push_back(Time(work));
     }
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
+    return MedianOf(all);
   }
 
  private:
@@ -118,15 +126,17 @@ struct Sequence {
       }
     }
   }
-  DevicePart Part(absl::Span<const int32_t> tokens, int want) const {
-    return {tokens, length, want, {blocks[0], blocks[1]}};
+  // The part of a step that appends the next `tokens` tokens of `text`.
+  DevicePart Part(const std::vector<int32_t>& text, int tokens, int want) const {
+    const absl::Span<const int32_t> next =
+        absl::MakeSpan(text).subspan(static_cast<size_t>(length), static_cast<size_t>(tokens));
+    return {next, length, want, {blocks[0], blocks[1]}};
   }
 };
 
 class Bench {
  public:
-  Bench(const SeededGeometry& geometry, int positions, const DeviceStepLimits& limits)
-      : geometry_(geometry), watch_(&device_) {
+  Bench(const SeededGeometry& geometry, int positions) : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
     model_ = MakeSeededModel(&device_, geometry, kSeededSplit, positions,
                              [this](const auto& rows, int inputs, bool is_pair) {
@@ -135,10 +145,9 @@ class Bench {
                                Require(made.data != nullptr, "no memory for weights");
                                return made;
                              });
-    step_ = std::make_unique<DeviceStep>(&device_, &model_, limits);
+    step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
     flush_ = device_.Allocate(kFlushBytes);
-    device_.Wait();
-    Require(device_.error().empty(), device_.error());
+    Finish();
   }
 
   void Digests(const SeededCase& one, const std::string& path);
@@ -146,16 +155,20 @@ class Bench {
   void Prefill();
 
  private:
-  using Expected = std::map<std::pair<int, int>, uint64_t>;
-  void CompareLogits(const char* how, const Expected& expected,
-                     const std::vector<std::pair<int, int>>& places, const float* logits);
+  using Expected = std::map<Place, uint64_t>;
+  void Finish() {  // waits for the device and requires that nothing failed
+    device_.Wait();
+    Require(device_.error().empty(), device_.error());
+  }
+  void CompareLogits(const char* how, const Expected& expected, const std::vector<Place>& places,
+                     const float* logits);
   void CompareKv(const char* how, const Expected& expected, const Sequence& sequence);
   void Report(const char* how);
-  void RunShapes(const SeededCase& one, const Expected& expected, std::vector<Sequence>* all);
+  void RunShapes(const Expected& expected, const std::vector<DevicePart>& parts,
+                 const std::vector<Place>& places);
 
   void Tune(int rows);
   double TimeProduct(int shape, int which, int rows, int layers);
-  double TimeGraph();
   void ByKernel(int rows);
   void Clocks();
   std::vector<int> Candidates(int rows, bool is_pair);
@@ -177,11 +190,11 @@ class Bench {
 // --- bits ---
 
 void Bench::CompareLogits(const char* how, const Expected& expected,
-                          const std::vector<std::pair<int, int>>& places, const float* logits) {
+                          const std::vector<Place>& places, const float* logits) {
   const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
   for (size_t i = 0; i < places.size(); ++i) {
     const auto at = expected.find(places[i]);
-    Require(at != expected.end(), "no digest carried for a text");
+    Require(at != expected.end(), "no digest for a text");
     const uint64_t digest = DigestOfBytes(logits + i * vocabulary, vocabulary * sizeof(float));
     ++compared_;
     if (digest == at->second) continue;
@@ -234,16 +247,17 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
   Require(!expected.empty(), path + " has no digests of " + geometry_.name);
   const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
   std::vector<std::vector<int32_t>> texts;
-  for (int i = 0; i < static_cast<int>(one.lengths.size()); ++i)
-    texts.push_back(SeededText(one, i));
+  for (size_t i = 0; i < one.lengths.size(); ++i) {
+    texts.push_back(SeededText(one, static_cast<int>(i)));
+  }
   std::vector<float> logits(32 * vocabulary);
-  const int length = one.lengths[0], want = WantedOf(one, 0);
+  const int length = one.lengths[0], want = WantedOf(0);
 
   Sequence cold;
   cold.Grow(&device_, model_.shape, length);
-  step_->Run({cold.Part(texts[0], want)}, logits.data());
+  step_->Run({cold.Part(texts[0], length, want)}, logits.data());
   cold.length = length;
-  std::vector<std::pair<int, int>> places;
+  std::vector<Place> places;
   for (int i = 0; i < want; ++i) places.push_back({0, length - want + i});
   CompareLogits("cold", expected, places, logits.data());
   CompareKv("cold", expected, cold);
@@ -251,14 +265,12 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
 
   Sequence decoded;
   decoded.Grow(&device_, model_.shape, length);
-  const absl::Span<const int32_t> all(texts[0]);
   for (const int end : {200, 210, length - want}) {
-    const int begin = decoded.length;
-    step_->Run({decoded.Part(all.subspan(begin, end - begin), 0)});
+    step_->Run({decoded.Part(texts[0], end - decoded.length, 0)});
     decoded.length = end;
   }
   for (; decoded.length < length; ++decoded.length) {
-    step_->Run({decoded.Part(all.subspan(decoded.length, 1), 1)}, logits.data());
+    step_->Run({decoded.Part(texts[0], 1, 1)}, logits.data());
     CompareLogits("decoded", expected, {{0, decoded.length}}, logits.data());
   }
   CompareKv("decoded", expected, decoded);
@@ -268,9 +280,7 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
   std::vector<DevicePart> parts;
   for (size_t i = 0; i < texts.size(); ++i) {
     sequences[i].Grow(&device_, model_.shape, one.lengths[i]);
-  }
-  for (size_t i = 0; i < texts.size(); ++i) {
-    parts.push_back(sequences[i].Part(absl::MakeSpan(texts[i]).subspan(0, texts[i].size() - 2), 0));
+    parts.push_back(sequences[i].Part(texts[i], one.lengths[i] - 2, 0));
   }
   step_->Run(parts);
   for (int last = 2; last >= 1; --last) {
@@ -278,29 +288,21 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
     places.clear();
     for (size_t i = 0; i < texts.size(); ++i) {
       sequences[i].length = one.lengths[i] - last;
-      parts.push_back(sequences[i].Part(
-          absl::MakeSpan(texts[i]).subspan(static_cast<size_t>(sequences[i].length), 1), 1));
+      parts.push_back(sequences[i].Part(texts[i], 1, 1));
       places.push_back({static_cast<int>(i), sequences[i].length});
     }
     step_->Run(parts, logits.data());
     CompareLogits("among 31 others", expected, places, logits.data());
   }
   Report("among 31 others");
-  RunShapes(one, expected, &sequences);
+  RunShapes(expected, parts, places);
 }
 
-// Every shape of product in a step of one row and in one of 32: the last tokens once more.
-void Bench::RunShapes(const SeededCase& one, const Expected& expected, std::vector<Sequence>* all) {
-  const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
-  std::vector<std::vector<int32_t>> tokens;
-  std::vector<DevicePart> parts;
-  std::vector<std::pair<int, int>> places;
-  for (size_t i = 0; i < all->size(); ++i) {
-    tokens.push_back({SeededText(one, static_cast<int>(i)).back()});
-    places.push_back({static_cast<int>(i), one.lengths[i] - 1});
-  }
-  for (size_t i = 0; i < all->size(); ++i) parts.push_back((*all)[i].Part(tokens[i], 1));
-  std::vector<float> logits(32 * vocabulary);
+// Repeats a step of 32 parts, of which each wants one row, and its first part alone, with every
+// shape of product.
+void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& parts,
+                      const std::vector<Place>& places) {
+  std::vector<float> logits(32 * static_cast<size_t>(geometry_.vocabulary));
   for (int shape = 0; shape < ShapeCount(); ++shape) {
     if (!device_.Takes(ProductNumber(shape, false))) {
       Row(Text("{\"shape\": %d, \"does not fit\": true}", shape));
@@ -311,11 +313,9 @@ void Bench::RunShapes(const SeededCase& one, const Expected& expected, std::vect
       choice.qkv = choice.out = choice.down = choice.head = shape;
       if (FactsOf(shape).takes_pairs) choice.gate_up = shape;
       step_->SetChoice(rows, choice);
-      const size_t count = static_cast<size_t>(rows);
-      step_->Run(absl::MakeSpan(parts).subspan(0, count), logits.data());
-      // All rows of few shapes, else some: digests take the CPU's time.
-      const std::vector<std::pair<int, int>> some(places.begin(),
-                                                  places.begin() + std::min<int>(rows, 4));
+      step_->Run(absl::MakeSpan(parts).subspan(0, static_cast<size_t>(rows)), logits.data());
+      // Digests take the CPU's time: compares at most four rows.
+      const std::vector<Place> some(places.begin(), places.begin() + std::min(rows, 4));
       CompareLogits(Text("shape %d", shape).c_str(), expected, some, logits.data());
     }
   }
@@ -348,7 +348,8 @@ std::vector<int> Bench::Candidates(int rows, bool is_pair) {
   return shapes;
 }
 
-// Of `layers` layers, one after the other, from a cold cache: microseconds of one.
+// Runs the product in `layers` layers, one after the other, from a cold cache. Returns the
+// microseconds of one.
 double Bench::TimeProduct(int shape, int which, int rows, int layers) {
   const ShapeFacts facts = FactsOf(shape);
   const bool is_pair = which == 2;
@@ -369,11 +370,7 @@ double Bench::TimeProduct(int shape, int which, int rows, int layers) {
   return watch_.Median(3, work, [this] { Flush(); }) / layers;
 }
 
-double Bench::TimeGraph() {
-  return watch_.Median(15, [this] { step_->Repeat(); });
-}
-
-// Chooses the shapes for steps of `rows` rows: each product alone, then the best three in a step.
+// Chooses the shapes for steps of `rows` rows: for each product the fastest when it runs alone.
 void Bench::Tune(int rows) {
   const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
   ProductChoice best = step_->ChoiceFor(rows);
@@ -426,9 +423,8 @@ void Bench::ByKernel(int rows) {
   }
   std::string list;
   double sum = 0;
-  for (auto& [name, all] : times) {
-    std::sort(all.begin(), all.end());
-    const double median = all[all.size() / 2];
+  for (const auto& [name, all] : times) {
+    const double median = MedianOf(all);
     sum += median * static_cast<double>(all.size());
     list += Text("%s\"%s\": %.2f", list.empty() ? "" : ", ", name.c_str(), median);
   }
@@ -437,7 +433,7 @@ void Bench::ByKernel(int rows) {
       geometry_.name.c_str(), rows, list.c_str(), static_cast<int>(marks.size()) - 1, sum / 1e3));
 }
 
-// What nvidia-smi says while steps run.
+// Prints clocks, power and temperature by nvidia-smi while steps run.
 void Bench::Clocks() {
   std::atomic<bool> is_over = false;
   std::string samples;
@@ -467,28 +463,25 @@ void Bench::Clocks() {
 
 void Bench::Tokens() {
   std::vector<Sequence> all(32);
-  std::vector<std::vector<int32_t>> texts(32);
+  std::vector<std::vector<int32_t>> texts;
   for (int i = 0; i < 32; ++i) {
-    for (int at = 0; at <= kContext; ++at) {
-      texts[static_cast<size_t>(i)].push_back(SeededToken(i, at, geometry_.vocabulary));
-    }
+    texts.push_back(SeededTokens(i, kContext + 1, geometry_.vocabulary));
   }
   for (Sequence& one : all) one.Grow(&device_, model_.shape, kContext + 1);
   for (size_t first = 0; first < 32; first += 4) {
     std::vector<DevicePart> parts;
     for (size_t i = first; i < first + 4; ++i) {
-      parts.push_back(all[i].Part(absl::MakeSpan(texts[i]).subspan(0, kContext), 0));
+      parts.push_back(all[i].Part(texts[i], kContext, 0));
     }
     step_->Run(parts);
     for (size_t i = first; i < first + 4; ++i) all[i].length = kContext;
   }
-  device_.Wait();
-  Require(device_.error().empty(), device_.error());
+  Finish();
   double alone = 0;
   for (const int rows : {1, 8, 32}) {
     std::vector<DevicePart> parts;
     for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
-      parts.push_back(all[i].Part(absl::MakeSpan(texts[i]).subspan(kContext, 1), 1));
+      parts.push_back(all[i].Part(texts[i], 1, 1));
     }
     for (const bool tuned : {false, true}) {
       if (tuned) Tune(rows);
@@ -496,7 +489,7 @@ void Bench::Tokens() {
         step_->SetOverlapRows(dependent ? rows : 0);
         step_->Run(parts);
         device_.Wait();
-        const double us = TimeGraph();
+        const double us = watch_.Median(15, [this] { step_->Repeat(); });
         if (rows == 1) alone = alone > 0 ? std::min(alone, us) : us;
         Row(Text(
             "{\"token\": \"%s\", \"sequences\": %d, \"tuned\": %s, \"dependent launches\": %s, "
@@ -522,16 +515,13 @@ void Bench::Tokens() {
 
 void Bench::Prefill() {
   for (const int length : {128, 2048, 8192}) {
-    std::vector<int32_t> text;
-    for (int i = 0; i < length; ++i) text.push_back(SeededToken(40, i, geometry_.vocabulary));
+    const std::vector<int32_t> text = SeededTokens(40, length, geometry_.vocabulary);
     Sequence sequence;
     sequence.Grow(&device_, model_.shape, length);
     const int rows = std::min(length, 4096);
     const auto work = [&] {
       for (sequence.length = 0; sequence.length < length; sequence.length += rows) {
-        step_->Run({sequence.Part(absl::MakeSpan(text).subspan(static_cast<size_t>(sequence.length),
-                                                               static_cast<size_t>(rows)),
-                                  sequence.length + rows == length ? 1 : 0)});
+        step_->Run({sequence.Part(text, rows, sequence.length + rows == length ? 1 : 0)});
       }
     };
     if (length == 128) work();  // warms up
@@ -561,16 +551,12 @@ void Tiny() {
     std::vector<float> logits(100 * 512);
     float* to = logits.data();
     Sequence one, two;
-    std::vector<int32_t> text;
-    for (int i = 0; i < 200; ++i) text.push_back(SeededToken(7, i, geometry.vocabulary));
+    const std::vector<int32_t> text = SeededTokens(7, 200, geometry.vocabulary);
     const auto run = [&](const std::vector<std::pair<Sequence*, int>>& some) {
       std::vector<DevicePart> parts;
       for (const auto& [sequence, tokens] : some) {
         sequence->Grow(device, model.shape, sequence->length + tokens);
-        parts.push_back(
-            sequence->Part(absl::MakeSpan(text).subspan(static_cast<size_t>(sequence->length),
-                                                        static_cast<size_t>(tokens)),
-                           1));
+        parts.push_back(sequence->Part(text, tokens, 1));
       }
       step.Run(parts, to);
       to += some.size() * 512;
@@ -610,16 +596,16 @@ int Main(int argc, char** argv) {
   if (part == "digests" && argc == 4) {
     for (const SeededCase& one : SeededCases()) {
       if (one.geometry.name != name) continue;
-      Bench(one.geometry, 2048, {4096, 32, 8192, 32768}).Digests(one, argv[3]);
+      Bench(one.geometry, 2048).Digests(one, argv[3]);
       return 0;
     }
   }
   if (part == "tokens" && argc == 3) {
-    Bench(GeometryOf(name), 2048, {4096, 32, 8192, 32768}).Tokens();
+    Bench(GeometryOf(name), 2048).Tokens();
     return 0;
   }
   if (part == "prefill" && argc == 3) {
-    Bench(GeometryOf(name), 8192 + 128, {4096, 32, 8192, 32768}).Prefill();
+    Bench(GeometryOf(name), 8192 + 128).Prefill();
     return 0;
   }
   std::fprintf(stderr,

@@ -36,29 +36,31 @@ inline std::vector<SeededCase> SeededCases() {
   return cases;
 }
 
-inline std::vector<int32_t> SeededText(const SeededCase& one, int text) {
+inline std::vector<int32_t> SeededTokens(int text, int count, int vocabulary) {
   std::vector<int32_t> tokens;
-  for (int i = 0; i < one.lengths[static_cast<size_t>(text)]; ++i) {
-    tokens.push_back(SeededToken(text, i, one.geometry.vocabulary));
-  }
+  for (int i = 0; i < count; ++i) tokens.push_back(SeededToken(text, i, vocabulary));
   return tokens;
 }
 
-// Logits of so many last tokens are compared.
-inline int WantedOf(const SeededCase&, int text) { return text == 0 ? 8 : 2; }
+inline std::vector<int32_t> SeededText(const SeededCase& one, int text) {
+  return SeededTokens(text, one.lengths[static_cast<size_t>(text)], one.geometry.vocabulary);
+}
 
-// Layers whose keys and values are compared, of the text 0: a local one, a global one.
+// The number of last tokens of a text whose logits are compared.
+inline int WantedOf(int text) { return text == 0 ? 8 : 2; }
+
+// The layers of text 0 whose keys and values are compared: the last local and the last global one.
 inline std::vector<int> KvLayers(const SeededGeometry& geometry) {
   return {static_cast<int>(geometry.layer_types.rfind('l')),
           static_cast<int>(geometry.layer_types.rfind('g'))};
 }
 
-// Over the rows that are there of a layer's slices, split by split, as far as they are held.
+// Digest of the keys and values of a layer. Add the layer's slices in ascending order of splits.
 class SeededKvDigest {
  public:
   explicit SeededKvDigest(const SeededGeometry& geometry) : geometry_(geometry) {}
 
-  // `slice`: null where it is not held.
+  // Skips a null `slice` and rows from `length` on.
   void Add(const std::byte* slice, int split, int length) {
     const int rows =
         length - split * kSeededSplit < kSeededSplit ? length - split * kSeededSplit : kSeededSplit;

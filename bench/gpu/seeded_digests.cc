@@ -47,7 +47,7 @@ void RunCase(const SeededCase& one, const std::string& folder) {
     const std::vector<int32_t> tokens = SeededText(one, text);
     InvariantGemma::Kv kv = gemma.NewKv();
     std::vector<float> logits;
-    const int want = WantedOf(one, text);
+    const int want = WantedOf(text);
     Check(gemma.Step(&kv, tokens, want, &logits));
     for (int i = 0; i < want; ++i) {
       const uint64_t digest = DigestOfBytes(logits.data() + static_cast<size_t>(i) * vocabulary,
