@@ -46,8 +46,8 @@ __global__ void Nothing() {}
 
 constexpr int kStepThreads = 256, kStepWeights = 4;  // 16 bytes each, of a thread
 
-// As a kernel of a token: loads weights, which need nothing of the kernel before, then waits for
-// that kernel and adds to what it wrote.
+// Stands for a kernel of a decoded token: loads weights, which do not depend on the kernel before,
+// then waits for that kernel and adds to the values that it wrote.
 __global__ void Step(const uint4* weights, unsigned* data) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -64,7 +64,8 @@ __global__ void Step(const uint4* weights, unsigned* data) {
   data[thread] += mine + 1;
 }
 
-// Values of `amount` over the seconds that `work` takes, after a turn that is not counted.
+// Prints `amount` / seconds of `work` for each turn, or seconds / -amount if `amount` is negative.
+// The first turn is not counted.
 void Row(const char* row, const char* unit, double amount, const std::function<void()>& work) {
   std::printf("{\"row\": \"%s\", \"unit\": \"%s\", \"values\": [", row, unit);
   for (int turn = -1; turn < turns; ++turn) {
@@ -80,7 +81,7 @@ void Row(const char* row, const char* unit, double amount, const std::function<v
   std::fflush(stdout);
 }
 
-// Shared memory of another process, as the store's segments are, made a source of fast copies.
+// Measures copies of registered shared memory, as the store's segments are.
 void Registered(void* device) {
   const char* row = "shared memory, registered";
   const int fd = memfd_create("probe", 0);
@@ -140,7 +141,7 @@ void Bandwidths() {
       [&] { cudaMemcpy(to, pageable.data(), kHostBytes, cudaMemcpyHostToDevice); });
   Row("device to pageable", "GB/s", host,
       [&] { cudaMemcpy(pageable.data(), to, kHostBytes, cudaMemcpyDeviceToHost); });
-  // A step's table goes by one such copy.
+  // The size of a step's table, which is one copy.
   Row("pinned to device, 128 KiB", "s", -1,
       [&] { cudaMemcpyAsync(to, pinned, size_t{128} << 10, cudaMemcpyHostToDevice); });
   cudaFreeHost(pinned);
@@ -163,8 +164,8 @@ void Launches() {
   Row("a launch in a graph", "s", -kLaunches, [&] { cudaGraphLaunch(ready, stream); });
 }
 
-// A chain of Step in a graph, each on every multiprocessor. With `early` each may begin before the
-// one before it ends (programmatic dependent launch).
+// Measures a graph of Steps, each on every multiprocessor. With `early`, a Step may begin before
+// the Step ahead of it ends (programmatic dependent launch).
 void ChainOfSteps(const char* row, bool early, int blocks, const uint4* weights, unsigned* data) {
   cudaStream_t stream;
   cudaGraph_t graph = nullptr;
