@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "tests/support/gemma_config.h"
 
 namespace hearth {
 namespace {
@@ -46,28 +46,10 @@ std::vector<Tensor> TensorsOf(const SeededGeometry& g) {
   return tensors;
 }
 
-std::string Softcap(double cap) { return cap > 0 ? absl::StrCat(cap) : "null"; }
-
 std::string Config(const SeededGeometry& g) {
-  std::vector<std::string> types;
-  for (char type : g.layer_types) {
-    types.push_back(type == 'g' ? "\"full_attention\"" : "\"sliding_attention\"");
-  }
-  return absl::StrCat(
-      "{\"model_type\": \"gemma3_text\", \"architectures\": [\"Gemma3ForCausalLM\"],\n",
-      "\"hidden_activation\": \"gelu_pytorch_tanh\", \"rms_norm_eps\": 1e-06,\n",
-      "\"rope_theta\": 1000000.0, \"rope_local_base_freq\": 10000.0, \"rope_scaling\": null,\n",
-      "\"attn_logit_softcapping\": ", Softcap(g.attention_softcap),
-      ", \"final_logit_softcapping\": ", Softcap(g.logit_softcap), ",\n",
-      "\"bos_token_id\": 2, \"eos_token_id\": 1, \"pad_token_id\": 0,\n",
-      "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\",\n",
-      "\"attention_bias\": false,\n", "\"query_pre_attn_scalar\": ", g.head_dim,
-      ", \"head_dim\": ", g.head_dim, ",\n\"hidden_size\": ", g.hidden,
-      ", \"intermediate_size\": ", g.intermediate,
-      ",\n\"num_hidden_layers\": ", g.layer_types.size(), ", \"num_attention_heads\": ", g.heads,
-      ", \"num_key_value_heads\": ", g.kv_heads, ",\n\"vocab_size\": ", g.vocabulary,
-      ", \"max_position_embeddings\": ", g.positions, ", \"sliding_window\": ", g.window,
-      ",\n\"layer_types\": [", absl::StrJoin(types, ", "), "]}\n");
+  const TinyGeometry same = {g.layer_types, g.window,       g.heads,      g.kv_heads, g.head_dim,
+                             g.hidden,      g.intermediate, g.vocabulary, g.positions};
+  return GemmaConfig(same, "bfloat16", g.attention_softcap, g.logit_softcap);
 }
 
 void Require(const std::ofstream& file, const std::string& path) {

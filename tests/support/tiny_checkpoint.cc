@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/support/gemma_config.h"
 
 namespace hearth {
 namespace {
@@ -64,27 +65,6 @@ void WriteFile(const std::string& path, const std::string& bytes) {
   }
 }
 
-std::string Config(const TinyGeometry& g) {
-  std::vector<std::string> types;
-  for (char type : g.layer_types) {
-    types.push_back(type == 'g' ? "\"full_attention\"" : "\"sliding_attention\"");
-  }
-  return absl::StrCat(
-      "{\"model_type\": \"gemma3_text\", \"architectures\": [\"Gemma3ForCausalLM\"],\n",
-      "\"hidden_activation\": \"gelu_pytorch_tanh\", \"rms_norm_eps\": 1e-06,\n",
-      "\"rope_theta\": 1000000.0, \"rope_local_base_freq\": 10000.0, \"rope_scaling\": null,\n",
-      "\"attn_logit_softcapping\": null, \"final_logit_softcapping\": null,\n",
-      "\"bos_token_id\": 2, \"eos_token_id\": 1, \"pad_token_id\": 0,\n",
-      "\"tie_word_embeddings\": true, \"torch_dtype\": \"float32\",\n",
-      "\"attention_bias\": false,\n", "\"query_pre_attn_scalar\": ", g.head_dim,
-      ", \"head_dim\": ", g.head_dim, ",\n\"hidden_size\": ", g.hidden_size,
-      ", \"intermediate_size\": ", g.intermediate_size,
-      ",\n\"num_hidden_layers\": ", g.layer_types.size(), ", \"num_attention_heads\": ", g.heads,
-      ", \"num_key_value_heads\": ", g.kv_heads, ",\n\"vocab_size\": ", g.vocab_size,
-      ", \"max_position_embeddings\": ", g.context_tokens, ", \"sliding_window\": ", g.window,
-      ",\n\"layer_types\": [", absl::StrJoin(types, ", "), "]}\n");
-}
-
 // Removes the folders of this program when it ends.
 class Folders {
  public:
@@ -127,7 +107,7 @@ void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir) {
   std::string length(8, '\0');
   const uint64_t header_bytes = header.size();
   std::memcpy(length.data(), &header_bytes, sizeof(header_bytes));
-  WriteFile(dir + "/config.json", Config(geometry));
+  WriteFile(dir + "/config.json", GemmaConfig(geometry, "float32", 0, 0));
   WriteFile(dir + "/model.safetensors", length + header + data);
 }
 
