@@ -110,7 +110,7 @@ class Stopwatch {
   cudaEvent_t begin_, end_;
 };
 
-// A sequence's blocks and length.
+// A sequence: its blocks of keys and values, local and global, and its length.
 struct Sequence {
   std::array<std::vector<std::byte*>, 2> blocks;
   int length = 0;

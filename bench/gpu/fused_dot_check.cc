@@ -81,7 +81,7 @@ float StepOfIntegers(const uint16_t* a, const uint16_t* b, float c) {
   }
   Significand(static_cast<double>(c), &of_a);
   largest = std::max(largest, of_a);
-  // The exponent is below 0 only if all terms are zero.
+  // largest - 25 - kUnit is below 0 only if all terms are zero.
   const Wide last_bit = static_cast<Wide>(1) << std::max(0, largest - 25 - kUnit);
   Wide total = exact(static_cast<long double>(c)) / last_bit;  // towards zero, as the device cuts
   for (int i = 0; i < kStepInputs; ++i) {

@@ -1,5 +1,4 @@
-// Fills memory of a GPU with seeded weights (tests/support/seeded_model.h), and with nothing, to
-// empty its cache.
+// Makes a matrix of seeded weights (tests/support/seeded_model.h) in a GPU's memory, by the GPU.
 #ifndef HEARTH_BENCH_GPU_SEEDED_FILL_H_
 #define HEARTH_BENCH_GPU_SEEDED_FILL_H_
 

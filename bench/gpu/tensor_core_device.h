@@ -1,4 +1,4 @@
-// The device's half of tensor_core_probe: tiles of products by one tensor-core instruction each.
+// The device's part of tensor_core_probe: computes tiles of outputs by one tensor-core instruction.
 #ifndef HEARTH_BENCH_GPU_TENSOR_CORE_DEVICE_H_
 #define HEARTH_BENCH_GPU_TENSOR_CORE_DEVICE_H_
 
@@ -6,8 +6,7 @@
 
 namespace hearth {
 
-// Shapes are m, n, k; "shared" and "registers" say where A comes from; B of wgmma is in shared
-// memory.
+// Shapes are m, n, k. "shared" and "registers" say where A is; B of wgmma is in shared memory.
 enum class Instruction {
   kMma,               // m16n8k16, bfloat16, float32 sums
   kMmaSwapped,        // the same with A and B exchanged, so that D is transposed
@@ -32,8 +31,8 @@ inline const char* NameOf(Instruction instruction) {
   return kNames[static_cast<int>(instruction)];
 }
 
-// Which of a wgmma descriptor's two distances is the one between neighbours along the inputs. The
-// probe tries both on small integers and takes the one whose products are right.
+// The order of the two distances in a wgmma descriptor. The probe tries both on small integers and
+// uses the order whose products are right.
 enum class DescriptorOrder { kInputsFirst, kRowsFirst };
 
 struct TileProducts {

@@ -1,5 +1,5 @@
-// Kernels of tensor_core_probe: a tile of 64 x 256 outputs by chains of one instruction. They are
-// written for their bits, not for speed.
+// Kernels of tensor_core_probe: each computes tiles of 64 x 256 outputs by chains of one
+// instruction. They are simple, not fast.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -32,8 +32,9 @@ __device__ void Mma(const uint32_t* a, const uint32_t* b, int* d) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Registers of A for rows `row0` to `row0` + 15, or of a warp of wgmma: four bytes of each lane at
-// rows lane / 4 (+ 8) and bytes lane % 4 * 4 (+ 16). Bytes and bfloat16 have the same places.
+// Loads the registers of A for rows `row0` to `row0` + 15, for mma or for a warp of wgmma. A lane
+// has four bytes of rows lane / 4 and lane / 4 + 8, at bytes lane % 4 * 4 and lane % 4 * 4 + 16;
+// the places are the same for int8 and bfloat16.
 __device__ void LoadA(const unsigned char* rows, int row0, int row_bytes, int at, uint32_t* a) {
   const int lane = threadIdx.x % 32;
   for (int r = 0; r < 4; ++r) {
@@ -52,7 +53,7 @@ struct KernelArguments {
   DescriptorOrder order;
 };
 
-// Grid: tiles, rows / 16, columns / 8. `kSwapped`: the rows of B take the place of those of A.
+// Grid: tiles, rows / 16, columns / 8. `kSwapped` exchanges A and B.
 template <typename Sum, bool kSwapped>
 __global__ void __launch_bounds__(32) MmaTiles(KernelArguments args) {
   const int lane = threadIdx.x, row0 = blockIdx.y * 16, column0 = blockIdx.z * 8;
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(32) MmaTiles(KernelArguments args) {
 
 // --- wgmma: a warpgroup for 64 x kColumns outputs ---
 
-// The places of a statement's operands: %t0 to %t9 and their registers.
+// Operands of an asm statement: TEN(t) is %t0 to %t9; FOUR and SIXTEEN bind registers of d.
 #define TEN(t)                                                                                     \
   "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t \
   "9"
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(32) MmaTiles(KernelArguments args) {
   TEN()                                                                                         \
   ", " TEN(1) ", " TEN(2) ", " TEN(3) ", " TEN(4) ", " TEN(5) ", " TEN(6) ", " TEN(7) ", " TEN( \
       8) ", " TEN(9) ", " TEN(10) ", " TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
-// `add` is 0 where the sums so far do not count.
+// `add`: 0 starts the sums anew.
 #define WGMMA(shape, types, sums, sources, add, modifiers) \
   "{ .reg .pred p; setp.ne.b32 p, " add                    \
   ", 0;\n"                                                 \
@@ -153,8 +154,9 @@ struct Wgmma<256> {
   }
 };
 
-// Rows in shared memory lie as wgmma wants them without a swizzle: core matrices of 8 rows x 16
-// bytes are 128 bytes on end, those along the inputs follow one another, then come the next 8 rows.
+// Place of a byte in shared memory, in wgmma's layout without a swizzle: a core matrix of 8 rows x
+// 16 bytes is 128 contiguous bytes, followed by the next core matrix along the inputs, and after
+// the last of these by the next 8 rows.
 __device__ int CorePlace(int row, int byte, int chunk_bytes) {
   return (row / 8 * (chunk_bytes / 16) + byte / 16) * 128 + row % 8 * 16 + byte % 16;
 }
@@ -169,8 +171,8 @@ __device__ void StoreRows(const unsigned char* from, int rows, int row_bytes, in
   }
 }
 
-// Address, distance between core matrices along the inputs, and between groups of 8 rows, each /
-// 16; no swizzle.
+// A wgmma descriptor without a swizzle: address, distance between core matrices along the inputs,
+// distance between groups of 8 rows, each divided by 16.
 __device__ uint64_t Descriptor(const unsigned char* at, int chunk_bytes, DescriptorOrder order) {
   const uint64_t address = __cvta_generic_to_shared(at) & 0x3ffff;
   const uint64_t along_inputs = 128, along_rows = chunk_bytes / 16 * 128;
