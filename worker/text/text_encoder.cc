@@ -69,7 +69,8 @@ bool TextEncoder::Encode(size_t begin) {
       // Its first character ends a stretch: merging would make the whole of it. A text that is cut
       // inside it has no such piece, so that all of it may become something else.
       const size_t piece_end = at + match->length_bytes;
-      if (!Gap(gap, ++at)) return false;
+      at += CharacterAt(text_, at).bytes;
+      if (!Gap(gap, at)) return false;
       gap = at;
       BeginSegment(at);
       no_segment_until_ = std::max({no_segment_until_, piece_end, at + 1});

@@ -160,6 +160,23 @@ TEST(Tokenizer, ACutInsideAPieceThatIsSpelledOutReachesBackToItsBegin) {
   EXPECT_THAT(whole.common_tokens, ElementsAre(3, 2, whole.ids.size() - 1));
 }
 
+TEST(Tokenizer, SpelledOutPieceMayBeginWithAnyCharacter) {
+  MadeUpModel model;
+  model.Add("\xC3\xA9>", 0, PieceType::kControl);
+  for (const char* letter : {"\xC3\xA9", ">", "n"}) model.Add(letter, -2);
+  const auto made = TokenizerOf(model.Bytes());
+  ASSERT_TRUE(made.ok()) << made.status();
+  const auto& tokenizer = *made;
+  EncodeRules rules;
+  rules.plain = {{0, 100}};
+  Encoding encoding;
+  const std::string text = "n\xC3\xA9>n";
+  ASSERT_EQ(tokenizer->EncodeWithOffsets(text, {3}, rules, &encoding), EncodeEnd::kDone);
+  const auto id = [&](const char* piece) { return *tokenizer->FindPiece(piece); };
+  EXPECT_THAT(encoding.ids, ElementsAre(id("n"), id("\xC3\xA9"), id(">"), id("n")));
+  EXPECT_THAT(encoding.common_tokens, ElementsAre(2));
+}
+
 TEST(Tokenizer, RefusesAModelWithABrokenPiece) {
   const auto make = [](const std::string& piece, float score, PieceType type) {
     MadeUpModel model;
