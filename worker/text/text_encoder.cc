@@ -1,6 +1,7 @@
 #include "worker/text/text_encoder.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -114,12 +115,15 @@ bool TextEncoder::Gap(size_t begin, size_t end) {
 
 // Cut where no merge crosses, so that heaps are small.
 bool TextEncoder::Stretch(size_t begin, size_t end) {
-  for (size_t part = begin; part < end;) {
-    size_t part_end = part + 1;
-    while (part_end < end && !vocabulary_.MayCut(text_[part_end - 1], text_[part_end])) ++part_end;
-    if (!Part(part, part_end)) return false;
-    part = part_end;
+  size_t part = begin;
+  for (size_t at = begin; at < end;) {
+    const Character left = CharacterAt(text_, at);
+    at += left.bytes;
+    if (at < end && !vocabulary_.MayCut(left.code, CharacterAt(text_, at).code)) continue;
+    if (!Part(part, at)) return false;
+    part = at;
   }
+  assert(part == end);  // both ends of a stretch lie between characters
   return true;
 }
 

@@ -1,7 +1,7 @@
 // TextEncoder: one text on its way to token ids.
 //
 // The text is divided three times: at the pieces that are never merged, at runs of spaces, and
-// between bytes that no merge joins. Each part is merged by itself.
+// between characters that no merge joins. Each part is merged by itself.
 // Thread safety: one thread. Ownership: all that it is given must outlive it.
 #ifndef HEARTH_WORKER_TEXT_TEXT_ENCODER_H_
 #define HEARTH_WORKER_TEXT_TEXT_ENCODER_H_

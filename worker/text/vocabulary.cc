@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "worker/text/utf8.h"
+
 namespace hearth {
 
 namespace {
@@ -122,13 +124,8 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
   return out.append(text, at, std::string_view::npos);
 }
 
-Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces) {
+Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces) : side_by_side_(kPairBits) {
   AddTokens(pieces);
-  // U+2581 in a text stands for a space: do not cut in front of or behind its bytes.
-  for (int byte = 0; byte < 256; ++byte) {
-    side_by_side_.set(PairOf(static_cast<char>(byte), kSpaceMark.front()));
-    side_by_side_.set(PairOf(kSpaceMark.back(), static_cast<char>(byte)));
-  }
 }
 
 const Vocabulary::Made* Vocabulary::FindMade(std::string_view text) const {
@@ -183,7 +180,11 @@ void Vocabulary::AddMade(std::string_view text, int32_t id, float score) {
   const bool is_new = made_.emplace(text, Made{id, score}).second;
   assert(is_new);
   longest_made_bytes_ = std::max(longest_made_bytes_, text.size());
-  for (size_t i = 1; i < text.size(); ++i) side_by_side_.set(PairOf(text[i - 1], text[i]));
+  for (size_t at = 0; at < text.size();) {
+    const Character left = CharacterAt(text, at);
+    at += left.bytes;
+    if (at < text.size()) side_by_side_[PairOf(left.code, CharacterAt(text, at).code)] = true;
+  }
 }
 
 }  // namespace hearth

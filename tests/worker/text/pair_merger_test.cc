@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/worker/model/made_up_model.h"
 #include "tests/worker/text/tiny_tokenizer.h"
+#include "worker/text/prompt.h"
 #include "worker/text/tokenizer.h"
 #include "worker/text/utf8.h"
 #include "worker/text/vocabulary.h"
@@ -26,26 +27,29 @@ std::string WhyRefused(const std::vector<VocabularyPiece>& pieces) {
   return std::string(Tokenizer::Make(pieces).status().message());
 }
 
-TEST(Vocabulary, CutsBetweenBytesThatNoPieceHolds) {
+TEST(Vocabulary, CutsBetweenCharactersThatNoPieceHolds) {
   const std::string space_b = kMark + "b";
   const Vocabulary vocabulary({{"ab", PieceType::kNormal, -1},
                                {"b\xC3\xA9", PieceType::kNormal, -2},
                                {space_b, PieceType::kNormal, -3},
+                               {"\xE6\x97\xA5\xE6\x9C\xAC", PieceType::kNormal, -4},
                                {"\n\n", PieceType::kUserDefined, 0},
                                {"<ba>", PieceType::kControl, 0},
                                {"<0x41>", PieceType::kByte, 0}});
-  EXPECT_FALSE(vocabulary.MayCut('a', 'b'));
-  EXPECT_FALSE(vocabulary.MayCut('b', '\xC3'));
-  EXPECT_FALSE(vocabulary.MayCut(' ', 'b'));
-  EXPECT_FALSE(vocabulary.MayCut('\n', '\n')) << "a merge may make a never-merged piece, too";
-  EXPECT_TRUE(vocabulary.MayCut('b', 'a')) << "nothing becomes a control piece by merging";
-  EXPECT_TRUE(vocabulary.MayCut('0', 'x')) << "nor a byte's piece";
-  EXPECT_TRUE(vocabulary.MayCut('\xA9', 'b'));
-  EXPECT_TRUE(vocabulary.MayCut('a', ' '));
-  EXPECT_TRUE(vocabulary.MayCut('\0', '\0'));
-  EXPECT_FALSE(vocabulary.MayCut('\xC3', '\xA8')) << "inside a character";
-  EXPECT_FALSE(vocabulary.MayCut('a', kMark.front())) << "it stands for a space";
-  EXPECT_FALSE(vocabulary.MayCut(kMark.back(), 'b'));
+  EXPECT_FALSE(vocabulary.MayCut(U'a', U'b'));
+  EXPECT_FALSE(vocabulary.MayCut(U'b', U'\u00E9'));
+  EXPECT_FALSE(vocabulary.MayCut(U' ', U'b'));
+  EXPECT_FALSE(vocabulary.MayCut(U'\u65E5', U'\u672C'));
+  EXPECT_FALSE(vocabulary.MayCut(U'\n', U'\n')) << "a merge may make a never-merged piece, too";
+  EXPECT_FALSE(vocabulary.MayCut(kMarkCharacter, U'b')) << "it stands for a space";
+  EXPECT_TRUE(vocabulary.MayCut(U'a', kMarkCharacter));
+  EXPECT_TRUE(vocabulary.MayCut(U'b', U'a')) << "nothing becomes a control piece by merging";
+  EXPECT_TRUE(vocabulary.MayCut(U'0', U'x')) << "nor a byte's piece";
+  EXPECT_TRUE(vocabulary.MayCut(U'\u00E9', U'b'));
+  EXPECT_TRUE(vocabulary.MayCut(U'b', U'\u00E8')) << "of another last byte";
+  EXPECT_TRUE(vocabulary.MayCut(U'\u66E5', U'\u672C')) << "its last and first bytes are in a piece";
+  EXPECT_TRUE(vocabulary.MayCut(U'a', U' '));
+  EXPECT_TRUE(vocabulary.MayCut(U'\0', U'\0'));
 }
 
 TEST(Tokenizer, RefusesPiecesThatNoTextBecomes) {
@@ -138,6 +142,41 @@ TEST(PairMerger, CutTextsBecomeWhatMergingTheWholeGives) {
     }
   }
   EXPECT_GT(cuts, 5000U);
+}
+
+// Words of two of 64 Chinese characters. Some piece has each last byte of a character before the
+// first byte of another, but few words have neighbours that a piece joins.
+TEST(Tokenizer, AcceptsManyOffsetsInALongLineWithoutSpaces) {
+  std::vector<std::string> characters, words;
+  for (int last = 0x80; last < 0xC0; ++last) {
+    characters.push_back(std::string("\xE4\xB8") + static_cast<char>(last));
+  }
+  MadeUpModel model;
+  for (const std::string& character : characters) model.Add(character, -2);
+  for (size_t i = 0; i < characters.size(); ++i) {
+    words.push_back(characters[i] + characters[(i + 1) % characters.size()]);
+    model.Add(words.back(), -1);
+  }
+  const auto tokenizer = TokenizerOf(model.Bytes());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  std::mt19937_64 random(7);
+  std::string line;
+  std::vector<size_t> offsets;
+  std::vector<uint32_t> common_tokens;
+  const size_t every = 49;
+  for (uint32_t count = 0; offsets.size() < kMaxDeclaredBreakpoints; ++count) {
+    const size_t word = random() % words.size();
+    if (count % every == every - 1) {
+      offsets.push_back(line.size() + characters[word].size());  // inside the word
+      common_tokens.push_back(count);
+    }
+    line += words[word];
+  }
+  ASSERT_GT(line.size(), size_t{300'000});
+  Encoding encoding;
+  ASSERT_EQ((*tokenizer)->EncodeWithOffsets(line, offsets, EncodeRules(), &encoding),
+            EncodeEnd::kDone);
+  EXPECT_EQ(encoding.common_tokens, common_tokens);
 }
 
 // A text that ends inside a piece has no such piece, and its "<" may be merged then.

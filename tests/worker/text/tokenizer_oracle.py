@@ -232,6 +232,17 @@ def check_common_tokens(probe, oracle, texts):
     return checked
 
 
+def check_long_lines(probe):
+    """Of each script without spaces, a line of 300 KB with many breakpoints is accepted."""
+    for sentence in SENTENCES:
+        if " " in sentence:
+            continue
+        line = sentence * (300_000 // len(sentence.encode()))
+        offsets = [len(line[:len(line) * part // 31].encode()) for part in range(1, 31)]
+        answer = probe.ask("common", text=line, offsets=offsets)
+        assert "error" not in answer, f"a line of {sentence!r}: {answer['error']}"
+
+
 def check_examples(probe, oracle, path):
     with open(path, encoding="utf-8") as file:
         examples = json.load(file)
@@ -268,6 +279,7 @@ def main():
             probe = Probe(args.probe, source)
             compared = check_texts(probe, oracle, processor, texts)
             cuts = check_common_tokens(probe, oracle, TEXTS + SENTENCES + random_texts(60, seed=1))
+            check_long_lines(probe)
             examples = check_examples(probe, oracle, args.examples) if args.examples else 0
             bos = probe.ask("prompt", text="a")["ids"][0]
             assert bos == 2, f"a prompt begins with {bos}, not <bos>"
