@@ -26,7 +26,7 @@ none). A call that fails counts with the time that it took.
 
 The bars, of issue 51: the worker lives; memory at most <= before + --unfinished-bytes (128 MiB) +
 128 MiB, and at the end <= before + 64 MiB; ratio <= 2; /health's median <= 50 ms; SIGTERM <= 1 s
-for attacks with JSON, else <= 10 s (answers that are under way may end); no status but those of the
+for attacks with JSON, else <= 10 s (answers that are under way have 5 s to end); no status but those of the
 issue, or of http_attacks.WANTED (500 is a fault). A worker beyond --most-mib of memory is killed, and counts as dead. There
 was an attack: it had a connection for half of its units. Exits with 1 where a bar is missed.
 
@@ -166,7 +166,8 @@ class Case:
         self.token = tokens["honest"]
         self.attackers = tokens["other"] if http_attacks.ATTACKS[name][1] else ""
         self.worker = cluster.worker(args.model, "none", "--pool-bytes", "0", "--threads",
-                                     args.threads, *flags, pages=("http", "metrics"))
+                                     args.threads, "--drain-timeout", "5s", *flags,
+                                     pages=("http", "metrics"))
         self.process = self.worker.popen
 
     def honest(self, seconds):

@@ -15,6 +15,9 @@ MOST_AT_ONCE = MIB  # bytes that one connection moves in one turn
 TURN_S = 0.05  # processor time that one turn over all connections may use
 IP_BIND_ADDRESS_NO_PORT = 24
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # the server sends it to learn of a hang-up
+STATUS_BYTES = 4 * len(CONTINUE)
+
 
 class Throttle:
     """Holds this process to `share` of one core, by its own processor time. After an idle time it
@@ -104,13 +107,16 @@ class Caller:
             data = self.socket.recv(256 << 10)
         except BlockingIOError:
             return True
-        if len(self.first_bytes) < 12:
-            self.first_bytes += data[:12]
+        if len(self.first_bytes) < STATUS_BYTES:
+            self.first_bytes += data[:STATUS_BYTES]
         return data != b""
 
     def status(self):
-        """Of the first answer; 0: there was none."""
-        return int(self.first_bytes[9:12]) if self.first_bytes[9:12].isdigit() else 0
+        """The status of the first answer; 0: there was none. 100 Continue is not an answer."""
+        head = self.first_bytes
+        while head.startswith(CONTINUE):
+            head = head[len(CONTINUE):]
+        return int(head[9:12]) if head[9:12].isdigit() else 0
 
     def close(self, resets):
         """`resets`: leaves no connection in TIME_WAIT here."""
