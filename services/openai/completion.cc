@@ -1,24 +1,23 @@
 #include "services/openai/completion.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "proto/caller_gone.h"
+#include "services/inference/calls/inference_conversion.h"
 #include "services/openai/held_text.h"
-#include "services/rpc/call_metadata.h"
+#include "services/openai/token_log.h"
 #include "services/rpc/status_conversion.h"
 #include "services/serving/json_value.h"
 
@@ -43,343 +42,341 @@ struct Echo {
   size_t logged_bytes = 0;  // of the text of its tokens so far
 };
 
-class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
+class Completion : public std::enable_shared_from_this<Completion> {
  public:
-  CompletionCall(OpenAiRequest request, CompletionTerms terms, std::shared_ptr<HttpAnswer> answer)
-      : request_(std::move(request)),
+  Completion(Generator* generator, Admission* admission, OpenAiRequest request,
+             CompletionTerms terms, std::shared_ptr<HttpAnswer> answer)
+      : generator_(generator),
+        admission_(admission),
+        request_(std::move(request)),
         terms_(std::move(terms)),
+        tokenizer_(generator->options().tokenizer),
         created_(absl::ToUnixSeconds(absl::Now())),
         answer_(std::move(answer)),
         n_(request_.common.n()),
         choices_(request_.prompts.size() * n_),
-        echoes_(request_.prompts.size()) {}
+        echoes_(request_.prompts.size()),
+        open_(request_.prompts.size()) {
+    for (size_t i = 0; i < open_; ++i) parts_.emplace_back(this, i);
+  }
 
-  void Start(v1::Inference::StubInterface* stub);
+  void Start();
 
  private:
-  // One prompt's call.
-  template <typename Request, typename Response>
-  struct Call final : grpc::ClientReadReactor<Response> {
-    Call(std::shared_ptr<CompletionCall> owner, size_t prompt)
-        : owner(std::move(owner)), prompt(prompt) {}
-    void OnReadDone(bool ok) override {
-      if (!ok) return;
-      owner->Guarded([&] { owner->Take(prompt, response); });
-      response.Clear();
-      this->StartRead(&response);
-    }
-    void OnDone(const grpc::Status& status) override {
-      const auto self = std::move(owner);
-      self->Guarded([&] { self->OnCallDone(FromGrpcStatus(status), context); });  // may free this
-    }
+  // The answers to one prompt.
+  struct Part final : GenerationSink {
+    Part(Completion* owner, size_t prompt) : owner(owner), prompt(prompt) {}
+    void OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) override;
+    void OnPrompt(absl::Span<const SampledToken> tokens, bool is_first) override;
+    bool OnTokens(const TokenDelta& delta) override;
+    void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) override;
+    void OnPrefill(const v1::PrefillResponse& message) override;
+    void OnEnd(const absl::Status& status) override;
 
-    std::shared_ptr<CompletionCall> owner;
+    Completion* const owner;
     const size_t prompt;
-    grpc::ClientContext context;
-    Request request;
-    Response response;
+    std::unique_ptr<Admission::Call> call;  // guarded by the owner's mutex; null: not in progress
   };
-  using Generation = Call<v1::GenerateRequest, v1::GenerateResponse>;
-  using Warming = Call<v1::PrefillRequest, v1::PrefillResponse>;
 
-  // Runs one step on gRPC's thread. If the step throws, such as for lack of memory, the answer and
-  // its calls end.
+  // Runs one step unless the answer is over. If the step throws, such as for lack of memory, the
+  // answer fails. Returns false if the answer is over.
   template <typename Step>
-  void Guarded(const Step& step) {
+  bool Guarded(const Step& step) ABSL_LOCKS_EXCLUDED(mutex_) {
     try {
-      step();
+      absl::MutexLock lock(&mutex_);
+      if (!is_over_) step();
+      return !is_over_;
     } catch (...) {
       answer_->Fail();
-      CancelAll();
+      Cancel();
+      return false;
     }
   }
-  void Prepare(grpc::ClientContext* context);
-  void Take(size_t prompt, const v1::GenerateResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Take(size_t prompt, const v1::PrefillResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
-  void TakeToken(size_t prompt, const v1::GeneratedToken& token)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakePrompt(size_t prompt, const v1::PromptTokens& tokens)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeEnd(size_t prompt, const v1::Finished& finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnCallDone(const absl::Status& status, const grpc::ClientContext& context)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The request has failed: the calls of its other prompts end, too.
-  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartPart(Part* part) ABSL_LOCKS_EXCLUDED(mutex_);
+  // On the pool.
+  absl::Status Begin(Part* part, const std::string& tenant);
+  void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Cancels all prompts and frees the answers: the engine keeps this until its last event.
+  void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: there is no memory for the prompts' text.
   bool MakeEchoes() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddTokens(size_t index, const TokenDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndPart(Part* part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts memory that was just allocated; the request fails if there is none left.
   void Count(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddTokens(const v1::GeneratedToken& token, size_t text_offset, TokenLog* log) const;
-  void AddTokens(const v1::PromptTokens& tokens, Echo* echo, TokenLog* log) const;
   // The JSON of `logprobs`.
   void WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const;
 
   HttpHeaders Headers(const char* type) const;
   // The beginning of the answer's object, up to its choices.
-  std::string Envelope() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Envelope(std::optional<uint64_t> seed) const;
   Json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An event about one choice. `said`: the JSON of what it adds.
   void SendChunk(size_t index, absl::string_view said, absl::string_view logprobs = "null",
                  const char* finish_reason = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SendWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WriteChoice(size_t index, HeldText* out) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::string_view Text(uint32_t id) const {
-    return terms_.token_bytes ? terms_.token_bytes(static_cast<int32_t>(id)) : "";
-  }
+  // `last`: the JSON of the last event; empty: none.
+  void EndStream(const std::string& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The request has failed: its other prompts end, too.
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // On the pool: it may take as long as the answer is large.
+  void SendWhole() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WriteChoice(size_t index, const Choice& choice, const Echo& echo, HeldText* out) const;
 
-  OpenAiRequest request_;  // Start moves its prompts to the calls
+  Generator* const generator_;
+  Admission* const admission_;
+  OpenAiRequest request_;  // each part's job takes its prompt
   const CompletionTerms terms_;
+  const Tokenizer* const tokenizer_;  // null: no text
   const int64_t created_;
   const std::shared_ptr<HttpAnswer> answer_;
-  const size_t n_;  // answers to a prompt
+  const size_t n_;          // answers to a prompt
+  std::deque<Part> parts_;  // one for each prompt
 
   absl::Mutex mutex_;
-  std::vector<std::unique_ptr<Generation>> generations_;
-  std::vector<std::unique_ptr<Warming>> warmings_;
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mutex_);
   std::vector<Echo> echoes_ ABSL_GUARDED_BY(mutex_);  // of each prompt
   uint64_t uncounted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t open_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t open_ ABSL_GUARDED_BY(mutex_);           // parts without an end
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // no event changes the answer any more
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<uint64_t> seed_ ABSL_GUARDED_BY(mutex_);  // of the last prompt that began
-  absl::Status failed_ ABSL_GUARDED_BY(mutex_);           // the first to fail
-  uint32_t retry_after_ms_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string tenant_ ABSL_GUARDED_BY(mutex_);
+  std::string envelope_ ABSL_GUARDED_BY(mutex_);  // once a part has started
   uint64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t cached_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t written_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generated_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-void CompletionCall::Prepare(grpc::ClientContext* context) {
-  SendToken(terms_.token, context);
-  SendRequestId(terms_.request_id, context);
-}
-
-bool CompletionCall::MakeEchoes() {
+bool Completion::MakeEchoes() {
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; request_.echo && i < echoes_.size(); ++i) {
     const v1::PromptInput& prompt = request_.prompts[i];
     uint64_t bytes = prompt.text().size();
-    for (const uint32_t id : prompt.token_ids().ids()) bytes += Text(id).size();
+    const auto& ids = prompt.token_ids().ids();
+    for (const uint32_t id : ids) bytes += TokenText(tokenizer_, id).size();
     if (!answer_->Hold(bytes)) return false;
     std::string& text = echoes_[i].text;
     text.reserve(bytes);
     text = prompt.text();
-    for (const uint32_t id : prompt.token_ids().ids()) absl::StrAppend(&text, Text(id));
+    for (const uint32_t id : ids) absl::StrAppend(&text, TokenText(tokenizer_, id));
     for (size_t s = 0; s < n_; ++s) choices_[i * n_ + s].text_bytes = text.size();
   }
   return true;
 }
 
-void CompletionCall::Start(v1::Inference::StubInterface* stub) {
+void Completion::Start() {
   if (!MakeEchoes()) {
-    return SendError(NoAnswerMemory(), 0, Headers("application/json"), answer_.get());
+    return SendError(NoAnswerMemory(), Headers("application/json"), answer_.get());
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    open_ = request_.prompts.size();
-  }
-  const auto self = shared_from_this();
-  const uint64_t request_bytes = request_.bytes();
-  for (size_t i = 0; i < request_.prompts.size(); ++i) {
-    v1::PromptInput prompt = std::move(request_.prompts[i]);
-    if (request_.prewarm) {
-      warmings_.push_back(std::make_unique<Warming>(self, i));
-      Warming* call = warmings_.back().get();
-      *call->request.mutable_prompt() = std::move(prompt);
-      call->request.set_ttl_s(request_.ttl_s);
-      call->request.set_keep_s(request_.common.keep_s());
-      call->request.set_priority(request_.common.priority());
-      call->request.set_adapter(terms_.adapter);
-      Prepare(&call->context);
-      stub->async()->Prefill(&call->context, &call->request, call);
-    } else {
-      generations_.push_back(std::make_unique<Generation>(self, i));
-      Generation* call = generations_.back().get();
-      call->request = request_.common;
-      *call->request.mutable_prompt() = std::move(prompt);
-      call->request.set_adapter(terms_.adapter);
-      Prepare(&call->context);
-      stub->async()->Generate(&call->context, &call->request, call);
-    }
-  }
-  const uint64_t moved_bytes = request_bytes - request_.bytes();
-  // Not before: a hang-up cancels all calls that exist.
   answer_->OnGone([weak = weak_from_this()] {
-    if (const auto call = weak.lock()) call->CancelAll();
+    if (const auto self = weak.lock()) self->Cancel();
   });
-  const auto start = [](const auto& call) {
-    call->StartRead(&call->response);
-    call->StartCall();
-    // It was serialized, and its prompt may have megabytes.
-    std::decay_t<decltype(call->request)>().Swap(&call->request);
+  for (Part& part : parts_) StartPart(&part);
+}
+
+void Completion::StartPart(Part* part) {
+  std::unique_ptr<Admission::Call> call;
+  const absl::StatusOr<Identity> caller = admission_->Enter(
+      request_.prewarm ? "Prefill" : "Generate", terms_.credentials, terms_.request_id, &call);
+  if (caller.ok()) {
+    call->EndBy([weak = weak_from_this()](EndReason reason, const absl::Status& why) {
+      const auto self = weak.lock();
+      if (self != nullptr && reason == EndReason::kIdentity)
+        self->Guarded([&] { self->Fail(why); });
+    });
+  }
+  const bool is_on = Guarded([&] {
+    part->call = std::move(call);
+    if (!caller.ok()) return EndPart(part, caller.status());
+    tenant_ = caller->tenant;
+  });
+  if (!is_on) {
+    if (call != nullptr) call->Finish(CallerGone()).IgnoreError();
+    return;
+  }
+  const uint64_t bytes =
+      request_.common.ByteSizeLong() + request_.prompts[part->prompt].ByteSizeLong();
+  const auto job = [self = shared_from_this(), part, tenant = caller->tenant] {
+    const absl::Status begun =
+        part->cancel()->is_cancelled() ? CallerGone() : self->Begin(part, tenant);
+    if (!begun.ok()) part->OnEnd(begun);
   };
-  for (const auto& call : generations_) start(call);
-  for (const auto& call : warmings_) start(call);
-  answer_->Release(moved_bytes);  // the prompts went with the calls
+  const absl::Status accepted = generator_->pool()->SubmitRequest(caller->tenant, bytes, job);
+  if (!accepted.ok()) part->OnEnd(accepted);
 }
 
-void CompletionCall::CancelAll() {
-  for (const auto& call : generations_) call->context.TryCancel();
-  for (const auto& call : warmings_) call->context.TryCancel();
+absl::Status Completion::Begin(Part* part, const std::string& tenant) {
+  v1::PromptInput prompt = std::move(request_.prompts[part->prompt]);
+  const uint64_t bytes = prompt.SpaceUsedLong();
+  const GenerationTerms terms{tenant, terms_.request_id};
+  const std::shared_ptr<GenerationSink> sink(shared_from_this(), part);
+  absl::Status begun;
+  if (request_.prewarm) {
+    v1::PrefillRequest request;
+    *request.mutable_prompt() = std::move(prompt);
+    request.set_ttl_s(request_.common.ttl_s());
+    request.set_keep_s(request_.common.keep_s());
+    request.set_priority(request_.common.priority());
+    request.set_adapter(terms_.adapter);
+    begun = generator_->Prefill(terms, request, sink);
+  } else {
+    v1::GenerateRequest request = request_.common;
+    *request.mutable_prompt() = std::move(prompt);
+    request.set_adapter(terms_.adapter);
+    begun = generator_->Generate(terms, request, sink);
+  }
+  answer_->Release(bytes);
+  return begun;
 }
 
-void CompletionCall::Take(size_t prompt, const v1::GenerateResponse& message) {
+void Completion::Cancel() {
   absl::MutexLock lock(&mutex_);
-  if (message.has_started()) {
-    prompt_tokens_ += message.started().prompt_tokens();
-    cached_tokens_ += message.started().cached_tokens();
-    if (message.started().has_seed()) seed_ = message.started().seed();
-    if (request_.stream) BeginStream();
-  } else if (message.has_token()) {
-    TakeToken(prompt, message.token());
-  } else if (message.has_prompt()) {
-    TakePrompt(prompt, message.prompt());
-  } else if (message.has_finished()) {
-    TakeEnd(prompt, message.finished());
+  Abandon();
+}
+
+void Completion::Abandon() {
+  mutex_.AssertHeld();
+  is_over_ = true;
+  std::vector<Choice>().swap(choices_);
+  std::vector<Echo>().swap(echoes_);
+  for (Part& part : parts_) {
+    part.cancel()->Cancel();
+    if (part.call != nullptr) part.call->Finish(CallerGone()).IgnoreError();
+    part.call.reset();
   }
 }
 
-void CompletionCall::Take(size_t, const v1::PrefillResponse& message) {
-  absl::MutexLock lock(&mutex_);
-  prompt_tokens_ += message.prompt_tokens();
-  cached_tokens_ += message.cached_tokens();
-  written_tokens_ += message.cache_write_tokens();
+void Completion::Part::OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) {
+  owner->Guarded([&] {
+    NoteStart(info, call->note());
+    owner->prompt_tokens_ += info.prompt_tokens;
+    owner->cached_tokens_ += info.cached_tokens;
+    if (owner->envelope_.empty()) owner->envelope_ = owner->Envelope(seed);
+    if (owner->request_.stream && !owner->request_.prewarm) owner->BeginStream();
+  });
 }
 
-void CompletionCall::Fail(const absl::Status& status) {
-  mutex_.AssertHeld();
-  if (!failed_.ok()) return;
-  failed_ = status;
-  for (const auto& call : generations_) call->context.TryCancel();
-  for (const auto& call : warmings_) call->context.TryCancel();
+void Completion::Part::OnPrompt(absl::Span<const SampledToken> tokens, bool is_first) {
+  owner->Guarded([&] { owner->AddPrompt(prompt, tokens, is_first); });
 }
 
-void CompletionCall::Count(uint64_t bytes) {
+bool Completion::Part::OnTokens(const TokenDelta& delta) {
+  owner->Guarded([&] {
+    call->note()->generated += delta.tokens.size();
+    const size_t index = prompt * owner->n_ + delta.sample;
+    if (!owner->request_.only_echo && delta.sample < owner->n_) owner->AddTokens(index, delta);
+  });
+  return true;  // a caller who is gone cancels the request
+}
+
+void Completion::Part::OnPrefill(const v1::PrefillResponse& message) {
+  owner->Guarded([&] { owner->written_tokens_ += message.cache_write_tokens(); });
+}
+
+void Completion::Part::OnEnd(const absl::Status& status) {
+  owner->Guarded([&] { owner->EndPart(this, status); });
+}
+
+void Completion::Part::OnFinished(const FinishedInfo& info, uint32_t, uint32_t written) {
+  owner->Guarded([&] {
+    const OpenAiRequest& request = owner->request_;
+    owner->written_tokens_ += written;
+    if (!request.only_echo) owner->generated_tokens_ += info.generated_tokens;
+    for (size_t s = 0; s < owner->n_; ++s) {
+      const size_t index = prompt * owner->n_ + s;
+      const FinishReason reason = s < info.samples.size() ? info.samples[s].reason : info.reason;
+      const bool is_cut = reason == FinishReason::kLength || request.only_echo;
+      const char* const said = is_cut ? "length" : "stop";
+      owner->choices_[index].finish_reason = said;
+      if (owner->streaming_) owner->SendChunk(index, request.is_chat ? "{}" : "\"\"", "null", said);
+    }
+  });
+}
+
+void Completion::Count(uint64_t bytes) {
   mutex_.AssertHeld();
   uncounted_bytes_ += bytes;
-  if (uncounted_bytes_ < kHoldStepBytes || !failed_.ok()) return;
+  if (uncounted_bytes_ < kHoldStepBytes) return;
   if (!answer_->Hold(std::exchange(uncounted_bytes_, 0))) Fail(NoAnswerMemory());
 }
 
-void CompletionCall::AddTokens(const v1::PromptTokens& tokens, Echo* echo, TokenLog* log) const {
-  for (const v1::PromptTokens::Token& token : tokens.tokens()) {
-    const size_t offset = std::min(echo->logged_bytes, echo->text.size());
-    if (token.has_logprob()) {
-      v1::TokenLogprob one;
-      one.set_id(token.id());
-      one.set_logprob(token.logprob());
-      log->Add(one, token.top(), offset);
-    } else {
-      log->AddFirst(static_cast<int32_t>(token.id()), offset);
-    }
-    echo->logged_bytes += Text(token.id()).size();
-  }
-}
-
-void CompletionCall::AddTokens(const v1::GeneratedToken& token, size_t text_offset,
-                               TokenLog* log) const {
-  const TokenLog::Top none;
-  for (int i = 0; i < token.logprobs_size(); ++i) {
-    const bool is_last = i + 1 == token.logprobs_size();
-    log->Add(token.logprobs(i), is_last ? token.top() : none, text_offset);
-  }
-}
-
-void CompletionCall::WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const {
-  if (!request_.is_chat) return WriteFlat(logs, terms_.token_bytes, out);
+void Completion::WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const {
+  if (!request_.is_chat) return WriteFlat(logs, tokenizer_, out);
   out->Append("{\"content\":[");
-  for (const TokenLog* const log : logs) log->WriteContent(terms_.token_bytes, out);
+  for (const TokenLog* const log : logs) log->WriteContent(tokenizer_, out);
   out->Append("],\"refusal\":null}");
 }
 
 // The prompt's tokens come before the answer's, for all answers to it at once.
-void CompletionCall::TakePrompt(size_t prompt, const v1::PromptTokens& tokens) {
+void Completion::AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first) {
   mutex_.AssertHeld();
   Echo& echo = echoes_[prompt];
-  if (!streaming_) {
-    const uint64_t before = echo.log.bytes();
-    AddTokens(tokens, &echo, &echo.log);
-    return Count(echo.log.bytes() - before);
+  TokenLog next;
+  TokenLog& log = streaming_ ? next : echo.log;
+  const uint64_t before = log.bytes();
+  for (const SampledToken& token : tokens) {
+    log.Add(token, std::min(echo.logged_bytes, echo.text.size()), !std::exchange(is_first, false));
+    echo.logged_bytes += TokenText(tokenizer_, token.id).size();
   }
-  TokenLog log;
-  AddTokens(tokens, &echo, &log);
+  if (!streaming_) return Count(log.bytes() - before);
   HeldText logprobs;
   WriteLogprobs({&log}, &logprobs);
   const std::string text = logprobs.Take();
   for (size_t s = 0; s < n_; ++s) SendChunk(prompt * n_ + s, "\"\"", text);
 }
 
-void CompletionCall::TakeToken(size_t prompt, const v1::GeneratedToken& token) {
+void Completion::AddTokens(size_t index, const TokenDelta& delta) {
   mutex_.AssertHeld();
-  if (request_.only_echo) return;
-  const size_t index = prompt * n_ + token.sample();
-  if (index >= choices_.size()) return;
   Choice& choice = choices_[index];
   const size_t offset = choice.text_bytes;
-  choice.text_bytes += token.text().size();
+  choice.text_bytes += delta.text.size();
+  const bool has_logprobs = request_.logprobs && !delta.tokens.empty();
+  const auto add_to = [&](TokenLog* log) {
+    for (const SampledToken& token : delta.tokens) log->Add(token, offset);
+  };
   if (!streaming_) {
     const uint64_t before = choice.text.capacity() + choice.log.bytes();
-    choice.text += token.text();
-    if (request_.logprobs) AddTokens(token, offset, &choice.log);
+    choice.text += delta.text;
+    if (has_logprobs) add_to(&choice.log);
     return Count(choice.text.capacity() + choice.log.bytes() - before);
   }
-  const bool has_logprobs = request_.logprobs && token.logprobs_size() > 0;
-  if (token.text().empty() && !has_logprobs) return;
+  if (delta.text.empty() && !has_logprobs) return;
   HeldText logprobs;
   if (has_logprobs) {
     TokenLog log;
-    AddTokens(token, offset, &log);
+    add_to(&log);
     WriteLogprobs({&log}, &logprobs);
   } else {
     logprobs.Append("null");
   }
   std::string said = request_.is_chat ? "{\"content\":" : "";
-  AppendJsonString(token.text(), &said);
+  AppendJsonString(delta.text, &said);
   if (request_.is_chat) said += "}";
   SendChunk(index, said, logprobs.Take());
 }
 
-void CompletionCall::TakeEnd(size_t prompt, const v1::Finished& finished) {
+void Completion::EndPart(Part* part, const absl::Status& status) {
   mutex_.AssertHeld();
-  if (!request_.only_echo) generated_tokens_ += finished.generated_tokens();
-  written_tokens_ += finished.cache_write_tokens();
-  for (size_t s = 0; s < n_; ++s) {
-    const size_t index = prompt * n_ + s;
-    const bool is_known = static_cast<int>(s) < finished.samples_size();
-    const v1::FinishReason reason =
-        is_known ? finished.samples(static_cast<int>(s)).reason() : finished.reason();
-    const bool is_cut = reason == v1::FINISH_REASON_LENGTH || request_.only_echo;
-    choices_[index].finish_reason = is_cut ? "length" : "stop";
-    if (!streaming_) continue;
-    SendChunk(index, request_.is_chat ? "{}" : "\"\"", "null", choices_[index].finish_reason);
+  if (part->call != nullptr) part->call->Finish(status).IgnoreError();
+  part->call.reset();
+  if (status.ok()) {
+    if (--open_ == 0) Finish();
+    return;
   }
+  // A token is computed that an echo alone does not show.
+  const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
+  Fail(is_full ? absl::InvalidArgumentError(
+                     "prompt: fills the model's context, but max_tokens 0 needs room for one "
+                     "token; send one token less")
+               : status);
 }
 
-void CompletionCall::OnCallDone(const absl::Status& status, const grpc::ClientContext& context) {
-  absl::MutexLock lock(&mutex_);
-  if (!status.ok() && failed_.ok()) {
-    const auto& trailing = context.GetServerTrailingMetadata();
-    const auto hint = trailing.find(kRetryAfterMsKey);
-    if (hint != trailing.end()) {
-      const std::string text(hint->second.data(), hint->second.size());
-      if (!absl::SimpleAtoi(text, &retry_after_ms_)) retry_after_ms_ = 0;
-    }
-    // The call computes a token that an echo alone does not show.
-    const bool is_full =
-        request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
-    Fail(is_full ? absl::InvalidArgumentError(
-                       "prompt: fills the model's context, but max_tokens 0 needs room for one "
-                       "token; send one token less")
-                 : status);
-  }
-  if (--open_ == 0) End();
-}
-
-HttpHeaders CompletionCall::Headers(const char* type) const {
+HttpHeaders Completion::Headers(const char* type) const {
   HttpHeaders headers = terms_.headers;
   headers.insert(headers.end(), {{"Content-Type", type},
                                  {"Cache-Control", "no-store"},
@@ -388,31 +385,31 @@ HttpHeaders CompletionCall::Headers(const char* type) const {
   return headers;
 }
 
-std::string CompletionCall::Envelope() const {
+std::string Completion::Envelope(std::optional<uint64_t> seed) const {
   const char* const chat = request_.stream ? "chat.completion.chunk" : "chat.completion";
   Json made = {{"id", terms_.id},
                {"object", request_.is_chat ? chat : "text_completion"},
                {"created", created_},
                {"model", terms_.model}};
   if (!request_.cache_key.empty()) made["prompt_cache_key"] = request_.cache_key;
-  if (seed_.has_value()) made["seed"] = *seed_;
+  if (seed.has_value()) made["seed"] = *seed;
   std::string text = JsonLine(made);
   text.back() = ',';
   return text;
 }
 
-void CompletionCall::SendChunk(size_t index, absl::string_view said, absl::string_view logprobs,
-                               const char* finish_reason) {
+void Completion::SendChunk(size_t index, absl::string_view said, absl::string_view logprobs,
+                           const char* finish_reason) {
   mutex_.AssertHeld();
   const std::string finish =
       finish_reason == nullptr ? "null" : absl::StrCat("\"", finish_reason, "\"");
-  answer_->Write(absl::StrCat("data: ", Envelope(), "\"choices\":[{\"index\":", index,
+  answer_->Write(absl::StrCat("data: ", envelope_, "\"choices\":[{\"index\":", index,
                               request_.is_chat ? ",\"delta\":" : ",\"text\":", said,
                               ",\"logprobs\":", logprobs, ",\"finish_reason\":", finish, "}]",
                               request_.include_usage ? ",\"usage\":null" : "", "}\n\n"));
 }
 
-Json CompletionCall::Usage() const {
+Json Completion::Usage() const {
   return {{"prompt_tokens", prompt_tokens_},
           {"completion_tokens", generated_tokens_},
           {"total_tokens", prompt_tokens_ + generated_tokens_},
@@ -420,7 +417,7 @@ Json CompletionCall::Usage() const {
            {{"cached_tokens", cached_tokens_}, {"cache_write_tokens", written_tokens_}}}};
 }
 
-void CompletionCall::BeginStream() {
+void Completion::BeginStream() {
   mutex_.AssertHeld();
   if (std::exchange(streaming_, true)) return;
   answer_->Begin(200, Headers("text/event-stream; charset=utf-8"), ": waiting\n\n");
@@ -435,27 +432,39 @@ void CompletionCall::BeginStream() {
   }
 }
 
-void CompletionCall::End() {
+void Completion::EndStream(const std::string& last) {
   mutex_.AssertHeld();
-  if (!streaming_) {
-    return failed_.ok()
-               ? SendWhole()
-               : SendError(failed_, retry_after_ms_, Headers("application/json"), answer_.get());
-  }
-  if (!failed_.ok()) {
-    const int status = HttpStatusOf(failed_.code());
-    answer_->Write(absl::StrCat("data: ", HttpErrorBody(status, failed_.message()), "\n\n"));
-  } else if (request_.include_usage) {
-    answer_->Write(absl::StrCat("data: ", Envelope(),
-                                "\"choices\":[],\"usage\":", JsonLine(Usage()), "}\n\n"));
-  }
+  if (!last.empty()) answer_->Write(absl::StrCat("data: ", last, "\n\n"));
   answer_->Write("data: [DONE]\n\n");
   answer_->End();
 }
 
-void CompletionCall::WriteChoice(size_t index, HeldText* out) const {
-  const Choice& choice = choices_[index];
-  const Echo& echo = echoes_[index / n_];
+void Completion::Fail(const absl::Status& status) {
+  mutex_.AssertHeld();
+  Abandon();
+  if (!streaming_) return SendError(status, Headers("application/json"), answer_.get());
+  EndStream(HttpErrorBody(HttpStatusOf(status.code()), status.message()));
+}
+
+void Completion::Finish() {
+  mutex_.AssertHeld();
+  is_over_ = true;
+  if (!streaming_) {
+    return generator_->pool()->Continue(tenant_, [self = shared_from_this()] {
+      try {
+        self->SendWhole();
+      } catch (...) {  // a lack of memory
+        self->answer_->Fail();
+      }
+    });
+  }
+  EndStream(request_.include_usage
+                ? absl::StrCat(envelope_, "\"choices\":[],\"usage\":", JsonLine(Usage()), "}")
+                : "");
+}
+
+void Completion::WriteChoice(size_t index, const Choice& choice, const Echo& echo,
+                             HeldText* out) const {
   const char* const reason = choice.finish_reason == nullptr ? "stop" : choice.finish_reason;
   out->Append(absl::StrCat("{\"index\":", index, ",\"finish_reason\":\"", reason, "\","));
   if (request_.is_chat) {
@@ -477,19 +486,27 @@ void CompletionCall::WriteChoice(size_t index, HeldText* out) const {
   out->Append("}");
 }
 
-void CompletionCall::SendWhole() {
-  mutex_.AssertHeld();
+void Completion::SendWhole() {
   HeldText out(answer_.get());
-  out.Append(Envelope());
-  out.Append("\"choices\":[");
-  for (size_t i = 0; i < choices_.size() && out.fits(); ++i) {
-    if (i > 0) out.Append(",");
-    WriteChoice(i, &out);
-    choices_[i] = Choice();
+  std::vector<Choice> choices;
+  std::vector<Echo> echoes;
+  std::string usage;
+  {
+    absl::MutexLock lock(&mutex_);
+    out.Append(envelope_);
+    choices.swap(choices_);
+    echoes.swap(echoes_);
+    usage = JsonLine(Usage());
   }
-  out.Append(absl::StrCat("],\"usage\":", JsonLine(Usage()), "}"));
+  out.Append("\"choices\":[");
+  for (size_t i = 0; i < choices.size() && out.fits(); ++i) {
+    if (i > 0) out.Append(",");
+    WriteChoice(i, choices[i], echoes[i / n_], &out);
+    choices[i] = Choice();
+  }
+  out.Append(absl::StrCat("],\"usage\":", usage, "}"));
   if (!out.fits()) {
-    return SendError(NoAnswerMemory(), 0, Headers("application/json"), answer_.get());
+    return SendError(NoAnswerMemory(), Headers("application/json"), answer_.get());
   }
   out.Send(Headers("application/json"));
 }
@@ -522,19 +539,19 @@ int HttpStatusOf(absl::StatusCode code) {
   }
 }
 
-void Complete(v1::Inference::StubInterface* stub, OpenAiRequest request, CompletionTerms terms,
-              std::shared_ptr<HttpAnswer> answer) {
-  std::make_shared<CompletionCall>(std::move(request), std::move(terms), std::move(answer))
-      ->Start(stub);
+void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
+              CompletionTerms terms, std::shared_ptr<HttpAnswer> answer) {
+  std::make_shared<Completion>(generator, admission, std::move(request), std::move(terms),
+                               std::move(answer))
+      ->Start();
 }
 
-void SendError(const absl::Status& status, uint32_t retry_after_ms, const HttpHeaders& headers,
-               HttpAnswer* answer) {
+void SendError(const absl::Status& status, const HttpHeaders& headers, HttpAnswer* answer) {
   const int http = HttpStatusOf(status.code());
   HttpHeaders all = headers;
-  if (retry_after_ms > 0) {
-    all.emplace_back("Retry-After-Ms", absl::StrCat(retry_after_ms));
-    all.emplace_back("Retry-After", absl::StrCat((retry_after_ms + 999) / 1000));
+  if (absl::IsResourceExhausted(status)) {
+    all.emplace_back("Retry-After-Ms", absl::StrCat(kDefaultRetryAfterMs));
+    all.emplace_back("Retry-After", absl::StrCat((kDefaultRetryAfterMs + 999) / 1000));
   }
   if (http == 401) all.emplace_back("WWW-Authenticate", "Bearer");
   absl::string_view message = status.message();

@@ -1,11 +1,11 @@
-// Completion: answers one request of OpenAI's API by calls of hearth.v1.Inference in this process.
+// Completion: the answer to one request of OpenAI's API, in which each prompt is a request of the
+// Generator's: a GenerationSink takes the answer to one prompt.
 //
-// Each prompt is a Generate call (a Prefill call where it only warms the cache), so that the same
-// admission, limits and cancelling hold as for callers over gRPC. A refusal before the first
-// message is an HTTP error; later it is the last event of the stream.
-// Thread safety: gRPC's threads call it, of several prompts at a time.
-// Ownership: keeps itself until its last call is done.
-// Invariant: a caller who hangs up cancels all calls at once.
+// A refusal before the first event is an HTTP error; later it is the last event of the stream.
+// Thread safety: called by threads of the pool, the engine and the HTTP server.
+// Ownership: kept by the jobs of its prompts and the engine's callbacks.
+// Invariants: (1) a caller who hangs up, and the first error, cancel all prompts at once; (2) after
+// that, neither Admission nor the pool is used.
 #ifndef HEARTH_SERVICES_OPENAI_COMPLETION_H_
 #define HEARTH_SERVICES_OPENAI_COMPLETION_H_
 
@@ -13,9 +13,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "proto/inference.grpc.pb.h"
+#include "services/inference/calls/generator.h"
 #include "services/openai/openai_request.h"
-#include "services/openai/token_log.h"
+#include "services/serving/calls/admission.h"
 #include "services/serving/http/http_server.h"
 
 namespace hearth {
@@ -24,21 +24,19 @@ namespace hearth {
 struct CompletionTerms {
   std::string id;     // "chatcmpl-..."
   std::string model;  // as the caller named it
-  std::string token;  // the caller's, checked; empty: none
+  Credentials credentials;
   std::string request_id;
   std::string adapter;
-  TokenBytes token_bytes;
   HttpHeaders headers;  // of the answer, besides its own
 };
 
-void Complete(v1::Inference::StubInterface* stub, OpenAiRequest request, CompletionTerms terms,
-              std::shared_ptr<HttpAnswer> answer);
+void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
+              CompletionTerms terms, std::shared_ptr<HttpAnswer> answer);
 
 // Only 400, 401, 403, 404, 429, 503 and, for a fault of the server, 500.
 int HttpStatusOf(absl::StatusCode code);
 // The answer to a call that failed: status, body, and when to try again.
-void SendError(const absl::Status& status, uint32_t retry_after_ms, const HttpHeaders& headers,
-               HttpAnswer* answer);
+void SendError(const absl::Status& status, const HttpHeaders& headers, HttpAnswer* answer);
 
 }  // namespace hearth
 

@@ -11,7 +11,6 @@
 #include "services/openai/chat_page.h"
 #include "services/openai/held_text.h"
 #include "services/rpc/call_metadata.h"
-#include "services/rpc/status_conversion.h"
 #include "services/serving/http_pages.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/logging.h"
@@ -102,51 +101,29 @@ absl::Status Draining() {
   return absl::UnavailableError("the server is draining; call another worker");
 }
 
-// The tokens of one text, by the worker's own pool.
-class TokenizeCall {
- public:
-  TokenizeCall(std::shared_ptr<HttpAnswer> answer, HttpHeaders headers, uint32_t context_tokens)
-      : answer_(std::move(answer)), headers_(std::move(headers)), context_tokens_(context_tokens) {}
-  void Start(v1::Inference::StubInterface* stub) {
-    stub->async()->Tokenize(&context, &request, &response, [this](const grpc::Status& status) {
-      try {
-        Send(FromGrpcStatus(status));
-      } catch (...) {  // a lack of memory
-        answer_->Fail();
-      }
-      delete this;
-    });
-  }
-
-  grpc::ClientContext context;
-  v1::TokenizeRequest request;
-  v1::TokenizeResponse response;
-
- private:
-  void Send(absl::Status status) {
-    headers_.emplace_back("Content-Type", "application/json");
-    const auto& ids = response.token_ids();
-    HeldText out(answer_.get());
-    out.Append(absl::StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", context_tokens_,
-                            ",\"tokens\":["));
-    for (int i = 0; i < ids.size(); ++i) out.Append(absl::StrCat(i == 0 ? "" : ",", ids[i]));
-    out.Append("]}");
-    if (status.ok() && !out.fits()) status = NoAnswerMemory();
-    if (!status.ok()) return SendError(status, 0, headers_, answer_.get());
-    out.Send(headers_);
-  }
-
-  const std::shared_ptr<HttpAnswer> answer_;
-  HttpHeaders headers_;
-  const uint32_t context_tokens_;
-};
+// Sends the tokens of a text.
+void SendTokens(const absl::StatusOr<Prompt>& prompt, uint32_t context_tokens,
+                const HttpHeaders& headers, HttpAnswer* answer) {
+  if (!prompt.ok()) return SendError(prompt.status(), headers, answer);
+  const std::vector<int32_t>& ids = prompt->token_ids;
+  HeldText out(answer);
+  out.Append(absl::StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", context_tokens,
+                          ",\"tokens\":["));
+  for (size_t i = 0; i < ids.size(); ++i) out.Append(absl::StrCat(i == 0 ? "" : ",", ids[i]));
+  out.Append("]}");
+  if (!out.fits()) return SendError(NoAnswerMemory(), headers, answer);
+  out.Send(headers);
+}
 
 }  // namespace
 
 OpenAiDoor::OpenAiDoor(OpenAiOptions options)
     : options_(std::move(options)),
-      start_(absl::ToUnixSeconds(absl::Now())),
-      stub_(v1::Inference::NewStub(options_.channel)) {}
+      identities_(options_.admission->asks_identities()),
+      tokenizer_(options_.generator->options().tokenizer),
+      context_tokens_(
+          static_cast<uint32_t>(options_.generator->engine()->config().max_position_embeddings)),
+      start_(absl::ToUnixSeconds(absl::Now())) {}
 
 absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenAiDoor::Open(OpenAiOptions options) {
   std::unique_ptr<OpenAiDoor> door(new OpenAiDoor(std::move(options)));
@@ -165,18 +142,8 @@ absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenAiDoor::Open(OpenAiOptions optio
 }
 
 void OpenAiDoor::Drain() {
-  {
-    absl::WriterMutexLock lock(&starts_mutex_);
-    draining_ = true;
-  }
+  draining_ = true;
   server_->Drain();
-}
-
-absl::Status OpenAiDoor::StartCalls(const std::function<void()>& start) {
-  absl::ReaderMutexLock lock(&starts_mutex_);
-  if (draining_) return Draining();
-  start();
-  return absl::OkStatus();
 }
 
 std::optional<HttpHeaders> OpenAiDoor::OriginHeaders(const HttpRequest& head) const {
@@ -220,16 +187,19 @@ HttpVerdict OpenAiDoor::CheckHead(const HttpRequest& head) const {
   }
   if (IsOpen(head)) return verdict;
   const absl::StatusOr<std::string> token = TokenOf(head);
-  if (options_.check == nullptr && !absl::IsInvalidArgument(token.status())) return verdict;
-  const absl::StatusOr<bool> known =
-      token.ok() ? options_.check(*token) : absl::StatusOr<bool>(token.status());
-  if (!known.ok()) return refuse(HttpStatusOf(known.status().code()), known.status().message());
-  verdict.is_authenticated = *known;
+  if (identities_ == nullptr && !absl::IsInvalidArgument(token.status())) return verdict;
+  const absl::Status known =
+      token.ok() ? identities_->Identify(CredentialsOf(head)).status() : token.status();
+  if (!known.ok()) return refuse(HttpStatusOf(known.code()), known.message());
+  verdict.is_authenticated = true;
   return verdict;
 }
 
-std::string OpenAiDoor::CallTokenOf(const HttpRequest& request) const {
-  return options_.check == nullptr ? "" : TokenOf(request).value_or("");
+Credentials OpenAiDoor::CredentialsOf(const HttpRequest& request) const {
+  Credentials credentials;
+  const std::string token = identities_ == nullptr ? "" : TokenOf(request).value_or("");
+  if (!token.empty()) credentials.token = token;
+  return credentials;
 }
 
 void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
@@ -275,9 +245,9 @@ void OpenAiDoor::Handle(const HttpRequest& request, const Answer& answer) {
 
 // What lm-eval asks of a server whose tokenizer it uses.
 Json OpenAiDoor::TokenizerInfo() const {
-  if (options_.tokenizer == nullptr) return Json::object();
+  if (tokenizer_ == nullptr) return Json::object();
   return {{"tokenizer_class", "GemmaTokenizer"},
-          {"model_max_length", options_.context_tokens},
+          {"model_max_length", context_tokens_},
           {"bos_token", "<bos>"},
           {"eos_token", "<eos>"},
           {"pad_token", "<pad>"}};
@@ -285,15 +255,14 @@ Json OpenAiDoor::TokenizerInfo() const {
 
 std::string OpenAiDoor::Models(absl::string_view only) const {
   Json list = Json::array();
-  std::vector<std::string> names = options_.adapters;
-  names.insert(names.begin(), options_.model);
+  std::vector<std::string> names = {options_.model};
+  for (const AdapterInfo& adapter : options_.generator->engine()->adapters()) {
+    names.push_back(adapter.name);
+  }
   for (const std::string& name : names) {
-    const Json model = {{"id", name},
-                        {"object", "model"},
-                        {"created", start_},
-                        {"owned_by", "hearth"},
-                        {"root", options_.model},
-                        {"max_model_len", options_.context_tokens}};
+    const Json model = {
+        {"id", name},           {"object", "model"},      {"created", start_},
+        {"owned_by", "hearth"}, {"root", options_.model}, {"max_model_len", context_tokens_}};
     if (name == only) return JsonLine(model);
     list.push_back(model);
   }
@@ -304,7 +273,7 @@ absl::StatusOr<JsonDocument> OpenAiDoor::ReadBody(const HttpRequest& request,
                                                   HttpHold* hold) const {
   absl::StatusOr<JsonDocument> body =
       ParseBody(request.body(), [&](uint64_t bytes) { return !draining_ && hold->Add(bytes); });
-  if (absl::IsUnavailable(body.status()) && draining_) return Draining();
+  if (draining_) return Draining();
   return body;
 }
 
@@ -315,15 +284,16 @@ absl::StatusOr<OpenAiRequest> OpenAiDoor::ReadRequest(const HttpRequest& request
   if (!body.ok()) return body.status();
   absl::StatusOr<OpenAiRequest> read = parse(body->root());
   if (!read.ok()) return read;
-  if (absl::Status s = AddBadWords(options_.tokenizer, &*read); !s.ok()) return s;
+  if (absl::Status s = AddBadWords(tokenizer_, &*read); !s.ok()) return s;
   if (!answer->Hold(read->bytes())) return NoAnswerMemory();
   return read;
 }
 
 absl::StatusOr<std::string> OpenAiDoor::AdapterOf(const std::string& model) const {
   const std::string& name = model.empty() ? options_.model : model;
-  const auto& adapters = options_.adapters;
-  if (std::find(adapters.begin(), adapters.end(), name) != adapters.end()) return name;
+  for (const AdapterInfo& adapter : options_.generator->engine()->adapters()) {
+    if (adapter.name == name) return name;
+  }
   if (name == options_.model) return std::string();
   return absl::NotFoundError(
       absl::StrCat("model: there is no ", Quoted(name), " here; GET /v1/models lists the models"));
@@ -342,63 +312,66 @@ void OpenAiDoor::StartCompletion(const HttpRequest& request, bool is_chat, HttpH
   CompletionTerms terms;
   terms.request_id = RequestIdOf(request);
   const auto parse = [&](JsonValue body) {
-    return is_chat ? ParseChat(body) : ParseCompletion(body, options_.context_tokens);
+    return is_chat ? ParseChat(body) : ParseCompletion(body, context_tokens_);
   };
   absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, parse, answer);
   if (parsed.ok()) NoteUnknown(parsed->unknown, &headers);
   terms.headers = headers;
   headers.insert(headers.end(),
                  {{"Content-Type", "application/json"}, {"X-Request-Id", terms.request_id}});
-  if (!parsed.ok()) return SendError(parsed.status(), 0, headers, answer.get());
+  if (!parsed.ok()) return SendError(parsed.status(), headers, answer.get());
   const absl::StatusOr<std::string> adapter = AdapterOf(parsed->model);
-  if (!adapter.ok()) return SendError(adapter.status(), 0, headers, answer.get());
+  if (!adapter.ok()) return SendError(adapter.status(), headers, answer.get());
   terms.model = parsed->model.empty() ? options_.model : parsed->model;
   terms.adapter = *adapter;
   // One seed for all prompts, so that the answer can name it.
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
   if (!sampling->has_seed()) sampling->set_seed(NewSeed());
   terms.id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", terms.request_id);
-  terms.token = CallTokenOf(request);
-  if (options_.tokenizer != nullptr) {
-    terms.token_bytes = [tokenizer = options_.tokenizer](int32_t id) -> absl::string_view {
-      if (id < 0 || id >= tokenizer->size()) return "";
-      const std::string_view bytes = tokenizer->TokenBytes(id);
-      return {bytes.data(), bytes.size()};
-    };
-  }
-  const absl::Status started =
-      StartCalls([&] { Complete(stub_.get(), *std::move(parsed), std::move(terms), answer); });
-  if (!started.ok()) SendError(started, 0, headers, answer.get());
+  terms.credentials = CredentialsOf(request);
+  Complete(options_.generator, options_.admission, *std::move(parsed), std::move(terms), answer);
 }
 
 // {"prompt": TEXT} or {"messages": [...]}, as vLLM's.
 void OpenAiDoor::Tokenize(const HttpRequest& request, HttpHeaders headers, const Answer& answer) {
-  const auto parse = [&](JsonValue body) { return ParseTokenize(body, options_.context_tokens); };
+  const auto parse = [&](JsonValue body) { return ParseTokenize(body, context_tokens_); };
   absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
   absl::Status status = read.status();
   if (status.ok()) {
     NoteUnknown(read->unknown, &headers);
     status = AdapterOf(read->model).status();
   }
-  const auto refuse = [&](const absl::Status& why) {
-    headers.emplace_back("Content-Type", "application/json");
-    SendError(why, 0, headers, answer.get());
-  };
-  if (!status.ok()) return refuse(status);
-  auto call = std::make_unique<TokenizeCall>(answer, headers, options_.context_tokens);
-  *call->request.mutable_prompt() = std::move(read->prompts[0]);
-  SendToken(CallTokenOf(request), &call->context);
-  status = StartCalls([&] { call.release()->Start(stub_.get()); });
-  if (!status.ok()) refuse(status);
+  headers.emplace_back("Content-Type", "application/json");
+  if (!status.ok()) return SendError(status, headers, answer.get());
+  std::unique_ptr<Admission::Call> entered;
+  const absl::StatusOr<Identity> caller =
+      options_.admission->Enter("Tokenize", CredentialsOf(request), RequestIdOf(request), &entered);
+  status = caller.status();
+  const std::shared_ptr<Admission::Call> call = std::move(entered);
+  if (status.ok()) {
+    const uint64_t bytes = read->prompts[0].ByteSizeLong();
+    const auto job = [call, answer, headers, prompt = std::move(read->prompts[0]),
+                      generator = options_.generator, most = context_tokens_] {
+      try {
+        const auto made = generator->MakePrompt(prompt, PromptPurpose::kPrefill, nullptr);
+        call->Finish(made.status()).IgnoreError();
+        SendTokens(made, most, headers, answer.get());
+      } catch (...) {  // a lack of memory
+        answer->Fail();
+      }
+    };
+    status = options_.generator->pool()->SubmitRequest(caller->tenant, bytes, job);
+  }
+  if (status.ok()) return;
+  if (call != nullptr) call->Finish(status).IgnoreError();
+  SendError(status, headers, answer.get());
 }
 
 void OpenAiDoor::Detokenize(const HttpRequest& request, HttpHeaders headers,
                             const Answer& answer) const {
   headers.emplace_back("Content-Type", "application/json");
-  const auto refuse = [&](const absl::Status& status) {
-    SendError(status, 0, headers, answer.get());
-  };
-  const Tokenizer* const tokenizer = options_.tokenizer;
+  const auto refuse = [&](const absl::Status& status) { SendError(status, headers, answer.get()); };
+  const Tokenizer* const tokenizer = tokenizer_;
   if (tokenizer == nullptr) {
     return refuse(absl::FailedPreconditionError("tokens: without a tokenizer they have no text"));
   }

@@ -93,9 +93,10 @@ absl::Status ReadCacheOptions(JsonFields* fields, bool* is_explicit, OpenAiReque
   if (request->prewarm && !uses_cache) {
     return inner.Find("prewarm")->Bad("false, because cache_prompt is false");
   }
-  inner.Add(ReadSeconds(inner.Find("ttl"), &request->ttl_s));
-  uint32_t keep_s = 0;
+  uint32_t ttl_s = 0, keep_s = 0;
+  inner.Add(ReadSeconds(inner.Find("ttl"), &ttl_s));
   inner.Add(ReadSeconds(inner.Find("keep"), &keep_s));
+  request->common.set_ttl_s(ttl_s);
   request->common.set_keep_s(keep_s);
   if (const auto priority = inner.Find("priority"); priority.has_value()) {
     const absl::StatusOr<int64_t> read = priority->Integer(-kMaxPriority, kMaxPriority);
@@ -508,7 +509,7 @@ absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* reque
   if (!fields->status().ok()) return fields->status();
   v1::PromptInput prompt;
   v1::Chat* const chat = prompt.mutable_chat();
-  ChatReader reader{chat, &request->unknown, !keeps_system, request->ttl_s};
+  ChatReader reader{chat, &request->unknown, !keeps_system, request->common.ttl_s()};
   absl::Status status = reader.ReadMessages(fields->Find("messages"));
   if (!status.ok()) return status;
   const bool ends_in_answer = chat->messages().rbegin()->role() == "assistant";
@@ -522,7 +523,7 @@ absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* reque
   }
   chat->set_omit_generation_prompt(!opens_answer && !continues);
   chat->set_continue_final_message(continues);
-  request->ttl_s = reader.ttl_s;
+  request->common.set_ttl_s(reader.ttl_s);
   request->prompts.push_back(std::move(prompt));
   return absl::OkStatus();
 }
@@ -545,7 +546,6 @@ absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
   if (!fields.status().ok()) return fields.status();
   if (logprobs) AskLogprobs(alternatives, &request);
   if (absl::Status s = AddChat(&fields, !is_explicit, &request); !s.ok()) return s;
-  request.common.set_ttl_s(request.ttl_s);
   return request;
 }
 
@@ -565,7 +565,6 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
   if (request.echo && request.logprobs) {
     request.common.mutable_sampling()->set_prompt_logprobs(static_cast<uint32_t>(alternatives));
   }
-  request.common.set_ttl_s(request.ttl_s);
   PromptReader reader{context_tokens};
   bool adds_special = true;
   fields.Bool("add_special_tokens", &adds_special);

@@ -38,7 +38,6 @@ struct OpenAiRequest {
   bool echo = false;       // of completions
   bool only_echo = false;  // of completions: max_tokens is 0; one token is drawn and left out
   bool prewarm = false;    // the prompts are computed and kept, nothing is generated
-  uint32_t ttl_s = 0;      // of what is kept; 0: the store's default
   std::string cache_key;   // given back; has no other use
   std::vector<std::string> bad_words;  // never drawn; to be made token ids by the caller
   UnknownFields unknown;

@@ -5,29 +5,21 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
-namespace {
 
-absl::string_view TextOf(int32_t id, const TokenBytes& text_of) {
-  return text_of ? text_of(id) : absl::string_view();
+absl::string_view TokenText(const Tokenizer* tokenizer, int32_t id) {
+  if (tokenizer == nullptr || id < 0 || id >= tokenizer->size()) return "";
+  const std::string_view bytes = tokenizer->TokenBytes(id);
+  return {bytes.data(), bytes.size()};
 }
 
-}  // namespace
-
-void TokenLog::Add(const v1::TokenLogprob& token, const Top& top, size_t text_offset) {
-  for (const v1::TokenLogprob& one : top) {
-    top_.emplace_back(static_cast<int32_t>(one.id()), one.logprob());
-  }
-  tokens_.push_back(
-      {static_cast<int32_t>(token.id()), token.logprob(), true, top_.size(), text_offset});
+void TokenLog::Add(const SampledToken& token, size_t text_offset, bool has_logprob) {
+  top_.insert(top_.end(), token.top.begin(), token.top.end());
+  tokens_.push_back({token.id, token.logprob, has_logprob, top_.size(), text_offset});
 }
 
-void TokenLog::AddFirst(int32_t id, size_t text_offset) {
-  tokens_.push_back({id, 0, false, top_.size(), text_offset});
-}
-
-void TokenLog::WriteEntry(int32_t id, float logprob, const TokenBytes& text_of,
+void TokenLog::WriteEntry(int32_t id, float logprob, const Tokenizer* tokenizer,
                           HeldText* out) const {
-  const absl::string_view text = TextOf(id, text_of);
+  const absl::string_view text = TokenText(tokenizer, id);
   out->Append("{\"token\":");
   out->AppendString(text);
   out->Append(",\"logprob\":");
@@ -39,43 +31,44 @@ void TokenLog::WriteEntry(int32_t id, float logprob, const TokenBytes& text_of,
   out->Append("]");
 }
 
-void TokenLog::WriteContent(const TokenBytes& text_of, HeldText* out) const {
+void TokenLog::WriteContent(const Tokenizer* tokenizer, HeldText* out) const {
   for (size_t i = 0; i < tokens_.size() && out->fits(); ++i) {
     if (i > 0) out->Append(",");
-    WriteEntry(tokens_[i].id, tokens_[i].logprob, text_of, out);
+    WriteEntry(tokens_[i].id, tokens_[i].logprob, tokenizer, out);
     out->Append(",\"top_logprobs\":[");
     for (size_t at = TopBegin(i); at < tokens_[i].top_end; ++at) {
       if (at > TopBegin(i)) out->Append(",");
-      WriteEntry(top_[at].first, top_[at].second, text_of, out);
+      WriteEntry(top_[at].id, top_[at].logprob, tokenizer, out);
       out->Append("}");
     }
     out->Append("]}");
   }
 }
 
-void TokenLog::WriteTop(size_t i, const TokenBytes& text_of, HeldText* out) const {
+void TokenLog::WriteTop(size_t i, const Tokenizer* tokenizer, HeldText* out) const {
   if (!tokens_[i].has_logprob) return out->Append("null");
   out->Append("{");
   bool is_first = true;
   for (size_t at = TopBegin(i); at < tokens_[i].top_end; ++at) {
-    const absl::string_view text = TextOf(top_[at].first, text_of);
+    const absl::string_view text = TokenText(tokenizer, top_[at].id);
     // If two tokens have one text, as a byte and a piece may, the less likely one counts, as it
     // does for readers of an object with both.
     bool is_twin = false;
     for (size_t later = at + 1; later < tokens_[i].top_end && !is_twin; ++later) {
-      is_twin = TextOf(top_[later].first, text_of) == text;
+      is_twin = TokenText(tokenizer, top_[later].id) == text;
     }
     if (is_twin) continue;
     if (!is_first) out->Append(",");
     is_first = false;
     out->AppendString(text);
     out->Append(":");
-    out->AppendNumber(top_[at].second);
+    out->AppendNumber(top_[at].logprob);
   }
   out->Append("}");
 }
 
-void WriteFlat(const std::vector<const TokenLog*>& logs, const TokenBytes& text_of, HeldText* out) {
+void WriteFlat(const std::vector<const TokenLog*>& logs, const Tokenizer* tokenizer,
+               HeldText* out) {
   const auto list = [&](absl::string_view name, const auto& write) {
     out->Append(name);
     bool is_first = true;
@@ -88,14 +81,14 @@ void WriteFlat(const std::vector<const TokenLog*>& logs, const TokenBytes& text_
     }
   };
   list("{\"tokens\":[", [&](const TokenLog& log, size_t i) {
-    out->AppendString(TextOf(log.tokens_[i].id, text_of));
+    out->AppendString(TokenText(tokenizer, log.tokens_[i].id));
   });
   list("],\"token_logprobs\":[", [&](const TokenLog& log, size_t i) {
     if (!log.tokens_[i].has_logprob) return out->Append("null");
     out->AppendNumber(log.tokens_[i].logprob);
   });
   list("],\"top_logprobs\":[",
-       [&](const TokenLog& log, size_t i) { log.WriteTop(i, text_of, out); });
+       [&](const TokenLog& log, size_t i) { log.WriteTop(i, tokenizer, out); });
   list("],\"text_offset\":[", [&](const TokenLog& log, size_t i) {
     out->Append(absl::StrCat(log.tokens_[i].text_offset));
   });

@@ -298,9 +298,10 @@ std::vector<std::string> Words(const std::string& list) {
   return absl::StrSplit(list, ',', absl::SkipWhitespace());
 }
 
-// Null: none is asked for.
-OpenSideDoor OpenerOf(const WorkerFlags& flags, const Engine& engine, const Tokenizer* tokenizer,
-                      const ServerAccess& access) {
+// Null: --http-listen is empty.
+absl::StatusOr<std::unique_ptr<OpenAiDoor>> OpenHttp(const WorkerFlags& flags, Generator* generator,
+                                                     Admission* admission,
+                                                     const ServerAccess& access) {
   if (flags.http_listen.empty()) return nullptr;
   OpenAiOptions options;
   options.http.listen = flags.http_listen;
@@ -310,44 +311,38 @@ OpenSideDoor OpenerOf(const WorkerFlags& flags, const Engine& engine, const Toke
   if (access.certificates != nullptr) {
     options.http.tls = [certificates = access.certificates.get()] { return certificates->texts(); };
   }
+  options.generator = generator;
+  options.admission = admission;
   options.model = flags.http_model.empty() ? NameOf(flags.engine.model_dir) : flags.http_model;
-  for (const AdapterInfo& adapter : engine.adapters()) options.adapters.push_back(adapter.name);
   options.version = kVersion;
-  options.context_tokens = static_cast<uint32_t>(engine.config().max_position_embeddings);
-  options.tokenizer = tokenizer;
   options.origins = Words(flags.http_origins);
-  Identities* const identities = access.identities.get();
-  if (!identities->asks_nobody()) {
-    options.check = [identities](const std::string& token) -> absl::StatusOr<bool> {
-      Credentials credentials;
-      if (!token.empty()) credentials.token = token;
-      const absl::StatusOr<Identity> caller = identities->Identify(credentials);
-      if (!caller.ok()) return caller.status();
-      return caller->role != Role::kNobody;
-    };
-  }
-  return [options, file = flags.http_address_file](const std::shared_ptr<grpc::Channel>& channel)
-             -> absl::StatusOr<std::unique_ptr<SideDoor>> {
-    OpenAiOptions opened = options;
-    opened.channel = channel;
-    absl::StatusOr<std::unique_ptr<OpenAiDoor>> door = OpenAiDoor::Open(std::move(opened));
-    if (!door.ok()) return door.status();
-    Log(LogLevel::kInfo, "serving OpenAI's API", {{"address", (*door)->address()}});
-    if (!file.empty()) {
-      if (absl::Status written = WriteFileWhole(file, (*door)->address()); !written.ok()) {
-        return written;
-      }
-    }
-    return *std::move(door);
-  };
+  auto door = OpenAiDoor::Open(std::move(options));
+  if (!door.ok()) return door.status();
+  Log(LogLevel::kInfo, "serving OpenAI's API", {{"address", (*door)->address()}});
+  if (flags.http_address_file.empty()) return door;
+  const absl::Status written = WriteFileWhole(flags.http_address_file, (*door)->address());
+  if (!written.ok()) return written;
+  return door;
 }
 
-void RecordTimes(const FinishedInfo& info, Metrics* metrics) {
-  metrics->RecordGeneration("queue", info.queue_ms / 1e3);
-  metrics->RecordGeneration("fetch", info.fetch_ms / 1e3);
-  metrics->RecordGeneration("prefill", info.prefill_ms / 1e3);
-  metrics->RecordGeneration("ttft", info.ttft_ms / 1e3);
-  metrics->RecordGeneration("total", info.total_ms / 1e3);
+GeneratorOptions GenerationOf(const WorkerFlags& flags, const LoadedTokenizer& tokenizer,
+                              Metrics* metrics, WorkerStatus* status) {
+  GeneratorOptions options;
+  options.tokenizer = tokenizer.tokenizer.get();
+  options.why_no_tokenizer = tokenizer.why_none;
+  options.why_no_chats = tokenizer.why_no_chats;
+  options.strict_chats = flags.strict_chats;
+  options.generation_config = !flags.ignores_generation_config;
+  options.default_sampling = *ParseDefaultSampling(flags.default_sampling);
+  options.on_finished = [metrics, status](const FinishedInfo& info) {
+    metrics->RecordGeneration("queue", info.queue_ms / 1e3);
+    metrics->RecordGeneration("fetch", info.fetch_ms / 1e3);
+    metrics->RecordGeneration("prefill", info.prefill_ms / 1e3);
+    metrics->RecordGeneration("ttft", info.ttft_ms / 1e3);
+    metrics->RecordGeneration("total", info.total_ms / 1e3);
+    status->RecordTimes(info);
+  };
+  return options;
 }
 
 int Main(int argc, char** argv) {
@@ -384,10 +379,9 @@ int Main(int argc, char** argv) {
   status.figures()->AddPages(&metrics);
   if (!flags.server.metrics_listen.empty()) status.figures()->Start();
 
+  auto generator = std::make_unique<Generator>(engine->get(),
+                                               GenerationOf(flags, *tokenizer, &metrics, &status));
   InferenceOptions options;
-  options.tokenizer = tokenizer->tokenizer.get();
-  options.why_no_tokenizer = tokenizer->why_none;
-  options.why_no_chats = tokenizer->why_no_chats;
   options.notes = NotesOf(**engine, *tokenizer);
   options.explainer = (*link)->explainer();
   options.store = flags.store;
@@ -395,26 +389,27 @@ int Main(int argc, char** argv) {
   options.reachability = (*link)->reachability();
   options.model_dir = flags.engine.model_dir;
   options.version = kVersion;
-  options.strict_chats = flags.strict_chats;
-  options.generation_config = !flags.ignores_generation_config;
-  options.default_sampling = *ParseDefaultSampling(flags.default_sampling);
-  options.on_finished = [&metrics, &status](const FinishedInfo& info) {
-    RecordTimes(info, &metrics);
-    status.RecordTimes(info);
-  };
-  InferenceService service(engine->get(), &admission, std::move(options));
+  InferenceService service(generator.get(), &admission, std::move(options));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
   LogLoaded(flags, **engine, *tokenizer, absl::Now() - start);
+  auto door = OpenHttp(flags, generator.get(), &admission, *access);
+  if (!door.ok()) return FailToStart(kProgram, door.status());
   const absl::Status served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
+        door->reset();  // cuts off calls over HTTP that are left
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);
       },
-      &stopped, OpenerOf(flags, **engine, tokenizer->tokenizer.get(), *access));
+      &stopped,
+      [&] {
+        if (*door != nullptr) (*door)->Drain();
+      });
+  door->reset();
   metrics.Stop();  // it reads the engine and the link
   status.figures()->Stop();
+  generator.reset();  // its jobs use the engine
   // Publishes that the drain did not wait for still use the link: the engine goes first.
   engine->reset();
   return served.ok() ? 0 : FailToStart(kProgram, served);

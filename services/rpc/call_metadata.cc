@@ -22,10 +22,6 @@ bool IsTokenText(absl::string_view text) {
                                       [](unsigned char c) { return c > 0x20 && c < 0x7f; });
 }
 
-void SendToken(const std::string& token, grpc::ClientContext* context) {
-  if (IsTokenText(token)) context->AddMetadata("authorization", "Bearer " + token);
-}
-
 std::string RequestIdOf(const grpc::ServerContextBase& context) {
   const auto sent = context.client_metadata().find(kRequestIdKey);
   if (sent == context.client_metadata().end()) return NewRequestId();

@@ -26,8 +26,6 @@ void SendRequestId(const std::string& id, grpc::ClientContext* context);
 // Whether `text` can be a token: one or more visible ASCII characters, without spaces. Token files
 // and headers have the same rule.
 bool IsTokenText(absl::string_view text);
-// Sends nothing if `token` is none.
-void SendToken(const std::string& token, grpc::ClientContext* context);
 // The caller's own, if it is letters, digits, '-', '_' and '.', and not too long; else a new one.
 std::string RequestIdOf(const grpc::ServerContextBase& context);
 

@@ -188,16 +188,18 @@ void NoteStart(const StartedInfo& info, CallNote* note) {
   note->load_ms = absl::ToDoubleMilliseconds(load.took);
 }
 
-void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
-                  v1::GeneratedToken* out) {
-  out->add_ids(token.id);
-  out->set_sample(token.sample);
-  if (sampling.reports()) {
-    v1::TokenLogprob* chosen = out->add_logprobs();
-    chosen->set_id(token.id);
-    chosen->set_logprob(token.logprob);
+void TokensToProto(const TokenDelta& delta, v1::GeneratedToken* out) {
+  for (const SampledToken& token : delta.tokens) {
+    out->add_ids(token.id);
+    if (delta.has_logprobs) {
+      v1::TokenLogprob* chosen = out->add_logprobs();
+      chosen->set_id(token.id);
+      chosen->set_logprob(token.logprob);
+    }
+    TopToProto(token, out);
   }
-  TopToProto(token, out);
+  out->set_text(delta.text);
+  out->set_sample(delta.sample);
 }
 
 void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out) {

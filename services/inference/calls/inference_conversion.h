@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
+#include "services/inference/calls/generator.h"
 #include "services/serving/calls/admission.h"
 #include "worker/engine/engine.h"
 #include "worker/text/prompt.h"
@@ -28,9 +29,7 @@ std::string LoadSentence(const LoadReport& load);
 void NoteStart(const StartedInfo& info, CallNote* note);
 // `is_first`: the first of them has no logprob.
 void PromptToProto(absl::Span<const SampledToken> prompt, bool is_first, v1::PromptTokens* out);
-// Everything but the text.
-void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
-                  v1::GeneratedToken* out);
+void TokensToProto(const TokenDelta& delta, v1::GeneratedToken* out);
 void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out);
 void OutcomeToProto(const PublishOutcome& outcome, v1::Published* out);
 

@@ -122,7 +122,7 @@ absl::Status LoadStateCall::OnNoMore() {
                      file_bytes_ == 0 ? "a longer beginning" : absl::StrCat(file_bytes_)));
   }
   // Nothing is read or written until it ends, so the call is there and nobody else uses it.
-  return pool_->Submit(tenant_, 0, [this, self = shared_from_this()] {
+  return generator_->pool()->Submit(tenant_, 0, [this, self = shared_from_this()] {
     End(context_->IsCancelled() ? CallerGone() : Load());
   });
 }
@@ -130,9 +130,10 @@ absl::Status LoadStateCall::OnNoMore() {
 absl::Status LoadStateCall::Load() {
   const absl::StatusOr<StateFile> file = ParseStateFile(file_);
   if (!file.ok()) return file.status();
-  absl::Status status = CheckTokens(file->state, engine_->config());
+  absl::Status status = CheckTokens(file->state, generator_->engine()->config());
   if (!status.ok()) return status;
-  const absl::StatusOr<std::string> adapter = engine_->AddSnapshot(tenant_, file->snapshot);
+  const absl::StatusOr<std::string> adapter =
+      generator_->engine()->AddSnapshot(tenant_, file->snapshot);
   if (!adapter.ok()) return adapter.status();
   v1::LoadStateResponse made;
   StateToProto(file->state, *adapter, &made);

@@ -12,17 +12,16 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "services/serving/calls/fair_pool.h"
+#include "services/inference/calls/generator.h"
 #include "services/serving/calls/upload_call.h"
-#include "worker/engine/engine.h"
 
 namespace hearth {
 
 class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
-  LoadStateCall(Engine* engine, FairPool* pool, grpc::CallbackServerContext* context,
+  LoadStateCall(grpc::CallbackServerContext* context, Generator* generator,
                 grpc::ByteBuffer* response)
-      : UploadCall(context), engine_(engine), pool_(pool), response_(response) {}
+      : UploadCall(context), generator_(generator), response_(response) {}
   void Start(Admission* admission, const Limit& limit);
 
  private:
@@ -33,8 +32,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
   absl::Status Load();  // on the pool
   void BeforeFinish() override { std::string().swap(file_); }
 
-  Engine* const engine_;
-  FairPool* const pool_;
+  Generator* const generator_;
   grpc::ByteBuffer* const response_;
   std::string tenant_;
   std::string file_;

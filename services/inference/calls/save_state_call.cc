@@ -65,23 +65,47 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
 
 }  // namespace
 
-void SaveStateCall::Start(Engine* engine, FairPool* pool, RecentAnswers* answers,
-                          const std::string& tenant, const grpc::ByteBuffer& request) {
-  // Held by the pool's job.
-  const auto make = [this, answers, tenant, request]() -> absl::StatusOr<EngineRequest> {
-    v1::SaveStateRequest parsed;
-    const absl::Status read = ParseAwaited(*context_, request, &parsed);
-    if (!read.ok()) return read;
-    const auto answer = answers->Find(tenant, parsed.request_id());
-    if (answer != nullptr) return Prepare(*answer);
+void SaveStateCall::Start(Admission* admission, const Limit& limit,
+                          const grpc::ByteBuffer* request) {
+  const uint64_t bytes = request->Length();
+  const absl::StatusOr<Identity> caller = Enter(admission, "SaveState", bytes);
+  absl::Status begun = caller.status();
+  if (begun.ok()) begun = call()->TakePlace(limit, *caller);
+  if (begun.ok()) begun = CheckSmall<v1::SaveStateRequest>(*request);
+  if (!begun.ok()) return End(begun);
+  Delegate([&] {
+    const auto job = [self = Shared(this), tenant = caller->tenant,
+                      message = TakeRequest(request)] {
+      if (const absl::Status status = self->Begin(tenant, message); !status.ok()) self->End(status);
+      absl::MutexLock lock(&self->mutex_);
+      self->Release();
+    };
+    return generator_->pool()->SubmitRequest(caller->tenant, bytes, job);
+  });
+}
+
+absl::Status SaveStateCall::Begin(const std::string& tenant, const grpc::ByteBuffer& request) {
+  v1::SaveStateRequest parsed;
+  const absl::Status read = ParseAwaited(*context_, request, &parsed);
+  if (!read.ok()) return read;
+  const auto answer = generator_->recent()->Find(tenant, parsed.request_id());
+  if (answer == nullptr) {
     return absl::NotFoundError(
         "request_id: this worker has no such request of this caller's among its last ones");
-  };
-  Follow(engine, pool, tenant, request.Length(), make);
+  }
+  absl::StatusOr<EngineRequest> computed = Prepare(*answer);
+  if (!computed.ok()) return computed.status();
+  const auto self = Shared(this);
+  EngineCallbacks callbacks;
+  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+  callbacks.on_snapshot = [self](SnapshotMaker make) { self->MakeSnapshot(std::move(make)); };
+  auto handle = generator_->engine()->Submit(*std::move(computed), std::move(callbacks));
+  if (handle.ok()) cancel_.Set(*std::move(handle));
+  return handle.status();
 }
 
 absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer) {
-  const KvLayout& layout = engine()->layout();
+  const KvLayout& layout = generator_->engine()->layout();
   if (absl::Status has_states = CheckHasStates(layout); !has_states.ok()) return has_states;
   if (answer.request().searches()) {
     return absl::FailedPreconditionError(
@@ -111,18 +135,10 @@ absl::StatusOr<EngineRequest> SaveStateCall::Prepare(const RecentAnswer& answer)
   return computed;
 }
 
-absl::StatusOr<std::shared_ptr<EngineRequestHandle>> SaveStateCall::Submit(EngineRequest request) {
-  const auto self = Shared(this);
-  EngineCallbacks callbacks;
-  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
-  callbacks.on_snapshot = [self](SnapshotMaker make) { self->MakeSnapshot(std::move(make)); };
-  return engine()->Submit(std::move(request), std::move(callbacks));
-}
-
 // The engine's thread has other requests to compute.
 void SaveStateCall::MakeSnapshot(SnapshotMaker make) {
   Delegate([&] {
-    return pool()->Submit(rest_.tenant, 0, [self = Shared(this), make = std::move(make)]() mutable {
+    auto job = [self = Shared(this), make = std::move(make)]() mutable {
       absl::StatusOr<std::string> snapshot = make();
       make = nullptr;  // and the blocks that it holds
       if (snapshot.ok()) {
@@ -132,7 +148,8 @@ void SaveStateCall::MakeSnapshot(SnapshotMaker make) {
       }
       absl::MutexLock lock(&self->mutex_);
       self->Release();
-    });
+    };
+    return generator_->pool()->Submit(rest_.tenant, 0, std::move(job));
   });
 }
 

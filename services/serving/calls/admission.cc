@@ -200,19 +200,35 @@ std::unique_ptr<Admission::Call> Admission::Enter(const char* method, const std:
 absl::StatusOr<Identity> Admission::Enter(const char* method,
                                           const grpc::ServerContextBase& context, uint64_t bytes,
                                           std::unique_ptr<Call>* call, bool reads_on) {
+  Credentials credentials;
+  if (asks_identities() != nullptr) credentials = Identities::CredentialsOf(context);
+  return EnterAs(method, std::move(credentials), RequestIdOf(context), context.peer(), bytes,
+                 reads_on, call);
+}
+
+absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials credentials,
+                                          const std::string& request_id,
+                                          std::unique_ptr<Call>* call) {
+  return EnterAs(method, std::move(credentials), request_id, "", 0, false, call);
+}
+
+absl::StatusOr<Identity> Admission::EnterAs(const char* method, Credentials credentials,
+                                            const std::string& request_id, const std::string& peer,
+                                            uint64_t bytes, bool reads_on,
+                                            std::unique_ptr<Call>* call) {
   // Before the credentials are compared: a file that is read meanwhile is noticed.
   const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
   absl::StatusOr<Identity> caller =
-      identities_ == nullptr ? everybody_ : identities_->Identify(context);
-  *call = Enter(method, context.peer(), bytes, reads_on);
+      identities_ == nullptr ? everybody_ : identities_->Identify(credentials);
+  *call = Enter(method, peer, bytes, reads_on);
   if (*call == nullptr) return ClosedError();
-  (*call)->note_.request_id = RequestIdOf(context);
+  (*call)->note_.request_id = request_id;
   if (!caller.ok()) return caller;
   if ((*call)->connection_ != nullptr) (*call)->connection_->Known();
   (*call)->note_.tenant = caller->tenant;
   if (identities_ == nullptr || caller->role == Role::kNobody) return caller;
   absl::MutexLock lock(&mutex_);
-  (*call)->credentials_ = Identities::CredentialsOf(context);
+  (*call)->credentials_ = std::move(credentials);
   (*call)->was_ = *caller;
   (*call)->generation_ = generation;
   return caller;

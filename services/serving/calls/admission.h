@@ -166,6 +166,9 @@ class Admission {
   absl::StatusOr<Identity> Enter(const char* method, const grpc::ServerContextBase& context,
                                  uint64_t bytes, std::unique_ptr<Call>* call,
                                  bool reads_on = false);
+  // The same of a call over HTTP, whose connections are counted elsewhere.
+  absl::StatusOr<Identity> Enter(const char* method, Credentials credentials,
+                                 const std::string& request_id, std::unique_ptr<Call>* call);
   // The same of a call that came by the connection that gRPC calls `peer`, whoever calls. Null once
   // this is closed.
   std::unique_ptr<Call> Enter(const char* method, const std::string& peer = "", uint64_t bytes = 0,
@@ -181,6 +184,10 @@ class Admission {
   // Asks calls to end whose callers do not keep their pace, or are no longer who they were. A
   // thread of its own calls it four times a second, once there is a call that can be ended.
   void Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null: callers are not asked who they are.
+  Identities* asks_identities() const {
+    return identities_ == nullptr || identities_->asks_nobody() ? nullptr : identities_;
+  }
   ConnectionLedger& connections() { return connections_; }
 
  private:
@@ -189,6 +196,9 @@ class Admission {
     int all = 0;
     uint64_t bytes = 0;
   };
+  absl::StatusOr<Identity> EnterAs(const char* method, Credentials credentials,
+                                   const std::string& request_id, const std::string& peer,
+                                   uint64_t bytes, bool reads_on, std::unique_ptr<Call>* call);
   absl::Status CheckPlace(const Limit& limit, const std::string& tenant, int weight)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

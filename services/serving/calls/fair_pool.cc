@@ -70,6 +70,12 @@ absl::Status FairPool::SubmitRequest(const std::string& tenant, uint64_t bytes, 
   return absl::OkStatus();
 }
 
+void FairPool::Continue(const std::string& tenant, Job job) {
+  absl::MutexLock lock(&mutex_);
+  tenants_[tenant].waiting.push_front({0, std::move(job)});
+  ++waiting_;
+}
+
 size_t FairPool::waiting() const {
   absl::MutexLock lock(&mutex_);
   return waiting_;

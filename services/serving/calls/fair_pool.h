@@ -6,8 +6,9 @@
 // the next one that ends.
 // Thread safety: all methods from any thread. Jobs may submit jobs.
 // Invariants: (1) an accepted job runs once; (2) of `threads` at least one is free of each tenant;
-// (3) at most max_waiting jobs wait, of one tenant at most max_waiting_each; those that wait or run
-// keep at most max_bytes alive, those of one tenant max_bytes_each; (4) the last place and an
+// (3) at most max_waiting jobs wait, of one tenant at most max_waiting_each, besides those of
+// Continue; those that wait or run keep at most max_bytes alive, those of one tenant
+// max_bytes_each; (4) the last place and an
 // eighth of the bytes are for tenants that have no job here.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
@@ -50,6 +51,8 @@ class FairPool {
   // The same for work on `bytes` of a request. Without bytes the job runs at once: many calls may
   // end before their message is whole, and would take others' places.
   absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
+  // Work of a call that was let in before: it is never refused, and is the tenant's next.
+  void Continue(const std::string& tenant, Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

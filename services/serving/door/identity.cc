@@ -340,10 +340,6 @@ absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<IdentityEnt
   return identity;
 }
 
-absl::StatusOr<Identity> Identities::Identify(const grpc::ServerContextBase& context) {
-  return asks_nobody() ? Identity() : Identify(CredentialsOf(context));
-}
-
 Credentials Identities::CredentialsOf(const grpc::ServerContextBase& context) {
   Credentials credentials;
   const auto peer = context.auth_context();

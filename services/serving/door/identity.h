@@ -105,7 +105,6 @@ class Identities {
   static absl::StatusOr<std::unique_ptr<Identities>> Open(const Options& options);
 
   // kUnauthenticated without saying which part was wrong.
-  absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool asks_for_tokens() const;
   // All callers are Role::kNobody.

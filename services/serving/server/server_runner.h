@@ -42,10 +42,6 @@ class ServerRunner {
 
   // As clients dial it: "127.0.0.1:41237", "unix:PATH".
   const std::string& address() const { return address_; }
-  // To its services, without a connection.
-  std::shared_ptr<grpc::Channel> InProcessChannel() const {
-    return server_->InProcessChannel(grpc::ChannelArguments());
-  }
 
   // Health says NOT_SERVING, new calls are refused, running ones may finish until `drain_timeout`
   // and are cancelled then; `flush`, called when no call runs, may take kFlushTimeout. Returns the

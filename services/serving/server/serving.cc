@@ -57,7 +57,7 @@ absl::Status CheckPort(const char* prefix, const std::string& listen) {
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    Admission* admission, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time)>& flush, StoppedLine* stopped,
-                   const OpenSideDoor& open_door) {
+                   const std::function<void()>& drain) {
   const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
   if (!limits.ok()) return limits.status();
   KeepStopSignal();
@@ -74,12 +74,6 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   absl::StatusOr<std::unique_ptr<ServerRunner>> runner =
       ServerRunner::Start(flags.listen, services, admission, access.credentials, *limits);
   if (!runner.ok()) return runner.status();
-  std::unique_ptr<SideDoor> door;  // goes before the server that it leads to
-  if (open_door) {
-    auto opened = open_door((*runner)->InProcessChannel());
-    if (!opened.ok()) return opened.status();
-    door = *std::move(opened);
-  }
   if (!flags.address_file.empty()) {
     absl::Status written = WriteFileWhole(flags.address_file, (*runner)->address());
     if (!written.ok()) return written;
@@ -91,7 +85,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   const std::string signal = WaitForStopSignal();
   const absl::Time start = absl::Now();
   Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", admission->running()}});
-  if (door != nullptr) door->Drain();
+  if (drain) drain();
   const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);
   stopped->SetDrained(absl::Now() - start, cut_off);
   return absl::OkStatus();

@@ -5,10 +5,7 @@
 #ifndef HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
 #define HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
 
-#include <grpcpp/channel.h>
-
 #include <functional>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -65,23 +62,13 @@ absl::Status CheckPorts(const ServerFlags& flags);
 // `prefix`: of the flag, before "listen".
 absl::Status CheckPort(const char* prefix, const std::string& listen);
 
-// Another way in than gRPC's, to the same services.
-class SideDoor {
- public:
-  virtual ~SideDoor() = default;
-  // Takes no more calls; those under way may end.
-  virtual void Drain() = 0;
-};
-// Opens it, once the server runs that the channel leads to. May be null: there is none.
-using OpenSideDoor = std::function<absl::StatusOr<std::unique_ptr<SideDoor>>(
-    const std::shared_ptr<grpc::Channel>& channel)>;
-
-// Returns after a drain with OK, or with the reason why the server could not start. `flush` is
-// called when no call is running any more. `stopped` is told, and logs when the caller has ended.
+// Returns after a drain with OK, or with the reason why the server could not start. `drain` is
+// called when the drain begins (null: nothing else drains), `flush` when no call is running any
+// more. `stopped` logs the stop when the caller has ended.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    Admission* admission, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped,
-                   const OpenSideDoor& open_door = nullptr);
+                   const std::function<void()>& drain = nullptr);
 
 }  // namespace hearth
 

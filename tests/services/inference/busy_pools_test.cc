@@ -44,7 +44,7 @@ TEST(BusyPools, AWorkerAnswersHealthWhilePromptsWait) {
   options.engine.max_queued = kCalls;
   WorkerServer server(options);
   std::vector<grpc::Status> statuses(kCalls);
-  BlockedPool blocked(server.service()->prompts());
+  BlockedPool blocked(server.generator()->pool());
   Callers callers(kCalls, [&](int i) {
     grpc::ClientContext context;
     if (i % 3 == 0) {
@@ -61,7 +61,7 @@ TEST(BusyPools, AWorkerAnswersHealthWhilePromptsWait) {
       statuses[i] = Prefill(server.stub(), request, &response);
     }
   });
-  WaitForJobs(server.service()->prompts(), kCalls);
+  WaitForJobs(server.generator()->pool(), kCalls);
   EXPECT_TRUE(IsServing(server.channel()));
   grpc::ClientContext context;
   v1::GetModelResponse model;
@@ -76,12 +76,12 @@ TEST(BusyPools, AWorkerRefusesMorePromptsThanMayWait) {
   WorkerServer::Options options;
   options.engine.max_queued = 128;
   WorkerServer server(options);
-  BlockedPool blocked(server.service()->prompts());
+  BlockedPool blocked(server.generator()->pool());
   const int waiting = static_cast<int>(FairPoolOptions().max_waiting_each);
   std::vector<grpc::Status> statuses(waiting);
   Callers callers(waiting,
                   [&](int i) { statuses[i] = server.Generate(TextRequest("the keeper")).status; });
-  WaitForJobs(server.service()->prompts(), waiting);
+  WaitForJobs(server.generator()->pool(), waiting);
   const Generation refused = server.Generate(TextRequest("the keeper"));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(absl::StrContains(refused.status.error_message(), "prompts: 128 of tenant"));
@@ -93,17 +93,17 @@ TEST(BusyPools, AWorkerRefusesMorePromptsThanMayWait) {
 TEST(BusyPools, ACallerThatGoesAwayWhileItsPromptWaitsLeavesNothingBehind) {
   WorkerServer server({});
   {
-    BlockedPool blocked(server.service()->prompts());
+    BlockedPool blocked(server.generator()->pool());
     grpc::ClientContext context;
     auto reader = server.stub()->Generate(&context, TextRequest("the keeper"));
-    WaitForJobs(server.service()->prompts(), 1);
+    WaitForJobs(server.generator()->pool(), 1);
     context.TryCancel();
     v1::GenerateResponse message;
     EXPECT_FALSE(reader->Read(&message));
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
   EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
-  EXPECT_EQ(server.service()->prompts()->waiting(), 0u);
+  EXPECT_EQ(server.generator()->pool()->waiting(), 0u);
   EXPECT_TRUE(server.Generate(TextRequest("the keeper")).status.ok());
 }
 

@@ -28,7 +28,7 @@ EngineOptions WorkerServer::SmallEngine() {
   return options;
 }
 
-WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identities) {
+WorkerServer::WorkerServer(Options options) : admission_(options.recorder, options.identities) {
   static std::atomic<int> count{0};
   if (options.with_tokenizer) {
     auto tokenizer = LoadTokenizer(HEARTH_TEST_DATA_DIR "/tiny_tokenizer");
@@ -42,19 +42,21 @@ WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identi
   assert(engine.ok());
   engine_ = *std::move(engine);
   engine_->SetCache(options.cache);
+  GeneratorOptions generation;
+  generation.tokenizer = tokenizer_.get();
+  if (tokenizer_ == nullptr) generation.why_no_tokenizer = "DIR/tokenizer.model has a normalizer";
+  generation.why_no_chats = options.why_no_chats;
+  generation.progress_pause = options.progress_pause;
+  generation.plan_wait = options.plan_wait;
+  generator_ = std::make_unique<Generator>(engine_.get(), std::move(generation));
   InferenceOptions settings;
-  settings.tokenizer = tokenizer_.get();
-  if (tokenizer_ == nullptr) settings.why_no_tokenizer = "DIR/tokenizer.model has a normalizer";
-  settings.why_no_chats = options.why_no_chats;
   settings.explainer = options.explainer;
   settings.store = options.store;
   settings.store_access.prefix = "store-";
-  admission_.SetPatience(options.patience);
-  settings.progress_pause = options.progress_pause;
-  settings.plan_wait = options.plan_wait;
   settings.model_dir = options.engine.model_dir;
   settings.version = "test";
-  service_ = std::make_unique<InferenceService>(engine_.get(), &admission_, std::move(settings));
+  admission_.SetPatience(options.patience);
+  service_ = std::make_unique<InferenceService>(generator_.get(), &admission_, std::move(settings));
   auto runner =
       ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", service_.get()}}, &admission_);
   assert(runner.ok());
@@ -65,6 +67,7 @@ WorkerServer::WorkerServer(Options options) : admission_(nullptr, options.identi
 
 WorkerServer::~WorkerServer() {
   runner_.reset();  // before what it serves
+  generator_.reset();
   engine_.reset();
 }
 

@@ -44,10 +44,11 @@ class WorkerServer {
     std::string why_no_chats;  // empty: chats are served
     PrefixCache* cache = nullptr;
     Explainer* explainer = nullptr;
-    std::string store;  // where that is
+    std::string store;             // where that is
+    Admission::Recorder recorder;  // of calls; may be null
     Identities* identities = nullptr;
     absl::Duration patience = kStreamPatience;
-    absl::Duration progress_pause = kProgressPause;
+    absl::Duration progress_pause = GeneratorOptions().progress_pause;
     absl::Duration plan_wait = absl::InfiniteDuration();  // a slow machine counts as a fast one
   };
   static Options Invariant();  // class invariant, with a pool of 16 MiB
@@ -56,11 +57,10 @@ class WorkerServer {
   static EngineOptions SmallEngine();  // class exact, C = 16, pool off
 
   Engine* engine() { return engine_.get(); }
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   // To be set before the first request, for caches that need the engine's fingerprint.
   void SetCache(PrefixCache* cache) { engine_->SetCache(cache); }
   Admission* admission() { return &admission_; }
-  InferenceService* service() { return service_.get(); }
+  Generator* generator() { return generator_.get(); }
   ServerRunner* runner() { return runner_.get(); }
   v1::Inference::Stub* stub() { return stub_.get(); }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -71,6 +71,7 @@ class WorkerServer {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
   Admission admission_;
+  std::unique_ptr<Generator> generator_;
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -175,11 +175,9 @@ class FieldTypesTest : public testing::Test {
   FieldTypesTest() {
     OpenAiOptions options;
     options.http.listen = "127.0.0.1:0";
-    options.channel = server_.runner()->InProcessChannel();
+    options.generator = server_.generator();
+    options.admission = server_.admission();
     options.model = "tiny";
-    options.tokenizer = server_.tokenizer();
-    options.context_tokens = 48;
-    options.check = [](const std::string&) { return false; };
     door_ = OpenAiDoor::Open(options).value();
   }
   static WorkerServer::Options Options() {

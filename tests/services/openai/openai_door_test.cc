@@ -13,10 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "nlohmann/json.hpp"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/http_caller.h"
+#include "tests/support/test_certificates.h"
 
 namespace hearth {
 namespace {
@@ -48,25 +50,36 @@ class OpenAiDoorTest : public ::testing::Test {
     options_.http.listen = "127.0.0.1:0";
     options_.model = "tiny";
     options_.version = "test";
-    options_.context_tokens =
-        static_cast<uint32_t>(server_->engine()->config().max_position_embeddings);
-    options_.check = [](const std::string& token) -> absl::StatusOr<bool> {
-      if (token == "wrong") return absl::UnauthenticatedError("no such token");
-      return false;
-    };
   }
   void Serve(const WorkerServer::Options& options) {
     server_ = std::make_unique<WorkerServer>(options);
-    options_.channel = server_->runner()->InProcessChannel();
-    options_.tokenizer = server_->tokenizer();
+    options_.generator = server_->generator();
+    options_.admission = server_->admission();
+  }
+  std::string WriteIdentity(const std::string& token) {
+    return folder_.Write(
+        "identities.json",
+        absl::StrCat(R"({"identities":[{"name":"a","role":"tenant","token_sha256":")",
+                     DigestHex(Sha256(token)), "\"}]}"));
+  }
+  // Callers must send the token "right".
+  void ServeWithToken(WorkerServer::Options options = WorkerServer::Invariant()) {
+    Identities::Options identities;
+    identities.file = WriteIdentity("right");
+    identities_ = Identities::Open(identities).value();
+    options.identities = identities_.get();
+    Serve(options);
   }
   // Its answer takes longer than any test.
-  void ServeOneLongRequest() {
+  static WorkerServer::Options ForOneLongRequest() {
     WorkerServer::Options options = WorkerServer::Invariant();
     options.engine.max_running = 1;
     options.engine.max_queued = 0;
     options.geometry.context_tokens = 200000;
-    Serve(options);
+    return options;
+  }
+  void ServeOneLongRequest() {
+    Serve(ForOneLongRequest());
     Open();
   }
   static std::string LongRequest(bool streams) {
@@ -74,8 +87,8 @@ class OpenAiDoorTest : public ::testing::Test {
         R"({"prompt": "the keeper", "max_tokens": 150000, "ignore_eos": true, "stream": )",
         streams ? "true}" : "false}");
     return absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
-                        "Content-Type: application/json\r\nContent-Length: ", body.size(),
-                        "\r\n\r\n", body);
+                        "X-Api-Key: right\r\nContent-Type: application/json\r\n",
+                        "Content-Length: ", body.size(), "\r\n\r\n", body);
   }
   void Open() {
     auto door = OpenAiDoor::Open(options_);
@@ -97,6 +110,8 @@ class OpenAiDoorTest : public ::testing::Test {
   }
   Reply Get(const std::string& path) { return Ask("GET " + path, "Host: localhost\r\n"); }
 
+  SecretFolder folder_;
+  std::unique_ptr<Identities> identities_;    // outlive the server
   std::unique_ptr<MemoryPrefixCache> cache_;  // outlives the engine
   std::unique_ptr<WorkerServer> server_;
   OpenAiOptions options_;
@@ -506,6 +521,69 @@ TEST_F(OpenAiDoorTest, CancelsTheCallOfACallerWhoHangsUp) {
   }
 }
 
+TEST_F(OpenAiDoorTest, FirstErrorEndsAllPrompts) {
+  ServeOneLongRequest();
+  const Reply reply = Post("/v1/completions", R"({"prompt": [[3], [999999]], "ignore_eos": true,
+                                                  "max_tokens": 150000})");
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+  server_->engine()->Drain(absl::Now() + absl::Minutes(2));
+  EXPECT_EQ(server_->engine()->Stats().counters.at("requests_finished"), 0u);
+}
+
+TEST_F(OpenAiDoorTest, RevokedTokenEndsItsStream) {
+  ServeWithToken(ForOneLongRequest());
+  Open();
+  HttpCaller caller(door_->address());
+  caller.Say(LongRequest(/*streams=*/true));
+  EXPECT_THAT(caller.HearUntil("data: "), StartsWith("HTTP/1.1 200"));
+  WriteIdentity("another");
+  const std::string rest = caller.HearUntil("data: [DONE]");
+  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":)"));
+  EXPECT_THAT(rest, HasSubstr("no valid identity"));
+  EXPECT_TRUE(server_->admission()->WaitIdle(absl::Now() + absl::Minutes(2)));
+}
+
+TEST_F(OpenAiDoorTest, RecordsItsCallsAsThoseOverGrpc) {
+  absl::Mutex mutex;
+  std::vector<CallRecord> records;
+  WorkerServer::Options options = WorkerServer::Invariant();
+  options.recorder = [&](const CallRecord& record) {
+    absl::MutexLock lock(&mutex);
+    records.push_back(record);
+  };
+  Serve(options);
+  const auto post = [&](const char* path, const std::string& body) {
+    const Reply reply = Ask(absl::StrCat("POST ", path),
+                            "Host: localhost\r\nContent-Type: application/json\r\n"
+                            "X-Request-Id: my-id\r\n",
+                            body);
+    EXPECT_TRUE(server_->admission()->WaitIdle(absl::InfiniteFuture()));
+    return reply.status;
+  };
+  EXPECT_EQ(post("/v1/completions", R"({"prompt": "a", "max_tokens": 3, "ignore_eos": true})"),
+            200);
+  EXPECT_EQ(post("/v1/chat/completions",
+                 std::string(kChatBody) + R"(, "prompt_cache_options": {"prewarm": true}})"),
+            200);
+  EXPECT_EQ(post("/tokenize", R"({"prompt": "a"})"), 200);
+  EXPECT_EQ(post("/v1/completions", R"({"prompt": [999999]})"), 400);
+  door_ = nullptr;
+  absl::MutexLock lock(&mutex);
+  ASSERT_EQ(records.size(), 4u);
+  const char* const methods[] = {"Generate", "Prefill", "Tokenize", "Generate"};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_STREQ(records[i].method, methods[i]);
+    EXPECT_EQ(records[i].note.request_id, "my-id");
+    EXPECT_EQ(records[i].note.tenant, "default");
+    EXPECT_EQ(records[i].code, i == 3 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kOk);
+  }
+  EXPECT_GT(records[0].note.tokens, 0u);
+  EXPECT_EQ(records[0].note.generated, 3u);
+  EXPECT_GT(records[1].note.tokens, 0u);
+  server_ = nullptr;
+}
+
 TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
   options_.http.hosts = {"models.example.com"};
   options_.origins = {"https://chat.example.com"};
@@ -530,7 +608,6 @@ TEST_F(OpenAiDoorTest, LetsNoForeignPageReachTheModel) {
 }
 
 TEST_F(OpenAiDoorTest, OpenServerIgnoresTokens) {
-  options_.check = nullptr;
   for (const char* token : {"not needed", "caf\xC3\xA9", ""}) {
     const std::string headers = absl::StrCat("Host: localhost\r\nX-Api-Key: ", token, "\r\n",
                                              "Content-Type: application/json\r\n");
@@ -543,6 +620,8 @@ TEST_F(OpenAiDoorTest, OpenServerIgnoresTokens) {
 }
 
 TEST_F(OpenAiDoorTest, ChecksTokensWhereNoCallDoes) {
+  ServeWithToken();
+  EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nX-Api-Key: right\r\n").status, 200);
   EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nAuthorization: Bearer wrong\r\n").status,
             401);
   EXPECT_EQ(Ask("GET /v1/models", "Host: localhost\r\nX-Api-Key: wrong\r\n").status, 401);
@@ -550,6 +629,7 @@ TEST_F(OpenAiDoorTest, ChecksTokensWhereNoCallDoes) {
 }
 
 TEST_F(OpenAiDoorTest, TokenWithAnotherByteIs401) {
+  ServeWithToken();
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
     for (const char* token : {"caf\xC3\xA9", "\xFF", "a\tb", "a b", "a\x01"}) {
       for (const char* header : {"Authorization: Bearer ", "X-Api-Key: "}) {
@@ -564,7 +644,11 @@ TEST_F(OpenAiDoorTest, TokenWithAnotherByteIs401) {
       }
     }
   }
-  EXPECT_EQ(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
+  EXPECT_EQ(Ask("POST /v1/completions",
+                "Host: localhost\r\nContent-Type: application/json\r\nX-Api-Key: right\r\n",
+                R"({"prompt": "a", "max_tokens": 1})")
+                .status,
+            200);
 }
 
 TEST_F(OpenAiDoorTest, RequestIdWithAnotherByteIsReplaced) {
@@ -588,6 +672,7 @@ TEST_F(OpenAiDoorTest, KeyAndTokenMustBeTheSame) {
 
 // The head alone is sent: no body is waited for.
 TEST_F(OpenAiDoorTest, WrongTokenIsRefusedBeforeTheBody) {
+  ServeWithToken();
   Open();
   HttpCaller caller(door_->address());
   caller.Say(
@@ -665,7 +750,8 @@ TEST(HttpStatusOf, HasTheListedStatusesOnly) {
 
 TEST_F(OpenAiDoorTest, SpeaksOfItselfAndItsModels) {
   EXPECT_EQ(Get("/v1/models").parsed()["data"][0]["id"], "tiny");
-  EXPECT_EQ(Get("/v1/models/tiny").parsed()["max_model_len"], options_.context_tokens);
+  EXPECT_EQ(Get("/v1/models/tiny").parsed()["max_model_len"],
+            server_->engine()->config().max_position_embeddings);
   EXPECT_EQ(Get("/v1/models/other").status, 404);
   EXPECT_EQ(Get("/version").parsed()["version"], "test");
   EXPECT_THAT(Get("/").body, EndsWith("</html>\n"));

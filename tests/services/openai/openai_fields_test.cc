@@ -146,12 +146,12 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
 
 // All of a request that was read, as text.
 std::string StateOf(const OpenAiRequest& request) {
-  std::string text =
-      absl::StrCat(request.common.DebugString(), "model ", request.model, " chat ", request.is_chat,
-                   " stream ", request.stream, " usage ", request.include_usage, " logprobs ",
-                   request.logprobs, " echo ", request.echo, request.only_echo, " bad ",
-                   absl::StrJoin(request.bad_words, ","), " prewarm ", request.prewarm, " ttl ",
-                   request.ttl_s, " key ", request.cache_key, " unknown ", request.unknown.Text());
+  std::string text = absl::StrCat(
+      request.common.DebugString(), "model ", request.model, " chat ", request.is_chat, " stream ",
+      request.stream, " usage ", request.include_usage, " logprobs ", request.logprobs, " echo ",
+      request.echo, request.only_echo, " bad ", absl::StrJoin(request.bad_words, ","), " prewarm ",
+      request.prewarm, " ttl ", request.common.ttl_s(), " key ", request.cache_key, " unknown ",
+      request.unknown.Text());
   for (const v1::PromptInput& prompt : request.prompts) text += prompt.DebugString();
   return text;
 }
@@ -348,11 +348,9 @@ class FieldsDoorTest : public ::testing::Test {
   FieldsDoorTest() {
     OpenAiOptions options;
     options.http.listen = "127.0.0.1:0";
-    options.channel = server_.runner()->InProcessChannel();
+    options.generator = server_.generator();
+    options.admission = server_.admission();
     options.model = "tiny";
-    options.tokenizer = server_.tokenizer();
-    options.context_tokens = 64;
-    options.check = [](const std::string&) { return false; };
     door_ = OpenAiDoor::Open(options).value();
   }
   static WorkerServer::Options Options() {

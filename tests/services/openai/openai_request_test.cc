@@ -244,7 +244,7 @@ TEST(OpenAiRequest, BreakpointsOfAllNamesAreEqual) {
         std::string(R"({"role": "user", "content": "a", "cache_control": {"ttl": "1h"}})")}) {
     const OpenAiRequest request = Chat(R"({"messages": [)" + message + "]}");
     EXPECT_TRUE(request.prompts[0].chat().messages(0).parts(0).cache_breakpoint()) << message;
-    EXPECT_EQ(request.ttl_s, 3600u) << message;
+    EXPECT_EQ(request.common.ttl_s(), 3600u) << message;
   }
   EXPECT_EQ(Chat(R"({"messages": [{"role": "user", "content": "a"}], "cache_prompt": false})")
                 .common.cache(),

@@ -65,6 +65,28 @@ TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
   EXPECT_FALSE(pool.SubmitRequest("a", 1, [] {}).ok());
 }
 
+TEST(FairPool, ContinuedWorkIsNeverRefusedAndIsNext) {
+  absl::Mutex mutex;
+  std::vector<std::string> order;
+  const auto job = [&](const char* name) {
+    return [&, name] {
+      absl::MutexLock lock(&mutex);
+      order.push_back(name);
+    };
+  };
+  {
+    BlockingJob first;
+    FairPool pool("prompts", Small(2, /*max_waiting=*/64, /*max_waiting_each=*/1));
+    ASSERT_TRUE(pool.Submit("a", 1, first.job()).ok());
+    first.WaitBegun();
+    ASSERT_TRUE(pool.Submit("a", 1, job("begins")).ok());
+    EXPECT_FALSE(pool.Submit("a", 1, job("refused")).ok());
+    pool.Continue("a", job("continues"));
+    first.LetGo();
+  }
+  EXPECT_THAT(order, ElementsAre("continues", "begins"));
+}
+
 TEST(FairPool, OneTenantNeverHasAllThreads) {
   BlockingJob first, second, third;
   absl::Notification other;

@@ -1,0 +1,339 @@
+#include "services/inference/calls/generator.h"
+
+#include <grpcpp/alarm.h>
+
+#include <algorithm>
+#include <cassert>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/state_format.h"
+#include "services/inference/calls/inference_conversion.h"
+#include "services/inference/calls/prefill_run.h"
+#include "services/rpc/proto_conversion.h"
+#include "worker/text/text_stream.h"
+
+namespace hearth {
+namespace {
+
+// Generation: follows one request of the engine and gives its sink the tokens with their text.
+//
+// Thread safety: called by the engine's threads. The fields without a guard are used by one event
+// at a time. Ownership: kept by the request's callbacks, as a publish may end after the call.
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(Engine* engine, const GeneratorOptions& options, const v1::GenerateRequest& request,
+             std::shared_ptr<GenerationSink> sink)
+      : engine_(engine),
+        tokenizer_(options.tokenizer),
+        stop_(request.stop().begin(), request.stop().end()),
+        wait_published_(request.wait_published()),
+        plan_wait_(request.report_writes() ? options.plan_wait : absl::ZeroDuration()),
+        on_finished_(options.on_finished),
+        progress_pause_(request.report_progress() ? options.progress_pause
+                                                  : absl::InfiniteDuration()),
+        sink_(std::move(sink)) {}
+
+  // `recent` gets the first answer's tokens; may be null.
+  absl::Status Submit(EngineRequest request, std::shared_ptr<RecentAnswer> recent);
+
+ private:
+  bool OnToken(const SampledToken& token);
+  void OnFinished(const FinishedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnPlanned(uint32_t written) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnPublished(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives the sink the end that is kept, if there is one.
+  void GiveEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Engine* const engine_;  // used in its own events: it may be destroyed before this
+  const Tokenizer* const tokenizer_;
+  const std::vector<std::string> stop_;  // validated
+  const bool wait_published_;
+  const absl::Duration plan_wait_;  // 0: an answer does not wait for the store's plan
+  const std::function<void(const FinishedInfo&)> on_finished_;
+  const absl::Duration progress_pause_;  // InfiniteDuration: none is reported
+  const std::shared_ptr<GenerationSink> sink_;
+  // Set by Submit.
+  SamplingParams sampling_;
+  std::shared_ptr<RecentAnswer> recent_;
+  uint32_t prompt_tokens_ = 0;
+  bool writes_ = false;    // the request may publish, so the engine reports an outcome
+  bool searches_ = false;  // all tokens come at the end, and are given in one event
+
+  absl::Time next_progress_;
+  std::vector<std::unique_ptr<TextStream>> texts_;  // of each answer; empty without a tokenizer
+  std::vector<SampledToken> found_;                 // by a search, and their text
+  std::string found_text_;
+  bool has_prompt_ = false;  // the beginning of the prompt was given
+
+  // Held while the sink gets its last events, which come from different threads.
+  absl::Mutex mutex_;
+  std::optional<uint32_t> written_ ABSL_GUARDED_BY(mutex_);  // by the store's plan
+  std::optional<FinishedInfo> end_ ABSL_GUARDED_BY(mutex_);  // kept until the plan comes
+  std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status Generation::Submit(EngineRequest request, std::shared_ptr<RecentAnswer> recent) {
+  sampling_ = request.sampling;
+  recent_ = std::move(recent);
+  prompt_tokens_ = static_cast<uint32_t>(request.token_ids.size());
+  writes_ = request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  searches_ = request.searches();
+  if (tokenizer_ != nullptr && request.samples <= kMaxSamples) {
+    for (uint32_t i = 0; i < request.samples; ++i) {
+      texts_.push_back(std::make_unique<TextStream>(tokenizer_, stop_));
+    }
+  }
+  const auto self = shared_from_this();
+  EngineCallbacks callbacks;
+  callbacks.on_started = [self](const StartedInfo& info) {
+    const SamplingParams& sampling = self->sampling_;
+    const bool draws = sampling.temperature > 0;
+    self->sink_->OnStarted(info, draws ? std::optional<uint64_t>(sampling.seed) : std::nullopt);
+  };
+  if (progress_pause_ != absl::InfiniteDuration()) {
+    callbacks.on_progress = [self](uint32_t ready_tokens) {
+      if (!IsProgressDue(self->progress_pause_, &self->next_progress_)) return;
+      self->sink_->OnProgress(ready_tokens);
+    };
+  }
+  callbacks.on_prompt = [self](absl::Span<const SampledToken> tokens) {
+    self->sink_->OnPrompt(tokens, !std::exchange(self->has_prompt_, true));
+  };
+  callbacks.on_token = [self](const SampledToken& token) { return self->OnToken(token); };
+  callbacks.stops = [self](absl::Span<const int32_t> ids) {
+    return self->tokenizer_ != nullptr && EndsWithStopString(*self->tokenizer_, self->stop_, ids);
+  };
+  callbacks.on_finished = [self](const FinishedInfo& info) { self->OnFinished(info); };
+  callbacks.on_planned = [self](uint32_t written) { self->OnPlanned(written); };
+  callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
+  callbacks.on_error = [self](const absl::Status& status) { self->sink_->OnEnd(status); };
+  auto handle = engine_->Submit(std::move(request), std::move(callbacks));
+  if (handle.ok()) sink_->cancel()->Set(*std::move(handle));
+  return handle.status();
+}
+
+bool Generation::OnToken(const SampledToken& token) {
+  if (recent_ != nullptr && token.sample == 0) recent_->Add(token.id);
+  assert(texts_.empty() || token.sample < texts_.size());
+  TextStream* const text = texts_.empty() ? nullptr : texts_[token.sample].get();
+  std::string said = text == nullptr ? "" : text->Push(token.id);
+  if (searches_) {
+    found_.push_back(token);
+    found_text_ += said;
+  } else if (!sink_->OnTokens({{&token, 1}, sampling_.reports(), std::move(said), token.sample})) {
+    return false;
+  }
+  return text == nullptr || !text->stopped();
+}
+
+void Generation::OnFinished(const FinishedInfo& info) {
+  if (on_finished_) on_finished_(info);
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    std::string rest = texts_[i]->Finish();
+    if (searches_) {
+      found_text_ += rest;
+    } else if (!rest.empty()) {
+      sink_->OnTokens({{}, false, std::move(rest), static_cast<uint32_t>(i)});
+    }
+  }
+  if (!found_.empty() || !found_text_.empty()) {
+    sink_->OnTokens({found_, sampling_.reports(), std::move(found_text_), 0});
+  }
+  absl::MutexLock lock(&mutex_);
+  end_ = info;
+  if (writes_ && !written_.has_value() && plan_wait_ > absl::ZeroDuration()) {
+    alarm_ = std::make_unique<grpc::Alarm>();
+    alarm_->Set(absl::ToChronoTime(absl::Now() + plan_wait_), [weak = weak_from_this()](bool) {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      absl::MutexLock end_lock(&self->mutex_);
+      self->GiveEnd();
+    });
+    return;
+  }
+  GiveEnd();
+}
+
+void Generation::OnPlanned(uint32_t written) {
+  absl::MutexLock lock(&mutex_);
+  if (written_.has_value()) return;
+  written_ = written;
+  engine_->NoteCacheWrites(written);
+  GiveEnd();
+}
+
+void Generation::GiveEnd() {
+  mutex_.AssertHeld();
+  if (!end_.has_value()) return;
+  if (!written_.has_value()) written_ = 0;  // a plan that comes later does not count
+  sink_->OnFinished(*std::exchange(end_, std::nullopt), prompt_tokens_, *written_);
+  if (wait_published_ && writes_) return;
+  if (wait_published_) {
+    PublishOutcome nothing;
+    nothing.note = "the request's cache mode does not write";
+    sink_->OnPublished(nothing);
+  }
+  sink_->OnEnd(absl::OkStatus());
+}
+
+void Generation::OnPublished(const PublishOutcome& outcome) {
+  if (!wait_published_) return;
+  absl::MutexLock lock(&mutex_);
+  sink_->OnPublished(outcome);
+  sink_->OnEnd(absl::OkStatus());
+}
+
+}  // namespace
+
+absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text) {
+  DefaultSampling made;
+  SamplingParams checked;
+  for (const absl::string_view word : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(absl::StripAsciiWhitespace(word), absl::MaxSplits('=', 1));
+    bool is_number = false;
+    if (parts.first == "temperature") {
+      is_number = absl::SimpleAtof(parts.second, &made.temperature.emplace());
+    } else if (parts.first == "top_k") {
+      is_number = absl::SimpleAtoi(parts.second, &made.top_k.emplace());
+    } else if (parts.first == "top_p") {
+      is_number = absl::SimpleAtof(parts.second, &made.top_p.emplace());
+    }
+    if (!is_number) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", word, "\" is none of temperature=NUMBER, top_k=NUMBER, top_p=NUMBER"));
+    }
+  }
+  checked.temperature = made.temperature.value_or(0);
+  checked.top_p = made.top_p.value_or(0);
+  if (absl::Status status = checked.Validate(); !status.ok()) return status;
+  return made;
+}
+
+Generator::Generator(Engine* engine, GeneratorOptions options)
+    : engine_(engine), options_(std::move(options)) {}
+
+SamplingParams Generator::open_sampling() const {
+  const GenerationDefaults& model =
+      options_.generation_config ? engine_->config().generation : GenerationDefaults();
+  const DefaultSampling& set = options_.default_sampling;
+  SamplingParams open;
+  open.temperature = set.temperature.value_or(static_cast<float>(model.temperature));
+  open.top_k = set.top_k.value_or(static_cast<uint32_t>(model.top_k));
+  open.top_p = set.top_p.value_or(static_cast<float>(model.top_p));
+  return open;
+}
+
+absl::StatusOr<Prompt> Generator::MakePrompt(const v1::PromptInput& input, PromptPurpose purpose,
+                                             std::function<bool()> stopped) const {
+  if (absl::Status status = CheckMessageBytes(input.ByteSizeLong()); !status.ok()) return status;
+  absl::StatusOr<PromptSource> source = SourceFromProto(input);
+  if (!source.ok()) return source.status();
+  if (auto* chat = std::get_if<ChatInput>(&source->input)) chat->strict |= options_.strict_chats;
+  const ModelConfig& config = engine_->config();
+  const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
+                            static_cast<uint32_t>(config.max_position_embeddings),
+                            std::move(stopped), options_.why_no_tokenizer, options_.why_no_chats};
+  return BuildPrompt(*source, purpose, options_.tokenizer, limits);
+}
+
+absl::Status Generator::AddPrompt(const GenerationTerms& terms, const v1::PromptInput& input,
+                                  PromptPurpose purpose, GenerationSink* sink,
+                                  EngineRequest* request) const {
+  absl::StatusOr<Prompt> prompt =
+      MakePrompt(input, purpose, [sink] { return sink->cancel()->is_cancelled(); });
+  if (!prompt.ok()) return prompt.status();
+  request->token_ids = std::move(prompt->token_ids);
+  request->breakpoints = std::move(prompt->breakpoints);
+  request->asked = std::move(prompt->declared);
+  request->tenant = terms.tenant;
+  request->request_id = terms.request_id;
+  request->deadline = terms.deadline;
+  return absl::OkStatus();
+}
+
+// Everything but the prompt and the terms.
+absl::StatusOr<EngineRequest> Generator::RequestFrom(const v1::GenerateRequest& request) const {
+  const absl::StatusOr<SamplingParams> sampling =
+      SamplingFromProto(request.sampling(), open_sampling());
+  if (!sampling.ok()) return sampling.status();
+  const absl::StatusOr<BeamOptions> search = SearchFromProto(request);
+  if (!search.ok()) return search.status();
+  const absl::StatusOr<CacheMode> cache = FromProto(request.cache());
+  if (!cache.ok()) return cache.status();
+  const absl::StatusOr<Durability> durability = FromProto(request.durability());
+  if (!durability.ok()) return durability.status();
+  if (absl::Status status = ValidateStopStrings({request.stop().begin(), request.stop().end()});
+      !status.ok()) {
+    return status;
+  }
+  if (!request.stop().empty() && options_.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("stop: ", options_.why_no_tokenizer, ", so there is no text to look in"));
+  }
+  if (request.max_new_tokens() == 0) {
+    return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
+  }
+  if (request.first_draw() > kMaxDraws - request.max_new_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("first_draw: ", request.first_draw(), " and ",
+                                                   request.max_new_tokens(), " more are over ",
+                                                   kMaxDraws));
+  }
+  EngineRequest made;
+  made.sampling = *sampling;
+  made.first_draw = request.first_draw();
+  made.max_new_tokens = request.max_new_tokens();
+  made.samples = request.n() == 0 ? 1 : request.n();
+  made.search = *search;
+  made.adapter = request.adapter();
+  made.ignore_eos = request.ignore_eos();
+  made.hash_logits = request.hash_logits();
+  made.cache = *cache;
+  made.kv_wish = {request.kv_cache(), request.kv_quantization()};
+  if (request.has_speculate()) made.speculate = request.speculate();
+  made.durability = *durability;
+  made.ttl_s = request.ttl_s();
+  made.hint = HintFromProto(request);
+  if (absl::Status kv = engine_->Complete(&made); !kv.ok()) return kv;
+  return made;
+}
+
+absl::Status Generator::Generate(const GenerationTerms& terms, const v1::GenerateRequest& request,
+                                 std::shared_ptr<GenerationSink> sink) {
+  absl::StatusOr<EngineRequest> made = RequestFrom(request);
+  if (!made.ok()) return made.status();
+  const absl::Status prompt =
+      AddPrompt(terms, request.prompt(), PromptPurpose::kGenerate, sink.get(), &*made);
+  if (!prompt.ok()) return prompt;
+  const auto context_tokens = static_cast<size_t>(engine_->config().max_position_embeddings);
+  if (request.fits_context() && made->token_ids.size() < context_tokens) {
+    const auto left = static_cast<uint32_t>(context_tokens - made->token_ids.size());
+    made->max_new_tokens = std::min(made->max_new_tokens, left);
+  }
+  auto recent = recent_.Begin(*made);
+  return std::make_shared<Generation>(engine_, options_, request, std::move(sink))
+      ->Submit(*std::move(made), std::move(recent));
+}
+
+absl::Status Generator::Prefill(const GenerationTerms& terms, const v1::PrefillRequest& request,
+                                std::shared_ptr<GenerationSink> sink) {
+  const absl::StatusOr<Durability> durability = FromProto(request.durability());
+  if (!durability.ok()) return durability.status();
+  EngineRequest made;
+  made.durability = *durability;
+  made.ttl_s = request.ttl_s();
+  made.hint = HintFromProto(request);
+  made.adapter = request.adapter();
+  const absl::Status prompt =
+      AddPrompt(terms, request.prompt(), PromptPurpose::kPrefill, sink.get(), &made);
+  if (!prompt.ok()) return prompt;
+  const absl::Duration pause =
+      request.report_progress() ? options_.progress_pause : absl::InfiniteDuration();
+  return RunPrefill(engine_, std::move(made), pause, std::move(sink));
+}
+
+}  // namespace hearth
